@@ -1,0 +1,62 @@
+# Every target works as the first command on a fresh machine: it makes .venv and installs what it needs.
+
+RIGHT_VERSION := import sys; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 12))
+# The first that runs: version managers put names on the path that lead nowhere.
+PYTHON ?= $(shell for p in python3.12 python3.11 python3; do $$p -c '$(RIGHT_VERSION)' 2>/dev/null && echo $$p && break; done)
+VENV := .venv
+PY := $(VENV)/bin/python
+HEADWAY := $(VENV)/bin/headway
+INSTALL := $(PY) -m pip install --quiet --constraint constraints.txt
+
+.DEFAULT_GOAL := help
+.PHONY: help setup demo test check test-slow test-gpu bench docs clean
+
+help: ## list the targets
+	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/\1\t\2/' | expand -t 12
+
+setup: $(VENV)/installed ## make .venv and install headway with everything the tests need
+
+demo: setup ## a first look: the presets, one of them in detail, one forward pass
+	$(HEADWAY) presets
+	$(HEADWAY) info transformer-base
+	$(PY) examples/first_forward.py
+
+# Tiny tests gain nothing from threads: two workers of one thread each beat one with all of them.
+test: check ## check, then the fast tests
+	OMP_NUM_THREADS=1 $(PY) -m pytest -n 2
+
+check: setup ## lint, formatting and types
+	$(PY) -m ruff check .
+	$(PY) -m ruff format --check .
+	$(PY) -m mypy
+
+test-slow: setup ## the slow tests
+	$(PY) -m pytest -m 'slow and not gpu'
+
+test-gpu: setup ## the tests that need a CUDA device
+	$(PY) -m pytest -m gpu
+
+bench: setup ## measure speed on this machine
+	$(PY) -m benchmarks.run
+
+docs: $(VENV)/installed-docs ## build the documentation into site/; a broken link fails
+	$(VENV)/bin/zensical build --clean --strict
+
+clean: ## remove caches and what was built; keep .venv
+	rm -rf build dist site .cache .hypothesis .mypy_cache .pytest_cache .ruff_cache
+	find . -path ./$(VENV) -prune -o -name __pycache__ -type d -exec rm -rf {} +
+
+# The stamps are newer than what they were installed from, so a second run costs nothing.
+$(VENV)/installed: pyproject.toml constraints.txt
+	@"$(PYTHON)" -c '$(RIGHT_VERSION)' 2>/dev/null || { echo "headway needs Python 3.11 or 3.12." \
+		"Tried: $(or $(PYTHON),python3.12 python3.11 python3). Try: make PYTHON=/path/to/python3.12" >&2; exit 1; }
+	@echo "Installing into $(VENV) (a few minutes the first time)"
+	@# Some distributions ship venv without pip; the pip outside then installs the one inside.
+	@"$(PYTHON)" -m venv $(VENV) >/dev/null \
+		|| { "$(PYTHON)" -m venv --without-pip $(VENV) && "$(PYTHON)" -m pip --python $(PY) install --quiet pip; }
+	@$(INSTALL) --editable '.[test,dev]'
+	@touch $@
+
+$(VENV)/installed-docs: $(VENV)/installed
+	@$(INSTALL) --editable '.[docs]'
+	@touch $@

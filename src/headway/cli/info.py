@@ -1,0 +1,152 @@
+"""`headway info`: what a model is made of, and the memory it takes."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from headway.config.folder import load_settings
+from headway.config.load import load_model_settings
+from headway.config.model import ModelSettings, Seq2SeqSettings, family_of
+from headway.config.presets import PRESETS
+from headway.errors import UserError, suggest
+
+if TYPE_CHECKING:
+    from headway.models.summary import Part, Summary
+
+Row = tuple[str, str, str]
+
+
+def info(
+    model: Annotated[
+        str, typer.Argument(metavar="MODEL", help="A preset, a run folder, or a .toml file.")
+    ],
+    overrides: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="KEY=VALUE", help="Changes, such as model.n_layers=4."),
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    batch_tokens: Annotated[
+        int, typer.Option(min=1, max=1 << 24, help="Tokens of a training batch.")
+    ] = 4096,
+) -> None:
+    """Show a model's shape, parameters by part, and memory."""
+    settings = _settings(model, overrides or [])  # mistakes surface here, before torch loads
+    from headway.models.summary import summarise
+
+    summary = summarise(settings, batch_tokens)
+    if as_json:
+        print(json.dumps(_facts(settings, summary), indent=2))
+        return
+    from headway.cli.table import show_table
+
+    show_table(["model", model, ""], _shape_rows(settings), set())
+    print()
+    show_table(["part", "parameters", ""], _part_rows(summary), {"parameters"})
+    print()
+    show_table(["memory", "size", ""], _memory_rows(settings, summary), {"size"})
+
+
+def _settings(model: str, overrides: list[str]) -> ModelSettings:
+    path = Path(model)
+    if model in PRESETS:
+        return load_model_settings(None, [f"model.preset={model}", *overrides])
+    if path.is_dir():
+        return load_settings(path, overrides)
+    if path.suffix == ".toml":
+        return load_model_settings(path, overrides)
+    raise UserError(f"{model!r} is no preset, run folder or .toml file.{suggest(model, PRESETS)}")
+
+
+def _shape_rows(settings: ModelSettings) -> list[Row]:
+    """The settings that make the shape, and what they mean where the number alone does not say."""
+    rows: list[Row] = [("family", family_of(settings), ""), ("layers", str(settings.n_layers), "")]
+    if isinstance(settings, Seq2SeqSettings):
+        rows[-1] = (
+            "layers",
+            f"{settings.n_layers} + {settings.decoder_layers}",
+            "encoder, decoder",
+        )
+    grouped = settings.kv_heads != settings.n_heads
+    heads = f"{settings.head_width} wide" + f", {settings.kv_heads} for keys and values" * grouped
+    gated = settings.activation in ("swiglu", "geglu")
+    return [
+        *rows,
+        ("width", f"{settings.d_model:,}", ""),
+        ("heads", str(settings.n_heads), heads),
+        ("feed-forward", f"{settings.d_ff:,}", settings.activation + ", gated" * gated),
+        ("vocabulary", f"{settings.vocab_size:,}", ""),
+        ("positions", settings.positions, f"up to {settings.max_len:,}"),
+        ("wiring", settings.wiring, f"{settings.norm} norm"),
+        ("dropout", f"{settings.dropout:g}", f"attention {settings.attention_dropout:g}"),
+    ]
+
+
+def _part_rows(summary: Summary) -> list[Row]:
+    rows: list[Row] = []
+    children = list(dict.fromkeys(part.child for part in summary.parts))
+    for child in children:
+        inside = [part for part in summary.parts if part.child == child]
+        size = sum(part.parameters for part in inside)
+        rows.append((child, f"{size:,}", f"{size / summary.parameters:.1%}"))
+        rows += [_part_row(part) for part in inside]
+    return [*rows, ("total", f"{summary.parameters:,}", "")]
+
+
+def _part_row(part: Part) -> Row:
+    note = f"shared with {part.shared_with}" if part.shared_with else ""
+    return f"  {part.kind}", f"{part.parameters:,}", note
+
+
+def _memory_rows(settings: ModelSettings, summary: Summary) -> list[Row]:
+    kept = summary.activations
+    batch = f"{kept.sequences * kept.length:,} tokens in sequences of {kept.length:,}"
+    if isinstance(settings, Seq2SeqSettings):
+        batch = batch.replace(" tokens", " source and as many target tokens")
+    rows: list[Row] = [
+        ("training", _size(summary.training_bytes), "fp32 weights, gradients, Adam's two moments"),
+        ("  and activations", _size(kept.fused_bytes), batch),
+    ]
+    if settings.attention_dropout:
+        note = "the same on a CPU, where attention dropout keeps the attention weights"
+        rows.append(("  or", _size(kept.written_out_bytes), note))
+    rows += [
+        ("inference", _size(4 * summary.parameters), "fp32 weights"),
+        ("", _size(2 * summary.parameters), "bf16 weights"),
+    ]
+    if summary.cache_numbers:
+        more = ", and as much a source token" * isinstance(settings, Seq2SeqSettings)
+        rows += [
+            ("cache a token", _size(4 * summary.cache_numbers), f"fp32{more}"),
+            ("", _size(2 * summary.cache_numbers), f"bf16{more}"),
+        ]
+    return rows
+
+
+def _size(n_bytes: int) -> str:
+    size, units = float(n_bytes), ["bytes", "KiB", "MiB", "GiB", "TiB"]
+    while size >= 1024 and len(units) > 1:
+        size /= 1024
+        units.pop(0)
+    return f"{size:.1f} {units[0]}" if units[0] != "bytes" else f"{n_bytes} bytes"
+
+
+def _facts(settings: ModelSettings, summary: Summary) -> dict[str, object]:
+    return {
+        "family": family_of(settings),
+        "settings": asdict(settings),
+        "parameters": summary.parameters,
+        "parts": [asdict(part) for part in summary.parts],
+        "bytes": {
+            "training": summary.training_bytes,
+            "activations": asdict(summary.activations),
+            "weights_fp32": 4 * summary.parameters,
+            "weights_bf16": 2 * summary.parameters,
+            "cache_per_token_fp32": 4 * summary.cache_numbers,
+            "cache_per_token_bf16": 2 * summary.cache_numbers,
+        },
+    }

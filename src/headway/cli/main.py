@@ -1,0 +1,102 @@
+"""The `headway` command. Torch is imported only by the commands that compute."""
+
+from __future__ import annotations
+
+import os
+import sys
+import traceback
+from typing import Annotated
+
+import typer
+
+from headway import __version__
+from headway.cli.info import info
+from headway.cli.presets import presets
+from headway.errors import UserError
+
+# typer carries its own copy of click; this is the way to its error that depends on neither.
+UsageError: type[Exception] = typer.BadParameter.__bases__[0]
+
+app = typer.Typer(
+    name="headway",
+    help="Train, use, serve and look inside Transformers.",
+    rich_markup_mode=None,  # plain text: the help reads the same in a pipe
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+app.command()(presets)
+app.command()(info)
+
+
+@app.callback(invoke_without_command=True)
+def top(
+    context: typer.Context,
+    version: Annotated[bool, typer.Option("--version", help="Show the version.")] = False,
+    debug: Annotated[
+        bool, typer.Option("--debug", help="Show the traceback of an error; works anywhere.")
+    ] = False,
+) -> None:
+    """`main` takes `--debug` out of the words before they come here; it is listed for the help."""
+    if version:
+        print(f"headway {__version__}")
+        raise typer.Exit
+    if context.invoked_subcommand is None:
+        print(context.get_help())
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Run a command and return its exit code: 2 for what the user can put right.
+
+    Results go to stdout and everything else to stderr, in plain text, so that both can be piped.
+    """
+    words, debug = _take_debug(sys.argv[1:] if argv is None else argv)
+    try:
+        result = app(words, prog_name="headway", standalone_mode=False)
+        sys.stdout.flush()
+        return result if isinstance(result, int) else 0
+    except (UserError, UsageError) as error:
+        if debug:
+            traceback.print_exc()
+        print(f"{_name(words)}: error: {_message(error, words)}", file=sys.stderr)
+        return 2
+    except (KeyboardInterrupt, typer.Abort):
+        return 130
+    except BrokenPipeError:  # the reader has left, as `head` does
+        _close_stdout()
+        return 141
+    except OSError as error:
+        if debug:
+            traceback.print_exc()
+        print(f"{_name(words)}: error: {error}", file=sys.stderr)
+        _close_stdout()
+        return 1
+
+
+def _close_stdout() -> None:
+    """What is still in its buffer goes nowhere, or Python would complain again when it exits."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def _take_debug(words: list[str]) -> tuple[list[str], bool]:
+    """`--debug` may stand before or after the name of the command."""
+    end = words.index("--") if "--" in words else len(words)
+    kept = [word for word in words[:end] if word != "--debug"]
+    return kept + words[end:], len(kept) < end
+
+
+def _name(words: list[str]) -> str:
+    command = next((word for word in words if not word.startswith("-")), "")
+    known = [entry.callback.__name__ for entry in app.registered_commands if entry.callback]
+    return f"headway {command}" if command in known else "headway"
+
+
+def _message(error: Exception, words: list[str]) -> str:
+    if isinstance(error, UsageError):
+        message = str(error.format_message())  # type: ignore[attr-defined]
+        stop = "" if message.endswith((".", "?")) else "."
+        return f"{message}{stop} See `{_name(words)} --help`."
+    return str(error)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,63 @@
+"""`headway presets`: the published sizes, each built without memory and counted."""
+
+from __future__ import annotations
+
+import json
+from typing import Annotated
+
+import typer
+
+from headway.config.model import FAMILY_SETTINGS, ModelSettings, Seq2SeqSettings, family_of
+from headway.config.presets import PRESETS, Preset
+from headway.errors import ConfigError, suggest
+
+
+def presets(
+    family: Annotated[
+        str | None, typer.Option(help=f"Only this family: {', '.join(FAMILY_SETTINGS)}.")
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> None:
+    """List the models that have a name, with their exact size."""
+    if family is not None and family not in FAMILY_SETTINGS:
+        raise ConfigError(f"unknown family {family!r}.{suggest(family, FAMILY_SETTINGS)}")
+    rows = [
+        _row(name, preset)
+        for name, preset in PRESETS.items()
+        if family in (None, family_of(preset.settings))
+    ]
+    if as_json:
+        print(json.dumps(rows, indent=2))
+        return
+    from headway.cli.table import show_table
+
+    numbers = {"layers", "width", "heads", "d_ff", "vocabulary", "parameters", "published"}
+    show_table(list(rows[0]), [[_cell(value) for value in row.values()] for row in rows], numbers)
+
+
+def _row(name: str, preset: Preset) -> dict[str, int | str]:
+    from headway.models.summary import count, outline
+
+    settings = preset.settings
+    return {
+        "name": name,
+        "family": family_of(settings),
+        "layers": _layers(settings),
+        "width": settings.d_model,
+        "heads": settings.n_heads,
+        "d_ff": settings.d_ff,
+        "vocabulary": settings.vocab_size,
+        "parameters": count(outline(settings)),
+        "published": preset.published,
+        "source": preset.source,
+    }
+
+
+def _layers(settings: ModelSettings) -> int | str:
+    if isinstance(settings, Seq2SeqSettings):
+        return f"{settings.n_layers}+{settings.decoder_layers}"
+    return settings.n_layers
+
+
+def _cell(value: int | str) -> str:
+    return f"{value:,}" if isinstance(value, int) else value

@@ -1,0 +1,29 @@
+"""Tables on stdout: aligned on a terminal, plain text in a pipe, and never cut."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from rich.console import Console
+from rich.measure import Measurement
+from rich.table import Table
+
+WIDE = 10_000
+
+
+def show_table(headers: Sequence[str], rows: Sequence[Sequence[str]], numbers: set[str]) -> None:
+    """Columns named in `numbers` are set flush right.
+
+    A table wider than the terminal is left to the terminal to break: rich would shorten numbers.
+    """
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
+    for header in headers:
+        table.add_column(header, justify="right" if header in numbers else "left", no_wrap=True)
+    for row in rows:
+        table.add_row(*row)
+    console = Console(highlight=False, markup=False)
+    wide = console.options.update(max_width=WIDE)
+    console.width = max(console.width, Measurement.get(console, wide, table).maximum)
+    with console.capture() as captured:
+        console.print(table, soft_wrap=True)
+    print("\n".join(line.rstrip() for line in captured.get().splitlines()))

@@ -1,0 +1,35 @@
+"""Where the files of a model folder are, and its settings. Reading them needs no torch."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from headway.config.load import load_model_settings
+from headway.config.model import ModelSettings
+from headway.errors import FolderError
+
+CONFIG = "config.toml"
+WEIGHTS = "model.safetensors"
+
+
+def load_settings(folder: Path, overrides: Sequence[str] = ()) -> ModelSettings:
+    return load_model_settings(file_in(folder, CONFIG), list(overrides))
+
+
+def file_in(folder: Path, name: str) -> Path:
+    """A file of the folder, or an error that lists what is there."""
+    if (folder / name).is_file():
+        return folder / name
+    if folder.is_dir():
+        raise FolderError(f"there is no {name} in {folder}, which holds: {_listing(folder)}.")
+    near = folder.absolute().parent
+    while not near.is_dir():
+        near = near.parent
+    raise FolderError(f"there is no folder {folder}. {near} holds: {_listing(near)}.")
+
+
+def _listing(folder: Path, limit: int = 10) -> str:
+    names = sorted(entry.name + "/" * entry.is_dir() for entry in folder.iterdir())
+    more = f" and {len(names) - limit} more" if len(names) > limit else ""
+    return (", ".join(names[:limit]) or "nothing") + more

@@ -1,0 +1,80 @@
+"""Whether a value fits a setting's type, and how to say what would."""
+
+from __future__ import annotations
+
+import difflib
+import sys
+from dataclasses import fields
+from functools import cache
+from types import NoneType, UnionType
+from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
+
+NAMES = {int: "a whole number", float: "a number", bool: "true or false", str: "text"}
+
+
+_type_hints = cache(get_type_hints)  # slow: it evaluates the text of every annotation
+
+
+def setting_types(cls: Any) -> dict[str, Any]:
+    """The settings of a class and their types."""
+    hints = _type_hints(cls)
+    return {field.name: hints[field.name] for field in fields(cls)}
+
+
+def fit(value: Any, hint: Any) -> Any:
+    """The value as its setting wants it (a list as a tuple, 1 as 1.0), or ValueError.
+
+    The word `none` clears an optional setting, in a file too, where TOML has no null; a choice
+    that is itself called "none" takes the same word.
+    """
+    origin, inner = get_origin(hint), get_args(hint)
+    if origin is Literal:
+        word = "none" if value is None else value
+        if isinstance(word, str) and word in inner:
+            return word
+    elif origin in (Union, UnionType):
+        if NoneType in inner and value in (None, "none"):
+            return None
+        return fit(value, _without_none(hint))
+    elif origin is tuple:
+        if isinstance(value, list | tuple):
+            return tuple(fit(item, inner[0]) for item in value)
+    elif hint is float and type(value) in (int, float):
+        if abs(value) <= sys.float_info.max:  # neither inf nor nan
+            return float(value)
+    elif type(value) is hint:  # not isinstance: true is no whole number
+        return value
+    raise ValueError(f"{value!r} does not fit {hint}")
+
+
+def describe(hint: Any) -> str:
+    """What a setting takes, as the end of "it must be"."""
+    origin, inner = get_origin(hint), get_args(hint)
+    if origin is Literal:
+        return f"one of {', '.join(inner)}"
+    if origin in (Union, UnionType):
+        return f"{describe(_without_none(hint))}, or none"
+    if origin is tuple:
+        return f"a list, each {describe(inner[0])}"
+    return NAMES[hint]
+
+
+def nearest(value: Any, hint: Any) -> str:
+    """The end of a message: the choice that the first wrong word looks like, if any."""
+    choices = _choices(hint)
+    for word in value if isinstance(value, list) else [value]:
+        if isinstance(word, str) and word not in choices:
+            close = difflib.get_close_matches(word, choices, n=1)
+            return f" Did you mean {close[0]!r}?" if close else ""
+    return ""
+
+
+def _choices(hint: Any) -> list[str]:
+    if get_origin(hint) is Literal:
+        return list(get_args(hint))
+    return [choice for inner in get_args(hint) for choice in _choices(inner)]
+
+
+def _without_none(hint: Any) -> Any:
+    (only,) = (option for option in get_args(hint) if option is not NoneType)
+    return only

@@ -1,0 +1,102 @@
+"""Settings as TOML text: reading with errors that name the line, and writing every setting back."""
+
+from __future__ import annotations
+
+import json
+import tomllib
+from dataclasses import fields, is_dataclass
+from pathlib import Path
+from typing import Any
+
+from headway.config.model import ModelSettings, family_of
+from headway.errors import ConfigError
+
+
+def read_text(path: Path) -> str:
+    try:
+        return path.read_bytes().decode("utf-8-sig")  # some editors put a mark at the start
+    except FileNotFoundError as error:
+        raise ConfigError(f"there is no file {path}.") from error
+    except OSError as error:
+        raise ConfigError(f"cannot read {path}: {error.strerror}.") from error
+    except UnicodeDecodeError as error:
+        line = error.object[: error.start].count(b"\n") + 1
+        raise ConfigError(
+            f"{path}, line {line}: not UTF-8 (byte 0x{error.object[error.start]:02x}). "
+            "Save it as UTF-8."
+        ) from error
+
+
+def parse(text: str, path: Path) -> dict[str, Any]:
+    try:
+        return tomllib.loads(text)
+    except RecursionError as error:
+        raise ConfigError(f"{path} nests lists or tables too deeply.") from error
+    except ValueError as error:  # also numbers with too many digits, which are no TOMLDecodeError
+        raise ConfigError(f"{path} is not TOML: {error}.") from error
+
+
+def line_of(text: str, key: str) -> int | None:
+    """The line where a dotted key is set, in text that parses.
+
+    It is the first statement after which the parser knows the key, so quoting, dotted names and
+    inline tables need no second parser here. Quadratic in the length of the file: fine for
+    settings, and it runs only when there is an error to report.
+    """
+    lines = text.split("\n")
+    start = 1
+    for end in range(1, len(lines) + 1):
+        try:
+            values = tomllib.loads("\n".join(lines[:end]) + "\n")
+        except tomllib.TOMLDecodeError:
+            continue  # in the middle of a statement of several lines
+        if _has(values, key.split(".")):
+            return start
+        start = end + 1
+    return None
+
+
+def _has(values: Any, path: list[str]) -> bool:
+    for name in path:
+        if not isinstance(values, dict) or name not in values:
+            return False
+        values = values[name]
+    return True
+
+
+def to_toml(settings: ModelSettings) -> str:
+    """The complete `[model]` section. Loading it gives equal settings."""
+    return _table("model", settings, family=family_of(settings))
+
+
+def _table(name: str, settings: Any, **first: str) -> str:
+    """Values first, then one table for each nested group of settings.
+
+    TOML has no null: None is written by leaving the key out, which is why None may only ever be
+    the default of an optional setting.
+    """
+    lines, tables = [f"[{name}]"], []
+    lines += [f"{key} = {toml_value(value)}" for key, value in first.items()]
+    for field in fields(settings):
+        value = getattr(settings, field.name)
+        if is_dataclass(value):
+            tables.append("\n" + _table(f"{name}.{field.name}", value))
+        elif value is not None:
+            lines.append(f"{field.name} = {toml_value(value)}")
+    return "\n".join(lines) + "\n" + "".join(tables)
+
+
+def toml_value(value: Any) -> str:
+    """A value as one would write it in a settings file."""
+    if value is None:
+        return "none"
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, str):
+        # JSON's strings are TOML's, but for one control character that JSON leaves as it is.
+        return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
+    if isinstance(value, list | tuple):
+        return "[" + ", ".join(toml_value(item) for item in value) + "]"
+    if isinstance(value, dict):
+        return "{" + ", ".join(f"{key} = {toml_value(item)}" for key, item in value.items()) + "}"
+    return str(value)

@@ -1,0 +1,181 @@
+"""What a model is made of and what it costs: parameters by part, memory to train and to use it.
+
+Everything is counted on a model without memory (torch's meta device), so that a model of any size
+can be looked at on any machine.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
+
+from headway.config.model import EncoderSettings, ModelSettings, Seq2SeqSettings
+from headway.errors import UserError
+from headway.models.build import build_model
+from headway.nn.layout import Layout
+
+TRAINING_BYTES = 16
+"""A parameter in fp32, its gradient, and Adam's two moments."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Part:
+    """Parameters of one kind in one child of the model, such as attention in the encoder."""
+
+    child: str
+    kind: str
+    parameters: int
+    shared_with: str = ""
+    """The part that counts a tied weight; it is counted only there."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Activations:
+    """What a training step keeps for the backward pass, measured by running one."""
+
+    sequences: int
+    length: int
+    fused_bytes: int
+    """With attention that keeps no weights, as on GPUs, and on CPUs without attention dropout."""
+
+    written_out_bytes: int
+    """With the attention weights kept, as on CPUs with attention dropout."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Summary:
+    parameters: int
+    parts: list[Part]
+    activations: Activations
+    cache_numbers: int
+    """Keys and values that decoding keeps for each token, in all layers. 0: no decoder."""
+
+    @property
+    def training_bytes(self) -> int:
+        return TRAINING_BYTES * self.parameters
+
+
+def summarise(settings: ModelSettings, batch_tokens: int) -> Summary:
+    model = outline(settings)
+    return Summary(
+        parameters=count(model),
+        parts=parts(model),
+        activations=activations(model, settings, batch_tokens),
+        cache_numbers=cache_numbers(settings),
+    )
+
+
+def outline(settings: ModelSettings) -> nn.Module:
+    """The model without its memory."""
+    try:
+        return build_model(settings, device="meta")
+    except (RuntimeError, TypeError) as error:
+        if "overflow" not in str(error).lower():
+            raise
+        reason = str(error).splitlines()[0]
+        raise UserError(f"a model of these sizes is too large to address: {reason}") from error
+
+
+def count(model: nn.Module) -> int:
+    """Parameters; a shared one counts once."""
+    return sum(parameter.numel() for parameter in model.parameters())
+
+
+def parts(model: nn.Module) -> list[Part]:
+    """In the order of the model. A part that owns nothing is listed when it shares something."""
+    owner: dict[int, tuple[str, str]] = {}
+    sizes: dict[tuple[str, str], int] = {}
+    shared: dict[tuple[str, str], str] = {}
+    for name, parameter in model.named_parameters(remove_duplicate=False):
+        part = _part_of(name)
+        first = owner.setdefault(id(parameter), part)
+        sizes.setdefault(part, 0)
+        if first == part:
+            sizes[part] += parameter.numel()
+        else:
+            shared[part] = ".".join(first)
+    return [
+        Part(child=child, kind=kind, parameters=size, shared_with=shared.get((child, kind), ""))
+        for (child, kind), size in sizes.items()
+    ]
+
+
+def _part_of(name: str) -> tuple[str, str]:
+    """`encoder.blocks.3.attention.to_out.weight` is attention in the encoder."""
+    child, *inner = name.split(".")
+    kind = inner[2] if inner[0] == "blocks" else inner[0]
+    if kind.startswith(("norm_", "final_norm")):
+        return child, "norms"
+    return child, {"cross": "cross attention", "feed_forward": "feed-forward"}.get(kind, kind)
+
+
+def activations(model: nn.Module, settings: ModelSettings, batch_tokens: int) -> Activations:
+    """Equal sequences, as long as the model takes them, of about `batch_tokens` in all.
+
+    An encoder-decoder gets as many source tokens as target tokens. The word scores are not part
+    of it: the loss makes them a chunk at a time and keeps none.
+    """
+    sequences = math.ceil(batch_tokens / settings.max_len)
+    length = batch_tokens // sequences
+    layout = Layout.of([length] * sequences, device="meta")
+    tokens_N = torch.zeros(layout.n_rows, dtype=torch.long, device="meta")
+    inputs = (tokens_N, layout) * (2 if isinstance(settings, Seq2SeqSettings) else 1)
+    model.train()
+    with _kept(model) as written_out:
+        model(*inputs)
+    with _FusedAttention(), _kept(model) as fused:
+        model(*inputs)
+    return Activations(
+        sequences=sequences,
+        length=length,
+        fused_bytes=sum(storage.nbytes() for storage in fused.values()),
+        written_out_bytes=sum(storage.nbytes() for storage in written_out.values()),
+    )
+
+
+@contextmanager
+def _kept(model: nn.Module) -> Iterator[dict[int, torch.UntypedStorage]]:
+    """Collect the memory that autograd holds on to, other than the model's own weights."""
+    weights = {parameter.untyped_storage()._cdata for parameter in model.parameters()}
+    kept: dict[int, torch.UntypedStorage] = {}
+
+    def keep(tensor: Tensor) -> Tensor:
+        storage = tensor.untyped_storage()
+        if storage._cdata not in weights:
+            kept[storage._cdata] = storage  # held, so that no other storage gets its address
+        return tensor
+
+    with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
+        yield kept
+
+
+class _FusedAttention(TorchFunctionMode):
+    """Asks for fused attention by its own name: left alone, the meta device writes it out."""
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        kwargs = kwargs or {}
+        mask = kwargs.get("attn_mask")
+        learns_mask = mask is not None and mask.requires_grad  # no fused attention can do that
+        if func is not F.scaled_dot_product_attention or learns_mask:
+            return func(*args, **kwargs)
+        fused = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu
+        causal, scale = kwargs["is_causal"], kwargs["scale"]
+        return fused(*args, 0.0, causal, attn_mask=mask, scale=scale)[0]
+
+
+def cache_numbers(settings: ModelSettings) -> int:
+    """Keys and values that decoding keeps for each token, in all layers."""
+    if isinstance(settings, EncoderSettings):
+        return 0
+    layers = settings.decoder_layers if isinstance(settings, Seq2SeqSettings) else settings.n_layers
+    return 2 * layers * settings.kv_heads * settings.head_width

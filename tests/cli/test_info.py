@@ -1,0 +1,96 @@
+"""`headway info` and `headway presets`: the same facts as text and as JSON."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from headway.cli.main import main
+from headway.config.presets import PRESETS, preset
+from headway.config.toml import to_toml
+
+
+@pytest.fixture
+def text(capsys: pytest.CaptureFixture[str]) -> Any:
+    def run(*words: str) -> str:
+        assert main(list(words)) == 0
+        captured = capsys.readouterr()
+        assert captured.err == ""
+        return captured.out
+
+    return run
+
+
+@pytest.fixture
+def facts(text: Any) -> Any:
+    return lambda *words: json.loads(text(*words, "--json"))
+
+
+def test_presets_lists_every_name_with_its_exact_size(text: Any) -> None:
+    lines = text("presets").splitlines()
+    assert [line.split()[0] for line in lines[1:]] == list(PRESETS)
+    (base,) = (line for line in lines if line.startswith("transformer-base "))
+    assert base.split("  ")[0] == "transformer-base"
+    for cell in ("seq2seq", "6+6", "63,045,632", "65 M", "Vaswani et al. 2017, table 3"):
+        assert cell in base
+
+
+def test_presets_can_be_of_one_family_and_in_json(facts: Any) -> None:
+    rows = facts("presets", "--family", "decoder")
+    assert {row["family"] for row in rows} == {"decoder"}
+    assert {row["name"]: row["parameters"] for row in rows}["gpt2"] == 124_439_808
+
+
+@pytest.mark.parametrize("name", PRESETS)
+def test_every_preset_can_be_described(facts: Any, name: str) -> None:
+    described = facts("info", name)
+    assert described["parameters"] == sum(part["parameters"] for part in described["parts"])
+    assert described["bytes"]["training"] == 16 * described["parameters"]
+    assert described["bytes"]["activations"]["fused_bytes"] > 0
+
+
+def test_a_preset_a_folder_and_a_file_are_described_alike(facts: Any, tmp_path: Path) -> None:
+    (tmp_path / "config.toml").write_text(to_toml(preset("bert-tiny")))
+    from_preset = facts("info", "bert-tiny", "model.n_layers=3")
+    assert from_preset["settings"]["n_layers"] == 3
+    assert from_preset == facts("info", str(tmp_path), "model.n_layers=3")
+    assert from_preset == facts("info", str(tmp_path / "config.toml"), "model.n_layers=3")
+
+
+def test_more_tokens_take_more_memory(facts: Any) -> None:
+    few = facts("info", "decoder-test", "--batch-tokens", "64")["bytes"]
+    many = facts("info", "decoder-test", "--batch-tokens", "640")["bytes"]
+    assert few["training"] == many["training"]
+    assert many["activations"]["fused_bytes"] > 8 * few["activations"]["fused_bytes"]
+
+
+def test_the_text_shows_shape_parts_and_memory(text: Any) -> None:
+    shown = text("info", "transformer-base")
+    for line in (
+        "layers        6 + 6             encoder, decoder",
+        "  tokens                    0  shared with source_front.tokens",
+        "total              63,045,632",
+        "training           962.0 MiB  fp32 weights, gradients, Adam's two moments",
+        "inference          240.5 MiB  fp32 weights",
+        "cache a token       24.0 KiB  fp32, and as much a source token",
+    ):
+        assert line in shown.splitlines()
+
+
+def test_only_what_decodes_has_a_cache_and_only_dropout_keeps_attention_weights(text: Any) -> None:
+    assert "cache" not in text("info", "bert-base")
+    assert "cache" in text("info", "gpt2")
+    assert "attention dropout" in text("info", "gpt2")
+    assert "attention dropout" not in text("info", "gpt2", "model.attention_dropout=0")
+
+
+def test_text_in_a_pipe_is_plain(text: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "20")
+    narrow = text("info", "gpt2") + text("presets")
+    assert "\x1b" not in narrow
+    assert "…" not in narrow
+    assert "1,557,611,200" in narrow
+    assert all(line == line.rstrip() for line in narrow.splitlines())

@@ -1,0 +1,186 @@
+"""The command: quick help, results on stdout, mistakes in one plain line on stderr with code 2."""
+
+from __future__ import annotations
+
+import os
+import pty
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+import headway
+from headway.cli.main import main
+
+
+@pytest.fixture
+def fails(capsys: pytest.CaptureFixture[str]) -> Callable[..., str]:
+    """Run a command that must fail as a user's mistake does, and return what stderr says."""
+
+    def run(*words: str) -> str:
+        assert main(list(words)) == 2
+        captured = capsys.readouterr()
+        assert captured.out == ""
+        return captured.err
+
+    return run
+
+
+def in_new_process(code: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
+
+
+def test_help_is_quick_and_loads_no_torch() -> None:
+    done = in_new_process(
+        "import sys, time\n"
+        "from headway.cli.main import main\n"
+        "assert main(['--help']) == 0\n"
+        "print('torch' in sys.modules, time.process_time())\n"
+    )
+    *help_lines, last = done.stdout.splitlines()
+    assert help_lines[0].startswith("Usage: headway")
+    has_torch, seconds = last.split()
+    assert has_torch == "False"
+    assert float(seconds) < 1.0  # about 0.15 on a quiet machine
+
+
+@pytest.mark.parametrize("words", [["info", "gtp2"], ["info", "gpt2", "model.n_head=3"]])
+def test_a_mistake_surfaces_before_torch_loads(words: list[str]) -> None:
+    done = in_new_process(
+        "import sys\n"
+        "from headway.cli.main import main\n"
+        f"print(main({words}), 'torch' in sys.modules)\n"
+    )
+    assert done.stdout == "2 False\n"
+
+
+def test_the_version_is_that_of_the_package(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--version"]) == 0
+    assert capsys.readouterr().out == f"headway {headway.__version__}\n"
+
+
+def test_without_a_command_the_help_is_shown(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([]) == 0
+    alone = capsys.readouterr().out
+    assert main(["--help"]) == 0
+    assert alone == capsys.readouterr().out
+    assert "presets" in alone
+    assert "info" in alone
+
+
+def test_running_the_package_is_running_the_command() -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "headway", "inf"], capture_output=True, text=True, timeout=120
+    )
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.startswith("headway: error: No such command 'inf'. Did you mean 'info'?")
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["info", "gtp2"], "headway info: error: 'gtp2' is no preset, run folder or .toml file. "),
+        (["info", "gpt2", "model.n_head=3"], "headway info: error: unknown setting 'model.n_head'"),
+        (["info", "gpt2", "n_layers"], "headway info: error: override 'n_layers' is not key=value"),
+        (["info"], "headway info: error: Missing argument 'MODEL'. See `headway info --help`."),
+        (["info", "gpt2", "--batch-tokens", "0"], "headway info: error: Invalid value for"),
+        (["presets", "--family", "dec"], "headway presets: error: unknown family 'dec'. Did you"),
+        (["--nothing"], "headway: error: No such option: --nothing. See `headway --help`."),
+    ],
+)
+def test_a_mistake_is_one_plain_line_on_stderr(
+    fails: Callable[..., str], words: list[str], message: str
+) -> None:
+    said = fails(*words)
+    assert said.startswith(message)
+    assert said.count("\n") == 1
+
+
+def test_a_long_message_is_not_wrapped(
+    fails: Callable[..., str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "20")
+    assert fails("info", "gpt2", "model.activation=" + "x" * 300).count("\n") == 1
+
+
+@pytest.mark.parametrize("words", [["--debug", "info", "gtp2"], ["info", "gtp2", "--debug"]])
+def test_debug_shows_the_traceback_wherever_it_stands(
+    fails: Callable[..., str], words: list[str]
+) -> None:
+    said = fails(*words)
+    assert said.startswith("Traceback (most recent call last):")
+    assert said.splitlines()[-1].startswith("headway info: error: 'gtp2'")
+
+
+def test_debug_behind_two_dashes_is_a_plain_word(fails: Callable[..., str]) -> None:
+    assert fails("info", "--", "--debug").startswith("headway info: error: '--debug' is no preset")
+
+
+def test_an_interrupt_exits_with_130_and_says_nothing(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def interrupted(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("headway.cli.info.load_model_settings", interrupted)
+    assert main(["info", "gpt2"]) == 130
+    assert "Traceback" not in capsys.readouterr().err
+
+
+def with_stdout(stdout: int, command: str, unbuffered: str) -> subprocess.CompletedProcess[str]:
+    """Python writes at once, or, with a buffer, when it ends: both must be quiet."""
+    return subprocess.run(
+        [sys.executable, "-m", "headway", *command.split()],
+        env={**os.environ, "PYTHONUNBUFFERED": unbuffered},
+        stdout=stdout,
+        stderr=subprocess.PIPE,
+        text=True,
+        timeout=120,
+    )
+
+
+@pytest.mark.parametrize(
+    ("command", "unbuffered"), [("presets", ""), ("--help", ""), ("--help", "1")]
+)
+def test_a_reader_who_leaves_early_is_no_error(command: str, unbuffered: str) -> None:
+    reading, writing = os.pipe()
+    os.close(reading)
+    done = with_stdout(writing, command, unbuffered)
+    os.close(writing)
+    assert done.stderr == ""
+    assert done.returncode in (1, 141)
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="only Linux has /dev/full")
+@pytest.mark.parametrize("unbuffered", ["", "1"])
+def test_a_full_disk_is_said_in_one_line(unbuffered: str) -> None:
+    full = os.open("/dev/full", os.O_WRONLY)
+    done = with_stdout(full, "--version", unbuffered)
+    os.close(full)
+    assert done.returncode == 1
+    assert done.stderr == "headway: error: [Errno 28] No space left on device\n"
+
+
+def test_a_narrow_terminal_loses_no_digit() -> None:
+    ours, theirs = pty.openpty()
+    words = [sys.executable, "-m", "headway", "presets", "--family", "encoder"]
+    environment = {**os.environ, "COLUMNS": "30", "TERM": "xterm"}
+    done = subprocess.Popen(words, stdout=theirs, env=environment)
+    os.close(theirs)
+    shown = b""
+    while chunk := read_until_closed(ours):
+        shown += chunk
+    assert done.wait(timeout=120) == 0
+    (line,) = (line for line in shown.decode().splitlines() if line.startswith("bert-base "))
+    assert line.split()[:8] == [
+        "bert-base", "encoder", "12", "768", "12", "3,072", "30,522", "110,104,890",
+    ]  # fmt: skip
+
+
+def read_until_closed(handle: int) -> bytes:
+    try:
+        return os.read(handle, 65536)
+    except OSError:  # Linux says so when the other side has closed
+        return b""

@@ -1,0 +1,160 @@
+"""The architecture, held by tests because a document is forgotten."""
+
+from __future__ import annotations
+
+import ast
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+PACKAGE = ROOT / "src" / "headway"
+SOURCES = sorted(PACKAGE.rglob("*.py"))
+
+LAYERS = ("errors", "config", "nn", "models", "text", "data", "metrics", "decode")
+LAYERS += ("train", "interop", "inside", "serve", "lab", "cli")
+"""From the bottom up. A layer imports itself and what stands before it."""
+
+
+def layer_of(module: str) -> int:
+    """The package itself is below everything; `python -m headway` is the command line."""
+    _, *inner = module.split(".")
+    if not inner or inner == ["__init__"]:
+        return -1
+    return LAYERS.index("cli" if inner[0] == "__main__" else inner[0])
+
+
+def module_of(path: Path) -> str:
+    return ".".join(path.relative_to(PACKAGE.parent).with_suffix("").parts)
+
+
+def imported(tree: ast.AST, module: str) -> Iterator[tuple[int, str]]:
+    """Every import of the package, inside functions too, with its line."""
+    for node in ast.walk(tree):
+        names: list[str] = []
+        if isinstance(node, ast.Import):
+            names = [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            up = module.split(".")[: -node.level] if node.level else []
+            base = ".".join([*up, *filter(None, [node.module])])
+            # `from headway import cli` imports a layer; `from headway import __version__` none.
+            names = (
+                [f"{base}.{alias.name}" for alias in node.names] if base == "headway" else [base]
+            )
+            names = [name for name in names if not name.endswith("__version__")]
+        for name in names:
+            if name.split(".")[0] == "headway":
+                yield node.lineno, name
+
+
+def upward(code: str, module: str) -> list[str]:
+    return [
+        f"line {line}: {module} imports {name}"
+        for line, name in imported(ast.parse(code), module)
+        if layer_of(name) > layer_of(module)
+    ]
+
+
+@pytest.mark.parametrize("path", SOURCES, ids=module_of)
+def test_imports_point_down(path: Path) -> None:
+    assert upward(path.read_text(), module_of(path)) == []
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "import headway.cli.main",
+        "from headway.cli import main",
+        "from headway import cli",
+        "from ..cli import main",
+        "def f():\n    if True:\n        import headway.train.loop as loop",
+    ],
+)
+def test_an_import_that_points_up_would_be_seen(code: str) -> None:
+    assert upward(code, "headway.nn.attention")
+    assert not upward(code, "headway.cli.info")
+
+
+def test_the_library_works_without_the_packages_that_only_its_edges_need() -> None:
+    """A model can be built and saved where typer, rich, sacrebleu and triton are not installed."""
+    modules = [
+        module_of(path).removesuffix(".__init__")
+        for path in SOURCES
+        if layer_of(module_of(path)) <= LAYERS.index("models")
+        and "kernels" not in path.parts  # Triton's own, loaded only beside CUDA
+    ]
+    assert "headway" in modules
+    assert "headway.models.folder" in modules
+    code = f"""
+import importlib, sys
+
+class Blocked:
+    def find_spec(self, name, path=None, target=None):
+        if name.split(".")[0] in ("typer", "rich", "sacrebleu", "triton"):
+            raise ImportError(f"{{name}} is blocked")
+
+sys.meta_path.insert(0, Blocked())
+for module in {modules}:
+    importlib.import_module(module)
+from headway.config.presets import preset
+from headway.models.build import build_model
+build_model(preset("transformer-test"))
+try:
+    import headway.cli.main
+except ImportError as error:
+    print(error)
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
+    assert done.stderr == ""
+    assert done.stdout == "typer is blocked\n"  # it can fail
+
+
+def test_importing_the_package_or_its_settings_loads_no_torch() -> None:
+    modules = [
+        module_of(path).removesuffix(".__init__")
+        for path in SOURCES
+        if layer_of(module_of(path)) <= LAYERS.index("config")
+    ]
+    code = f"""
+import importlib, sys
+for module in {modules}:
+    importlib.import_module(module)
+print("torch" in sys.modules)
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
+    assert done.stdout == "False\n", done.stderr
+
+
+MACHINE_PATH = re.compile(r"(?<![\w.$)/])/(?:home|root|Users|work|opt)/\w")
+MARKER = re.compile(r"\b(?:TO[D]O|FIX[M]E|X[X]X)\b(?!\(#\d+\))")
+
+
+def own_files() -> list[Path]:
+    """What is or will be committed; nothing where there is no repository, as in an sdist."""
+    command = ["git", "ls-files", "--cached", "--others", "--exclude-standard"]
+    listed = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    paths = [ROOT / name for name in listed.stdout.splitlines()]
+    kinds = {".py", ".md", ".toml", ".json", ".txt", ".yml", ".html", ".js", ".css", ""}
+    return [path for path in paths if path.suffix in kinds and path.is_file()]
+
+
+def test_no_file_holds_a_path_of_one_machine_or_a_marker_without_an_issue() -> None:
+    found = [
+        f"{path.relative_to(ROOT)}:{number}: {line.strip()}"
+        for path in own_files()
+        for number, line in enumerate(path.read_text().splitlines(), 1)
+        if MACHINE_PATH.search(line) or MARKER.search(line)
+    ]
+    assert found == []
+
+
+def test_such_a_path_or_marker_would_be_seen() -> None:
+    for name in ("home", "work", "Users"):
+        assert MACHINE_PATH.search(f'open("/{name}/someone/file")')
+    assert MARKER.search("# " + "TO" + "DO: later")
+    assert not MARKER.search("# " + "TO" + "DO(#12): later")
+    assert not MACHINE_PATH.search("see docs/work/home/page.md")
