@@ -1,0 +1,32 @@
+"""The families, in a table you can see. A new one is a file beside this and a line in the table."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import nn
+
+from headway.config.model import ModelSettings, family_of
+from headway.models.decoder import decoder
+from headway.models.encoder import encoder
+from headway.models.seq2seq import seq2seq
+from headway.nn.init import initialise
+
+FAMILIES: dict[str, Callable[[Any], nn.Module]] = {
+    "seq2seq": seq2seq,
+    "encoder": encoder,
+    "decoder": decoder,
+}
+
+
+def build_model(
+    settings: ModelSettings, *, device: torch.device | str = "cpu", seed: int = 0
+) -> nn.Module:
+    """A freshly initialised model. On the device "meta" it takes no memory and can be counted."""
+    is_meta = torch.device(device).type == "meta"
+    with torch.device("meta" if is_meta else "cpu"):
+        model = FAMILIES[family_of(settings)](settings)
+    initialise(model, settings.init, seed)
+    return model if is_meta else model.to(device)

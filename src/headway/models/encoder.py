@@ -1,0 +1,72 @@
+"""BERT and its kin: an encoder that reads a text in both directions, and heads that read it out."""
+
+from __future__ import annotations
+
+from torch import Tensor, nn
+
+from headway.config.model import EncoderSettings
+from headway.errors import UserError
+from headway.models.parts.body import norm_maker, stack, text_front
+from headway.models.parts.heads import LabelHead, MaskedWordHead, Pooler, WordHead, pooled
+from headway.nn.feedforward import ACTIVATIONS
+from headway.nn.layout import Layout
+
+
+class Encoder(nn.Module):
+    """`forward` gives a vector a token; the heads that the settings name read them out."""
+
+    def __init__(
+        self, front: nn.Module, stack: nn.Module, heads: nn.ModuleDict, pooling: str
+    ) -> None:
+        super().__init__()
+        self.front, self.stack, self.heads, self.pooling = front, stack, heads, pooling
+
+    def forward(self, tokens_N: Tensor, layout: Layout, segments_N: Tensor | None = None) -> Tensor:
+        return self.stack(self.front(tokens_N, layout, segments_N), layout)
+
+    def scores(self, x_ND: Tensor) -> Tensor:
+        """Word scores for the given rows: in masked training only the masked ones."""
+        return self._head("words")(x_ND)
+
+    def pooled(self, x_ND: Tensor, layout: Layout) -> Tensor:
+        """One vector a text: BERT's pooler over the first token where there is one, else plain.
+
+        Sentence encoders such as MiniLM carry a pooler among their weights but use the mean.
+        """
+        if "pooled" in self.heads and self.pooling == "first":
+            return self.heads["pooled"](x_ND, layout)
+        return pooled(x_ND, layout, self.pooling)
+
+    def classes(self, x_ND: Tensor, layout: Layout) -> Tensor:
+        return self._head("classes")(self.pooled(x_ND, layout))
+
+    def tags(self, x_ND: Tensor) -> Tensor:
+        return self._head("tags")(x_ND)
+
+    def _head(self, name: str) -> nn.Module:
+        if name not in self.heads:
+            has = ", ".join(self.heads) or "none"
+            raise UserError(f"this model has no {name!r} head (heads: {has}). Add it to `heads`.")
+        return self.heads[name]
+
+
+def encoder(settings: EncoderSettings) -> Encoder:
+    tokens = nn.Embedding(settings.vocab_size, settings.d_model)
+    heads = nn.ModuleDict({name: _head(settings, name, tokens) for name in settings.heads})
+    return Encoder(
+        text_front(settings, tokens, settings.n_segments),
+        stack(settings, settings.n_layers, causal=False),
+        heads,
+        settings.pooling,
+    )
+
+
+def _head(settings: EncoderSettings, name: str, tokens: nn.Embedding) -> nn.Module:
+    if name == "words":
+        tied = tokens if settings.tie else None
+        words = WordHead(settings.d_model, settings.vocab_size, tied, settings.head_bias)
+        activation = ACTIVATIONS.get(settings.activation, ACTIVATIONS["gelu"])
+        return MaskedWordHead(settings.d_model, activation, norm_maker(settings)(), words)
+    if name == "pooled":
+        return Pooler(settings.d_model, settings.pooling)
+    return LabelHead(settings.d_model, settings.n_labels, settings.dropout)

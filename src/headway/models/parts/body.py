@@ -1,0 +1,117 @@
+"""From settings to the shared parts: the one place where a family's numbers become modules."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+
+from torch import nn
+
+from headway.config.model import TextSettings
+from headway.models.parts.text import TextFront
+from headway.nn.attention import Attention
+from headway.nn.block import WIRINGS, Block
+from headway.nn.feedforward import FeedForward
+from headway.nn.norms import NORMS, RMSNorm
+from headway.nn.positions import (
+    Alibi,
+    Learned,
+    Relative,
+    Rotary,
+    Sinusoidal,
+    rope_rates,
+)
+from headway.nn.scope import Scope
+from headway.nn.stack import Stack
+
+
+def norm_maker(settings: TextSettings) -> Callable[[], nn.Module]:
+    return lambda: NORMS[settings.norm](settings.d_model, settings.norm_eps)
+
+
+def text_front(settings: TextSettings, tokens: nn.Embedding, n_segments: int = 0) -> TextFront:
+    return TextFront(
+        tokens,
+        added_positions(settings),
+        scale=settings.embedding_scale,
+        n_segments=n_segments,
+        norm=norm_maker(settings)() if settings.embedding_norm else None,
+        dropout=settings.dropout,
+    )
+
+
+def added_positions(settings: TextSettings) -> nn.Module | None:
+    """Positions that are added to the input; the other kinds work inside attention."""
+    if settings.positions == "learned":
+        return Learned(settings.d_model, settings.max_len)
+    if settings.positions in ("sinusoidal", "sinusoidal-halves"):
+        halves = settings.positions == "sinusoidal-halves"
+        return Sinusoidal(settings.d_model, settings.max_len, halves=halves)
+    return None
+
+
+def stack(settings: TextSettings, n_layers: int, *, causal: bool, cross: bool = False) -> Stack:
+    """An encoder (neither), a language model (causal) or a decoder (causal, cross attention)."""
+    bias = _position_bias(settings, causal=causal)
+    own = Scope(
+        causal=causal,
+        window=settings.window,
+        bias=bias,
+        dropout=settings.attention_dropout,
+    )
+    memory = Scope(dropout=settings.attention_dropout)
+    rotary = _rotary(settings) if settings.positions == "rotary" else None
+    norm = norm_maker(settings)
+
+    def block() -> Block:
+        return WIRINGS[settings.wiring](
+            _attention(settings, own, rotary),
+            FeedForward(
+                settings.d_model,
+                settings.d_ff,
+                settings.activation,
+                bias=settings.ff_bias,
+                dropout=settings.ff_dropout,
+            ),
+            norm,
+            cross=_attention(settings, memory, None) if cross else None,
+            dropout=settings.dropout,
+        )
+
+    # Post-norm layers end with a norm each; the others leave the stream unscaled until the end.
+    final_norm = None if settings.wiring == "post" else norm()
+    return Stack([block() for _ in range(n_layers)], final_norm, bias)
+
+
+def _attention(settings: TextSettings, scope: Scope, rotary: Rotary | None) -> Attention:
+    qk_norm = None
+    if settings.qk_norm:
+        width = settings.head_width
+        qk_norm = (RMSNorm(width, settings.norm_eps), RMSNorm(width, settings.norm_eps))
+    return Attention(
+        settings.d_model,
+        settings.n_heads,
+        n_kv_heads=settings.kv_heads,
+        d_head=settings.head_width,
+        bias=settings.attention_bias,
+        scope=scope,
+        rotary=rotary,
+        qk_norm=qk_norm,
+    )
+
+
+def _position_bias(settings: TextSettings, *, causal: bool) -> nn.Module | None:
+    if settings.positions == "alibi":
+        return Alibi(settings.n_heads)
+    if settings.positions == "relative":
+        relative = settings.relative
+        return Relative(settings.n_heads, relative.buckets, relative.max_distance, causal=causal)
+    return None
+
+
+def _rotary(settings: TextSettings) -> Rotary:
+    rope = settings.rope
+    rates = partial(
+        rope_rates, settings.head_width, rope.base, rope.scaling, rope.factor, rope.trained_len
+    )
+    return Rotary(rates, settings.max_len)

@@ -1,0 +1,54 @@
+"""The text front: token numbers become vectors that know their position."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from headway.nn.layout import Layout
+
+
+class TextFront(nn.Module):
+    """Token embedding, positions and segments added up, then a norm where the family has one.
+
+    `dtype` is the type of the residual stream, and so of all computation behind it.
+    """
+
+    def __init__(
+        self,
+        tokens: nn.Embedding,
+        positions: nn.Module | None,
+        *,
+        scale: bool = False,
+        n_segments: int = 0,
+        norm: nn.Module | None = None,
+        dropout: float = 0.0,
+    ) -> None:
+        super().__init__()
+        self.tokens, self.positions, self.norm = tokens, positions, norm
+        self.segments = nn.Embedding(n_segments, tokens.embedding_dim) if n_segments else None
+        self.scale = tokens.embedding_dim**0.5 if scale else 1.0
+        self.drop = nn.Dropout(dropout)
+        self.dtype: torch.dtype | None = None
+
+    def forward(self, tokens_N: Tensor, layout: Layout, segments_N: Tensor | None = None) -> Tensor:
+        x_ND = self.tokens(tokens_N)
+        if self.dtype is not None:
+            x_ND = x_ND.to(self.dtype)
+        if self.scale != 1.0:
+            x_ND = x_ND * self.scale
+        if self.segments is not None:
+            numbers_N = torch.zeros_like(tokens_N) if segments_N is None else segments_N
+            x_ND = x_ND + self.segments(numbers_N).to(x_ND.dtype)
+        if self.positions is not None:
+            x_ND = self.positions(x_ND, layout)
+        if self.norm is not None:
+            x_ND = self.norm(x_ND)
+        return self.drop(x_ND)
+
+
+def compute_in(model: nn.Module, dtype: torch.dtype | None) -> None:
+    """Let every front hand over its stream in this type (None: that of the weights)."""
+    for part in model.modules():
+        if isinstance(part, TextFront):
+            part.dtype = dtype

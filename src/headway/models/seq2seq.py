@@ -1,0 +1,63 @@
+"""The Transformer of 2017: an encoder reads the source, a decoder writes the target."""
+
+from __future__ import annotations
+
+from torch import Tensor, nn
+
+from headway.config.model import Seq2SeqSettings
+from headway.models.parts.body import stack, text_front
+from headway.models.parts.heads import WordHead
+from headway.nn.attention import Memory
+from headway.nn.cache import Cache
+from headway.nn.layout import Layout
+
+
+class Seq2Seq(nn.Module):
+    """Read a source once (`encode`), then give vectors for target tokens given it (`decode`)."""
+
+    def __init__(
+        self,
+        source_front: nn.Module,
+        encoder: nn.Module,
+        target_front: nn.Module,
+        decoder: nn.Module,
+        head: nn.Module,
+    ) -> None:
+        super().__init__()
+        self.source_front, self.encoder = source_front, encoder
+        self.target_front, self.decoder, self.head = target_front, decoder, head
+
+    def encode(self, source_M: Tensor, layout: Layout) -> Memory:
+        x_MD = self.source_front(source_M, layout)
+        return Memory(self.encoder(x_MD, layout), layout)
+
+    def decode(
+        self, target_N: Tensor, layout: Layout, memory: Memory, cache: Cache | None = None
+    ) -> Tensor:
+        """Hidden states; the head scores them, in training a chunk at a time."""
+        x_ND = self.target_front(target_N, layout)
+        return self.decoder(x_ND, layout, memory, cache)
+
+    def scores(self, x_ND: Tensor) -> Tensor:
+        return self.head(x_ND)
+
+    def forward(
+        self, source_M: Tensor, source_layout: Layout, target_N: Tensor, target_layout: Layout
+    ) -> Tensor:
+        return self.decode(target_N, target_layout, self.encode(source_M, source_layout))
+
+
+def seq2seq(settings: Seq2SeqSettings) -> Seq2Seq:
+    source = nn.Embedding(settings.source_vocab, settings.d_model)
+    shared = settings.tie in ("all", "source-target")
+    target = source if shared else nn.Embedding(settings.vocab_size, settings.d_model)
+    softmax = {"all": target, "target-softmax": target, "source-softmax": source}
+    return Seq2Seq(
+        text_front(settings, source),
+        stack(settings, settings.n_layers, causal=False),
+        text_front(settings, target),
+        stack(settings, settings.decoder_layers, causal=True, cross=True),
+        WordHead(
+            settings.d_model, settings.vocab_size, softmax.get(settings.tie), settings.head_bias
+        ),
+    )

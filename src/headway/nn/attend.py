@@ -1,0 +1,173 @@
+"""The one seam of attention: every family calls `attend`, and only `attend` knows the back ends.
+
+A back end is a function and a statement of what it cannot do; `attend` takes the first that can.
+They give the same result: `explicit` is the definition, the others are held to it by tests.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from headway.errors import UserError, suggest
+from headway.nn.dense import attend_dense
+from headway.nn.kernels import HAS_TRITON
+from headway.nn.layout import Layout
+from headway.nn.scope import Scope, allowed_TS
+
+SHORT_LIMIT = 128
+"""Rows of the largest tile of the `short` kernel; longer sequences go to `varlen`."""
+
+KERNEL_TYPES = (torch.bfloat16, torch.float16)
+
+Refusal = Callable[[Tensor, Tensor, Layout, Layout, Scope], str | None]
+Run = Callable[[Tensor, Tensor, Tensor, Layout, Layout, Scope], Tensor]
+
+
+@dataclass(frozen=True)
+class BackEnd:
+    refuses: Refusal
+    """Why it cannot do this call, in words, or None if it can."""
+
+    run: Run
+
+
+def attend(
+    q_NHK: Tensor,
+    k_MGK: Tensor,
+    v_MGK: Tensor,
+    queries: Layout,
+    keys: Layout,
+    scope: Scope = Scope(),
+    back_end: str | None = None,
+) -> Tensor:
+    """Attention inside each sequence of a flat batch: query rows of sequence b see its key rows.
+
+    Queries stand side by side; keys may have gaps between sequences, as in a cache. A sequence with
+    fewer queries than keys has the last ones. A query that may see no key gets zeros.
+    """
+    assert queries.bounds is not None, "queries must stand side by side"
+    if back_end is not None:
+        return _named(back_end, q_NHK, k_MGK, queries, keys, scope).run(
+            q_NHK, k_MGK, v_MGK, queries, keys, scope
+        )
+    for choice in BACK_ENDS.values():
+        if choice.refuses(q_NHK, k_MGK, queries, keys, scope) is None:
+            return choice.run(q_NHK, k_MGK, v_MGK, queries, keys, scope)
+    raise AssertionError("`explicit` refuses nothing")
+
+
+def _named(
+    name: str, q_NHK: Tensor, k_MGK: Tensor, queries: Layout, keys: Layout, scope: Scope
+) -> BackEnd:
+    if name not in BACK_ENDS:
+        raise UserError(f"unknown attention back end {name!r}.{suggest(name, BACK_ENDS)}")
+    reason = BACK_ENDS[name].refuses(q_NHK, k_MGK, queries, keys, scope)
+    if reason is not None:
+        raise UserError(f"attention back end {name!r} cannot do this: {reason}.")
+    return BACK_ENDS[name]
+
+
+def attend_explicit(
+    q_NHK: Tensor, k_MGK: Tensor, v_MGK: Tensor, queries: Layout, keys: Layout, scope: Scope
+) -> tuple[Tensor, list[Tensor]]:
+    """Softmax written out, a sequence at a time: the definition. Hands out the weights (H T S)."""
+    n_heads, width = q_NHK.shape[1:]
+    repeats = n_heads // k_MGK.shape[1]
+    scale = scope.scale_for(width)
+    weights: list[Tensor] = []
+    outs: list[Tensor] = []
+    sequences = zip(queries.split(q_NHK), keys.split(k_MGK), keys.split(v_MGK), strict=True)
+    for q_THK, k_SGK, v_SGK in sequences:
+        k_SHK, v_SHK = k_SGK.repeat_interleave(repeats, 1), v_SGK.repeat_interleave(repeats, 1)
+        scores_HTS = torch.einsum("thk,shk->hts", q_THK, k_SHK) * scale
+        if scope.bias is not None:
+            scores_HTS = scores_HTS + scope.bias(scope.distance_TS(scores_HTS)).to(scores_HTS)
+        may_TS = allowed_TS(scope, scores_HTS)
+        blind_T1 = ~may_TS.any(-1, keepdim=True)  # sees nothing: zeros, not 0/0
+        weights_HTS = scores_HTS.masked_fill(~may_TS & ~blind_T1, -math.inf).softmax(-1)
+        weights_HTS = weights_HTS.masked_fill(blind_T1, 0.0)
+        weights.append(weights_HTS)
+        outs.append(torch.einsum("hts,shk->thk", F.dropout(weights_HTS, scope.dropout), v_SHK))
+    return torch.cat(outs) if outs else torch.zeros_like(q_NHK), weights
+
+
+def _run_explicit(
+    q_NHK: Tensor, k_MGK: Tensor, v_MGK: Tensor, queries: Layout, keys: Layout, scope: Scope
+) -> Tensor:
+    return attend_explicit(q_NHK, k_MGK, v_MGK, queries, keys, scope)[0]
+
+
+def _run_short(
+    q_NHK: Tensor, k_MGK: Tensor, v_MGK: Tensor, queries: Layout, keys: Layout, scope: Scope
+) -> Tensor:
+    from headway.nn.kernels.short import attend_short  # Triton is there only beside CUDA
+
+    return attend_short(q_NHK, k_MGK, v_MGK, queries, keys, scope)
+
+
+def _run_varlen(
+    q_NHK: Tensor, k_MGK: Tensor, v_MGK: Tensor, queries: Layout, keys: Layout, scope: Scope
+) -> Tensor:
+    from headway.nn.varlen import attend_varlen
+
+    return attend_varlen(q_NHK, k_MGK, v_MGK, queries, keys, scope)
+
+
+def _kernel_refuses(q_NHK: Tensor) -> str | None:
+    if not q_NHK.is_cuda:
+        return f"it needs a CUDA device and the tensors are on {q_NHK.device.type}"
+    if q_NHK.dtype not in KERNEL_TYPES:
+        return f"it computes in bf16 or fp16 and the tensors are {q_NHK.dtype}"
+    return None
+
+
+def _short_refuses(
+    q_NHK: Tensor, k_MGK: Tensor, queries: Layout, keys: Layout, scope: Scope
+) -> str | None:
+    longest = max(queries.longest, keys.longest)
+    if longest > SHORT_LIMIT:
+        return f"a sequence may have {longest} rows and its largest tile has {SHORT_LIMIT}"
+    if scope.bias is not None:
+        return "it knows no position bias"
+    if keys.bounds is None and k_MGK.requires_grad:
+        return "it gives no gradient to keys with gaps between them"
+    if not HAS_TRITON:
+        return "it needs Triton, which is not installed"
+    if not 16 <= q_NHK.shape[-1] <= 128:
+        return f"heads are {q_NHK.shape[-1]} wide and it takes 16 to 128"
+    return _kernel_refuses(q_NHK)
+
+
+def _varlen_refuses(
+    q_NHK: Tensor, k_MGK: Tensor, queries: Layout, keys: Layout, scope: Scope
+) -> str | None:
+    if queries.bounds is None or keys.bounds is None:
+        return "it needs the sequences side by side, without gaps"
+    if scope.bias is not None:
+        return "it knows no position bias"
+    if scope.dropout:
+        return "it knows no attention dropout"
+    if q_NHK.shape[-1] % 8 or q_NHK.shape[-1] > 256:
+        return f"heads are {q_NHK.shape[-1]} wide and it takes multiples of 8 up to 256"
+    return _kernel_refuses(q_NHK)
+
+
+def _nothing_refused(
+    q_NHK: Tensor, k_MGK: Tensor, queries: Layout, keys: Layout, scope: Scope
+) -> str | None:
+    return None
+
+
+BACK_ENDS: dict[str, BackEnd] = {
+    "short": BackEnd(_short_refuses, _run_short),
+    "varlen": BackEnd(_varlen_refuses, _run_varlen),
+    "dense": BackEnd(_nothing_refused, attend_dense),
+    "explicit": BackEnd(_nothing_refused, _run_explicit),
+}
+"""In order of preference."""

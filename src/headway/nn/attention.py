@@ -1,0 +1,142 @@
+"""One attention for all: self, masked and cross attention differ only in what is passed in."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from headway.nn.attend import attend, attend_explicit
+from headway.nn.cache import LayerCache
+from headway.nn.layout import Layout
+from headway.nn.linear import Linear, linear
+from headway.nn.positions import Rotary
+from headway.nn.scope import Scope
+from headway.nn.tap import Tap
+
+
+class Memory(NamedTuple):
+    """What a decoder attends to: the encoder's output and where its sequences lie."""
+
+    x_MD: Tensor
+    layout: Layout
+
+
+class Attention(nn.Module):
+    """Attend from `x_ND` to a memory, or to `x_ND` itself when there is none.
+
+    The three projections are one matrix, so that self-attention is one product; cross attention
+    uses its upper rows for queries and its lower rows for keys and values.
+    """
+
+    def __init__(
+        self,
+        d_model: int,
+        n_heads: int,
+        *,
+        n_kv_heads: int | None = None,
+        d_head: int | None = None,
+        bias: str = "",
+        scope: Scope = Scope(),
+        rotary: Rotary | None = None,
+        qk_norm: tuple[nn.Module, nn.Module] | None = None,
+    ) -> None:
+        super().__init__()
+        self.n_heads = n_heads
+        self.n_kv_heads = n_heads if n_kv_heads is None else n_kv_heads
+        self.d_head = d_model // n_heads if d_head is None else d_head
+        self.scope = scope
+        self.to_qkv = Linear(d_model, sum(self.sizes), bias=set("qkv") <= set(bias))
+        self.to_out = Linear(n_heads * self.d_head, d_model, bias="o" in bias)
+        self.some_bias = nn.ParameterDict()
+        if self.to_qkv.bias is None:
+            for name, size in zip("qkv", self.sizes, strict=True):
+                if name in bias:
+                    self.some_bias[name] = nn.Parameter(torch.zeros(size))
+        self.rotary = rotary
+        self.norm_q = None if qk_norm is None else qk_norm[0]
+        self.norm_k = None if qk_norm is None else qk_norm[1]
+        self.gate_H: Tensor | None = None
+        """Multiplies each head's output. None, and free, unless someone is studying heads."""
+        self.q, self.k, self.v = Tap(), Tap(), Tap()
+        self.weights, self.heads = Tap(), Tap()
+
+    @property
+    def sizes(self) -> tuple[int, int, int]:
+        """Rows of `to_qkv` for queries, keys and values."""
+        n_kv = self.n_kv_heads * self.d_head
+        return self.n_heads * self.d_head, n_kv, n_kv
+
+    def forward(
+        self,
+        x_ND: Tensor,
+        layout: Layout,
+        memory: Memory | None = None,
+        cache: LayerCache | None = None,
+    ) -> Tensor:
+        if memory is None:
+            q_NHK, k_MGK, v_MGK = self._project_self(x_ND, layout)
+            keys = layout
+            if cache is not None:
+                k_MGK, v_MGK, keys = cache.append(k_MGK, v_MGK, layout)
+        else:
+            q_NHK = self._project_q(x_ND)
+            k_MGK, v_MGK = self._project_memory(memory, cache)
+            keys = memory.layout
+        out_NHK = self._attend(self.q(q_NHK), self.k(k_MGK), self.v(v_MGK), layout, keys)
+        if self.gate_H is not None:
+            out_NHK = out_NHK * self.gate_H[:, None].to(out_NHK.dtype)
+        out_NHK = self.heads(out_NHK)
+        return self.to_out(out_NHK.flatten(1))
+
+    def _attend(
+        self, q_NHK: Tensor, k_MGK: Tensor, v_MGK: Tensor, queries: Layout, keys: Layout
+    ) -> Tensor:
+        scope = self.scope if self.training else self.scope.without_dropout()
+        if not self.weights.is_recording:
+            return attend(q_NHK, k_MGK, v_MGK, queries, keys, scope)
+        out_NHK, weights = attend_explicit(q_NHK, k_MGK, v_MGK, queries, keys, scope)
+        self.weights(weights)
+        return out_NHK
+
+    def _project_self(self, x_ND: Tensor, layout: Layout) -> tuple[Tensor, Tensor, Tensor]:
+        qkv_NE = linear(x_ND, self.to_qkv.weight, self._qkv_bias())
+        q_NHK, k_NGK, v_NGK = (self._heads(part) for part in qkv_NE.split(self.sizes, dim=-1))
+        q_NHK, k_NGK = self._normed(q_NHK, self.norm_q), self._normed(k_NGK, self.norm_k)
+        if self.rotary is not None:
+            q_NHK, k_NGK = self.rotary(q_NHK, layout), self.rotary(k_NGK, layout)
+        return q_NHK, k_NGK, v_NGK
+
+    def _project_q(self, x_ND: Tensor) -> Tensor:
+        n_q, bias_E = self.sizes[0], self._qkv_bias()
+        q_NE = linear(x_ND, self.to_qkv.weight[:n_q], None if bias_E is None else bias_E[:n_q])
+        return self._normed(self._heads(q_NE), self.norm_q)
+
+    def _project_memory(self, memory: Memory, cache: LayerCache | None) -> tuple[Tensor, Tensor]:
+        """Keys and values of the memory; with a cache they are computed by the first call alone."""
+        if cache is not None and cache.memory is not None:
+            return cache.memory
+        n_q, bias_E = self.sizes[0], self._qkv_bias()
+        kv_ME = linear(
+            memory.x_MD, self.to_qkv.weight[n_q:], None if bias_E is None else bias_E[n_q:]
+        )
+        k_MGK, v_MGK = (self._heads(part) for part in kv_ME.chunk(2, dim=-1))
+        k_MGK = self._normed(k_MGK, self.norm_k)
+        if cache is not None:
+            cache.memory = (k_MGK, v_MGK)
+        return k_MGK, v_MGK
+
+    def _heads(self, x_NE: Tensor) -> Tensor:
+        return x_NE.unflatten(-1, (-1, self.d_head))
+
+    @staticmethod
+    def _normed(x_NHK: Tensor, norm: nn.Module | None) -> Tensor:
+        return x_NHK if norm is None else norm(x_NHK)
+
+    def _qkv_bias(self) -> Tensor | None:
+        if self.to_qkv.bias is not None or not self.some_bias:
+            return self.to_qkv.bias
+        zero = self.to_qkv.weight.new_zeros
+        parts = zip("qkv", self.sizes, strict=True)
+        return torch.cat([self.some_bias.get(name, zero(size)) for name, size in parts])

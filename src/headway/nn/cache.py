@@ -1,0 +1,130 @@
+"""Keys and values already computed. The decoding loop owns a cache and passes it in; the model
+stores nothing between calls."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from headway.nn.layout import Layout
+
+
+class LayerCache:
+    """One layer's keys and values: of its own tokens, and of the memory, computed once."""
+
+    def __init__(self, cache: Cache) -> None:
+        self.cache = cache
+        self.k_BSGK: Tensor | None = None
+        self.v_BSGK: Tensor | None = None
+        self.memory: tuple[Tensor, Tensor] | None = None
+        """Cross-attention keys and values (M G K), filled by the first call."""
+
+    def append(self, k_NGK: Tensor, v_NGK: Tensor, new: Layout) -> tuple[Tensor, Tensor, Layout]:
+        """Write the new rows behind each sequence's cached ones; all rows so far come back."""
+        keys = self.cache.keys_with(new)
+        self.k_BSGK = self._room(self.k_BSGK, k_NGK)
+        self.v_BSGK = self._room(self.v_BSGK, v_NGK)
+        self.cache.write(self.k_BSGK, k_NGK, new)
+        self.cache.write(self.v_BSGK, v_NGK, new)
+        return self.k_BSGK.flatten(0, 1), self.v_BSGK.flatten(0, 1), keys
+
+    def _room(self, grid_BSGK: Tensor | None, fresh_NGK: Tensor) -> Tensor:
+        """The grid, made or enlarged where it is too small."""
+        n_rows, capacity = self.cache.n_rows, self.cache.capacity
+        if grid_BSGK is not None and grid_BSGK.shape[:2] == (n_rows, capacity):
+            return grid_BSGK
+        larger_BSGK = fresh_NGK.new_zeros(n_rows, capacity, *fresh_NGK.shape[1:])
+        if grid_BSGK is not None:
+            larger_BSGK[: len(grid_BSGK), : grid_BSGK.shape[1]] = grid_BSGK
+        return larger_BSGK
+
+
+class Cache:
+    """A `LayerCache` per layer and the number of tokens each sequence holds in all of them.
+
+    Rows of different length stand side by side. Room is allocated once for `capacity` tokens a
+    sequence and doubled if that was too little.
+    """
+
+    def __init__(self, n_layers: int, n_rows: int, capacity: int) -> None:
+        if capacity < 1:
+            raise ValueError(f"capacity={capacity} leaves no room for a token")
+        self.layers = [LayerCache(self) for _ in range(n_layers)]
+        self.n_rows = n_rows
+        self.capacity = capacity
+        self.lengths: tuple[int, ...] = (0,) * n_rows
+        self._keys: tuple[Layout, Layout] | None = None
+
+    def layout(self, n_new: int | Sequence[int], device: torch.device | str = "cpu") -> Layout:
+        """Where the next rows of a batch belong: `n_new` for every sequence, or a number each."""
+        if isinstance(n_new, int):
+            offsets_B = torch.tensor(self.lengths).to(device, non_blocking=True)
+            return Layout.steps(offsets_B, n_new, reach=max(self.lengths, default=0) + n_new)
+        return Layout.of(n_new, device).shifted(self.lengths)
+
+    def keys_with(self, new: Layout) -> Layout:
+        """The layout of all keys once `new` is written. All layers of a call share it."""
+        if self._keys is not None and self._keys[0] is new:
+            return self._keys[1]
+        added = new.known_lengths()
+        if len(added) != self.n_rows:
+            raise ValueError(f"{len(added)} sequences, but the cache has {self.n_rows}")
+        lengths = tuple(a + b for a, b in zip(self.lengths, added, strict=True))
+        while max(lengths, default=0) > self.capacity:
+            self.capacity *= 2
+        keys = Layout.in_cache(lengths, self.capacity, new.starts_B.device)
+        self._keys = (new, keys)
+        return keys
+
+    def write(self, grid_BSGK: Tensor, fresh_NGK: Tensor, new: Layout) -> None:
+        if new.is_full_grid and len(set(self.lengths)) == 1:
+            start = self.lengths[0]
+            fresh_BTGK = fresh_NGK.unflatten(0, (self.n_rows, new.longest))
+            grid_BSGK[:, start : start + new.longest] = fresh_BTGK
+        else:
+            row_N = torch.repeat_interleave(new.lengths_B, output_size=new.n_rows)
+            grid_BSGK[row_N, new.positions_N] = fresh_NGK
+
+    def advance(self, new: Layout) -> None:
+        """Count the rows written in this call; the stack does it once, after its last layer."""
+        self.lengths = tuple(a + b for a, b in zip(self.lengths, new.known_lengths(), strict=True))
+        self._keys = None
+
+    def select(self, rows: Sequence[int]) -> None:
+        """Sequence i becomes what sequence `rows[i]` was: beams move, finished rows go.
+
+        Only what moves is copied, and only its tokens. Memory is not touched: sequences that share
+        a source share its keys by their layout.
+        """
+        moved = [(to, origin) for to, origin in enumerate(rows) if to != origin]
+        used = max((self.lengths[origin] for _, origin in moved), default=0)
+        for layer in self.layers:
+            if layer.k_BSGK is not None and layer.v_BSGK is not None:
+                layer.k_BSGK = _moved(layer.k_BSGK, moved, len(rows), used)
+                layer.v_BSGK = _moved(layer.v_BSGK, moved, len(rows), used)
+        self.lengths = tuple(self.lengths[origin] for origin in rows)
+        self.n_rows = len(rows)
+        self._keys = None
+
+    def trim(self, lengths: Sequence[int]) -> None:
+        """Forget the tokens behind these lengths, as when a guess is taken back."""
+        if any(new > old for new, old in zip(lengths, self.lengths, strict=True)):
+            raise ValueError(f"cannot trim {self.lengths} to {tuple(lengths)}")
+        self.lengths = tuple(lengths)
+        self._keys = None
+
+
+def _moved(grid_BSGK: Tensor, moved: list[tuple[int, int]], n_rows: int, used: int) -> Tensor:
+    """The grid with `n_rows` rows, after the first `used` cells went along the pairs (to, from)."""
+    to_R = torch.tensor([to for to, _ in moved], dtype=torch.long).to(grid_BSGK.device)
+    from_R = torch.tensor([origin for _, origin in moved], dtype=torch.long).to(grid_BSGK.device)
+    fresh_RSGK = grid_BSGK[from_R, :used]  # a copy: a row may be overwritten before it is read
+    if n_rows > len(grid_BSGK):
+        larger_BSGK = grid_BSGK.new_zeros(n_rows, *grid_BSGK.shape[1:])
+        larger_BSGK[: len(grid_BSGK)] = grid_BSGK
+        grid_BSGK = larger_BSGK
+    grid_BSGK = grid_BSGK[:n_rows]
+    grid_BSGK[to_R, :used] = fresh_RSGK
+    return grid_BSGK

@@ -1,0 +1,52 @@
+"""The feed-forward sub-layer: the same two (or three) matrices applied to every token."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from headway.nn.linear import Linear, linear_relu
+from headway.nn.tap import Tap
+
+
+def relu2(x: Tensor) -> Tensor:
+    return F.relu(x).square()
+
+
+ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
+    "relu": F.relu,
+    "gelu": F.gelu,
+    "gelu-tanh": partial(F.gelu, approximate="tanh"),
+    "silu": F.silu,
+    "relu2": relu2,
+}
+
+GATED: dict[str, Callable[[Tensor], Tensor]] = {"swiglu": F.silu, "geglu": F.gelu}
+"""One half of the hidden layer goes through the activation and is multiplied with the other."""
+
+
+class FeedForward(nn.Module):
+    def __init__(
+        self, d_model: int, d_ff: int, activation: str, *, bias: bool = True, dropout: float = 0.0
+    ) -> None:
+        super().__init__()
+        self.is_gated = activation in GATED
+        self.activation = GATED[activation] if self.is_gated else ACTIVATIONS[activation]
+        self.to_hidden = Linear(d_model, d_ff * (2 if self.is_gated else 1), bias=bias)
+        self.to_out = Linear(d_ff, d_model, bias=bias)
+        self.drop = nn.Dropout(dropout)
+        self.hidden = Tap()
+
+    def forward(self, x_ND: Tensor) -> Tensor:
+        if self.is_gated:
+            gate_NF, value_NF = self.to_hidden(x_ND).chunk(2, dim=-1)
+            hidden_NF = self.activation(gate_NF) * value_NF
+        elif self.activation is F.relu:
+            hidden_NF = linear_relu(x_ND, self.to_hidden.weight, self.to_hidden.bias)
+        else:
+            hidden_NF = self.activation(self.to_hidden(x_ND))
+        hidden_NF = self.hidden(hidden_NF)
+        return self.to_out(self.drop(hidden_NF))

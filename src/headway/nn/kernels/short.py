@@ -1,0 +1,349 @@
+"""The `short` back end: attention for sentence-length sequences, a whole sequence in one tile.
+
+Flash attention works through tiles of 128 rows, which sentences leave mostly empty. Here a sequence
+and one key/value head fill one tile of the next larger size. Each size is a launch of as many
+programs as the device holds; they walk over all sequences and pass by those of another size, so
+nothing waits for lengths on the host. (A program per sequence that returns at once costs more: a
+processor takes about a microsecond to replace it.) Since a row of scores never leaves the tile,
+backward recomputes the softmax and keeps nothing.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from headway.nn.kernels import processors
+from headway.nn.layout import Layout
+from headway.nn.scope import Scope
+
+
+class Tile(NamedTuple):
+    size: int
+    """Rows: a sequence with its queries and keys fits whole."""
+
+    rows: int
+    """Query rows worked on at a time."""
+
+    warps: int
+    programs: int
+    """Per processor. More than fit at once wait their turn, fewer would each pass by more."""
+
+
+TILES = (
+    Tile(16, 16, 1, 32),
+    Tile(32, 32, 2, 16),
+    Tile(64, 64, 4, 4),
+    Tile(128, 64, 4, 8),
+)
+
+
+def attend_short(
+    q_NHK: Tensor, k_MGK: Tensor, v_MGK: Tensor, queries: Layout, keys: Layout, scope: Scope
+) -> Tensor:
+    longest = max(queries.longest, keys.longest)
+    seed = torch.randint(2**31 - 1, (1,), device=q_NHK.device) if scope.dropout else None
+    out_NHK: Tensor = short_forward(
+        q_NHK,
+        k_MGK,
+        v_MGK,
+        queries.starts_B,
+        queries.lengths_B,
+        keys.starts_B,
+        keys.lengths_B,
+        seed,
+        longest,
+        scope.causal,
+        scope.window or 0,
+        scope.scale_for(q_NHK.shape[-1]),
+        scope.dropout,
+        queries is keys,
+    )
+    return out_NHK
+
+
+@triton.jit
+def _weights(
+    q, k, row, key, n_queries, n_keys, draw, scale, dropout, CAUSAL: tl.constexpr,
+    WINDOW: tl.constexpr, DROPOUT: tl.constexpr, PRECISION: tl.constexpr,
+):  # fmt: skip
+    """Softmax of a tile of scores, and what dropout keeps of it, scaled up."""
+    scores = tl.dot(q, tl.trans(k), input_precision=PRECISION) * (scale * 1.4426950408889634)
+    distance = key[None, :] - (row[:, None] + n_keys - n_queries)
+    may = (key[None, :] < n_keys) & (row[:, None] < n_queries)
+    if CAUSAL:
+        may = may & (distance <= 0)
+    if WINDOW > 0:
+        may = may & (distance < WINDOW) & (distance > -WINDOW)
+    scores = tl.where(may, scores, float("-inf"))
+    # Rows that see nothing (behind the end, or no keys at all) come out as zeros, not NaN.
+    top = tl.maximum(tl.max(scores, 1), -1e30)
+    weights = tl.exp2(scores - top[:, None])
+    total = tl.sum(weights, 1)
+    weights = weights / tl.where(total == 0.0, 1.0, total)[:, None]
+    keep = tl.full(weights.shape, 1.0, tl.float32)
+    if DROPOUT:
+        chance = tl.rand(draw, row[:, None] * 128 + key[None, :])
+        keep = tl.where(chance > dropout, 1.0 / (1.0 - dropout), 0.0)
+    return weights, keep
+
+
+@triton.jit
+def _forward(
+    q_ptr, k_ptr, v_ptr, out_ptr, q_starts, q_lengths, k_starts, k_lengths, seed_ptr,
+    q_stride_n, q_stride_h, k_stride_n, k_stride_h, v_stride_n, v_stride_h, scale, dropout, n_work,
+    REPEATS: tl.constexpr, HEADS: tl.constexpr, WIDTH: tl.constexpr, WIDE: tl.constexpr,
+    TILE: tl.constexpr, LOWER: tl.constexpr, ROWS: tl.constexpr, CAUSAL: tl.constexpr,
+    WINDOW: tl.constexpr, DROPOUT: tl.constexpr, PRECISION: tl.constexpr,
+):  # fmt: skip
+    for work in range(tl.program_id(0), n_work, tl.num_programs(0)):
+        b, g = work // (HEADS // REPEATS), work % (HEADS // REPEATS)
+        n_queries, n_keys = tl.load(q_lengths + b), tl.load(k_lengths + b)
+        longest = tl.maximum(n_queries, n_keys)
+        if (n_queries > 0) & (longest > LOWER) & (longest <= TILE):
+            q_start = tl.load(q_starts + b).to(tl.int64)
+            k_start = tl.load(k_starts + b).to(tl.int64)
+            key, column = tl.arange(0, TILE), tl.arange(0, WIDE)
+            real = (key[:, None] < n_keys) & (column[None, :] < WIDTH)
+            key_row = (k_start + key)[:, None]
+            k = tl.load(k_ptr + key_row * k_stride_n + g * k_stride_h + column[None, :], real, 0.0)
+            v = tl.load(v_ptr + key_row * v_stride_n + g * v_stride_h + column[None, :], real, 0.0)
+            for repeat in range(REPEATS):
+                h = g * REPEATS + repeat
+                draw = 0
+                if DROPOUT:
+                    draw = tl.load(seed_ptr) + b * HEADS + h
+                for first in tl.static_range(0, TILE, ROWS):
+                    row = first + tl.arange(0, ROWS)
+                    real_q = (row[:, None] < n_queries) & (column[None, :] < WIDTH)
+                    q_row = (q_start + row)[:, None]
+                    place = q_row * q_stride_n + h * q_stride_h + column[None, :]
+                    q = tl.load(q_ptr + place, real_q, 0.0)
+                    weights, keep = _weights(
+                        q, k, row, key, n_queries, n_keys, draw, scale, dropout,
+                        CAUSAL, WINDOW, DROPOUT, PRECISION,
+                    )  # fmt: skip
+                    out = tl.dot((weights * keep).to(v.dtype), v, input_precision=PRECISION)
+                    place = (q_row * HEADS + h) * WIDTH + column[None, :]
+                    tl.store(out_ptr + place, out.to(out_ptr.dtype.element_ty), real_q)
+
+
+@triton.jit
+def _backward(
+    q_ptr, k_ptr, v_ptr, dout_ptr, dq_ptr, dk_ptr, dv_ptr,
+    q_starts, q_lengths, k_starts, k_lengths, seed_ptr,
+    q_stride_n, q_stride_h, k_stride_n, k_stride_h, v_stride_n, v_stride_h,
+    do_stride_n, do_stride_h, dq_stride_n, dkv_stride_n, scale, dropout, n_work,
+    REPEATS: tl.constexpr, HEADS: tl.constexpr, WIDTH: tl.constexpr, WIDE: tl.constexpr,
+    TILE: tl.constexpr, LOWER: tl.constexpr, ROWS: tl.constexpr, CAUSAL: tl.constexpr,
+    WINDOW: tl.constexpr, DROPOUT: tl.constexpr, PRECISION: tl.constexpr,
+):  # fmt: skip
+    for work in range(tl.program_id(0), n_work, tl.num_programs(0)):
+        b, g = work // (HEADS // REPEATS), work % (HEADS // REPEATS)
+        n_queries, n_keys = tl.load(q_lengths + b), tl.load(k_lengths + b)
+        longest = tl.maximum(n_queries, n_keys)
+        if (longest > LOWER) & (longest <= TILE):
+            q_start = tl.load(q_starts + b).to(tl.int64)
+            k_start = tl.load(k_starts + b).to(tl.int64)
+            key, column = tl.arange(0, TILE), tl.arange(0, WIDE)
+            real = (key[:, None] < n_keys) & (column[None, :] < WIDTH)
+            key_row = (k_start + key)[:, None]
+            k = tl.load(k_ptr + key_row * k_stride_n + g * k_stride_h + column[None, :], real, 0.0)
+            v = tl.load(v_ptr + key_row * v_stride_n + g * v_stride_h + column[None, :], real, 0.0)
+            dk = tl.zeros((TILE, WIDE), tl.float32)
+            dv = tl.zeros((TILE, WIDE), tl.float32)
+            for repeat in range(REPEATS):
+                h = g * REPEATS + repeat
+                draw = 0
+                if DROPOUT:
+                    draw = tl.load(seed_ptr) + b * HEADS + h
+                for first in tl.static_range(0, TILE, ROWS):
+                    row = first + tl.arange(0, ROWS)
+                    real_q = (row[:, None] < n_queries) & (column[None, :] < WIDTH)
+                    q_row = (q_start + row)[:, None]
+                    place = q_row * q_stride_n + h * q_stride_h + column[None, :]
+                    q = tl.load(q_ptr + place, real_q, 0.0)
+                    place = q_row * do_stride_n + h * do_stride_h + column[None, :]
+                    dout = tl.load(dout_ptr + place, real_q, 0.0)
+                    weights, keep = _weights(
+                        q, k, row, key, n_queries, n_keys, draw, scale, dropout,
+                        CAUSAL, WINDOW, DROPOUT, PRECISION,
+                    )  # fmt: skip
+                    kept = (weights * keep).to(v.dtype)
+                    dv += tl.dot(tl.trans(kept), dout, input_precision=PRECISION)
+                    dweights = tl.dot(dout, tl.trans(v), input_precision=PRECISION) * keep
+                    slope = tl.sum(weights * dweights, 1)
+                    dscores = (weights * (dweights - slope[:, None]) * scale).to(q.dtype)
+                    dq = tl.dot(dscores, k, input_precision=PRECISION)
+                    dk += tl.dot(tl.trans(dscores), q, input_precision=PRECISION)
+                    place = q_row * dq_stride_n + h * WIDTH + column[None, :]
+                    tl.store(dq_ptr + place, dq.to(dq_ptr.dtype.element_ty), real_q)
+            place = key_row * dkv_stride_n + g * WIDTH + column[None, :]
+            tl.store(dk_ptr + place, dk.to(dk_ptr.dtype.element_ty), real)
+            tl.store(dv_ptr + place, dv.to(dv_ptr.dtype.element_ty), real)
+
+
+def _launch(
+    kernel: Any,
+    pointers: tuple[Tensor, ...],
+    layouts: tuple[Tensor, ...],
+    seed: Tensor | None,
+    strides: tuple[int, ...],
+    options: tuple[int, bool, int, float, float],
+) -> None:
+    """One launch per tile size that `longest` admits."""
+    heads, width = pointers[0].shape[1:]
+    kv_heads = pointers[1].shape[1]
+    longest, causal, window, scale, dropout = options
+    n_work = len(layouts[0]) * kv_heads
+    lower = 0  # a sequence without queries and keys needs nothing
+    for tile in TILES:
+        n_programs = min(n_work, tile.programs * processors(pointers[0].device))
+        kernel[(max(1, n_programs),)](
+            *pointers,
+            *layouts,
+            layouts[0] if seed is None else seed,
+            *strides,
+            scale,
+            dropout,
+            n_work,
+            REPEATS=heads // kv_heads,
+            HEADS=heads,
+            WIDTH=width,
+            WIDE=max(16, triton.next_power_of_2(width)),
+            TILE=tile.size,
+            LOWER=lower,
+            ROWS=tile.rows,
+            CAUSAL=causal,
+            WINDOW=window,
+            DROPOUT=dropout > 0,
+            PRECISION="ieee" if pointers[0].dtype == torch.float32 else "tf32",
+            num_warps=tile.warps,
+            num_stages=1,
+        )
+        lower = tile.size
+        if tile.size >= longest:
+            break
+
+
+@torch.library.custom_op("headway::short_forward", mutates_args=())
+def short_forward(
+    q_NHK: Tensor,
+    k_MGK: Tensor,
+    v_MGK: Tensor,
+    q_starts_B: Tensor,
+    q_lengths_B: Tensor,
+    k_starts_B: Tensor,
+    k_lengths_B: Tensor,
+    seed: Tensor | None,
+    longest: int,
+    causal: bool,
+    window: int,
+    scale: float,
+    dropout: float,
+    joined: bool,
+) -> Tensor:
+    q, k, v = _rows(q_NHK), _rows(k_MGK), _rows(v_MGK)
+    out_NHK = torch.empty(q.shape, dtype=q.dtype, device=q.device)
+    _launch(
+        _forward,
+        (q, k, v, out_NHK),
+        (q_starts_B, q_lengths_B, k_starts_B, k_lengths_B),
+        seed,
+        _strides(q, k, v),
+        (longest, causal, window, scale, dropout),
+    )
+    return out_NHK
+
+
+@torch.library.custom_op("headway::short_backward", mutates_args=())
+def short_backward(
+    dout_NHK: Tensor,
+    q_NHK: Tensor,
+    k_MGK: Tensor,
+    v_MGK: Tensor,
+    q_starts_B: Tensor,
+    q_lengths_B: Tensor,
+    k_starts_B: Tensor,
+    k_lengths_B: Tensor,
+    seed: Tensor | None,
+    longest: int,
+    causal: bool,
+    window: int,
+    scale: float,
+    dropout: float,
+    joined: bool,
+) -> list[Tensor]:
+    """Gradients of q, k and v side by side: all in one tensor if `joined`, else q | k and v.
+
+    That is how they were projected, so that a compiled step takes them as they are.
+    """
+    q, k, v, dout = _rows(q_NHK), _rows(k_MGK), _rows(v_MGK), _rows(dout_NHK)
+    grads = _empty_gradients(q, k, joined)
+    dq, dk, dv = _split_gradients(grads, q.shape[1], k.shape[1])
+    _launch(
+        _backward,
+        (q, k, v, dout, dq, dk, dv),
+        (q_starts_B, q_lengths_B, k_starts_B, k_lengths_B),
+        seed,
+        (*_strides(q, k, v, dout), dq.stride(0), dk.stride(0)),
+        (longest, causal, window, scale, dropout),
+    )
+    return grads
+
+
+def _strides(*tensors: Tensor) -> tuple[int, ...]:
+    """From row to row and from head to head, of each."""
+    return tuple(stride for x_NHK in tensors for stride in x_NHK.stride()[:2])
+
+
+def _empty_gradients(q_NHK: Tensor, k_MGK: Tensor, joined: bool) -> list[Tensor]:
+    width, n_q, n_kv = q_NHK.shape[2], q_NHK.shape[1], 2 * k_MGK.shape[1]
+    if joined:
+        return [q_NHK.new_empty(len(q_NHK), (n_q + n_kv) * width)]
+    return [q_NHK.new_empty(len(q_NHK), n_q * width), q_NHK.new_empty(len(k_MGK), n_kv * width)]
+
+
+def _split_gradients(grads: list[Tensor], n_heads: int, n_kv_heads: int) -> list[Tensor]:
+    """As heads: q (N H K), k (M G K) and v (M G K)."""
+    width = sum(grad.shape[1] for grad in grads) // (n_heads + 2 * n_kv_heads)
+    n_q, n_kv = n_heads * width, n_kv_heads * width
+    if len(grads) == 1:
+        parts = grads[0].split([n_q, n_kv, n_kv], dim=1)
+    else:
+        parts = (grads[0], *grads[1].split([n_kv, n_kv], dim=1))
+    return [part.unflatten(1, (-1, width)) for part in parts]
+
+
+def _rows(x_NHK: Tensor) -> Tensor:
+    """The kernels read heads at any stride, but the numbers of a head side by side."""
+    return x_NHK if x_NHK.stride(-1) == 1 else x_NHK.contiguous()
+
+
+@short_forward.register_fake
+def _(q_NHK: Tensor, *others: Any) -> Tensor:
+    return torch.empty(q_NHK.shape, dtype=q_NHK.dtype, device=q_NHK.device)
+
+
+@short_backward.register_fake
+def _(dout: Tensor, q_NHK: Tensor, k_MGK: Tensor, *others: Any) -> list[Tensor]:
+    return _empty_gradients(q_NHK, k_MGK, joined=others[-1])
+
+
+def _keep_inputs(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+    ctx.save_for_backward(*inputs[:8])
+    ctx.options = inputs[8:]
+
+
+def _backward_of_forward(ctx: Any, dout_NHK: Tensor) -> tuple[Tensor | None, ...]:
+    q_NHK, k_MGK = ctx.saved_tensors[:2]
+    grads = short_backward(dout_NHK, *ctx.saved_tensors, *ctx.options)
+    dq, dk, dv = _split_gradients(grads, q_NHK.shape[1], k_MGK.shape[1])
+    return dq, dk, dv, *([None] * 11)
+
+
+short_forward.register_autograd(_backward_of_forward, setup_context=_keep_inputs)

@@ -1,0 +1,197 @@
+"""Where each sequence of a flat batch lies. All rows are real tokens; there is no padding."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from itertools import accumulate
+
+import torch
+from torch import Tensor
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Layout:
+    """Sequence b is rows `starts_B[b]` up to `starts_B[b] + lengths_B[b]`.
+
+    In a batch the sequences stand side by side. In a cache they stand `stride` rows apart, so that
+    each has room to grow; both are just rows, so attention reads both in the same way.
+    """
+
+    starts_B: Tensor
+    lengths_B: Tensor
+    n_rows: int
+    positions_N: Tensor
+    """Position of each row in its sequence, counted from its first token, cached ones included.
+    Empty for the keys of a cache, which no one embeds again."""
+
+    longest: int
+    """No sequence has more rows than this. A bound, not always reached, in the fixed-size form."""
+
+    reach: int
+    """No position is as large as this."""
+
+    bounds: Tensor | None = None
+    """The starts and, last, the number of rows, where the sequences stand side by side."""
+
+    stride: int | None = None
+    """Rows from one start to the next, where it is always the same: the rows are a grid."""
+
+    lengths: tuple[int, ...] | None = None
+    """`lengths_B` on the host, where known: attention can group by length without waiting for
+    the device. Unknown in the fixed-size form, whose compiled steps must not depend on it."""
+
+    memo: dict[object, object] = field(default_factory=dict, repr=False, compare=False)
+    """What attention works out once from this layout and needs again in every layer."""
+
+    @classmethod
+    def of(cls, lengths: Sequence[int], device: torch.device | str = "cpu") -> Layout:
+        """Sequences of these lengths, one after another."""
+        return cls._side_by_side(list(lengths), device, longest=max(lengths, default=0))
+
+    @classmethod
+    def fixed(
+        cls,
+        lengths: Sequence[int],
+        *,
+        n_rows: int,
+        n_sequences: int,
+        longest: int,
+        device: torch.device | str = "cpu",
+    ) -> Layout:
+        """The same shapes whatever the lengths, for compiled steps.
+
+        Rows left over are cut into dummy sequences within `longest`; sequences left over are empty.
+        Lengths in order help the `short` kernel to spread its work evenly.
+        Give the dummy rows loss weight zero (`loss_weights`); no real row ever sees them.
+        """
+        padded = list(lengths)
+        left = n_rows - sum(padded)
+        if left < 0 or max(padded, default=0) > longest:
+            raise ValueError(f"lengths {padded} do not fit {n_rows} rows, {longest} a sequence")
+        while left > 0:
+            padded.append(min(left, longest))
+            left -= padded[-1]
+        if len(padded) > n_sequences:
+            raise ValueError(
+                f"{len(padded)} sequences with the dummies, but room for {n_sequences}"
+            )
+        padded += [0] * (n_sequences - len(padded))
+        layout = cls._side_by_side(padded, device, longest=longest)
+        return replace(layout, lengths=None, stride=None)
+
+    @classmethod
+    def steps(cls, offsets_B: Tensor, length: int, reach: int) -> Layout:
+        """`length` new rows for each sequence behind the `offsets_B` rows it has in a cache."""
+        n_sequences = len(offsets_B)
+        device = offsets_B.device
+        bounds = torch.arange(n_sequences + 1, device=device, dtype=torch.int32) * length
+        new_T = torch.arange(length, device=device)
+        return cls(
+            starts_B=bounds[:-1],
+            lengths_B=torch.full_like(bounds[:-1], length),
+            n_rows=n_sequences * length,
+            positions_N=(offsets_B[:, None] + new_T).flatten(),
+            longest=length,
+            reach=reach,
+            bounds=bounds,
+            stride=length,
+            lengths=(length,) * n_sequences,
+        )
+
+    @classmethod
+    def _side_by_side(cls, lengths: list[int], device: torch.device | str, longest: int) -> Layout:
+        bounds = torch.tensor([0, *accumulate(lengths)], dtype=torch.int32)
+        lengths_B = bounds.diff()
+        rows_N = torch.repeat_interleave(lengths_B)  # which sequence each row belongs to
+        positions_N = torch.arange(len(rows_N)) - bounds[:-1].long()[rows_N]
+        equal = bool(lengths) and min(lengths) == longest > 0
+        bounds = bounds.to(device, non_blocking=True)
+        return cls(
+            starts_B=bounds[:-1],
+            lengths_B=lengths_B.to(device, non_blocking=True),
+            n_rows=len(positions_N),
+            positions_N=positions_N.to(device, non_blocking=True),
+            longest=longest,
+            reach=longest,
+            bounds=bounds,
+            stride=longest if equal else None,
+            lengths=tuple(lengths),
+        )
+
+    @classmethod
+    def in_cache(
+        cls, lengths: Sequence[int], capacity: int, device: torch.device | str = "cpu"
+    ) -> Layout:
+        """The rows in use of a cache with room for `capacity` rows a sequence."""
+        return cls(
+            starts_B=torch.arange(len(lengths), device=device, dtype=torch.int32) * capacity,
+            lengths_B=torch.tensor(lengths, dtype=torch.int32).to(device, non_blocking=True),
+            n_rows=len(lengths) * capacity,
+            positions_N=torch.empty(0, dtype=torch.long, device=device),
+            longest=max(lengths, default=0),
+            reach=max(lengths, default=0),
+            stride=capacity,
+            lengths=tuple(lengths),
+        )
+
+    def shifted(self, offsets: Sequence[int]) -> Layout:
+        """The same rows, but each sequence goes on behind `offsets` earlier tokens in a cache."""
+        offset_N = torch.repeat_interleave(
+            torch.tensor(offsets), torch.tensor(self.known_lengths())
+        ).to(self.positions_N.device, non_blocking=True)
+        pairs = zip(offsets, self.known_lengths(), strict=True)
+        reach = max((offset + length for offset, length in pairs), default=0)
+        return replace(self, positions_N=self.positions_N + offset_N, reach=reach, memo={})
+
+    def pick(self, numbers: Sequence[int]) -> Layout:
+        """These sequences, in this order, of rows that stay where they are."""
+        index = torch.tensor(numbers, dtype=torch.long).to(self.starts_B.device)
+        lengths = tuple(self.known_lengths()[i] for i in numbers)
+        return replace(
+            self,
+            starts_B=self.starts_B[index],
+            lengths_B=self.lengths_B[index],
+            longest=max(lengths, default=0),
+            bounds=None,
+            stride=None,
+            lengths=lengths,
+            memo={},
+        )
+
+    @property
+    def n_sequences(self) -> int:
+        return len(self.starts_B)
+
+    @property
+    def is_full_grid(self) -> bool:
+        """Every sequence has `longest` rows and they stand side by side."""
+        return self.bounds is not None and self.stride is not None
+
+    def to(self, device: torch.device | str) -> Layout:
+        return replace(
+            self,
+            starts_B=self.starts_B.to(device, non_blocking=True),
+            lengths_B=self.lengths_B.to(device, non_blocking=True),
+            positions_N=self.positions_N.to(device, non_blocking=True),
+            bounds=None if self.bounds is None else self.bounds.to(device, non_blocking=True),
+            memo={},
+        )
+
+    def known_lengths(self) -> tuple[int, ...]:
+        """The lengths on the host; waits for the device where they are not there yet."""
+        return self.lengths if self.lengths is not None else tuple(self.lengths_B.tolist())
+
+    def split(self, x_N: Tensor) -> list[Tensor]:
+        """The rows of each sequence."""
+        pairs = zip(self.starts_B.tolist(), self.known_lengths(), strict=True)
+        return [x_N[start : start + length] for start, length in pairs]
+
+    def last_N(self) -> Tensor:
+        """The row of each sequence's last token."""
+        return self.starts_B + self.lengths_B - 1
+
+
+def loss_weights(lengths: Sequence[int], n_rows: int, device: torch.device | str = "cpu") -> Tensor:
+    """One for real rows, zero for the dummy tail of a fixed-size batch."""
+    return (torch.arange(n_rows) < sum(lengths)).float().to(device, non_blocking=True)

@@ -1,0 +1,54 @@
+"""Linear layers that compute in the type of what comes in."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+
+class Linear(nn.Linear):
+    """Weights may be fp32 while the stream is bf16: they are cast on use, gradients arrive in fp32.
+
+    So mixed precision is one decision, the type of the stream that the front hands over,
+    and needs no context manager around the model.
+    """
+
+    def forward(self, x: Tensor) -> Tensor:
+        return linear(x, self.weight, self.bias)
+
+
+def linear(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    return F.linear(x, weight.to(x.dtype), None if bias is None else bias.to(x.dtype))
+
+
+def linear_relu(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    """relu(linear(x)): on CUDA the product applies bias and relu as it writes its result."""
+    if bias is None or not x.is_cuda:
+        return F.relu(linear(x, weight, bias))
+    return product_relu(x, weight.to(x.dtype), bias.to(x.dtype))
+
+
+@torch.library.custom_op("headway::product_relu", mutates_args=())
+def product_relu(x_ND: Tensor, weight_FD: Tensor, bias_F: Tensor) -> Tensor:
+    return torch.ops.aten._addmm_activation(bias_F, x_ND, weight_FD.T)
+
+
+@product_relu.register_fake
+def _(x_ND: Tensor, weight_FD: Tensor, bias_F: Tensor) -> Tensor:
+    return x_ND.new_empty(len(x_ND), len(weight_FD))
+
+
+def _keep(ctx: Any, inputs: tuple[Tensor, ...], output: Tensor) -> None:
+    ctx.save_for_backward(inputs[0], inputs[1], output)
+
+
+def _backward(ctx: Any, dout_NF: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    x_ND, weight_FD, out_NF = ctx.saved_tensors
+    dproduct_NF = dout_NF * (out_NF > 0)
+    return dproduct_NF @ weight_FD, dproduct_NF.T @ x_ND, dproduct_NF.sum(0)
+
+
+product_relu.register_autograd(_backward, setup_context=_keep)

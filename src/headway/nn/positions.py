@@ -1,0 +1,204 @@
+"""How a model knows where a token stands: added to the input, turned into q and k, or in scores."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import torch
+from torch import Tensor, nn
+
+from headway.errors import UserError
+from headway.nn.layout import Layout
+
+
+def sinusoids(n_positions: int, width: int, *, halves: bool = False) -> Tensor:
+    """The paper's code: sin(pos / 10000^(2i/d)) in dimension 2i and the cosine in 2i + 1.
+
+    `halves` puts all sines first, then all cosines, as Marian and Whisper store theirs.
+    """
+    rate_I = torch.exp(torch.arange(0, width, 2).double() * (-math.log(10_000.0) / width))
+    angle_PI = torch.arange(n_positions).double()[:, None] * rate_I
+    pair = [angle_PI.sin(), angle_PI.cos()]
+    table_PD = torch.cat(pair, dim=1) if halves else torch.stack(pair, dim=2).flatten(1)
+    return table_PD.float()
+
+
+def sinusoids_2d(n_rows: int, n_columns: int, width: int) -> Tensor:
+    """For images: half of the width encodes the row, half the column. (rows × columns, width)."""
+    if width % 4:
+        raise UserError(f"2-D sinusoids need a width divisible by 4, not {width}.")
+    rows_YXD = sinusoids(n_rows, width // 2)[:, None].expand(-1, n_columns, -1)
+    columns_YXD = sinusoids(n_columns, width // 2)[None].expand(n_rows, -1, -1)
+    return torch.cat([rows_YXD, columns_YXD], dim=-1).flatten(0, 1)
+
+
+class Sinusoidal(nn.Module):
+    """Add the paper's code. It has no parameters and no longest sequence: the table grows."""
+
+    table_PD: Tensor
+
+    def __init__(self, width: int, max_len: int, *, halves: bool = False) -> None:
+        super().__init__()
+        self.halves = halves
+        self.register_buffer("table_PD", sinusoids(max_len, width, halves=halves), persistent=False)
+
+    def forward(self, x_ND: Tensor, layout: Layout) -> Tensor:
+        if layout.reach > len(self.table_PD):
+            longer = sinusoids(layout.reach, self.table_PD.shape[1], halves=self.halves)
+            self.table_PD = longer.to(self.table_PD)
+        return x_ND + self.table_PD[layout.positions_N].to(x_ND.dtype)
+
+
+class Learned(nn.Module):
+    """Add a trained vector per position."""
+
+    def __init__(self, width: int, max_len: int) -> None:
+        super().__init__()
+        self.table = nn.Embedding(max_len, width)
+
+    def forward(self, x_ND: Tensor, layout: Layout) -> Tensor:
+        if layout.reach > self.table.num_embeddings:
+            raise UserError(
+                f"a sequence of {layout.reach} tokens, but this model's learned positions end at "
+                f"max_len={self.table.num_embeddings}. Cut or split the text, or train a model "
+                "with a larger max_len or with positions that have no end (sinusoidal, rotary)."
+            )
+        return x_ND + self.table(layout.positions_N).to(x_ND.dtype)
+
+
+class Grid2d(nn.Module):
+    """Positions on a picture's grid of patches, learned or sinusoidal; other sizes interpolate.
+
+    Rows of `x_ND` are patches line by line; `shapes` says how many lines and columns each has.
+    """
+
+    table_YXD: Tensor
+
+    def __init__(self, width: int, n_rows: int, n_columns: int, *, learned: bool) -> None:
+        super().__init__()
+        start = sinusoids_2d(n_rows, n_columns, width).unflatten(0, (n_rows, n_columns))
+        if learned:
+            self.table_YXD = nn.Parameter(start)
+        else:
+            self.register_buffer("table_YXD", start, persistent=False)
+        self.learned = learned
+
+    def forward(self, x_ND: Tensor, shapes: list[tuple[int, int]]) -> Tensor:
+        return x_ND + torch.cat([self.code(*shape) for shape in shapes]).to(x_ND.dtype)
+
+    def code(self, n_rows: int, n_columns: int) -> Tensor:
+        if (n_rows, n_columns) == self.table_YXD.shape[:2]:
+            return self.table_YXD.flatten(0, 1)
+        if not self.learned:
+            return sinusoids_2d(n_rows, n_columns, self.table_YXD.shape[2]).to(self.table_YXD)
+        resized_1DYX = nn.functional.interpolate(
+            self.table_YXD.permute(2, 0, 1)[None],
+            size=(n_rows, n_columns),
+            mode="bicubic",
+            align_corners=False,
+        )
+        return resized_1DYX[0].flatten(1).T
+
+
+def rope_rates(
+    width: int, base: float, scaling: str = "none", factor: float = 1.0, trained_len: int = 8192
+) -> Tensor:
+    """Turns per position of each pair of numbers, slowed down to reach further than trained.
+
+    linear: all alike. ntk: by a larger base, so that fast pairs stay exact. llama3: slow pairs by
+    the factor, fast ones not at all, with a ramp from a quarter of to the whole trained context.
+    """
+    if scaling == "ntk":
+        base = base * factor ** (width / (width - 2))
+    rate_I = base ** -(torch.arange(0, width, 2).double() / width)
+    if scaling == "linear":
+        return rate_I / factor
+    if scaling == "llama3":
+        wave_I = 2 * math.pi / rate_I
+        low, high = 1.0, 4.0
+        smooth_I = ((trained_len / wave_I - low) / (high - low)).clamp(0, 1)
+        return smooth_I * rate_I + (1 - smooth_I) * rate_I / factor
+    return rate_I
+
+
+class Rotary(nn.Module):
+    """Turn pairs of q and k by an angle that grows with the position: scores see distances."""
+
+    cos_PI: Tensor
+    sin_PI: Tensor
+
+    def __init__(self, rates: Callable[[], Tensor], max_len: int) -> None:
+        super().__init__()
+        self.rates = rates
+        angle_PI = self._angles(max_len)
+        self.register_buffer("cos_PI", angle_PI.cos().float(), persistent=False)
+        self.register_buffer("sin_PI", angle_PI.sin().float(), persistent=False)
+
+    def _angles(self, n_positions: int) -> Tensor:
+        return torch.arange(n_positions).double()[:, None] * self.rates()
+
+    def forward(self, x_NHK: Tensor, layout: Layout) -> Tensor:
+        """Number i of a head is paired with number i + K/2."""
+        if layout.reach > len(self.cos_PI):
+            angle_PI = self._angles(layout.reach)
+            self.cos_PI, self.sin_PI = (
+                angle_PI.cos().to(self.cos_PI),
+                angle_PI.sin().to(self.sin_PI),
+            )
+        cos_N1I = self.cos_PI[layout.positions_N].to(x_NHK.dtype)[:, None]
+        sin_N1I = self.sin_PI[layout.positions_N].to(x_NHK.dtype)[:, None]
+        a_NHI, b_NHI = x_NHK.chunk(2, dim=-1)
+        turned = [a_NHI * cos_N1I - b_NHI * sin_N1I, b_NHI * cos_N1I + a_NHI * sin_N1I]
+        return torch.cat(turned, dim=-1)
+
+
+class Alibi(nn.Module):
+    """Scores fall off with distance, each head at its own slope (Press et al. 2021)."""
+
+    slope_H11: Tensor
+
+    def __init__(self, n_heads: int) -> None:
+        super().__init__()
+        slope_H = torch.tensor(alibi_slopes(n_heads))
+        self.register_buffer("slope_H11", slope_H[:, None, None], persistent=False)
+
+    def forward(self, distance_TS: Tensor) -> Tensor:
+        return -self.slope_H11.to(distance_TS.device) * distance_TS.abs().unsqueeze(-3)
+
+
+def alibi_slopes(n_heads: int) -> list[float]:
+    """Powers of 2^(-8/n); if n is no power of two, every other one of the next size up follows."""
+    whole = 2 ** math.floor(math.log2(n_heads))
+    slopes = [2.0 ** (-8 * (i + 1) / whole) for i in range(whole)]
+    finer = [2.0 ** (-8 * (i + 1) / (2 * whole)) for i in range(0, 2 * whole, 2)]
+    return slopes + finer[: n_heads - whole]
+
+
+class Relative(nn.Module):
+    """A trained number per head and bucket of distances (T5). A stack's layers share one table."""
+
+    def __init__(self, n_heads: int, buckets: int, max_distance: int, *, causal: bool) -> None:
+        super().__init__()
+        self.causal, self.max_distance = causal, max_distance
+        self.table = nn.Embedding(buckets, n_heads)
+
+    def forward(self, distance_TS: Tensor) -> Tensor:
+        bias_TSH: Tensor = self.table(self.bucket(distance_TS))
+        return bias_TSH.movedim(-1, -3)
+
+    def bucket(self, distance_TS: Tensor) -> Tensor:
+        """Near distances have a bucket each, far ones share logarithmically wider ones."""
+        n_buckets = self.table.num_embeddings
+        if self.causal:
+            back_TS = (-distance_TS).clamp(min=0)
+            ahead_TS = torch.zeros_like(distance_TS)
+        else:
+            n_buckets //= 2
+            back_TS = distance_TS.abs()
+            ahead_TS = (distance_TS > 0) * n_buckets
+        exact = n_buckets // 2
+        ratio_TS = back_TS.clamp(min=1).float() / exact
+        log_TS = ratio_TS.log() / math.log(self.max_distance / exact) * (n_buckets - exact)
+        far_TS = (exact + log_TS.long()).clamp(max=n_buckets - 1)
+        return ahead_TS + back_TS.where(back_TS < exact, far_TS)

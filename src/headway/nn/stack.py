@@ -1,0 +1,46 @@
+"""Layers one after another: an encoder, or a decoder where they have cross attention or a cache."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from torch import Tensor, nn
+
+from headway.nn.attention import Memory
+from headway.nn.block import Block
+from headway.nn.cache import Cache
+from headway.nn.layout import Layout
+
+
+class Stack(nn.Module):
+    """Runs the blocks, then the final norm where the wiring has one."""
+
+    def __init__(
+        self,
+        blocks: Sequence[Block],
+        final_norm: nn.Module | None = None,
+        bias: nn.Module | None = None,
+    ) -> None:
+        super().__init__()
+        self.blocks = nn.ModuleList(blocks)
+        self.final_norm = final_norm
+        self.bias = bias
+        """A position bias that the attention of all blocks shares; here so that it is one part."""
+
+    def forward(
+        self,
+        x_ND: Tensor,
+        layout: Layout,
+        memory: Memory | None = None,
+        cache: Cache | None = None,
+    ) -> Tensor:
+        for number, block in enumerate(self.blocks):
+            x_ND = block(x_ND, layout, memory, None if cache is None else cache.layers[number])
+        if cache is not None:
+            cache.advance(layout)
+        return x_ND if self.final_norm is None else self.final_norm(x_ND)
+
+    def compile_blocks(self) -> None:
+        """Compile one block; all blocks of the stack share the result, since they look alike."""
+        for block in self.blocks:
+            block.compile(dynamic=False)
