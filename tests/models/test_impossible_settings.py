@@ -1,0 +1,338 @@
+"""What cannot be built is refused by the settings, in words, before torch is asked for anything.
+
+And the other way round: whatever the settings accept can be built and gives finite numbers.
+"""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from dataclasses import fields, replace
+from typing import Any, get_args
+
+import pytest
+import torch
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from headway.config.hints import setting_types
+from headway.config.model import (
+    FAMILY_SETTINGS,
+    DecoderSettings,
+    EncoderSettings,
+    ModelSettings,
+    RelativeSettings,
+    RopeSettings,
+    Seq2SeqSettings,
+)
+from headway.errors import ConfigError
+from headway.models.build import build_model
+from headway.nn.layout import Layout
+
+IMPOSSIBLE: list[tuple[str, str, str]] = [
+    # settings, the setting and value that the message names, the way out
+    ("DecoderSettings(vocab_size=0)", "vocab_size=0", "at least 1"),
+    ("DecoderSettings(d_model=-4)", "d_model=-4", "at least 1"),
+    ("EncoderSettings(n_layers=0)", "n_layers=0", "at least 1"),
+    ("Seq2SeqSettings(n_heads=0)", "n_heads=0", "at least 1"),
+    ("DecoderSettings(d_ff=0)", "d_ff=0", "at least 1"),
+    ("EncoderSettings(max_len=0)", "max_len=0", "at least 1"),
+    ("Seq2SeqSettings(n_decoder_layers=0)", "n_decoder_layers=0", "at least 1"),
+    ("DecoderSettings(d_head=0)", "d_head=0", "at least 1"),
+    ("DecoderSettings(dropout=1.0)", "dropout=1", "below 1"),
+    ("DecoderSettings(dropout=-0.1)", "dropout=-0.1", "at least 0"),
+    ("DecoderSettings(dropout=float('nan'))", "dropout=nan", "must be"),
+    ("EncoderSettings(attention_dropout=1.5)", "attention_dropout=1.5", "below 1"),
+    ("Seq2SeqSettings(ff_dropout=2.0)", "ff_dropout=2", "below 1"),
+    ("DecoderSettings(norm_eps=0.0)", "norm_eps=0", "Try 1e-6"),
+    ("DecoderSettings(window=0)", "window=0", "Use 1 or more"),
+    ("DecoderSettings(d_model=30, n_heads=4)", "d_model=30", "Try d_model=32"),
+    ("DecoderSettings(d_model=2, n_heads=4)", "n_heads=4", "Try d_model=4"),
+    ("DecoderSettings(n_heads=12, n_kv_heads=5)", "n_kv_heads=5", "Try one of 1, 2, 3, 4, 6, 12"),
+    ("DecoderSettings(n_heads=12, n_kv_heads=0)", "n_kv_heads=0", "Try one of 1, 2"),
+    ("DecoderSettings(n_kv_heads=24)", "n_kv_heads=24", "Try one of 1, 2"),
+    ("DecoderSettings(attention_bias='qx')", "attention_bias='qx'", "letters out of 'qkvo'"),
+    ("DecoderSettings(attention_bias='qq')", "attention_bias='qq'", "each once"),
+    (
+        "DecoderSettings(d_model=21, n_heads=3, positions='rotary')",
+        "give 7",
+        "Set d_head to an even number",
+    ),
+    ("Seq2SeqSettings(d_model=15, n_heads=5)", "d_model=15", "must be even"),
+    (
+        "Seq2SeqSettings(d_model=9, n_heads=3, positions='sinusoidal-halves')",
+        "d_model=9",
+        "must be even",
+    ),
+    ("DecoderSettings(rope=RopeSettings(base=500.0))", "positions='learned'", "positions=rotary"),
+    (
+        "DecoderSettings(relative=RelativeSettings(buckets=8))",
+        "positions='learned'",
+        "positions=relative",
+    ),
+    ("RopeSettings(base=0.0)", "rope.base=0", "The usual value is 10000"),
+    ("RopeSettings(factor=2.0)", "rope.factor=2", "rope.scaling=linear, ntk or llama3"),
+    ("RopeSettings(scaling='linear', factor=0.5)", "rope.factor=0.5", "Use 1 or more"),
+    ("RelativeSettings(buckets=6)", "relative.buckets=6", "T5 uses 32"),
+    ("RelativeSettings(buckets=0)", "relative.buckets=0", "multiple of 4"),
+    ("RelativeSettings(max_distance=16)", "relative.max_distance=16", "must exceed half"),
+    (
+        "Seq2SeqSettings(source_vocab_size=9, vocab_size=8)",
+        "source_vocab_size=9",
+        "Use tie=target-softmax",
+    ),
+    (
+        "Seq2SeqSettings(source_vocab_size=9, vocab_size=8, tie='source-softmax')",
+        "tie='source-softmax'",
+        "one shared vocabulary",
+    ),
+    ("EncoderSettings(heads=('words', 'words'))", "heads=['words', 'words']", "twice"),
+    ("EncoderSettings(heads=('classes',))", "'classes'", "needs n_labels"),
+    ("EncoderSettings(heads=('tags',), n_labels=-1)", "'tags'", "needs n_labels"),
+    ("EncoderSettings(n_labels=4)", "n_labels=4", "Add one: heads="),
+    ("EncoderSettings(n_segments=-1)", "n_segments=-1", "0 (none) or more"),
+]
+
+
+@pytest.mark.parametrize(("code", "names", "way_out"), IMPOSSIBLE)
+def test_what_cannot_be_built_is_refused_with_the_value_and_a_way_out(
+    code: str, names: str, way_out: str
+) -> None:
+    with pytest.raises(ConfigError) as caught:
+        eval(code)
+    message = str(caught.value)
+    assert names in message
+    assert way_out in message
+    assert message.endswith((".", "?"))
+    assert "\n" not in message
+
+
+def test_all_of_it_is_refused_where_there_is_no_torch() -> None:
+    """So that a mistake costs no waiting: the settings import nothing slow."""
+    script = f"""
+import sys
+sys.modules["torch"] = None  # an import of it would fail
+from headway.config.model import *
+from headway.config.model import RopeSettings, RelativeSettings
+from headway.errors import ConfigError
+for code in {[code for code, _, _ in IMPOSSIBLE]!r}:
+    try:
+        eval(code)
+    except ConfigError:
+        print("refused")
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, check=True
+    )
+    assert done.stdout.splitlines() == ["refused"] * len(IMPOSSIBLE)
+
+
+NOT_YET_REFUSED = [
+    ("DecoderSettings(norm_eps=float('nan'))", "norm_eps", "a number"),
+    ("DecoderSettings(norm_eps=float('inf'))", "norm_eps", "a number"),
+    ("RopeSettings(base=float('nan'))", "base", "a number"),
+    ("RopeSettings(scaling='linear', factor=float('inf'))", "factor", "a number"),
+    ("DecoderSettings(n_layers=2.5)", "n_layers", "a whole number"),
+    ("DecoderSettings(positions='rotray')", "'rotray'", "Did you mean 'rotary'?"),
+    ("DecoderSettings(norm='rsm')", "'rsm'", "layer, rms"),
+    ("DecoderSettings(wiring='per')", "'per'", "Did you mean 'pre'?"),
+    ("DecoderSettings(activation='glu')", "'glu'", "swiglu"),
+    ("DecoderSettings(init='papper')", "'papper'", "Did you mean 'paper'?"),
+    ("Seq2SeqSettings(tie='al')", "'al'", "all"),
+    ("EncoderSettings(pooling='max')", "'max'", "first, mean"),
+    ("EncoderSettings(heads=('word',))", "'word'", "words"),
+    ("RopeSettings(scaling='lama3', factor=2.0)", "'lama3'", "Did you mean 'llama3'?"),
+    ("RopeSettings(trained_len=4096)", "trained_len=4096", "llama3"),
+    ("RopeSettings(scaling='llama3', factor=2.0, trained_len=0)", "trained_len=0", "at least 1"),
+    ("Seq2SeqSettings(source_vocab_size=0, tie='none')", "source_vocab_size=0", "at least 1"),
+    ("Seq2SeqSettings(source_vocab_size=-3, tie='none')", "source_vocab_size=-3", "at least 1"),
+    (
+        "DecoderSettings(d_head=2, positions='rotary', "
+        "rope=RopeSettings(scaling='ntk', factor=2.0))",
+        "ntk",
+        "d_head",
+    ),
+]
+
+
+@pytest.mark.parametrize(("code", "names", "way_out"), NOT_YET_REFUSED)
+def test_this_is_refused_too(code: str, names: str, way_out: str) -> None:
+    test_what_cannot_be_built_is_refused_with_the_value_and_a_way_out(code, names, way_out)
+
+
+@pytest.mark.parametrize(
+    ("d_model", "n_heads", "positions"),
+    [
+        (30, 4, "learned"),
+        (2, 4, "none"),
+        (33, 4, "rotary"),
+        (15, 5, "sinusoidal"),
+        (16, 5, "sinusoidal-halves"),
+        (22, 3, "rotary"),
+    ],
+)
+def test_following_the_way_out_leads_out(d_model: int, n_heads: int, positions: str) -> None:
+    with pytest.raises(ConfigError, match=r"Try d_model=\d+") as caught:
+        DecoderSettings(d_model=d_model, n_heads=n_heads, positions=positions)
+    better = int(re.findall(r"Try d_model=(\d+)", str(caught.value))[0])
+    DecoderSettings(d_model=better, n_heads=n_heads, positions=positions)
+
+
+def test_changing_settings_checks_them_again() -> None:
+    with pytest.raises(ConfigError, match="does not divide"):
+        replace(DecoderSettings(), n_heads=7)
+
+
+TINY = {"vocab_size": 11, "d_model": 12, "n_layers": 2, "n_heads": 3, "d_ff": 10, "max_len": 8}
+
+VALUES: dict[str, list[Any]] = {
+    "vocab_size": [1, 2, 11],
+    "d_model": [1, 2, 3, 8, 30, 33],
+    "n_layers": [1, 3],
+    "n_heads": [1, 2, 3, 8],
+    "n_kv_heads": [None, 0, 1, 2, 3],
+    "d_head": [None, 0, 1, 2, 3, 8],
+    "d_ff": [0, 1, 7],
+    "max_len": [1, 5],
+    "norm_eps": [-1.0, 1e-12, 1.0],
+    "rope": [
+        RopeSettings(base=2.0),
+        RopeSettings(base=1e6),
+        RopeSettings(scaling="linear", factor=3.0),
+        RopeSettings(scaling="ntk", factor=3.0),
+        RopeSettings(scaling="llama3", factor=8.0, trained_len=4),
+    ],
+    "relative": [
+        RelativeSettings(buckets=4, max_distance=3),
+        RelativeSettings(buckets=8, max_distance=100),
+    ],
+    "window": [None, 0, 1, 2, 100],
+    "attention_bias": ["", "q", "kv", "qkvo", "ovkq", "x"],
+    "dropout": [0.0, 0.5, 1.0],
+    "attention_dropout": [0.0, 0.5, -1.0],
+    "ff_dropout": [0.0, 0.5],
+    "n_decoder_layers": [None, 0, 1, 3],
+    "source_vocab_size": [None, 1, 5],
+    "n_segments": [-1, 0, 1, 3],
+    "n_labels": [-1, 0, 1, 3],
+    "heads": [
+        (),
+        ("words",),
+        ("pooled",),
+        ("pooled", "classes"),
+        ("classes",),
+        ("tags", "classes"),
+        ("words", "pooled", "classes", "tags"),
+        ("words", "words"),
+    ],
+}
+"""Values worth trying, some of them impossible. Choices and switches try all they have."""
+
+
+def values_of(family: str, name: str) -> list[Any]:
+    hint = setting_types(FAMILY_SETTINGS[family])[name]
+    if name in VALUES:
+        return VALUES[name]
+    return [False, True] if hint is bool else list(get_args(hint))
+
+
+@st.composite
+def attempts(draw: st.DrawFn, family: str) -> dict[str, Any]:
+    """A few settings that differ from a tiny model; those that belong together come together."""
+    names = [field.name for field in fields(FAMILY_SETTINGS[family])]
+    changes = {
+        name: draw(st.sampled_from(values_of(family, name)))
+        for name in draw(st.lists(st.sampled_from(names), unique=True, max_size=8))
+    }
+    if draw(st.booleans()):
+        if "rope" in changes:
+            changes |= {"positions": "rotary", "d_head": draw(st.sampled_from([4, 6]))}
+        elif "relative" in changes:
+            changes |= {"positions": "relative"}
+        if "heads" in changes:
+            changes["n_labels"] = 3 if {"classes", "tags"} & set(changes["heads"]) else 0
+        if "source_vocab_size" in changes:
+            changes["tie"] = "target-softmax"
+    return changes
+
+
+def outputs(model: torch.nn.Module, wanted: ModelSettings) -> dict[str, torch.Tensor]:
+    """Everything that the model can be asked for, on a ragged batch of its first token."""
+    lengths = [min(wanted.max_len, length) for length in (3, 1, 8)]
+    layout = Layout.of(lengths)
+    tokens_N = torch.zeros(layout.n_rows, dtype=torch.long)
+    if isinstance(wanted, Seq2SeqSettings):
+        x_ND = model(tokens_N, layout, tokens_N, layout)
+    else:
+        x_ND = model(tokens_N, layout)
+    found = {"vectors": x_ND}
+    if not isinstance(wanted, EncoderSettings) or "words" in wanted.heads:
+        found["scores"] = model.scores(x_ND)
+        assert found["scores"].shape == (layout.n_rows, wanted.vocab_size)
+    if isinstance(wanted, EncoderSettings):
+        found["pooled"] = model.pooled(x_ND, layout)
+        assert found["pooled"].shape == (3, wanted.d_model)
+        if "classes" in wanted.heads:
+            found["classes"] = model.classes(x_ND, layout)
+            assert found["classes"].shape == (3, wanted.n_labels)
+        if "tags" in wanted.heads:
+            found["tags"] = model.tags(x_ND)
+            assert found["tags"].shape == (layout.n_rows, wanted.n_labels)
+    return found
+
+
+def runs(wanted: ModelSettings) -> None:
+    """It can be built, run, trained for a step and evaluated, with finite numbers throughout."""
+    model = build_model(wanted)
+    for training in (True, False):
+        model.train(training)
+        found = outputs(model, wanted)
+        for name, values in found.items():
+            assert values.isfinite().all(), name
+        sum(values.sum() for values in found.values()).backward()
+    for name, weight in model.named_parameters():
+        assert weight.grad is None or weight.grad.isfinite().all(), name
+
+
+try_many = settings(
+    max_examples=80,
+    deadline=None,
+    derandomize=True,
+    database=None,
+    suppress_health_check=[HealthCheck.too_slow],
+)
+
+
+def accepted(family: str, changes: dict[str, Any]) -> ModelSettings | None:
+    """The settings, or None where they are refused as they should be."""
+    try:
+        return FAMILY_SETTINGS[family](**TINY | changes)
+    except ConfigError:
+        return None
+
+
+@pytest.mark.parametrize("family", FAMILY_SETTINGS)
+def test_any_settings_are_refused_in_words_or_run(family: str) -> None:
+    counts = {"refused": 0, "run": 0}
+
+    @try_many
+    @given(attempts(family))
+    def attempt(changes: dict[str, Any]) -> None:
+        wanted = accepted(family, changes)
+        counts["refused" if wanted is None else "run"] += 1
+        if wanted is not None:
+            runs(wanted)
+
+    attempt()
+    assert min(counts.values()) > 15, counts  # both happen often enough to mean something
+
+
+@pytest.mark.parametrize("family", FAMILY_SETTINGS)
+def test_every_single_value_of_every_setting_is_refused_in_words_or_runs(family: str) -> None:
+    for field in fields(FAMILY_SETTINGS[family]):
+        assert values_of(family, field.name), f"{field.name} is tried nowhere"
+        for value in values_of(family, field.name):
+            wanted = accepted(family, {field.name: value})
+            if wanted is not None:
+                runs(wanted)

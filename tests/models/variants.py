@@ -1,0 +1,159 @@
+"""Tiny models of every family in a dozen settings, and how to run them on a list of samples."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from headway.config.model import (
+    DecoderSettings,
+    EncoderSettings,
+    ModelSettings,
+    RelativeSettings,
+    RopeSettings,
+    Seq2SeqSettings,
+)
+from headway.models.build import build_model
+from headway.models.encoder import Encoder
+from headway.models.seq2seq import Seq2Seq
+from headway.nn.layout import Layout
+from headway.nn.loss import Smoothing
+
+VOCAB = 41
+SIZES: dict[str, Any] = {"vocab_size": VOCAB, "d_model": 32, "n_layers": 2, "n_heads": 4}
+SIZES |= {"d_ff": 48, "max_len": 32, "dropout": 0.0, "attention_dropout": 0.0}
+
+FAMILIES: dict[str, ModelSettings] = {
+    "seq2seq": Seq2SeqSettings(**SIZES),
+    "encoder": EncoderSettings(**SIZES),
+    "decoder": DecoderSettings(**SIZES),
+}
+
+SMALL_BUCKETS = RelativeSettings(buckets=8, max_distance=7)
+LLAMA3 = RopeSettings(scaling="llama3", factor=4.0, trained_len=12)
+
+VARIANTS: dict[str, dict[str, Any]] = {
+    "as-published": {},
+    "post-sinusoidal-relu": {"wiring": "post", "positions": "sinusoidal", "activation": "relu"},
+    "pre-learned-all-biases": {
+        "wiring": "pre",
+        "positions": "learned",
+        "attention_bias": "qkvo",
+        "head_bias": True,
+        "embedding_norm": True,
+    },
+    "llama-like": {
+        "wiring": "pre",
+        "norm": "rms",
+        "positions": "rotary",
+        "activation": "swiglu",
+        "n_kv_heads": 2,
+        "attention_bias": "",
+        "ff_bias": False,
+    },
+    "parallel-one-key-head": {"wiring": "parallel", "positions": "rotary", "n_kv_heads": 1},
+    "alibi-three-heads": {
+        "positions": "alibi",
+        "d_model": 33,
+        "n_heads": 3,
+        "embedding_scale": True,
+        "wiring": "pre",
+    },
+    "relative-grouped": {
+        "positions": "relative",
+        "relative": SMALL_BUCKETS,
+        "n_kv_heads": 2,
+        "activation": "relu2",
+    },
+    "no-positions-parallel": {"positions": "none", "wiring": "parallel", "norm": "rms"},
+    "window": {"window": 3, "positions": "sinusoidal-halves", "activation": "silu"},
+    "window-and-alibi": {"window": 2, "positions": "alibi", "wiring": "pre", "n_kv_heads": 2},
+    "qk-norm-scaled-rotary": {"qk_norm": True, "positions": "rotary", "rope": LLAMA3},
+    "some-biases-wide-heads": {"attention_bias": "qv", "d_head": 12, "activation": "geglu"},
+    "untied-odd-width": {"tie": False, "d_model": 35, "n_heads": 5, "positions": "learned"},
+}
+
+
+@dataclass(frozen=True)
+class Sample:
+    """Only an encoder-decoder reads the source; the others read the target alone."""
+
+    source: tuple[int, ...]
+    target: tuple[int, ...]
+
+
+def settings_of(family: str, variant: str, **more: Any) -> ModelSettings:
+    changes = VARIANTS[variant] | more
+    if "tie" in changes and family == "seq2seq":
+        changes = changes | {"tie": "all" if changes["tie"] else "none"}
+    return replace(FAMILIES[family], **changes)
+
+
+def tiny(
+    family: str, variant: str = "as-published", *, device: torch.device | str = "cpu", **more: Any
+) -> nn.Module:
+    """In evaluation mode, with weights large enough that everything matters."""
+    model = build_model(settings_of(family, variant, **more)).eval()
+    random = torch.Generator().manual_seed(1)
+    with torch.no_grad():
+        for name, weight in model.named_parameters():
+            if weight.ndim > 1:
+                noise = torch.randn(weight.shape, generator=random)
+                weight.copy_(noise * (0.5 if "tokens" in name else weight.shape[1] ** -0.5))
+            else:
+                weight.add_(torch.randn(weight.shape, generator=random), alpha=0.2)
+    return model.to(device)
+
+
+def samples(lengths: Sequence[int], seed: int = 0) -> list[Sample]:
+    """Targets of these lengths; sources of other ones."""
+    random = torch.Generator().manual_seed(seed)
+
+    def draw(length: int) -> tuple[int, ...]:
+        return tuple(torch.randint(1, VOCAB, (length,), generator=random).tolist())
+
+    return [Sample(draw(length * 5 % 7 + 1), draw(length)) for length in lengths]
+
+
+def flat(sequences: Sequence[Sequence[int]], device: torch.device | str) -> tuple[Tensor, Layout]:
+    tokens_N = torch.tensor([token for sequence in sequences for token in sequence], device=device)
+    return tokens_N, Layout.of([len(sequence) for sequence in sequences], device)
+
+
+def inputs_of(model: nn.Module, batch: Sequence[Sample]) -> tuple[Tensor | Layout, ...]:
+    device = next(model.parameters()).device
+    target = flat([sample.target for sample in batch], device)
+    if isinstance(model, Seq2Seq):
+        return (*flat([sample.source for sample in batch], device), *target)
+    return target
+
+
+def vectors(model: nn.Module, batch: Sequence[Sample]) -> list[Tensor]:
+    """What the stack gives for each sample's target."""
+    inputs = inputs_of(model, batch)
+    return inputs[-1].split(model(*inputs))
+
+
+def scores(model: nn.Module, batch: Sequence[Sample]) -> list[Tensor]:
+    inputs = inputs_of(model, batch)
+    return inputs[-1].split(model.scores(model(*inputs)))
+
+
+def word_loss(model: nn.Module, batch: Sequence[Sample], weights_N: Tensor | None = None) -> Tensor:
+    """The summed loss of guessing, from every row, the token that stands there plus one."""
+    inputs = inputs_of(model, batch)
+    return loss_of(model, model(*inputs), inputs[-2], weights_N)
+
+
+def loss_of(
+    model: nn.Module, x_ND: Tensor, tokens_N: Tensor, weights_N: Tensor | None = None
+) -> Tensor:
+    head = model.heads["words"] if isinstance(model, Encoder) else model.head
+    if isinstance(model, Encoder):
+        x_ND, head = head.before_words(x_ND), head.words
+    targets_N = (tokens_N + 1) % VOCAB
+    return head.loss(x_ND, targets_N, Smoothing.of(0.1, VOCAB), weights_N).sum
