@@ -1,0 +1,160 @@
+"""BERT-base over ragged sentences: headway's flat batches beside Hugging Face, same weights.
+
+The sentences come in no order. Hugging Face pads them as they come, or sorted by length first.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from benchmarks.machine import alternating, peak_of_child, peaks, pick_device, save
+from benchmarks.sentences import pair_lengths
+from headway.config.model import EncoderSettings
+from headway.config.presets import preset
+from headway.models.build import build_model
+from headway.models.encoder import Encoder
+from headway.nn.layout import Layout
+
+BATCH = {"cpu": 32, "cuda": 512}
+"""Sentences at a time."""
+
+
+def same_weights(ours: Encoder, settings: EncoderSettings) -> torch.nn.Module:
+    """Hugging Face's BERT with our weights."""
+    from transformers import BertConfig, BertModel
+
+    config = BertConfig(
+        vocab_size=settings.vocab_size,
+        hidden_size=settings.d_model,
+        num_hidden_layers=settings.n_layers,
+        num_attention_heads=settings.n_heads,
+        intermediate_size=settings.d_ff,
+        max_position_embeddings=settings.max_len,
+        attn_implementation="sdpa",
+    )
+    theirs = BertModel(config, add_pooling_layer=False).eval()
+    front = ours.front
+    weights = {
+        "embeddings.word_embeddings.weight": front.tokens.weight,
+        "embeddings.position_embeddings.weight": front.positions.table.weight,
+        "embeddings.token_type_embeddings.weight": front.segments.weight,
+        "embeddings.LayerNorm.weight": front.norm.weight,
+        "embeddings.LayerNorm.bias": front.norm.bias,
+    }
+    for i, block in enumerate(ours.stack.blocks):
+        at, layer = block.attention, f"encoder.layer.{i}"
+        for kind in ("weight", "bias"):
+            parts = getattr(at.to_qkv, kind).chunk(3)
+            for name, part in zip(("query", "key", "value"), parts, strict=True):
+                weights[f"{layer}.attention.self.{name}.{kind}"] = part
+            for name, module in {
+                "attention.output.dense": at.to_out,
+                "attention.output.LayerNorm": block.norm_attention,
+                "intermediate.dense": block.feed_forward.to_hidden,
+                "output.dense": block.feed_forward.to_out,
+                "output.LayerNorm": block.norm_feed_forward,
+            }.items():
+                weights[f"{layer}.{name}.{kind}"] = getattr(module, kind)
+    theirs.load_state_dict(weights)
+    return theirs
+
+
+def flat_pass(model: Encoder, texts: list[Tensor], device: torch.device) -> Callable[[], Tensor]:
+    size = BATCH[device.type]
+    batches = [texts[i : i + size] for i in range(0, len(texts), size)]
+
+    @torch.inference_mode()
+    def work() -> Tensor:
+        outs = []
+        for batch in batches:
+            layout = Layout.of([len(text) for text in batch], device)
+            outs.append(model(torch.cat(batch).to(device), layout))
+        return torch.cat(outs)
+
+    return work
+
+
+def padded_pass(
+    model: torch.nn.Module, texts: list[Tensor], device: torch.device, order: list[int]
+) -> Callable[[], Tensor]:
+    """The real rows, in the order of the sentences, whatever the order they are worked on."""
+    size = BATCH[device.type]
+    batches = [order[i : i + size] for i in range(0, len(order), size)]
+
+    @torch.inference_mode()
+    def work() -> Tensor:
+        outs: dict[int, Tensor] = {}
+        for numbers in batches:
+            batch = [texts[i] for i in numbers]
+            ids = torch.nn.utils.rnn.pad_sequence(batch, batch_first=True).to(device)
+            lengths = torch.tensor([len(text) for text in batch])
+            real = (torch.arange(ids.shape[1]) < lengths[:, None]).to(device)
+            states = model(input_ids=ids, attention_mask=real).last_hidden_state
+            outs |= {i: states[row, : len(texts[i])] for row, i in enumerate(numbers)}
+        return torch.cat([outs[i] for i in range(len(texts))])
+
+    return work
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--preset", default="bert-base")
+    parser.add_argument("--sentences", type=int, help="256, on a GPU 8,192")
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--only", help="run this system once and stop, to measure its memory")
+    args = parser.parse_args()
+    device = pick_device()
+    settings = preset(args.preset)
+    assert isinstance(settings, EncoderSettings)
+    model = build_model(settings, device=device).eval()
+    assert isinstance(model, Encoder)
+    peer = same_weights(model, settings).to(device)
+    if device.type == "cuda":
+        model, peer = model.bfloat16(), peer.bfloat16()
+    n_sentences = args.sentences or (8192 if device.type == "cuda" else 256)
+    lengths = [source for source, _ in pair_lengths(n_sentences)]
+    draw = torch.Generator().manual_seed(0)
+    texts = [torch.randint(settings.vocab_size, (n,), generator=draw) for n in lengths]
+    as_given = list(range(len(texts)))
+    by_length = sorted(as_given, key=lambda i: lengths[i])
+    works = {
+        "headway": flat_pass(model, texts, device),
+        "HF sorted": padded_pass(peer, texts, device, by_length),
+        "HF unsorted": padded_pass(peer, texts, device, as_given),
+    }
+    if args.only:
+        works[args.only]()
+        return
+    reference = works["HF sorted"]()
+    error = (works["headway"]() - reference).norm() / reference.norm()
+    print(f"outputs differ by {error:.1e} (relative)")
+
+    ceiling = peaks(device)
+    n_tokens = sum(lengths)
+    flops = (
+        2.0 * settings.n_layers * (4 * settings.d_model**2 + 2 * settings.d_model * settings.d_ff)
+    )
+    table = {}
+    for name, time_s in alternating(works, device, args.rounds).items():
+        share = flops * n_tokens / time_s / ceiling["tflops"] / 1e12
+        table[name] = {"tokens_per_s": n_tokens / time_s, "share_of_matmul_peak": share}
+        if device.type == "cpu":
+            words = ["--preset", args.preset, "--sentences", str(n_sentences), "--only", name]
+            table[name]["peak_memory_bytes"] = peak_of_child("benchmarks.encode", words)
+        print(f"{name:14s} {n_tokens / time_s:10,.0f} tok/s {share:6.1%} of peak")
+    about = {
+        "preset": args.preset,
+        "sentences": n_sentences,
+        "batch": BATCH[device.type],
+        "tokens": n_tokens,
+    }
+    results = {"work": about, "difference": float(error), "peaks": ceiling, "systems": table}
+    print(save(f"encode-{args.preset}", device, results))
+
+
+if __name__ == "__main__":
+    main()

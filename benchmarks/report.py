@@ -1,0 +1,55 @@
+"""The tables of docs/speed.md, made from the saved results by `python -m benchmarks.report`."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+from benchmarks.machine import RESULTS
+
+PAGE = Path(__file__).parents[1] / "docs" / "speed.md"
+TABLE = re.compile(r"(<!-- results: (?P<name>[\w.-]+) -->\n).*?(<!-- end -->)", re.DOTALL)
+
+
+def table(result: dict[str, Any]) -> str:
+    """A row a system, fastest first; ratios to the fastest that is not headway."""
+    systems: dict[str, dict[str, float]] = result["systems"]
+    unit = next(key for key in next(iter(systems.values())) if key.endswith("tokens_per_s"))
+    best_peer = max(row[unit] for name, row in systems.items() if not name.startswith("headway"))
+    lines = [
+        f"| system | {unit.replace('_', ' ').replace('per s', '/ s')} | against the best peer "
+        "| share of matmul peak | peak memory |",
+        "|---|---:|---:|---:|---:|",
+    ]
+    for name, row in sorted(systems.items(), key=lambda item: -item[1][unit]):
+        memory = row.get("peak_memory_bytes")
+        used = f"{memory / 2**30:.2f} GiB" if memory else "–"
+        lines.append(
+            f"| {name} | {row[unit]:,.0f} | {row[unit] / best_peer:.2f}× "
+            f"| {row['share_of_matmul_peak']:.1%} | {used} |"
+        )
+    machine, peak = result["machine"], result["peaks"]
+    versions = ", ".join(f"{name} {version}" for name, version in machine["versions"].items())
+    lines += [
+        "",
+        f"{machine['device']}, {machine['threads']} threads, Python {machine['python']}, "
+        f"{versions}; {machine['date']}. Measured peaks: {peak['tflops']:,.2f} TFLOP/s, "
+        f"copy {peak['copy_gb_s']:,.0f} GB/s.",
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def filled(page: str) -> str:
+    """The page with every marked place filled from its result."""
+
+    def fill(match: re.Match[str]) -> str:
+        result = json.loads((RESULTS / f"{match['name']}.json").read_text())
+        return f"{match[1]}\n{table(result)}\n{match[3]}"
+
+    return TABLE.sub(fill, page)
+
+
+if __name__ == "__main__":
+    PAGE.write_text(filled(PAGE.read_text()))

@@ -1,0 +1,216 @@
+"""A training step (forward, backward, optimiser) of an encoder-decoder: headway beside its peers.
+
+The same sentences, taking turns in one process. Throughput counts real target tokens. headway reads
+flat batches; the peers read batches sorted by length, which pad least. bf16 on a GPU, else fp32.
+"""
+
+from __future__ import annotations
+
+import argparse
+import copy
+import gc
+import itertools
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from benchmarks.machine import alternating, peak_of_child, peaks, pick_device, save
+from benchmarks.peers import Marian, TorchTransformer, padded_loss
+from benchmarks.sentences import (
+    FlatBatch,
+    PaddedBatch,
+    batches,
+    flat_batch,
+    padded_batch,
+    padded_batches,
+    pair_lengths,
+)
+from headway.config.model import Seq2SeqSettings
+from headway.config.presets import preset
+from headway.models.build import build_model
+from headway.models.parts.text import compute_in
+from headway.nn.loss import Smoothing
+from headway.train.graph import GraphedStep
+
+BASE = replace(preset("transformer-base"), vocab_size=32_000, max_len=128)
+SIZES = {
+    "base": BASE,
+    "small": replace(BASE, vocab_size=10_000, d_model=256, n_layers=3, n_heads=4, d_ff=1024),
+}
+Step = Callable[[], object]
+
+
+@dataclass(frozen=True)
+class Work:
+    """The same sentences in both forms."""
+
+    flat: list[FlatBatch]
+    padded: list[PaddedBatch]
+    n_targets: int
+    n_tokens: int
+
+    @classmethod
+    def make(cls, vocab_size: int, device: torch.device, n_tokens: int, n_batches: int) -> Work:
+        fixed = n_tokens if device.type == "cuda" else None
+        # The fixed-size form has a dummy tail; a little room for it is part of its price.
+        cut = batches(pair_lengths(n_batches * n_tokens // 20), n_tokens)[:n_batches]
+        same = [pair for batch in cut for pair in batch]
+        return cls(
+            flat=[flat_batch(batch, vocab_size, device, fixed) for batch in cut],
+            padded=[
+                padded_batch(batch, vocab_size, device) for batch in padded_batches(same, n_tokens)
+            ],
+            n_targets=sum(target for _, target in same),
+            n_tokens=n_tokens,
+        )
+
+
+def optimiser(model: nn.Module, graphed: bool = False) -> torch.optim.Optimizer:
+    return torch.optim.AdamW(
+        model.parameters(), lr=1e-4, betas=(0.9, 0.98), fused=True, capturable=graphed
+    )
+
+
+def headway_round(
+    settings: Seq2SeqSettings, work: Work, device: torch.device, *, compiled: bool, graphed: bool
+) -> Step:
+    """One pass over all batches."""
+    model: Any = build_model(settings, device=device)
+    if device.type == "cuda":
+        compute_in(model, torch.bfloat16)
+    if compiled:
+        model.encoder.compile_blocks()
+        model.decoder.compile_blocks()
+    adam = optimiser(model, graphed)
+    smoothing = Smoothing.of(0.1, settings.vocab_size)
+
+    def step(batch: FlatBatch) -> Tensor:
+        x_ND = model(batch.source_M, batch.source, batch.target_N, batch.target)
+        loss = model.head.loss(x_ND, batch.labels_N, smoothing, batch.weights_N)
+        (loss.sum / batch.n_targets).backward()
+        adam.step()
+        adam.zero_grad()
+        return loss.nll
+
+    play = GraphedStep(step, copy.deepcopy(work.flat[0])) if graphed else step
+    return lambda: [play(batch) for batch in work.flat][-1]
+
+
+def peer_round(model: nn.Module, work: Work, device: torch.device, *, compiled: bool) -> Step:
+    model.to(device).train()
+    adam = optimiser(model)
+    call = torch.compile(model, dynamic=True) if compiled else model
+
+    def step(batch: PaddedBatch) -> None:
+        with torch.autocast("cuda", torch.bfloat16, enabled=device.type == "cuda"):
+            loss = padded_loss(call(batch), batch)
+        loss.backward()
+        adam.step()
+        adam.zero_grad()
+
+    return lambda: [step(batch) for batch in work.padded]
+
+
+def systems(
+    settings: Seq2SeqSettings, work: Work, device: torch.device, compiled_peers: bool
+) -> dict[str, Callable[[], Step]]:
+    """By name, how to build each."""
+    found: dict[str, Callable[[], Step]] = {}
+    ways = [(True, True), (False, False)] if device.type == "cuda" else [(False, False)]
+    for compiled, graphed in ways:
+        name = f"headway {'compiled' if compiled else 'eager'}{' + CUDA graph' if graphed else ''}"
+        found[name] = lambda compiled=compiled, graphed=graphed: headway_round(
+            settings, work, device, compiled=compiled, graphed=graphed
+        )
+    peers = {"nn.Transformer": TorchTransformer, "HF Marian": Marian}
+    for (name, kind), compiled in itertools.product(peers.items(), [False, True]):
+        if not compiled or compiled_peers:
+            found[f"{name} {'compiled' if compiled else 'eager'}"] = (
+                lambda kind=kind, compiled=compiled: peer_round(
+                    kind(settings), work, device, compiled=compiled
+                )
+            )
+    return found
+
+
+def flops_per_target(settings: Seq2SeqSettings) -> float:
+    """Forward and backward matrix work per target token (as many source tokens), less attention."""
+    d, ff = settings.d_model, settings.d_ff
+    encoder = settings.n_layers * (4 * d * d + 2 * d * ff)
+    decoder = settings.decoder_layers * (8 * d * d + 2 * d * ff)
+    return 6.0 * (encoder + decoder + d * settings.vocab_size)
+
+
+def prepared(
+    builders: dict[str, Callable[[], Step]], device: torch.device
+) -> tuple[dict[str, Step], dict[str, dict[str, float | None]]]:
+    """Each system built and run once: how long that took and the memory it needed at most."""
+    steps, costs = {}, {}
+    for name, build in builders.items():
+        gc.collect()
+        before = 0
+        if device.type == "cuda":
+            torch.cuda.synchronize()
+            torch.cuda.reset_peak_memory_stats()
+            before = torch.cuda.memory_allocated()
+        start = time.perf_counter()
+        try:
+            step = build()
+            step()
+        except Exception as error:  # a peer that does not compile is reported, not hidden
+            print(f"{name}: failed: {type(error).__name__}: {str(error)[:300]}", flush=True)
+            continue
+        peak = torch.cuda.max_memory_allocated() - before if device.type == "cuda" else None
+        steps[name] = step
+        costs[name] = {"first_round_s": time.perf_counter() - start, "peak_memory_bytes": peak}
+        print(f"{name}: ready after {costs[name]['first_round_s']:.1f} s", flush=True)
+    return steps, costs
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--size", choices=SIZES, default="base")
+    parser.add_argument("--tokens", type=int, help="per side and step; 25,088 on a GPU, else 600")
+    parser.add_argument("--rounds", type=int, default=7)
+    parser.add_argument("--compiled-peers", action="store_true")
+    parser.add_argument("--skip", nargs="*", default=[], help="systems to leave out")
+    parser.add_argument("--only", help="run this system once and stop, to measure its memory")
+    args = parser.parse_args()
+    device = pick_device()
+    settings = SIZES[args.size]
+    n_tokens = args.tokens or (25_088 if device.type == "cuda" else 600)
+    n_batches = 12 if device.type == "cuda" else 6
+    work = Work.make(settings.vocab_size, device, n_tokens, n_batches)
+    builders = systems(settings, work, device, args.compiled_peers)
+    if args.only:
+        builders[args.only]()()
+        return
+
+    builders = {name: build for name, build in builders.items() if name not in args.skip}
+    steps, costs = prepared(builders, device)
+    if device.type == "cpu":
+        for name in steps:
+            words = ["--size", args.size, "--tokens", str(n_tokens), "--only", name]
+            costs[name]["peak_memory_bytes"] = peak_of_child("benchmarks.train_step", words)
+    ceiling = peaks(device)
+    for name, time_s in alternating(steps, device, args.rounds).items():
+        rate = work.n_targets / time_s
+        share = rate * flops_per_target(settings) / ceiling["tflops"] / 1e12
+        costs[name] |= {"target_tokens_per_s": rate, "share_of_matmul_peak": share}
+        memory = (costs[name]["peak_memory_bytes"] or 0) / 2**30
+        print(f"{name:30s} {rate:11,.0f} target tok/s {share:6.1%} of peak {memory:6.2f} GiB")
+    cells = sum(batch.labels_BT.numel() for batch in work.padded)
+    about = {"size": args.size, "tokens": n_tokens, "batches": n_batches, "rounds": args.rounds}
+    about["peer_padding"] = 1 - work.n_targets / cells
+    path = save(
+        f"train-step-{args.size}", device, {"work": about, "peaks": ceiling, "systems": costs}
+    )
+    print(path)
+
+
+if __name__ == "__main__":
+    main()
