@@ -319,7 +319,6 @@ def test_beams_of_one_source_read_its_keys_through_their_layout(make_stack: Make
         close(mine, wanted[-1:])
 
 
-@pytest.mark.xfail(strict=True, reason="a tensor of no lengths is one of floats")
 def test_when_all_rows_are_done_nothing_is_left_to_compute(make_stack: MakeStack) -> None:
     stack, cache = make_stack(), Cache(N_LAYERS, n_rows=2, capacity=4)
     feed(stack, cache, list(torch.randn(2, 3, 16)))

@@ -60,7 +60,7 @@ class Cache:
     def layout(self, n_new: int | Sequence[int], device: torch.device | str = "cpu") -> Layout:
         """Where the next rows of a batch belong: `n_new` for every sequence, or a number each."""
         if isinstance(n_new, int):
-            offsets_B = torch.tensor(self.lengths).to(device, non_blocking=True)
+            offsets_B = torch.tensor(self.lengths, dtype=torch.long).to(device, non_blocking=True)
             return Layout.steps(offsets_B, n_new, reach=max(self.lengths, default=0) + n_new)
         return Layout.of(n_new, device).shifted(self.lengths)
 

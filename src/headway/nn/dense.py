@@ -27,7 +27,7 @@ SMALL = 512
 def attend_dense(
     q_NHK: Tensor, k_MGK: Tensor, v_MGK: Tensor, queries: Layout, keys: Layout, scope: Scope
 ) -> Tensor:
-    if queries.is_full_grid and keys.stride is not None:
+    if queries.is_full_grid and keys.stride is not None and queries.n_rows:
         return _on_views(q_NHK, k_MGK, v_MGK, queries, keys, scope)
     plan = _plan(queries, keys)
     if not plan.groups:  # no query sees any key

@@ -138,7 +138,8 @@ class Layout:
     def shifted(self, offsets: Sequence[int]) -> Layout:
         """The same rows, but each sequence goes on behind `offsets` earlier tokens in a cache."""
         offset_N = torch.repeat_interleave(
-            torch.tensor(offsets), torch.tensor(self.known_lengths())
+            torch.tensor(offsets, dtype=torch.long),
+            torch.tensor(self.known_lengths(), dtype=torch.long),
         ).to(self.positions_N.device, non_blocking=True)
         pairs = zip(offsets, self.known_lengths(), strict=True)
         reach = max((offset + length for offset, length in pairs), default=0)
