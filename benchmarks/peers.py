@@ -1,8 +1,16 @@
-"""The models people would pick otherwise, in their best known configuration, as training steps."""
+"""The models people would pick otherwise, in their best known configuration.
+
+All drop where ours does: the embedding sum and each sub-layer's output, nothing in between. A mask
+is given only where it changes what a real token sees: causal queries never reach the padding.
+"""
 
 from __future__ import annotations
 
+import importlib.util
 import warnings
+from collections.abc import Callable
+from dataclasses import dataclass
+from types import SimpleNamespace
 
 import torch
 import torch.nn.functional as F
@@ -34,6 +42,10 @@ class TorchTransformer(nn.Module):
                 settings.dropout,
                 batch_first=True,
             )
+        for layer in [*self.body.encoder.layers, *self.body.decoder.layers]:
+            layer.dropout.p = layer.self_attn.dropout = 0.0
+        for layer in self.body.decoder.layers:
+            layer.multihead_attn.dropout = 0.0
 
     def embed(self, tokens_BT: Tensor) -> Tensor:
         x_BTD = self.tokens(tokens_BT) * self.scale + self.positions[: tokens_BT.shape[1]]
@@ -47,7 +59,6 @@ class TorchTransformer(nn.Module):
             self.embed(batch.target_BT),
             tgt_mask=later_TT.triu(1),
             src_key_padding_mask=~batch.source_real_BS,
-            tgt_key_padding_mask=~batch.target_real_BT,
             memory_key_padding_mask=~batch.source_real_BS,
             tgt_is_causal=True,
         )
@@ -92,10 +103,130 @@ class Marian(nn.Module):
             input_ids=batch.source_BS,
             attention_mask=batch.source_real_BS,
             decoder_input_ids=batch.target_BT,
-            decoder_attention_mask=batch.target_real_BT,
             use_cache=False,
         )
         return out.logits
+
+
+class OpenNMT(nn.Module):
+    """OpenNMT-py's model. Its layers normalise before, as they only can."""
+
+    def __init__(self, settings: Seq2SeqSettings) -> None:
+        super().__init__()
+        from onmt.decoders.transformer import TransformerDecoder
+        from onmt.encoders.transformer import TransformerEncoder
+        from onmt.models.model import NMTModel
+        from onmt.modules import Embeddings
+
+        def embeddings() -> nn.Module:
+            return Embeddings(
+                settings.d_model,
+                settings.vocab_size,
+                word_padding_idx=0,
+                position_encoding=True,
+                dropout=settings.dropout,
+            )
+
+        sizes = (settings.d_model, settings.n_heads, settings.d_ff)
+        encoder = TransformerEncoder(
+            settings.n_layers, *sizes, settings.dropout, 0.0, embeddings(), 0, 0
+        )
+        decoder = TransformerDecoder(
+            settings.decoder_layers, *sizes, False, "scaled-dot-flash", settings.dropout, 0.0,
+            embeddings(), 0, 0, False, False, 0, 0,
+        )  # fmt: skip
+        decoder.embeddings.word_lut.weight = encoder.embeddings.word_lut.weight
+        for layer in [*encoder.transformer, *decoder.transformer_layers]:
+            layer.feed_forward.dropout_1.p = 0.0
+        self.model = NMTModel(encoder, decoder)
+        self.words = nn.Linear(settings.d_model, settings.vocab_size)
+        self.words.weight = encoder.embeddings.word_lut.weight
+        draw_weights(self)
+
+    def forward(self, batch: PaddedBatch) -> Tensor:
+        # It leaves out the last target token, which here has been left out already.
+        target_BT1 = F.pad(batch.target_BT, (0, 1))[:, :, None]
+        lengths_B = batch.source_real_BS.sum(1)
+        return self.words(self.model(batch.source_BS[:, :, None], target_BT1, lengths_B)[0])
+
+
+class Eole(nn.Module):
+    """eole's model, with the shape its configuration has for a Transformer of 2017."""
+
+    def __init__(self, settings: Seq2SeqSettings) -> None:
+        super().__init__()
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # about kernels for GPUs that are not installed
+            from eole.config.models import TransformerModelConfig
+            from eole.models.model import EncoderDecoderModel
+
+        config = TransformerModelConfig(
+            hidden_size=settings.d_model,
+            encoder={"layers": settings.n_layers},
+            decoder={"layers": settings.decoder_layers},
+            heads=settings.n_heads,
+            transformer_ff=settings.d_ff,
+            add_ffnbias=True,
+            embeddings={
+                "word_vec_size": settings.d_model,
+                "position_encoding_type": "SinusoidalInterleaved",
+            },
+            share_embeddings=True,
+            share_decoder_embeddings=True,
+        )
+        words = {"<blank>": 0, **{str(i): i for i in range(1, settings.vocab_size)}}
+        vocabs = {"src": words, "tgt": words, "specials": {"pad_token": "<blank>"}}
+        running = SimpleNamespace(dropout=[settings.dropout], attention_dropout=[0.0])
+        self.model = EncoderDecoderModel.build_blocks(config, vocabs, running)
+        self.model.build_generator(config, running, vocabs)
+        for stack in (self.model.encoder, self.model.decoder):
+            for layer in stack.transformer_layers:
+                layer.mlp.dropout_1.p = 0.0
+        draw_weights(self)
+
+    def forward(self, batch: PaddedBatch) -> Tensor:
+        # It leaves out the last target token, which here has been left out already.
+        out = self.model(batch.source_BS, F.pad(batch.target_BT, (0, 1)), None)
+        return self.model.generator(out.dec_out)
+
+
+def draw_weights(model: nn.Module) -> None:
+    """As both toolkits start: they build their parts without."""
+    for parameter in model.parameters():
+        if parameter.dim() > 1:
+            nn.init.xavier_uniform_(parameter)
+    for part in model.modules():
+        if isinstance(part, nn.Linear) and part.bias is not None:
+            nn.init.zeros_(part.bias)
+
+
+@dataclass(frozen=True)
+class Peer:
+    build: Callable[[Seq2SeqSettings], nn.Module]
+    module: str
+    """What is imported for it."""
+
+    package: str
+    """What is installed for it."""
+
+
+PEERS = {
+    "nn.Transformer": Peer(TorchTransformer, "torch", "torch"),
+    "HF Marian": Peer(Marian, "transformers", "transformers"),
+    "OpenNMT-py": Peer(OpenNMT, "onmt", "OpenNMT-py"),
+    "eole": Peer(Eole, "eole", "eole"),
+}
+
+
+def installed() -> dict[str, Peer]:
+    """The peers that can be measured here; says which are left out."""
+    found = {}
+    for name, peer in PEERS.items():
+        if importlib.util.find_spec(peer.module) is None:
+            print(f"{name}: left out, {peer.package} is not installed", flush=True)
+        else:
+            found[name] = peer
+    return found
 
 
 def padded_loss(logits_BTV: Tensor, batch: PaddedBatch) -> Tensor:

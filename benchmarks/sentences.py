@@ -10,6 +10,8 @@ from torch import Tensor
 from headway.nn.layout import Layout, loss_weights
 
 LONGEST = 100
+CORPUS = 100
+"""How many times the sentences that are used a corpus has."""
 
 
 def pair_lengths(
@@ -45,6 +47,27 @@ def padded_batches(pairs: list[tuple[int, int]], n_tokens: int) -> list[list[tup
         if cells > n_tokens:
             cut.append([])
         cut[-1].append(pair)
+    return cut
+
+
+def spread_batches(n_batches: int, n_tokens: int) -> list[list[tuple[int, int]]]:
+    """Padded batches of all lengths, as a corpus in order of length gives them: hardly padded.
+
+    A few batches' worth of sentences, sorted, would leave more padding in each than a corpus does.
+    """
+    corpus = padded_batches(pair_lengths(n_batches * n_tokens * CORPUS // 26), n_tokens)
+    return [corpus[(2 * i + 1) * len(corpus) // (2 * n_batches)] for i in range(n_batches)]
+
+
+def dealt(pairs: list[tuple[int, int]], n_batches: int) -> list[list[tuple[int, int]]]:
+    """In random order, cut into so many batches of about as many tokens."""
+    order = torch.randperm(len(pairs), generator=torch.Generator().manual_seed(0)).tolist()
+    size = sum(map(sum, pairs)) / n_batches
+    cut: list[list[tuple[int, int]]] = [[] for _ in range(n_batches)]
+    before = 0
+    for i in order:
+        cut[min(int(before / size), n_batches - 1)].append(pairs[i])
+        before += sum(pairs[i])
     return cut
 
 

@@ -18,16 +18,18 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from benchmarks.machine import alternating, peak_of_child, peaks, pick_device, save
-from benchmarks.peers import Marian, TorchTransformer, padded_loss
+from benchmarks.machine import alternating, describe, peak_of_child, peaks, pick_device, save
+from benchmarks.peers import PEERS, installed, padded_loss
 from benchmarks.sentences import (
     FlatBatch,
     PaddedBatch,
     batches,
+    dealt,
     flat_batch,
     padded_batch,
     padded_batches,
     pair_lengths,
+    spread_batches,
 )
 from headway.config.model import Seq2SeqSettings
 from headway.config.presets import preset
@@ -55,15 +57,20 @@ class Work:
 
     @classmethod
     def make(cls, vocab_size: int, device: torch.device, n_tokens: int, n_batches: int) -> Work:
-        fixed = n_tokens if device.type == "cuda" else None
-        # The fixed-size form has a dummy tail; a little room for it is part of its price.
-        cut = batches(pair_lengths(n_batches * n_tokens // 20), n_tokens)[:n_batches]
-        same = [pair for batch in cut for pair in batch]
+        if device.type == "cuda":
+            fixed = n_tokens
+            # The fixed-size form has a dummy tail; a little room for it is part of its price.
+            flat = batches(pair_lengths(n_batches * n_tokens // 20), n_tokens)[:n_batches]
+            same = [pair for batch in flat for pair in batch]
+            padded = padded_batches(same, n_tokens)
+        else:
+            fixed = None
+            padded = spread_batches(n_batches, n_tokens)
+            same = [pair for batch in padded for pair in batch]
+            flat = dealt(same, n_batches)
         return cls(
-            flat=[flat_batch(batch, vocab_size, device, fixed) for batch in cut],
-            padded=[
-                padded_batch(batch, vocab_size, device) for batch in padded_batches(same, n_tokens)
-            ],
+            flat=[flat_batch(batch, vocab_size, device, fixed) for batch in flat],
+            padded=[padded_batch(batch, vocab_size, device) for batch in padded],
             n_targets=sum(target for _, target in same),
             n_tokens=n_tokens,
         )
@@ -126,12 +133,11 @@ def systems(
         found[name] = lambda compiled=compiled, graphed=graphed: headway_round(
             settings, work, device, compiled=compiled, graphed=graphed
         )
-    peers = {"nn.Transformer": TorchTransformer, "HF Marian": Marian}
-    for (name, kind), compiled in itertools.product(peers.items(), [False, True]):
+    for (name, kind), compiled in itertools.product(installed().items(), [False, True]):
         if not compiled or compiled_peers:
             found[f"{name} {'compiled' if compiled else 'eager'}"] = (
                 lambda kind=kind, compiled=compiled: peer_round(
-                    kind(settings), work, device, compiled=compiled
+                    kind.build(settings), work, device, compiled=compiled
                 )
             )
     return found

@@ -16,6 +16,10 @@ class ConfigError(UserError):
     """A setting that is unknown, of the wrong type, or impossible beside another."""
 
 
+class DataError(UserError):
+    """Text that cannot be read, or cannot be learned from."""
+
+
 class FolderError(UserError):
     """A run folder that is missing, damaged, or does not fit."""
 

@@ -151,7 +151,7 @@ def test_a_save_that_fails_leaves_the_old_model_and_nothing_half_written(
     def full(handle: int) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("headway.models.folder.os.fsync", full)
+    monkeypatch.setattr("headway.config.durable.os.fsync", full)
     settings = preset("decoder-test")
     model = build_model(settings, seed=1)
     message = refusal(lambda: save_model(saved, model, settings))

@@ -12,6 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+import headway.nn.dropout
 from headway.config.model import Seq2SeqSettings
 from headway.config.presets import preset
 from headway.models.build import build_model
@@ -172,7 +173,7 @@ class Dropouts:
         self.attention_rates: list[float] = []
         for name, part in model.named_modules():
             part.register_forward_hook(self.noting(name))
-        fused, plain = F.scaled_dot_product_attention, F.dropout
+        fused, plain, ours = F.scaled_dot_product_attention, F.dropout, headway.nn.dropout.kept
 
         def attention(*args: Any, **kwargs: Any) -> Tensor:
             self.attention_rates.append(kwargs["dropout_p"])
@@ -186,7 +187,12 @@ class Dropouts:
             return plain(x, p, training, inplace)
 
         monkeypatch.setattr(F, "scaled_dot_product_attention", attention)
+        def kept(x: Tensor, p: float) -> Tensor:
+            self.seen.append((self.names.get(id(x), "a sum"), p))
+            return ours(x, p)
+
         monkeypatch.setattr(F, "dropout", dropout)
+        monkeypatch.setattr(headway.nn.dropout, "kept", kept)
 
     def noting(self, name: str) -> Callable[..., None]:
         def hook(part: nn.Module, inputs: Any, output: Any) -> None:

@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from headway.nn.attention import Attention, Memory
 from headway.nn.block import WIRINGS, Block
 from headway.nn.cache import Cache
+from headway.nn.dropout import dropout as dropped
 from headway.nn.feedforward import FeedForward
 from headway.nn.layout import Layout
 from headway.nn.norms import NORMS
@@ -78,7 +78,7 @@ def test_a_wiring_equals_its_formula(
     wanted = FORMULAS[wiring](
         x_ND,
         block,
-        lambda y_ND: F.dropout(y_ND, dropout),
+        lambda y_ND: dropped(y_ND, dropout),
         lambda y_ND: block.attention(y_ND, layout),
         (lambda y_ND: block.cross(y_ND, layout, memory)) if cross else None,
     )

@@ -9,6 +9,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from headway.nn.dropout import dropout
 from headway.nn.feedforward import ACTIVATIONS, GATED, FeedForward
 from headway.nn.tap import record
 
@@ -61,7 +62,7 @@ def test_dropout_is_on_the_hidden_layer_and_off_in_use() -> None:
     torch.manual_seed(3)
     dropped = part(x_ND)
     torch.manual_seed(3)
-    hidden = nn.functional.dropout(part.to_hidden(x_ND).relu(), 0.5)
+    hidden = dropout(part.to_hidden(x_ND).relu(), 0.5)
     assert torch.equal(dropped, part.to_out(hidden))
     part.eval()
     assert torch.equal(part(x_ND), part.to_out(part.to_hidden(x_ND).relu()))

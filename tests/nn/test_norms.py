@@ -6,9 +6,9 @@ from collections.abc import Callable
 
 import pytest
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
+from headway.nn.dropout import dropout
 from headway.nn.norms import NORMS, LayerNorm, RMSNorm, add_norm
 
 Shake = Callable[[nn.Module], nn.Module]
@@ -70,7 +70,7 @@ def test_add_norm_drops_from_what_is_added_and_not_from_the_stream(device: torch
     torch.manual_seed(3)
     found = add_norm(norm, x_ND, y_ND, 0.5)
     torch.manual_seed(3)
-    wanted = norm(x_ND + F.dropout(y_ND, 0.5))
+    wanted = norm(x_ND + dropout(y_ND, 0.5))
     assert torch.equal(found, wanted)
     assert not torch.equal(found, norm(x_ND + y_ND))
 

@@ -10,8 +10,15 @@ from typing import Annotated
 import typer
 
 from headway import __version__
+from headway.cli.average import average
+from headway.cli.check import check
+from headway.cli.evaluate import evaluate
 from headway.cli.info import info
+from headway.cli.predict import predict
 from headway.cli.presets import presets
+from headway.cli.recipes import recipes
+from headway.cli.score import score
+from headway.cli.train import train
 from headway.errors import UserError
 
 # typer carries its own copy of click; this is the way to its error that depends on neither.
@@ -24,8 +31,8 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-app.command()(presets)
-app.command()(info)
+for command in (check, train, predict, evaluate, score, average, recipes, presets, info):
+    app.command()(command)
 
 
 @app.callback(invoke_without_command=True)

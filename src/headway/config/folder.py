@@ -7,10 +7,42 @@ from pathlib import Path
 
 from headway.config.load import load_model_settings
 from headway.config.model import ModelSettings
+from headway.config.run import RunSettings, load_run_settings
 from headway.errors import FolderError
 
 CONFIG = "config.toml"
 WEIGHTS = "model.safetensors"
+TOKENIZER = "tokenizer.json"
+
+SHIPPED = Path(__file__).parent.parent / "shipped"
+"""Models that come with the package; they answer to their name."""
+
+
+def shipped_names() -> list[str]:
+    return sorted(path.parent.name for path in SHIPPED.glob(f"*/{CONFIG}"))
+
+
+def run_folder(name: str) -> Path:
+    """A folder as it is given, or the shipped model of that name. A folder comes first."""
+    path = Path(name)
+    if not path.is_dir() and name in shipped_names():
+        return SHIPPED / name
+    if not path.exists() and not path.parent.name:
+        names = ", ".join(shipped_names())
+        raise FolderError(
+            f"there is no run folder {name}, and no model of that name comes with headway"
+            + (f" ({names} do)." if names else ".")
+        )
+    return path
+
+
+def load_run(folder: Path) -> RunSettings:
+    """All settings of a finished run."""
+    path = file_in(folder, CONFIG)
+    settings = load_run_settings(path, [])
+    if settings.model is None:
+        raise FolderError(f"{path} names no model.")
+    return settings
 
 
 def load_settings(folder: Path, overrides: Sequence[str] = ()) -> ModelSettings:

@@ -25,6 +25,8 @@ Locate = Callable[[str], str]
 """A dotted key to what goes before a message about it: "recipe.toml, line 4: ", or nothing."""
 
 SECTIONS = ("model",)
+OTHERS = ("task", "fingerprint", "data", "tokenizer", "train", "decode", "asked")
+"""What else a run's `config.toml` holds; of no concern to the model."""
 
 
 def nowhere(key: str) -> str:
@@ -36,10 +38,10 @@ def load_model_settings(path: Path | None, overrides: list[str]) -> ModelSetting
     """The `[model]` section of a file, changed by `model.n_layers=4` style words. Later wins."""
     text = read_text(path) if path else ""
     values = parse(text, path) if path else {}
-    words = {_override(values, word): word for word in overrides}
-    locate = _in_file(path, text, words) if path else nowhere
+    words = {apply_override(values, word): word for word in overrides}
+    locate = in_file(path, text, words) if path else nowhere
     for name, value in values.items():
-        if name not in SECTIONS:
+        if name not in (*SECTIONS, *OTHERS):
             raise ConfigError(f"{locate(name)}{_unknown_at_top(name, value)}")
     return model_settings(values.get("model", {}), "model.", locate)
 
@@ -124,7 +126,7 @@ def _parse_value(text: str, word: str) -> Any:
     return text
 
 
-def _override(values: dict[str, Any], word: str) -> str:
+def apply_override(values: dict[str, Any], word: str) -> str:
     """Put the word's value into the nested tables. Returns its dotted key."""
     (*sections, name), value = parse_override(word)
     table = values
@@ -138,7 +140,7 @@ def _override(values: dict[str, Any], word: str) -> str:
     return ".".join((*sections, name))
 
 
-def _in_file(path: Path, text: str, words: dict[str, str]) -> Locate:
+def in_file(path: Path, text: str, words: dict[str, str]) -> Locate:
     """Name the file and line of a key, unless a word on the command line set it."""
 
     def locate(key: str) -> str:

@@ -58,6 +58,13 @@ PRESETS: dict[str, Preset] = {
         published="",
         source="the size the field uses for Multi30k",
     ),
+    "transformer-small": Preset(
+        settings=replace(
+            TRANSFORMER, vocab_size=10_000, d_model=256, n_layers=4, n_heads=4, d_ff=1024
+        ),
+        published="",
+        source="a larger corpus on two cores",
+    ),
     "transformer-test": Preset(
         settings=replace(
             TRANSFORMER, vocab_size=100, d_model=32, n_layers=2, n_heads=4, d_ff=64, max_len=64

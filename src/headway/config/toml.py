@@ -66,10 +66,10 @@ def _has(values: Any, path: list[str]) -> bool:
 
 def to_toml(settings: ModelSettings) -> str:
     """The complete `[model]` section. Loading it gives equal settings."""
-    return _table("model", settings, family=family_of(settings))
+    return section_toml("model", settings, family=family_of(settings))
 
 
-def _table(name: str, settings: Any, **first: str) -> str:
+def section_toml(name: str, settings: Any, **first: str) -> str:
     """Values first, then one table for each nested group of settings.
 
     TOML has no null: None is written by leaving the key out, which is why None may only ever be
@@ -80,7 +80,7 @@ def _table(name: str, settings: Any, **first: str) -> str:
     for field in fields(settings):
         value = getattr(settings, field.name)
         if is_dataclass(value):
-            tables.append("\n" + _table(f"{name}.{field.name}", value))
+            tables.append("\n" + section_toml(f"{name}.{field.name}", value))
         elif value is not None:
             lines.append(f"{field.name} = {toml_value(value)}")
     return "\n".join(lines) + "\n" + "".join(tables)

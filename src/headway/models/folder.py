@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-import os
-from collections.abc import Callable, Iterable
+import hashlib
+import json
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 import torch
@@ -11,15 +12,27 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
+from headway.config.durable import replace_file, replace_text
 from headway.config.folder import CONFIG, WEIGHTS, file_in, load_settings
 from headway.config.model import ModelSettings
 from headway.config.toml import to_toml
 from headway.errors import FolderError
 from headway.models.build import build_model
+from headway.models.compact import from_int8
 
-__all__ = ["load_model", "load_settings", "save_model"]
+__all__ = [
+    "load_model",
+    "load_settings",
+    "load_weights",
+    "model_weights",
+    "save_model",
+    "save_weights",
+]
 
 Shape = tuple[int, ...]
+
+CHECKSUM = "sha256"
+"""Of all tensors with their names, types and shapes; kept in the file's own header."""
 
 
 def save_model(folder: Path, model: nn.Module, settings: ModelSettings) -> None:
@@ -27,38 +40,84 @@ def save_model(folder: Path, model: nn.Module, settings: ModelSettings) -> None:
 
     The settings come last: a new folder that has them is complete.
     """
-    weights = {names[0]: tensor.detach().contiguous() for names, tensor in _shared_once(model)}
+    save_weights(folder, model_weights(model))
+    try:
+        replace_text(folder / CONFIG, to_toml(settings))
+    except OSError as error:
+        raise FolderError(f"cannot write the model to {folder}: {error}") from error
+
+
+def save_weights(folder: Path, weights: Mapping[str, Tensor]) -> None:
+    """Write `model.safetensors` alone, beside the settings that are there or will be."""
+    tensors = {name: tensor.detach().contiguous() for name, tensor in weights.items()}
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        # The mark lets other tools that read safetensors take the file as torch's.
-        _replace(folder / WEIGHTS, lambda part: save_file(weights, part, {"format": "pt"}))
-        _replace(folder / CONFIG, lambda part: part.write_bytes(to_toml(settings).encode()))
+        replace_file(folder / WEIGHTS, lambda part: _write(part, tensors))
     except (OSError, SafetensorError) as error:
         raise FolderError(f"cannot write the model to {folder}: {error}") from error
 
 
 def load_model(folder: Path, device: torch.device | str = "cpu") -> nn.Module:
-    """The model of a folder, every weight of it taken from there."""
+    """The model of a folder, every weight of it taken from there and checked."""
     settings, path = load_settings(folder), file_in(folder, WEIGHTS)
     model = build_model(settings, device=device)
     try:
-        with safe_open(path, framework="pt") as file, torch.no_grad():
-            held = file.keys()
-            theirs = {name: tuple(file.get_slice(name).get_shape()) for name in held}
-            ours = {_name_in(theirs, names): tensor for names, tensor in _shared_once(model)}
-            shapes = {name: tuple(tensor.shape) for name, tensor in ours.items()}
-            if shapes != theirs:
-                raise FolderError(
-                    f"{path} does not fit the model of {folder / CONFIG}.\n"
-                    f"{describe_difference(shapes, theirs)}"
-                )
-            for name, tensor in ours.items():
-                tensor.copy_(file.get_tensor(name))
+        with safe_open(path, framework="pt") as file:
+            weights = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+            promised = (file.metadata() or {}).get(CHECKSUM)
     except (OSError, SafetensorError) as error:
         raise FolderError(
             f"{path} is damaged or no safetensors file ({error}). Copy it again from its source."
         ) from error
+    load_weights(model, from_int8(weights), f"{path} does not fit the model of {folder / CONFIG}.")
+    if promised is not None and promised != _checksum(weights):
+        raise FolderError(
+            f"{path} is damaged: its weights are not those that were saved. "
+            "Copy it again from its source."
+        )
     return model
+
+
+def model_weights(model: nn.Module) -> dict[str, Tensor]:
+    """The tensors of a model by name, one that is shared only once."""
+    return {names[0]: tensor.detach() for names, tensor in _shared_once(model)}
+
+
+@torch.no_grad()
+def load_weights(
+    model: nn.Module, weights: Mapping[str, Tensor], misfit: str = "the weights do not fit."
+) -> None:
+    """Copy all of them into the model. A shared one may go by any of its names."""
+    ours = {_name_in(weights, names): tensor for names, tensor in _shared_once(model)}
+    shapes = {name: tuple(tensor.shape) for name, tensor in ours.items()}
+    theirs = {name: tuple(tensor.shape) for name, tensor in weights.items()}
+    if shapes != theirs:
+        raise FolderError(f"{misfit}\n{describe_difference(shapes, theirs)}")
+    for name, tensor in ours.items():
+        tensor.copy_(weights[name])
+
+
+def _write(path: Path, tensors: dict[str, Tensor]) -> None:
+    # The format's mark lets other tools that read safetensors take the file as torch's.
+    save_file(tensors, path, {"format": "pt", CHECKSUM: _checksum(tensors)})
+    # The library writes the notes in any order; the same weights shall give the same bytes.
+    with path.open("r+b") as file:
+        size = int.from_bytes(file.read(8), "little")
+        header = json.loads(file.read(size))
+        header["__metadata__"] = dict(sorted(header["__metadata__"].items()))
+        text = json.dumps(header, separators=(",", ":"), ensure_ascii=False).encode().ljust(size)
+        assert len(text) == size
+        file.seek(8)
+        file.write(text)
+
+
+def _checksum(tensors: Mapping[str, Tensor]) -> str:
+    digest = hashlib.sha256()
+    for name in sorted(tensors):
+        tensor = tensors[name].detach().cpu().contiguous()
+        digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}\n".encode())
+        digest.update(tensor.reshape(-1).view(torch.uint8).numpy().data)
+    return digest.hexdigest()
 
 
 def describe_difference(ours: dict[str, Shape], theirs: dict[str, Shape], limit: int = 5) -> str:
@@ -86,23 +145,3 @@ def _name_in(file: Iterable[str], names: list[str]) -> str:
     """The name under which a file holds a tensor: any one of those it goes by."""
     known = set(file)
     return next((name for name in names if name in known), names[0])
-
-
-def _replace(path: Path, write: Callable[[Path], object]) -> None:
-    """Write beside, force to the disk, rename."""
-    part = path.with_name(f"{path.name}.part")
-    try:
-        write(part)
-        _sync(part)
-        part.replace(path)
-        _sync(path.parent)  # the new name is kept only once the folder itself is
-    finally:
-        part.unlink(missing_ok=True)
-
-
-def _sync(path: Path) -> None:
-    handle = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)

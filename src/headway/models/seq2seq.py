@@ -21,7 +21,7 @@ class Seq2Seq(nn.Module):
         encoder: nn.Module,
         target_front: nn.Module,
         decoder: nn.Module,
-        head: nn.Module,
+        head: WordHead,
     ) -> None:
         super().__init__()
         self.source_front, self.encoder = source_front, encoder

@@ -15,7 +15,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from headway.errors import UserError, suggest
-from headway.nn.dense import attend_dense
+from headway.nn.dense import attend_dense, tree_distance
 from headway.nn.kernels import HAS_TRITON
 from headway.nn.layout import Layout
 from headway.nn.scope import Scope, allowed_TS
@@ -83,12 +83,18 @@ def attend_explicit(
     weights: list[Tensor] = []
     outs: list[Tensor] = []
     sequences = zip(queries.split(q_NHK), keys.split(k_MGK), keys.split(v_MGK), strict=True)
-    for q_THK, k_SGK, v_SGK in sequences:
+    for number, (q_THK, k_SGK, v_SGK) in enumerate(sequences):
         k_SHK, v_SHK = k_SGK.repeat_interleave(repeats, 1), v_SGK.repeat_interleave(repeats, 1)
         scores_HTS = torch.einsum("thk,shk->hts", q_THK, k_SHK) * scale
-        if scope.bias is not None:
-            scores_HTS = scores_HTS + scope.bias(scope.distance_TS(scores_HTS)).to(scores_HTS)
+        distance_TS = scope.distance_TS(scores_HTS)
         may_TS = allowed_TS(scope, scores_HTS)
+        if keys.tree is not None:
+            distance_TS = tree_distance(keys.tree, queries)[number]
+            may_TS = keys.tree.may_BTS[number]
+            if scope.window is not None:
+                may_TS = may_TS & (distance_TS.abs() < scope.window)
+        if scope.bias is not None:
+            scores_HTS = scores_HTS + scope.bias(distance_TS).to(scores_HTS)
         blind_T1 = ~may_TS.any(-1, keepdim=True)  # sees nothing: zeros, not 0/0
         weights_HTS = scores_HTS.masked_fill(~may_TS & ~blind_T1, -math.inf).softmax(-1)
         weights_HTS = weights_HTS.masked_fill(blind_T1, 0.0)
@@ -135,6 +141,8 @@ def _short_refuses(
         return f"a sequence may have {longest} rows and its largest tile has {SHORT_LIMIT}"
     if scope.bias is not None:
         return "it knows no position bias"
+    if keys.tree is not None:
+        return "it takes each sequence for one line of text, not for hypotheses that branch"
     if keys.bounds is None and k_MGK.requires_grad:
         return "it gives no gradient to keys with gaps between them"
     if not HAS_TRITON:

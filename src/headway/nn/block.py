@@ -8,6 +8,7 @@ from torch import Tensor, nn
 
 from headway.nn.attention import Attention, Memory
 from headway.nn.cache import LayerCache
+from headway.nn.dropout import Dropout
 from headway.nn.feedforward import FeedForward
 from headway.nn.layout import Layout
 from headway.nn.norms import add_norm
@@ -29,7 +30,7 @@ class Block(nn.Module):
         super().__init__()
         self.attention, self.cross, self.feed_forward = attention, cross, feed_forward
         self.norm_attention = norm()
-        self.drop = nn.Dropout(dropout)
+        self.drop = Dropout(dropout)
         self.stream = Tap()
         self.add_norms(norm)
 

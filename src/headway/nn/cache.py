@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from headway.nn.layout import Layout
+from headway.nn.layout import Layout, Tree
 
 
 class LayerCache:
@@ -55,6 +55,9 @@ class Cache:
         self.n_rows = n_rows
         self.capacity = capacity
         self.lengths: tuple[int, ...] = (0,) * n_rows
+        self.tree: Tree | None = None
+        """What each of the next queries sees, where it is not all that is there."""
+
         self._keys: tuple[Layout, Layout] | None = None
 
     def layout(self, n_new: int | Sequence[int], device: torch.device | str = "cpu") -> Layout:
@@ -74,7 +77,7 @@ class Cache:
         lengths = tuple(a + b for a, b in zip(self.lengths, added, strict=True))
         while max(lengths, default=0) > self.capacity:
             self.capacity *= 2
-        keys = Layout.in_cache(lengths, self.capacity, new.starts_B.device)
+        keys = Layout.in_cache(lengths, self.capacity, new.starts_B.device, self.tree)
         self._keys = (new, keys)
         return keys
 

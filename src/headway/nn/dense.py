@@ -14,7 +14,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from headway.nn.layout import Layout
+from headway.nn.layout import Layout, Tree
 from headway.nn.scope import Scope
 
 WASTE = 1.25
@@ -52,24 +52,57 @@ def _on_views(
     k_BSGK = k_MGK.unflatten(0, (-1, keys.stride))[:n_sequences, : keys.longest]
     v_BSGK = v_MGK.unflatten(0, (-1, keys.stride))[:n_sequences, : keys.longest]
     group = _Group.over(queries, keys, None)
-    return _fused(q_BTHK, k_BSGK, v_BSGK, group, scope).flatten(0, 1)
+    if keys.tree is None:
+        return _fused(q_BTHK, k_BSGK, v_BSGK, group, scope).flatten(0, 1)
+    mask_B1TS = _tree_mask(q_BTHK, queries, keys.tree, scope)
+    return _sdpa(q_BTHK, k_BSGK, v_BSGK, mask_B1TS, scope).flatten(0, 1)
 
 
 def _fused(q_BTHK: Tensor, k_BSGK: Tensor, v_BSGK: Tensor, group: _Group, scope: Scope) -> Tensor:
     """`scaled_dot_product_attention` with the cheapest mask that is right. Returns (B T H K)."""
     # A causal query never reaches the padding behind its own position, so it needs no mask.
     causal_alone = scope.causal and group.is_square and scope.window is None and scope.bias is None
+    mask_B1TS = None if causal_alone else _mask(q_BTHK, group, scope)
+    return _sdpa(q_BTHK, k_BSGK, v_BSGK, mask_B1TS, scope, causal_alone=causal_alone)
+
+
+def _sdpa(
+    q_BTHK: Tensor,
+    k_BSGK: Tensor,
+    v_BSGK: Tensor,
+    mask_B1TS: Tensor | None,
+    scope: Scope,
+    *,
+    causal_alone: bool = False,
+) -> Tensor:
     out_BHTK = F.scaled_dot_product_attention(
         q_BTHK.transpose(1, 2),
         k_BSGK.transpose(1, 2),
         v_BSGK.transpose(1, 2),
-        attn_mask=None if causal_alone else _mask(q_BTHK, group, scope),
+        attn_mask=mask_B1TS,
         dropout_p=scope.dropout,
         is_causal=causal_alone,
         scale=scope.scale_for(q_BTHK.shape[-1]),
         enable_gqa=q_BTHK.shape[2] != k_BSGK.shape[2],
     )
     return out_BHTK.transpose(1, 2)
+
+
+def _tree_mask(q_BTHK: Tensor, queries: Layout, tree: Tree, scope: Scope) -> Tensor:
+    may_B1TS = tree.may_BTS.unsqueeze(1)
+    if scope.window is None and scope.bias is None:
+        return may_B1TS
+    distance_BTS = tree_distance(tree, queries)
+    if scope.window is not None:
+        may_B1TS = may_B1TS & (distance_BTS.abs() < scope.window).unsqueeze(1)
+    if scope.bias is None:
+        return may_B1TS
+    return scope.bias(distance_BTS).to(q_BTHK.dtype).masked_fill(~may_B1TS, -torch.inf)
+
+
+def tree_distance(tree: Tree, queries: Layout) -> Tensor:
+    """Key position less query position (B T S)."""
+    return tree.position_S - queries.positions_N.view(*tree.may_BTS.shape[:2], 1)
 
 
 def _mask(q_BTHK: Tensor, group: _Group, scope: Scope) -> Tensor | None:

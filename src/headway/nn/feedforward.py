@@ -8,6 +8,7 @@ from functools import partial
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from headway.nn.dropout import Dropout
 from headway.nn.linear import Linear, linear_relu
 from headway.nn.tap import Tap
 
@@ -37,7 +38,7 @@ class FeedForward(nn.Module):
         self.activation = GATED[activation] if self.is_gated else ACTIVATIONS[activation]
         self.to_hidden = Linear(d_model, d_ff * (2 if self.is_gated else 1), bias=bias)
         self.to_out = Linear(d_ff, d_model, bias=bias)
-        self.drop = nn.Dropout(dropout)
+        self.drop = Dropout(dropout)
         self.hidden = Tap()
 
     def forward(self, x_ND: Tensor) -> Tensor:

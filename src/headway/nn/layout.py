@@ -5,9 +5,24 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from itertools import accumulate
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
+
+
+class Tree(NamedTuple):
+    """What each query sees where the keys of a sequence are not one line of text.
+
+    So the hypotheses of a beam share the keys of one sequence: each sees its own past among them,
+    and when they change places only this changes, not the keys.
+    """
+
+    may_BTS: Tensor
+    """True where a query may attend; it says everything, nothing else is masked."""
+
+    position_S: Tensor
+    """Position of each key, for those that score by distance."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -40,6 +55,9 @@ class Layout:
     lengths: tuple[int, ...] | None = None
     """`lengths_B` on the host, where known: attention can group by length without waiting for
     the device. Unknown in the fixed-size form, whose compiled steps must not depend on it."""
+
+    tree: Tree | None = None
+    """Of the keys of a cache, where each query has a past of its own in it."""
 
     memo: dict[object, object] = field(default_factory=dict, repr=False, compare=False)
     """What attention works out once from this layout and needs again in every layer."""
@@ -121,7 +139,11 @@ class Layout:
 
     @classmethod
     def in_cache(
-        cls, lengths: Sequence[int], capacity: int, device: torch.device | str = "cpu"
+        cls,
+        lengths: Sequence[int],
+        capacity: int,
+        device: torch.device | str = "cpu",
+        tree: Tree | None = None,
     ) -> Layout:
         """The rows in use of a cache with room for `capacity` rows a sequence."""
         return cls(
@@ -133,6 +155,7 @@ class Layout:
             reach=max(lengths, default=0),
             stride=capacity,
             lengths=tuple(lengths),
+            tree=tree,
         )
 
     def shifted(self, offsets: Sequence[int]) -> Layout:

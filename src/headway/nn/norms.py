@@ -6,6 +6,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from headway.nn.dropout import add_dropped
 from headway.nn.kernels import HAS_TRITON
 
 SIXTEEN_BIT = (torch.bfloat16, torch.float16)
@@ -51,7 +52,7 @@ def add_norm(norm: nn.Module, x_ND: Tensor, y_ND: Tensor, dropout: float) -> Ten
         from headway.nn.kernels.add_norm import fused_add_norm
 
         return fused_add_norm(x_ND, y_ND, norm.weight, norm.bias, norm.eps, dropout)
-    return norm(x_ND + F.dropout(y_ND, dropout))
+    return norm(add_dropped(x_ND, y_ND, dropout))
 
 
 def _at_least_fp32(x: Tensor) -> Tensor:

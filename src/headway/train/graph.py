@@ -41,6 +41,10 @@ class GraphedStep(Generic[B]):
     def __call__(self, batch: B) -> Tensor:
         """The same tensor every time; read it before the next call."""
         copy_into(self.batch, batch)
+        return self.replay()
+
+    def replay(self) -> Tensor:
+        """Once more on what the recorded batch holds."""
         self.graph.replay()
         return self.result
 

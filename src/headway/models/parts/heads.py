@@ -7,6 +7,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor, nn
 
+from headway.nn.dropout import Dropout
 from headway.nn.layout import Layout
 from headway.nn.linear import Linear
 from headway.nn.loss import Loss, Smoothing, vocabulary_loss
@@ -72,7 +73,7 @@ class LabelHead(nn.Module):
 
     def __init__(self, d_model: int, n_labels: int, dropout: float) -> None:
         super().__init__()
-        self.drop = nn.Dropout(dropout)
+        self.drop = Dropout(dropout)
         self.linear = Linear(d_model, n_labels)
 
     def forward(self, x_ND: Tensor) -> Tensor:

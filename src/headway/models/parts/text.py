@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
+from headway.nn.dropout import Dropout
 from headway.nn.layout import Layout
 
 
@@ -28,7 +29,7 @@ class TextFront(nn.Module):
         self.tokens, self.positions, self.norm = tokens, positions, norm
         self.segments = nn.Embedding(n_segments, tokens.embedding_dim) if n_segments else None
         self.scale = tokens.embedding_dim**0.5 if scale else 1.0
-        self.drop = nn.Dropout(dropout)
+        self.drop = Dropout(dropout)
         self.dtype: torch.dtype | None = None
 
     def forward(self, tokens_N: Tensor, layout: Layout, segments_N: Tensor | None = None) -> Tensor:

@@ -1,0 +1,71 @@
+"""Two minutes on two cores: train a German to English translator from plain text and try it.
+
+Run by `make demo`. Trains on a bundled slice of Tatoeba (see examples/data/README.md), then sets
+its translations beside those of an untrained model and of the model that comes with headway.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+PAIRS = Path(__file__).parent / "data" / "tatoeba-de-en.tsv.gz"
+SENTENCES = (
+    "Ich habe Hunger.",
+    "Wo wohnst du?",
+    "Das ist nicht mein Buch.",
+    "Sie hat gestern einen Brief geschrieben.",
+    "Kannst du mir bitte helfen?",
+)
+
+
+def headway(*words: str) -> None:
+    """Run the command and show it, as one would type it."""
+    print(f"\n$ headway {' '.join(words)}", flush=True)
+    subprocess.run([sys.executable, "-m", "headway.cli.main", *words], check=True)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--budget", default="2m")
+    parser.add_argument("--out", type=Path, default=Path("runs/demo"))
+    args = parser.parse_args()
+    headway("train", "translate", "--pairs", str(PAIRS), "--out", str(args.out),
+            "--budget", args.budget)  # fmt: skip
+    show(args.out)
+
+
+def show(folder: Path) -> None:
+    """The same sentences before and after, and by the shipped model."""
+    from headway.config.folder import TOKENIZER, load_run, run_folder, shipped_names
+    from headway.decode.translator import Translator
+    from headway.models.build import build_model
+    from headway.text.tokenizer import Vocabularies
+
+    run = load_run(folder)
+    untrained = build_model(run.model).eval()
+    systems = {
+        "before training": Translator([untrained], Vocabularies.load(folder / TOKENIZER)),
+        "after": Translator.load([folder]),
+    }
+    if "tatoeba-de-en" in shipped_names():
+        systems["shipped model"] = Translator.load([run_folder("tatoeba-de-en")])
+    outputs = {
+        name: [translation.text for translation in translator.translate(SENTENCES)]
+        for name, translator in systems.items()
+    }
+    for number, sentence in enumerate(SENTENCES):
+        print(f"\n{sentence}")
+        for name, texts in outputs.items():
+            print(f"  {name:16} {texts[number][:60]}")
+    last = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()][-1]
+    print(f"\n{last['text']}")
+    print(f"Curves, samples and settings: {folder / 'report.html'}")
+    print(f"Go on with: headway predict {folder} < your.txt")
+
+
+if __name__ == "__main__":
+    main()

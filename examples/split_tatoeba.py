@@ -1,0 +1,49 @@
+"""Cut Tatoeba's English–German pairs into train, valid and test, so that nothing leaks.
+
+    python examples/split_tatoeba.py deu.txt FOLDER
+
+`deu.txt` has an English sentence, a tab and a German one on each line (manythings.org/anki, from
+tatoeba.org, CC BY 2.0 FR). Pairs that share a sentence on either side stay together.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import numpy as np
+
+from headway.data.split import validation_rows
+
+HELD_OUT = 2000
+
+
+def main(pairs_file: Path, folder: Path) -> None:
+    lines = pairs_file.read_text(encoding="utf-8").splitlines()
+    pairs = list(dict.fromkeys(tuple(line.split("\t")[:2]) for line in lines))  # each once
+    test = validation_rows(pairs, HELD_OUT)
+    rest = [pair for pair, is_test in zip(pairs, test, strict=True) if not is_test]
+    valid = validation_rows(rest, HELD_OUT)
+    parts = {
+        "test": [pair for pair, chosen in zip(pairs, test, strict=True) if chosen],
+        "valid": [pair for pair, chosen in zip(rest, valid, strict=True) if chosen],
+        "train": [pair for pair, chosen in zip(rest, valid, strict=True) if not chosen],
+    }
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, part in parts.items():
+        for number, language in enumerate(("en", "de")):
+            text = "".join(f"{pair[number]}\n" for pair in part)
+            (folder / f"{name}.{language}").write_text(text, encoding="utf-8")
+        print(f"{name}: {len(part):,} pairs")
+
+
+def demo_slice(folder: Path, n_pairs: int, seed: int = 0) -> list[tuple[str, str]]:
+    """Short training pairs, German first: what `make demo` trains on."""
+    sides = [(folder / f"train.{x}").read_text(encoding="utf-8").splitlines() for x in ("de", "en")]
+    short = [pair for pair in zip(*sides, strict=True) if max(map(len, pair)) <= 40]
+    order = np.random.default_rng(seed).permutation(len(short))[:n_pairs]
+    return [short[i] for i in sorted(order.tolist())]
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]), Path(sys.argv[2]))

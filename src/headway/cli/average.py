@@ -1,0 +1,79 @@
+"""`headway average`: one model from the last checkpoints of a run."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from headway.config.durable import replace_file
+from headway.config.folder import CONFIG, TOKENIZER, WEIGHTS, file_in
+from headway.errors import FolderError, UserError
+
+if TYPE_CHECKING:
+    from headway.train.checkpoint import Checkpoints
+
+
+def average(
+    run: Annotated[Path, typer.Argument(metavar="RUN", help="A run folder.")],
+    last: Annotated[
+        int | None, typer.Option(min=1, help="How many of the newest checkpoints. [default: 5]")
+    ] = None,
+    best: Annotated[bool, typer.Option("--best", help="Take the best checkpoint instead.")] = False,
+    out: Annotated[
+        Path | None,
+        typer.Option(help="A new folder for the model; without it that of RUN is replaced."),
+    ] = None,
+) -> None:
+    """Average the last checkpoints of a run into its model.safetensors, or into a new folder."""
+    if best and last is not None:
+        raise UserError("--best takes one checkpoint and --last the mean of several: give one.")
+    config = file_in(run, CONFIG)
+    if out is not None and out.resolve() != run.resolve() and (out / CONFIG).exists():
+        raise FolderError(f"{out} already holds a model. Give --out another folder.")
+    from headway.config.folder import load_settings
+    from headway.models.build import build_model
+    from headway.models.folder import load_weights, model_weights, save_weights
+    from headway.train.average import average_of
+    from headway.train.checkpoint import Checkpoints
+
+    found = Checkpoints(run, keep=1, log=_say, owner=False)
+    paths = _best(found, run) if best else _last(found, run, last or 5)
+    model = build_model(load_settings(run))
+    load_weights(model, average_of(paths), f"the checkpoints do not fit the model of {config}.")
+    folder = out or run
+    save_weights(folder, model_weights(model))
+    if folder.resolve() != run.resolve():
+        # The settings last: a folder that has them is complete.
+        for path in (run / TOKENIZER, config):
+            if path.is_file():
+                replace_file(folder / path.name, partial(shutil.copyfile, path))
+    steps = ", ".join(path.name.removeprefix("step-") for path in paths)
+    what = f"the best checkpoint, step {steps}" if best else f"the mean of steps {steps}"
+    print(f"{folder / WEIGHTS}: {what}")
+
+
+def _last(found: Checkpoints, run: Path, n: int) -> list[Path]:
+    from headway.train.average import newest_whole
+
+    paths = newest_whole(found, n)
+    if len(paths) < n:
+        have = f"{len(paths)} whole checkpoint{'s' * (len(paths) != 1)}"
+        way_out = f"Use --last {len(paths)}." if paths else "Train it first with `headway train`."
+        raise FolderError(f"{run} has {have}, not the {n} that --last asks for. {way_out}")
+    return paths
+
+
+def _best(found: Checkpoints, run: Path) -> list[Path]:
+    path = found.best_path()
+    if path is None:
+        raise FolderError(f"{run} has no best checkpoint that is whole. Use --last.")
+    return [path]
+
+
+def _say(line: str) -> None:
+    print(line, file=sys.stderr)

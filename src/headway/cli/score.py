@@ -1,0 +1,58 @@
+"""`headway score`: how likely a model holds given translations to be."""
+
+from __future__ import annotations
+
+import json
+import sys
+from typing import Annotated, Any
+
+import typer
+
+from headway.cli.predict import decode_settings, file_and_settings, run_folders
+from headway.config.data import DataSettings
+from headway.errors import UserError
+
+
+def score(
+    run: Annotated[
+        str,
+        typer.Argument(metavar="RUN", help="A run folder or shipped model; several with commas."),
+    ],
+    source: Annotated[list[str], typer.Option(help="Sources, a line each.")],
+    target: Annotated[list[str], typer.Option(help="Translations, a line each.")],
+    words: Annotated[
+        list[str] | None, typer.Argument(metavar="KEY=VALUE", help="decode.* settings.")
+    ] = None,
+    more: Annotated[
+        list[str] | None, typer.Option("--with", metavar="RUN", help="One more run: an ensemble.")
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="A JSON object a line.")] = False,
+    batch_tokens: Annotated[
+        int | None, typer.Option(help="Source and target tokens scored together.")
+    ] = None,
+    encoding: Annotated[str, typer.Option(help="Of the text files.")] = "utf-8",
+    device: Annotated[str, typer.Option(help="cpu, cuda, cuda:1; auto: a GPU if any.")] = "auto",
+) -> None:
+    """Print for each pair log P, log P a token, and the tokens counted, the end among them."""
+    path, overrides = file_and_settings(words or [])
+    if path != "-":
+        raise UserError(f"{path!r} is no key=value setting. Files go to --source and --target.")
+    folders = run_folders(run, more or [])
+    settings = decode_settings(folders[0], overrides, {"batch_tokens": batch_tokens})
+    from headway.data.pairs import read_pairs
+    from headway.decode.translator import Translator
+    from headway.train.ranks import pick_device
+
+    data = DataSettings(source=tuple(source), target=tuple(target), encoding=encoding)
+    translator = Translator.load(folders, settings, device=pick_device(device))
+    total, n_tokens, n_pairs = 0.0, 0, 0
+    for found in translator.score(read_pairs(data.source, data.target, (), data)):
+        total, n_tokens, n_pairs = total + found.log_prob, n_tokens + found.n_tokens, n_pairs + 1
+        if as_json:
+            facts: dict[str, Any] = {"log_prob": found.log_prob, "per_token": found.per_token}
+            facts |= {"tokens": found.n_tokens, "token_log_probs": found.token_log_probs}
+            print(json.dumps(facts))
+        else:
+            print(f"{found.log_prob:.4f}\t{found.per_token:.4f}\t{found.n_tokens}")
+    mean = f", {total / n_tokens:.4f} a token" if n_tokens else ""
+    print(f"headway score: {n_pairs:,} pairs, log P {total:.2f}{mean}", file=sys.stderr)

@@ -1,0 +1,130 @@
+"""`headway train TASK`: from plain files to a model in a folder. The same command goes on."""
+
+from __future__ import annotations
+
+import tempfile
+import time
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from headway.config.recipes import in_folder, recipe_path
+from headway.config.run import TASKS, RunSettings, load_run_settings, resolved_toml
+from headway.errors import ConfigError, suggest
+
+Files = Annotated[list[str], typer.Option(help="May be given several times; `-`: standard input.")]
+
+
+def train(
+    words: Annotated[
+        list[str] | None, typer.Argument(help="The task (translate), then key=value settings.")
+    ] = None,
+    source: Files = [],  # noqa: B006 (typer's way to say: none)
+    target: Files = [],  # noqa: B006
+    pairs: Annotated[list[str], typer.Option(help="TSV or JSONL with both sides.")] = [],  # noqa: B006
+    valid_source: Files = [],  # noqa: B006
+    valid_target: Files = [],  # noqa: B006
+    valid_pairs: Files = [],  # noqa: B006
+    encoding: Annotated[str | None, typer.Option(help="Of the text files; UTF-8.")] = None,
+    out: Annotated[Path | None, typer.Option(help="The run folder.")] = None,
+    recipe: Annotated[
+        str | None, typer.Option(help="A recipe's name (`headway recipes`) or a TOML file.")
+    ] = None,
+    data: Annotated[Path | None, typer.Option(help="Where the recipe's files are.")] = None,
+    budget: Annotated[
+        str | None, typer.Option(help="Wall-clock time for everything: 90s, 10m, 2h.")
+    ] = None,
+    device: Annotated[str, typer.Option(help="cpu, cuda, cuda:1; auto: a GPU if any.")] = "auto",
+    restart: Annotated[
+        bool, typer.Option("--restart", help="Begin anew, whatever is in the folder.")
+    ] = False,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Check, resolve, measure; train nothing.")
+    ] = False,
+) -> int:
+    """Train a model from plain files; run the same command again to go on after a stop."""
+    started = time.time()
+    task, overrides = task_and_settings(words or [])
+    given: dict[str, Any] = {}
+    path = recipe_path(recipe) if recipe else None
+    if path and data:
+        given |= in_folder(path, data)
+    elif data:
+        raise ConfigError("--data says where the files of a --recipe are. Name a recipe too.")
+    options = {
+        "source": source, "target": target, "pairs": pairs, "valid_source": valid_source,
+        "valid_target": valid_target, "valid_pairs": valid_pairs, "encoding": encoding,
+    }  # fmt: skip
+    given |= {f"data.{name}": value for name, value in options.items() if value}
+    if task:
+        given["task"] = task
+    elif not path:
+        raise ConfigError(f"name a task ({', '.join(TASKS)}) or a --recipe.")
+    settings = load_run_settings(path, overrides, given)
+    if not settings.data.source and not settings.data.pairs:
+        raise ConfigError(
+            "no training data. Give --source FILE --target FILE, or --pairs FILE (TSV or JSONL)."
+        )
+    if out is None and not dry_run:
+        raise ConfigError("--out is missing: the folder for this run, for example runs/de-en.")
+    from headway.train.plan import seconds
+    from headway.train.run import Run
+
+    budget_s = seconds(budget) if budget else None
+    if budget:
+        settings = _with_asked(settings, budget)
+    if dry_run:
+        with tempfile.TemporaryDirectory() as folder:
+            run = Run(
+                settings=settings, out=out or Path(folder), device=device, budget_s=budget_s,
+                started=started,
+            )  # fmt: skip
+            return _show_plan(run, Path(folder))
+    assert out is not None
+    return Run(
+        settings=settings, out=out, device=device, budget_s=budget_s, restart=restart,
+        started=started,
+    ).train()  # fmt: skip
+
+
+def task_and_settings(words: list[str]) -> tuple[str | None, list[str]]:
+    """`translate train.lr=1e-3 …`: the task, if named, and the rest."""
+    tasks = [word for word in words if "=" not in word]
+    if len(tasks) > 1:
+        raise ConfigError(f"{tasks[1]!r} is not key=value. Example: train.lr=1e-3")
+    if tasks and tasks[0] not in TASKS:
+        raise ConfigError(f"unknown task {tasks[0]!r}.{suggest(tasks[0], TASKS)}")
+    return (tasks[0] if tasks else None), [word for word in words if "=" in word]
+
+
+def _with_asked(settings: RunSettings, budget: str) -> RunSettings:
+    from dataclasses import replace
+
+    return replace(settings, asked={**settings.asked, "budget": budget})
+
+
+def _show_plan(run: Any, folder: Path) -> int:
+    """What would happen, measured on this machine. The plan goes to stdout as TOML."""
+    from headway.data.store import prepare
+    from headway.models.summary import count, outline
+    from headway.train.plan import memory_needed
+    from headway.train.progress import duration
+    from headway.train.schedule import peak_lr
+
+    prepared = prepare(run.settings, folder)
+    for line in prepared.report.lines():
+        print(f"# {line}")
+    if prepared.report.impossible:
+        return 2
+    settings, timing = run.dry_run(prepared)
+    train, model = settings.train, settings.model
+    steps = train.steps or 0
+    evaluations = -(-steps // (train.eval_every or 1))
+    total = steps * timing.step_s + evaluations * timing.evaluation_s
+    print(f"# {count(outline(model)):,} parameters, {memory_needed(settings) / 2**20:,.0f} MiB")
+    print(f"# measured: {timing.targets_per_s:,.0f} target tokens/s, {timing.step_s:.3g} s a step")
+    print(f"# {steps:,} steps and {evaluations} evaluations: about {duration(total)}")
+    print(f"# peak learning rate {peak_lr(train, steps, model.d_model):.3g}")
+    print(resolved_toml(settings), end="")
+    return 0

@@ -1,0 +1,94 @@
+"""Which files are read, what is dropped, and how text becomes tokens."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from headway.config.model import check_values
+from headway.errors import ConfigError
+
+Normalisation = Literal["nfc", "nfkc", "nfd", "nfkd", "none"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class DataSettings:
+    """Aligned files (`source` and `target`), or files of pairs (`pairs`); `-` is standard input."""
+
+    source: tuple[str, ...] = ()
+    target: tuple[str, ...] = ()
+    pairs: tuple[str, ...] = ()
+    """TSV or JSONL files that hold both sides."""
+
+    valid_source: tuple[str, ...] = ()
+    valid_target: tuple[str, ...] = ()
+    valid_pairs: tuple[str, ...] = ()
+    """Without any of these three a validation set is split off."""
+
+    valid_size: int = 1000
+    """Pairs split off for validation, at most a tenth of all."""
+
+    source_field: str = "source"
+    """Of a JSONL line, or the number of a TSV column counted from 1."""
+
+    target_field: str = "target"
+    encoding: str = "utf-8"
+    max_len: int = 256
+    """Pairs with more tokens on a side are left out of training."""
+
+    max_ratio: float = 0.0
+    """Pairs whose longer side has more than this many times the tokens of the other are left out;
+    0 keeps them."""
+
+    def __post_init__(self) -> None:
+        if bool(self.source) != bool(self.target):
+            missing = "target" if self.source else "source"
+            raise ConfigError(
+                f"data.{missing} is missing: source and target files come in pairs. "
+                "For one file that holds both sides use --pairs."
+            )
+        if len(self.source) != len(self.target):
+            raise ConfigError(
+                f"{len(self.source)} source files but {len(self.target)} target files."
+            )
+        if bool(self.valid_source) != bool(self.valid_target):
+            raise ConfigError("valid_source and valid_target must be given together.")
+        if len(self.valid_source) != len(self.valid_target):
+            raise ConfigError(
+                f"{len(self.valid_source)} validation source files but "
+                f"{len(self.valid_target)} target files."
+            )
+        if self.source and self.pairs:
+            raise ConfigError("give either source and target files, or files of pairs, not both.")
+        if self.valid_source and self.valid_pairs:
+            raise ConfigError(
+                "give either valid_source and valid_target, or valid_pairs, not both."
+            )
+        if self.max_len < 1:
+            raise ConfigError(f"max_len={self.max_len} must be at least 1.")
+        if self.valid_size < 1:
+            raise ConfigError(f"valid_size={self.valid_size} must be at least 1.")
+        if self.max_ratio < 0 or 0 < self.max_ratio < 1:
+            raise ConfigError(f"max_ratio={self.max_ratio:g} must be 0 (off), or 1 or more.")
+
+
+@dataclass(frozen=True, kw_only=True)
+class TokenizerSettings:
+    """How text becomes tokens. Trained on the training pairs unless a file is given."""
+
+    kind: Literal["bpe", "unigram", "characters", "words", "bytes"] = "bpe"
+    vocab_size: int | None = None
+    """None: chosen from the amount of text."""
+
+    joint: bool = True
+    """One vocabulary for both sides."""
+
+    normalisation: Normalisation = "nfc"
+    lowercase: bool = False
+    file: str | None = None
+    """An existing `tokenizer.json`."""
+
+    def __post_init__(self) -> None:
+        check_values(self)
+        if self.vocab_size is not None and self.vocab_size < 8:
+            raise ConfigError(f"vocab_size={self.vocab_size} is too small; use 8 or more.")

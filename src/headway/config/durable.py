@@ -1,0 +1,33 @@
+"""Files that a crash leaves whole: written beside, forced to the disk, renamed."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+
+def replace_file(path: Path, write: Callable[[Path], object]) -> None:
+    """Have `write` make the file beside its place, then put it there: the old one or the new one
+    exists at any moment, never half of one."""
+    part = path.with_name(f".{path.name}.part")
+    try:
+        write(part)
+        sync(part)
+        part.replace(path)
+        sync(path.parent)  # the new name is kept only once the folder itself is
+    finally:
+        part.unlink(missing_ok=True)
+
+
+def replace_text(path: Path, text: str) -> None:
+    replace_file(path, lambda part: part.write_bytes(text.encode()))
+
+
+def sync(path: Path) -> None:
+    """Force a file or a folder to the disk."""
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)

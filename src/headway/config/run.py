@@ -1,0 +1,142 @@
+"""All settings of a run, from a recipe and `key=value` words, and back to `config.toml`.
+
+What was asked for is kept beside what it came to, so that the same command can be told from
+another one when a run is taken up again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, fields
+from pathlib import Path
+from typing import Any
+
+from headway.config.data import DataSettings, TokenizerSettings
+from headway.config.decode import DecodeSettings
+from headway.config.load import (
+    Locate,
+    apply_override,
+    from_dict,
+    in_file,
+    model_settings,
+    nowhere,
+)
+from headway.config.model import ModelSettings
+from headway.config.toml import parse, read_text, section_toml, to_toml, toml_value
+from headway.config.train import TrainSettings
+from headway.errors import ConfigError, suggest
+
+TASKS = ("translate",)
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunSettings:
+    task: str
+    data: DataSettings = DataSettings()
+    tokenizer: TokenizerSettings = TokenizerSettings()
+    model: ModelSettings | None = None
+    """None until it is chosen from the data."""
+
+    train: TrainSettings = TrainSettings()
+    decode: DecodeSettings = DecodeSettings()
+    fingerprint: str = ""
+    """Of the data as it was prepared: the run goes on with the same data or not at all."""
+
+    asked: Mapping[str, Any] = field(default_factory=dict)
+    """Dotted keys and values that the user set, in a recipe or by words."""
+
+
+def load_run_settings(
+    path: Path | None, overrides: Sequence[str], given: Mapping[str, Any] | None = None
+) -> RunSettings:
+    """A file, changed by what the command's own options gave, changed by `key=value` words."""
+    text = read_text(path) if path else ""
+    values = parse(text, path) if path else {}
+    for key, value in (given or {}).items():
+        _put(values, key.split("."), value)
+    words = {apply_override(values, word): word for word in overrides}
+    words |= dict.fromkeys(given or {}, "")
+    return run_settings(values, in_file(path, text, words) if path else nowhere)
+
+
+def run_settings(values: dict[str, Any], locate: Locate = nowhere) -> RunSettings:
+    values = dict(values)
+    asked = values.pop("asked", None)
+    sections = {"data": DataSettings, "tokenizer": TokenizerSettings,
+                "train": TrainSettings, "decode": DecodeSettings}  # fmt: skip
+    known = ["task", "model", *sections]
+    fingerprint = str(values.pop("fingerprint", ""))
+    for name in values:
+        if name not in known:
+            kind = "section" if isinstance(values[name], dict) else "setting"
+            near = _home(name, sections) or suggest(name, known)
+            raise ConfigError(f"{locate(name)}unknown {kind} {name!r}.{near}")
+    task = values.get("task", "translate")
+    if task not in TASKS:
+        raise ConfigError(f"{locate('task')}unknown task {task!r}.{suggest(str(task), TASKS)}")
+    built: dict[str, Any] = {
+        name: from_dict(cls, values.get(name, {}), f"{name}.", locate)
+        for name, cls in sections.items()
+    }
+    model = values.get("model", {})
+    if isinstance(model, dict) and ("preset" in model or "family" in model):
+        built["model"] = model_settings(model, "model.", locate)
+    elif model:
+        # Changes to a model that the data will choose: checked now against the usual family.
+        model_settings({"family": "seq2seq", **model}, "model.", locate)
+    built["asked"] = flat(values) if asked is None else asked
+    return RunSettings(task=task, fingerprint=fingerprint, **built)
+
+
+def resolved_toml(settings: RunSettings) -> str:
+    """The complete `config.toml` of a run."""
+    parts = [f"task = {toml_value(settings.task)}\n"]
+    if settings.fingerprint:
+        parts.append(f"fingerprint = {toml_value(settings.fingerprint)}\n")
+    if settings.model is not None:
+        parts.append(to_toml(settings.model))
+    for name in ("data", "tokenizer", "train", "decode"):
+        parts.append(section_toml(name, getattr(settings, name)))
+    asked = [f"{toml_value(key)} = {toml_value(value)}" for key, value in settings.asked.items()]
+    parts.append(
+        "\n".join(["# What the command asked for; the rest was chosen.", "[asked]", *asked]) + "\n"
+    )
+    return "\n".join(parts)
+
+
+def differences(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
+    """The keys that two commands do not agree on, each with both values."""
+    return [
+        f"{key}: {_shown(before, key)} then, {_shown(now, key)} now"
+        for key in sorted(before.keys() | now.keys())
+        if before.get(key, None) != now.get(key, None)
+    ]
+
+
+def _shown(values: Mapping[str, Any], key: str) -> str:
+    return toml_value(values[key]) if key in values else "not set"
+
+
+def flat(values: Mapping[str, Any], where: str = "") -> dict[str, Any]:
+    """Nested tables as dotted keys."""
+    found: dict[str, Any] = {}
+    for name, value in values.items():
+        if isinstance(value, dict):
+            found |= flat(value, f"{where}{name}.")
+        elif value is not None:
+            found[f"{where}{name}"] = list(value) if isinstance(value, tuple) else value
+    return found
+
+
+def _put(values: dict[str, Any], path: list[str], value: Any) -> None:
+    for section in path[:-1]:
+        values = values.setdefault(section, {})
+    values[path[-1]] = value
+
+
+def _home(name: str, sections: Mapping[str, Any]) -> str:
+    """Where a setting that stands outside its section belongs."""
+    for section, cls in sections.items():
+        if name in {f.name for f in fields(cls)}:
+            return f" Did you mean '{section}.{name}'?"
+    return ""

@@ -1,0 +1,115 @@
+"""How a model is trained: batches, optimiser, schedule, checks on the way, what is kept."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from headway.config.model import check_values
+from headway.errors import ConfigError
+
+Schedule = Literal["noam", "inverse-sqrt", "cosine", "linear", "constant", "trapezoid"]
+
+
+def known(value: int | None) -> int:
+    """A number that the user may leave open, once it is chosen."""
+    assert value is not None, "not resolved yet"
+    return value
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainSettings:
+    """None means: chosen from the data, the model and the device; `config.toml` says what."""
+
+    seed: int = 1
+    steps: int | None = None
+    """Optimiser steps in all."""
+
+    batch_tokens: int | None = None
+    """Target tokens of one optimiser step, over all micro-batches and ranks."""
+
+    micro_tokens: int | None = None
+    """Target tokens computed at a time; a step of more is accumulated. Changes memory and speed,
+    never the gradient."""
+
+    optimizer: Literal["adam", "adamw", "muon"] = "adam"
+    lr: float | None = None
+    """The peak. None: `noam`'s own d_model^-0.5 · warmup^-0.5, or 1e-3 for other schedules."""
+
+    schedule: Schedule = "noam"
+    warmup: int | None = None
+    """Steps until the peak. None: 4000, or a tenth of the steps when those are few."""
+
+    cooldown: float = 0.2
+    """The share of steps in which `trapezoid` goes down to zero."""
+
+    beta1: float = 0.9
+    beta2: float = 0.98
+    eps: float = 1e-9
+    weight_decay: float = 0.0
+    clip: float = 0.0
+    """Largest norm of the gradient; 0 does not clip."""
+
+    smoothing: float = 0.1
+    smoothing_kind: Literal["paper", "torch"] = "paper"
+    """Over the wrong words (`paper`), or over all words as torch has it."""
+
+    rdrop: float = 0.0
+    """Weight of R-Drop: two passes with different dropout should agree. Twice the work."""
+
+    ema: float = 0.0
+    """Decay of a running average of the weights, which is then what is evaluated; 0: none."""
+
+    recompute: bool = False
+    """Gradient checkpointing: keep less, compute blocks twice."""
+
+    precision: Literal["auto", "fp32", "bf16"] = "auto"
+    compile: Literal["auto", "yes", "no"] = "auto"
+    """Compiled blocks and, on a GPU, a recorded step; `auto`: on a GPU with enough work."""
+
+    eval_every: int | None = None
+    """Steps between evaluations. None: 20 of them."""
+
+    save_every: int | None = None
+    """Steps between checkpoints. None: with every evaluation."""
+
+    metric: Literal["bleu", "chrf", "loss"] = "bleu"
+    """What the best checkpoint is best at."""
+
+    patience: int = 0
+    """Stop after this many evaluations without a better one; 0: never."""
+
+    keep: int = 5
+    """Newest checkpoints kept, besides the best one."""
+
+    average: int = 5
+    """Newest checkpoints averaged at the end; 1: none."""
+
+    max_bad_steps: int = 10
+    """Steps in a row whose loss or gradient is not a number before training stops."""
+
+    def __post_init__(self) -> None:
+        check_values(self)
+        for name in ("steps", "batch_tokens", "micro_tokens", "eval_every", "save_every"):
+            value = getattr(self, name)
+            if value is not None and value < 1:
+                raise ConfigError(f"{name}={value} must be at least 1.")
+        if self.warmup is not None and self.warmup < 0:
+            raise ConfigError(f"warmup={self.warmup} must be 0 or more.")
+        for name in ("beta1", "beta2", "smoothing", "ema"):
+            if not 0.0 <= getattr(self, name) < 1.0:
+                raise ConfigError(f"{name}={getattr(self, name):g} must be at least 0, below 1.")
+        for name in ("weight_decay", "clip", "rdrop"):
+            if getattr(self, name) < 0:
+                raise ConfigError(f"{name}={getattr(self, name):g} must be 0 or more.")
+        if not 0.0 <= self.cooldown <= 1.0:
+            raise ConfigError(f"cooldown={self.cooldown:g} is a share of the steps: 0 to 1.")
+        if self.lr is not None and self.lr <= 0:
+            raise ConfigError(f"lr={self.lr:g} must be positive.")
+        if self.eps <= 0:
+            raise ConfigError(f"eps={self.eps:g} must be positive.")
+        for name in ("keep", "average", "max_bad_steps"):
+            if getattr(self, name) < 1:
+                raise ConfigError(f"{name}={getattr(self, name)} must be at least 1.")
+        if self.patience < 0:
+            raise ConfigError(f"patience={self.patience} must be 0 (never stop early) or more.")

@@ -1,0 +1,1 @@
+"""Files to pairs to token arrays to batches, and the check of what they hold."""

@@ -1,0 +1,202 @@
+"""Pairs of token sequences to flat batches: which pairs make which step, and their tensors.
+
+The order is a pure function of the seed and the epoch. A position in the training data is therefore
+two integers, the epoch and the number of the next step in it, and needs no state to be stored.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from headway.nn.layout import Layout, loss_weights
+
+Rows = NDArray[np.int64]
+
+POOL = 32
+"""Steps whose pairs are sorted by length together. Attention on a CPU is cheapest among pairs of
+like length; the pool keeps them random otherwise."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class StepPlan:
+    """Cuts an epoch into steps of at most so many tokens, counted with their end tokens."""
+
+    source_lengths: NDArray[np.int64]
+    target_lengths: NDArray[np.int64]
+    source_tokens: int
+    target_tokens: int
+    seed: int
+
+    def epoch(self, number: int) -> list[Rows]:
+        """The pairs of each step. Every pair comes once; the last step may be a small one."""
+        draw = np.random.Generator(np.random.PCG64([self.seed, number]))
+        order = draw.permutation(len(self.target_lengths))
+        per_step = max(1, int(self.target_tokens / max(1.0, self.target_lengths.mean())))
+        for first in range(0, len(order), POOL * per_step):
+            pool = order[first : first + POOL * per_step]
+            longer = np.maximum(self.source_lengths[pool], self.target_lengths[pool])
+            order[first : first + POOL * per_step] = pool[np.argsort(longer, kind="stable")]
+        steps = self.cut(order, self.source_tokens, self.target_tokens)
+        return [steps[i] for i in draw.permutation(len(steps))]
+
+    def cut(self, rows: Rows, source_tokens: int, target_tokens: int) -> list[Rows]:
+        """Consecutive rows, as many at a time as fit on both sides; a pair is never split."""
+        most = self.most_pairs(target_tokens)
+        source_ends = np.cumsum(self.source_lengths[rows])
+        target_ends = np.cumsum(self.target_lengths[rows])
+        parts: list[Rows] = []
+        first, source_done, target_done = 0, 0, 0
+        while first < len(rows):
+            fit = [
+                int(np.searchsorted(source_ends, source_done + source_tokens, side="right")),
+                int(np.searchsorted(target_ends, target_done + target_tokens, side="right")),
+            ]
+            last = max(min(*fit, first + most), first + 1)
+            parts.append(rows[first:last])
+            source_done, target_done = int(source_ends[last - 1]), int(target_ends[last - 1])
+            first = last
+        return parts
+
+    def most_pairs(self, target_tokens: int) -> int:
+        """Pairs that so many tokens may be cut into: a bound that recorded steps need."""
+        return 8 + int(2 * target_tokens / max(1.0, self.target_lengths.mean()))
+
+    def n_targets(self, rows: Rows) -> int:
+        return int(self.target_lengths[rows].sum())
+
+
+@dataclass(frozen=True)
+class PairBatch:
+    source_M: Tensor
+    source: Layout
+    target_N: Tensor
+    """What the decoder reads: the start token, then the target."""
+
+    target: Layout
+    labels_N: Tensor
+    """What it should say: the target, then the end token."""
+
+    weights_N: Tensor
+    """Zero for the dummy rows of the fixed-size form."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Fixed:
+    """The shapes of every batch, for recorded steps."""
+
+    source_rows: int
+    target_rows: int
+    n_sequences: int
+    longest: int
+
+
+@dataclass(frozen=True)
+class FlatTokens:
+    """Sequences one after another; sequence i is `tokens[offsets[i] : offsets[i + 1]]`."""
+
+    tokens: NDArray[np.integer]
+    offsets: NDArray[np.int64]
+
+    def gather(self, rows: Rows) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """The tokens of these sequences side by side, and their lengths."""
+        starts = self.offsets[rows]
+        lengths = self.offsets[rows + 1] - starts
+        ends = np.cumsum(lengths)
+        index = np.arange(ends[-1] if len(ends) else 0)
+        index += np.repeat(starts - (ends - lengths), lengths)
+        return self.tokens[index].astype(np.int64), lengths
+
+
+@dataclass(frozen=True, kw_only=True)
+class Collator:
+    source: FlatTokens
+    target: FlatTokens
+    bos: int
+    source_eos: int
+    target_eos: int
+
+    def batch(
+        self, rows: Rows, device: torch.device | str = "cpu", fixed: Fixed | None = None
+    ) -> PairBatch:
+        source, source_lengths = _with_end(*self.source.gather(rows), self.source_eos)
+        labels, target_lengths = _with_end(*self.target.gather(rows), self.target_eos)
+        inputs = np.empty_like(labels)
+        inputs[1:] = labels[:-1]
+        inputs[np.cumsum(target_lengths) - target_lengths] = self.bos
+        if fixed is None:
+            layouts = [Layout.of(side.tolist()) for side in (source_lengths, target_lengths)]
+        else:
+            layouts = [
+                Layout.fixed(
+                    side.tolist(),
+                    n_rows=n_rows,
+                    n_sequences=fixed.n_sequences,
+                    longest=fixed.longest,
+                )
+                for side, n_rows in (
+                    (source_lengths, fixed.source_rows),
+                    (target_lengths, fixed.target_rows),
+                )
+            ]
+        batch = PairBatch(
+            _filled(source, layouts[0].n_rows),
+            layouts[0],
+            _filled(inputs, layouts[1].n_rows),
+            layouts[1],
+            _filled(labels, layouts[1].n_rows),
+            loss_weights(target_lengths.tolist(), layouts[1].n_rows),
+        )
+        return batch if torch.device(device).type == "cpu" else _moved(batch, device)
+
+
+def fixed_shapes(plan: StepPlan, source_tokens: int, target_tokens: int, longest: int) -> Fixed:
+    """Shapes that hold any batch cut to these numbers of tokens."""
+
+    def rounded(n: int) -> int:
+        return -(-n // 128) * 128
+
+    rows = rounded(source_tokens), rounded(target_tokens)
+    dummies = max(-(-n // longest) for n in rows)
+    n_sequences = plan.most_pairs(target_tokens) + dummies
+    return Fixed(source_rows=rows[0], target_rows=rows[1], n_sequences=n_sequences, longest=longest)
+
+
+def _with_end(
+    tokens: NDArray[np.int64], lengths: NDArray[np.int64], end: int
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Every sequence with one more token behind it."""
+    return np.insert(tokens, np.cumsum(lengths), end), lengths + 1
+
+
+def _filled(tokens: NDArray[np.int64], n_rows: int) -> Tensor:
+    """The tokens, and zeros for the dummy rows behind them."""
+    filled = torch.zeros(n_rows, dtype=torch.long)
+    filled[: len(tokens)] = torch.from_numpy(tokens)
+    return filled
+
+
+def _moved(batch: PairBatch, device: torch.device | str) -> PairBatch:
+    """On its way to the device from pinned memory, so that nobody waits for it."""
+    moved: dict[str, Tensor | Layout] = {}
+    for name, value in vars(batch).items():
+        if isinstance(value, Layout):
+            parts: dict[str, Tensor] = {
+                key: _sent(part, device)
+                for key, part in vars(value).items()
+                if isinstance(part, Tensor)
+            }
+            if value.bounds is not None:  # the starts are a view of the bounds: keep it one
+                parts["starts_B"] = parts["bounds"][:-1]
+            moved[name] = replace(value, **parts, memo={})  # type: ignore[arg-type]
+        else:
+            moved[name] = _sent(value, device)
+    return PairBatch(**moved)  # type: ignore[arg-type]
+
+
+def _sent(x: Tensor, device: torch.device | str) -> Tensor:
+    return x.pin_memory().to(device, non_blocking=True)

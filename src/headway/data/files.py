@@ -1,0 +1,224 @@
+"""Lines of text files: plain, gzip or xz, or standard input; streamed, with bounded memory.
+
+A line ends at a line feed and nowhere else, so that aligned files stay aligned whatever characters
+they hold; a carriage return before it goes too.
+"""
+
+from __future__ import annotations
+
+import codecs
+import difflib
+import gzip
+import lzma
+import shutil
+import sys
+import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager
+from io import BufferedReader, RawIOBase
+from pathlib import Path
+from typing import Any, BinaryIO, Protocol
+
+from headway.errors import ConfigError, DataError
+
+MAX_LINE = 10_000_000
+"""Characters of one line. A longer one is no sentence, and often no text."""
+
+CHUNK = 1 << 20
+STDIN = "-"
+
+_GZIP, _XZ = b"\x1f\x8b\x08", b"\xfd7zXZ\x00"
+
+
+class _Readable(Protocol):
+    def read1(self, size: int, /) -> bytes: ...
+
+
+def open_lines(path: str, encoding: str = "utf-8") -> Iterator[str]:
+    """The lines of a file, or of standard input (`-`), without their ends.
+
+    A byte order mark at the start is dropped. What cannot be read is a `DataError` that names the
+    file, and the line and byte where there is one.
+    """
+    decoder = _decoder(encoding)
+    name = shown(path)
+    lines = _Lines(name)
+    n_bytes = 0
+    with _opened(path) as stream:
+        at_end = False
+        while not at_end:
+            chunk = _read(stream, name)
+            n_bytes += len(chunk)
+            at_end = not chunk
+            try:
+                text = decoder.decode(chunk, at_end)
+                if encoding != "utf-8":
+                    text.encode("utf-8")  # some codecs let half a surrogate pair through
+            except UnicodeError as error:
+                raise _undecodable(error, lines, n_bytes, encoding) from error
+            yield from lines.feed(text)
+        yield from lines.end()
+
+
+class _Lines:
+    """Cuts pieces of text into lines."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.done = 0
+        self.started = False
+        self.open_parts: list[str] = []
+        self.open_size = 0
+
+    def feed(self, text: str) -> list[str]:
+        """The lines that end in this piece."""
+        if not self.started and text:
+            self.started = True
+            text = text.removeprefix("\ufeff")
+        first, *others = text.split("\n")
+        self._extend(first)
+        if not others:
+            return []
+        # Between two line feeds of one piece nothing can be too long.
+        lines = ["".join(self.open_parts), *others[:-1]]
+        self.open_parts, self.open_size = [], 0
+        self._extend(others[-1])
+        self.done += len(lines)
+        return [line.removesuffix("\r") for line in lines]
+
+    def end(self) -> list[str]:
+        """The last line, where no line feed ends it."""
+        return ["".join(self.open_parts).removesuffix("\r")] if self.open_size else []
+
+    def _extend(self, part: str) -> None:
+        self.open_size += len(part)
+        if part:
+            self.open_parts.append(part)
+        if self.open_size > MAX_LINE:
+            raise DataError(
+                f"{self.name}, line {self.done + 1:,} is longer than {MAX_LINE:,} characters. "
+                "Is it text with one sentence a line?"
+            )
+
+
+def shown(path: str) -> str:
+    return "standard input" if path == STDIN else path
+
+
+def is_stream(path: str) -> bool:
+    """Whether it can be read only once: standard input, a pipe."""
+    return path == STDIN or (Path(path).exists() and not Path(path).is_file())
+
+
+def spool(path: str, copy: Path) -> None:
+    """Copy what can be read only once to a file, as it is."""
+    with _raw(path) as stream, copy.open("wb") as out:
+        shutil.copyfileobj(stream, out, CHUNK)
+
+
+def check_readable(path: str) -> None:
+    """A `DataError` now if a file cannot be read, before anything slow begins."""
+    with _raw(path):
+        pass
+
+
+@contextmanager
+def _raw(path: str) -> Iterator[BufferedReader]:
+    if path == STDIN:
+        yield BufferedReader(_Borrowed(sys.stdin.buffer))
+        return
+    with _file(path) as stream:
+        yield stream
+
+
+class _Borrowed(RawIOBase):
+    """Standard input, which stays open when we are done with it."""
+
+    def __init__(self, stream: BinaryIO) -> None:
+        self._stream = stream
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        return self._stream.readinto1(buffer)  # type: ignore[attr-defined]
+
+
+def _file(path: str) -> BufferedReader:
+    try:
+        return Path(path).open("rb")
+    except FileNotFoundError as error:
+        raise DataError(f"there is no file {path}.{_near(path)}") from error
+    except IsADirectoryError as error:
+        raise DataError(f"{path} is a folder; a text file is needed.") from error
+    except OSError as error:
+        raise DataError(f"cannot read {path}: {error.strerror}.") from error
+    except ValueError as error:  # a NUL in the name
+        raise DataError(f"{path!r} is no file name: {error}.") from error
+
+
+def _near(path: str) -> str:
+    folder = Path(path).parent
+    if not folder.is_dir():
+        return f" There is no folder {folder} either."
+    close = difflib.get_close_matches(Path(path).name, [p.name for p in folder.iterdir()], n=1)
+    return f" Did you mean {folder / close[0]}?" if close else ""
+
+
+@contextmanager
+def _opened(path: str) -> Iterator[_Readable]:
+    """The file, decompressed where its first bytes say so. No UTF-8 text starts with those."""
+    with _raw(path) as raw:
+        try:
+            head = raw.peek(len(_XZ))
+        except OSError as error:
+            raise DataError(f"cannot read {shown(path)}: {error.strerror}.") from error
+        suffix = Path(path).suffix
+        if head.startswith(_GZIP):
+            with gzip.GzipFile(fileobj=raw) as unzipped:
+                yield unzipped
+        elif head.startswith(_XZ):
+            with lzma.LZMAFile(raw) as unpacked:
+                yield unpacked
+        elif head and suffix in (".gz", ".xz"):
+            raise DataError(
+                f"{path} is not compressed, though its name ends in {suffix}. Rename it."
+            )
+        else:
+            yield raw
+
+
+def _read(stream: _Readable, name: str) -> bytes:
+    """What there is, without waiting for a full chunk: a person may be typing."""
+    try:
+        return stream.read1(CHUNK)
+    except (EOFError, zlib.error, lzma.LZMAError, gzip.BadGzipFile) as error:
+        raise DataError(
+            f"{name} cannot be decompressed: {str(error).rstrip('.')}. "
+            "Is it cut short? Fetch or compress it again."
+        ) from error
+    except OSError as error:
+        raise DataError(f"cannot read {name}: {error.strerror or error}.") from error
+
+
+def _decoder(encoding: str) -> codecs.IncrementalDecoder:
+    try:
+        "".encode(encoding)  # also refuses what is no text encoding, such as "hex"
+        return codecs.getincrementaldecoder(encoding)("strict")
+    except (LookupError, UnicodeError, ValueError) as error:
+        raise ConfigError(
+            f"unknown encoding {encoding!r}. Examples: utf-8, latin-1, cp1252, utf-16, gb18030."
+        ) from error
+
+
+def _undecodable(error: UnicodeError, lines: _Lines, n_bytes: int, encoding: str) -> DataError:
+    line, what = lines.done + 1, "a byte"
+    if isinstance(error, UnicodeDecodeError):
+        good = error.object[: error.start].decode(encoding, errors="replace")
+        line += good.count("\n")
+        offset = n_bytes - len(error.object) + error.start
+        what = f"byte 0x{error.object[error.start]:02x} at offset {offset:,}"
+    way_out = (
+        "Give the encoding of the file with --encoding (latin-1, cp1252, utf-16, …), or convert it."
+    )
+    return DataError(f"{lines.name}, line {line:,}: {what} is not {encoding.upper()}. {way_out}")

@@ -1,0 +1,59 @@
+"""The input files of a run: what identifies them, and a copy of what can be read only once."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+from headway.config.run import RunSettings
+from headway.data.files import STDIN, check_readable, is_stream, spool
+from headway.data.sealed import identity
+from headway.errors import ConfigError
+
+FIELDS = ("source", "target", "pairs", "valid_source", "valid_target", "valid_pairs")
+COPIES = "input.tmp"
+
+
+@contextmanager
+def rereadable(settings: RunSettings, folder: Path) -> Iterator[RunSettings]:
+    """The settings with standard input and pipes replaced by copies, which are gone afterwards."""
+    paths = {name: getattr(settings.data, name) for name in FIELDS}
+    if sum(side.count(STDIN) for side in paths.values()) > 1:
+        raise ConfigError("standard input (-) can be given for one file only.")
+    copies = folder / COPIES
+    shutil.rmtree(copies, ignore_errors=True)
+    try:
+        changed: dict[str, Any] = {
+            name: tuple(_readable(path, copies / f"{name}-{i}") for i, path in enumerate(side))
+            for name, side in paths.items()
+        }
+        yield replace(settings, data=replace(settings.data, **changed))
+    finally:
+        shutil.rmtree(copies, ignore_errors=True)
+
+
+def _readable(path: str, copy: Path) -> str:
+    if not is_stream(path):
+        return path
+    copy.parent.mkdir(exist_ok=True)
+    spool(path, copy)
+    return str(copy)
+
+
+def wanted_inputs(settings: RunSettings) -> dict[str, Any]:
+    """What the prepared data follows from: the content of the files, wherever they lie, and the
+    settings that say what becomes of it."""
+    data, tokenizer = asdict(settings.data), asdict(settings.tokenizer)
+    files = {name: [_identity(path) for path in data.pop(name)] for name in FIELDS}
+    if tokenizer["file"] is not None:
+        tokenizer["file"] = _identity(tokenizer["file"])
+    return {"files": files, "data": data, "tokenizer": tokenizer}
+
+
+def _identity(path: str) -> dict[str, Any]:
+    check_readable(path)
+    return identity(Path(path))

@@ -1,0 +1,79 @@
+"""Which side of a corpus a text looks like, from a profile that the corpus itself gives.
+
+No list of languages is needed: what matters is whether a source looks like the other sources.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from headway.data.fold import Texts
+
+BINS = 1 << 18
+MIN_TRIGRAMS = 8
+"""Shorter texts say too little about their language."""
+
+MARGIN = 0.5
+"""How much likelier each trigram must be on the other side, on average: e^0.5, 1.6 times."""
+
+MIN_PROFILE = 1000
+"""Trigrams on either side from which on a profile says something."""
+
+SMOOTHING = 0.5
+
+_FACTORS = np.array([0x9E3779B1, 0x85EBCA77, 0xC2B2AE3D], np.uint32)
+
+Scores = NDArray[np.float64]
+
+
+class Profiles:
+    """How often each trigram of characters occurs on either side, so far."""
+
+    def __init__(self) -> None:
+        self.counts = np.zeros((2, BINS))
+        self.totals = np.zeros(2)
+
+    def add(self, source: Texts, target: Texts) -> None:
+        for side, texts in enumerate((source, target)):
+            bins, _ = _trigrams(texts)
+            self.counts[side] += np.bincount(bins, minlength=BINS)
+            self.totals[side] += len(bins)
+
+    def swapped(self, source: Texts, target: Texts, *, added: bool) -> NDArray[np.bool_]:
+        """For each pair, whether both texts look like the other side.
+
+        `added` says that the profiles hold these very texts, which must not speak for themselves.
+        """
+        if self.totals.min() < MIN_PROFILE:
+            return np.zeros(len(source.sizes), np.bool_)
+        as_source = self._scores(source, 0 if added else None)
+        as_target = self._scores(target, 1 if added else None)
+        return (as_source < -MARGIN) & (as_target > MARGIN)
+
+    def _scores(self, texts: Texts, own: int | None) -> Scores:
+        """How much more each text looks like a source than like a target, a trigram on average."""
+        bins, rows = _trigrams(texts)
+        seen = self.counts[:, bins]
+        if own is not None:
+            seen[own] = np.maximum(seen[own] - 1, 0)
+        likely = np.log((seen + SMOOTHING) / (self.totals[:, None] + SMOOTHING * BINS))
+        sums = np.bincount(rows, likely[0] - likely[1], minlength=len(texts.sizes))
+        sizes = np.bincount(rows, minlength=len(texts.sizes))
+        return np.where(sizes < MIN_TRIGRAMS, 0.0, sums / np.maximum(sizes, 1))
+
+
+def _trigrams(texts: Texts) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """The bin of each trigram, and the row of the text that it is in."""
+    codes = texts.codes
+    rows = np.repeat(np.arange(len(texts.sizes)), texts.sizes)
+    ends = texts.starts + texts.sizes - 1
+    hashed = np.zeros(max(len(codes) - 2, 0), np.uint32)
+    for place, factor in enumerate(_FACTORS):
+        hashed ^= codes[place : place + len(hashed)] * factor
+        hashed = (hashed << np.uint32(7)) | (hashed >> np.uint32(25))
+    whole = np.ones(len(codes), np.bool_)  # not across the end of a text
+    for back in range(3):
+        whole[np.maximum(ends - back, 0)] = False
+    inside = whole[: len(hashed)]
+    return (hashed[inside] % BINS).astype(np.int64), rows[: len(hashed)][inside]

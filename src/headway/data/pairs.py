@@ -1,0 +1,168 @@
+"""Pairs of sentences out of aligned files, tab-separated columns, or lines of JSON."""
+
+from __future__ import annotations
+
+import json
+from array import array
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import chain, zip_longest
+from pathlib import Path
+from typing import Any
+
+from headway.config.data import DataSettings
+from headway.data.files import open_lines, shown
+from headway.data.slip import where_lines_slip
+from headway.errors import DataError
+
+Pair = tuple[str, str]
+"""A source and its target."""
+
+
+class UnequalCounts(DataError):
+    """Aligned files with different numbers of lines."""
+
+
+@dataclass
+class PairFile:
+    """One file of pairs, or two aligned ones. Reading it again starts at the top."""
+
+    paths: tuple[str, ...]
+    settings: DataSettings
+    header: int = 0
+    """Lines before the first pair; known once reading has begun."""
+
+    def __iter__(self) -> Iterator[Pair]:
+        if len(self.paths) == 2:
+            return _aligned(*self.paths, self.settings.encoding)
+        return self._both_in_one(self.paths[0])
+
+    def _both_in_one(self, path: str) -> Iterator[Pair]:
+        """A pair for each line after the header, so that pairs can be told by their line."""
+        lines = open_lines(path, self.settings.encoding)
+        first = next(lines, None)
+        if first is None:
+            return
+        reader = _json_reader if _is_json(path, first) else _tsv_reader
+        self.header, parse = reader(path, first, self.settings)
+        for number, line in enumerate(chain([first], lines), 1):
+            if number > self.header:
+                yield parse(line, number) if line.strip() else ("", "")
+
+
+def training_files(settings: DataSettings) -> list[PairFile]:
+    return pair_files(settings.source, settings.target, settings.pairs, settings)
+
+
+def validation_files(settings: DataSettings) -> list[PairFile]:
+    files = settings.valid_source, settings.valid_target, settings.valid_pairs
+    return pair_files(*files, settings)
+
+
+def pair_files(
+    source: Sequence[str], target: Sequence[str], pairs: Sequence[str], settings: DataSettings
+) -> list[PairFile]:
+    aligned = [PairFile(both, settings) for both in zip(source, target, strict=True)]
+    return [*aligned, *(PairFile((path,), settings) for path in pairs)]
+
+
+def read_pairs(
+    source: Sequence[str], target: Sequence[str], pairs: Sequence[str], settings: DataSettings
+) -> Iterator[Pair]:
+    """All pairs in the order of the files. Only a block of each file is in memory."""
+    return chain.from_iterable(pair_files(source, target, pairs, settings))
+
+
+def _aligned(source: str, target: str, encoding: str) -> Iterator[Pair]:
+    """Lines of two files side by side. When one ends first, say where they came apart."""
+    lengths = array("i"), array("i")
+    missing: Any = object()
+    for one, other in zip_longest(
+        open_lines(source, encoding), open_lines(target, encoding), fillvalue=missing
+    ):
+        if one is not missing:
+            lengths[0].append(len(one))
+        if other is not missing:
+            lengths[1].append(len(other))
+        if one is not missing and other is not missing:
+            yield one, other
+    if len(lengths[0]) != len(lengths[1]):
+        raise UnequalCounts(
+            f"{shown(source)} has {len(lengths[0]):,} lines but {shown(target)} has "
+            f"{len(lengths[1]):,}: line n of one must translate line n of the other. "
+            + where_lines_slip(lengths, (source, target), encoding)
+        )
+
+
+def _is_json(path: str, first: str) -> bool:
+    names = Path(path).suffixes
+    if set(names) & {".jsonl", ".ndjson", ".json"}:
+        return True
+    return ".tsv" not in names and first.lstrip().startswith("{") and "\t" not in first
+
+
+Reader = tuple[int, Callable[[str, int], Pair]]
+"""How many lines of header to leave out, and what makes a pair of a line and its number."""
+
+
+def _tsv_reader(path: str, first: str, settings: DataSettings) -> Reader:
+    """Columns by number, or by name where the first line names them; else the first two."""
+    header = first.split("\t")
+    fields = [settings.source_field, settings.target_field]
+    n_header = 0
+    if all(field.isdecimal() and int(field) for field in fields):
+        columns = [int(field) - 1 for field in fields]
+    elif all(field in header for field in fields):
+        columns, n_header = [header.index(field) for field in fields], 1
+    elif fields == ["source", "target"]:
+        columns = [0, 1]
+    else:
+        raise DataError(
+            f"{shown(path)}: its first line names no columns {' and '.join(map(repr, fields))}. "
+            "Give their numbers, counted from 1: data.source_field=1 data.target_field=2"
+        )
+    needed = max(columns) + 1
+
+    def parse(line: str, number: int) -> Pair:
+        cells = line.split("\t")
+        if len(cells) < needed:
+            raise DataError(
+                f"{shown(path)}, line {number:,} has {len(cells)} column{'s' * (len(cells) > 1)} "
+                f"but {needed} are needed, with a tab between them: {line[:60]!r}."
+            )
+        return cells[columns[0]], cells[columns[1]]
+
+    return n_header, parse
+
+
+def _json_reader(path: str, first: str, settings: DataSettings) -> Reader:
+    """Fields by name; `translation.de` is the field `de` inside `translation`."""
+
+    def parse(line: str, number: int) -> Pair:
+        where = f"{shown(path)}, line {number:,}"
+        try:
+            values = json.loads(line)
+        except (ValueError, RecursionError) as error:
+            raise DataError(f"{where} is not a line of JSON: {error}.") from error
+        return (
+            _field(values, settings.source_field, where, "source_field"),
+            _field(values, settings.target_field, where, "target_field"),
+        )
+
+    return 0, parse
+
+
+def _field(values: Any, name: str, where: str, setting: str) -> str:
+    found = values
+    for part in name.split("."):
+        if not isinstance(found, dict) or part not in found:
+            there = ", ".join(map(repr, found)) if isinstance(found, dict) else "no fields"
+            raise DataError(
+                f"{where} has no field {name!r}, only {there}. Name it with data.{setting}=…"
+            )
+        found = found[part]
+    if not isinstance(found, str):
+        raise DataError(f"{where}: field {name!r} is {json.dumps(found)[:40]}, not text.")
+    if not found.isascii() and any("\ud800" <= c <= "\udfff" for c in found):
+        raise DataError(f"{where}: field {name!r} holds half of a surrogate pair.")
+    return found

@@ -1,0 +1,96 @@
+"""What the data check found, for people and as JSON."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any, Literal
+
+Level = Literal["error", "warning", "note"]
+
+
+@dataclass(frozen=True)
+class Example:
+    place: str
+    """File and line."""
+
+    source: str
+    target: str
+
+
+@dataclass(frozen=True)
+class Finding:
+    level: Level
+    name: str
+    """One word for programs: `empty`, `swapped`, …"""
+
+    count: int
+    text: str
+    examples: tuple[Example, ...] = ()
+
+
+@dataclass
+class CheckReport:
+    n_pairs: int = 0
+    n_valid: int | None = None
+    """Pairs in the validation files; None when there are none."""
+
+    findings: list[Finding] = field(default_factory=list)
+    over_long: dict[int, int] = field(default_factory=dict)
+    """For each limit, how many training pairs have more tokens on a side."""
+
+    sizes: dict[str, float] = field(default_factory=dict)
+    """What the text amounts to: characters and tokens of each side, sizes of vocabularies."""
+
+    @property
+    def impossible(self) -> bool:
+        """Whether training cannot start."""
+        return any(finding.level == "error" for finding in self.findings)
+
+    def lines(self) -> list[str]:
+        """The report for people."""
+        valid = "" if self.n_valid is None else f", {self.n_valid:,} validation pairs"
+        shown = [f"{self.n_pairs:,} pairs{valid}"]
+        if self.sizes.get("source_tokens"):
+            shown.append(_tokens(self.sizes, self.n_pairs))
+        if self.over_long:
+            limits = ", ".join(f"{n:,} over {limit:,}" for limit, n in self.over_long.items())
+            shown.append(f"pairs by the tokens of their longer side: {limits}")
+        for level in ("error", "warning", "note"):
+            for finding in self.findings:
+                if finding.level == level:
+                    shown += _finding(finding)
+        if not self.findings:
+            shown.append("nothing to remark")
+        return shown
+
+    def to_dict(self) -> dict[str, Any]:
+        return asdict(self) | {"impossible": self.impossible}
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> CheckReport:
+        findings = [
+            Finding(**{**one, "examples": tuple(Example(**e) for e in one["examples"])})
+            for one in values["findings"]
+        ]
+        limits = {int(limit): n for limit, n in values["over_long"].items()}
+        sizes = values["sizes"]
+        return cls(values["n_pairs"], values["n_valid"], findings, limits, sizes)
+
+
+def _tokens(sizes: Mapping[str, float], n_pairs: int) -> str:
+    sides = [
+        f"{side} {sizes[f'{side}_tokens'] / max(n_pairs, 1):.1f} tokens a line, "
+        f"{sizes[f'{side}_characters'] / max(sizes[f'{side}_tokens'], 1):.1f} characters a token, "
+        f"vocabulary {sizes[f'{side}_vocabulary']:,.0f}"
+        for side in ("source", "target")
+    ]
+    return "; ".join(sides)
+
+
+def _finding(finding: Finding) -> list[str]:
+    examples = [
+        f"    {example.place}: {example.source!r} | {example.target!r}"
+        for example in finding.examples
+    ]
+    return [f"{finding.level}: {finding.text}", *examples]

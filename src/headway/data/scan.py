@@ -1,0 +1,154 @@
+"""One pass over the pairs that keeps a few numbers of each: all that the check decides by."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from headway.data.files import shown
+from headway.data.fold import Hashes, Texts, fold_hashes, mixed
+from headway.data.languages import Profiles
+from headway.data.pairs import Pair, PairFile, UnequalCounts
+
+BLOCK = 4096
+
+EMPTY, SAME, SWAPPED, CONTROL, REPLACED, GARBLED = (1 << bit for bit in range(6))
+"""Marks of a pair: a side without text; both sides alike; both look like the other side; control
+characters; U+FFFD; UTF-8 that was once read as Latin-1."""
+
+
+@dataclass(frozen=True)
+class Scan:
+    """What is known of each pair: about 33 bytes."""
+
+    files: Sequence[PairFile]
+    first_rows: list[int]
+    source_lengths: NDArray[np.int32]
+    """In characters."""
+
+    target_lengths: NDArray[np.int32]
+    source: Hashes
+    """Without case and punctuation."""
+
+    target: Hashes
+    pair: Hashes
+    """Of the texts as they are."""
+
+    marks: NDArray[np.uint8]
+    unequal: UnequalCounts | None
+    """Why it ended early, if it did."""
+
+    def __len__(self) -> int:
+        return len(self.marks)
+
+    def rows(self, mark: int) -> NDArray[np.int64]:
+        return np.flatnonzero(self.marks & mark)
+
+    def place(self, row: int) -> str:
+        """The file and line of a pair."""
+        number = int(np.searchsorted(self.first_rows, row, side="right")) - 1
+        file = self.files[number]
+        line = row - self.first_rows[number] + file.header + 1
+        return f"{Path(shown(file.paths[0])).name}:{line}"
+
+    def texts(self, rows: Sequence[int]) -> dict[int, Pair]:
+        """The pairs of some rows, read again."""
+        wanted = set(rows)
+        last = max(wanted, default=-1)
+        stream = (pair for file in self.files for pair in file)
+        return {row: pair for row, pair in enumerate(islice(stream, last + 1)) if row in wanted}
+
+
+def scan(files: Sequence[PairFile], profiles: Profiles, *, learn: bool) -> Scan:
+    """Read all files once. With `learn` the profiles of the two sides grow on the way; without,
+    pairs are held against profiles that are complete."""
+    parts: list[tuple[NDArray[np.generic], ...]] = []
+    first_rows, n_rows = [], 0
+    unequal: UnequalCounts | None = None
+    for file in files:
+        first_rows.append(n_rows)
+        blocks = _blocks(file)
+        while True:
+            try:
+                block = next(blocks, None)
+            except UnequalCounts as error:
+                unequal = unequal or error
+                break
+            if block is None:
+                break
+            parts.append(_facts(block, profiles, learn=learn))
+            n_rows += len(block)
+    if not parts:
+        parts.append(_facts([("", "")], profiles, learn=False))
+    columns = [np.concatenate(column)[:n_rows] for column in zip(*parts, strict=True)]
+    return Scan(files, first_rows, *columns, unequal)  # type: ignore
+
+
+def _blocks(file: PairFile) -> Iterator[list[Pair]]:
+    """Pairs in blocks. What is read before an error still comes."""
+    stream = iter(file)
+    block: list[Pair] = []
+    try:
+        for pair in stream:
+            block.append(pair)
+            if len(block) == BLOCK:
+                yield block
+                block = []
+    except UnequalCounts:
+        if block:
+            yield block
+        raise
+    if block:
+        yield block
+
+
+def _facts(
+    block: list[Pair], profiles: Profiles, *, learn: bool
+) -> tuple[NDArray[np.generic], ...]:
+    sources, targets = zip(*block, strict=True)
+    source, target = Texts.of(sources), Texts.of(targets)
+    folded = source.folded(), target.folded()
+    if learn:
+        profiles.add(*folded)
+    hashes = source.hashes(), target.hashes()
+    marks = np.zeros(len(block), np.uint8)
+    marks |= _mark([not (one.strip() and other.strip()) for one, other in block], EMPTY)
+    marks |= _mark(hashes[0] == hashes[1], SAME)
+    marks |= _mark(profiles.swapped(*folded, added=learn), SWAPPED)
+    for texts in (source, target):
+        marks |= _signs(texts)
+    return (
+        source.lengths.astype(np.int32),
+        target.lengths.astype(np.int32),
+        fold_hashes(source),
+        fold_hashes(target),
+        mixed(hashes[0]) ^ hashes[1],
+        marks,
+    )
+
+
+def _mark(where: Sequence[bool] | NDArray[np.bool_], mark: int) -> NDArray[np.uint8]:
+    return np.asarray(where, np.bool_).astype(np.uint8) * np.uint8(mark)
+
+
+def _signs(texts: Texts) -> NDArray[np.uint8]:
+    """Marks of characters that hint at damage."""
+    codes = texts.codes
+    control = ((codes < 0x20) & (codes != 0x09)) | ((codes >= 0x7F) & (codes < 0xA0))
+    control[texts.starts + texts.sizes - 1] = False
+    # "Ã¤" is what becomes of "ä", "â€" of quotes and dashes.
+    garbled = np.zeros(len(codes), np.bool_)
+    latin = (codes[:-1] == 0xC3) | (codes[:-1] == 0xC2)
+    garbled[:-1] = (latin & (codes[1:] >= 0x80) & (codes[1:] < 0xC0)) | (
+        (codes[:-1] == 0xE2) & (codes[1:] == 0x20AC)
+    )
+    return (
+        _mark(texts.any_in_each(control), CONTROL)
+        | _mark(texts.any_in_each(codes == 0xFFFD), REPLACED)
+        | _mark(texts.any_in_each(garbled), GARBLED)
+    )

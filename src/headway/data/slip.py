@@ -1,0 +1,82 @@
+"""A guess at where two aligned files come apart, from the lengths of their lines alone."""
+
+from __future__ import annotations
+
+from array import array
+
+import numpy as np
+from numpy.typing import NDArray
+
+from headway.data.files import is_stream, open_lines, shown
+
+MIN_GAIN = 2.0
+"""A slip must make so many bad pairs good; else the end of one file is missing."""
+
+Costs = NDArray[np.float64]
+
+MAX_SLIPS = 16
+"""More missing lines than this are looked for in one place instead of several."""
+
+
+def where_lines_slip(
+    lengths: tuple[array[int], array[int]], paths: tuple[str, str], encoding: str
+) -> str:
+    """A sentence for people, with the lines themselves where the files can be read again."""
+    sizes = np.asarray(lengths[0], np.float64), np.asarray(lengths[1], np.float64)
+    if not len(sizes[0]) or not len(sizes[1]):
+        empty = paths[0] if not len(sizes[0]) else paths[1]
+        return f"{shown(empty)} is empty."
+    row = first_slip(*sizes)
+    shorter = min(len(sizes[0]), len(sizes[1]))
+    if row >= shorter:
+        cut = paths[0] if len(sizes[0]) < len(sizes[1]) else paths[1]
+        return f"The first {shorter:,} fit each other, so {shown(cut)} seems to be cut short."
+    guess = f"By the lengths of the lines they come apart at about line {row + 1:,}"
+    if any(is_stream(path) for path in paths):
+        return f"{guess}."
+    texts = [_line(path, row, encoding) for path in paths]
+    return f"{guess}: {_clipped(texts[0])} beside {_clipped(texts[1])}."
+
+
+def first_slip(source: Costs, target: Costs) -> int:
+    """The first row that is better aligned with a shift, the rows before it without one.
+
+    Among all ways to insert the missing lines the one wins whose pairs have the least unusual
+    length ratios. When that is hardly better than to leave out the last lines, it is the number of
+    rows.
+    """
+    if len(source) > len(target):
+        source, target = target, source
+    missing = len(target) - len(source)
+    shifts = range(missing + 1) if missing <= MAX_SLIPS else (0, missing)
+    so_far = [_costs(source, target[shift : shift + len(source)]) for shift in shifts]
+    best = so_far[0]
+    origins = np.arange(len(source) + 1)  # where the first shift happened, if one ended here
+    for step, costs in enumerate(so_far[1:]):
+        gain = best - costs
+        # The latest row at which leaving the previous shift was cheapest up to here.
+        lowest = np.minimum.accumulate(gain)
+        rows = np.arange(len(gain))
+        at = np.maximum.accumulate(np.where(gain <= lowest, rows, 0))
+        best = lowest + costs
+        origins = at if step == 0 else origins[at]
+    cut_short = so_far[0][-1] - best[-1] < MIN_GAIN
+    return len(source) if cut_short else int(origins[-1])
+
+
+def _costs(source: Costs, target: Costs) -> Costs:
+    """How unlike translations the first n rows are, for every n: sums of capped distances."""
+    ratio = np.log((source + 3) / (target + 3))
+    usual = np.median(ratio)
+    return np.concatenate([[0.0], np.cumsum(np.minimum(np.abs(ratio - usual), 1.0))])
+
+
+def _line(path: str, row: int, encoding: str) -> str:
+    for number, line in enumerate(open_lines(path, encoding)):
+        if number == row:
+            return line
+    return ""
+
+
+def _clipped(text: str, width: int = 50) -> str:
+    return repr(text if len(text) <= width else text[: width - 1] + "…")

@@ -1,0 +1,105 @@
+"""Which pairs are set aside for validation, so that nothing of them is seen in training.
+
+Pairs that share a source or a target, but for case and punctuation, belong together, and so do
+pairs that such pairs connect. A group goes to one side as a whole. Splitting by source alone would
+leave the same target sentences on both sides.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from itertools import islice
+
+import numpy as np
+from numpy.typing import NDArray
+
+from headway.data.fold import Hashes, Numbers, Texts, fold_hashes, mixed
+from headway.errors import DataError
+
+BLOCK = 8192
+_SALT = np.uint64(0x5EED)
+
+
+def validation_rows(pairs: Iterable[tuple[str, str]], size: int) -> NDArray[np.bool_]:
+    """True for each pair that is set aside: about `size`, at most a tenth, in whole groups.
+
+    The same pairs are chosen in whatever order the pairs come. Holds 16 bytes a pair.
+    """
+    blocks: list[tuple[Hashes, Hashes]] = []
+    stream = iter(pairs)
+    while block := list(islice(stream, BLOCK)):
+        source, target = (fold_hashes(Texts.of(side)) for side in zip(*block, strict=True))
+        blocks.append((source, target))
+    if not blocks:
+        return np.zeros(0, np.bool_)
+    source, target = (np.concatenate(side) for side in zip(*blocks, strict=True))
+    return choose_rows(source, target, size)
+
+
+def choose_rows(source: Hashes, target: Hashes, size: int) -> NDArray[np.bool_]:
+    """`validation_rows` for pairs that are known by the hashes of their two sides."""
+    if len(source) < 2:
+        raise DataError(
+            f"{len(source)} usable pairs cannot be split into training and validation. "
+            "Give more pairs, or validation pairs of their own (--valid-source, --valid-target)."
+        )
+    limit = max(1, min(size, len(source) // 10))
+    chosen = _whole_groups(groups(source, target), source, limit)
+    if not chosen.any():
+        # Everything hangs together, as where targets are a few fixed answers.
+        chosen = _whole_groups(groups(source, source), source, limit)
+    if not chosen.any():
+        raise DataError(
+            f"no validation pairs can be split off: all or most of the {len(source):,} pairs have "
+            "the same source. Give validation pairs of their own (--valid-source, --valid-target)."
+        )
+    return chosen
+
+
+def groups(source: Hashes, target: Hashes) -> Numbers:
+    """For each pair the first pair of its group: connected by shared sources and targets."""
+    first = np.arange(len(source))
+    by_source, by_target = _Runs(source), _Runs(target)
+    while True:
+        before = first
+        first = by_target.lowest(by_source.lowest(first))
+        # What one pair learns, the pair it followed till now learns too; then all follow that one.
+        # Without this a long chain of pairs would take as many rounds as it has links.
+        np.minimum.at(first, before, first)
+        first = first[first]
+        if np.array_equal(first, before):
+            return first
+
+
+class _Runs:
+    """Rows with equal keys."""
+
+    def __init__(self, keys: Hashes) -> None:
+        self.order = np.argsort(keys, kind="stable")
+        ordered = keys[self.order]
+        changes = np.concatenate([[True], ordered[1:] != ordered[:-1]])
+        self.starts = np.flatnonzero(changes)
+        self.sizes = np.diff(np.append(self.starts, len(keys)))
+
+    def lowest(self, values: Numbers) -> Numbers:
+        """For each row the lowest value among the rows with its key."""
+        lowest = np.minimum.reduceat(values[self.order], self.starts)
+        spread = np.empty_like(values)
+        spread[self.order] = np.repeat(lowest, self.sizes)
+        return spread
+
+
+def _whole_groups(first: Numbers, source: Hashes, limit: int) -> NDArray[np.bool_]:
+    """Groups in an order drawn from their hashes, each that still fits, up to `limit` pairs."""
+    _, group, sizes = np.unique(first, return_inverse=True, return_counts=True)
+    draws = np.full(len(sizes), np.iinfo(np.uint64).max, np.uint64)
+    np.minimum.at(draws, group, mixed(source ^ _SALT))
+    taken = np.zeros(len(sizes), np.bool_)
+    left = limit
+    for number in np.argsort(draws, kind="stable"):
+        if left == 0:
+            break
+        if sizes[number] <= left:
+            taken[number] = True
+            left -= sizes[number]
+    return taken[group]

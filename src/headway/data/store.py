@@ -1,0 +1,211 @@
+"""From files to what training reads: checked, split, tokenised, and kept in the run folder.
+
+The result lies in `data/`. It is made beside it and moved there when complete, so a process may be
+killed at any moment; it carries checksums of itself and of what it was made from, so it is used
+again exactly when nothing has changed.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from itertools import islice, tee
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from headway.config.run import RunSettings
+from headway.data.check import check_pairs
+from headway.data.inputs import rereadable, wanted_inputs
+from headway.data.pairs import Pair, PairFile, training_files, validation_files
+from headway.data.report import CheckReport, Finding
+from headway.data.scan import EMPTY, Scan
+from headway.data.sealed import read_sealed, seal
+from headway.data.split import choose_rows
+from headway.data.tally import Tally
+from headway.data.tokens import PairStore, PairWriter, TokenStore, token_dtype
+from headway.errors import DataError
+from headway.text.tokenizer import Vocabularies
+from headway.text.train import train_vocabularies
+
+__all__ = ["PairStore", "Prepared", "TokenStore", "load_prepared", "prepare"]
+
+DATA = "data"
+BLOCK = 4096
+
+Note = Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """What training reads. Token ids are without special tokens."""
+
+    vocab: Vocabularies
+    train: PairStore
+    valid: PairStore
+    valid_text: list[Pair]
+    """The validation pairs as they stand in the files."""
+
+    report: CheckReport
+    dropped: dict[str, int]
+    """Pairs left out, by reason."""
+
+    fingerprint: str
+    """Changes with the inputs, the settings of data and tokenizer, and anything made from them."""
+
+
+class ImpossibleData(DataError):
+    """Data that cannot be trained on; `report` has everything that was found."""
+
+    def __init__(self, report: CheckReport) -> None:
+        super().__init__(" ".join(f.text for f in report.findings if f.level == "error"))
+        self.report = report
+
+
+def prepare(settings: RunSettings, folder: Path, note: Note = lambda text: None) -> Prepared:
+    """Check, split, train the tokenizer, tokenise; or find all that done before.
+
+    Memory stays bounded: about 40 bytes a pair and a block of text.
+    """
+    if not settings.data.source and not settings.data.pairs:
+        raise DataError("there is nothing to train on. Give --source and --target, or --pairs.")
+    folder.mkdir(parents=True, exist_ok=True)
+    with rereadable(settings, folder) as settings:
+        wanted = wanted_inputs(settings)
+        made = read_sealed(folder / DATA)
+        if made is None or made["inputs"] != wanted:
+            building = folder / f"{DATA}.tmp"
+            shutil.rmtree(building, ignore_errors=True)
+            building.mkdir()
+            facts = _build(settings, building, note)
+            seal(building, {"inputs": wanted, **facts})
+            shutil.rmtree(folder / DATA, ignore_errors=True)
+            building.rename(folder / DATA)
+    return load_prepared(folder)
+
+
+def load_prepared(folder: Path) -> Prepared:
+    """What `prepare` left in the folder."""
+    data = folder / DATA
+    made = read_sealed(data)
+    if made is None:
+        raise DataError(f"there is no prepared data in {data}, or it is damaged. Run it again.")
+    lines = (data / "valid.jsonl").read_text(encoding="utf-8").split("\n")[:-1]
+    report = json.loads((data / "report.json").read_text(encoding="utf-8"))
+    return Prepared(
+        vocab=Vocabularies.load(data / "tokenizer.json"),
+        train=PairStore.open(data / "train", made["dtypes"]),
+        valid=PairStore.open(data / "valid", made["dtypes"]),
+        valid_text=[(source, target) for source, target in map(json.loads, lines)],
+        report=CheckReport.from_dict(report),
+        dropped=made["dropped"],
+        fingerprint=made["fingerprint"],
+    )
+
+
+def _build(settings: RunSettings, folder: Path, note: Note) -> dict[str, Any]:
+    """Make all files of the folder but the seal. Returns what the seal should say."""
+    training, validation = training_files(settings.data), validation_files(settings.data)
+    note("checking the data")
+    report, pairs = check_pairs(training, validation)
+    if report.impossible:
+        raise ImpossibleData(report)
+    filled = pairs.marks & EMPTY == 0
+    if validation:
+        held_out = np.zeros(len(pairs), np.bool_)
+    else:
+        held_out = _split(pairs, filled, settings.data.valid_size, report)
+    note("training the tokenizer" if settings.tokenizer.file is None else "reading the tokenizer")
+    kept = filled & ~held_out
+    one, other = tee(_chosen(training, kept))
+    vocab = train_vocabularies(
+        (source for source, _ in one),
+        (target for _, target in other),
+        settings.tokenizer,
+        int(kept.sum()),
+    )
+    vocab.save(folder / "tokenizer.json")
+    note("tokenising")
+    tally = _tokenise(settings, folder, vocab, (training, validation), held_out)
+    tally.add_to(report)
+    if report.impossible:
+        raise ImpossibleData(report)
+    (folder / "report.json").write_text(json.dumps(report.to_dict()), encoding="utf-8")
+    return {"dtypes": _dtypes(vocab), "dropped": tally.dropped}
+
+
+def _split(
+    pairs: Scan, filled: NDArray[np.bool_], size: int, report: CheckReport
+) -> NDArray[np.bool_]:
+    """Which pairs are for validation. What cannot be had goes into the report."""
+    held_out = np.zeros(len(pairs), np.bool_)
+    rows = np.flatnonzero(filled)
+    try:
+        chosen = choose_rows(pairs.source[rows], pairs.target[rows], size)
+    except DataError as error:
+        report.findings.append(Finding("error", "no-split", 0, str(error)))
+        raise ImpossibleData(report) from error
+    held_out[rows[chosen]] = True
+    shared = np.isin(pairs.target[held_out], pairs.target[filled & ~held_out])
+    if n := int(shared.sum()):
+        text = (
+            f"{n:,} of {int(held_out.sum()):,} pairs split off for validation share their target "
+            "with training pairs: the groups of pairs that share a side are too large to set aside."
+        )
+        report.findings.append(Finding("warning", "shared-split", n, text))
+    return held_out
+
+
+def _tokenise(
+    settings: RunSettings,
+    folder: Path,
+    vocab: Vocabularies,
+    files: tuple[list[PairFile], list[PairFile]],
+    held_out: NDArray[np.bool_],
+) -> Tally:
+    """Write the token arrays of both sets, and the text of the validation pairs."""
+    training, validation = files
+    tally = Tally(vocab, settings.data)
+    dtypes = _dtypes(vocab)
+    with (
+        PairWriter(folder / "train", dtypes) as train,
+        PairWriter(folder / "valid", dtypes) as valid,
+        (folder / "valid.jsonl").open("w", encoding="utf-8") as texts,
+    ):
+        row = 0
+        for block in _blocks(pair for file in training for pair in file):
+            held = held_out[row : row + len(block)]
+            row += len(block)
+            _, *tokens = tally.encode([p for p, h in zip(block, held, strict=True) if not h])
+            train.add(*tokens)
+            if held.any():
+                chosen = [p for p, h in zip(block, held, strict=True) if h]
+                _add_valid(valid, texts, tally, chosen)
+        for block in _blocks(pair for file in validation for pair in file):
+            _add_valid(valid, texts, tally, block)
+    return tally
+
+
+def _add_valid(valid: PairWriter, texts: Any, tally: Tally, pairs: list[Pair]) -> None:
+    kept, *tokens = tally.encode(pairs, validation=True)
+    valid.add(*tokens)
+    texts.writelines(json.dumps(pair) + "\n" for pair in kept)
+
+
+def _dtypes(vocab: Vocabularies) -> list[str]:
+    return [token_dtype(side.vocab_size) for side in (vocab.source, vocab.target)]
+
+
+def _chosen(files: Iterable[PairFile], wanted: NDArray[np.bool_]) -> Iterator[Pair]:
+    stream = (pair for file in files for pair in file)
+    return (pair for pair, chosen in zip(stream, wanted, strict=True) if chosen)
+
+
+def _blocks(pairs: Iterable[Pair]) -> Iterator[list[Pair]]:
+    stream = iter(pairs)
+    while block := list(islice(stream, BLOCK)):
+        yield block

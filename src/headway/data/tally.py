@@ -1,0 +1,130 @@
+"""Pairs to token ids, counting what is left out and what the tokenizer cannot cover."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from headway.config.data import DataSettings
+from headway.data.pairs import Pair
+from headway.data.report import CheckReport, Finding
+from headway.text.tokenizer import Vocabularies
+
+LIMITS = (64, 128, 256, 512, 1024)
+"""The numbers of tokens for which the report says how many pairs are longer."""
+
+Sequences = list[list[int]]
+
+
+class Tally:
+    def __init__(self, vocab: Vocabularies, settings: DataSettings) -> None:
+        self.vocab = vocab
+        self.settings = settings
+        self.dropped = {"empty": 0, "over_long": 0, "ratio": 0,
+                        "validation_empty": 0, "validation_over_long": 0}  # fmt: skip
+        self.kept = {"training": 0, "validation": 0}
+        self.over_long = dict.fromkeys(sorted({*LIMITS, settings.max_len}), 0)
+        self.tokens = [0, 0]
+        self.characters = [0, 0]
+        self.unknown_tokens = 0
+        self.unknown_characters: set[str] = set()
+
+    def encode(
+        self, pairs: Sequence[Pair], *, validation: bool = False
+    ) -> tuple[list[Pair], Sequences, Sequences]:
+        """The pairs that stay, and the ids of their sources and targets."""
+        filled = [pair for pair in pairs if pair[0].strip() and pair[1].strip()]
+        sources = self.vocab.source.encode_batch([source for source, _ in filled])
+        targets = self.vocab.target.encode_batch([target for _, target in filled])
+        lengths = np.array([list(map(len, sources)), list(map(len, targets))], np.int64)
+        longer, shorter = lengths.max(axis=0, initial=0), lengths.min(axis=0, initial=1 << 31)
+        too_long = (longer > self.settings.max_len) | (shorter == 0)
+        ratio = self.settings.max_ratio
+        uneven = ~too_long & (longer > ratio * shorter) if ratio and not validation else too_long
+        prefix = "validation_" if validation else ""
+        self.dropped[f"{prefix}empty"] += len(pairs) - len(filled)
+        self.dropped[f"{prefix}over_long"] += int(too_long.sum())
+        self.dropped["ratio"] += int((uneven & ~too_long).sum())
+        if not validation:
+            self._measure(filled, lengths, longer)
+        self._look_for_unknown(filled, sources, targets)
+        rows = np.flatnonzero(~(too_long | uneven)).tolist()
+        self.kept["validation" if validation else "training"] += len(rows)
+        return (
+            [filled[row] for row in rows],
+            [sources[row] for row in rows],
+            [targets[row] for row in rows],
+        )
+
+    def _measure(
+        self, pairs: list[Pair], lengths: NDArray[np.int64], longer: NDArray[np.int64]
+    ) -> None:
+        for limit in self.over_long:
+            self.over_long[limit] += int((longer > limit).sum())
+        for side in (0, 1):
+            self.tokens[side] += int(lengths[side].sum())
+            self.characters[side] += sum(len(pair[side]) for pair in pairs)
+
+    def _look_for_unknown(self, pairs: list[Pair], sources: Sequences, targets: Sequences) -> None:
+        for side, tokenizer, sequences in (
+            (0, self.vocab.source, sources),
+            (1, self.vocab.target, targets),
+        ):
+            if tokenizer.covers_everything:
+                continue
+            for pair, ids in zip(pairs, sequences, strict=True):
+                if tokenizer.unk in ids:
+                    self.unknown_tokens += ids.count(tokenizer.unk)
+                    self.unknown_characters |= tokenizer.unknown_characters(pair[side])
+
+    def _reasons(self) -> str:
+        said = {"empty": "with an empty side", "over_long": "too long", "ratio": "too uneven",
+                "validation_empty": "for validation with an empty side",
+                "validation_over_long": "for validation too long"}  # fmt: skip
+        return ", ".join(f"{n:,} {said[why]}" for why, n in self.dropped.items() if n)
+
+    def add_to(self, report: CheckReport) -> None:
+        """The part of the report that needs a tokenizer."""
+        for which, n in self.kept.items():
+            if not n:
+                text = (
+                    f"no {which} pairs are left: {self._reasons()}. data.max_len is "
+                    f"{self.settings.max_len}; a higher one keeps longer pairs."
+                )
+                report.findings.append(Finding("error", "nothing-left", 0, text))
+        report.over_long = self.over_long
+        for side, tokenizer in enumerate((self.vocab.source, self.vocab.target)):
+            name = ("source", "target")[side]
+            report.sizes[f"{name}_tokens"] = self.tokens[side]
+            report.sizes[f"{name}_characters"] = self.characters[side]
+            report.sizes[f"{name}_vocabulary"] = tokenizer.vocab_size
+        limit = self.settings.max_len
+        for which, name in (("", "over_long"), ("validation ", "validation_over_long")):
+            if n := self.dropped[name]:
+                text = (
+                    f"{n:,} {which}pair{'s' * (n > 1)} of more than {limit} tokens a side "
+                    f"(data.max_len) {'are' if n > 1 else 'is'} left out."
+                )
+                report.findings.append(Finding("warning", name.replace("_", "-"), n, text))
+        if n := self.dropped["ratio"]:
+            text = (
+                f"{n:,} pairs are left out because one side has more than "
+                f"{self.settings.max_ratio:g} times the tokens of the other (data.max_ratio)."
+            )
+            report.findings.append(Finding("note", "uneven", n, text))
+        if n := self.unknown_tokens:
+            report.findings.append(Finding("warning", "unknown", n, self._unknown(n)))
+
+    def _unknown(self, n: int) -> str:
+        text = f"{n:,} tokens are unknown to the tokenizer"
+        if self.unknown_characters:
+            shown = sorted(self.unknown_characters)[:20]
+            more = ", …" if len(self.unknown_characters) > 20 else ""
+            text += (
+                f", which lacks {len(self.unknown_characters):,} characters: "
+                + ", ".join(f"{c} U+{ord(c):04X}" for c in shown)
+                + more
+            )
+        return text + "."

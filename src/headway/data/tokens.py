@@ -1,0 +1,113 @@
+"""Token arrays on disk, mapped into memory: a corpus of any size, of which only what is read costs.
+
+Tokens of all sequences lie one after another in one file, their lengths in a second.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import chain
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+Tokens = NDArray[np.unsignedinteger[Any]]
+
+
+class TokenStore:
+    """Sequence i is `store[i]`, ids without special tokens."""
+
+    def __init__(self, tokens: Tokens, lengths: NDArray[np.int32]) -> None:
+        self.tokens = tokens
+        self.lengths = lengths
+        self.offsets = np.concatenate([[0], np.cumsum(lengths, dtype=np.int64)])
+
+    @classmethod
+    def open(cls, name: Path, dtype: str) -> TokenStore:
+        lengths = np.fromfile(lengths_file(name), "<i4")
+        path = tokens_file(name)
+        if not path.stat().st_size:  # an empty file cannot be mapped
+            return cls(np.zeros(0, dtype), lengths)
+        return cls(np.memmap(path, dtype, mode="r"), lengths)
+
+    @property
+    def n(self) -> int:
+        return len(self.lengths)
+
+    def __len__(self) -> int:
+        return self.n
+
+    def __getitem__(self, i: int) -> Tokens:
+        if not -self.n <= i < self.n:
+            raise IndexError(f"sequence {i} of {self.n}")
+        i %= self.n
+        return self.tokens[self.offsets[i] : self.offsets[i + 1]]
+
+
+@dataclass(frozen=True)
+class PairStore:
+    source: TokenStore
+    target: TokenStore
+
+    def __len__(self) -> int:
+        return self.source.n
+
+    @classmethod
+    def open(cls, name: Path, dtypes: Sequence[str]) -> PairStore:
+        sides = [side(name, s) for s in ("source", "target")]
+        return cls(*(TokenStore.open(s, d) for s, d in zip(sides, dtypes, strict=True)))
+
+
+class StoreWriter:
+    """Appends sequences to the two files of a store."""
+
+    def __init__(self, name: Path, dtype: str) -> None:
+        self.dtype = dtype
+        self._tokens = tokens_file(name).open("wb")
+        self._lengths = lengths_file(name).open("wb")
+
+    def add(self, sequences: Sequence[Sequence[int]]) -> None:
+        lengths = np.fromiter(map(len, sequences), "<i4", len(sequences))
+        tokens = np.fromiter(chain.from_iterable(sequences), self.dtype, int(lengths.sum()))
+        self._lengths.write(lengths.tobytes())
+        self._tokens.write(tokens.tobytes())
+
+    def close(self) -> None:
+        self._tokens.close()
+        self._lengths.close()
+
+
+class PairWriter:
+    def __init__(self, name: Path, dtypes: Sequence[str]) -> None:
+        sides = [side(name, s) for s in ("source", "target")]
+        self._sides = [StoreWriter(s, d) for s, d in zip(sides, dtypes, strict=True)]
+
+    def add(self, sources: Sequence[Sequence[int]], targets: Sequence[Sequence[int]]) -> None:
+        for writer, sequences in zip(self._sides, (sources, targets), strict=True):
+            writer.add(sequences)
+
+    def __enter__(self) -> PairWriter:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        for writer in self._sides:
+            writer.close()
+
+
+def token_dtype(vocab_size: int) -> str:
+    return "<u2" if vocab_size <= 1 << 16 else "<u4"
+
+
+def side(name: Path, which: str) -> Path:
+    return name.with_name(f"{name.name}.{which}")
+
+
+def tokens_file(name: Path) -> Path:
+    return name.with_name(f"{name.name}.tokens")
+
+
+def lengths_file(name: Path) -> Path:
+    return name.with_name(f"{name.name}.lengths")

@@ -1,0 +1,1 @@
+"""From scores to text: greedy, sampling, beam search, rules, alignments, and the translator."""

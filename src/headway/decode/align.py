@@ -1,0 +1,79 @@
+"""Which source word a target word is about, read off cross attention."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from headway.decode.steps import alignment_layer
+from headway.models.seq2seq import Seq2Seq
+from headway.nn.layout import Layout
+from headway.nn.tap import record
+from headway.text.tokenizer import SPACE_MARK
+
+Pair = tuple[int, int]
+
+
+@torch.no_grad()
+def attention_of(
+    model: Seq2Seq,
+    sources: Sequence[Sequence[int]],
+    targets: Sequence[Sequence[int]],
+    bos: int,
+    layer: int | None = None,
+) -> list[Tensor]:
+    """For each pair what every target token and the end (T + 1) saw of every source token (S).
+
+    The mean over the heads of one decoder layer: the one that aligns best, if none is given.
+    """
+    device = next(model.parameters()).device
+    layer = alignment_layer(model) if layer is None else layer
+    inputs = [[bos, *target] for target in targets]
+    name = f"decoder.blocks.{layer}.cross.weights"
+    with record(model, name) as seen:
+        model(*_flat(sources, device), *_flat(inputs, device))
+    return [weights_HTS.mean(0).cpu() for weights_HTS in seen[name][0]]
+
+
+def _flat(texts: Sequence[Sequence[int]], device: torch.device) -> tuple[Tensor, Layout]:
+    tokens = torch.tensor([token for text in texts for token in text], dtype=torch.long)
+    return tokens.to(device), Layout.of([len(text) for text in texts], device)
+
+
+def word_numbers(pieces: Sequence[str]) -> list[int]:
+    """The number of the word that each piece belongs to; words are what spaces part.
+
+    A piece of spaces alone belongs to the word before it.
+    """
+    numbers, number, in_word = [], -1, False
+    for piece in pieces:
+        for character in piece:
+            if character == SPACE_MARK or character.isspace():
+                in_word = False
+            elif not in_word:
+                in_word, number = True, number + 1
+        numbers.append(max(number, 0))
+    return numbers
+
+
+def align_words(
+    attention_TS: Tensor, source_words: Sequence[int], target_words: Sequence[int]
+) -> list[Pair]:
+    """For every target word the source word that its tokens attend to most, as (source, target).
+
+    Rows and columns without a word (the end tokens) are left out.
+    """
+    if not source_words or not target_words:
+        return []
+    attention_TS = attention_TS[: len(target_words), : len(source_words)]
+    by_source_TX = attention_TS.new_zeros(len(attention_TS), max(source_words) + 1)
+    by_source_TX.index_add_(1, torch.tensor(source_words), attention_TS)
+    by_word_YX = attention_TS.new_zeros(max(target_words) + 1, by_source_TX.shape[1])
+    by_word_YX.index_add_(0, torch.tensor(target_words), by_source_TX)
+    return [(source, target) for target, source in enumerate(by_word_YX.argmax(1).tolist())]
+
+
+def pharaoh(pairs: Sequence[Pair]) -> str:
+    return " ".join(f"{source}-{target}" for source, target in pairs)

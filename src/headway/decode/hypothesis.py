@@ -1,0 +1,49 @@
+"""What a search is asked and what it answers, in tokens."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+
+class Specials(NamedTuple):
+    bos: int
+    eos: int
+    unk: int
+
+
+@dataclass(frozen=True)
+class Hypothesis:
+    """One output. Tokens are without the end token; their log-probabilities count it last."""
+
+    tokens: list[int]
+    log_prob: float
+    score: float
+    """What outputs of one source are ranked by: log P with penalties."""
+
+    token_log_probs: list[float]
+    finished: bool
+    """False where the length limit came before the end token."""
+
+    alignment: list[tuple[int, int]] | None = None
+    """Pairs of a source word and the target word that attends to it most, both from 0."""
+
+
+Phrase = tuple[int, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Wish:
+    """What one line asks of its output."""
+
+    prefix: Phrase = ()
+    """It begins with these tokens."""
+
+    required: tuple[Phrase, ...] = ()
+    """Each of these comes in it, each in a place of its own."""
+
+    banned: tuple[Phrase, ...] = ()
+    """None of these comes in it."""
+
+
+NO_WISH = Wish()

@@ -1,0 +1,93 @@
+"""From the tokens that a search found to text, with alignments and unknown words."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from headway.decode.align import align_words, attention_of, word_numbers
+from headway.decode.hypothesis import Hypothesis
+from headway.decode.parts import Part
+from headway.decode.translation import Output
+from headway.models.seq2seq import Seq2Seq
+from headway.text.tokenizer import Tokenizer, Vocabularies
+
+# A vocabulary of bytes can write line ends; a line must stay a line.
+LINE_END = re.compile(r"[\r\n]+")
+
+
+@dataclass(frozen=True)
+class Writer:
+    model: Seq2Seq
+    """The one whose attention is read; of an ensemble the first."""
+
+    vocab: Vocabularies
+    align: bool
+    copy: bool
+    """An unknown token is written as the source word it attends to most."""
+
+    def write(
+        self, parts: Sequence[Part], found: Sequence[Sequence[Hypothesis]]
+    ) -> list[list[Output]]:
+        unk = self.vocab.target.unk
+        all_pairs = [(part, h) for part, of_part in zip(parts, found, strict=True) for h in of_part]
+        look = [
+            place
+            for place, (_, h) in enumerate(all_pairs)
+            if self.align or (self.copy and unk in h.tokens)
+        ]
+        attention = dict(zip(look, self._attention([all_pairs[i] for i in look]), strict=True))
+        written = [
+            self._output(part, h, attention.get(place)) for place, (part, h) in enumerate(all_pairs)
+        ]
+        outputs = iter(written)
+        return [[next(outputs) for _ in of_part] for of_part in found]
+
+    def _attention(self, pairs: Sequence[tuple[Part, Hypothesis]]) -> list[Tensor]:
+        if not pairs:
+            return []
+        sources = [[*part.ids, self.vocab.source.eos] for part, _ in pairs]
+        return attention_of(
+            self.model, sources, [h.tokens for _, h in pairs], self.vocab.target.bos
+        )
+
+    def _output(self, part: Part, h: Hypothesis, attention_TS: Tensor | None) -> Output:
+        source, target = self.vocab.source, self.vocab.target
+        alignment = None
+        unknown = [target.tokens([target.unk])[0]] * len(h.tokens)
+        source_words = word_numbers(source.tokens(part.ids))
+        if attention_TS is not None and self.align:
+            target_words = word_numbers(target.tokens(h.tokens))
+            alignment = align_words(attention_TS, source_words, target_words)
+        if attention_TS is not None and self.copy and part.ids:
+            words = part.text.split()
+            best_T = attention_TS[: len(h.tokens), : len(part.ids)].argmax(1).tolist()
+            unknown = [words[min(source_words[i], len(words) - 1)] for i in best_T]
+        return Output(
+            text=LINE_END.sub(" ", with_unknown(h.tokens, unknown, target)),
+            score=h.score,
+            log_prob=h.log_prob,
+            tokens=target.tokens(h.tokens),
+            token_log_probs=h.token_log_probs,
+            finished=h.finished,
+            alignment=alignment,
+        )
+
+
+def with_unknown(tokens: Sequence[int], unknown: Sequence[str], target: Tokenizer) -> str:
+    """The text of the tokens, where each unknown one stands for the word given at its place."""
+    if target.unk not in tokens:
+        return target.decode(tokens)
+    texts: list[str] = []
+    known: list[int] = []
+    for token, word in zip(tokens, unknown, strict=True):
+        if token == target.unk:
+            texts += [target.decode(known), word]
+            known = []
+        else:
+            known.append(token)
+    texts.append(target.decode(known))
+    return " ".join(text.strip() for text in texts if text.strip())

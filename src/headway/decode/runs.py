@@ -1,0 +1,68 @@
+"""Run folders as the models and the vocabulary of a translator."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from headway.config.folder import TOKENIZER, file_in, load_run
+from headway.config.model import Seq2SeqSettings, family_of
+from headway.config.run import RunSettings
+from headway.errors import FolderError
+from headway.models.folder import load_model
+from headway.models.seq2seq import Seq2Seq
+from headway.text.tokenizer import Vocabularies
+
+
+@dataclass(frozen=True)
+class Runs:
+    settings: list[RunSettings]
+    models: list[Seq2Seq]
+    vocab: Vocabularies
+
+
+def load_runs(folders: Sequence[Path], device: torch.device | str) -> Runs:
+    """Everything is checked before the first model is loaded."""
+    settings = [load_run(folder) for folder in folders]
+    vocabs = [Vocabularies.load(file_in(folder, TOKENIZER)) for folder in folders]
+    for folder, run, vocab in zip(folders, settings, vocabs, strict=True):
+        _check_fits(folder, run, vocab)
+        if not _same(vocab, vocabs[0]):
+            raise FolderError(
+                f"{folder / TOKENIZER} is not the vocabulary of {folders[0]}. Models translate "
+                "together only if they were trained with the same one."
+            )
+    models = []
+    for folder in folders:
+        model = load_model(folder, device)
+        assert isinstance(model, Seq2Seq)
+        models.append(model.eval())
+    return Runs(settings, models, vocabs[0])
+
+
+def _check_fits(folder: Path, run: RunSettings, vocab: Vocabularies) -> None:
+    if run.task != "translate" or not isinstance(run.model, Seq2SeqSettings):
+        kind = run.task if run.model is None else f"{family_of(run.model)} model"
+        raise FolderError(f"{folder} holds no translator but a {kind}.")
+    sides = {
+        "source": (vocab.source.vocab_size, run.model.source_vocab),
+        "target": (vocab.target.vocab_size, run.model.vocab_size),
+    }
+    for side, (theirs, ours) in sides.items():
+        if theirs != ours:
+            raise FolderError(
+                f"{folder / TOKENIZER} does not fit the model beside it: it has {theirs:,} "
+                f"{side} tokens and the model {ours:,}. Use the tokenizer it was trained with."
+            )
+
+
+def _same(one: Vocabularies, other: Vocabularies) -> bool:
+    if one is other:
+        return True
+    return (one.source.to_json(), one.target.to_json()) == (
+        other.source.to_json(),
+        other.target.to_json(),
+    )

@@ -1,0 +1,55 @@
+"""How likely a model holds given outputs to be."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from headway.models.seq2seq import Seq2Seq
+from headway.nn.layout import Layout
+
+ROWS = 1024
+"""Rows whose scores over the vocabulary are held at a time."""
+
+
+@torch.no_grad()
+def token_log_probs(
+    models: Sequence[Seq2Seq],
+    sources: Sequence[Sequence[int]],
+    targets: Sequence[Sequence[int]],
+    *,
+    bos: int,
+    eos: int,
+) -> list[list[float]]:
+    """The log-probability of each target's tokens and its end; sources end with `eos` already.
+
+    Of several models: of the mean of their probabilities.
+    """
+    lengths = [len(target) + 1 for target in targets]
+    inputs = [token for target in targets for token in (bos, *target)]
+    labels_N = torch.tensor([token for target in targets for token in (*target, eos)])
+    of_models = [
+        _given(model, sources, torch.tensor(inputs), lengths, labels_N) for model in models
+    ]
+    total_N = torch.stack(of_models).double().logsumexp(0) - torch.tensor(len(models)).log()
+    return [part.tolist() for part in total_N.split(lengths)]
+
+
+def _given(
+    model: Seq2Seq,
+    sources: Sequence[Sequence[int]],
+    inputs_N: Tensor,
+    lengths: list[int],
+    labels_N: Tensor,
+) -> Tensor:
+    device = next(model.parameters()).device
+    source_M = torch.tensor([token for source in sources for token in source]).to(device)
+    source = Layout.of([len(source) for source in sources], device)
+    x_ND = model(source_M, source, inputs_N.to(device), Layout.of(lengths, device))
+    found = []
+    for x_RD, labels_R in zip(x_ND.split(ROWS), labels_N.to(device).split(ROWS), strict=True):
+        logs_RV = model.scores(x_RD).float().log_softmax(-1)
+        found.append(logs_RV.gather(1, labels_R[:, None]).squeeze(1))
+    return torch.cat(found).cpu()

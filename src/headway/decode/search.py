@@ -1,0 +1,144 @@
+"""From sources to outputs, in tokens: the one way in to every search."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from functools import partial
+
+import torch
+from torch import nn
+
+from headway.config.decode import DecodeSettings
+from headway.decode.beam_search import beam_search
+from headway.decode.constrained import MIN_WIDTH, constrained_search
+from headway.decode.hypothesis import NO_WISH, Hypothesis, Specials, Wish
+from headway.decode.job import Job
+from headway.decode.steps import Ensemble, Seq2SeqSteps, Steps
+from headway.decode.walk import most_likely, sampler, walk
+from headway.errors import ConfigError
+from headway.models.seq2seq import Seq2Seq
+from headway.nn.positions import Learned
+
+__all__ = ["Hypothesis", "Specials", "Wish", "search"]
+
+
+@torch.no_grad()
+def search(
+    models: Sequence[Seq2Seq],
+    sources: Sequence[Sequence[int]],
+    settings: DecodeSettings,
+    *,
+    bos: int,
+    eos: int,
+    unk: int,
+    wishes: Sequence[Wish] | None = None,
+    numbers: Sequence[Sequence[int]] | None = None,
+) -> list[list[Hypothesis]]:
+    """The best outputs of each source (which ends with `eos`), from the best down.
+
+    Several models are an ensemble. All sources are decoded together; make batches of what is
+    alike in length. `numbers` tells sources apart where outputs are drawn: their places if None.
+    """
+    if not sources:
+        return []
+    wishes = [NO_WISH] * len(sources) if wishes is None else wishes
+    numbers = [[place] for place in range(len(sources))] if numbers is None else numbers
+    lengths = [len(source) for source in sources]
+    job = Job.of(settings, Specials(bos, eos, unk), lengths, wishes, _reach(models))
+    with evaluating(models):
+        return _search(models, sources, job, numbers)
+
+
+@contextmanager
+def evaluating(models: Sequence[nn.Module]) -> Iterator[None]:
+    """Without dropout inside; afterwards as before."""
+    training = [model.training for model in models]
+    try:
+        for model in models:
+            model.eval()
+        yield
+    finally:
+        for model, was_training in zip(models, training, strict=True):
+            model.train(was_training)
+
+
+def _search(
+    models: Sequence[Seq2Seq],
+    sources: Sequence[Sequence[int]],
+    job: Job,
+    numbers: Sequence[Sequence[int]],
+) -> list[list[Hypothesis]]:
+    settings, room = job.settings, max(job.limits)
+    required = [place for place, wish in enumerate(job.wishes) if wish.required]
+    if required and len(required) < len(sources):
+        return _apart(models, sources, job, numbers, required)
+    begin = partial(_steps, models, sources, capacity=room)
+    if required:
+        _check_constrainable(settings)
+        width = max(settings.beam, MIN_WIDTH)
+        return constrained_search(begin(width=width), job, width)
+    if settings.sample:
+        pick = sampler(settings, numbers, room)
+        return walk(begin(width=settings.n_best), job, settings.n_best, pick)
+    if settings.beam == 1:
+        return walk(begin(width=1), job, 1, most_likely)
+    watch = settings.coverage > 0
+    return beam_search(begin(width=settings.beam, watch=watch), job)
+
+
+def _apart(
+    models: Sequence[Seq2Seq],
+    sources: Sequence[Sequence[int]],
+    job: Job,
+    numbers: Sequence[Sequence[int]],
+    required: Sequence[int],
+) -> list[list[Hypothesis]]:
+    """Sources with required phrases, and the others, as two batches."""
+    results: dict[int, list[Hypothesis]] = {}
+    others = sorted(set(range(len(sources))) - set(required))
+    for places in (required, others):
+        found = _search(
+            models,
+            [sources[place] for place in places],
+            job.pick(places),
+            [numbers[place] for place in places],
+        )
+        results |= dict(zip(places, found, strict=True))
+    return [results[place] for place in range(len(sources))]
+
+
+def _check_constrainable(settings: DecodeSettings) -> None:
+    for name, asked in {
+        "sample=true": settings.sample,
+        f"groups={settings.groups}": settings.groups > 1,
+        f"coverage={settings.coverage:g}": settings.coverage > 0,
+    }.items():
+        if asked:
+            raise ConfigError(
+                f"decode.{name} does not go together with required phrases, which need plain beam "
+                "search. Leave one of the two out."
+            )
+
+
+def _steps(
+    models: Sequence[Seq2Seq],
+    sources: Sequence[Sequence[int]],
+    *,
+    width: int,
+    capacity: int,
+    watch: bool = False,
+) -> Steps:
+    members = [Seq2SeqSteps(model, sources, width, capacity, watch=watch) for model in models]
+    return members[0] if len(members) == 1 else Ensemble(members)
+
+
+def _reach(models: Sequence[Seq2Seq]) -> int | None:
+    """The most positions that all the decoders know."""
+    tables = [
+        part.table.num_embeddings
+        for model in models
+        for part in model.target_front.modules()
+        if isinstance(part, Learned)
+    ]
+    return min(tables, default=None)

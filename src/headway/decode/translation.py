@@ -1,0 +1,121 @@
+"""What comes out of a translator."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from headway.decode.align import Pair
+
+
+@dataclass(frozen=True)
+class Output:
+    """One translation of a line. A line that was split has the sums over its parts."""
+
+    text: str
+    score: float = 0.0
+    log_prob: float = 0.0
+    tokens: list[str] = field(default_factory=list)
+    """Readable pieces; a space is `▁`. The end is not among them ..."""
+
+    token_log_probs: list[float] = field(default_factory=list)
+    """... but its log-probability is here, last of each part."""
+
+    finished: bool = True
+    alignment: list[Pair] | None = None
+
+
+@dataclass(frozen=True)
+class Translation:
+    source: str
+    outputs: list[Output]
+    """From the best down, as many as were asked for and found."""
+
+    parts: int = 1
+    """Into how many the line was split for its length."""
+
+    cut: bool = False
+    """Its end was left out."""
+
+    @property
+    def text(self) -> str:
+        return self.outputs[0].text
+
+
+@dataclass(frozen=True, kw_only=True)
+class TextWish:
+    """What one line asks of its translation, as text."""
+
+    prefix: str = ""
+    required: tuple[str, ...] = ()
+    banned: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Score:
+    """Of a pair; the end of the target counts as a token."""
+
+    log_prob: float
+    token_log_probs: list[float]
+
+    @property
+    def n_tokens(self) -> int:
+        return len(self.token_log_probs)
+
+    @property
+    def per_token(self) -> float:
+        return self.log_prob / self.n_tokens
+
+
+@dataclass
+class Summary:
+    """What a translator has done so far."""
+
+    lines: int = 0
+    empty: int = 0
+    split: int = 0
+    cut: list[int] = field(default_factory=list)
+    """Numbers of the lines, from 1."""
+
+    unfinished: int = 0
+    """Outputs that the length limit ended."""
+
+    tokens: int = 0
+    seconds: float = 0.0
+
+    def text(self) -> str:
+        rate = self.tokens / self.seconds if self.seconds else 0.0
+        parts = [f"{self.lines:,} lines", f"{self.tokens:,} tokens, {rate:,.0f} a second"]
+        if self.empty:
+            parts.append(f"{self.empty:,} empty")
+        if self.split:
+            parts.append(f"{self.split:,} too long for the model and split")
+        if self.cut:
+            shown = ", ".join(f"{number:,}" for number in self.cut[:5])
+            more = " ..." if len(self.cut) > 5 else ""
+            parts.append(f"{len(self.cut):,} too long for the model and cut (lines {shown}{more})")
+        if self.unfinished:
+            parts.append(f"{self.unfinished:,} stopped by the length limit")
+        return "; ".join(parts)
+
+
+def joined(parts: Sequence[Output], source_words: Sequence[int], separator: str = " ") -> Output:
+    """The outputs of a line's parts as one; `source_words` is the number of words of each part."""
+    if len(parts) == 1:
+        return parts[0]
+    alignment: list[Pair] | None = None
+    if all(part.alignment is not None for part in parts):
+        alignment, before, after = [], 0, 0
+        for part, n_words in zip(parts, source_words, strict=True):
+            pairs = part.alignment or []
+            alignment += [(before + source, after + target) for source, target in pairs]
+            before, after = before + n_words, after + len(part.text.split())
+    return Output(
+        text=separator.join(part.text for part in parts if part.text),
+        score=sum(part.score for part in parts),
+        log_prob=sum(part.log_prob for part in parts),
+        tokens=[token for part in parts for token in part.tokens],
+        token_log_probs=[value for part in parts for value in part.token_log_probs],
+        finished=all(part.finished for part in parts),
+        alignment=alignment,
+    )

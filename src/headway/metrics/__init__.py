@@ -1,0 +1,1 @@
+"""Scores of outputs: thin layers over the packages that define them."""

@@ -1,0 +1,209 @@
+"""BLEU and chrF as sacreBLEU defines them, with their signatures, and how sure one can be.
+
+The package is imported on use: the rest of the library works without it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from headway.errors import UserError, suggest
+from headway.text.moses import tokenise
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    Numbers = NDArray[np.float64]
+
+SAMPLES = 1000
+SEED = 12345
+N_GRAMS = 4
+
+
+@dataclass(frozen=True)
+class Score:
+    """A value of 0 to 100, and the signature that makes it comparable."""
+
+    name: str
+    value: float
+    signature: str
+
+
+@dataclass(frozen=True)
+class Interval:
+    """A value and the range in which it lies in 95 % of resampled test sets."""
+
+    value: float
+    low: float
+    high: float
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """How much better the first system is, the 95 % range of that, and the p-value of 'not'."""
+
+    difference: Interval
+    p_value: float
+
+
+def bleu(
+    outputs: Sequence[str],
+    references: Sequence[str],
+    *,
+    lowercase: bool = False,
+    tokenize: str = "13a",
+) -> Score:
+    """Corpus BLEU; `tokenize` is sacreBLEU's name (13a, intl, zh, ja-mecab, char, none …)."""
+    _check(outputs, references)
+    from sacrebleu.metrics.bleu import BLEU
+
+    metric = BLEU(lowercase=lowercase, tokenize=_tokenizer(tokenize), force=True)
+    value = metric.corpus_score(list(outputs), [list(references)]).score
+    return Score("BLEU", value, str(metric.get_signature()))
+
+
+def chrf(
+    outputs: Sequence[str],
+    references: Sequence[str],
+    *,
+    lowercase: bool = False,
+    word_order: int = 0,
+) -> Score:
+    """Corpus chrF, of characters alone; `word_order=2` gives chrF++."""
+    _check(outputs, references)
+    from sacrebleu.metrics.chrf import CHRF
+
+    metric = CHRF(lowercase=lowercase, word_order=word_order)
+    value = metric.corpus_score(list(outputs), [list(references)]).score
+    return Score("chrF" + "+" * word_order, value, str(metric.get_signature()))
+
+
+def tokenised_bleu(
+    outputs: Sequence[str], references: Sequence[str], language: str, *, lowercase: bool = True
+) -> Score:
+    """BLEU as papers on lower-cased tokenised data print it: for matching those, and no others.
+
+    Both sides are normalised and tokenised by our Moses rules, then compared word by word.
+    """
+    score = bleu(
+        moses(outputs, language, lowercase=lowercase),
+        moses(references, language, lowercase=lowercase),
+        tokenize="none",
+    )
+    case = "lc" if lowercase else "mixed"
+    signature = score.signature.replace("tok:none", f"tok:moses-{language}")
+    signature = signature.replace("case:mixed", f"case:{case}")
+    name = "tokenised lower-cased BLEU" if lowercase else "tokenised BLEU"
+    return Score(name, score.value, signature)
+
+
+def moses(texts: Sequence[str], language: str, *, lowercase: bool) -> list[str]:
+    """Texts as the published pipelines prepare them, tokens joined by spaces."""
+    # Lower-cased first, as their data was: it decides which periods look like abbreviations.
+    cased = [text.lower() for text in texts] if lowercase else texts
+    return [" ".join(tokenise(text, language, normalise=True)) for text in cased]
+
+
+def exact_match(outputs: Sequence[str], references: Sequence[str]) -> Score:
+    """The percentage of outputs that are their reference, letter for letter."""
+    _check(outputs, references)
+    same = sum(a == b for a, b in zip(outputs, references, strict=True))
+    return Score("exact match", 100.0 * same / len(outputs), "")
+
+
+def bleu_interval(
+    outputs: Sequence[str],
+    references: Sequence[str],
+    *,
+    lowercase: bool = False,
+    tokenize: str = "13a",
+) -> Interval:
+    """BLEU and its 95 % range over bootstrap samples of the sentences."""
+    counts = _counts(outputs, references, lowercase, tokenize)
+    return _interval(_bleu_of(counts.sum(0)), _bleu_of(_resampled(counts)))
+
+
+def compare_bleu(
+    first: Sequence[str],
+    second: Sequence[str],
+    references: Sequence[str],
+    *,
+    lowercase: bool = False,
+    tokenize: str = "13a",
+) -> Comparison:
+    """A paired bootstrap test: both systems are scored on the same resampled sentences.
+
+    The p-value is two-sided, by shifting the resampled differences to mean zero (Riezler and
+    Maxwell 2005, as sacreBLEU does): how often is chance alone this far from zero?
+    """
+    a = _counts(first, references, lowercase, tokenize)
+    b = _counts(second, references, lowercase, tokenize)
+    real = float(_bleu_of(a.sum(0)) - _bleu_of(b.sum(0)))
+    drawn = _bleu_of(_resampled(a)) - _bleu_of(_resampled(b))
+    extreme = np.abs(drawn - drawn.mean()) >= abs(real)
+    p_value = (int(extreme.sum()) + 1) / (SAMPLES + 1)
+    return Comparison(_interval(real, drawn), p_value)
+
+
+def _counts(
+    outputs: Sequence[str], references: Sequence[str], lowercase: bool, tokenize: str
+) -> Numbers:
+    """A row a sentence: matched n-grams, n-grams, and the lengths of output and reference."""
+    _check(outputs, references)
+    from sacrebleu.metrics.bleu import BLEU
+
+    metric = BLEU(
+        lowercase=lowercase, tokenize=_tokenizer(tokenize), force=True, effective_order=True
+    )
+    rows = []
+    for output, reference in zip(outputs, references, strict=True):
+        score = metric.sentence_score(output, [reference])
+        rows.append([*score.counts, *score.totals, score.sys_len, score.ref_len])
+    return np.array(rows, dtype=np.float64)
+
+
+def _resampled(counts: Numbers) -> Numbers:
+    """Sums over sentences drawn with replacement; the same draws for every system."""
+    random = np.random.default_rng(SEED)
+    n = len(counts)
+    return np.stack([counts[random.integers(n, size=n)].sum(0) for _ in range(SAMPLES)])
+
+
+def _bleu_of(sums: Numbers) -> Numbers:
+    """Corpus BLEU from summed counts on the last axis, smoothed as sacreBLEU does by default."""
+    matched, total = sums[..., :N_GRAMS], sums[..., N_GRAMS : 2 * N_GRAMS]
+    n_output, n_reference = sums[..., -2], sums[..., -1]
+    # The k-th order without a match counts as 2^-k matches ...
+    halvings = 2.0 ** np.cumsum(matched == 0, axis=-1)
+    smooth = np.where(matched == 0, 1 / halvings, matched)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        precision = np.where(total > 0, smooth / total, 0.0)
+        brevity = np.minimum(0.0, 1 - n_reference / n_output)
+        value = 100 * np.exp(brevity + np.log(precision).mean(-1))
+    return np.where(matched.sum(-1) > 0, value, 0.0)  # ... but an output without any match is 0
+
+
+def _interval(value: Numbers | float, drawn: Numbers) -> Interval:
+    low, high = np.quantile(drawn, [0.025, 0.975])
+    return Interval(float(value), float(low), float(high))
+
+
+def _check(outputs: Sequence[str], references: Sequence[str]) -> None:
+    if len(outputs) != len(references):
+        raise UserError(
+            f"{len(outputs):,} outputs but {len(references):,} references: they must come in pairs."
+        )
+    if not outputs:
+        raise UserError("there is nothing to score: no outputs and no references.")
+
+
+def _tokenizer(name: str) -> str:
+    from sacrebleu.metrics.bleu import BLEU
+
+    if name not in BLEU.TOKENIZERS:
+        raise UserError(f"sacreBLEU has no tokenizer {name!r}.{suggest(name, BLEU.TOKENIZERS)}")
+    return name

@@ -1,0 +1,306 @@
+"""The training loop: steps, gradients, evaluations, checkpoints, ranks. It knows no modality.
+
+All that decides the next step is in `State` and the weights: the data by its cursor, the random
+numbers by the step's number. A run that was killed therefore goes on as if nothing had happened.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable
+from contextlib import nullcontext
+from dataclasses import asdict, dataclass
+from typing import Any, Protocol
+
+import torch
+from torch import nn
+
+from headway.config.train import TrainSettings, known
+from headway.errors import UserError
+from headway.models.folder import load_weights, model_weights
+from headway.train.checkpoint import Checkpoints, Snapshot
+from headway.train.ema import Ema
+from headway.train.feed import Cursor, Feed, StepItem
+from headway.train.optim import load_optimizer_tensors, optimizer_tensors
+from headway.train.ranks import Ranks
+from headway.train.step import Step
+from headway.train.task import Scores, Stopped, Task
+
+
+@dataclass
+class State:
+    """Where training stands; all of it is in every checkpoint."""
+
+    step: int = 0
+    epoch: int = 0
+    index: int = 0
+    targets: int = 0
+    """Target tokens learned from."""
+
+    evaluated: int = 0
+    """The step of the last evaluation."""
+
+    best: list[float] | None = None
+    """Of the best evaluation: the metric so that more is better, then the loss likewise."""
+
+    best_step: int = 0
+    without_gain: int = 0
+    micro_tokens: int = 0
+    bad_in_a_row: int = 0
+    bad_steps: int = 0
+
+    @property
+    def cursor(self) -> Cursor:
+        return Cursor(self.epoch, self.index)
+
+
+class Log(Protocol):
+    """Where the loop reports to: files, a bar, or nothing."""
+
+    def numbers(self, kind: str, step: int, **values: Any) -> None: ...
+
+    def event(self, step: int, text: str) -> None: ...
+
+
+class Diverged(UserError):
+    """Too many steps in a row were not a number."""
+
+
+@dataclass(kw_only=True)
+class Loop:
+    task: Task
+    model: nn.Module
+    optimizer: torch.optim.Optimizer
+    lr_at: Callable[[int], float]
+    settings: TrainSettings
+    """Resolved: steps, micro_tokens, eval_every, save_every and precision are set."""
+
+    ranks: Ranks
+    checkpoints: Checkpoints
+    log: Log
+    stop_asked: Callable[[], bool]
+    recorded: bool = False
+    on_bad: Callable[[StepItem, State], None] = lambda item, state: None
+    ema: Ema | None = None
+
+    def __post_init__(self) -> None:
+        self.state = State(micro_tokens=known(self.settings.micro_tokens))
+        self.steps = known(self.settings.steps)
+        self.check_every = 1 if self.ranks.device.type == "cpu" else 16
+        """Steps between looks at the device: each costs a wait."""
+
+        self.log_every = max(1, min(50, self.steps // 100))
+        self.saved = 0
+
+    def resume(self) -> bool:
+        """Go on from the newest good checkpoint, if there is one."""
+        snapshot = self.checkpoints.newest()
+        if snapshot is None:
+            return False
+        load_weights(self.model, snapshot.tensors["model"])
+        load_optimizer_tensors(self.optimizer, snapshot.tensors["optimizer"])
+        if self.ema is not None:
+            self.ema.load(snapshot.tensors["ema"])
+        self.state = State(**snapshot.state)
+        # One saved on a stop does not stand for what is due at its step.
+        self.saved = 0 if snapshot.passing else self.state.step
+        return True
+
+    def run(self) -> State:
+        """Train until the last step, or until there is no more gain. Raises `Stopped`."""
+        self.step = self._new_step()
+        feed = self._new_feed()
+        self._clock(feed)
+        try:
+            while True:
+                self._evaluate_and_save(feed)
+                if self.state.step >= self.steps or self._is_enough():
+                    return self.state
+                self._check()
+                feed = self._one_step(feed)
+                if self.state.step % self.log_every == 0 or self.state.step == self.steps:
+                    self._log(feed)
+        except Stopped:
+            self.save(passing=True)
+            raise
+        finally:
+            feed.close()
+
+    def _is_enough(self) -> bool:
+        enough = bool(self.settings.patience) and self.state.without_gain >= self.settings.patience
+        if enough:
+            text = f"stopped early: no gain in {self.state.without_gain} evaluations"
+            self.log.event(self.state.step, text)
+        return enough
+
+    def _one_step(self, feed: Feed) -> Feed:
+        item = next(feed)
+        number = self.state.step + 1
+        self.model.train()
+        _seed(self.settings.seed, number, self.ranks.rank)
+        try:
+            for batch in item.batches:
+                self.step.add(batch, item.n_targets)
+        except torch.OutOfMemoryError as error:
+            return self._smaller(feed, error)
+        self.step.finish(self.lr_at(number))
+        if self.ema is not None:
+            self.ema.update()
+        state = self.state
+        state.step, (state.epoch, state.index) = number, item.after
+        state.targets += item.n_targets
+        self.last_item = item
+        return feed
+
+    def _smaller(self, feed: Feed, error: BaseException) -> Feed:
+        """Halve what is computed at a time; the step begins again with the same examples."""
+        tokens = self.state.micro_tokens // 2
+        if self.ranks.world > 1 or tokens < 1 or self.shrunk:
+            raise UserError(
+                f"out of memory with {self.state.micro_tokens} target tokens at a time ({error}). "
+                f"Set train.micro_tokens={max(1, tokens)}: the effective batch stays the same."
+            ) from error
+        self.shrunk = True
+        self.log.event(
+            self.state.step,
+            f"out of memory: now {tokens} target tokens at a time, same effective batch",
+        )
+        feed.close()
+        self.state.micro_tokens = tokens
+        self.optimizer.zero_grad()
+        self.step = self._new_step()
+        if self.ranks.device.type == "cuda":
+            torch.cuda.empty_cache()
+        return self._new_feed()
+
+    shrunk = False
+
+    def _check(self) -> None:
+        """Has someone asked to stop? Are the numbers still numbers?"""
+        if self.state.step % self.check_every:
+            return
+        if self.ranks.any(self.stop_asked()):
+            raise Stopped
+        in_a_row, in_all = self.step.bad.tolist()
+        if in_all > self.state.bad_steps:
+            self.log.event(
+                self.state.step,
+                f"{in_all - self.state.bad_steps} step skipped: loss or gradient is not a number",
+            )
+        self.state.bad_in_a_row, self.state.bad_steps = in_a_row, in_all
+        if in_a_row >= self.settings.max_bad_steps:
+            self.on_bad(self.last_item, self.state)
+            raise Diverged(
+                f"stopped at step {self.state.step}: {in_a_row} steps in a row had a loss or "
+                f"gradient that is not a number. The last examples are in bad-batch.json. Try a "
+                f"lower train.lr, train.clip=1, or train.precision=fp32."
+            )
+
+    def _evaluate_and_save(self, feed: Feed) -> None:
+        """What is due at this step and not done yet: a run may have been stopped in between."""
+        state, settings = self.state, self.settings
+        last = state.step == self.steps
+        is_best = False
+        if state.evaluated < state.step and (last or state.step % known(settings.eval_every) == 0):
+            is_best = self._evaluate(feed)
+        due = last or is_best or state.step % known(settings.save_every) == 0
+        if due and self.saved < state.step:
+            self.save(best=is_best)
+            self._clock(feed)
+
+    def _evaluate(self, feed: Feed) -> bool:
+        """Whether it is the best so far. Only rank 0 evaluates; all hear the result."""
+        start = time.perf_counter()
+        scores: Scores | None = None
+        if self.ranks.is_first:
+            self.model.eval()
+            with torch.no_grad(), self._averaged():
+                scores = self.task.evaluate(
+                    self.model, self.ranks.device, self.stop_asked, full=False
+                )
+            self.model.train()
+        values = self.ranks.same(scores.values if scores else None)
+        assert isinstance(values, dict)
+        state, rank = self.state, ranking(values, self.task)
+        gained = state.best is None or rank > tuple(state.best)
+        if gained:
+            state.best, state.best_step, state.without_gain = list(rank), state.step, 0
+        else:
+            state.without_gain += 1
+        state.evaluated = state.step
+        if scores is not None:
+            seconds = time.perf_counter() - start
+            self.log.numbers(
+                "valid", state.step, **values, best=gained, seconds=seconds, samples=scores.samples
+            )
+        self._clock(feed)
+        return gained
+
+    def save(self, best: bool = False, passing: bool = False) -> None:
+        """`passing`: only to go on from here, as on a signal; no part of what is kept."""
+        self.saved = self.state.step
+        if not self.ranks.is_first:
+            return
+        tensors = {
+            "model": model_weights(self.model),
+            "optimizer": optimizer_tensors(self.optimizer),
+        }
+        if self.ema is not None:
+            tensors["ema"] = self.ema.tensors()
+        snapshot = Snapshot(self.state.step, tensors, asdict(self.state))
+        self.checkpoints.save(snapshot, best=best, passing=passing)
+
+    def _averaged(self) -> Any:
+        return nullcontext() if self.ema is None else self.ema.swap()
+
+    def _new_step(self) -> Step:
+        step = Step(
+            self.model,
+            self.task.loss,
+            self.optimizer,
+            self.ranks,
+            clip=self.settings.clip,
+            recorded=self.recorded,
+        )
+        step.bad.copy_(torch.tensor([self.state.bad_in_a_row, self.state.bad_steps]))
+        return step
+
+    def _new_feed(self) -> Feed:
+        tokens = self.state.micro_tokens
+        fixed = self.task.fixed(tokens) if self.recorded else None
+        return Feed(self.task, self.state.cursor, tokens, self.ranks, fixed)
+
+    def _clock(self, feed: Feed) -> None:
+        """Start counting speed here, so that evaluations do not count as training."""
+        self._since = (time.perf_counter(), self.state.targets, feed.waited)
+
+    def _log(self, feed: Feed) -> None:
+        loss, nll, norm = self.step.logged.tolist()
+        start, targets, waited = self._since
+        now = time.perf_counter()
+        self.log.numbers(
+            "train",
+            self.state.step,
+            epoch=self.state.epoch,
+            loss=loss,
+            nll=nll,
+            lr=self.lr_at(self.state.step),
+            grad_norm=norm,
+            tokens_per_s=(self.state.targets - targets) / max(now - start, 1e-9),
+            stall=(feed.waited - waited) / max(now - start, 1e-9),
+            skipped=self.state.bad_steps,
+        )
+        self._clock(feed)
+
+
+def ranking(values: dict[str, float], task: Task) -> tuple[float, float]:
+    """What makes one evaluation better than another: the metric, and the loss where they tie."""
+    sign = -1.0 if task.lower_is_better else 1.0
+    keys = (sign * values[task.metric], -values["loss"])
+    return keys[0] if math.isfinite(keys[0]) else -math.inf, keys[1]
+
+
+def _seed(seed: int, step: int, rank: int) -> None:
+    """All random numbers of a step follow from its number, so none need to be stored."""
+    torch.manual_seed((seed * 1_000_003 + step) * 4099 + rank)

@@ -1,0 +1,96 @@
+"""Muon: hidden matrices move by their momentum made orthogonal; AdamW moves the rest.
+
+Keller Jordan et al. 2024, with the scaling of Liu et al. 2025 (arXiv 2502.16982).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+COEFFICIENTS = (3.4445, -4.7750, 2.0315)
+"""Of the quintic x → ax + bx³ + cx⁵ that drives singular values into about 0.7 … 1.2."""
+
+ITERATIONS = 5
+MOMENTUM = 0.95
+RMS = 0.2
+"""Of an update at learning rate 1: what AdamW's usually is, so that its rate carries over."""
+
+
+class Muon(torch.optim.AdamW):
+    """Groups with `matrix_rows` (for each tensor the rows of the matrices it fuses) are Muon's.
+
+    All other groups are left to AdamW, with whatever kernels it has.
+    """
+
+    @torch.no_grad()
+    def step(self, closure: Callable[[], Any] | None = None) -> Any:
+        groups = self.param_groups
+        try:
+            self.param_groups = [group for group in groups if "matrix_rows" not in group]
+            loss = super().step(closure)
+        finally:
+            self.param_groups = groups
+        for group in groups:
+            if "matrix_rows" in group:
+                self._step_matrices(group)
+        return loss
+
+    def _step_matrices(self, group: dict[str, Any]) -> None:
+        weights: list[Tensor] = []
+        updates: list[Tensor] = []
+        for parameter, rows in zip(group["params"], group["matrix_rows"], strict=True):
+            if parameter.grad is None:
+                continue
+            state = self.state[parameter]
+            if not state:
+                state["momentum"] = torch.zeros_like(parameter)
+            state["momentum"].lerp_(parameter.grad, 1 - MOMENTUM)
+            update = parameter.grad.lerp(state["momentum"], MOMENTUM)  # Nesterov's look ahead
+            weights += parameter.split(rows)
+            updates += update.split(rows)
+        for weight, update in zip(weights, orthogonal(updates), strict=True):
+            scale = RMS * max(weight.shape) ** 0.5
+            if group["weight_decay"]:
+                weight.mul_(1 - group["lr"] * group["weight_decay"])
+            weight.sub_(update * (group["lr"] * scale))
+
+
+def orthogonal(matrices: list[Tensor]) -> list[Tensor]:
+    """Each matrix with its singular values brought to about 1, in its own type.
+
+    Matrices of one shape, or turned by a right angle, are computed together: a model has few
+    shapes and many matrices.
+    """
+    groups: dict[tuple[int, int], list[int]] = {}
+    for number, matrix in enumerate(matrices):
+        n_rows, n_columns = matrix.shape
+        groups.setdefault((min(n_rows, n_columns), max(n_rows, n_columns)), []).append(number)
+    done: dict[int, Tensor] = {}
+    for numbers in groups.values():
+        flat = [_lying(matrices[number]) for number in numbers]
+        for number, result in zip(numbers, newton_schulz(torch.stack(flat)), strict=True):
+            turned = result.T if matrices[number].shape != result.shape else result
+            done[number] = turned.to(matrices[number].dtype)
+    return [done[number] for number in range(len(matrices))]
+
+
+def newton_schulz(x_BRC: Tensor, dtype: torch.dtype | None = None) -> Tensor:
+    """Push the singular values of a stack of matrices, no taller than wide, towards 1."""
+    if dtype is None:
+        dtype = torch.bfloat16 if x_BRC.is_cuda else torch.float32
+    a, b, c = COEFFICIENTS
+    norm_B11 = x_BRC.float().norm(dim=(1, 2), keepdim=True)
+    x_BRC = (x_BRC / norm_B11.clamp(min=1e-7)).to(dtype)
+    for _ in range(ITERATIONS):
+        gram_BRR = x_BRC @ x_BRC.mT
+        mixed_BRR = torch.baddbmm(gram_BRR, gram_BRR, gram_BRR, beta=b, alpha=c)
+        x_BRC = torch.baddbmm(x_BRC, mixed_BRR, x_BRC, beta=a)
+    return x_BRC
+
+
+def _lying(matrix: Tensor) -> Tensor:
+    return matrix.T if matrix.shape[0] > matrix.shape[1] else matrix

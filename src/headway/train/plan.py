@@ -1,0 +1,222 @@
+"""What the user left open, chosen from the data, the device and the time there is."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+
+from headway.config.load import model_settings
+from headway.config.model import ModelSettings, Seq2SeqSettings
+from headway.config.presets import PRESETS
+from headway.config.run import RunSettings
+from headway.config.train import TrainSettings, known
+from headway.data.store import Prepared
+from headway.errors import ConfigError, UserError
+from headway.models.summary import activations, count, outline
+
+EVALUATIONS = 20
+"""In a run whose number of evaluations nobody chose."""
+
+PAPER = {
+    "transformer-base": {"batch_tokens": 25_000, "steps": 100_000, "average": 5},
+    "transformer-big": {"batch_tokens": 25_000, "steps": 300_000, "average": 20, "keep": 20},
+}
+"""What belongs to a preset beside its shape."""
+
+EPOCHS = ((20_000, 60), (100_000, 40), (1_000_000, 20))
+"""Training pairs up to so many, and epochs for them; 10 beyond."""
+
+MEMORY_SHARE = 0.7
+"""Of the device's free memory, for what grows with the batch."""
+
+
+def seconds(text: str) -> float:
+    """`90s`, `10m`, `2h`, `1h30m` as seconds."""
+    found = re.fullmatch(r"(?:(\d+)h)?(?:(\d+)m)?(?:(\d+)s)?", text.strip())
+    total = sum(
+        int(part or 0) * unit
+        for part, unit in zip(found.groups(), (3600, 60, 1), strict=True)
+    ) if found else 0  # fmt: skip
+    if not total:
+        raise ConfigError(f"--budget {text!r} is no length of time. Examples: 90s, 10m, 2h, 1h30m.")
+    return float(total)
+
+
+def resolve(settings: RunSettings, prepared: Prepared, device: torch.device) -> RunSettings:
+    """Everything but the number of steps of a budget."""
+    n_pairs = len(prepared.train)
+    model, chosen = choose_model(settings, prepared, n_pairs, device)
+    settings = replace(settings, model=model)
+    train = settings.train
+    values: dict[str, Any] = dict(PAPER.get(str(settings.asked.get("model.preset")), {}))
+    if chosen:  # then its training is ours to choose too
+        values |= small_data_training(model.d_model)
+    values = {key: value for key, value in values.items() if f"train.{key}" not in settings.asked}
+    train = replace(train, **values)
+    if train.batch_tokens is None:
+        train = replace(train, batch_tokens=batch_tokens(n_pairs, device))
+    if train.micro_tokens is None:
+        train = replace(train, micro_tokens=micro_tokens(model, known(train.batch_tokens), device))
+    if train.steps is None:
+        per_epoch = max(1, round(target_tokens(prepared) / known(train.batch_tokens)))
+        epochs = next((e for most, e in EPOCHS if n_pairs <= most), 10)
+        train = replace(train, steps=max(200, epochs * per_epoch))
+    return replace(settings, train=with_intervals(with_precision(train, device), EVALUATIONS))
+
+
+def small_data_training(d_model: int) -> dict[str, Any]:
+    """Strong defaults where nobody asked for the paper's: a high rate that goes down to zero."""
+    return {"schedule": "linear", "lr": round(0.035 * d_model**-0.5, 5), "clip": 1.0}
+
+
+def with_intervals(train: TrainSettings, evaluations: int) -> TrainSettings:
+    eval_every = train.eval_every or max(1, -(-known(train.steps) // evaluations))
+    return replace(train, eval_every=eval_every, save_every=train.save_every or eval_every)
+
+
+def with_precision(train: TrainSettings, device: torch.device) -> TrainSettings:
+    if train.precision != "auto":
+        return train
+    fast = device.type == "cuda" and torch.cuda.is_bf16_supported(including_emulation=False)
+    return replace(train, precision="bf16" if fast else "fp32")
+
+
+def choose_model(
+    settings: RunSettings, prepared: Prepared, n_pairs: int, device: torch.device
+) -> tuple[ModelSettings, bool]:
+    """The model with the tokenizer's vocabulary, and whether it was chosen here."""
+    changes = {
+        key.removeprefix("model."): value
+        for key, value in settings.asked.items()
+        if key.startswith("model.")
+    }
+    for name in ("vocab_size", "source_vocab_size"):
+        if name in changes:
+            raise ConfigError(
+                f"model.{name} follows from the tokenizer here. Set tokenizer.vocab_size instead."
+            )
+    chosen = settings.model is None
+    if chosen:
+        changes["preset"] = preset_for(n_pairs, device)
+    vocab = prepared.vocab
+    changes["vocab_size"] = vocab.target.vocab_size
+    if not vocab.joint:
+        changes["source_vocab_size"] = vocab.source.vocab_size
+        changes.setdefault("tie", "target-softmax")
+    need = settings.data.max_len + 1 + settings.decode.extra_len
+    preset = PRESETS.get(str(changes.get("preset")))
+    if "max_len" not in changes and preset and preset.settings.max_len < need:
+        changes["max_len"] = need
+    table: dict[str, Any] = {}
+    for key, value in changes.items():
+        *sections, name = key.split(".")
+        place = table
+        for section in sections:
+            place = place.setdefault(section, {})
+        place[name] = value
+    model = model_settings(table)
+    if not isinstance(model, Seq2SeqSettings):
+        raise ConfigError(
+            f"translation needs a model of the seq2seq family; "
+            f"{changes.get('preset') or changes.get('family')} is of another. "
+            "Try model.preset=transformer-base."
+        )
+    return model, chosen
+
+
+def preset_for(n_pairs: int, device: torch.device) -> str:
+    if device.type == "cpu":
+        return "transformer-tiny" if n_pairs < 200_000 else "transformer-small"
+    if n_pairs < 60_000:
+        return "transformer-tiny"
+    return "transformer-iwslt" if n_pairs < 1_000_000 else "transformer-base"
+
+
+def batch_tokens(n_pairs: int, device: torch.device) -> int:
+    if device.type == "cpu":
+        return 2048 if n_pairs < 100_000 else 4096
+    return 8192 if n_pairs < 1_000_000 else 25_000
+
+
+def target_tokens(prepared: Prepared) -> int:
+    """Of one epoch, end tokens included."""
+    lengths = prepared.train.target.lengths
+    return int(lengths.sum()) + len(lengths)
+
+
+def micro_tokens(model: ModelSettings, batch_tokens: int, device: torch.device) -> int:
+    """As many as the device holds; on a CPU as many as its caches like."""
+    if device.type == "cpu":
+        return min(batch_tokens, 2048)
+    free, _ = torch.cuda.mem_get_info(device)
+    tokens = batch_tokens
+    while tokens > 512 and _bytes(model, tokens) > MEMORY_SHARE * free:
+        tokens = -(-tokens // 2)
+    return tokens
+
+
+def _bytes(model: ModelSettings, tokens: int) -> int:
+    shape = outline(model)
+    return 16 * count(shape) + activations(shape, model, tokens).fused_bytes
+
+
+def memory_needed(settings: RunSettings) -> int:
+    """Weights, gradients, Adam's moments and what a micro-batch keeps."""
+    assert settings.model is not None
+    width = 2 if settings.train.precision == "bf16" else 4
+    shape = outline(settings.model)
+    kept = activations(shape, settings.model, known(settings.train.micro_tokens)).fused_bytes
+    return 16 * count(shape) + kept * width // 4
+
+
+@dataclass(frozen=True)
+class Timing:
+    """Measured on a throw-away copy of the model."""
+
+    step_s: float
+    evaluation_s: float
+    targets_per_s: float
+
+
+def within_budget(
+    settings: RunSettings, timing: Timing, left_s: float, final_s: float
+) -> RunSettings:
+    """The number of steps that fit, with evaluations for at most a tenth of the time."""
+    evaluations = int(min(EVALUATIONS, max(2, 0.1 * left_s / max(timing.evaluation_s, 1e-9))))
+    if settings.train.eval_every is not None and "train.eval_every" in settings.asked:
+        evaluations = 0
+    usable = left_s - evaluations * timing.evaluation_s - final_s
+    steps = int(usable / timing.step_s)
+    if steps < 1:
+        raise UserError(
+            f"the budget leaves {max(usable, 0):.0f} s for training, less than one step "
+            f"({timing.step_s:.1f} s). Give more time or a smaller model."
+        )
+    train = replace(settings.train, steps=steps)
+    if "train.eval_every" not in settings.asked:
+        train = replace(train, eval_every=None, save_every=settings.asked.get("train.save_every"))
+    return replace(settings, train=with_intervals(train, max(1, evaluations)))
+
+
+def measure(
+    run_step: Callable[[], int], evaluate: Callable[[], object], synchronise: Callable[[], None],
+    for_s: float,
+) -> Timing:  # fmt: skip
+    """Time steps for so long, after the first ones, in which things are allocated."""
+    for _ in range(2):
+        run_step()
+    synchronise()
+    start, steps, targets = time.perf_counter(), 0, 0
+    while steps < 3 or time.perf_counter() - start < for_s:
+        targets += run_step()
+        steps += 1
+        synchronise()
+    took = time.perf_counter() - start
+    before = time.perf_counter()
+    evaluate()
+    return Timing(took / steps, time.perf_counter() - before, targets / took)

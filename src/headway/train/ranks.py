@@ -1,0 +1,110 @@
+"""One process or many: who am I, and the few things that ranks do together.
+
+Gradients are summed over ranks and divided by the targets of the whole step, so that the number of
+ranks changes nothing but the time. Only rank 0 writes.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from headway.errors import UserError
+
+BUCKET_BYTES = 64 << 20
+"""Gradients sent together."""
+
+
+CPU = torch.device("cpu")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Ranks:
+    rank: int = 0
+    world: int = 1
+    device: torch.device = CPU
+
+    @property
+    def is_first(self) -> bool:
+        return self.rank == 0
+
+    @classmethod
+    def start(cls, device: str = "auto") -> Ranks:
+        """Alone, or one of those that `torchrun` started."""
+        world = int(os.environ.get("WORLD_SIZE", "1"))
+        rank, local = int(os.environ.get("RANK", "0")), int(os.environ.get("LOCAL_RANK", "0"))
+        place = pick_device(device, local)
+        if world > 1:
+            if place.type == "cuda":
+                torch.cuda.set_device(place)
+            dist.init_process_group("nccl" if place.type == "cuda" else "gloo")
+        return cls(rank=rank, world=world, device=place)
+
+    def close(self) -> None:
+        if self.world > 1:
+            dist.destroy_process_group()
+
+    def sum_(self, tensors: Iterable[Tensor]) -> None:
+        """Add up over ranks, in place, many tensors at a time."""
+        if self.world == 1:
+            return
+        for bucket in _buckets(tensors):
+            flat = torch.cat([tensor.flatten() for tensor in bucket])
+            dist.all_reduce(flat)
+            parts = flat.split([tensor.numel() for tensor in bucket])
+            for tensor, part in zip(bucket, parts, strict=True):
+                tensor.copy_(part.view_as(tensor))
+
+    def any(self, mine: bool) -> bool:
+        """Whether it is so on any rank; all get the same answer."""
+        if self.world == 1:
+            return mine
+        flag = torch.tensor([float(mine)], device=self.device)
+        dist.all_reduce(flag, op=dist.ReduceOp.MAX)
+        return bool(flag.item())
+
+    def wait(self) -> None:
+        """Until all have come here."""
+        if self.world > 1:
+            dist.barrier()
+
+    def same(self, value: object) -> object:
+        """What rank 0 has."""
+        if self.world == 1:
+            return value
+        box = [value]
+        dist.broadcast_object_list(box, src=0, device=self.device)
+        return box[0]
+
+
+def pick_device(name: str, local: int = 0) -> torch.device:
+    """`auto`: a CUDA device if there is one."""
+    if name == "auto":
+        name = "cuda" if torch.cuda.is_available() else "cpu"
+    try:
+        device = torch.device(name)
+    except RuntimeError as error:
+        raise UserError(f"unknown device {name!r}. Try cpu, cuda or cuda:1.") from error
+    if device.type == "cuda":
+        if not torch.cuda.is_available():
+            raise UserError(f"--device {name}: torch finds no CUDA device here. Try --device cpu.")
+        return torch.device("cuda", local if device.index is None else device.index)
+    return device
+
+
+def _buckets(tensors: Iterable[Tensor]) -> Iterable[list[Tensor]]:
+    bucket: list[Tensor] = []
+    size = 0
+    for tensor in tensors:
+        if bucket and (size + tensor.nbytes > BUCKET_BYTES or tensor.dtype != bucket[0].dtype):
+            yield bucket
+            bucket, size = [], 0
+        bucket.append(tensor)
+        size += tensor.nbytes
+    if bucket:
+        yield bucket

@@ -1,0 +1,259 @@
+"""`report.html`: what happened in a run, in one file that needs no network and no script.
+
+Made from the files of the run folder alone, so it can be made again at any time. Whatever is
+missing, torn or not a number is left out; all text that came from data is escaped.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections.abc import Iterable, Sequence
+from html import escape
+from pathlib import Path
+from statistics import median
+
+from headway import __version__
+from headway.config.durable import replace_text
+from headway.config.folder import CONFIG
+from headway.train.chart import Series, chart
+from headway.train.history import METRICS, Entry, History, finite, mean, number, read_history
+from headway.train.page import PAGE
+from headway.train.progress import duration
+
+CHECK = "data/report.json"
+REPORT = "report.html"
+MOST_SAMPLES = 12
+MOST_EVENTS = 200
+MOST_EXAMPLES = 3
+LABELS = {"loss": "loss", "ppl": "perplexity", "bleu": "BLEU", "chrf": "chrF"}
+
+
+def write_report(folder: Path) -> Path:
+    """Read the run folder and write its `report.html`."""
+    history = read_history(folder / METRICS)
+    sections = [
+        _tiles(history),
+        _kept(history),
+        _curves(history),
+        _samples(history),
+        _validations(history),
+        _findings(folder / CHECK),
+        _events(history),
+        _settings(folder / CONFIG),
+    ]
+    foot = f"<footer>headway {escape(__version__)}</footer>"
+    body = "\n".join(filter(None, sections)) or "<p>Nothing was measured yet.</p>"
+    filled = {"title": escape(folder.absolute().name), "body": body + foot}
+    page = re.sub(r"{{(title|body)}}", lambda match: filled[match[1]], PAGE)
+    replace_text(folder / REPORT, page)
+    return folder / REPORT
+
+
+def _tiles(history: History) -> str:
+    """The few numbers that one asks for first."""
+    tiles: list[tuple[str, str, str]] = []
+    kept = _kept_scores(history)
+    for name in ("bleu", "chrf", "ppl"):
+        label = LABELS[name]
+        if name in kept:
+            tiles.append((label, _shown(kept[name], name), "validation, final model"))
+        elif points := finite(history.points("valid", name)):
+            best = (min if name == "ppl" else max)(points, key=lambda point: point[1])
+            tiles.append((label, _shown(best[1], name), f"best validation, step {best[0]:,}"))
+    steps = [entry["step"] for entry in [*history.train, *history.valid]]
+    if steps:
+        tiles.append(("steps", f"{max(steps):,}", _epochs(history)))
+    if speeds := finite(history.points("train", "tokens_per_s")):
+        note = "median" + "".join(
+            f", {mean(points):.1%} {text}"
+            for name, text in (("padding", "padding"), ("stall", "waiting for data"))
+            if (points := finite(history.points("train", name)))
+        )
+        middle = median(speed for _, speed in speeds)
+        tiles.append(("target tokens/s", f"{middle:,.0f}", note))
+    seconds = number(history.end[-1].get("seconds")) if history.end else math.nan
+    if math.isfinite(seconds):
+        checks = sum(value for _, value in finite(history.points("valid", "seconds")))
+        text = f"{duration(checks)} of it evaluating" if checks else ""
+        tiles.append(("time", duration(seconds), text))
+    parts = [
+        f"<div><span>{label}</span><b>{escape(value)}</b><small>{escape(note)}</small></div>"
+        for label, value, note in tiles
+    ]
+    return f'<section class="tiles">{"".join(parts)}</section>' if parts else ""
+
+
+def _epochs(history: History) -> str:
+    epochs = [value for _, value in finite(history.points("train", "epoch"))]
+    return f"{max(epochs) + 1:g} times through the data" if epochs else ""
+
+
+def _kept_scores(history: History) -> dict[str, float]:
+    end = history.end[-1] if history.end else {}
+    scores = end.get("scores")
+    found = scores.get(end.get("kept")) if isinstance(scores, dict) else None
+    return found if isinstance(found, dict) else {}
+
+
+def _kept(history: History) -> str:
+    """What became model.safetensors, beside what else it could have been."""
+    if not history.end or not isinstance(history.end[-1].get("scores"), dict):
+        return ""
+    end = history.end[-1]
+    scores = {name: value for name, value in end["scores"].items() if isinstance(value, dict)}
+    measures = list(dict.fromkeys(name for values in scores.values() for name in values))
+    rows = [
+        [("✓ " if name == end.get("kept") else "") + name]
+        + [_shown(values.get(measure), measure) for measure in measures]
+        for name, values in scores.items()
+    ]
+    text = f"<p>{escape(str(end.get('text', '')))}</p>"
+    table = _table(
+        ["candidate", *(LABELS.get(name, name) for name in measures)],
+        rows,
+        marked=str(end.get("kept")),
+    )
+    return _section("What is in model.safetensors", text + (table if rows else ""))
+
+
+def _curves(history: History) -> str:
+    def lines(kind: str, *names: tuple[str, str]) -> list[Series]:
+        return [Series(label, history.points(kind, name)) for name, label in names]
+
+    quality = lines("valid", ("bleu", "BLEU"), ("chrf", "chrF"))
+    best = max(finite(quality[0].points), key=lambda point: point[1], default=None)
+    mark = None if best is None else (best, f"best {best[1]:.1f}")
+    figures = [
+        chart(
+            "Loss per target token",
+            lines("train", ("loss", "training, as optimised"), ("nll", "training"))
+            + lines("valid", ("loss", "validation")),
+        ),
+        chart("Validation BLEU and chrF", quality, mark=mark),
+        chart("Validation perplexity", lines("valid", ("ppl", "perplexity")), log=True),
+        chart("Learning rate", lines("train", ("lr", "learning rate"))),
+        chart("Gradient norm", lines("train", ("grad_norm", "gradient norm")), log=True),
+        chart(
+            "Target tokens per second",
+            lines("train", ("tokens_per_s", "tokens/s")),
+            from_zero=True,
+        ),
+    ]
+    figures = [figure for figure in figures if figure]
+    return _section("Curves", f'<div class="charts">{"".join(figures)}</div>') if figures else ""
+
+
+def _samples(history: History) -> str:
+    """The same sentences translated early, half-way and last."""
+    seen = [entry for entry in history.valid if _sample_list(entry)]
+    if not seen:
+        return ""
+    chosen = list(dict.fromkeys([0, len(seen) // 2, len(seen) - 1]))
+    cards = []
+    for sample in _sample_list(seen[-1])[:MOST_SAMPLES]:
+        rows = [("source", sample.get("source")), ("reference", sample.get("target"))]
+        for place in chosen:
+            same = [
+                other.get("output")
+                for other in _sample_list(seen[place])
+                if other.get("source") == sample.get("source")
+            ]
+            if same:
+                rows.append((f"step {seen[place]['step']:,}", same[0]))
+        lines = [
+            f'<dt>{label}</dt><dd dir="auto">{escape(str(text))}</dd>'
+            for label, text in rows
+            if text is not None
+        ]
+        cards.append(f"<dl>{''.join(lines)}</dl>")
+    return _section("Samples over time", f'<div class="samples">{"".join(cards)}</div>')
+
+
+def _sample_list(entry: Entry) -> list[Entry]:
+    samples = entry.get("samples")
+    found = samples if isinstance(samples, list) else []
+    return [sample for sample in found if isinstance(sample, dict)]
+
+
+def _validations(history: History) -> str:
+    names = [name for name in LABELS if any(name in entry for entry in history.valid)]
+    rows = [
+        [f"{entry['step']:,}", *(_shown(entry.get(name), name) for name in names)]
+        for entry in history.valid
+    ]
+    return (
+        _folded("All evaluations", _table(["step", *(LABELS[name] for name in names)], rows))
+        if rows
+        else ""
+    )
+
+
+def _findings(path: Path) -> str:
+    """What the data check said, if it was kept beside the data."""
+    try:
+        report = json.loads(path.read_text(encoding="utf-8"))
+        findings = [one for one in report["findings"] if isinstance(one, dict)]
+    except (OSError, ValueError, KeyError, TypeError):
+        return ""
+    items = [
+        f'<li><i class="level {escape(str(one.get("level")))}">{escape(str(one.get("level")))}</i> '
+        f"{escape(str(one.get('text')))}{_examples(one)}</li>"
+        for one in findings
+    ]
+    body = f"<ul>{''.join(items)}</ul>" if items else "<p>Nothing was found.</p>"
+    return _section("Data check", body)
+
+
+def _examples(finding: Entry) -> str:
+    examples = finding.get("examples")
+    shown = [one for one in examples if isinstance(one, dict)] if isinstance(examples, list) else []
+    lines = [
+        f"<small>{escape(str(one.get('place')))}: {escape(str(one.get('source')))} │ "
+        f"{escape(str(one.get('target')))}</small>"
+        for one in shown[:MOST_EXAMPLES]
+    ]
+    return "".join(lines)
+
+
+def _events(history: History) -> str:
+    rows = [
+        [f"{event['step']:,}", str(event.get("text", ""))] for event in history.event[:MOST_EVENTS]
+    ]
+    left = len(history.event) - len(rows)
+    if left:
+        rows.append(["", f"and {left:,} more in {METRICS}"])
+    return _section("Events", _table(["step", "what happened"], rows)) if rows else ""
+
+
+def _settings(path: Path) -> str:
+    if not path.is_file():
+        return ""
+    text = path.read_text(encoding="utf-8", errors="replace")
+    return _folded(f"Settings ({CONFIG})", f"<pre>{escape(text)}</pre>")
+
+
+def _section(title: str, body: str) -> str:
+    return f"<section><h2>{escape(title)}</h2>{body}</section>"
+
+
+def _folded(title: str, body: str) -> str:
+    return f"<details><summary>{escape(title)}</summary>{body}</details>"
+
+
+def _table(headers: Sequence[str], rows: Iterable[Sequence[str]], marked: str = "") -> str:
+    head = "".join(f"<th>{escape(header)}</th>" for header in headers)
+    body = "".join(
+        f"<tr{' class=kept' * (bool(marked) and marked in row[0])}>"
+        + "".join(f"<td>{escape(cell)}</td>" for cell in row)
+        + "</tr>"
+        for row in rows
+    )
+    return f'<div class="wide"><table><tr>{head}</tr>{body}</table></div>'
+
+
+def _shown(value: object, name: str = "") -> str:
+    found = number(value)
+    digits = {"loss": ".3f", "ppl": ".2f", "bleu": ".2f", "chrf": ".2f"}.get(name, ".4g")
+    return format(found, digits) if math.isfinite(found) else "–"

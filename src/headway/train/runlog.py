@@ -1,0 +1,65 @@
+"""What a run says while it works: `metrics.jsonl` for machines, a bar or lines for people."""
+
+from __future__ import annotations
+
+import json
+import time
+from pathlib import Path
+from typing import Any
+
+from headway.config.durable import replace_text
+from headway.train.progress import Progress
+
+METRICS = "metrics.jsonl"
+
+
+class RunLog:
+    """Only rank 0 has one that writes. A line that cannot be written stops nothing."""
+
+    def __init__(self, folder: Path | None, progress: Progress) -> None:
+        self.path = None if folder is None else folder / METRICS
+        self.progress = progress
+        self._warned = False
+
+    def numbers(self, kind: str, step: int, **values: Any) -> None:
+        self._write({"kind": kind, "step": step, "time": round(time.time(), 3), **values})
+        if kind == "train":
+            shown = {name: values[name] for name in ("loss", "tokens_per_s") if name in values}
+            self.progress.update(step, **shown)
+        elif kind == "valid":
+            scores = {name: values[name] for name in ("bleu", "chrf") if name in values}
+            self.progress.update(step, **scores)
+            text = "  ".join(f"{name} {values[name]:.4g}" for name in ("loss", "ppl", *scores))
+            mark = "  (best so far)" if values.get("best") else ""
+            self.progress.note(f"step {step:,}: validation {text}{mark}")
+            for sample in values.get("samples", [])[:1]:
+                self.progress.note(f"  {sample['source']} → {sample['output']}")
+
+    def event(self, step: int, text: str) -> None:
+        self._write({"kind": "event", "step": step, "time": round(time.time(), 3), "text": text})
+        self.progress.note(text)
+
+    def rewind(self, step: int) -> None:
+        """Forget what was written after this step by a run that was killed."""
+        if self.path is None or not self.path.exists():
+            return
+        kept = []
+        for line in self.path.read_text(encoding="utf-8", errors="replace").splitlines():
+            try:
+                entry = json.loads(line)
+            except ValueError:
+                continue  # torn by the kill
+            if isinstance(entry, dict) and entry.get("step", 0) <= step:
+                kept.append(line + "\n")
+        replace_text(self.path, "".join(kept))
+
+    def _write(self, entry: dict[str, Any]) -> None:
+        if self.path is None:
+            return
+        try:
+            with self.path.open("a", encoding="utf-8") as file:
+                file.write(json.dumps(entry, ensure_ascii=False) + "\n")
+        except OSError as error:
+            if not self._warned:
+                self._warned = True
+                self.progress.note(f"warning: cannot write {self.path}: {error}")

@@ -1,0 +1,94 @@
+"""The learning rate of every step: a pure function of the step's number, which counts from 1.
+
+Every schedule climbs to its peak in a straight line, reached at step `warmup`, and differs in what
+comes then. Those that end at zero would reach it one step after the last, so that no step is lost.
+"""
+
+from __future__ import annotations
+
+import math
+from bisect import bisect_left
+from collections.abc import Callable
+
+from headway.config.train import TrainSettings
+
+PEAK = 1e-3
+"""For schedules that have no rule of their own."""
+
+FEW_STEPS, MOST_WARMUP = 10, 4000
+
+
+def learning_rate(settings: TrainSettings, steps: int, d_model: int) -> Callable[[int], float]:
+    """The rate at each step of a run of that many steps."""
+    warmup = warmup_steps(settings, steps)
+    peak = aimed_peak(settings, steps, d_model)
+    after = AFTER_WARMUP[settings.schedule]
+    cooldown = round(settings.cooldown * steps)
+
+    def rate(step: int) -> float:
+        return peak * min(1.0, step / warmup, after(step, warmup, steps, cooldown))
+
+    return rate
+
+
+def warmup_steps(settings: TrainSettings, steps: int) -> int:
+    """The step of the peak: without a warm-up the first one."""
+    if settings.warmup is not None:
+        return max(1, settings.warmup)
+    return min(MOST_WARMUP, max(1, steps // FEW_STEPS))
+
+
+def aimed_peak(settings: TrainSettings, steps: int, d_model: int) -> float:
+    """The rate that the warm-up leads to, whether or not the run is long enough to get there."""
+    if settings.lr is not None:
+        return settings.lr
+    if settings.schedule == "noam":
+        return float((d_model * warmup_steps(settings, steps)) ** -0.5)
+    return PEAK
+
+
+def peak_lr(settings: TrainSettings, steps: int, d_model: int) -> float:
+    """The highest rate that the run will really have."""
+    rate = learning_rate(settings, steps, d_model)
+    # Every schedule rises or stays, then falls: the top is the first step that a fall follows.
+    top = bisect_left(range(1, steps), True, key=lambda step: rate(step + 1) < rate(step)) + 1
+    return rate(top)
+
+
+def _inverse_sqrt(step: int, warmup: int, steps: int, cooldown: int) -> float:
+    return math.sqrt(warmup / step)
+
+
+def _left(step: int, start: int, steps: int) -> float:
+    """The share of the way from `start` to the end that still lies ahead."""
+    return min(1.0, max(0, steps + 1 - step) / max(1, steps + 1 - start))
+
+
+def _cosine(step: int, warmup: int, steps: int, cooldown: int) -> float:
+    return 0.5 - 0.5 * math.cos(math.pi * _left(step, warmup, steps))
+
+
+def _linear(step: int, warmup: int, steps: int, cooldown: int) -> float:
+    return _left(step, warmup, steps)
+
+
+def _constant(step: int, warmup: int, steps: int, cooldown: int) -> float:
+    return 1.0
+
+
+def _trapezoid(step: int, warmup: int, steps: int, cooldown: int) -> float:
+    return _left(step, steps - cooldown, steps)
+
+
+AFTER_WARMUP: dict[str, Callable[[int, int, int, int], float]] = {
+    "noam": _inverse_sqrt,
+    "inverse-sqrt": _inverse_sqrt,
+    "cosine": _cosine,
+    "linear": _linear,
+    "constant": _constant,
+    "trapezoid": _trapezoid,
+}
+"""The share of the peak after the warm-up, from the step, warm-up, all and cool-down steps.
+
+Noam and inverse-sqrt are one formula: they differ in the peak they aim at when none is given.
+"""

@@ -1,0 +1,74 @@
+"""What the loop asks of a task. The loop knows steps, gradients and checkpoints and no modality;
+a task knows its examples, its loss and its scores and nothing of the loop."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple, Protocol
+
+import torch
+from torch import Tensor, nn
+
+
+class TaskLoss(NamedTuple):
+    sum: Tensor
+    """To be minimised, summed over the targets of a batch."""
+
+    nll: Tensor
+    """Without smoothing and the like, summed too, for reporting."""
+
+
+@dataclass(frozen=True)
+class Part:
+    """Examples computed at a time."""
+
+    rows: Any
+    n_targets: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Scores:
+    """The result of a validation."""
+
+    values: dict[str, float]
+    """By name; `loss` is always there."""
+
+    samples: list[dict[str, str]] = field(default_factory=list)
+
+
+class Task(Protocol):
+    metric: str
+    """Which of the scores a better model is better at."""
+
+    lower_is_better: bool
+
+    def epoch(self, number: int) -> Sequence[Any]:
+        """The examples of each step: a pure function of the number."""
+        ...
+
+    def parts(self, step: Any, micro_tokens: int) -> list[Part]:
+        """The examples of one step, cut into what is computed at a time."""
+        ...
+
+    def batch(self, part: Part, device: torch.device, fixed: Any) -> Any:
+        """Tensors on the device. Called from a thread that runs ahead of training."""
+        ...
+
+    def fixed(self, micro_tokens: int) -> Any:
+        """The shapes that every batch of this size can have, or None if there are none."""
+        ...
+
+    def loss(self, model: nn.Module, batch: Any) -> TaskLoss: ...
+
+    def evaluate(
+        self, model: nn.Module, device: torch.device, stopped: Callable[[], bool], full: bool
+    ) -> Scores:
+        """Scores on the validation set; `full`: the careful ones, at the end.
+
+        Raises `Stopped` when `stopped()` turns true on the way."""
+        ...
+
+
+class Stopped(Exception):
+    """Someone asked the program to stop; what is unfinished will be done when it is run again."""

@@ -1,0 +1,208 @@
+"""Translation: pairs of sentences, an encoder-decoder, BLEU and chrF on the validation set."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from headway.config.data import DataSettings
+from headway.config.decode import DecodeSettings
+from headway.config.train import TrainSettings
+from headway.data.batches import (
+    Collator,
+    Fixed,
+    FlatTokens,
+    PairBatch,
+    Rows,
+    StepPlan,
+    fixed_shapes,
+)
+from headway.data.store import PairStore, Prepared
+from headway.decode.translator import Translator
+from headway.metrics.translation import bleu, chrf
+from headway.models.seq2seq import Seq2Seq
+from headway.nn.loss import Smoothing
+from headway.text.tokenizer import Vocabularies
+from headway.train.task import Part, Scores, Stopped, TaskLoss
+
+ROOM = 1.05
+"""Source tokens that a step has room for, beyond what its target tokens bring on average."""
+
+SAMPLES = 5
+
+
+@dataclass
+class TranslateTask:
+    """How pairs become steps, what they cost, and how good the translations are."""
+
+    prepared: Prepared
+    settings: TrainSettings
+    decode: DecodeSettings
+    data: DataSettings
+    longest: int
+    """Tokens of the longest sequence, its end token included."""
+
+    quick_size: int = 500
+    """Validation pairs that are translated during training; all of them at the end."""
+
+    def __post_init__(self) -> None:
+        self.metric: str = self.settings.metric
+        self.lower_is_better = self.metric == "loss"
+        assert self.settings.batch_tokens is not None
+        self.train = collator(self.prepared.train, self.vocab)
+        self.valid = collator(self.prepared.valid, self.vocab)
+        self.plan = self._plan(self.prepared.train, self.settings.batch_tokens)
+        self.smoothing = Smoothing.of(
+            self.settings.smoothing, self.vocab.target.vocab_size, self.settings.smoothing_kind
+        )
+
+    @property
+    def vocab(self) -> Vocabularies:
+        return self.prepared.vocab
+
+    def _plan(self, pairs: PairStore, target_tokens: int) -> StepPlan:
+        lengths = [
+            np.asarray(side.lengths, dtype=np.int64) + 1 for side in (pairs.source, pairs.target)
+        ]
+        target_tokens = max(target_tokens, int(lengths[1].max()))
+        return StepPlan(
+            source_lengths=lengths[0],
+            target_lengths=lengths[1],
+            source_tokens=max(self._source_tokens(lengths, target_tokens), int(lengths[0].max())),
+            target_tokens=target_tokens,
+            seed=self.settings.seed,
+        )
+
+    @staticmethod
+    def _source_tokens(lengths: Sequence[Any], target_tokens: int) -> int:
+        ratio = lengths[0].sum() / lengths[1].sum()
+        return int(ROOM * ratio * target_tokens) + 1
+
+    def epoch(self, number: int) -> list[Rows]:
+        return self.plan.epoch(number)
+
+    def _limits(self, micro_tokens: int) -> tuple[int, int]:
+        """Source and target tokens of one part: never less than the longest pair needs."""
+        lengths = [self.plan.source_lengths, self.plan.target_lengths]
+        target = min(max(micro_tokens, int(lengths[1].max())), self.plan.target_tokens)
+        source = max(self._source_tokens(lengths, target), int(lengths[0].max()))
+        return min(source, self.plan.source_tokens), target
+
+    def parts(self, step: Rows, micro_tokens: int) -> list[Part]:
+        cut = self.plan.cut(step, *self._limits(micro_tokens))
+        return [Part(rows, self.plan.n_targets(rows)) for rows in cut]
+
+    def fixed(self, micro_tokens: int) -> Fixed:
+        return fixed_shapes(self.plan, *self._limits(micro_tokens), self.longest)
+
+    def batch(self, part: Part, device: torch.device, fixed: Fixed | None) -> PairBatch:
+        return self.train.batch(part.rows, device, fixed)
+
+    def loss(self, model: nn.Module, batch: PairBatch) -> TaskLoss:
+        assert isinstance(model, Seq2Seq)
+        if self.settings.rdrop and model.training:
+            return self._rdrop(model, batch)
+        x_ND = model(batch.source_M, batch.source, batch.target_N, batch.target)
+        loss = model.head.loss(x_ND, batch.labels_N, self.smoothing, batch.weights_N)
+        return TaskLoss(loss.sum, loss.nll)
+
+    def _rdrop(self, model: Seq2Seq, batch: PairBatch) -> TaskLoss:
+        """R-Drop (Liang et al. 2021): two passes, and a price for where their answers differ.
+
+        ½ (NLL₁ + NLL₂) + α/4 (KL(1‖2) + KL(2‖1)): the paper's loss over the doubled batch.
+        """
+        logs = [
+            model.scores(model(batch.source_M, batch.source, batch.target_N, batch.target))
+            .float()
+            .log_softmax(-1)
+            for _ in range(2)
+        ]
+        losses = [self._smoothed(logs_NV, batch) for logs_NV in logs]
+        both = zip(logs, reversed(logs), strict=True)
+        apart_N = sum(
+            (
+                F.kl_div(q_NV, p_NV, reduction="none", log_target=True).sum(-1)
+                for p_NV, q_NV in both
+            ),
+            start=torch.zeros((), device=batch.labels_N.device),
+        )
+        loss = (losses[0][0] + losses[1][0]) / 2
+        loss = loss + self.settings.rdrop / 4 * (apart_N * batch.weights_N).sum()
+        return TaskLoss(loss, (losses[0][1] + losses[1][1]) / 2)
+
+    def _smoothed(self, logs_NV: Tensor, batch: PairBatch) -> tuple[Tensor, Tensor]:
+        right, wrong = self.smoothing
+        target_N = logs_NV.gather(1, batch.labels_N[:, None])[:, 0]
+        loss_N = -(right - wrong) * target_N - wrong * logs_NV.sum(-1)
+        return (loss_N * batch.weights_N).sum(), -(target_N * batch.weights_N).sum()
+
+    def evaluate(
+        self, model: nn.Module, device: torch.device, stopped: Callable[[], bool], full: bool
+    ) -> Scores:
+        assert isinstance(model, Seq2Seq)
+        loss = self._valid_loss(model, device, stopped)
+        values = {"loss": loss, "ppl": float(np.exp(min(loss, 50.0)))}
+        pairs = self.prepared.valid_text if full else self.prepared.valid_text[: self.quick_size]
+        decode = self.decode if full else replace(self.decode, beam=1, n_best=1, groups=1)
+        translator = Translator([model], self.vocab, decode, device=device)
+        outputs: list[str] = []
+        for translation in translator.translate(source for source, _ in pairs):
+            outputs.append(translation.text)
+            if stopped():
+                raise Stopped
+        references = [target for _, target in pairs]
+        values["bleu"] = bleu(outputs, references).value
+        values["chrf"] = chrf(outputs, references).value
+        samples = [
+            {"source": source, "target": target, "output": output}
+            for (source, target), output in zip(pairs[:SAMPLES], outputs, strict=False)
+        ]
+        return Scores(values=values, samples=samples)
+
+    def _valid_loss(
+        self, model: Seq2Seq, device: torch.device, stopped: Callable[[], bool]
+    ) -> float:
+        """Likelihood per target token, without smoothing."""
+        plan = self._plan(self.prepared.valid, min(self.plan.target_tokens, 4096))
+        order = np.argsort(plan.target_lengths, kind="stable")
+        plain = Smoothing(1.0, 0.0)
+        total, count = 0.0, 0
+        for rows in plan.cut(order, plan.source_tokens, plan.target_tokens):
+            batch = self.valid.batch(rows, device)
+            x_ND = model(batch.source_M, batch.source, batch.target_N, batch.target)
+            total += float(model.head.loss(x_ND, batch.labels_N, plain).nll)
+            count += plan.n_targets(rows)
+            if stopped():
+                raise Stopped
+        return total / max(1, count)
+
+    def show(self, part: Part) -> list[dict[str, Any]]:
+        """The examples of a part as text, for people."""
+        pairs = self.prepared.train
+        return [
+            {
+                "pair": int(row),
+                "source": self.vocab.source.decode(pairs.source[row].tolist()),
+                "target": self.vocab.target.decode(pairs.target[row].tolist()),
+            }
+            for row in part.rows
+        ]
+
+
+def collator(pairs: PairStore, vocab: Vocabularies) -> Collator:
+    source, target = (
+        FlatTokens(side.tokens, side.offsets) for side in (pairs.source, pairs.target)
+    )
+    return Collator(
+        source=source,
+        target=target,
+        bos=vocab.target.bos,
+        source_eos=vocab.source.eos,
+        target_eos=vocab.target.eos,
+    )

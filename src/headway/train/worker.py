@@ -1,0 +1,155 @@
+"""The model and all that trains it, and the choice between sets of weights at the end."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+from torch.utils.checkpoint import checkpoint
+
+from headway.config.durable import replace_text
+from headway.config.run import RunSettings
+from headway.config.train import known
+from headway.data.store import Prepared
+from headway.models.build import build_model
+from headway.models.folder import load_weights
+from headway.models.parts.text import compute_in
+from headway.train import plan
+from headway.train.average import average_of
+from headway.train.checkpoint import Checkpoints
+from headway.train.ema import Ema
+from headway.train.feed import Cursor, StepItem, step_item, walk
+from headway.train.loop import Loop, State, ranking
+from headway.train.optim import build_optimizer
+from headway.train.ranks import Ranks
+from headway.train.runlog import RunLog
+from headway.train.schedule import learning_rate
+from headway.train.step import Step
+from headway.train.tasks.translate import TranslateTask
+
+
+class Worker:
+    """The model and all that trains it."""
+
+    def __init__(self, settings: RunSettings, prepared: Prepared, ranks: Ranks) -> None:
+        assert settings.model is not None
+        self.settings, self.prepared, self.ranks = settings, prepared, ranks
+        train, device = settings.train, ranks.device
+        self.task = TranslateTask(
+            prepared, train, settings.decode, settings.data, longest=settings.data.max_len + 1
+        )
+        self.recorded = device.type == "cuda" and not train.recompute and train.compile != "no"
+        self.model = build_model(settings.model, device=device, seed=train.seed)
+        if train.precision == "bf16":
+            compute_in(self.model, torch.bfloat16)
+        self.optimizer = build_optimizer(self.model, train, device=device, capturable=self.recorded)
+        if train.compile == "yes":
+            self.compile()
+        if train.recompute:
+            recompute_blocks(self.model)
+
+    def compile(self) -> None:
+        for part in ("encoder", "decoder"):
+            getattr(self.model, part).compile_blocks()
+
+    def loop(
+        self, checkpoints: Checkpoints, log: RunLog, stop_asked: Callable[[], bool], out: Path
+    ) -> Loop:
+        train, model = self.settings.train, self.settings.model
+        assert model is not None
+
+        def on_bad(item: StepItem, state: State) -> None:
+            shown = [example for part in item.parts for example in self.task.show(part)]
+            text = {"step": state.step, "examples": shown}
+            replace_text(out / "bad-batch.json", json.dumps(text, ensure_ascii=False, indent=1))
+
+        return Loop(
+            task=self.task,
+            model=self.model,
+            optimizer=self.optimizer,
+            lr_at=learning_rate(train, known(train.steps), model.d_model),
+            settings=train,
+            ranks=self.ranks,
+            checkpoints=checkpoints,
+            log=log,
+            stop_asked=stop_asked,
+            recorded=self.recorded,
+            on_bad=on_bad,
+            ema=Ema(self.model, train.ema) if train.ema else None,
+        )
+
+    def time(self, for_s: float) -> plan.Timing:
+        """Real steps and one evaluation; afterwards this worker is used up."""
+        micro = known(self.settings.train.micro_tokens)
+        fixed = self.task.fixed(micro) if self.recorded else None
+        step = Step(
+            self.model, self.task.loss, self.optimizer, self.ranks,
+            clip=self.settings.train.clip, recorded=self.recorded,
+        )  # fmt: skip
+        steps = walk(self.task, Cursor())
+
+        def run_step() -> int:
+            rows, after = next(steps)
+            item = step_item(self.task, rows, after, micro, self.ranks, fixed)
+            for batch in item.batches:
+                step.add(batch, item.n_targets)
+            step.finish(1e-5)
+            return item.n_targets
+
+        def evaluate() -> object:
+            self.model.eval()
+            # An untrained model does not know when to stop; a trained one does.
+            usual = int(1.2 * self.prepared.valid.target.lengths.mean()) + 2
+            self.task.decode = replace(self.settings.decode, max_len=usual)
+            with torch.no_grad():
+                return self.task.evaluate(self.model, self.ranks.device, lambda: False, full=False)
+
+        cuda = self.ranks.device.type == "cuda"
+        return plan.measure(
+            run_step, evaluate, torch.cuda.synchronize if cuda else lambda: None, for_s
+        )
+
+
+def choose(worker: Worker, loop: Loop) -> dict[str, Any]:
+    """Put the better of two sets of weights into the model: the best checkpoint's, or the mean of
+    the newest ones."""
+    checkpoints, task = loop.checkpoints, loop.task
+    best, newest = checkpoints.best_path(), checkpoints.paths()[-worker.settings.train.average :]
+    candidates: dict[str, Any] = {}
+    if best is not None:
+        candidates[f"best checkpoint ({best.name})"] = lambda: checkpoints.weights(best)
+    if len(newest) > 1:
+        candidates[f"average of the last {len(newest)}"] = lambda: average_of(newest)
+    scores: dict[str, dict[str, float]] = {}
+    winner, weights = "last step", None
+    worker.model.eval()
+    for name, read in candidates.items():
+        tensors = read()
+        load_weights(worker.model, tensors)
+        with torch.no_grad():
+            result = task.evaluate(worker.model, loop.ranks.device, loop.stop_asked, full=True)
+        scores[name] = result.values
+        if weights is None or ranking(result.values, task) > ranking(scores[winner], task):
+            winner, weights = name, tensors
+    if weights is not None:
+        load_weights(worker.model, weights)
+    shown = ", ".join(f"{name} {values[task.metric]:.2f}" for name, values in scores.items())
+    text = f"validation {task.metric}: {shown or 'none'}; kept: {winner}"
+    if len(scores) == 2:
+        first, second = (values[task.metric] for values in scores.values())
+        text += f" (averaging gains {second - first:+.2f})"
+    return {"kept": winner, "scores": scores, "text": text}
+
+
+def recompute_blocks(model: nn.Module) -> None:
+    for part in ("encoder", "decoder"):
+        for block in getattr(model, part).blocks:
+            whole = block.forward
+            block.forward = lambda *words, whole=whole: checkpoint(
+                whole, *words, use_reentrant=False
+            )

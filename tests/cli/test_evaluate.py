@@ -1,0 +1,182 @@
+"""`headway evaluate`: what it prints is what the parts give, and mistakes are said plainly."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import typer
+
+from headway.cli.evaluate import evaluate
+from headway.config.data import TokenizerSettings
+from headway.config.decode import DecodeSettings
+from headway.config.model import Seq2SeqSettings
+from headway.config.run import RunSettings, resolved_toml
+from headway.decode.translator import Translator
+from headway.errors import UserError
+from headway.metrics.translation import bleu, chrf, compare_bleu, tokenised_bleu
+from headway.models.build import build_model
+from headway.models.folder import save_model
+from headway.text.train import train_vocabularies
+
+SOURCES = ["ein Hund läuft", "zwei Katzen", "", "der Mann liest ein Buch."]
+TARGETS = ["A dog runs", "two cats", "", "the man reads a book."]
+
+Command = Callable[..., str]
+
+
+@pytest.fixture
+def command(capsys: pytest.CaptureFixture[str]) -> Command:
+    app = typer.Typer()
+    app.command()(evaluate)
+
+    def run(*words: object) -> str:
+        capsys.readouterr()
+        app([str(word) for word in words], standalone_mode=False)
+        return capsys.readouterr().out
+
+    return run
+
+
+def made_run(folder: Path, seed: int) -> Path:
+    settings = TokenizerSettings(kind="characters")
+    vocab = train_vocabularies(SOURCES * 3, TARGETS * 3, settings, 12)
+    model = Seq2SeqSettings(
+        vocab_size=vocab.target.vocab_size, d_model=16, n_heads=2, d_ff=16, n_layers=1, max_len=64
+    )
+    folder.mkdir()
+    save_model(folder, build_model(model, seed=seed), model)
+    decode = DecodeSettings(beam=2, extra_len=5)
+    run = RunSettings(task="translate", tokenizer=settings, model=model, decode=decode)
+    (folder / "config.toml").write_text(resolved_toml(run), encoding="utf-8")
+    vocab.save(folder / "tokenizer.json")
+    return folder
+
+
+@pytest.fixture
+def files(tmp_path: Path) -> tuple[Path, Path, Path]:
+    """A run, its sources and its references."""
+    paths = made_run(tmp_path / "run", 1), tmp_path / "t.de", tmp_path / "t.en"
+    for path, lines in zip(paths[1:], (SOURCES, TARGETS), strict=True):
+        path.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    return paths
+
+
+def test_it_prints_what_the_translator_and_the_metrics_give(
+    command: Command, files: tuple[Path, Path, Path], tmp_path: Path
+) -> None:
+    run, source, target = files
+    out = tmp_path / "out.txt"
+    facts = json.loads(command(run, "--source", source, "--target", target, "--json", "--out", out))
+    translator = Translator.load([run])
+    outputs = [found.text for found in translator.translate(SOURCES)]
+    assert out.read_text(encoding="utf-8").split("\n") == [*outputs, ""]
+    scores = list(translator.score(zip(SOURCES, TARGETS, strict=True)))
+    loss = -sum(s.log_prob for s in scores) / sum(s.n_tokens for s in scores)
+    assert facts["pairs"] == 4
+    assert facts["loss"] == pytest.approx(loss, rel=1e-5)
+    assert facts["perplexity"] == pytest.approx(math.exp(loss), rel=1e-5)
+    assert facts["scores"][0]["value"] == bleu(outputs, TARGETS).value
+    assert facts["scores"][1]["value"] == chrf(outputs, TARGETS).value
+    assert "tok:13a" in facts["scores"][0]["signature"]
+    assert facts["tokens_per_s"] > 0
+
+
+def test_settings_and_the_beam_reach_the_search(
+    command: Command, files: tuple[Path, Path, Path], tmp_path: Path
+) -> None:
+    run, source, target = files
+    out = tmp_path / "out.txt"
+    words = [run, "--source", source, "--target", target, "--json", "--out", out]
+    command(*words, "--beam", 1, "decode.max_len=3")
+    greedy = Translator.load([run], DecodeSettings(beam=1, max_len=3, extra_len=5))
+    wanted = [found.text for found in greedy.translate(SOURCES)]
+    assert out.read_text(encoding="utf-8").split("\n")[:-1] == wanted
+
+
+def test_a_file_of_outputs_is_scored_without_a_model(
+    command: Command, files: tuple[Path, Path, Path], tmp_path: Path
+) -> None:
+    _, _, target = files
+    outputs = ["a Dog runs", "two cats", "", "the man reads a book."]
+    path = tmp_path / "hyp.txt"
+    path.write_text("\n".join(outputs) + "\n", encoding="utf-8")
+    text = command("--hypotheses", path, "--target", target, "--lowercase", "--tokenised", "en")
+    assert f"{bleu(outputs, TARGETS, lowercase=True).value:.2f}" in text
+    tokenised = tokenised_bleu(outputs, TARGETS, "en")
+    assert f"{tokenised.value:.2f}" in text
+    assert "tokenised lower-cased BLEU" in text
+    assert "tok:moses-en" in text
+    assert "case:lc" in text
+    assert "95 % interval" in text
+    assert "exact match" in text
+    assert "75.00" in text
+    assert "loss" not in text
+
+
+def test_two_systems_are_compared_on_the_same_sentences(
+    command: Command, files: tuple[Path, Path, Path], tmp_path: Path
+) -> None:
+    run, source, target = files
+    good = tmp_path / "good.txt"
+    good.write_text("\n".join(TARGETS) + "\n", encoding="utf-8")
+    words = ["--source", source, "--target", target, "--against", run, "--json"]
+    facts = json.loads(command("--hypotheses", good, *words))
+    outputs = [found.text for found in Translator.load([run]).translate(SOURCES)]
+    wanted = compare_bleu(TARGETS, outputs, TARGETS)
+    assert facts["comparison"]["p_value"] == wanted.p_value
+    assert facts["comparison"]["difference"]["value"] == wanted.difference.value > 0
+    again = command("--hypotheses", good, "--target", target, "--against", good)
+    assert "p = 1.000: no clear difference" in again
+
+
+def test_pairs_may_stand_in_one_file(
+    command: Command, files: tuple[Path, Path, Path], tmp_path: Path
+) -> None:
+    run, source, target = files
+    table = tmp_path / "t.tsv"
+    both = zip(SOURCES, TARGETS, strict=True)
+    kept = [pair for pair in both if pair[0]]
+    table.write_text("".join(f"{a}\t{b}\n" for a, b in kept), encoding="utf-8")
+    facts = json.loads(command(run, "--pairs", table, "--json"))
+    assert facts["pairs"] == 3
+    words = ("--source", source, "--target", target, "--json")
+    assert facts["loss"] != json.loads(command(run, *words))["loss"]
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ([], "name a run to evaluate, or give its output with --hypotheses"),
+        (["RUN"], "give a test set: --source FILE --target FILE, or --pairs FILE"),
+        (["RUN", "--target", "TARGET"], "the sources are needed to translate them"),
+        (["RUN", "--source", "SOURCE"], "target is missing"),
+        (["RUN", "train.lr=1", "--pairs", "x"], "'train.lr=1' has no effect here"),
+        (["RUN", "file.txt", "--pairs", "x"], "'file.txt' is no key=value setting"),
+        (["--hypotheses", "SHORT", "--target", "TARGET"], "has 1 lines, but the test set has 4"),
+        (["--hypotheses", "TARGET", "--target", "EMPTY"], "the test set is empty"),
+        (
+            ["--hypotheses", "TARGET", "--target", "TARGET", "--tokenize", "13b"],
+            "Did you mean '13a'",
+        ),
+        (["--hypotheses", "TARGET", "--target", "TARGET", "--tokenised", "xx"], "no Moses rules"),
+        (["--hypotheses", "TARGET", "--target", "TARGET", "--out", "/dev/null/x"], "cannot write"),
+        (["nowhere", "--source", "SOURCE", "--target", "TARGET"], "no run folder nowhere"),
+    ],
+)
+def test_a_mistake_is_said(
+    command: Command,
+    files: tuple[Path, Path, Path],
+    tmp_path: Path,
+    words: list[str],
+    message: str,
+) -> None:
+    (tmp_path / "short.txt").write_text("one\n")
+    (tmp_path / "empty.txt").write_text("")
+    names = dict(zip(("RUN", "SOURCE", "TARGET"), files, strict=True))
+    names |= {"SHORT": tmp_path / "short.txt", "EMPTY": tmp_path / "empty.txt"}
+    with pytest.raises(UserError, match=message):
+        command(*(names.get(word, word) for word in words))

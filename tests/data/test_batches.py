@@ -1,0 +1,139 @@
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from headway.data.batches import Collator, FlatTokens, StepPlan, fixed_shapes
+
+LENGTHS = st.lists(st.tuples(st.integers(1, 30), st.integers(1, 30)), min_size=1, max_size=200)
+
+
+def plan(lengths: list[tuple[int, int]], tokens: int = 64, seed: int = 1) -> StepPlan:
+    source, target = (np.array(side, dtype=np.int64) for side in zip(*lengths, strict=True))
+    return StepPlan(
+        source_lengths=source,
+        target_lengths=target,
+        source_tokens=tokens,
+        target_tokens=tokens,
+        seed=seed,
+    )
+
+
+@settings(max_examples=50, deadline=None)
+@given(LENGTHS, st.integers(0, 5))
+def test_an_epoch_has_every_pair_once_and_no_step_over_its_budget(
+    lengths: list[tuple[int, int]], epoch: int
+) -> None:
+    made = plan(lengths)
+    steps = made.epoch(epoch)
+    assert sorted(np.concatenate(steps).tolist()) == list(range(len(lengths)))
+    for rows in steps:
+        assert made.source_lengths[rows].sum() <= 64 or len(rows) == 1
+        assert made.n_targets(rows) <= 64 or len(rows) == 1
+        assert len(rows) <= made.most_pairs(64)
+
+
+def test_the_order_is_a_pure_function_of_seed_and_epoch() -> None:
+    lengths = [(n % 13 + 1, n % 7 + 1) for n in range(500)]
+
+    def order(epoch: int, seed: int = 1) -> list[list[int]]:
+        return [rows.tolist() for rows in plan(lengths, seed=seed).epoch(epoch)]
+
+    assert order(0) == order(0)
+    assert order(0) != order(1)
+    assert order(0) != order(0, seed=2)
+
+
+def test_pairs_of_a_step_are_of_like_length_but_steps_come_in_any_order() -> None:
+    draw = np.random.default_rng(0)
+    lengths = [(int(n), int(n)) for n in draw.integers(1, 30, 4000)]
+    made = plan(lengths, tokens=128)
+    steps = made.epoch(0)
+    inside = np.mean([made.target_lengths[rows].std() for rows in steps if len(rows) > 1])
+    assert inside < 0.25 * made.target_lengths.std()
+    means = np.array([made.target_lengths[rows].mean() for rows in steps])
+    assert abs(np.corrcoef(means[:-1], means[1:])[0, 1]) < 0.3
+
+
+def flat(sequences: list[list[int]]) -> FlatTokens:
+    ends = np.cumsum([0, *map(len, sequences)])
+    return FlatTokens(np.array([t for s in sequences for t in s], dtype=np.uint16), ends)
+
+
+@pytest.fixture
+def collator() -> Collator:
+    return Collator(
+        source=flat([[5, 6], [], [7, 8, 9], [5]]),
+        target=flat([[15], [11, 12, 13], [], [14, 15]]),
+        bos=1,
+        source_eos=2,
+        target_eos=3,
+    )
+
+
+def test_a_batch_holds_its_pairs_with_start_and_end_tokens(collator: Collator) -> None:
+    batch = collator.batch(np.array([2, 0, 1]))
+    assert [x.tolist() for x in batch.source.split(batch.source_M)] == [
+        [7, 8, 9, 2],
+        [5, 6, 2],
+        [2],
+    ]
+    assert [x.tolist() for x in batch.target.split(batch.target_N)] == [
+        [1],
+        [1, 15],
+        [1, 11, 12, 13],
+    ]
+    assert [x.tolist() for x in batch.target.split(batch.labels_N)] == [
+        [3],
+        [15, 3],
+        [11, 12, 13, 3],
+    ]
+    assert batch.weights_N.tolist() == [1.0] * 7
+
+
+def test_the_fixed_form_holds_the_same_rows_and_dummies_of_weight_zero(collator: Collator) -> None:
+    rows = np.array([2, 0, 1])
+    made = plan([(3, 2), (1, 4), (4, 1), (2, 3)], tokens=20)
+    fixed = fixed_shapes(made, 20, 20, longest=8)
+    plain, same = collator.batch(rows), collator.batch(rows, fixed=fixed)
+    assert (same.source.n_rows, same.target.n_rows) == (128, 128)
+    assert same.source_M[:8].tolist() == plain.source_M.tolist()
+    assert same.labels_N[:7].tolist() == plain.labels_N.tolist()
+    assert same.weights_N.sum() == 7
+    assert same.weights_N[:7].all()
+    other = collator.batch(np.array([3]), fixed=fixed)
+    assert other.source.starts_B.shape == same.source.starts_B.shape
+
+
+@settings(max_examples=50, deadline=None)
+@given(LENGTHS, st.integers(31, 90))
+def test_fixed_shapes_hold_every_part_of_every_step(
+    lengths: list[tuple[int, int]], tokens: int
+) -> None:
+    made = plan(lengths, tokens=90)
+    fixed = fixed_shapes(made, tokens, tokens, longest=31)
+    for rows in made.epoch(3):
+        for part in made.cut(rows, tokens, tokens):
+            used = [made.source_lengths[part], made.target_lengths[part]]
+            for side, n_rows in zip(used, (fixed.source_rows, fixed.target_rows), strict=True):
+                left = n_rows - int(side.sum())
+                assert left >= 0
+                assert len(part) + -(-left // fixed.longest) <= fixed.n_sequences
+
+
+def test_a_pair_longer_than_the_budget_is_a_step_of_its_own() -> None:
+    made = replace(plan([(50, 3), (3, 50), (3, 3)]), source_tokens=10, target_tokens=10)
+    assert sorted(len(rows) for rows in made.epoch(0)) == [1, 1, 1]
+
+
+def test_gathering_reads_memory_mapped_tokens(tmp_path: object) -> None:
+    tokens = flat([[1, 2, 3], [4], [5, 6]])
+    got, lengths = tokens.gather(np.array([2, 0]))
+    assert got.tolist() == [5, 6, 1, 2, 3]
+    assert lengths.tolist() == [2, 3]
+    assert torch.from_numpy(got).dtype == torch.int64

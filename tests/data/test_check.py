@@ -1,0 +1,161 @@
+"""The data check: each oddity is found, counted, placed, and called by its level."""
+
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import Callable
+
+import pytest
+
+from headway.config.data import DataSettings
+from headway.data import scan
+from headway.data.check import check_pairs
+from headway.data.pairs import pair_files
+from headway.data.report import CheckReport, Finding
+
+from .conftest import sentences
+
+Write = Callable[[str, list[str]], str]
+Pairs = list[tuple[str, str]]
+
+
+@pytest.fixture
+def found(write: Write) -> Callable[..., dict[str, Finding]]:
+    """Check pairs written to files, and give the findings by name."""
+
+    def run(pairs: Pairs, valid: Pairs | None = None) -> dict[str, Finding]:
+        report = report_of(write, pairs, valid)
+        names = [finding.name for finding in report.findings]
+        return dict(zip(names, report.findings, strict=True))
+
+    return run
+
+
+def report_of(write: Write, pairs: Pairs, valid: Pairs | None = None) -> CheckReport:
+    def files(name: str, pairs: Pairs) -> list[object]:
+        source = write(f"{name}.de", [one for one, _ in pairs])
+        target = write(f"{name}.en", [other for _, other in pairs])
+        return pair_files((source,), (target,), (), DataSettings())  # type: ignore[return-value]
+
+    held = files("valid", valid) if valid is not None else []
+    return check_pairs(files("train", pairs), held)[0]  # type: ignore[arg-type]
+
+
+def clean() -> Pairs:
+    pairs = sentences()
+    random.Random(0).shuffle(pairs)
+    return pairs
+
+
+Found = Callable[..., dict[str, Finding]]
+
+
+def test_good_pairs_give_no_findings(found: Found) -> None:
+    assert found(clean()) == {}
+    assert found(clean()[:350], clean()[350:]).keys() <= {"shared-side"}
+
+
+def test_each_oddity_is_found_with_its_place(found: Found) -> None:
+    pairs = clean()
+    oddities = {
+        "empty": ("  ", "words"),
+        "identical": ("Tom and Mary", "Tom and Mary"),
+        "replaced": ("Stra\ufffde", "Street number one"),
+        "garbled": ("MÃ¤dchen und KÃ¼he", "Girls and cows"),
+        "control": ("ein\x07zwei drei", "one two three"),
+        "duplicates": pairs[7],
+        "ratio": ("Ja.", "This is far too long to be the translation of one short word."),
+        "swapped": (pairs[3][1], pairs[3][0]),
+        "several-targets": (pairs[5][0].upper(), "Something else entirely was said."),
+    }
+    for row, (name, pair) in enumerate(oddities.items(), 20):
+        at = pairs[:row] + [pair] + pairs[row:]
+        finding = found(at)[name]
+        assert finding.count == 1, name
+        assert [example.place for example in finding.examples] == [f"train.de:{row + 1}"]
+        assert (finding.examples[0].source, finding.examples[0].target) == pair or name == "ratio"
+        assert finding.level != "error"
+
+
+def test_many_of_something_usual_is_a_warning(found: Found) -> None:
+    pairs = clean()
+    assert found(pairs + pairs[:10])["duplicates"].level == "note"
+    assert found(pairs + pairs[:100])["duplicates"].level == "warning"
+    copies = found([(source, source) for source, _ in pairs])
+    assert copies["identical"].level == "warning"
+    assert "swapped" not in copies  # one language on both sides is nothing to exchange
+
+
+def test_exchanged_files_are_told_apart_from_exchanged_lines(found: Found) -> None:
+    pairs = clean()
+    swapped = [(target, source) for source, target in pairs[300:]]
+    finding = found(pairs[:300], swapped)["swapped"]
+    assert "validation files were exchanged" in finding.text
+    assert finding.count > 80
+    few = found(pairs[:300] + swapped[:10])["swapped"]
+    assert "source and target were exchanged" in few.text
+    assert {example.place for example in few.examples} <= {f"train.de:{n}" for n in range(301, 311)}
+
+
+def test_validation_pairs_that_training_sees_are_counted(found: Found) -> None:
+    pairs = clean()
+    held = [*pairs[:4], (pairs[5][0].lower(), "A new one."), ("Etwas Neues.", "Something new.")]
+    findings = found(pairs, held)
+    assert findings["overlap"].count == 4
+    assert findings["overlap"].level == "warning"
+    assert findings["shared-side"].count == 1
+    assert findings["overlap"].examples[0].place == "valid.de:1"
+
+
+def test_only_what_makes_training_impossible_is_an_error(found: Found, write: Write) -> None:
+    def errors(pairs: Pairs, valid: Pairs | None = None) -> list[str]:
+        return [f.name for f in found(pairs, valid).values() if f.level == "error"]
+
+    assert errors([]) == ["no-pairs"]
+    assert errors([("a", ""), ("", "b")]) == ["no-pairs"]
+    assert errors(clean(), []) == ["no-pairs"]
+    assert errors([("Ja.", "Yes.")] * 50) == ["one-pair"]
+    assert errors([("Ja.", "Yes.")] * 50, clean()) == []
+    assert errors([("a", "b"), ("a", "b"), ("c", "d")]) == []
+    source = write("a.de", ["eins", "zwei", "drei"])
+    target = write("a.en", ["one", "two"])
+    report, _ = check_pairs(pair_files((source,), (target,), (), DataSettings()))
+    assert report.impossible
+    assert report.n_pairs == 2
+    assert "has 3 lines but" in report.findings[0].text
+
+
+def test_several_files_and_headers_keep_their_own_line_numbers(write: Write) -> None:
+    one = write("one.tsv", [f"{a}\t{b}" for a, b in clean()[:5]])
+    two = write("two.tsv", ["source\ttarget", "gut gemacht\twell done", "leer\t"])
+    report, _ = check_pairs(pair_files((), (), (one, two), DataSettings()))
+    (finding,) = report.findings
+    assert finding.examples[0].place == "two.tsv:3"
+
+
+def test_the_size_of_the_blocks_does_not_matter(
+    write: Write, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pairs = clean()
+    pairs[100:100] = [("", "x"), pairs[7], ("a\ufffd", "b"), ("Tom", "Tom")]
+    whole = report_of(write, pairs, pairs[50:60])
+    monkeypatch.setattr(scan, "BLOCK", 7)
+    small = report_of(write, pairs, pairs[50:60])
+    assert whole.to_dict() == small.to_dict()
+    assert len(whole.findings) > 4
+
+
+def test_a_report_survives_json_and_reads_well(write: Write) -> None:
+    pairs = clean()
+    pairs[1] = ("", "x")
+    report = report_of(write, pairs, pairs[3:6])
+    report.over_long = {64: 3}
+    stored = json.loads(json.dumps(report.to_dict()))
+    assert CheckReport.from_dict(stored) == report
+    text = "\n".join(report.lines())
+    assert "400 pairs, 3 validation pairs" in text
+    assert "3 over 64" in text
+    assert "warning: 1 pair has an empty side" in text or "1 pair have" in text
+    assert "    train.de:2: '' | 'x'" in text
+    assert CheckReport(n_pairs=5).lines() == ["5 pairs", "nothing to remark"]

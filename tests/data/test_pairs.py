@@ -1,0 +1,119 @@
+"""Pairs from aligned files, columns and JSON, and where aligned files come apart."""
+
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from headway.config.data import DataSettings
+from headway.data.pairs import UnequalCounts, pair_files, read_pairs
+from headway.data.slip import first_slip
+from headway.errors import DataError
+
+from .conftest import sentences
+
+Write = Callable[[str, list[str]], str]
+
+
+def from_pairs(path: str, **settings: str) -> list[tuple[str, str]]:
+    return list(read_pairs((), (), (path,), DataSettings(**settings)))  # type: ignore[arg-type]
+
+
+def from_aligned(*paths: str) -> list[tuple[str, str]]:
+    half = len(paths) // 2
+    return list(read_pairs(paths[:half], paths[half:], (), DataSettings()))
+
+
+def test_aligned_files_follow_each_other(write: Write) -> None:
+    paths = [write("a.de", ["eins", ""]), write("b.de", ["drei"])]
+    paths += [write("a.en", ["one", "two"]), write("b.en", ["three"])]
+    assert from_aligned(*paths) == [("eins", "one"), ("", "two"), ("drei", "three")]
+
+
+def test_columns_are_the_first_two_or_as_numbered_or_as_named(write: Write) -> None:
+    path = write("a.tsv", ["a\tb\tc", "d\te\tf"])
+    assert from_pairs(path) == [("a", "b"), ("d", "e")]
+    assert from_pairs(path, source_field="3", target_field="1") == [("c", "a"), ("f", "d")]
+    assert from_pairs(path, source_field="c", target_field="b") == [("f", "e")]
+    named = write("b.tsv", ["target\tsource", "d\te"])
+    assert from_pairs(named) == [("e", "d")]
+
+
+def test_lines_of_json_have_fields_that_may_lie_deeper(write: Write) -> None:
+    path = write("a.jsonl", ['{"source": "ä", "target": "b", "n": 1}', ""])
+    assert from_pairs(path) == [("ä", "b"), ("", "")]
+    path = write("a.txt", [json.dumps({"translation": {"de": "ja", "en": "yes\nyes"}})])
+    fields = {"source_field": "translation.de", "target_field": "translation.en"}
+    assert from_pairs(path, **fields) == [("ja", "yes\nyes")]
+
+
+def test_a_pair_keeps_the_number_of_its_line(write: Write) -> None:
+    path = write("a.tsv", ["source\ttarget", "a\tb", "", "c\td"])
+    (file,) = pair_files((), (), (path,), DataSettings())
+    assert list(file) == [("a", "b"), ("", ""), ("c", "d")]
+    assert file.header == 1
+
+
+@pytest.mark.parametrize(
+    ("name", "line", "settings", "message"),
+    [
+        ("a.tsv", "only one", {}, r"a\.tsv, line 2 has 1 column but 2 are needed"),
+        ("a.tsv", "a\tb", {"source_field": "5"}, "names no columns"),
+        ("a.tsv", "a\tb", {"source_field": "0", "target_field": "1"}, "names no columns"),
+        ("a.tsv", "a\tb", {"source_field": "1", "target_field": "3"}, "2 columns but 3 are"),
+        ("a.jsonl", "{", {}, r"a\.jsonl, line 2 is not a line of JSON"),
+        ("a.jsonl", "[" * 100_000, {}, "line 2 is not a line of JSON"),
+        ("a.jsonl", '"text"', {}, "line 2 has no field 'source', only no fields"),
+        ("a.jsonl", '{"src": 1}', {}, r"only 'src'.*data.source_field"),
+        ("a.jsonl", '{"source": 1, "target": "b"}', {}, "field 'source' is 1, not text"),
+        ("a.jsonl", r'{"source": "\ud800", "target": "b"}', {}, "half of a surrogate pair"),
+    ],
+)
+def test_a_line_that_is_no_pair_is_named(
+    write: Write, name: str, line: str, settings: dict[str, str], message: str
+) -> None:
+    good = '{"source": "a", "target": "b"}' if name.endswith("jsonl") else "a\tb"
+    with pytest.raises(DataError, match=message):
+        from_pairs(write(name, [good, line]), **settings)
+
+
+def test_unequal_files_give_both_counts_and_the_place(write: Write) -> None:
+    pairs = sentences()
+    random.Random(0).shuffle(pairs)
+    source, target = map(list, zip(*pairs, strict=True))
+    del target[250]
+    message = r"a\.de has 400 lines but .*a\.en has 399.*apart at about line (2[45]\d)\b.* beside "
+    with pytest.raises(UnequalCounts, match=message):
+        from_aligned(write("a.de", source), write("a.en", target))
+    with pytest.raises(UnequalCounts, match=r"first 300 fit.*a\.en seems to be cut short"):
+        from_aligned(write("a.de", source), write("a.en", target[:249] + pairs_end(pairs)))
+    with pytest.raises(UnequalCounts, match=r"a\.en has 0.*a\.en is empty"):
+        from_aligned(write("a.de", source), write("a.en", []))
+
+
+def pairs_end(pairs: list[tuple[str, str]]) -> list[str]:
+    return [target for _, target in pairs[249:300]]
+
+
+@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize("places", [[300], [300, 700], [300, 301, 302, 900], list(range(300, 330))])
+def test_the_first_missing_line_is_found_by_lengths(seed: int, places: list[int]) -> None:
+    draw = np.random.default_rng(seed)
+    source = draw.integers(20, 150, 1000).astype(float)
+    target = np.maximum(source * draw.normal(1.1, 0.15, 1000), 1)
+    left = np.delete(target, places)
+    for slip in (first_slip(source, left), first_slip(left, source)):
+        assert abs(slip - 300) <= 4
+    assert first_slip(source, target[:980]) == 980  # cut short at the end
+
+
+def test_files_of_no_pairs_give_none(write: Write, tmp_path: Path) -> None:
+    assert from_pairs(write("a.tsv", [])) == []
+    assert from_aligned(write("a.de", []), write("a.en", [])) == []
+    with pytest.raises(DataError, match="no file"):
+        from_aligned(write("a.de", []), str(tmp_path / "none"))

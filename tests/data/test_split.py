@@ -1,0 +1,133 @@
+"""Validation pairs share nothing with training pairs, and are the same ones everywhere."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Iterator
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from headway.data.fold import LONGEST, Texts, fold_hashes
+from headway.data.split import choose_rows, groups, validation_rows
+from headway.errors import DataError
+
+unhurried = settings(deadline=None)
+TEXTS = st.lists(st.text(st.characters(exclude_categories=["Cs"]), max_size=12), min_size=1)
+
+
+@unhurried
+@given(TEXTS)
+def test_hashes_are_equal_exactly_for_equal_texts(texts: list[str]) -> None:
+    hashes = Texts.of(texts).hashes().tolist()
+    assert len(set(zip(texts, hashes, strict=True))) == len(set(texts)) == len(set(hashes))
+
+
+@unhurried
+@given(TEXTS)
+def test_the_hash_of_a_text_does_not_depend_on_its_neighbours(texts: list[str]) -> None:
+    together = [Texts.of(texts), Texts.of(texts).folded()]
+    alone = [Texts.of([text]) for text in texts]
+    assert [int(one.hashes()[0]) for one in alone] == together[0].hashes().tolist()
+    assert [int(one.folded().hashes()[0]) for one in alone] == together[1].hashes().tolist()
+
+
+def test_long_texts_are_told_apart_by_their_start_and_their_length() -> None:
+    start = "x" * LONGEST
+    texts = ["", "x", start, start + "y", start + "yy", "y" + start]
+    assert len(set(Texts.of(texts).hashes().tolist())) == len(texts)
+
+
+def test_case_punctuation_and_blanks_are_folded_away_but_for_texts_of_nothing_else() -> None:
+    same = ["Don't stop!", "DON’T  STOP", "dont\u00a0stop…", "\x01don´t, stop.\x01"]
+    others = ["Do not stop", "Dont stöp", "?!", "!?", "", " ", "😀", "1", "2"]
+    hashes = fold_hashes(Texts.of(same + others)).tolist()
+    assert len(set(hashes[: len(same)])) == 1
+    assert len(set(hashes)) == 1 + len(others)
+
+
+def components(pairs: list[tuple[str, str]]) -> list[int]:
+    """The first pair of each pair's group, by following links one at a time."""
+    first = list(range(len(pairs)))
+    changed = True
+    while changed:
+        changed = False
+        for i, one in enumerate(pairs):
+            for j, other in enumerate(pairs):
+                if (one[0] == other[0] or one[1] == other[1]) and first[j] < first[i]:
+                    first[i], changed = first[j], True
+    return first
+
+
+NUMBERED = st.lists(st.tuples(st.integers(0, 12), st.integers(0, 12)), min_size=1, max_size=30)
+
+
+@unhurried
+@given(NUMBERED)
+def test_groups_are_the_connected_components(numbers: list[tuple[int, int]]) -> None:
+    pairs = [(f"s{a}", f"t{b}") for a, b in numbers]
+    source, target = (fold_hashes(Texts.of(side)) for side in zip(*pairs, strict=True))
+    assert groups(source, target).tolist() == components(pairs)
+
+
+def test_a_long_chain_is_one_group() -> None:
+    n = 20_000
+    order = np.random.default_rng(0).permutation(n)
+    links = np.arange(n, dtype=np.uint64)
+    assert not groups((links // 2)[order], ((links + 1) // 2)[order]).any()
+
+
+@pytest.mark.parametrize("size", [1, 20, 1000])
+def test_no_side_of_a_validation_pair_is_in_training(size: int) -> None:
+    pairs = [(f"a{i // 2}", f"b{i // 3}") for i in range(0, 3000, 3)] + [("A0!", "x")]
+    held = validation_rows(pairs, size)
+    assert held.sum() == min(size, len(pairs) // 10)
+    for side in (0, 1):
+        ours = {pair[side].casefold().strip("!") for pair, h in zip(pairs, held, strict=True) if h}
+        others = {
+            pair[side].casefold().strip("!") for pair, h in zip(pairs, held, strict=True) if not h
+        }
+        assert not ours & others
+
+
+def test_the_order_of_the_pairs_and_other_processes_change_nothing() -> None:
+    pairs = [(f"satz {i // 2}", f"sentence {i // 3}") for i in range(500)]
+    held = validation_rows(pairs, 30)
+    order = np.random.default_rng(1).permutation(len(pairs))
+    assert np.array_equal(validation_rows([pairs[i] for i in order], 30), held[order])
+    code = (
+        "from headway.data.split import validation_rows\n"
+        "pairs = [(f'satz {i // 2}', f'sentence {i // 3}') for i in range(500)]\n"
+        "print(validation_rows(iter(pairs), 30).nonzero()[0].tolist())"
+    )
+    for seed in ("1", "2"):
+        env = {"PYTHONHASHSEED": seed}
+        done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=env)
+        assert done.stdout == f"{held.nonzero()[0].tolist()}\n", done.stderr
+
+
+def test_the_pairs_may_come_as_a_stream_of_several_blocks() -> None:
+    def stream() -> Iterator[tuple[str, str]]:
+        yield from ((f"s{i}", f"t{i}") for i in range(20_000))
+
+    assert validation_rows(stream(), 100).sum() == 100
+
+
+def test_where_everything_hangs_together_sources_alone_are_kept_apart() -> None:
+    pairs = [(f"Frage {i // 2}", "ja" if i % 3 else "nein") for i in range(200)]
+    held = validation_rows(pairs, 10)
+    assert held.sum() == 10
+    sources = {pair[0] for pair, h in zip(pairs, held, strict=True) if h}
+    assert not sources & {pair[0] for pair, h in zip(pairs, held, strict=True) if not h}
+
+
+def test_what_cannot_be_split_is_refused_with_a_way_out() -> None:
+    assert validation_rows([], 5).tolist() == []
+    with pytest.raises(DataError, match=r"1 usable pairs cannot be split.*--valid-source"):
+        validation_rows([("a", "b")], 5)
+    with pytest.raises(DataError, match=r"have the same source.*--valid-source"):
+        validation_rows([("Ja.", f"b{i}") for i in range(20)], 5)
+    assert choose_rows(*np.arange(4, dtype=np.uint64).reshape(2, 2), 5).sum() == 1

@@ -1,0 +1,116 @@
+"""Searches written down slowly from their definitions, to hold the quick ones to."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from headway.models.seq2seq import Seq2Seq
+from headway.nn.layout import Layout
+from tests.models.variants import tiny
+
+BOS, EOS, UNK = 1, 2, 0
+
+Next = Callable[[tuple[int, ...]], Tensor]
+"""The tokens so far to the log-probabilities of the next."""
+
+
+DEFAULT: dict[str, Any] = {"tie": False, "head_bias": True}
+
+
+def small_model(vocab_size: int = 9, variant: str = "as-published", **more: Any) -> Seq2Seq:
+    """Random, with scores that differ enough for searches to disagree, and ends that come up."""
+    model = tiny("seq2seq", variant, **DEFAULT | {"vocab_size": vocab_size} | more)
+    assert isinstance(model, Seq2Seq)
+    with torch.no_grad():
+        for block in model.decoder.blocks:
+            block.cross.to_out.weight.mul_(3.0)  # what is written depends on what is read
+        model.head.linear.weight.mul_(1.5)
+        model.head.linear.bias[EOS] += 2.0
+    return model
+
+
+def next_given(
+    models: Sequence[Seq2Seq], source: Sequence[int], banned: Sequence[int] = (BOS, UNK)
+) -> Next:
+    """The mean of the models' probabilities, each computed in one pass over all tokens."""
+
+    @torch.no_grad()
+    def log_probs(tokens: tuple[int, ...]) -> Tensor:
+        found = []
+        for model in models:
+            device = next(model.parameters()).device
+            target = torch.tensor([BOS, *tokens], device=device)
+            given = torch.tensor(source, device=device)
+            layouts = (Layout.of([len(given)], device), Layout.of([len(target)], device))
+            x_ND = model(given, layouts[0], target, layouts[1])
+            found.append(model.scores(x_ND)[-1].double().log_softmax(-1).cpu())
+        mean_V = torch.stack(found).logsumexp(0) - math.log(len(found))
+        mean_V[list(banned)] = -torch.inf
+        return mean_V
+
+    return log_probs
+
+
+@dataclass(frozen=True)
+class Found:
+    tokens: tuple[int, ...]
+    """With the end token, if it came."""
+
+    log_prob: float
+    score: float
+
+
+def gnmt(n: int, alpha: float = 0.6) -> float:
+    return ((5 + n) / 6) ** alpha
+
+
+def greedy(log_probs: Next, limit: int) -> Found:
+    tokens: tuple[int, ...] = ()
+    total = 0.0
+    while len(tokens) < limit and tokens[-1:] != (EOS,):
+        logs_V = log_probs(tokens)
+        best = int(logs_V.argmax())
+        tokens, total = (*tokens, best), total + float(logs_V[best])
+    return Found(tokens, total, total / gnmt(len(tokens)))
+
+
+def beam(log_probs: Next, width: int, limit: int, n_best: int = 1) -> list[Found]:
+    """Finished ones from the best down, then alive ones."""
+    alive: list[tuple[tuple[int, ...], float]] = [((), 0.0)]
+    ended: list[Found] = []
+    for n in range(1, limit + 1):
+        grown = [
+            ((*tokens, token), total + value)
+            for tokens, total in alive
+            for token, value in enumerate(log_probs(tokens).tolist())
+            if value > -math.inf
+        ]
+        grown = sorted(grown, key=lambda pair: -pair[1])[: 2 * width]
+        ended += [Found(t, p, p / gnmt(n)) for t, p in grown if t[-1] == EOS]
+        ended = sorted(ended, key=lambda found: -found.score)[:width]
+        alive = [(t, p) for t, p in grown if t[-1] != EOS][:width]
+        if not alive:
+            break
+        if len(ended) >= n_best and ended[n_best - 1].score > alive[0][1] / gnmt(limit):
+            break
+    rest = [Found(t, p, p / gnmt(len(t))) for t, p in alive]
+    return (ended + rest)[:n_best]
+
+
+def everything(log_probs: Next, vocab_size: int, limit: int) -> list[Found]:
+    """All finished outputs up to the limit, from the best down."""
+    found = []
+    words = [token for token in range(vocab_size) if token not in (BOS, EOS, UNK)]
+    for n in range(limit):
+        for tokens in itertools.product(words, repeat=n):
+            steps = [log_probs(tokens[:at])[token] for at, token in enumerate((*tokens, EOS))]
+            total = float(sum(steps))
+            found.append(Found((*tokens, EOS), total, total / gnmt(n + 1)))
+    return sorted(found, key=lambda one: -one.score)

@@ -1,0 +1,262 @@
+"""The real command, killed and stopped in many places: run again, it ends with the same bytes."""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import json
+import os
+import random
+import signal
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from .fork_server import Server, hook
+
+STEPS = 12
+WORDS = ["the", "old", "red", "house", "tree", "dog", "cat", "sees", "finds", "never", "here"]
+SETTINGS = [
+    "model.preset=transformer-test",
+    "tokenizer.kind=characters",
+    f"train.steps={STEPS}",
+    "train.batch_tokens=150",
+    "train.save_every=1",
+    "train.eval_every=5",
+    "train.keep=3",
+    "train.average=3",
+    "train.metric=loss",
+    "data.valid_size=8",
+    "decode.max_len=20",
+]
+SAVE = "headway.train.checkpoint:write_snapshot"
+STEP = "headway.train.step:Step.finish"
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    server = Server(tmp_path_factory.mktemp("server") / "log")
+    yield server
+    server.close()
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
+    """Sentences, and the same with every word turned round."""
+    folder = tmp_path_factory.mktemp("data")
+    chosen = random.Random(0)
+    lines = [chosen.choices(WORDS, k=chosen.randint(3, 8)) for _ in range(300)]
+    (folder / "a").write_text("".join(" ".join(line) + "\n" for line in lines))
+    (folder / "b").write_text("".join(" ".join(w[::-1] for w in line) + "\n" for line in lines))
+    return ["--source", str(folder / "a"), "--target", str(folder / "b")]
+
+
+@pytest.fixture(scope="module")
+def command(data: list[str]) -> list[str]:
+    return ["train", "translate", "--device", "cpu", *data, *SETTINGS]
+
+
+@pytest.fixture(scope="module")
+def folder() -> Iterator[Path]:
+    """In memory where there is such a place: forcing to a disk is what most of the time went into,
+    and a process that is killed loses nothing that it wrote to either."""
+    memory = Path("/dev/shm")
+    place = memory if os.access(memory, os.W_OK) else None
+    with tempfile.TemporaryDirectory(dir=place) as name:
+        yield Path(name)
+
+
+@pytest.fixture
+def out(folder: Path) -> Path:
+    return Path(tempfile.mkdtemp(dir=folder)) / "run"
+
+
+@pytest.fixture(scope="module")
+def straight(server: Server, command: list[str], folder: Path) -> Path:
+    """A run that nothing interrupts."""
+    out = folder / "straight"
+    assert server.run([*command, "--out", str(out)]) == 0, server.said()
+    assert len(result(out)) > 10
+    return out
+
+
+def result(folder: Path) -> dict[str, bytes]:
+    """Every file that must not depend on what happened on the way."""
+    paths = [folder / name for name in ("config.toml", "tokenizer.json", "model.safetensors")]
+    paths += (folder / "checkpoints").rglob("*")
+    return {
+        str(path.relative_to(folder)): path.read_bytes() for path in sorted(paths) if path.is_file()
+    }
+
+
+def curve(folder: Path) -> list[tuple[str, int, float]]:
+    """What was learned, as the log has it."""
+    entries = map(json.loads, (folder / "metrics.jsonl").read_text().split("\n")[:-1])
+    return [(e["kind"], e["step"], e["loss"]) for e in entries if e["kind"] in ("train", "valid")]
+
+
+def assert_same(folder: Path, straight: Path) -> None:
+    ours, theirs = result(folder), result(straight)
+    assert sorted(ours) == sorted(theirs)
+    assert [name for name in ours if ours[name] != theirs[name]] == []
+    assert curve(folder) == curve(straight)
+    strays = [path.name for path in folder.rglob(".*")]
+    assert strays == []
+
+
+def inside_a_save(folder: Path) -> bool:
+    """Told by what the kill left behind."""
+    checkpoints = folder / "checkpoints"
+    return checkpoints.is_dir() and any(path.name[0] == "." for path in checkpoints.iterdir())
+
+
+def kill_until_done(server: Server, words: list[str], out: Path, kills: int) -> tuple[int, int]:
+    """Returns how often it was killed, and how often of these inside a save."""
+    chosen = random.Random(kills)
+    killed = inside = 0
+    for number in range(kills):
+        if number % 2:  # at some moment
+            child = server.start(words)
+            time.sleep(chosen.uniform(0.0, 0.5))
+            os.kill(child, signal.SIGKILL)
+        else:  # at some point where something is made durable, nearly always in a save
+            server.start(words, hook("os:fsync", chosen.randint(1, 20), signal=signal.SIGKILL))
+        if server.wait() == 0:
+            break  # all steps were done; the caller sees the count
+        killed += 1
+        inside += inside_a_save(out)
+    assert server.run(words) == 0, server.said()
+    return killed, inside
+
+
+@pytest.mark.parametrize(
+    ("kills", "more"),
+    [
+        (20, ["train.steps=100", "train.eval_every=30"]),
+        pytest.param(
+            200,
+            ["train.steps=1000", "train.eval_every=30", "train.ema=0.9"],
+            marks=pytest.mark.slow,
+        ),
+    ],
+)
+def test_killed_many_times_it_ends_with_the_same_bytes(
+    server: Server, command: list[str], out: Path, kills: int, more: list[str]
+) -> None:
+    words = [*command, *more, "--out"]
+    straight = out.with_name("straight")
+    assert server.run([*words, str(straight)]) == 0, server.said()
+    killed, inside = kill_until_done(server, [*words, str(out)], out, kills)
+    assert killed == kills
+    assert inside >= kills / 4
+    assert_same(out, straight)
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize(
+    ("place", "count"),
+    [
+        ("headway.train.run:prepare", 1),
+        ("headway.data.store:check_pairs", 1),
+        ("headway.data.store:train_vocabularies", 1),
+        ("headway.data.store:seal", 1),
+        (STEP, 1),
+        (STEP, 7),
+        (STEP, 10),  # an evaluation is due after it
+        (STEP, STEPS),
+        ("headway.train.tasks.translate:TranslateTask.evaluate", 1),
+        ("headway.train.tasks.translate:TranslateTask.evaluate", 4),  # the final comparison
+        ("headway.train.tasks.translate:bleu", 2),
+        (SAVE, 5),
+        (SAVE, STEPS),
+        ("headway.train.worker:build_model", 1),
+        ("headway.train.run:save_weights", 1),
+    ],
+)
+def test_a_stop_is_answered_with_75_and_costs_nothing(
+    server: Server,
+    command: list[str],
+    straight: Path,
+    out: Path,
+    place: str,
+    count: int,
+    number: signal.Signals,
+) -> None:
+    if number == signal.SIGINT and count != 7:
+        pytest.skip("one place is enough for the other signal")
+    words = [*command, "--out", str(out)]
+    code = server.run(words, hook(place, count, signal=number))
+    if place.endswith("save_weights"):
+        assert code == 0, server.said()  # done before the stop could be heeded
+    else:
+        assert code == 75, server.said()
+        assert number.name in server.said()
+        assert "Traceback" not in server.said()
+        assert server.run(words) == 0, server.said()
+    assert_same(out, straight)
+
+
+def test_stopped_again_and_again_it_ends_with_the_same_bytes(
+    server: Server, command: list[str], straight: Path, out: Path
+) -> None:
+    words = [*command, "--out", str(out)]
+    for count in (3, 2, 1, 1):
+        assert server.run(words, hook(STEP, count, signal=signal.SIGTERM)) == 75, server.said()
+    assert server.run(words) == 0, server.said()
+    assert_same(out, straight)
+
+
+def test_a_damaged_checkpoint_costs_the_steps_since_the_one_before(
+    server: Server, command: list[str], straight: Path, out: Path
+) -> None:
+    words = [*command, "--out", str(out)]
+    assert server.run(words, hook(STEP, 9, signal=signal.SIGKILL)) == -signal.SIGKILL
+    for name in ("step-8/model.safetensors", "step-7/state.json"):
+        path = out / "checkpoints" / name
+        content = bytearray(path.read_bytes())
+        content[len(content) // 2] ^= 4
+        path.write_bytes(content)
+    assert server.run(words) == 0, server.said()
+    said = [line for line in server.said().splitlines() if "is damaged" in line]
+    assert len(said) == 2
+    assert "going on from step 6" in server.said()
+    assert_same(out, straight)
+
+
+def test_a_full_disk_during_a_save_costs_that_save_only(
+    server: Server, command: list[str], straight: Path, out: Path
+) -> None:
+    full = [hook(SAVE, count, errno=errno.ENOSPC) for count in (2, 5, 6)]
+    words = [*command, "--out", str(out)]
+    assert server.run(words, *full) == 0, server.said()
+    assert server.said().count("No space left on device") == 3
+    assert_same(out, straight)
+
+
+def test_other_settings_in_the_same_folder_are_refused_by_name(
+    server: Server, command: list[str], out: Path
+) -> None:
+    words = [*command, "--out", str(out)]
+    assert server.run(words, hook(STEP, 3, signal=signal.SIGTERM)) == 75
+    before = {p: p.read_bytes() for p in (out).rglob("*") if p.is_file()}
+    assert server.run([*words, "train.lr=0.5"]) == 2
+    assert "train.lr: not set then, 0.5 now" in server.said()
+    assert "--restart" in server.said()
+    after = {p: p.read_bytes() for p in (out).rglob("*") if p.is_file()}
+    assert after == before
+    assert server.run([*words, "train.steps=2", "--restart"]) == 0, server.said()
+
+
+def test_two_runs_in_one_folder_are_refused(server: Server, command: list[str], out: Path) -> None:
+    out.mkdir()
+    other = os.open(out, os.O_RDONLY)
+    fcntl.flock(other, fcntl.LOCK_EX)  # as the other run holds it
+    try:
+        assert server.run([*command, "--out", str(out)]) == 2
+    finally:
+        os.close(other)
+    assert "another process is training" in server.said()
+    assert list(out.iterdir()) == []
