@@ -6,6 +6,7 @@ import json
 import math
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import typer
@@ -86,26 +87,30 @@ def test_it_prints_what_the_translator_and_the_metrics_give(
 
 
 def test_settings_and_the_beam_reach_the_search(
-    command: Command, files: tuple[Path, Path, Path], tmp_path: Path
+    command: Command, files: tuple[Path, Path, Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run, source, target = files
-    out = tmp_path / "out.txt"
-    words = [run, "--source", source, "--target", target, "--json", "--out", out]
-    command(*words, "--beam", 1, "decode.max_len=3")
-    greedy = Translator.load([run], DecodeSettings(beam=1, max_len=3, extra_len=5))
-    wanted = [found.text for found in greedy.translate(SOURCES)]
-    assert out.read_text(encoding="utf-8").split("\n")[:-1] == wanted
+    load, seen = Translator.load, []
+
+    def spy(folders: list[Path], settings: DecodeSettings, **more: Any) -> Translator:
+        seen.append(settings)
+        return load(folders, settings, **more)
+
+    monkeypatch.setattr(Translator, "load", spy)
+    command(run, "--source", source, "--target", target, "--beam", 3, "decode.max_len=4")
+    assert seen == [DecodeSettings(beam=3, max_len=4, extra_len=5)]
 
 
 def test_a_file_of_outputs_is_scored_without_a_model(
     command: Command, files: tuple[Path, Path, Path], tmp_path: Path
 ) -> None:
     _, _, target = files
-    outputs = ["a Dog runs", "two cats", "", "the man reads a book."]
+    outputs = ["a Dog ran", "two cats", "", "the man reads a book."]
     path = tmp_path / "hyp.txt"
     path.write_text("\n".join(outputs) + "\n", encoding="utf-8")
     text = command("--hypotheses", path, "--target", target, "--lowercase", "--tokenised", "en")
     assert f"{bleu(outputs, TARGETS, lowercase=True).value:.2f}" in text
+    assert f"{chrf(outputs, TARGETS, lowercase=True).value:.2f}" in text
     tokenised = tokenised_bleu(outputs, TARGETS, "en")
     assert f"{tokenised.value:.2f}" in text
     assert "tokenised lower-cased BLEU" in text

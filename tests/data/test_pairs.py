@@ -11,7 +11,8 @@ import numpy as np
 import pytest
 
 from headway.config.data import DataSettings
-from headway.data.pairs import UnequalCounts, pair_files, read_pairs
+from headway.data import pairs as reading
+from headway.data.pairs import UnequalCounts, in_blocks, pair_files, read_pairs
 from headway.data.slip import first_slip
 from headway.errors import DataError
 
@@ -117,3 +118,13 @@ def test_files_of_no_pairs_give_none(write: Write, tmp_path: Path) -> None:
     assert from_aligned(write("a.de", []), write("a.en", [])) == []
     with pytest.raises(DataError, match="no file"):
         from_aligned(write("a.de", []), str(tmp_path / "none"))
+
+
+def test_blocks_are_small_where_pairs_are_long(monkeypatch: pytest.MonkeyPatch) -> None:
+    pairs = [("a", "b")] * 5 + [("long" * 9, "c")] * 2 + [("d", "e")] * 2
+    monkeypatch.setattr(reading, "BLOCK", 4)
+    monkeypatch.setattr(reading, "BLOCK_CHARACTERS", 30)
+    blocks = list(in_blocks(iter(pairs)))
+    assert [pair for block in blocks for pair in block] == pairs
+    assert [len(block) for block in blocks] == [4, 2, 1, 2]
+    assert list(in_blocks([])) == []

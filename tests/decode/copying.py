@@ -27,7 +27,7 @@ def sources(n: int, seed: int = 0, longest: int = 8) -> list[list[int]]:
 
 
 @cache
-def copier(steps: int = 250, seed: int = 0) -> Seq2Seq:
+def copier(steps: int = 80, seed: int = 0) -> Seq2Seq:
     """The more steps, the better it copies."""
     with torch.random.fork_rng():
         torch.manual_seed(seed)

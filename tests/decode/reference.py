@@ -6,6 +6,7 @@ import itertools
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 import torch
@@ -41,6 +42,7 @@ def next_given(
 ) -> Next:
     """The mean of the models' probabilities, each computed in one pass over all tokens."""
 
+    @cache
     @torch.no_grad()
     def log_probs(tokens: tuple[int, ...]) -> Tensor:
         found = []
@@ -81,7 +83,17 @@ def greedy(log_probs: Next, limit: int) -> Found:
     return Found(tokens, total, total / gnmt(len(tokens)))
 
 
-def beam(log_probs: Next, width: int, limit: int, n_best: int = 1) -> list[Found]:
+Bonus = Callable[[tuple[int, ...]], float]
+"""What is added to the score of finished tokens."""
+
+
+def beam(
+    log_probs: Next,
+    width: int,
+    limit: int,
+    n_best: int = 1,
+    bonus: Bonus = lambda tokens: 0.0,
+) -> list[Found]:
     """Finished ones from the best down, then alive ones."""
     alive: list[tuple[tuple[int, ...], float]] = [((), 0.0)]
     ended: list[Found] = []
@@ -93,7 +105,7 @@ def beam(log_probs: Next, width: int, limit: int, n_best: int = 1) -> list[Found
             if value > -math.inf
         ]
         grown = sorted(grown, key=lambda pair: -pair[1])[: 2 * width]
-        ended += [Found(t, p, p / gnmt(n)) for t, p in grown if t[-1] == EOS]
+        ended += [Found(t, p, p / gnmt(n) + bonus(t)) for t, p in grown if t[-1] == EOS]
         ended = sorted(ended, key=lambda found: -found.score)[:width]
         alive = [(t, p) for t, p in grown if t[-1] != EOS][:width]
         if not alive:
@@ -114,3 +126,35 @@ def everything(log_probs: Next, vocab_size: int, limit: int) -> list[Found]:
             total = float(sum(steps))
             found.append(Found((*tokens, EOS), total, total / gnmt(n + 1)))
     return sorted(found, key=lambda one: -one.score)
+
+
+def diverse(log_probs: Next, width: int, groups: int, price: float, limit: int) -> list[Found]:
+    """All finished outputs of all groups, each group a beam; from the best down."""
+    k = width // groups
+    alive: list[list[tuple[tuple[int, ...], float]]] = [[((), 0.0)] for _ in range(groups)]
+    ended: list[list[Found]] = [[] for _ in range(groups)]
+    done = [False] * groups
+    for n in range(1, limit + 1):
+        paid: dict[int, float] = {}
+        for g in range(groups):
+            if done[g]:
+                continue
+            grown = [
+                ((*tokens, token), total + value)
+                for tokens, total in alive[g]
+                for token, value in enumerate(log_probs(tokens).tolist())
+                if value > -math.inf
+            ]
+            grown.sort(key=lambda pair: paid.get(pair[0][-1], 0.0) - pair[1])
+            grown = grown[: 2 * k]
+            ended[g] += [Found(t, p, p / gnmt(n)) for t, p in grown if t[-1] == EOS]
+            ended[g] = sorted(ended[g], key=lambda found: -found.score)[:k]
+            alive[g] = [(t, p) for t, p in grown if t[-1] != EOS][:k]
+            for tokens, _ in alive[g]:
+                paid[tokens[-1]] = paid.get(tokens[-1], 0.0) + price
+            best = alive[g][0][1] / gnmt(limit)
+            done[g] = len(ended[g]) >= k and ended[g][k - 1].score > best
+        if all(done):
+            break
+    everything = sorted((f for group in ended for f in group), key=lambda found: -found.score)
+    return list({found.tokens: found for found in reversed(everything)}.values())[::-1]

@@ -79,7 +79,7 @@ def test_exact_match_is_a_percentage() -> None:
 def test_resampled_sums_give_sacrebleus_bleu() -> None:
     """The value itself is computed from the same counts as the samples."""
     cases = [corpus(0.2, 0), corpus(0.9, 1, n=4), (["a b"], ["a b c d e"]), (["x"], ["y z"])]
-    cases.append((["", "a b c d e"], ["a", "a b c d"]))
+    cases += [(["", "a b c d e"], ["a", "a b c d"]), (["a b c d e"], ["v w x y z"])]
     for outputs, references in cases:
         for tokenize in ("13a", "char"):
             wanted = bleu(outputs, references, tokenize=tokenize).value

@@ -87,7 +87,17 @@ def test_words_are_remembered_up_to_a_limit(monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setattr("headway.text.tokenizer.MAX_KNOWN", 1)
     for _ in range(2):
         assert tokenizer.encode_batch(["a b", f"a {long}", "b c"]) == wanted
-        assert set(tokenizer._known) <= {"a", "b", "c"}
+        assert tokenizer._known.keys() == {"a", "b", "c"}
+    tokenizer.encode("d")
+    assert tokenizer._known.keys() == {"d"}
+
+
+def test_a_run_of_blanks_is_not_cut_at_its_spaces() -> None:
+    lines = ["a \n \n b", "a\u00a0 \u00a0b"] * 20
+    settings = TokenizerSettings(vocab_size=400)
+    tokenizer = train_vocabularies(lines, lines, settings, len(lines)).source
+    for line in (*lines[:2], "a \t b", "\t \t", " \n \n"):
+        assert tokenizer.encode_batch([line]) == tokenizer._encode_whole([line])
 
 
 @pytest.mark.parametrize("kind", ["characters", "words"])
@@ -128,6 +138,7 @@ def test_tokens_are_readable(by_kind: dict[str, Tokenizer]) -> None:
     assert pieces("words", "die Katze!") == ["▁die", "▁Katze", "!"]
     assert pieces("characters", "a b") == ["a", "▁", "b"]
     assert pieces("bytes", "a ä") == ["a", "▁", "<0xc3>", "<0xa4>"]
+    assert pieces("bytes", r"\xe4") == ["\\", "x", "e", "4"]
 
 
 def test_what_cannot_be_covered_is_known(by_kind: dict[str, Tokenizer]) -> None:

@@ -90,11 +90,7 @@ def run_command(order: dict[str, Any]) -> int:
     os.dup2(log, 2)
     for one in order["hooks"]:
         install(one)
-    from headway.cli.main import app, main
-    from headway.cli.train import train  # TEMP
-
-    if not any(c.callback is train for c in app.registered_commands):
-        app.command()(train)  # TEMP
+    from headway.cli.main import main
 
     try:
         return main(["--debug", *order["words"]])

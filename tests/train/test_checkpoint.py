@@ -205,6 +205,16 @@ def test_a_best_one_that_is_damaged_or_gone_is_no_error(run: Path) -> None:
     assert made.best_path() == run / "checkpoints" / "step-3"
 
 
+def test_the_best_is_that_of_the_checkpoint_gone_back_to(run: Path) -> None:
+    Checkpoints(run, keep=3, log=quiet).save(snapshot(3), best=True)
+    flip(run / "checkpoints" / "step-3" / "model.safetensors", 100)
+    made = Checkpoints(run, keep=1, log=lambda line: None)
+    assert same(made.newest(), snapshot(2))
+    assert made.best_path() == run / "checkpoints" / "step-1"
+    made.save(snapshot(4))
+    assert names(run) == ["step-1", "step-4"]
+
+
 def test_a_passing_one_is_resumed_from_but_not_kept(run: Path) -> None:
     made = Checkpoints(run, keep=2, log=quiet)
     made.save(snapshot(3), passing=True)
@@ -314,6 +324,9 @@ def test_a_cut_empty_or_missing_file_is_found(run: Path, name: str) -> None:
         damaged_is_passed_over(run)
     path.write_bytes(whole + b"\n")
     damaged_is_passed_over(run)
+    if name != "manifest.json":
+        with pytest.raises(FolderError, match=f"{name} has .* bytes, not .*"):
+            verify(path.parent)
     path.unlink()
     damaged_is_passed_over(run)
     path.mkdir()
@@ -474,6 +487,7 @@ def test_an_error_at_any_operation_loses_nothing_and_is_said_in_one_line(
         assert len(said) <= 1
         assert all(os.strerror(number) in line and line.startswith("warning: ") for line in said)
         assert made.failed_saves == sum("not saved" in line for line in said)
+        assert made.newest() is not None  # at once, not only after the next start
         results.add(check_recovery(folder, new))
     assert results == {False, True}
 

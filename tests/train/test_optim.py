@@ -182,6 +182,47 @@ def test_muon_treats_the_parts_of_a_fused_matrix_alone() -> None:
     assert not torch.equal(results[0][16:], results[1][16:])
 
 
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_step_shows_in_the_version_of_every_weight(kind: str) -> None:
+    """By which a copy of a weight in another order knows that it is out of date."""
+    model = tiny()
+    optimizer = build_optimizer(model, settings_of(kind), device="cpu")
+    fill_gradients(model, 0)
+    before = [parameter._version for parameter in model.parameters()]
+    optimizer.step()
+    after = [parameter._version for parameter in model.parameters()]
+    assert all(new > old for old, new in zip(before, after, strict=True))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_step_told_to_be_skipped_changes_nothing(kind: str) -> None:
+    """By a tensor, which a recorded step can read; see `found_inf` in torch's fused Adam."""
+    model = tiny()
+    optimizer = build_optimizer(
+        model, settings_of(kind, 0.0 if kind == "adam" else 0.1), device="cpu", capturable=True
+    )
+    set_lr(optimizer, 1e-2)
+    fill_gradients(model, 0)
+    optimizer.step()
+    weights = [parameter.detach().clone() for parameter in model.parameters()]
+    state = {name: value.clone() for name, value in optimizer_tensors(optimizer).items()}
+    for parameter in model.parameters():
+        assert parameter.grad is not None
+        parameter.grad[0] = torch.nan
+    optimizer.found_inf = torch.ones(())  # type: ignore[attr-defined]
+    optimizer.step()
+    for old, parameter in zip(weights, model.parameters(), strict=True):
+        assert torch.equal(old, parameter)
+    assert all(
+        torch.equal(value, state[name]) for name, value in optimizer_tensors(optimizer).items()
+    )
+    optimizer.found_inf.zero_()  # type: ignore[attr-defined]
+    fill_gradients(model, 1)
+    optimizer.step()
+    changed = zip(weights, model.parameters(), strict=True)
+    assert all(new.isfinite().all() and not torch.equal(old, new) for old, new in changed)
+
+
 def test_a_frozen_weight_stays() -> None:
     for kind in KINDS:
         model = tiny()

@@ -32,6 +32,7 @@ def test_lines_come_at_most_every_ten_seconds_and_at_the_end(clock: list[float])
         progress.update(step, loss=1.0 + step / 1000, tokens_per_s=12_345.0, padding=0.0)
         if step == 60:
             progress.update(step, bleu=31.24)
+    progress.update(100, bleu=32.0)
     progress.close()
     lines = stream.getvalue().splitlines()
     assert [line.split("  ")[0] for line in lines] == [
@@ -53,6 +54,22 @@ def test_the_bar_and_notes_go_to_the_terminal_they_were_given() -> None:
         assert wanted in shown
     progress.note("after the end")
     assert stream.getvalue().endswith("after the end\n")
+
+
+@pytest.mark.parametrize("columns", [60, 80, 120])
+def test_a_narrow_terminal_shows_less_but_always_where_the_run_stands(
+    monkeypatch: pytest.MonkeyPatch, columns: int
+) -> None:
+    monkeypatch.setenv("COLUMNS", str(columns))
+    stream = Terminal()
+    with Progress(stream=stream) as progress:
+        progress.start(80_000)
+        progress.update(12_345, loss=3.21, bleu=31.2, chrf=52.3, tokens_per_s=41_234.0, padding=0.0)
+    shown = stream.getvalue()
+    assert "12,345/80,000  loss 3.210  BLEU 31.2" in shown
+    assert (" left" in shown, "…" in shown) == (True, False)
+    assert ("tokens/s" in shown) == (columns >= 80)
+    assert ("chrF" in shown) == (columns >= 120)
 
 
 def test_nothing_goes_to_stdout(capsys: pytest.CaptureFixture[str]) -> None:

@@ -200,6 +200,7 @@ def test_a_value_lies_where_its_axis_says() -> None:
     }
     assert places[0][1] == pytest.approx(ticks[0], abs=0.1)
     assert places[2][1] == pytest.approx(ticks[10], abs=0.1)
+    assert places[2][1] < places[0][1]  # more is higher up
     assert places[1][1] == pytest.approx(0.75 * ticks[0] + 0.25 * ticks[10], abs=0.2)
     assert places[1][0] == pytest.approx((places[0][0] + places[2][0]) / 2, abs=0.2)
 
@@ -229,3 +230,12 @@ def test_numbers_on_an_axis_are_short() -> None:
     values = [0, 0.5, 12, 999, 1000, 1500, 999_999, 1e6, 2.5e7, 5e-4, 7e-5, -2000]
     wanted = ["0", "0.5", "12", "999", "1k", "1.5k", "1000k", "1M", "25M", "5e-4", "7e-5", "-2k"]
     assert [short(value) for value in values] == wanted
+
+
+def test_a_small_range_is_not_drawn_on_a_logarithmic_scale() -> None:
+    def ticks(high: float) -> list[str]:
+        html = chart("t", [Series("a", [(0, 300.0), (1, high)])], log=True)
+        return re.findall(r'class="end">([^<]+)', html)
+
+    assert ticks(366.0)[:2] == ["300", "320"]
+    assert ticks(3000.0) == ["200", "500", "1k", "2k", "5k"]

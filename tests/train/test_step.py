@@ -13,6 +13,7 @@ from headway.config.presets import preset
 from headway.config.train import TrainSettings
 from headway.data.batches import Collator, Fixed, FlatTokens, StepPlan, fixed_shapes
 from headway.models.build import build_model
+from headway.models.parts.text import compute_in
 from headway.nn.loss import Smoothing
 from headway.train.optim import build_optimizer
 from headway.train.ranks import Ranks
@@ -48,9 +49,16 @@ def loss_of(model: Any, batch: Any) -> TaskLoss:
 
 
 def made(
-    device: torch.device, dropout: float = 0.0, loss: Callable[..., TaskLoss] = loss_of, **kw: Any
+    device: torch.device,
+    dropout: float = 0.0,
+    loss: Callable[..., TaskLoss] = loss_of,
+    half: bool = False,
+    **kw: Any,
 ) -> Step:
-    model = build_model(replace(preset("transformer-test"), dropout=dropout), device=device).train()
+    shape = replace(preset("transformer-test"), dropout=dropout, d_model=64)
+    model = build_model(shape, device=device).train()
+    if kw.get("recorded") or half:
+        compute_in(model, torch.bfloat16)  # what kernels can do that read lengths on the device
     settings = TrainSettings(optimizer="adam")
     capturable = bool(kw.get("recorded"))
     optimizer = build_optimizer(model, settings, device=device, capturable=capturable)
@@ -183,7 +191,7 @@ def test_a_recorded_step_follows_the_plain_one(
     device = torch.device("cuda")
     tokens = {1: 10_000, 3: 150}[n_parts]
     fixed = fixed_shapes(corpus[1], tokens, tokens, longest=13)
-    plain, recorded = made(device), made(device, recorded=True)
+    plain, recorded = made(device, half=True), made(device, recorded=True)
     for number in range(5):
         for step in (plain, recorded):
             added(step, corpus, tokens, fixed)

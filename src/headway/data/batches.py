@@ -170,7 +170,13 @@ def _with_end(
     tokens: NDArray[np.int64], lengths: NDArray[np.int64], end: int
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """Every sequence with one more token behind it."""
-    return np.insert(tokens, np.cumsum(lengths), end), lengths + 1
+    longer = lengths + 1
+    ends = np.cumsum(longer)
+    filled = np.full(len(tokens) + len(lengths), end, dtype=np.int64)
+    is_token = np.ones(len(filled), dtype=np.bool_)
+    is_token[ends - 1] = False
+    filled[is_token] = tokens
+    return filled, longer
 
 
 def _filled(tokens: NDArray[np.int64], n_rows: int) -> Tensor:

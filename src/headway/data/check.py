@@ -69,11 +69,10 @@ class _Drafts:
         self.drafts: list[_Draft] = []
 
     def add(self, level: Level, name: str, rows: Rows, text: str) -> None:
-        """`{n}` in the text becomes the number of pairs and what they are."""
+        """Say how many pairs the text is about; nothing when there are none."""
         if len(rows):
-            noun = f"{self.which}pair{'s' * (len(rows) != 1)}"
             share = f" ({len(rows) / len(self.pairs):.1%})" if len(self.pairs) > 1000 else ""
-            said = text.format(n=f"{len(rows):,} {noun}{share}")
+            said = f"{len(rows):,} of {len(self.pairs):,} {self.which}pairs{share}: {text}"
             self.drafts.append(_Draft(level, name, len(rows), said, rows))
 
     def level(self, rows: Rows) -> Level:
@@ -93,34 +92,34 @@ class _Drafts:
             self.drafts.append(_Draft("error", "no-pairs", 0, text, pairs.rows(EMPTY)))
         filled = np.flatnonzero(~(pairs.marks & EMPTY).astype(bool))
         if not which and len(filled) > 1 and (pairs.pair[filled] == pairs.pair[filled[0]]).all():
-            text = "{n} are all the same: there is nothing to learn, and nothing to validate on."
+            text = "all the same; there is nothing to learn, and nothing to validate on."
             self.add("error" if splits else "warning", "one-pair", filled, text)
 
     def each_pair(self) -> None:
         """What one pair shows by itself."""
         pairs, add = self.pairs, self.add
-        add("warning", "empty", pairs.rows(EMPTY), "{n} have an empty side and are left out.")
+        add("warning", "empty", pairs.rows(EMPTY), "a side is empty; left out.")
         filled = pairs.marks & EMPTY == 0
         same = np.flatnonzero(filled & (pairs.marks & SAME > 0))
-        add(self.level(same), "identical", same, "{n} have the same text on both sides.")
+        add(self.level(same), "identical", same, "both sides have the same text.")
         swapped = pairs.rows(SWAPPED)
-        text = "{n} look as if source and target were exchanged."
+        text = "source and target look exchanged, next to the others."
         if self.which and len(swapped) > len(pairs) / 2:
-            text = "{n} look as if the validation files were exchanged."
+            text = "source and target look exchanged; are the two validation files?"
         add("warning", "swapped", swapped, text)
-        text = "{n} hold U+FFFD, which stands where a character was lost."
+        text = "U+FFFD stands where a character was lost."
         add("warning", "replaced", pairs.rows(REPLACED), text)
-        text = "{n} look garbled, as UTF-8 read in another encoding does (Ã¤ for ä)."
+        text = "looks like UTF-8 that was read in another encoding (Ã¤ for ä)."
         add("warning", "garbled", pairs.rows(GARBLED), text)
-        add("note", "control", pairs.rows(CONTROL), "{n} hold control characters.")
+        add("note", "control", pairs.rows(CONTROL), "control characters inside.")
 
     def repeated(self) -> None:
         again = _repeats(self.pairs.pair)
         add = self.add
-        add(self.level(again), "duplicates", again, "{n} repeat an earlier pair exactly.")
+        add(self.level(again), "duplicates", again, "repeats an earlier pair exactly.")
         distinct = np.setdiff1d(np.arange(len(self.pairs)), again)
         several = distinct[_repeats(self.pairs.source[distinct])]
-        text = "{n} give another target for a source seen before (but for case and punctuation)."
+        text = "another target for an earlier source (but for case and punctuation)."
         add("note", "several-targets", several, text)
 
     def ratios(self) -> None:
@@ -134,7 +133,7 @@ class _Drafts:
         deviation = 1.4826 * np.median(np.abs(logs - usual))
         odd = np.abs(logs - usual) > max(4 * deviation, np.log(MAX_RATIO))
         farthest = filled[odd][np.argsort(-np.abs(logs - usual)[odd], kind="stable")]
-        text = f"{{n}} have sides of very different length (usual ratio {np.exp(usual):.2f})."
+        text = f"lengths far from the usual ratio of {np.exp(usual):.2f}."
         self.add("warning", "ratio", farthest, text)
 
     def seen_in(self, training: Scan) -> None:
@@ -144,11 +143,11 @@ class _Drafts:
         source = np.isin(pairs.source, training.source)
         target = np.isin(pairs.target, training.target)
         both = np.flatnonzero(filled & np.isin(pairs.pair, training.pair))
-        text = "{n} are also in the training data, so scores will be too good."
+        text = "also in the training data, so that scores will be too good."
         self.add("warning", "overlap", both, text)
         either = np.flatnonzero(filled & (source | target))
         either = np.setdiff1d(either, both)
-        text = "{n} share their source or their target with a training pair."
+        text = "the source or the target is also in a training pair."
         self.add(self.level(either), "shared-side", either, text)
 
     def findings(self) -> list[Finding]:

@@ -77,9 +77,9 @@ def mixed(numbers: Hashes) -> Hashes:
     return numbers ^ (numbers >> np.uint64(31))
 
 
-def fold_hashes(texts: Texts) -> Hashes:
+def fold_hashes(texts: Texts, folded: Texts | None = None) -> Hashes:
     """Hashes that do not see case and punctuation, but for texts that are nothing else."""
-    folded = texts.folded()
+    folded = texts.folded() if folded is None else folded
     hashes = folded.hashes()
     bare = folded.lengths == 0
     return np.where(bare, texts.hashes(), hashes) if bare.any() else hashes

@@ -28,7 +28,10 @@ def rereadable(settings: RunSettings, folder: Path) -> Iterator[RunSettings]:
     shutil.rmtree(copies, ignore_errors=True)
     try:
         changed: dict[str, Any] = {
-            name: tuple(_readable(path, copies / f"{name}-{i}") for i, path in enumerate(side))
+            name: tuple(
+                _readable(path, copies / ("standard-input" if path == STDIN else f"{name}-{i}"))
+                for i, path in enumerate(side)
+            )
             for name, side in paths.items()
         }
         yield replace(settings, data=replace(settings.data, **changed))

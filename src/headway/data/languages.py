@@ -8,9 +8,9 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from headway.data.fold import Texts
+from headway.data.fold import Numbers, Texts
 
-BINS = 1 << 18
+BINS = 1 << 16
 MIN_TRIGRAMS = 8
 """Shorter texts say too little about their language."""
 
@@ -32,38 +32,37 @@ class Profiles:
 
     def __init__(self) -> None:
         self.counts = np.zeros((2, BINS))
-        self.totals = np.zeros(2)
 
-    def add(self, source: Texts, target: Texts) -> None:
-        for side, texts in enumerate((source, target)):
-            bins, _ = _trigrams(texts)
-            self.counts[side] += np.bincount(bins, minlength=BINS)
-            self.totals[side] += len(bins)
+    def swapped(self, source: Texts, target: Texts, *, learn: bool) -> NDArray[np.bool_]:
+        """For each pair of folded texts, whether both look like the other side.
 
-    def swapped(self, source: Texts, target: Texts, *, added: bool) -> NDArray[np.bool_]:
-        """For each pair, whether both texts look like the other side.
-
-        `added` says that the profiles hold these very texts, which must not speak for themselves.
+        With `learn` the texts are added first, and do not speak for themselves.
         """
-        if self.totals.min() < MIN_PROFILE:
+        sides = [_trigrams(source), _trigrams(target)]
+        if learn:
+            for side, (bins, _) in enumerate(sides):
+                self.counts[side] += np.bincount(bins, minlength=BINS)
+        if self.counts.sum(axis=1).min() < MIN_PROFILE:
             return np.zeros(len(source.sizes), np.bool_)
-        as_source = self._scores(source, 0 if added else None)
-        as_target = self._scores(target, 1 if added else None)
+        as_source, as_target = (
+            self._scores(*sides[side], len(source.sizes), side if learn else None)
+            for side in (0, 1)
+        )
         return (as_source < -MARGIN) & (as_target > MARGIN)
 
-    def _scores(self, texts: Texts, own: int | None) -> Scores:
+    def _scores(self, bins: Numbers, rows: Numbers, n_rows: int, own: int | None) -> Scores:
         """How much more each text looks like a source than like a target, a trigram on average."""
-        bins, rows = _trigrams(texts)
-        seen = self.counts[:, bins]
+        seen = self.counts.copy()
         if own is not None:
             seen[own] = np.maximum(seen[own] - 1, 0)
-        likely = np.log((seen + SMOOTHING) / (self.totals[:, None] + SMOOTHING * BINS))
-        sums = np.bincount(rows, likely[0] - likely[1], minlength=len(texts.sizes))
-        sizes = np.bincount(rows, minlength=len(texts.sizes))
+        totals = self.counts.sum(axis=1, keepdims=True)
+        likely = np.log((seen + SMOOTHING) / (totals + SMOOTHING * BINS))
+        sums = np.bincount(rows, (likely[0] - likely[1])[bins], minlength=n_rows)
+        sizes = np.bincount(rows, minlength=n_rows)
         return np.where(sizes < MIN_TRIGRAMS, 0.0, sums / np.maximum(sizes, 1))
 
 
-def _trigrams(texts: Texts) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+def _trigrams(texts: Texts) -> tuple[Numbers, Numbers]:
     """The bin of each trigram, and the row of the text that it is in."""
     codes = texts.codes
     rows = np.repeat(np.arange(len(texts.sizes)), texts.sizes)

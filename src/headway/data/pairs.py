@@ -3,20 +3,25 @@
 from __future__ import annotations
 
 import json
-from array import array
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import chain, zip_longest
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from headway.config.data import DataSettings
-from headway.data.files import open_lines, shown
+from headway.data.files import is_stream, open_lines, shown
 from headway.data.slip import where_lines_slip
 from headway.errors import DataError
 
 Pair = tuple[str, str]
 """A source and its target."""
+
+
+BLOCK = 4096
+BLOCK_CHARACTERS = 2_000_000
 
 
 class UnequalCounts(DataError):
@@ -73,25 +78,45 @@ def read_pairs(
     return chain.from_iterable(pair_files(source, target, pairs, settings))
 
 
+def in_blocks(pairs: Iterable[Pair]) -> Iterator[list[Pair]]:
+    """Pairs by the thousand, fewer where they are long. What comes before an error still comes."""
+    block: list[Pair] = []
+    size = 0
+    try:
+        for pair in pairs:
+            block.append(pair)
+            size += len(pair[0]) + len(pair[1])
+            if len(block) >= BLOCK or size >= BLOCK_CHARACTERS:
+                yield block
+                block, size = [], 0
+    except UnequalCounts:
+        if block:
+            yield block
+        raise
+    if block:
+        yield block
+
+
 def _aligned(source: str, target: str, encoding: str) -> Iterator[Pair]:
     """Lines of two files side by side. When one ends first, say where they came apart."""
-    lengths = array("i"), array("i")
-    missing: Any = object()
-    for one, other in zip_longest(
-        open_lines(source, encoding), open_lines(target, encoding), fillvalue=missing
-    ):
-        if one is not missing:
-            lengths[0].append(len(one))
-        if other is not missing:
-            lengths[1].append(len(other))
-        if one is not missing and other is not missing:
-            yield one, other
-    if len(lengths[0]) != len(lengths[1]):
-        raise UnequalCounts(
-            f"{shown(source)} has {len(lengths[0]):,} lines but {shown(target)} has "
-            f"{len(lengths[1]):,}: line n of one must translate line n of the other. "
-            + where_lines_slip(lengths, (source, target), encoding)
-        )
+    try:
+        yield from zip(open_lines(source, encoding), open_lines(target, encoding), strict=True)
+    except ValueError as error:  # of zip: ours are no ValueErrors
+        raise UnequalCounts(_unequal(source, target, encoding)) from error
+
+
+def _unequal(source: str, target: str, encoding: str) -> str:
+    names = f"{shown(source)} and {shown(target)}"
+    rule = "line n of one must translate line n of the other."
+    if is_stream(source) or is_stream(target):
+        return f"{names} have different numbers of lines: {rule}"
+    lengths = [
+        np.fromiter((len(line) for line in open_lines(path, encoding)), np.float64)
+        for path in (source, target)
+    ]
+    counts = f"{shown(source)} has {len(lengths[0]):,} lines but {shown(target)} has "
+    counts += f"{len(lengths[1]):,}: {rule} "
+    return counts + where_lines_slip(lengths[0], lengths[1], (source, target), encoding)
 
 
 def _is_json(path: str, first: str) -> bool:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
@@ -13,9 +13,7 @@ from numpy.typing import NDArray
 from headway.data.files import shown
 from headway.data.fold import Hashes, Texts, fold_hashes, mixed
 from headway.data.languages import Profiles
-from headway.data.pairs import Pair, PairFile, UnequalCounts
-
-BLOCK = 4096
+from headway.data.pairs import Pair, PairFile, UnequalCounts, in_blocks
 
 EMPTY, SAME, SWAPPED, CONTROL, REPLACED, GARBLED = (1 << bit for bit in range(6))
 """Marks of a pair: a side without text; both sides alike; both look like the other side; control
@@ -72,7 +70,7 @@ def scan(files: Sequence[PairFile], profiles: Profiles, *, learn: bool) -> Scan:
     unequal: UnequalCounts | None = None
     for file in files:
         first_rows.append(n_rows)
-        blocks = _blocks(file)
+        blocks = in_blocks(file)
         while True:
             try:
                 block = next(blocks, None)
@@ -89,44 +87,25 @@ def scan(files: Sequence[PairFile], profiles: Profiles, *, learn: bool) -> Scan:
     return Scan(files, first_rows, *columns, unequal)  # type: ignore
 
 
-def _blocks(file: PairFile) -> Iterator[list[Pair]]:
-    """Pairs in blocks. What is read before an error still comes."""
-    stream = iter(file)
-    block: list[Pair] = []
-    try:
-        for pair in stream:
-            block.append(pair)
-            if len(block) == BLOCK:
-                yield block
-                block = []
-    except UnequalCounts:
-        if block:
-            yield block
-        raise
-    if block:
-        yield block
-
-
 def _facts(
     block: list[Pair], profiles: Profiles, *, learn: bool
 ) -> tuple[NDArray[np.generic], ...]:
     sources, targets = zip(*block, strict=True)
     source, target = Texts.of(sources), Texts.of(targets)
     folded = source.folded(), target.folded()
-    if learn:
-        profiles.add(*folded)
     hashes = source.hashes(), target.hashes()
-    marks = np.zeros(len(block), np.uint8)
-    marks |= _mark([not (one.strip() and other.strip()) for one, other in block], EMPTY)
+    marks = _mark(profiles.swapped(*folded, learn=learn), SWAPPED)
     marks |= _mark(hashes[0] == hashes[1], SAME)
-    marks |= _mark(profiles.swapped(*folded, added=learn), SWAPPED)
     for texts in (source, target):
         marks |= _signs(texts)
+    for row in np.flatnonzero((folded[0].lengths == 0) | (folded[1].lengths == 0)):
+        if not all(text.strip() for text in block[row]):
+            marks[row] |= EMPTY
     return (
         source.lengths.astype(np.int32),
         target.lengths.astype(np.int32),
-        fold_hashes(source),
-        fold_hashes(target),
+        fold_hashes(source, folded[0]),
+        fold_hashes(target, folded[1]),
         mixed(hashes[0]) ^ hashes[1],
         marks,
     )

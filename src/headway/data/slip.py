@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from array import array
-
 import numpy as np
 from numpy.typing import NDArray
 
-from headway.data.files import is_stream, open_lines, shown
+from headway.data.files import open_lines, shown
 
 MIN_GAIN = 2.0
 """A slip must make so many bad pairs good; else the end of one file is missing."""
@@ -18,24 +16,20 @@ MAX_SLIPS = 16
 """More missing lines than this are looked for in one place instead of several."""
 
 
-def where_lines_slip(
-    lengths: tuple[array[int], array[int]], paths: tuple[str, str], encoding: str
-) -> str:
-    """A sentence for people, with the lines themselves where the files can be read again."""
-    sizes = np.asarray(lengths[0], np.float64), np.asarray(lengths[1], np.float64)
-    if not len(sizes[0]) or not len(sizes[1]):
-        empty = paths[0] if not len(sizes[0]) else paths[1]
-        return f"{shown(empty)} is empty."
-    row = first_slip(*sizes)
-    shorter = min(len(sizes[0]), len(sizes[1]))
+def where_lines_slip(source: Costs, target: Costs, paths: tuple[str, str], encoding: str) -> str:
+    """A sentence for people, from the lengths of all lines, with the first lines that differ."""
+    shorter = min(len(source), len(target))
+    cut = paths[0] if len(source) < len(target) else paths[1]
+    if not shorter:
+        return f"{shown(cut)} is empty."
+    row = first_slip(source, target)
     if row >= shorter:
-        cut = paths[0] if len(sizes[0]) < len(sizes[1]) else paths[1]
         return f"The first {shorter:,} fit each other, so {shown(cut)} seems to be cut short."
-    guess = f"By the lengths of the lines they come apart at about line {row + 1:,}"
-    if any(is_stream(path) for path in paths):
-        return f"{guess}."
     texts = [_line(path, row, encoding) for path in paths]
-    return f"{guess}: {_clipped(texts[0])} beside {_clipped(texts[1])}."
+    return (
+        f"By the lengths of the lines they come apart at about line {row + 1:,}: "
+        f"{_clipped(texts[0])} beside {_clipped(texts[1])}."
+    )
 
 
 def first_slip(source: Costs, target: Costs) -> int:

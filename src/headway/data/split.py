@@ -8,15 +8,14 @@ leave the same target sentences on both sides.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from itertools import islice
 
 import numpy as np
 from numpy.typing import NDArray
 
 from headway.data.fold import Hashes, Numbers, Texts, fold_hashes, mixed
+from headway.data.pairs import in_blocks
 from headway.errors import DataError
 
-BLOCK = 8192
 _SALT = np.uint64(0x5EED)
 
 
@@ -26,8 +25,7 @@ def validation_rows(pairs: Iterable[tuple[str, str]], size: int) -> NDArray[np.b
     The same pairs are chosen in whatever order the pairs come. Holds 16 bytes a pair.
     """
     blocks: list[tuple[Hashes, Hashes]] = []
-    stream = iter(pairs)
-    while block := list(islice(stream, BLOCK)):
+    for block in in_blocks(pairs):
         source, target = (fold_hashes(Texts.of(side)) for side in zip(*block, strict=True))
         blocks.append((source, target))
     if not blocks:

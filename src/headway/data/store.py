@@ -10,8 +10,9 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
-from itertools import islice, tee
+from itertools import chain, compress, tee
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,7 @@ from numpy.typing import NDArray
 from headway.config.run import RunSettings
 from headway.data.check import check_pairs
 from headway.data.inputs import rereadable, wanted_inputs
-from headway.data.pairs import Pair, PairFile, training_files, validation_files
+from headway.data.pairs import Pair, PairFile, in_blocks, training_files, validation_files
 from headway.data.report import CheckReport, Finding
 from headway.data.scan import EMPTY, Scan
 from headway.data.sealed import read_sealed, seal
@@ -35,7 +36,6 @@ from headway.text.train import train_vocabularies
 __all__ = ["PairStore", "Prepared", "TokenStore", "load_prepared", "prepare"]
 
 DATA = "data"
-BLOCK = 4096
 
 Note = Callable[[str], None]
 
@@ -78,14 +78,24 @@ def prepare(settings: RunSettings, folder: Path, note: Note = lambda text: None)
         wanted = wanted_inputs(settings)
         made = read_sealed(folder / DATA)
         if made is None or made["inputs"] != wanted:
-            building = folder / f"{DATA}.tmp"
-            shutil.rmtree(building, ignore_errors=True)
-            building.mkdir()
-            facts = _build(settings, building, note)
-            seal(building, {"inputs": wanted, **facts})
-            shutil.rmtree(folder / DATA, ignore_errors=True)
-            building.rename(folder / DATA)
+            with _beside(folder / DATA) as building:
+                facts = _build(settings, building, note)
+                seal(building, {"inputs": wanted, **facts})
     return load_prepared(folder)
+
+
+@contextmanager
+def _beside(folder: Path) -> Iterator[Path]:
+    """A new folder that takes the place of the old one in the end, or goes away."""
+    building = folder.with_name(f"{folder.name}.tmp")
+    shutil.rmtree(building, ignore_errors=True)
+    building.mkdir()
+    try:
+        yield building
+        shutil.rmtree(folder, ignore_errors=True)
+        building.rename(folder)
+    finally:
+        shutil.rmtree(building, ignore_errors=True)
 
 
 def load_prepared(folder: Path) -> Prepared:
@@ -177,15 +187,16 @@ def _tokenise(
         (folder / "valid.jsonl").open("w", encoding="utf-8") as texts,
     ):
         row = 0
-        for block in _blocks(pair for file in training for pair in file):
+        for block in in_blocks(chain.from_iterable(training)):
             held = held_out[row : row + len(block)]
+            if len(held) < len(block):
+                raise DataError("the training files have grown while they were read. Start again.")
             row += len(block)
-            _, *tokens = tally.encode([p for p, h in zip(block, held, strict=True) if not h])
+            _, *tokens = tally.encode(list(compress(block, ~held)))
             train.add(*tokens)
             if held.any():
-                chosen = [p for p, h in zip(block, held, strict=True) if h]
-                _add_valid(valid, texts, tally, chosen)
-        for block in _blocks(pair for file in validation for pair in file):
+                _add_valid(valid, texts, tally, list(compress(block, held)))
+        for block in in_blocks(chain.from_iterable(validation)):
             _add_valid(valid, texts, tally, block)
     return tally
 
@@ -201,11 +212,4 @@ def _dtypes(vocab: Vocabularies) -> list[str]:
 
 
 def _chosen(files: Iterable[PairFile], wanted: NDArray[np.bool_]) -> Iterator[Pair]:
-    stream = (pair for file in files for pair in file)
-    return (pair for pair, chosen in zip(stream, wanted, strict=True) if chosen)
-
-
-def _blocks(pairs: Iterable[Pair]) -> Iterator[list[Pair]]:
-    stream = iter(pairs)
-    while block := list(islice(stream, BLOCK)):
-        yield block
+    return compress(chain.from_iterable(files), wanted)

@@ -184,10 +184,11 @@ def _first_alive(found: Continuations, eos: int, width: int) -> Tensor:
 
     A tiny vocabulary may have fewer than W; then those that end, at -inf, fill the places.
     """
-    ends_BC = (found.token_BC == eos).to(torch.uint8)
-    order_BC = ends_BC.argsort(dim=1, stable=True)
-    lack = width - order_BC.shape[1]
-    return order_BC[:, :width] if lack <= 0 else torch.nn.functional.pad(order_BC, (0, lack))
+    n_found = found.token_BC.shape[1]
+    place_C = torch.arange(n_found, device=found.token_BC.device)
+    rank_BC = place_C + n_found * (found.token_BC == eos)
+    order_BW = rank_BC.topk(min(width, n_found), largest=False).indices
+    return torch.nn.functional.pad(order_BW, (0, width - order_BW.shape[1]))
 
 
 def _extended(past_BWT: Tensor, parent_BC: Tensor, new_BC: Tensor, at_1: Tensor) -> Tensor:

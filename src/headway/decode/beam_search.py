@@ -33,9 +33,11 @@ def beam_search(steps: Steps, job: Job) -> list[list[Hypothesis]]:
         scores_BWV = scores_RV.unflatten(0, (len(sources), -1))
         parents: list[Tensor] = []
         chosen: list[Tensor] = []
+        price_BV = torch.zeros_like(scores_BWV[:, 0]) if len(groups) > 1 else None
         for number, beams in enumerate(groups):
             mine = slice(number * width, (number + 1) * width)
-            found = _continuations(beams, scores_BWV[:, mine], chosen, settings.diversity)
+            going_B = ~beams.done_B
+            found = _continuations(beams, scores_BWV[:, mine], price_BV)
             bonus_BC = None if bonus_BW is None else bonus_BW[:, mine].gather(1, found.parent_BC)
             beams, parents_BW = grow(
                 beams, found, torch.tensor([at], device=device), eos=eos, penalty=job.penalty,
@@ -44,6 +46,9 @@ def beam_search(steps: Steps, job: Job) -> list[list[Hypothesis]]:
             groups[number] = beams
             parents.append(parents_BW + number * width)
             chosen.append(beams.tokens_BWT[:, :, at])
+            if price_BV is not None:
+                paid_BW = beams.log_prob_BW.isfinite() & going_B[:, None]
+                price_BV.scatter_add_(1, chosen[-1], settings.diversity * paid_BW)
         parents_BW, tokens_BW = torch.cat(parents, 1), torch.cat(chosen, 1)
         done_B = torch.stack([beams.done_B for beams in groups]).all(0)
         leaving = job.leaving(done_B, at, len(sources))
@@ -65,21 +70,14 @@ def beam_search(steps: Steps, job: Job) -> list[list[Hypothesis]]:
     return results
 
 
-def _continuations(
-    beams: Beams, scores_BWV: Tensor, chosen: list[Tensor], diversity: float
-) -> Continuations:
-    """The 2W best of each source, each tokens' price being how often earlier groups chose it."""
+def _continuations(beams: Beams, scores_BWV: Tensor, price_BV: Tensor | None) -> Continuations:
+    """The 2W best of each source; a token's price is how often earlier groups chose it."""
     width, vocab_size = scores_BWV.shape[1:]
     k = min(2 * width, vocab_size)
-    if not chosen:
-        values_RC, tokens_RC = best(scores_BWV.flatten(0, 1), k)
-        shape = (-1, width, k)
-        return Continuations.of(
-            beams.log_prob_BW, values_RC.view(shape), tokens_RC.view(shape), None
-        )
-    taken_BN = torch.cat(chosen, 1)
-    price_BV = scores_BWV.new_zeros(len(scores_BWV), vocab_size)
-    price_BV.scatter_add_(1, taken_BN, torch.full_like(taken_BN, diversity, dtype=price_BV.dtype))
+    if price_BV is None:
+        candidates = best(scores_BWV.flatten(0, 1), k)
+        values_BWC, tokens_BWC = (x.unflatten(0, (-1, width)) for x in candidates)
+        return Continuations.of(beams.log_prob_BW, values_BWC, tokens_BWC, None)
     tokens_BWC = (scores_BWV - price_BV[:, None]).topk(k).indices
     price_BWC = price_BV[:, None].expand_as(scores_BWV).gather(2, tokens_BWC)
     return Continuations.of(
@@ -97,10 +95,16 @@ def _take(groups: list[Beams], leaving: list[int], job: Job) -> list[list[Hypoth
         found = [h for beams in taken for h in hypotheses(beams, place, n_best, job.penalty)]
         if len(groups) > 1:
             found.sort(key=lambda h: (not h.finished, -h.score))
-            found = list({(tuple(h.tokens), h.finished): h for h in reversed(found)}.values())
-            found.reverse()
-        results.append(found[:n_best])
+        results.append(_different(found)[:n_best])
     return results
+
+
+def _different(found: list[Hypothesis]) -> list[Hypothesis]:
+    """Groups may find the same."""
+    first: dict[tuple[int, ...], Hypothesis] = {}
+    for h in found:
+        first.setdefault((*h.tokens, h.finished), h)
+    return list(first.values())
 
 
 class Coverage:

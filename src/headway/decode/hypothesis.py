@@ -45,5 +45,9 @@ class Wish:
     banned: tuple[Phrase, ...] = ()
     """None of these comes in it."""
 
+    def __post_init__(self) -> None:
+        if () in self.required or () in self.banned:
+            raise ValueError("a phrase without tokens is in every output and in none")
+
 
 NO_WISH = Wish()

@@ -8,11 +8,13 @@ from collections.abc import Callable, Sequence
 Count = Callable[[Sequence[str]], list[int]]
 """How many tokens each text has."""
 
-# After a full stop with what closes around it, if what follows does not go on in small letters;
-# East Asian full stops need no space behind them.
-SENTENCE_END = re.compile(
-    r"""(?<=[.!?…])\s+(?=[^\sa-zà-öø-ÿ])|(?<=[.!?…]["'»”’)\]])\s+(?=[^\sa-zà-öø-ÿ])|(?<=[。！？])"""
+# After a full stop, with what closes around it, unless it ends one letter (an abbreviation) or what
+# follows goes on in small letters. East Asian full stops need no space behind them.
+_CLOSE = r"""["'»”’)\]]"""
+_STOP = "|".join(
+    rf"(?<={stop}{close})" for stop in (r"[^\s.]{2}\.", "[!?…]") for close in ("", _CLOSE)
 )
+SENTENCE_END = re.compile(rf"(?:{_STOP})\s+(?=[^\sa-zà-öø-ÿ])|(?<=[。！？])")
 PAUSE = re.compile(r"(?<=[,;:–—])\s+|(?<=[，、；：])")
 SPACE = re.compile(r"\s+")
 

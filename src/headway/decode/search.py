@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from functools import partial
 
 import torch
@@ -12,18 +12,20 @@ from torch import nn
 from headway.config.decode import DecodeSettings
 from headway.decode.beam_search import beam_search
 from headway.decode.constrained import MIN_WIDTH, constrained_search
+from headway.decode.fixed import fits
 from headway.decode.hypothesis import NO_WISH, Hypothesis, Specials, Wish
 from headway.decode.job import Job
+from headway.decode.recorded import Recorded
+from headway.decode.sample import sampler
 from headway.decode.steps import Ensemble, Seq2SeqSteps, Steps
-from headway.decode.walk import most_likely, sampler, walk
+from headway.decode.walk import most_likely, walk
 from headway.errors import ConfigError
 from headway.models.seq2seq import Seq2Seq
 from headway.nn.positions import Learned
 
-__all__ = ["Hypothesis", "Specials", "Wish", "search"]
+__all__ = ["Hypothesis", "Searcher", "Specials", "Wish", "evaluating", "search"]
 
 
-@torch.no_grad()
 def search(
     models: Sequence[Seq2Seq],
     sources: Sequence[Sequence[int]],
@@ -40,24 +42,52 @@ def search(
     Several models are an ensemble. All sources are decoded together; make batches of what is
     alike in length. `numbers` tells sources apart where outputs are drawn: their places if None.
     """
-    if not sources:
-        return []
-    wishes = [NO_WISH] * len(sources) if wishes is None else wishes
-    numbers = [[place] for place in range(len(sources))] if numbers is None else numbers
-    lengths = [len(source) for source in sources]
-    job = Job.of(settings, Specials(bos, eos, unk), lengths, wishes, _reach(models))
-    with evaluating(models):
-        return _search(models, sources, job, numbers)
+    return Searcher(models, settings, Specials(bos, eos, unk))(sources, wishes, numbers)
+
+
+class Searcher:
+    """`search` for many batches: on a GPU it keeps the steps that it recorded."""
+
+    def __init__(
+        self, models: Sequence[Seq2Seq], settings: DecodeSettings, specials: Specials
+    ) -> None:
+        self.models, self.settings, self.specials = models, settings, specials
+        on_gpu = next(models[0].parameters()).is_cuda
+        self.recorded = Recorded(models[0]) if on_gpu and len(models) == 1 else None
+
+    @torch.no_grad()
+    def __call__(
+        self,
+        sources: Sequence[Sequence[int]],
+        wishes: Sequence[Wish] | None = None,
+        numbers: Sequence[Sequence[int]] | None = None,
+    ) -> list[list[Hypothesis]]:
+        if not sources:
+            return []
+        wishes = [NO_WISH] * len(sources) if wishes is None else wishes
+        numbers = [[place] for place in range(len(sources))] if numbers is None else numbers
+        lengths = [len(source) for source in sources]
+        job = Job.of(self.settings, self.specials, lengths, wishes, _reach(self.models))
+        with evaluating(self.models):
+            if self.recorded is not None and fits(job):
+                return self.recorded.search(sources, job)
+            return _search(self.models, sources, job, numbers)
 
 
 @contextmanager
 def evaluating(models: Sequence[nn.Module]) -> Iterator[None]:
-    """Without dropout inside; afterwards as before."""
+    """Without dropout inside; afterwards as before.
+
+    Compiled blocks run as they are written: every length would compile them once more.
+    """
     training = [model.training for model in models]
+    parts = (part for model in models for part in model.modules())
+    compiled = any(part._compiled_call_impl is not None for part in parts)
     try:
         for model in models:
             model.eval()
-        yield
+        with torch.compiler.set_stance("force_eager") if compiled else nullcontext():
+            yield
     finally:
         for model, was_training in zip(models, training, strict=True):
             model.train(was_training)

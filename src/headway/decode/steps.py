@@ -57,7 +57,7 @@ class Seq2SeqSteps:
     ) -> None:
         self.model, self.width, self.watch = model, width, watch
         self.device = next(model.parameters()).device
-        self.memory = _encoded(model, sources, self.device)
+        self.memory = encoded(model, sources, self.device)
         room = min(capacity, FIRST_ROOM) * width
         self.cache = Cache(len(model.decoder.blocks), len(sources), room)  # type: ignore[arg-type]
         self.length = 0
@@ -150,18 +150,26 @@ def alignment_layer(model: Seq2Seq) -> int:
     return max(0, len(model.decoder.blocks) - 2)  # type: ignore[arg-type]
 
 
-def _encoded(model: Seq2Seq, sources: Sequence[Sequence[int]], device: torch.device) -> Memory:
-    """The encoder's output as a grid, a row of cells a source, so that no step has to sort it."""
+def encoded(
+    model: Seq2Seq,
+    sources: Sequence[Sequence[int]],
+    device: torch.device,
+    room: int | None = None,
+) -> Memory:
+    """The encoder's output as a grid, a row of cells a source, so that no step has to sort it.
+
+    A row has as many cells as the longest source has tokens, or `room`.
+    """
     lengths = [len(source) for source in sources]
+    room = max(lengths) if room is None else room
     tokens_M = torch.tensor([token for source in sources for token in source]).to(device)
     x_MD = model.encode(tokens_M, Layout.of(lengths, device)).x_MD
-    longest = max(lengths)
-    if min(lengths) < longest:
-        real_BS = torch.arange(longest) < torch.tensor(lengths)[:, None]
-        grid_CD = x_MD.new_zeros(len(lengths) * longest, x_MD.shape[1])
+    if min(lengths) < room:
+        real_BS = torch.arange(room) < torch.tensor(lengths)[:, None]
+        grid_CD = x_MD.new_zeros(len(lengths) * room, x_MD.shape[1])
         grid_CD[real_BS.flatten().nonzero().squeeze(1).to(device)] = x_MD
         x_MD = grid_CD
-    return Memory(x_MD, Layout.in_cache(lengths, longest, device))
+    return Memory(x_MD, Layout.in_cache(lengths, room, device))
 
 
 def _rows_of(x_M: Tensor, stride: int, index: Tensor, longest: int) -> Tensor:

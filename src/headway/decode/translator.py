@@ -18,10 +18,11 @@ from headway.decode.parts import Cutter, OnLong, Part
 from headway.decode.phrases import banned_phrases, broken_bans
 from headway.decode.runs import load_runs
 from headway.decode.score import token_log_probs
-from headway.decode.search import evaluating, search
+from headway.decode.search import Searcher, Specials, evaluating
 from headway.decode.translation import Output, Score, Summary, TextWish, Translation, joined
 from headway.errors import UserError
 from headway.models.seq2seq import Seq2Seq
+from headway.nn.linear import pack, packed
 from headway.text.tokenizer import Vocabularies
 
 __all__ = ["OnLong", "Output", "Score", "Summary", "TextWish", "Translation", "Translator"]
@@ -51,6 +52,9 @@ class Translator:
         self.models = [model if device is None else model.to(device) for model in models]
         self.vocab, self.settings = vocab, settings
         self.summary = Summary()
+        target = vocab.target
+        specials = Specials(target.bos, target.eos, target.unk)
+        self.searcher = Searcher(self.models, settings, specials)
         self.cutter = Cutter(vocab.source, max_len, on_long, self.summary)
         self.writer = Writer(self.models[0], vocab, align, settings.unknown == "copy")
 
@@ -66,6 +70,8 @@ class Translator:
     ) -> Translator:
         """The models of run folders; how they decode is what the first says, if not given."""
         runs = load_runs(folders, device)
+        for model in runs.models:
+            pack(model)  # no one trains these
         return cls(
             runs.models,
             runs.vocab,
@@ -88,12 +94,13 @@ class Translator:
         """
         wanted = None if wishes is None else iter(wishes)
         first = 0
-        for window in live_windows(lines) if live else windows(lines):
-            start = time.perf_counter()
-            found = self._window(window, _next_wishes(wanted, len(window), first), first)
-            first += len(window)
-            self.summary.seconds += time.perf_counter() - start
-            yield from found
+        with packed(self.models):
+            for window in live_windows(lines) if live else windows(lines):
+                start = time.perf_counter()
+                found = self._window(window, _next_wishes(wanted, len(window), first), first)
+                first += len(window)
+                self.summary.seconds += time.perf_counter() - start
+                yield from found
 
     def score(self, pairs: Iterable[tuple[str, str]]) -> Iterator[Score]:
         """The log-probability of each target given its source, in order."""
@@ -158,16 +165,11 @@ class Translator:
         return found
 
     def _search(self, parts: Sequence[Part], wishes: Sequence[Wish]) -> list[list[Hypothesis]]:
-        target, eos = self.vocab.target, self.vocab.source.eos
-        return search(
-            self.models,
+        eos = self.vocab.source.eos
+        return self.searcher(
             [[*part.ids, eos] for part in parts],
-            self.settings,
-            bos=target.bos,
-            eos=target.eos,
-            unk=target.unk,
-            wishes=wishes,
-            numbers=[(part.line, part.number) for part in parts],
+            wishes,
+            [(part.line, part.number) for part in parts],
         )
 
     def _wish(self, wish: TextWish) -> Wish:

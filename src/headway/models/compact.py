@@ -1,4 +1,4 @@
-"""Weights in 8 bits for storing and shipping: a quarter of the size. They are computed with in fp32.
+"""Weights in 8 bits for storing and shipping: a quarter of the size. Computing stays in fp32.
 
 Each row of a matrix is rounded to 255 levels between minus and plus its largest magnitude.
 """
@@ -28,7 +28,7 @@ def to_int8(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
 
 def from_int8(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """The matrices that `to_int8` rounded, in fp32; weights without scales come back as they are."""
+    """The matrices that `to_int8` rounded, in fp32; what has no scale comes back as it is."""
     return {
         name: tensor.float() * weights[name + SCALE][:, None]
         if name + SCALE in weights

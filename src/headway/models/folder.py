@@ -100,6 +100,7 @@ def load_weights(
 def _write(path: Path, tensors: dict[str, Tensor]) -> None:
     # The format's mark lets other tools that read safetensors take the file as torch's.
     save_file(tensors, path, {"format": "pt", CHECKSUM: _checksum(tensors)})
+    path.chmod(0o644)  # the library lets only its owner read it
     # The library writes the notes in any order; the same weights shall give the same bytes.
     with path.open("r+b") as file:
         size = int.from_bytes(file.read(8), "little")

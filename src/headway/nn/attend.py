@@ -89,8 +89,8 @@ def attend_explicit(
         distance_TS = scope.distance_TS(scores_HTS)
         may_TS = allowed_TS(scope, scores_HTS)
         if keys.tree is not None:
-            distance_TS = tree_distance(keys.tree, queries)[number]
-            may_TS = keys.tree.may_BTS[number]
+            distance_TS = tree_distance(keys.tree, queries)[number, :, : len(k_SGK)]
+            may_TS = keys.tree.may_BTS[number, :, : len(k_SGK)]
             if scope.window is not None:
                 may_TS = may_TS & (distance_TS.abs() < scope.window)
         if scope.bias is not None:

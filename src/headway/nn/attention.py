@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from headway.nn.attend import attend, attend_explicit
 from headway.nn.cache import LayerCache
 from headway.nn.layout import Layout
-from headway.nn.linear import Linear, linear
+from headway.nn.linear import Linear
 from headway.nn.positions import Rotary
 from headway.nn.scope import Scope
 from headway.nn.tap import Tap
@@ -101,7 +101,7 @@ class Attention(nn.Module):
         return out_NHK
 
     def _project_self(self, x_ND: Tensor, layout: Layout) -> tuple[Tensor, Tensor, Tensor]:
-        qkv_NE = linear(x_ND, self.to_qkv.weight, self._qkv_bias())
+        qkv_NE = self.to_qkv.product(x_ND, self._qkv_bias())
         q_NHK, k_NGK, v_NGK = (self._heads(part) for part in qkv_NE.split(self.sizes, dim=-1))
         q_NHK, k_NGK = self._normed(q_NHK, self.norm_q), self._normed(k_NGK, self.norm_k)
         if self.rotary is not None:
@@ -110,22 +110,24 @@ class Attention(nn.Module):
 
     def _project_q(self, x_ND: Tensor) -> Tensor:
         n_q, bias_E = self.sizes[0], self._qkv_bias()
-        q_NE = linear(x_ND, self.to_qkv.weight[:n_q], None if bias_E is None else bias_E[:n_q])
+        q_NE = self.to_qkv.product(x_ND, None if bias_E is None else bias_E[:n_q], slice(n_q))
         return self._normed(self._heads(q_NE), self.norm_q)
 
     def _project_memory(self, memory: Memory, cache: LayerCache | None) -> tuple[Tensor, Tensor]:
         """Keys and values of the memory; with a cache they are computed by the first call alone."""
-        if cache is not None and cache.memory is not None:
-            return cache.memory
+        if cache is None:
+            return self.keys_of(memory)
+        if cache.memory is None:
+            cache.memory = self.keys_of(memory)
+        return cache.memory
+
+    def keys_of(self, memory: Memory) -> tuple[Tensor, Tensor]:
+        """Keys and values of a memory, whoever asks."""
         n_q, bias_E = self.sizes[0], self._qkv_bias()
-        kv_ME = linear(
-            memory.x_MD, self.to_qkv.weight[n_q:], None if bias_E is None else bias_E[n_q:]
-        )
+        bias_E = None if bias_E is None else bias_E[n_q:]
+        kv_ME = self.to_qkv.product(memory.x_MD, bias_E, slice(n_q, None))
         k_MGK, v_MGK = (self._heads(part) for part in kv_ME.chunk(2, dim=-1))
-        k_MGK = self._normed(k_MGK, self.norm_k)
-        if cache is not None:
-            cache.memory = (k_MGK, v_MGK)
-        return k_MGK, v_MGK
+        return self._normed(k_MGK, self.norm_k), v_MGK
 
     def _heads(self, x_NE: Tensor) -> Tensor:
         return x_NE.unflatten(-1, (-1, self.d_head))

@@ -51,11 +51,11 @@ def _on_views(
     q_BTHK = q_NHK.unflatten(0, (n_sequences, queries.longest))
     k_BSGK = k_MGK.unflatten(0, (-1, keys.stride))[:n_sequences, : keys.longest]
     v_BSGK = v_MGK.unflatten(0, (-1, keys.stride))[:n_sequences, : keys.longest]
+    if keys.tree is not None:
+        mask_B1TS = _tree_mask(q_BTHK, queries, keys.tree, scope)
+        return _sdpa(q_BTHK, k_BSGK, v_BSGK, mask_B1TS, scope).flatten(0, 1)
     group = _Group.over(queries, keys, None)
-    if keys.tree is None:
-        return _fused(q_BTHK, k_BSGK, v_BSGK, group, scope).flatten(0, 1)
-    mask_B1TS = _tree_mask(q_BTHK, queries, keys.tree, scope)
-    return _sdpa(q_BTHK, k_BSGK, v_BSGK, mask_B1TS, scope).flatten(0, 1)
+    return _fused(q_BTHK, k_BSGK, v_BSGK, group, scope).flatten(0, 1)
 
 
 def _fused(q_BTHK: Tensor, k_BSGK: Tensor, v_BSGK: Tensor, group: _Group, scope: Scope) -> Tensor:
@@ -271,11 +271,17 @@ class _Plan:
     """Held so that its identity, by which the plan is found again, stays taken."""
 
 
+def _is_recording() -> bool:
+    return torch.cuda.is_available() and torch.cuda.is_current_stream_capturing()
+
+
 def _plan(queries: Layout, keys: Layout) -> _Plan:
     found = queries.memo.get(id(keys))
-    if isinstance(found, _Plan):
+    if isinstance(found, _Plan) and not _is_recording():
         return found
     if queries.lengths is None or keys.lengths is None:
+        if _is_recording():
+            raise RuntimeError("a recorded step cannot use dense attention: its grids would stay")
         chosen: list[Sequence[int]] = [range(queries.n_sequences)]
     else:
         chosen = grouped(queries.lengths, keys.lengths)

@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from headway.nn.dropout import Dropout
-from headway.nn.linear import Linear, linear_relu
+from headway.nn.linear import Linear
 from headway.nn.tap import Tap
 
 
@@ -46,7 +46,7 @@ class FeedForward(nn.Module):
             gate_NF, value_NF = self.to_hidden(x_ND).chunk(2, dim=-1)
             hidden_NF = self.activation(gate_NF) * value_NF
         elif self.activation is F.relu:
-            hidden_NF = linear_relu(x_ND, self.to_hidden.weight, self.to_hidden.bias)
+            hidden_NF = self.to_hidden.relu(x_ND)
         else:
             hidden_NF = self.activation(self.to_hidden(x_ND))
         hidden_NF = self.hidden(hidden_NF)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from itertools import accumulate
 from typing import NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -119,10 +119,14 @@ class Layout:
 
     @classmethod
     def _side_by_side(cls, lengths: list[int], device: torch.device | str, longest: int) -> Layout:
-        bounds = torch.tensor([0, *accumulate(lengths)], dtype=torch.int32)
-        lengths_B = bounds.diff()
-        rows_N = torch.repeat_interleave(lengths_B)  # which sequence each row belongs to
-        positions_N = torch.arange(len(rows_N)) - bounds[:-1].long()[rows_N]
+        # With numpy: thousands of short sequences are laid out for every step, and torch's way
+        # from lists to tensors takes longer than a GPU needs for the step itself.
+        counts = np.array(lengths, dtype=np.int32)
+        ends = np.zeros(len(lengths) + 1, dtype=np.int32)
+        np.cumsum(counts, out=ends[1:])
+        rows = np.arange(ends[-1], dtype=np.int64)
+        positions_N = torch.from_numpy(rows - np.repeat(ends[:-1], counts))
+        bounds, lengths_B = torch.from_numpy(ends), torch.from_numpy(counts)
         equal = bool(lengths) and min(lengths) == longest > 0
         bounds = bounds.to(device, non_blocking=True)
         return cls(

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+
+from headway.nn.packed import ALL, Packed, can_pack
 
 
 class Linear(nn.Linear):
@@ -16,8 +20,46 @@ class Linear(nn.Linear):
     and needs no context manager around the model.
     """
 
+    packed: Packed | None = None
+    """Copies of the weight for quick products without a gradient; see `nn/packed.py`."""
+
     def forward(self, x: Tensor) -> Tensor:
-        return linear(x, self.weight, self.bias)
+        return self.product(x, self.bias)
+
+    def product(self, x: Tensor, bias: Tensor | None, rows: slice = ALL) -> Tensor:
+        """With another bias, or with some rows of the weight alone."""
+        if self.packed is not None and self.packed.fits(x, self.weight):
+            return self.packed.product(x, self.weight, bias, rows)
+        return linear(x, self.weight if rows is ALL else self.weight[rows], bias)
+
+    def relu(self, x: Tensor) -> Tensor:
+        if self.packed is not None and self.packed.fits(x, self.weight):
+            return self.packed.product(x, self.weight, self.bias, relu=True)
+        return linear_relu(x, self.weight, self.bias)
+
+
+def pack(model: nn.Module) -> None:
+    """Let the linear layers of a model keep packed copies, where this machine can use them."""
+    if can_pack():
+        for layer in _layers(model):
+            layer.packed = layer.packed or Packed()
+
+
+@contextmanager
+def packed(models: Sequence[nn.Module]) -> Iterator[None]:
+    """Packed inside; afterwards the copies are gone, unless they were there before."""
+    before = {layer: layer.packed for model in models for layer in _layers(model)}
+    try:
+        for model in models:
+            pack(model)
+        yield
+    finally:
+        for layer, was in before.items():
+            layer.packed = was
+
+
+def _layers(model: nn.Module) -> Iterator[Linear]:
+    return (part for part in model.modules() if isinstance(part, Linear))
 
 
 def linear(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:

@@ -11,11 +11,15 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from headway.nn.embedding import waiting_for
 from headway.nn.kernels import HAS_TRITON
 from headway.nn.linear import linear
 
-CHUNK_BYTES = {"cuda": 1 << 30, "cpu": 1 << 25}
-"""Scores held at a time. On a CPU they should stay near the caches."""
+CHUNK_BYTES = {"cuda": 1 << 30, "cpu": 1 << 26}
+"""Scores held at a time."""
+
+BLOCK_BYTES = 1 << 22
+"""On a CPU, scores turned into their gradient at a time: they stay in the caches meanwhile."""
 
 
 class Smoothing(NamedTuple):
@@ -78,9 +82,7 @@ class _VocabularyLoss(torch.autograd.Function):
         dweight_VD = dbias_V = None
         wide = torch.promote_types(x_ND.dtype, torch.float32)
         loss, nll = torch.zeros((2,), device=x_ND.device, dtype=wide)
-        size = max(1, CHUNK_BYTES.get(x_ND.device.type, 1 << 25) // (x_ND.itemsize * len(cast_VD)))
-        for first in range(0, len(x_ND), size):
-            rows = slice(first, first + size)
+        for rows in _chunks(x_ND, len(cast_VD)):
             scores_NV = linear(x_ND[rows], cast_VD, bias_V)
             loss_N, nll_N = loss_and_gradient_(
                 scores_NV, targets_N[rows], weights_N[rows], smoothing
@@ -89,10 +91,11 @@ class _VocabularyLoss(torch.autograd.Function):
             if dx_ND is not None:
                 torch.mm(scores_NV, cast_VD, out=dx_ND[rows])
             if needs_weight:
-                dweight_VD = _plus(dweight_VD, _product(scores_NV.T, x_ND[rows], wide))
+                dweight_VD = _plus_product(dweight_VD, scores_NV.T, x_ND[rows], wide)
             if needs_bias:
                 dbias_V = _plus(dbias_V, scores_NV.sum(0, dtype=wide))
         ctx.save_for_backward(dx_ND, dweight_VD, dbias_V)
+        ctx.waiting = waiting_for(weight_VD)
         ctx.dtypes = weight_VD.dtype, None if bias_V is None else bias_V.dtype
         ctx.mark_non_differentiable(nll)
         return loss, nll
@@ -101,12 +104,24 @@ class _VocabularyLoss(torch.autograd.Function):
     def backward(ctx: Any, grad: Tensor, _: Tensor) -> tuple[Tensor | None, ...]:
         dx_ND, dweight_VD, dbias_V = ctx.saved_tensors
         weight_type, bias_type = ctx.dtypes
+        if dweight_VD is not None and ctx.waiting is not None:
+            ctx.waiting.expect()
+        if torch._C._autograd._get_current_graph_task_keep_graph():  # there may be a next time
+            dx_ND, dweight_VD, dbias_V = (x if x is None else x.clone() for x in ctx.saved_tensors)
         return (
-            None if dx_ND is None else dx_ND * grad.to(dx_ND.dtype),
-            None if dweight_VD is None else (dweight_VD * grad).to(weight_type),
-            None if dbias_V is None else (dbias_V * grad).to(bias_type),
+            None if dx_ND is None else dx_ND.mul_(grad.to(dx_ND.dtype)),
+            None if dweight_VD is None else dweight_VD.mul_(grad).to(weight_type),
+            None if dbias_V is None else dbias_V.mul_(grad).to(bias_type),
             *[None] * 4,
         )
+
+
+def _chunks(x_ND: Tensor, n_words: int) -> list[slice]:
+    """Equally many rows in each, as few chunks as their size allows."""
+    limit = max(1, CHUNK_BYTES.get(x_ND.device.type, 1 << 26) // (x_ND.itemsize * n_words))
+    n_chunks = -(-len(x_ND) // limit)
+    size = max(1, -(-len(x_ND) // max(1, n_chunks)))
+    return [slice(first, first + size) for first in range(0, n_chunks * size, size)]
 
 
 def loss_and_gradient_(
@@ -117,21 +132,43 @@ def loss_and_gradient_(
         from headway.nn.kernels.loss import fused_loss_and_gradient_
 
         return fused_loss_and_gradient_(scores_NV, targets_N, weights_N, *smoothing)
-    wide = torch.promote_types(scores_NV.dtype, torch.float32)
-    logs_NV = scores_NV.log_softmax(-1, dtype=wide)
-    log_target_N = logs_NV.gather(1, targets_N[:, None])[:, 0]
+    size = len(scores_NV)
+    if scores_NV.device.type == "cpu":
+        size = BLOCK_BYTES // (scores_NV.itemsize * scores_NV.shape[1])
+    blocks = zip(*(x.split(max(1, size)) for x in (scores_NV, targets_N, weights_N)), strict=True)
+    losses, nlls = zip(*(_block_(*block, smoothing) for block in blocks), strict=True)
+    return torch.cat(losses), torch.cat(nlls)
+
+
+def _block_(
+    scores_NV: Tensor, targets_N: Tensor, weights_N: Tensor, smoothing: Smoothing
+) -> tuple[Tensor, Tensor]:
+    """Without memory of the size of the scores where they are fp32 or wider."""
+    x_NV = scores_NV.to(torch.promote_types(scores_NV.dtype, torch.float32))
+    weights_N = weights_N.to(x_NV.dtype)
     right, wrong = smoothing
-    loss_N = -(right - wrong) * log_target_N
+    top_N = x_NV.amax(-1)
+    at_target_N = x_NV.gather(1, targets_N[:, None])[:, 0]
+    sum_N = x_NV.sum(-1) if wrong else 0.0
+    torch.softmax(x_NV, -1, out=x_NV)
+    # The likeliest word's share tells what all were divided by, without another exponential.
+    log_total_N = top_N - x_NV.amax(-1).log()
+    nll_N = log_total_N - at_target_N
+    loss_N = (right - wrong) * nll_N
+    x_NV *= weights_N[:, None]
     if wrong:
-        loss_N = loss_N - wrong * logs_NV.sum(-1)
-    gradient_NV = logs_NV.exp_()
-    if wrong:
-        gradient_NV -= wrong
-    rows_N = torch.arange(len(targets_N), device=targets_N.device)
-    gradient_NV[rows_N, targets_N] -= right - wrong
-    gradient_NV *= weights_N[:, None]
-    scores_NV.copy_(gradient_NV)
-    return loss_N * weights_N, -log_target_N * weights_N
+        loss_N = loss_N + wrong * (x_NV.shape[1] * log_total_N - sum_N)
+        x_NV -= wrong * weights_N[:, None]
+    x_NV.scatter_add_(1, targets_N[:, None], -(right - wrong) * weights_N[:, None])
+    if x_NV is not scores_NV:
+        scores_NV.copy_(x_NV)
+    return loss_N * weights_N, nll_N * weights_N
+
+
+def _plus_product(total: Tensor | None, a: Tensor, b: Tensor, dtype: torch.dtype) -> Tensor:
+    if total is not None and total.dtype == a.dtype:
+        return total.addmm_(a, b)
+    return _plus(total, _product(a, b, dtype))
 
 
 def _product(a: Tensor, b: Tensor, dtype: torch.dtype) -> Tensor:

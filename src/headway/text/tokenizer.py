@@ -11,12 +11,24 @@ import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
 import tokenizers
 
 from headway.errors import DataError
+from headway.text.pieces import SPACE_MARK, readable
+
+__all__ = [
+    "SPACE_MARK",
+    "SPECIALS",
+    "SUBWORD_CUTS",
+    "UNK",
+    "WORD_CUTS",
+    "Tokenizer",
+    "Vocabularies",
+]
 
 UNK, BOS, EOS = "<unk>", "<s>", "</s>"
 SPECIALS = [UNK, BOS, EOS]
@@ -25,8 +37,6 @@ SPECIALS = [UNK, BOS, EOS]
 UNK_NAMES = (UNK, "[UNK]", "<|unk|>", "<UNK>", "unk")
 BOS_NAMES = (BOS, "[CLS]", "<bos>", "<|startoftext|>", "<|begin_of_text|>", "[BOS]", "<BOS>")
 EOS_NAMES = (EOS, "[SEP]", "<eos>", "<|endoftext|>", "<|end_of_text|>", "[EOS]", "<EOS>")
-
-SPACE_MARK = "▁"
 
 # How our own tokenizers cut text: letters with their marks, digits, other signs, blanks; each with
 # the space before it. Single digits for sub-words; single signs for words.
@@ -91,12 +101,12 @@ class Tokenizer:
             self._known.clear()
         known = self._known
         cut = [text.split(" ") for text in texts]
-        self._learn({word for words in cut for word in words if word not in known})
+        self._learn(set(chain.from_iterable(cut)).difference(known))
         found: list[list[int]] = []
         whole: list[int] = []
         for row, words in enumerate(cut):
             try:
-                found.append([i for word in words for i in known[word]])
+                found.append(list(chain.from_iterable(map(known.__getitem__, words))))
             except KeyError:
                 found.append([])
                 whole.append(row)
@@ -107,7 +117,7 @@ class Tokenizer:
     def _learn(self, words: set[str]) -> None:
         fit = [word for word in words if 0 < len(word) <= MAX_WORD]
         for word, ids in zip(fit, self._encode_whole(fit), strict=True):
-            seen = self.normalise(word)
+            seen = word if word.isascii() else self.normalise(word)
             if seen and seen == seen.strip():
                 self._known[word] = ids
 
@@ -135,7 +145,7 @@ class Tokenizer:
             return [piece.replace(" ", SPACE_MARK) for piece in pieces]
         special = {self.unk, self.bos, self.eos}
         return [
-            piece if int(i) in special else _readable(piece)
+            piece if int(i) in special else readable(piece)
             for i, piece in zip(ids, pieces, strict=True)
         ]
 
@@ -246,32 +256,3 @@ def _not_text(texts: Sequence[str]) -> str:
     """Half of a surrogate pair is the one thing a Python string can hold that is no Unicode."""
     halves = (text for text in texts if any("\ud800" <= c <= "\udfff" for c in text))
     return f"a text holds half of a surrogate pair: {next(halves, '')[:40]!a}."
-
-
-def _byte_characters() -> dict[str, int]:
-    """Byte-level tokenizers write each byte as a visible character; this is the way back.
-
-    Printable Latin-1 stands for itself, and the rest in order for what follows U+0100.
-    """
-    kept = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
-    others = [byte for byte in range(256) if byte not in kept]
-    return {chr(byte): byte for byte in kept} | {
-        chr(256 + n): byte for n, byte in enumerate(others)
-    }
-
-
-_BYTES = _byte_characters()
-
-
-def _readable(piece: str) -> str:
-    if not all(c in _BYTES for c in piece):
-        return piece
-    text = bytes(_BYTES[c] for c in piece).decode("utf-8", errors="backslashreplace")
-    return _bytes_in_brackets(text).replace(" ", SPACE_MARK)
-
-
-def _bytes_in_brackets(text: str) -> str:
-    if "\\x" not in text:
-        return text
-    head, *rest = text.split("\\x")
-    return head + "".join(f"<0x{part[:2]}>{part[2:]}" for part in rest)

@@ -30,6 +30,9 @@ from headway.text.tokenizer import (
 SAMPLE = 10_000_000
 """Characters a vocabulary is learned from, at most; a larger corpus is thinned evenly."""
 
+MAX_TEXT = 10_000
+"""Characters of a text that are learned from: a word of a million letters would take hours."""
+
 SHARE_OF_PARTS = 0.6
 """Of a unigram vocabulary; the rest is for whole words."""
 
@@ -48,7 +51,7 @@ def train_vocabularies(
     if settings.file is not None:
         return Vocabularies.load(Path(settings.file))
     sample = thinned(zip(sources, targets, strict=True), SAMPLE)
-    one, other = [source for source, _ in sample], [target for _, target in sample]
+    one, other = ([pair[side] for pair in sample] for side in (0, 1))
     if settings.joint:
         both = train_tokenizer(one + other, settings, n_pairs)
         return Vocabularies(both, both)
@@ -85,9 +88,10 @@ def thinned(pairs: Iterable[tuple[str, str]], limit: int) -> list[tuple[str, str
     """
     kept: list[tuple[str, str]] = []
     step, size = 1, 0
-    for number, pair in enumerate(pairs):
+    for number, (source, target) in enumerate(pairs):
         if number % step:
             continue
+        pair = source[:MAX_TEXT], target[:MAX_TEXT]
         kept.append(pair)
         size += len(pair[0]) + len(pair[1])
         while size > limit and len(kept) > 1:

@@ -12,6 +12,8 @@ WIDTH, HEIGHT = 560, 250
 LEFT, RIGHT, TOP, BOTTOM = 56, 14, 14, 40
 MOST_POINTS = 400
 FEW_POINTS = 40
+WORTH_LOG = 5.0
+"""A range of smaller ratio reads better on a straight scale, asked for or not."""
 
 Point = tuple[float, float]
 
@@ -54,6 +56,7 @@ def chart(
     values = [y for one in drawn for _, y in one.points if _is_shown(y, log)]
     across = linear_axis(0.0, max(steps), 6, tight=True)
     low, high = min(values + [0.0] * from_zero), max(values)
+    log = log and high >= WORTH_LOG * low
     up = log_axis(low, high) if log else linear_axis(low, high, 5)
     body = [_grid(across, up)]
     body += [_line(one, number, across, up) for number, one in enumerate(drawn, 1)]

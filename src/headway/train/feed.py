@@ -35,6 +35,17 @@ class StepItem:
     after: Cursor
 
 
+ROOM = 1.02
+"""Beyond an even share: parts are whole examples, and a small rest would be one part more."""
+
+
+def shared(micro_tokens: int, batch_tokens: int, ranks: Ranks) -> int:
+    """Tokens computed at a time such that every rank has a part of a step."""
+    if ranks.world == 1:
+        return micro_tokens
+    return min(micro_tokens, int(ROOM * batch_tokens / ranks.world) + 1)
+
+
 def walk(task: Task, cursor: Cursor) -> Iterator[tuple[Any, Cursor]]:
     """The examples of step after step, for ever, and where the next one is."""
     epoch, first = cursor
@@ -79,6 +90,7 @@ class Feed:
         item = self._made.get()
         self.waited += time.perf_counter() - start
         if isinstance(item, BaseException):
+            self._made.put(item)  # for whoever asks again: the thread has ended
             raise item
         return item
 

@@ -21,7 +21,7 @@ from headway.errors import UserError
 from headway.models.folder import load_weights, model_weights
 from headway.train.checkpoint import Checkpoints, Snapshot
 from headway.train.ema import Ema
-from headway.train.feed import Cursor, Feed, StepItem
+from headway.train.feed import Cursor, Feed, StepItem, shared
 from headway.train.optim import load_optimizer_tensors, optimizer_tensors
 from headway.train.ranks import Ranks
 from headway.train.step import Step
@@ -74,7 +74,7 @@ class Loop:
     optimizer: torch.optim.Optimizer
     lr_at: Callable[[int], float]
     settings: TrainSettings
-    """Resolved: steps, micro_tokens, eval_every, save_every and precision are set."""
+    """Resolved: steps, batch_tokens, micro_tokens, eval_every, save_every and precision are set."""
 
     ranks: Ranks
     checkpoints: Checkpoints
@@ -92,6 +92,8 @@ class Loop:
 
         self.log_every = max(1, min(50, self.steps // 100))
         self.saved = 0
+        self.shrunk = False
+        self.last_item: StepItem | None = None
 
     def resume(self) -> bool:
         """Go on from the newest good checkpoint, if there is one."""
@@ -119,8 +121,6 @@ class Loop:
                     return self.state
                 self._check()
                 feed = self._one_step(feed)
-                if self.state.step % self.log_every == 0 or self.state.step == self.steps:
-                    self._log(feed)
         except Stopped:
             self.save(passing=True)
             raise
@@ -135,11 +135,11 @@ class Loop:
         return enough
 
     def _one_step(self, feed: Feed) -> Feed:
-        item = next(feed)
         number = self.state.step + 1
         self.model.train()
         _seed(self.settings.seed, number, self.ranks.rank)
         try:
+            item = next(feed)
             for batch in item.batches:
                 self.step.add(batch, item.n_targets)
         except torch.OutOfMemoryError as error:
@@ -151,6 +151,8 @@ class Loop:
         state.step, (state.epoch, state.index) = number, item.after
         state.targets += item.n_targets
         self.last_item = item
+        if number % self.log_every == 0 or number == self.steps:
+            self._log(feed)
         return feed
 
     def _smaller(self, feed: Feed, error: BaseException) -> Feed:
@@ -167,6 +169,7 @@ class Loop:
             f"out of memory: now {tokens} target tokens at a time, same effective batch",
         )
         feed.close()
+        self._count_bad()
         self.state.micro_tokens = tokens
         self.optimizer.zero_grad()
         self.step = self._new_step()
@@ -174,28 +177,29 @@ class Loop:
             torch.cuda.empty_cache()
         return self._new_feed()
 
-    shrunk = False
-
     def _check(self) -> None:
         """Has someone asked to stop? Are the numbers still numbers?"""
         if self.state.step % self.check_every:
             return
         if self.ranks.any(self.stop_asked()):
             raise Stopped
-        in_a_row, in_all = self.step.bad.tolist()
-        if in_all > self.state.bad_steps:
-            self.log.event(
-                self.state.step,
-                f"{in_all - self.state.bad_steps} step skipped: loss or gradient is not a number",
-            )
-        self.state.bad_in_a_row, self.state.bad_steps = in_a_row, in_all
-        if in_a_row >= self.settings.max_bad_steps:
-            self.on_bad(self.last_item, self.state)
+        self._count_bad()
+        if self.state.bad_in_a_row >= self.settings.max_bad_steps:
+            if self.last_item is not None:  # else it was so when the run was taken up again
+                self.on_bad(self.last_item, self.state)
             raise Diverged(
-                f"stopped at step {self.state.step}: {in_a_row} steps in a row had a loss or "
-                f"gradient that is not a number. The last examples are in bad-batch.json. Try a "
-                f"lower train.lr, train.clip=1, or train.precision=fp32."
+                f"stopped at step {self.state.step}: {self.state.bad_in_a_row} steps in a row had "
+                f"a loss or gradient that is not a number. The last examples are in "
+                f"bad-batch.json. Try a lower train.lr, train.clip=1, or train.precision=fp32."
             )
+
+    def _count_bad(self) -> None:
+        """Hear from the device what it skipped."""
+        state, (in_a_row, in_all) = self.state, self.step.bad.tolist()
+        if new := in_all - state.bad_steps:
+            text = f"{new} step{'s' * (new > 1)} skipped: loss or gradient is not a number"
+            self.log.event(state.step, text)
+        state.bad_in_a_row, state.bad_steps = in_a_row, in_all
 
     def _evaluate_and_save(self, feed: Feed) -> None:
         """What is due at this step and not done yet: a run may have been stopped in between."""
@@ -212,16 +216,10 @@ class Loop:
     def _evaluate(self, feed: Feed) -> bool:
         """Whether it is the best so far. Only rank 0 evaluates; all hear the result."""
         start = time.perf_counter()
-        scores: Scores | None = None
-        if self.ranks.is_first:
-            self.model.eval()
-            with torch.no_grad(), self._averaged():
-                scores = self.task.evaluate(
-                    self.model, self.ranks.device, self.stop_asked, full=False
-                )
-            self.model.train()
+        scores = self._scores() if self.ranks.is_first else None
         values = self.ranks.same(scores.values if scores else None)
-        assert isinstance(values, dict)
+        if not isinstance(values, dict):
+            raise Stopped
         state, rank = self.state, ranking(values, self.task)
         gained = state.best is None or rank > tuple(state.best)
         if gained:
@@ -237,9 +235,23 @@ class Loop:
         self._clock(feed)
         return gained
 
+    def _scores(self) -> Scores | None:
+        """None if a stop was asked for: the other ranks must hear of that before anyone leaves."""
+        self.model.eval()
+        try:
+            with torch.no_grad(), self._averaged():
+                return self.task.evaluate(
+                    self.model, self.ranks.device, self.stop_asked, full=False
+                )
+        except Stopped:
+            return None
+        finally:
+            self.model.train()
+
     def save(self, best: bool = False, passing: bool = False) -> None:
         """`passing`: only to go on from here, as on a signal; no part of what is kept."""
         self.saved = self.state.step
+        self._count_bad()
         if not self.ranks.is_first:
             return
         tensors = {
@@ -267,7 +279,7 @@ class Loop:
         return step
 
     def _new_feed(self) -> Feed:
-        tokens = self.state.micro_tokens
+        tokens = shared(self.state.micro_tokens, known(self.settings.batch_tokens), self.ranks)
         fixed = self.task.fixed(tokens) if self.recorded else None
         return Feed(self.task, self.state.cursor, tokens, self.ranks, fixed)
 
@@ -297,8 +309,11 @@ class Loop:
 def ranking(values: dict[str, float], task: Task) -> tuple[float, float]:
     """What makes one evaluation better than another: the metric, and the loss where they tie."""
     sign = -1.0 if task.lower_is_better else 1.0
-    keys = (sign * values[task.metric], -values["loss"])
-    return keys[0] if math.isfinite(keys[0]) else -math.inf, keys[1]
+    first, second = (
+        key if math.isfinite(key) else -math.inf
+        for key in (sign * values[task.metric], -values["loss"])
+    )
+    return first, second
 
 
 def _seed(seed: int, step: int, rank: int) -> None:

@@ -23,7 +23,9 @@ RMS = 0.2
 class Muon(torch.optim.AdamW):
     """Groups with `matrix_rows` (for each tensor the rows of the matrices it fuses) are Muon's.
 
-    All other groups are left to AdamW, with whatever kernels it has.
+    All other groups are left to AdamW, with whatever kernels it has. As torch's fused kernels do,
+    a step changes nothing where the attribute `found_inf` is a tensor that holds 1: in a recorded
+    step nobody could decide that in time.
     """
 
     @torch.no_grad()
@@ -40,23 +42,27 @@ class Muon(torch.optim.AdamW):
         return loss
 
     def _step_matrices(self, group: dict[str, Any]) -> None:
+        skip = getattr(self, "found_inf", None)
+        taken = 1.0 if skip is None else 1.0 - skip
+        lr = group["lr"] * taken
         weights: list[Tensor] = []
         updates: list[Tensor] = []
         for parameter, rows in zip(group["params"], group["matrix_rows"], strict=True):
             if parameter.grad is None:
                 continue
+            gradient = parameter.grad if skip is None else parameter.grad.where(skip == 0, 0.0)
             state = self.state[parameter]
             if not state:
                 state["momentum"] = torch.zeros_like(parameter)
-            state["momentum"].lerp_(parameter.grad, 1 - MOMENTUM)
-            update = parameter.grad.lerp(state["momentum"], MOMENTUM)  # Nesterov's look ahead
+            state["momentum"].lerp_(gradient, (1 - MOMENTUM) * taken)
+            update = gradient.lerp(state["momentum"], MOMENTUM)  # Nesterov's look ahead
             weights += parameter.split(rows)
             updates += update.split(rows)
         for weight, update in zip(weights, orthogonal(updates), strict=True):
             scale = RMS * max(weight.shape) ** 0.5
             if group["weight_decay"]:
-                weight.mul_(1 - group["lr"] * group["weight_decay"])
-            weight.sub_(update * (group["lr"] * scale))
+                weight.mul_(1 - lr * group["weight_decay"])
+            weight.sub_(update * (lr * scale))
 
 
 def orthogonal(matrices: list[Tensor]) -> list[Tensor]:

@@ -41,10 +41,22 @@ def build_optimizer(
         "fused": True if kind in FUSED else None,
         "capturable": capturable and kind == "cuda",
     }
+    optimizer: Optimizer
     if settings.optimizer == "adam":
-        return torch.optim.Adam([p for p in model.parameters() if p.requires_grad], **arguments)
-    groups = parameter_groups(model, settings)
-    return (Muon if settings.optimizer == "muon" else torch.optim.AdamW)(groups, **arguments)
+        trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
+        optimizer = torch.optim.Adam(trained, **arguments)
+    else:
+        groups = parameter_groups(model, settings)
+        kinds = {"adamw": torch.optim.AdamW, "muon": Muon}
+        optimizer = kinds[settings.optimizer](groups, **arguments)
+    optimizer.register_step_post_hook(_mark_changed)
+    return optimizer
+
+
+def _mark_changed(optimizer: Optimizer, *_: object) -> None:
+    """Fused kernels change weights without telling: whoever keeps something that was computed from
+    a weight, as `nn/packed.py` does, sees by its version that it is out of date."""
+    torch.autograd.graph.increment_version(_parameters(optimizer))
 
 
 def check_optimizer(settings: TrainSettings) -> None:

@@ -71,6 +71,7 @@ dl { margin: 0; padding: 10px 14px; display: grid; grid-template-columns: max-co
   gap: 3px 14px; align-content: start; }
 dt { color: var(--soft); font-size: 13px; padding-top: 1px; }
 dd { margin: 0; overflow-wrap: anywhere; }
+dd em { color: var(--soft); }
 .wide { overflow-x: auto; padding: 4px 6px; }
 table { border-collapse: collapse; width: 100%; font-variant-numeric: tabular-nums; }
 th { text-align: left; color: var(--soft); font-size: 13px; font-weight: 500; }

@@ -12,6 +12,10 @@ if TYPE_CHECKING:
 LINE_EVERY = 10.0
 """Seconds between lines where there is no terminal."""
 
+BAR, NARROW_BAR = 24, 6
+SPARED = ("grad_norm", "lr", "chrf", "padding", "tokens_per_s")
+"""What a narrow terminal does without, the first first."""
+
 SHOWN = {
     "loss": "loss {:.3f}",
     "bleu": "BLEU {:.1f}",
@@ -37,7 +41,7 @@ class Progress:
         self.numbers: dict[str, float] = {}
         self.total = self.done = self.step = 0
         self._begun = time.monotonic()
-        self._last_line = float("-inf")
+        self._last_line, self._shown_step = float("-inf"), -1
         self._bar: RichProgress | None = None
 
     def start(self, total_steps: int, done: int = 0) -> None:
@@ -47,7 +51,7 @@ class Progress:
         if self.enabled and self.stream.isatty():
             self._bar = _rich_bar(self.stream)
         if self._bar is not None:
-            self._bar.add_task("training", total=total_steps, completed=done, numbers="")
+            self._bar.add_task("training", total=total_steps, completed=done, line="")
             self._bar.start()
 
     def update(self, step: int, **numbers: float) -> None:
@@ -56,13 +60,11 @@ class Progress:
         if not self.enabled:
             return
         if self._bar is not None:
-            task = self._bar.task_ids[0]
-            text = "  ".join([*self._shown(), f"{self._eta()} left"])
-            self._bar.update(task, completed=step, numbers=text)
-        elif time.monotonic() - self._last_line >= LINE_EVERY or step == self.total:
-            self._last_line = time.monotonic()
-            parts = [f"{self.unit} {step:,}/{self.total:,}", *self._shown(), f"{self._eta()} left"]
-            self._write("  ".join(parts))
+            text = self._line(room=self._bar.console.width - NARROW_BAR - 1)
+            self._bar.update(self._bar.task_ids[0], completed=step, line=text)
+        elif self._line_is_due():
+            self._last_line, self._shown_step = time.monotonic(), step
+            self._write(f"{self.unit} {self._line()}")
 
     def note(self, text: str) -> None:
         """A line that stays: above the bar, or among the other lines."""
@@ -85,8 +87,20 @@ class Progress:
     def __exit__(self, *error: object) -> None:
         self.close()
 
-    def _shown(self) -> list[str]:
-        return [_text(name, value) for name, value in self.numbers.items()]
+    def _line_is_due(self) -> bool:
+        """Now and then, and once for the last step."""
+        is_end = self.step == self.total != self._shown_step
+        return is_end or time.monotonic() - self._last_line >= LINE_EVERY
+
+    def _line(self, room: int | None = None) -> str:
+        """Where the run stands; where room is short, the least important numbers stay out."""
+        for kept in range(len(SPARED) + 1):
+            left_out = SPARED[:kept]
+            shown = [_text(name, n) for name, n in self.numbers.items() if name not in left_out]
+            line = "  ".join([f"{self.step:,}/{self.total:,}", *shown, f"{self._eta()} left"])
+            if room is None or len(line) <= room:
+                break
+        return line
 
     def _eta(self) -> str:
         made = self.step - self.done
@@ -122,14 +136,13 @@ def _text(name: str, value: float) -> str:
 def _rich_bar(stream: TextIO) -> RichProgress | None:
     try:
         from rich.console import Console
-        from rich.progress import BarColumn, MofNCompleteColumn, TextColumn
+        from rich.progress import BarColumn, TextColumn
         from rich.progress import Progress as RichProgress
     except ImportError:
         return None
     return RichProgress(
-        BarColumn(bar_width=24),
-        MofNCompleteColumn(),
-        TextColumn("{task.fields[numbers]}", markup=False),
+        BarColumn(bar_width=BAR),
+        TextColumn("{task.fields[line]}", markup=False),
         console=Console(file=stream),
         refresh_per_second=4,
         redirect_stdout=False,  # stdout carries results, and nothing may touch it

@@ -7,8 +7,10 @@ ranks changes nothing but the time. Only rank 0 writes.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
+from datetime import timedelta
 
 import torch
 import torch.distributed as dist
@@ -18,6 +20,13 @@ from headway.errors import UserError
 
 BUCKET_BYTES = 64 << 20
 """Gradients sent together."""
+
+PATIENCE = timedelta(hours=12)
+"""How long ranks wait for the first one, which prepares the data and evaluates."""
+
+
+class RankLost(UserError):
+    """Another rank has ended while this one waits for it."""
 
 
 CPU = torch.device("cpu")
@@ -42,7 +51,8 @@ class Ranks:
         if world > 1:
             if place.type == "cuda":
                 torch.cuda.set_device(place)
-            dist.init_process_group("nccl" if place.type == "cuda" else "gloo")
+            kind = "nccl" if place.type == "cuda" else "gloo"
+            dist.init_process_group(kind, timeout=PATIENCE)
         return cls(rank=rank, world=world, device=place)
 
     def close(self) -> None:
@@ -55,7 +65,8 @@ class Ranks:
             return
         for bucket in _buckets(tensors):
             flat = torch.cat([tensor.flatten() for tensor in bucket])
-            dist.all_reduce(flat)
+            with _together():
+                dist.all_reduce(flat)
             parts = flat.split([tensor.numel() for tensor in bucket])
             for tensor, part in zip(bucket, parts, strict=True):
                 tensor.copy_(part.view_as(tensor))
@@ -65,20 +76,23 @@ class Ranks:
         if self.world == 1:
             return mine
         flag = torch.tensor([float(mine)], device=self.device)
-        dist.all_reduce(flag, op=dist.ReduceOp.MAX)
+        with _together():
+            dist.all_reduce(flag, op=dist.ReduceOp.MAX)
         return bool(flag.item())
 
     def wait(self) -> None:
         """Until all have come here."""
         if self.world > 1:
-            dist.barrier()
+            with _together():
+                dist.barrier()
 
     def same(self, value: object) -> object:
         """What rank 0 has."""
         if self.world == 1:
             return value
         box = [value]
-        dist.broadcast_object_list(box, src=0, device=self.device)
+        with _together():
+            dist.broadcast_object_list(box, src=0, device=self.device)
         return box[0]
 
 
@@ -95,6 +109,14 @@ def pick_device(name: str, local: int = 0) -> torch.device:
             raise UserError(f"--device {name}: torch finds no CUDA device here. Try --device cpu.")
         return torch.device("cuda", local if device.index is None else device.index)
     return device
+
+
+@contextmanager
+def _together() -> Iterator[None]:
+    try:
+        yield
+    except RuntimeError as error:
+        raise RankLost(f"another rank has ended; it has said why. ({error})") from error
 
 
 def _buckets(tensors: Iterable[Tensor]) -> Iterable[list[Tensor]]:

@@ -87,7 +87,7 @@ def _tiles(history: History) -> str:
 
 def _epochs(history: History) -> str:
     epochs = [value for _, value in finite(history.points("train", "epoch"))]
-    return f"{max(epochs) + 1:g} times through the data" if epochs else ""
+    return f"in epoch {max(epochs) + 1:g}" if epochs else ""
 
 
 def _kept_scores(history: History) -> dict[str, float]:
@@ -163,7 +163,7 @@ def _samples(history: History) -> str:
             if same:
                 rows.append((f"step {seen[place]['step']:,}", same[0]))
         lines = [
-            f'<dt>{label}</dt><dd dir="auto">{escape(str(text))}</dd>'
+            f'<dt>{label}</dt><dd dir="auto">{escape(str(text)) or "<em>empty</em>"}</dd>'
             for label, text in rows
             if text is not None
         ]

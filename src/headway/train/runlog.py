@@ -24,7 +24,8 @@ class RunLog:
     def numbers(self, kind: str, step: int, **values: Any) -> None:
         self._write({"kind": kind, "step": step, "time": round(time.time(), 3), **values})
         if kind == "train":
-            shown = {name: values[name] for name in ("loss", "tokens_per_s") if name in values}
+            names = ("loss", "tokens_per_s", "padding")
+            shown = {name: values[name] for name in names if name in values}
             self.progress.update(step, **shown)
         elif kind == "valid":
             scores = {name: values[name] for name in ("bleu", "chrf") if name in values}
@@ -40,16 +41,18 @@ class RunLog:
         self.progress.note(text)
 
     def rewind(self, step: int) -> None:
-        """Forget what was written after this step by a run that was killed."""
+        """Forget what was written after this step by a run that was killed, and that it ended."""
         if self.path is None or not self.path.exists():
             return
         kept = []
-        for line in self.path.read_text(encoding="utf-8", errors="replace").splitlines():
+        for line in self.path.read_text(encoding="utf-8", errors="replace").split("\n"):
             try:
                 entry = json.loads(line)
             except ValueError:
                 continue  # torn by the kill
-            if isinstance(entry, dict) and entry.get("step", 0) <= step:
+            if not isinstance(entry, dict) or entry.get("kind") == "end":
+                continue
+            if entry.get("step", 0) <= step:
                 kept.append(line + "\n")
         replace_text(self.path, "".join(kept))
 

@@ -123,24 +123,28 @@ class Step:
         if self.clip:
             torch._foreach_mul_(gradients, (self.clip / (norm + 1e-6)).clamp(max=1.0))
 
+    @torch.no_grad()
+    def _put_back(self, before: list[Tensor], copies: list[Tensor]) -> None:
+        known = {id(tensor) for tensor in before}
+        for tensor, copy in zip(before, copies, strict=True):
+            tensor.copy_(copy)
+        for tensor in [*self._everything(), *self.sums]:
+            if id(tensor) not in known:
+                tensor.zero_()  # a state of the optimiser begins with zeros
+
     def _record(self, example: Scaled) -> None:
         """Warm up, record, and put every weight and every state back to where it was."""
         before = self._everything()
-        copies = [tensor.clone() for tensor in before]
-        known = {id(tensor) for tensor in before}
+        copies = [tensor.detach().clone() for tensor in before]
         self.sums = [torch.zeros_like(weight) for weight in self.weights]
-        self._compute = GraphedStep(self._backward_into_sums, example)
-        if _reads_found_inf(self.optimizer):
-            self._update = GraphedStep(self._recorded_step, example).replay
-        else:
-            self._update = self._host_step
-        for tensor, copy in zip(before, copies, strict=True):
-            tensor.copy_(copy)
-        for tensor in self._everything():
-            if id(tensor) not in known:
-                tensor.zero_()  # an optimiser's state begins with zeros
-        for total in self.sums:
-            total.zero_()
+        try:
+            self._compute = GraphedStep(self._backward_into_sums, example)
+            if _reads_found_inf(self.optimizer):
+                self._update = GraphedStep(self._recorded_step, example).replay
+            else:
+                self._update = self._host_step
+        finally:  # also when memory ran out on the way
+            self._put_back(before, copies)
 
     def _everything(self) -> list[Tensor]:
         """All that a step changes."""
@@ -150,7 +154,7 @@ class Step:
             for value in state.values()
             if isinstance(value, Tensor)
         ]
-        return [*[w.detach() for w in self.weights], *states, self.totals, self.logged, self.bad]
+        return [*self.weights, *states, self.totals, self.logged, self.bad]
 
     def _backward_into_sums(self, scaled: Scaled) -> Tensor:
         self._backward(scaled)

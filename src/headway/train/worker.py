@@ -19,11 +19,12 @@ from headway.data.store import Prepared
 from headway.models.build import build_model
 from headway.models.folder import load_weights
 from headway.models.parts.text import compute_in
+from headway.nn.attend import SHORT_LIMIT
 from headway.train import plan
-from headway.train.average import average_of
+from headway.train.average import average_of, newest_whole
 from headway.train.checkpoint import Checkpoints
 from headway.train.ema import Ema
-from headway.train.feed import Cursor, StepItem, step_item, walk
+from headway.train.feed import Cursor, StepItem, shared, step_item, walk
 from headway.train.loop import Loop, State, ranking
 from headway.train.optim import build_optimizer
 from headway.train.ranks import Ranks
@@ -41,9 +42,9 @@ class Worker:
         self.settings, self.prepared, self.ranks = settings, prepared, ranks
         train, device = settings.train, ranks.device
         self.task = TranslateTask(
-            prepared, train, settings.decode, settings.data, longest=settings.data.max_len + 1
+            prepared, train, settings.decode, lowercase=settings.tokenizer.lowercase
         )
-        self.recorded = device.type == "cuda" and not train.recompute and train.compile != "no"
+        self.recorded = device.type == "cuda" and train.compile != "no" and self._can_record()
         self.model = build_model(settings.model, device=device, seed=train.seed)
         if train.precision == "bf16":
             compute_in(self.model, torch.bfloat16)
@@ -52,6 +53,16 @@ class Worker:
             self.compile()
         if train.recompute:
             recompute_blocks(self.model)
+
+    def _can_record(self) -> bool:
+        """Whether every attention of a step runs in kernels that read lengths on the device."""
+        train, model = self.settings.train, self.settings.model
+        assert model is not None
+        if train.recompute or train.precision != "bf16" or model.positions in ("alibi", "relative"):
+            return False
+        longest = self.task.fixed(1).longest
+        short = longest <= SHORT_LIMIT and 16 <= model.head_width <= 128
+        return short or (model.head_width % 8 == 0 and not model.attention_dropout)
 
     def compile(self) -> None:
         for part in ("encoder", "decoder"):
@@ -64,6 +75,8 @@ class Worker:
         assert model is not None
 
         def on_bad(item: StepItem, state: State) -> None:
+            if not self.ranks.is_first:
+                return
             shown = [example for part in item.parts for example in self.task.show(part)]
             text = {"step": state.step, "examples": shown}
             replace_text(out / "bad-batch.json", json.dumps(text, ensure_ascii=False, indent=1))
@@ -85,11 +98,12 @@ class Worker:
 
     def time(self, for_s: float) -> plan.Timing:
         """Real steps and one evaluation; afterwards this worker is used up."""
-        micro = known(self.settings.train.micro_tokens)
+        train = self.settings.train
+        micro = shared(known(train.micro_tokens), known(train.batch_tokens), self.ranks)
         fixed = self.task.fixed(micro) if self.recorded else None
         step = Step(
             self.model, self.task.loss, self.optimizer, self.ranks,
-            clip=self.settings.train.clip, recorded=self.recorded,
+            clip=train.clip, recorded=self.recorded,
         )  # fmt: skip
         steps = walk(self.task, Cursor())
 
@@ -110,16 +124,16 @@ class Worker:
                 return self.task.evaluate(self.model, self.ranks.device, lambda: False, full=False)
 
         cuda = self.ranks.device.type == "cuda"
-        return plan.measure(
-            run_step, evaluate, torch.cuda.synchronize if cuda else lambda: None, for_s
-        )
+        wait = torch.cuda.synchronize if cuda else lambda: None
+        return plan.measure(run_step, evaluate, wait, for_s, self.ranks.any)
 
 
 def choose(worker: Worker, loop: Loop) -> dict[str, Any]:
     """Put the better of two sets of weights into the model: the best checkpoint's, or the mean of
     the newest ones."""
     checkpoints, task = loop.checkpoints, loop.task
-    best, newest = checkpoints.best_path(), checkpoints.paths()[-worker.settings.train.average :]
+    best = checkpoints.best_path()
+    newest = newest_whole(checkpoints, worker.settings.train.average)
     candidates: dict[str, Any] = {}
     if best is not None:
         candidates[f"best checkpoint ({best.name})"] = lambda: checkpoints.weights(best)

@@ -6,6 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from headway.nn.dropout import Dropout
+from headway.nn.embedding import look_up
 from headway.nn.layout import Layout
 
 
@@ -33,7 +34,7 @@ class TextFront(nn.Module):
         self.dtype: torch.dtype | None = None
 
     def forward(self, tokens_N: Tensor, layout: Layout, segments_N: Tensor | None = None) -> Tensor:
-        x_ND = self.tokens(tokens_N)
+        x_ND = look_up(self.tokens.weight, tokens_N)
         if self.dtype is not None:
             x_ND = x_ND.to(self.dtype)
         if self.scale != 1.0:

@@ -11,7 +11,6 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from headway.config.data import DataSettings
 from headway.config.decode import DecodeSettings
 from headway.config.train import TrainSettings
 from headway.data.batches import (
@@ -44,9 +43,8 @@ class TranslateTask:
     prepared: Prepared
     settings: TrainSettings
     decode: DecodeSettings
-    data: DataSettings
-    longest: int
-    """Tokens of the longest sequence, its end token included."""
+    lowercase: bool = False
+    """Whether the tokenizer lowers the case: then case cannot count in scores either."""
 
     quick_size: int = 500
     """Validation pairs that are translated during training; all of them at the end."""
@@ -99,7 +97,8 @@ class TranslateTask:
         return [Part(rows, self.plan.n_targets(rows)) for rows in cut]
 
     def fixed(self, micro_tokens: int) -> Fixed:
-        return fixed_shapes(self.plan, *self._limits(micro_tokens), self.longest)
+        longest = max(self.plan.source_lengths.max(), self.plan.target_lengths.max())
+        return fixed_shapes(self.plan, *self._limits(micro_tokens), int(longest))
 
     def batch(self, part: Part, device: torch.device, fixed: Fixed | None) -> PairBatch:
         return self.train.batch(part.rows, device, fixed)
@@ -157,8 +156,8 @@ class TranslateTask:
             if stopped():
                 raise Stopped
         references = [target for _, target in pairs]
-        values["bleu"] = bleu(outputs, references).value
-        values["chrf"] = chrf(outputs, references).value
+        values["bleu"] = bleu(outputs, references, lowercase=self.lowercase).value
+        values["chrf"] = chrf(outputs, references, lowercase=self.lowercase).value
         samples = [
             {"source": source, "target": target, "output": output}
             for (source, target), output in zip(pairs[:SAMPLES], outputs, strict=False)

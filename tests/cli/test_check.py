@@ -1,0 +1,75 @@
+"""`headway check`: the report on stdout, and code 2 exactly when training is impossible."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from headway.cli.main import main
+from tests.data.conftest import sentences
+
+
+@pytest.fixture
+def files(tmp_path: Path) -> dict[str, str]:
+    source, target = zip(*sentences(), strict=True)
+    paths = {"source": tmp_path / "a.de", "target": tmp_path / "a.en"}
+    paths["source"].write_text("\n".join(source) + "\n", encoding="utf-8")
+    paths["target"].write_text("\n".join(target) + "\n", encoding="utf-8")
+    return {name: str(path) for name, path in paths.items()}
+
+
+def words(files: dict[str, str], *more: str) -> list[str]:
+    options = [word for name, path in files.items() for word in (f"--{name}", path)]
+    return ["check", "translate", *options, *more]
+
+
+def test_good_data_is_described(files: dict[str, str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(words(files, "tokenizer.vocab_size=400", "data.valid_size=20")) == 0
+    shown = capsys.readouterr()
+    assert shown.out.startswith("400 pairs\n")
+    assert "vocabulary 400" in shown.out
+    assert "0 over 1,024" in shown.out
+    assert shown.err == "checking the data\ntraining the tokenizer\ntokenising\n"
+
+
+def test_json_is_for_programs(files: dict[str, str], capsys: pytest.CaptureFixture[str]) -> None:
+    Path(files["source"]).write_text("\n" * 10 + "Ja, natürlich.\n" * 390)
+    assert main(words(files, "--json", "data.valid_size=2")) == 2
+    report = json.loads(capsys.readouterr().out)
+    assert report["n_pairs"] == 400
+    assert report["impossible"]
+    assert {finding["name"] for finding in report["findings"]} >= {"empty", "no-split"}
+
+
+def test_unequal_files_are_reported_with_code_2(
+    files: dict[str, str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    with Path(files["target"]).open("a") as file:
+        file.write("One more.\n")
+    assert main(words(files)) == 2
+    out = capsys.readouterr().out
+    assert "error: " in out
+    assert "a.de has 400 lines but" in out
+
+
+@pytest.mark.parametrize(
+    ("more", "message"),
+    [
+        (["check", "summarise", "--pairs", "x"], "unknown task 'summarise'"),
+        (["check", "translate"], "no data to check"),
+        (["check", "translate", "--pairs", "none.tsv"], "there is no file none.tsv"),
+        (["check", "translate", "--pairs", "x", "data.max_le=3"], "Did you mean 'max_len'?"),
+        (["check", "translate", "--source", "x"], "data.target is missing"),
+        (["check", "translate", "--pairs", "x", "--encoding", "utf-9"], "no file x"),
+    ],
+)
+def test_mistakes_are_one_line_on_stderr(
+    more: list[str], message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(more) == 2
+    shown = capsys.readouterr()
+    assert shown.out == ""
+    assert message in shown.err
+    assert shown.err.count("\n") == 1

@@ -1,0 +1,299 @@
+"""Text in, text out: order, line count, long and empty lines, wishes, scores, folders."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from functools import cache
+from pathlib import Path
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from headway.config.data import DataSettings, TokenizerSettings
+from headway.config.decode import DecodeSettings
+from headway.config.model import EncoderSettings
+from headway.config.run import RunSettings, resolved_toml
+from headway.decode.translator import TextWish, Translator
+from headway.errors import DataError, FolderError, UserError
+from headway.models.build import build_model
+from headway.models.folder import model_weights, save_weights
+from headway.models.seq2seq import Seq2Seq
+from headway.text.tokenizer import Vocabularies
+from headway.text.train import train_vocabularies
+
+from .copying import SIZES, VOCAB, copier
+
+WORDS = [f"{c}{v}" for c in "bdfgk" for v in "aeio"]
+"""As many as the model has besides its three special tokens."""
+
+QUICK = DecodeSettings(beam=2, max_len=14)
+
+
+@cache
+def vocab() -> Vocabularies:
+    """A word is a token: `ba` is 3, ..."""
+    assert len(WORDS) == VOCAB - 3
+    lines = [" ".join(WORDS)] * 2
+    return train_vocabularies(lines, lines, TokenizerSettings(kind="words"), 2)
+
+
+def translator(changes: DecodeSettings = QUICK, **more: object) -> Translator:
+    return Translator([copier(250)], vocab(), changes, **more)  # type: ignore[arg-type]
+
+
+def texts(lines: list[str], changes: DecodeSettings = QUICK, **more: object) -> list[str]:
+    return [found.text for found in translator(changes, **more).translate(lines)]
+
+
+def test_the_vocabulary_is_the_models() -> None:
+    assert vocab().target.vocab_size == VOCAB
+
+
+LINES = ["ba de", "", "fi ko ga", "   ", "\t", "go", "de de ba fi", "ka ke ki ko da"]
+
+
+def test_a_model_that_copies_copies_text() -> None:
+    found = texts(LINES)
+    assert found[0] == "ba de"
+    assert found[1] == found[3] == found[4] == ""
+    assert sum(a == b.strip() for a, b in zip(found, LINES, strict=True)) >= len(LINES) - 1
+
+
+lines = st.lists(
+    st.lists(
+        st.sampled_from([*WORDS, "", "  ", "ü", ".", "\u2028", "ba.", "Hallo"]), max_size=7
+    ).map(" ".join),
+    max_size=12,
+)
+
+
+@settings(max_examples=25, deadline=None)
+@given(lines, st.sampled_from([1, 30, 4096]))
+def test_there_is_one_line_for_each_line_in_order(
+    given_lines: list[str], batch_tokens: int
+) -> None:
+    found = texts(given_lines, replace(QUICK, batch_tokens=batch_tokens))
+    assert len(found) == len(given_lines)
+    alone = [texts([line])[0] for line in given_lines]
+    assert found == alone
+    assert not any("\n" in text or "\r" in text for text in found)
+
+
+@pytest.mark.parametrize("beam", [1, 4])
+def test_the_text_is_the_same_at_any_batch_size(beam: int) -> None:
+    draw = torch.Generator().manual_seed(1)
+    many = [
+        " ".join(WORDS[i] for i in torch.randint(20, (n % 7,), generator=draw)) for n in range(64)
+    ]
+    changes = replace(QUICK, beam=beam)
+    at_once = texts(many, replace(changes, batch_tokens=10**6))
+    assert at_once == texts(many, replace(changes, batch_tokens=1))
+    by_seven = replace(changes, batch_tokens=7 * 7 * beam)
+    assert at_once == texts(many, by_seven)
+
+
+def test_a_line_that_is_too_long_is_split_cut_or_refused() -> None:
+    line = " ".join(["ba de fi ko."] * 5)  # full stops are unknown to this vocabulary
+    split = translator(max_len=6)
+    [short, found] = split.translate(["ba de", line])
+    assert (short.parts, found.parts, found.cut) == (1, 5, False)
+    assert found.text.split().count("ba") >= 4
+    assert split.summary.split == 1
+
+    cutting = translator(max_len=6, on_long="cut")
+    [_, found] = cutting.translate(["ba", line])
+    assert found.cut
+    assert cutting.summary.cut == [2]
+    assert "1 too long for the model and cut (lines 2)" in cutting.summary.text()
+
+    with pytest.raises(UserError, match=r"line 2 has 25 tokens, more than the 6 .*--on-long"):
+        list(translator(max_len=6, on_long="error").translate(["ba", line]))
+
+
+def test_three_thousand_words_are_one_line() -> None:
+    line = " ".join(WORDS[i % 20] for i in range(3000))
+    [before, found, after] = texts(["ba", line, "de"], replace(QUICK, beam=1), max_len=8)
+    assert (before, after) == ("ba", "de")
+    assert len(found.split()) > 2000
+
+
+def test_outputs_of_parts_are_joined_with_their_scores_and_alignments() -> None:
+    both = translator(max_len=3, align=True)
+    one = translator(align=True)
+    [joined] = both.translate(["ba de fi. Ko ga"])
+    first, second = one.translate(["ba de fi.", "Ko ga"])
+    a, b, c = first.outputs[0], second.outputs[0], joined.outputs[0]
+    assert joined.parts > 1
+    assert c.finished
+    assert len(c.token_log_probs) == len(c.tokens) + joined.parts
+    assert sum(c.token_log_probs) == pytest.approx(c.log_prob, abs=1e-4)
+    assert c.alignment is not None
+    assert a.alignment is not None
+    assert b.alignment is not None
+    assert {target for _, target in c.alignment} == set(range(len(c.text.split())))
+    assert max(source for source, _ in c.alignment) > 2
+
+
+def test_alignments_follow_the_words() -> None:
+    [found] = translator(align=True).translate(["fi ko ga"])
+    assert found.text == "fi ko ga"
+    assert found.outputs[0].alignment == [(0, 0), (1, 1), (2, 2)]
+
+
+def test_n_best_outputs_come_from_the_best_down_and_draws_by_seed() -> None:
+    [found] = translator(replace(QUICK, beam=4, n_best=3)).translate(["fi ko ga"])
+    scores = [output.score for output in found.outputs]
+    assert len({output.text for output in found.outputs}) == 3
+    assert scores == sorted(scores, reverse=True)
+    drawn = DecodeSettings(sample=True, n_best=4, temperature=3.0, max_len=8)
+    many = ["fi ko", "de", "ba ba"]
+
+    def draws(changes: DecodeSettings) -> list[list[str]]:
+        return [[o.text for o in found.outputs] for found in translator(changes).translate(many)]
+
+    assert draws(drawn) == draws(replace(drawn, batch_tokens=1))
+    assert draws(drawn) != draws(replace(drawn, seed=7))
+
+
+def test_wishes_are_granted() -> None:
+    wishes = [
+        TextWish(prefix="ga ga"),
+        TextWish(required=("ki ke",)),
+        TextWish(banned=("ko",)),
+        TextWish(),
+    ]
+    found = [t.text for t in translator().translate(["fi ko ga"] * 4, wishes)]
+    assert found[0].startswith("ga ga")
+    assert "ki ke" in found[1]
+    assert "ko" not in found[2].split()
+    assert found[3] == "fi ko ga"
+
+
+def test_too_few_wishes_and_wishes_of_a_split_line_are_refused() -> None:
+    with pytest.raises(UserError, match="for 1 lines, but there are more lines"):
+        list(translator().translate(["ba", "de"], [TextWish()]))
+    with pytest.raises(UserError, match="cannot be shared out"):
+        list(translator(max_len=2).translate(["ba de fi"], [TextWish(required=("ba",))]))
+
+
+def test_a_banned_word_is_banned_however_it_is_spelled() -> None:
+    """Tokens of bytes can write a word in many ways; the text is what counts."""
+    lines = ["ab abab ab"] * 4
+    pieces = train_vocabularies(lines, lines, TokenizerSettings(kind="bpe", vocab_size=264), 4)
+    torch.manual_seed(3)
+    model = build_model(replace(SIZES, vocab_size=pieces.target.vocab_size)).eval()
+    assert isinstance(model, Seq2Seq)
+    with torch.no_grad():  # it writes a, b and spaces
+        model.head.linear.weight.mul_(0.1)
+        for piece in pieces.target.encode("ab a b abab"):
+            model.head.linear.weight[piece] += 0.5
+    for settings_ in (replace(QUICK, beam=4, n_best=2), replace(QUICK, beam=1)):
+        decoder = Translator([model], pieces, replace(settings_, min_len=6))
+        for banned in ("ab", "abab", "a b"):
+            wish = TextWish(banned=(banned,))
+            for found in decoder.translate(["ab", "abab ab"], [wish, wish]):
+                for output in found.outputs:
+                    assert f" {banned} " not in f" {output.text} "
+
+
+def test_unknown_words_are_kept_or_copied_from_the_source() -> None:
+    model = unknowing()
+    kept = Translator([model], vocab(), replace(QUICK, unknown="keep"))
+    assert next(kept.translate(["ba Xylophon de"])).text.count("<unk>") == 1
+    copying = Translator([model], vocab(), replace(QUICK, unknown="copy"))
+    assert next(copying.translate(["ba Xylophon de"])).text == "ba Xylophon de"
+    banning = Translator([model], vocab(), replace(QUICK, unknown="ban"))
+    assert "unk" not in next(banning.translate(["ba Xylophon de"])).text
+
+
+@cache
+def unknowing() -> Seq2Seq:
+    """Copies unknown tokens as it copies `go`: it takes them for that."""
+    from copy import deepcopy
+
+    model, go = deepcopy(copier(250)), vocab().source.encode("go")[0]
+    with torch.no_grad():
+        model.source_front.tokens.weight[0] = model.source_front.tokens.weight[go]
+        model.head.linear.weight[go] = 0.0
+    return model
+
+
+def test_scores_are_those_of_decoding() -> None:
+    decoder = translator(replace(QUICK, beam=4))
+    sources = ["ba de", "fi ko ga", "go"]
+    found = list(decoder.translate(sources))
+    scores = list(decoder.score((t.source, t.text) for t in found))
+    for score, translation in zip(scores, found, strict=True):
+        best = translation.outputs[0]
+        assert score.log_prob == pytest.approx(best.log_prob, abs=1e-4)
+        assert score.token_log_probs == pytest.approx(best.token_log_probs, abs=1e-4)
+        assert score.n_tokens == len(best.tokens) + 1
+        assert score.per_token == pytest.approx(score.log_prob / score.n_tokens)
+    small = translator(replace(QUICK, batch_tokens=1))
+    again = small.score((t.source, t.text) for t in found)
+    assert [s.log_prob for s in again] == pytest.approx([s.log_prob for s in scores], abs=1e-4)
+    [empty] = decoder.score([("", "")])
+    assert empty.n_tokens == 1
+
+
+def test_an_endless_input_is_translated_as_it_comes() -> None:
+    def endless() -> Iterator[str]:
+        while True:
+            yield "ba de"
+
+    found = translator(replace(QUICK, beam=1)).translate(endless())
+    assert [next(found).text for _ in range(300)] == ["ba de"] * 300
+
+
+def save_run(folder: Path, **changes: object) -> Path:
+    folder.mkdir(parents=True, exist_ok=True)
+    run = RunSettings(task="translate", model=SIZES, decode=QUICK, data=DataSettings(max_len=8))
+    (folder / "config.toml").write_text(resolved_toml(replace(run, **changes)))  # type: ignore[arg-type]
+    vocab().save(folder / "tokenizer.json")
+    save_weights(folder, model_weights(copier(250)))
+    return folder
+
+
+def test_a_run_folder_is_a_translator(tmp_path: Path) -> None:
+    one, two = save_run(tmp_path / "one"), save_run(tmp_path / "two")
+    decoder = Translator.load([one])
+    assert [t.text for t in decoder.translate(LINES)] == texts(LINES)
+    assert decoder.cutter.max_len == 8
+    both = Translator.load([one, two], replace(QUICK, beam=3))
+    assert [t.text for t in both.translate(["ba de"])] == ["ba de"]
+
+
+def test_a_folder_that_does_not_fit_is_refused(tmp_path: Path) -> None:
+    run = save_run(tmp_path / "run")
+    with pytest.raises(FolderError, match="there is no folder"):
+        Translator.load([tmp_path / "nowhere"])
+
+    lines_ = ["aa bb"] * 3
+    other = train_vocabularies(lines_, lines_, TokenizerSettings(kind="words"), 3)
+    other.save(run / "tokenizer.json")
+    with pytest.raises(FolderError, match=r"does not fit.* 5 source tokens and the model 23"):
+        Translator.load([run])
+
+    (run / "tokenizer.json").write_text("{}")
+    with pytest.raises(DataError):
+        Translator.load([run])
+    (run / "tokenizer.json").unlink()
+    with pytest.raises(FolderError, match=r"no tokenizer\.json"):
+        Translator.load([run])
+
+    encoder = save_run(tmp_path / "encoder", model=EncoderSettings(vocab_size=VOCAB, n_layers=1))
+    with pytest.raises(FolderError, match="no translator but a encoder model"):
+        Translator.load([encoder])
+
+
+def test_models_with_different_vocabularies_are_no_ensemble(tmp_path: Path) -> None:
+    one, two = save_run(tmp_path / "one"), save_run(tmp_path / "two")
+    shuffled = [" ".join(WORDS) + " ko"] * 2
+    train_vocabularies(shuffled, shuffled, TokenizerSettings(kind="words"), 2).save(
+        two / "tokenizer.json"
+    )
+    with pytest.raises(FolderError, match="not the vocabulary of"):
+        Translator.load([one, two])
