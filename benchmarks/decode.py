@@ -17,7 +17,8 @@ from torch import Tensor, nn
 from benchmarks.machine import alternating, pick_device, save
 from benchmarks.sentences import pair_lengths
 from headway.config.decode import DecodeSettings
-from headway.decode.search import search
+from headway.decode.hypothesis import Specials
+from headway.decode.search import Searcher
 from headway.models.build import build_model
 from headway.models.seq2seq import Seq2Seq
 from headway.nn.linear import pack
@@ -96,8 +97,10 @@ def sources(case: Case, vocab_size: int) -> list[list[int]]:
 def headway(model: Seq2Seq, batch: list[list[int]], case: Case, n_tokens: int) -> Work:
     settings = DecodeSettings(beam=case.beam, max_len=n_tokens, extra_len=512, unknown="keep")
 
+    searcher = Searcher([model], settings, Specials(bos=PAD, eos=EOS, unk=PAD))
+
     def work() -> list[list[int]]:
-        found = search([model], batch, settings, bos=PAD, eos=EOS, unk=PAD)
+        found = searcher(batch)
         return [of_source[0].tokens for of_source in found]
 
     return work

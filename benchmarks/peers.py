@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import importlib.util
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
+from importlib import metadata
 from types import SimpleNamespace
 
 import torch
@@ -227,6 +228,12 @@ def installed() -> dict[str, Peer]:
         else:
             found[name] = peer
     return found
+
+
+def peer_versions(names: Collection[str]) -> dict[str, str]:
+    """Of the packages behind systems of these names."""
+    used = [peer for name, peer in PEERS.items() if any(name in system for system in names)]
+    return {peer.package: metadata.version(peer.package) for peer in used}
 
 
 def padded_loss(logits_BTV: Tensor, batch: PaddedBatch) -> Tensor:

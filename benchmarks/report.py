@@ -35,8 +35,8 @@ def table(result: dict[str, Any]) -> str:
     lines += [
         "",
         f"{machine['device']}, {machine['threads']} threads, Python {machine['python']}, "
-        f"{versions}; {machine['date']}. Measured peaks: {peak['tflops']:,.2f} TFLOP/s, "
-        f"copy {peak['copy_gb_s']:,.0f} GB/s.",
+        f"{versions}; {machine['date']}. Measured peaks: {peak['tflops']:,.2f} TFLOP/s"
+        + (f", copy {peak['copy_gb_s']:,.0f} GB/s." if "copy_gb_s" in peak else "."),
     ]
     return "\n".join(lines) + "\n"
 

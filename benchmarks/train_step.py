@@ -2,6 +2,14 @@
 
 The same sentences, taking turns in one process. Throughput counts real target tokens. headway reads
 flat batches; the peers read batches sorted by length, which pad least. bf16 on a GPU, else fp32.
+
+OpenNMT-py and eole are measured where they can be imported. They pin other versions of torch and
+much that their models do not need, so they go in a folder of their own:
+
+    pip install --no-deps --target peers OpenNMT-py==3.5.1 eole==0.6.4 pyonmttok configargparse \\
+        six pyahocorasick sentencepiece rapidfuzz fasttext-wheel
+    pip install --target peers spacy
+    PYTHONPATH=peers python -m benchmarks.train_step
 """
 
 from __future__ import annotations
@@ -19,7 +27,7 @@ import torch
 from torch import Tensor, nn
 
 from benchmarks.machine import alternating, describe, peak_of_child, peaks, pick_device, save
-from benchmarks.peers import PEERS, installed, padded_loss
+from benchmarks.peers import installed, padded_loss, peer_versions
 from benchmarks.sentences import (
     FlatBatch,
     PaddedBatch,
@@ -178,7 +186,9 @@ def prepared(
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--size", choices=SIZES, default="base")
     parser.add_argument("--tokens", type=int, help="per side and step; 25,088 on a GPU, else 600")
     parser.add_argument("--rounds", type=int, default=7)
@@ -212,10 +222,10 @@ def main() -> None:
     cells = sum(batch.labels_BT.numel() for batch in work.padded)
     about = {"size": args.size, "tokens": n_tokens, "batches": n_batches, "rounds": args.rounds}
     about["peer_padding"] = 1 - work.n_targets / cells
-    path = save(
-        f"train-step-{args.size}", device, {"work": about, "peaks": ceiling, "systems": costs}
-    )
-    print(path)
+    machine = describe(device)
+    machine["versions"] |= peer_versions(costs)
+    result = {"machine": machine, "work": about, "peaks": ceiling, "systems": costs}
+    print(save(f"train-step-{args.size}", device, result))
 
 
 if __name__ == "__main__":

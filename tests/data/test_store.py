@@ -23,6 +23,7 @@ from headway.data.store import DATA, ImpossibleData, Prepared, load_prepared, pr
 from headway.data.tokens import StoreWriter, TokenStore, token_dtype
 from headway.errors import ConfigError, DataError
 from headway.text.train import train_vocabularies
+from headway.text.words import Flat
 
 from .conftest import sentences
 
@@ -69,9 +70,8 @@ def contents(folder: Path) -> dict[str, bytes]:
 def test_sequences_come_back_from_the_store(tmp_path: Path, dtype: str) -> None:
     sequences = [[1, 2, 3], [], [65_535], [7] * 100, []]
     writer = StoreWriter(tmp_path / "x", dtype)
-    writer.add(sequences[:2])
-    writer.add([])
-    writer.add(sequences[2:])
+    for part in (sequences[:2], [], sequences[2:]):
+        writer.add(Flat.of(part))
     writer.close()
     kept = TokenStore.open(tmp_path / "x", dtype)
     assert [kept[i].tolist() for i in range(kept.n)] == sequences
@@ -104,11 +104,12 @@ def test_every_pair_goes_to_one_set_in_order(tmp_path: Path, tsv: Callable[..., 
 def test_what_is_left_out_is_counted(tmp_path: Path, tsv: Callable[..., str]) -> None:
     long = " ".join(["Baum"] * 80)
     pairs = [*shuffled(), ("", "x"), ("x", " "), (long, "tree"), ("Baum, Baum, x", "a " * 40 + "b")]
-    prepared = prepare(run(tsv(pairs), max_len=50, max_ratio=6.0), tmp_path)
+    held = tsv(shuffled()[:5], "valid.tsv")
+    prepared = prepare(run(tsv(pairs), max_len=50, max_ratio=6.0, valid_pairs=[held]), tmp_path)
     assert prepared.dropped["empty"] == 2
     assert prepared.dropped["over_long"] == 1
     assert prepared.dropped["ratio"] == 1
-    assert len(prepared.train) + len(prepared.valid) == 400
+    assert len(prepared.train) == 400
     assert prepared.report.over_long == {50: 1, 64: 1, 128: 0, 256: 0, 512: 0, 1024: 0}
     found = {finding.name: finding for finding in prepared.report.findings}
     assert found["over-long"].count == 1
@@ -116,10 +117,15 @@ def test_what_is_left_out_is_counted(tmp_path: Path, tsv: Callable[..., str]) ->
     assert found["empty"].count == 2
 
 
-def test_a_huge_line_costs_little_and_is_left_out(tmp_path: Path, tsv: Callable[..., str]) -> None:
+@pytest.mark.parametrize("kind", ["bpe", "words"])
+def test_a_huge_line_costs_little_and_is_left_out(
+    tmp_path: Path, tsv: Callable[..., str], kind: str
+) -> None:
     """Megabytes without a blank: tokenised whole they would take gigabytes and minutes."""
     blob = "".join(random.Random(0).choices("abcdefghij", k=2_000_000))
-    prepared = prepare(run(tsv([*shuffled(), (blob, "short"), ("kurz", blob)])), tmp_path)
+    prepared = prepare(
+        run(tsv([*shuffled(), (blob, "short"), ("kurz", blob)]), {"kind": kind}), tmp_path
+    )
     assert prepared.dropped["over_long"] + prepared.dropped["validation_over_long"] == 2
     assert len(prepared.train) + len(prepared.valid) == 400
     assert max(prepared.report.over_long.values()) <= 2

@@ -2,9 +2,20 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+import pytest
 import torch
 
-from headway.decode.align import align_words, attention_of, pharaoh, word_numbers
+from headway.config.data import TokenizerSettings
+from headway.decode.align import (
+    align_words,
+    attention_of,
+    pharaoh,
+    source_words,
+    word_numbers,
+)
+from headway.text.train import train_vocabularies
 
 from . import copying
 from .copying import BOS, copier
@@ -16,15 +27,37 @@ def test_pieces_know_their_word() -> None:
     assert word_numbers(["▁", "▁a"]) == [0, 0]
     assert word_numbers(["▁a▁b", "c"]) == [1, 1]
     assert word_numbers([]) == []
+    assert word_numbers(["▁a", "<unk>", "b"], "<unk>") == [0, 1, 2]
+
+
+@pytest.mark.parametrize("kind", ["bpe", "unigram", "words", "characters", "bytes"])
+def test_source_tokens_know_their_word_also_where_they_are_unknown(kind: Any) -> None:
+    lines = ["Der alte Mann, der alte Hund.", "Ein Hund!"] * 3
+    settings = TokenizerSettings(kind=kind, vocab_size=300)
+    source = train_vocabularies(lines, lines, settings, 6).source
+    for text in ("Der alte, Xylophon! Hund", "ö Ein Ünikum.", " Der  Hund", "Hund"):
+        ids = source.encode(text)
+        numbers = source_words(text, ids, source)
+        words = text.split()
+        assert len(numbers) == len(ids)
+        assert numbers == sorted(numbers)
+        assert set(numbers) == set(range(len(words)))
+        if kind == "words" and "  " in text:
+            continue  # two spaces are an unknown word there
+        for number, word in enumerate(words):
+            of_word = [token for token, n in zip(ids, numbers, strict=True) if n == number]
+            if source.unk not in of_word:
+                assert source.decode(of_word).strip() == word
 
 
 def test_a_word_is_aligned_with_the_word_that_its_tokens_see_most() -> None:
     # Three target tokens (two words) and the end, five source tokens (three words) and the end.
+    # No single token of the second source word has more than the third word's.
     attention_TS = torch.tensor(
         [
-            [0.3, 0.1, 0.2, 0.1, 0.0, 0.3],
-            [0.0, 0.0, 0.1, 0.8, 0.0, 0.1],
-            [0.0, 0.1, 0.0, 0.1, 0.2, 0.6],  # most on the end, which is no word
+            [0.1, 0.1, 0.3, 0.0, 0.4, 0.1],
+            [0.0, 0.0, 0.3, 0.3, 0.4, 0.0],
+            [0.0, 0.1, 0.0, 0.1, 0.3, 0.5],  # most on the end, which is no word
             [0.0, 0.0, 0.0, 0.0, 0.0, 1.0],
         ]
     )

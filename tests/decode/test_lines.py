@@ -7,7 +7,7 @@ import threading
 from collections.abc import Iterator
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headway.decode.lines import FIRST_WINDOW, batches, live_windows, windows
@@ -52,6 +52,7 @@ def test_an_error_in_the_reading_thread_arrives_after_the_lines_before_it() -> N
     assert threading.active_count() < 20
 
 
+@settings(deadline=None)
 @given(st.lists(st.integers(1, 50), max_size=40), st.integers(1, 200))
 def test_batches_hold_every_place_once_and_keep_to_their_room(
     lengths: list[int], room: int
@@ -84,6 +85,7 @@ def test_a_long_sentence_is_cut_at_pauses_then_spaces_then_anywhere() -> None:
     assert split_text("abcdefgh", 3, letters) == ["ab", "cd", "ef", "gh"]
 
 
+@settings(deadline=None)
 @given(st.text(alphabet="ab ,.!?A ", max_size=80), st.integers(1, 8))
 def test_parts_fit_and_hold_every_word(text: str, limit: int) -> None:
     parts = split_text(text, limit, words)

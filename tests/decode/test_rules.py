@@ -7,7 +7,7 @@ from itertools import pairwise
 
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headway.config.decode import DecodeSettings
@@ -41,6 +41,7 @@ def contains(tokens: list[int], phrase: tuple[int, ...]) -> bool:
 rows = st.lists(st.lists(st.integers(3, 6), min_size=7, max_size=7), min_size=1, max_size=4)
 
 
+@settings(deadline=None)
 @given(rows, st.integers(1, 4))
 def test_no_sequence_of_tokens_comes_twice(tokens: list[list[int]], n: int) -> None:
     scores_RV = torch.zeros(len(tokens), 8)
@@ -52,6 +53,7 @@ def test_no_sequence_of_tokens_comes_twice(tokens: list[list[int]], n: int) -> N
             assert (scores_RV[row, token] == -torch.inf) == (new in grams)
 
 
+@settings(deadline=None)
 @given(rows, st.lists(st.lists(st.integers(3, 6), min_size=1, max_size=3), max_size=4))
 def test_a_banned_phrase_never_becomes_complete(
     tokens: list[list[int]], phrases: list[list[int]]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -9,7 +10,9 @@ import pytest
 import torch
 
 from headway.config.decode import DecodeSettings
-from headway.decode.search import Hypothesis, Wish, search
+from headway.decode.beam_search import beam_search
+from headway.decode.job import Job
+from headway.decode.search import Hypothesis, Specials, Wish, search
 from headway.models.seq2seq import Seq2Seq
 from tests.models.variants import VARIANTS
 
@@ -112,6 +115,58 @@ def test_outputs_do_not_depend_on_the_batch() -> None:
             assert one.score == pytest.approx(other.score, abs=1e-4)
         lengths = {len(h.tokens) for [h] in together}
         assert len(lengths) > 3  # some leave the batch early
+
+
+def test_sources_that_reached_their_limit_stand_still_until_they_leave() -> None:
+    """One of twelve is too few to move the others for: it waits, unfinished, while they go on."""
+    model = small_model()
+    with torch.no_grad():
+        model.head.linear.bias[EOS] = -torch.inf
+    sources = [[3 + n % 6] * n + [EOS] for n in range(12)]
+    settings = DecodeSettings(beam=3, n_best=3, extra_len=1)
+    together = find(model, sources, settings)
+    for source, found in zip(sources, together, strict=True):
+        [alone] = find(model, [source], settings)
+        assert [h.tokens for h in found] == [h.tokens for h in alone]
+        assert [h.score for h in found] == pytest.approx([h.score for h in alone], abs=1e-4)
+
+
+class OneWay:
+    """Steps of a language of two sentences: nothing, or `a` and then eleven times `b`."""
+
+    device = torch.device("cpu")
+    attention_BWS = torch.empty(0)
+
+    def __init__(self) -> None:
+        self.at = 0
+
+    def step(self, tokens_BW: torch.Tensor) -> torch.Tensor:
+        probs_V = torch.full((6,), 1e-6)
+        if self.at == 0:
+            probs_V[EOS], probs_V[3] = math.exp(-1.0), math.exp(-1.3)
+        else:
+            probs_V[EOS if self.at == 12 else 4] = 0.999
+        self.at += 1
+        return probs_V.log().repeat(tokens_BW.numel(), 1)
+
+    def reorder(self, parents_BW: torch.Tensor) -> None:
+        pass
+
+    def keep(self, sources: Sequence[int]) -> None:
+        pass
+
+
+def test_a_search_goes_on_while_something_alive_could_still_be_better() -> None:
+    """The empty output ends first and is likelier, but the long one has the better score: only
+    the penalty of the longest length says that it is worth waiting for."""
+    job = Job.of(DecodeSettings(beam=2, max_len=20), Specials(BOS, EOS, UNK), [4], [Wish()], None)
+    [[h]] = beam_search(OneWay(), job)
+    assert h.tokens == [3] + [4] * 11
+    short = Job.of(DecodeSettings(beam=2, max_len=5), Specials(BOS, EOS, UNK), [4], [Wish()], None)
+    steps = OneWay()
+    [[h]] = beam_search(steps, short)
+    assert h.tokens == []
+    assert steps.at < 5  # and it stops as soon as nothing can
 
 
 def test_token_log_probs_add_up_and_count_the_end() -> None:

@@ -70,7 +70,7 @@ lines = st.lists(
 )
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=12, deadline=None)
 @given(lines, st.sampled_from([1, 30, 4096]))
 def test_there_is_one_line_for_each_line_in_order(
     given_lines: list[str], batch_tokens: int

@@ -14,7 +14,11 @@ from headway.models.folder import load_model, model_weights, save_model, save_we
 def test_every_weight_comes_back_to_half_a_level_of_its_row() -> None:
     draw = torch.Generator().manual_seed(0)
     rows = torch.randn(50, 64, generator=draw) * torch.logspace(-6, 3, 50)[:, None]
-    weights = {"a.weight": rows, "a.bias": torch.randn(50, generator=draw), "zero": torch.zeros(3, 4)}
+    weights = {
+        "a.weight": rows,
+        "a.bias": torch.randn(50, generator=draw),
+        "zero": torch.zeros(3, 4),
+    }
     small = to_int8(weights)
     assert small["a.weight"].dtype == torch.int8
     back = from_int8(small)

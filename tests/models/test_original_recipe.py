@@ -187,6 +187,7 @@ class Dropouts:
             return plain(x, p, training, inplace)
 
         monkeypatch.setattr(F, "scaled_dot_product_attention", attention)
+
         def kept(x: Tensor, p: float) -> Tensor:
             self.seen.append((self.names.get(id(x), "a sum"), p))
             return ours(x, p)

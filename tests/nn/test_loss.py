@@ -40,6 +40,7 @@ def chunk(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> in
     """Rows whose scores are held at a time (of fp64 numbers)."""
     n_bytes = request.param * N_WORDS * 8
     monkeypatch.setattr(loss_file, "CHUNK_BYTES", {"cpu": n_bytes, "cuda": n_bytes})
+    monkeypatch.setattr(loss_file, "BLOCK_BYTES", 2 * N_WORDS * 8)
     return request.param
 
 
@@ -183,3 +184,29 @@ def test_on_every_device_it_equals_cross_entropy(
     wanted = (losses_N * weights_N).sum()
     torch.testing.assert_close(ours.sum, wanted, rtol=1e-6 if atol > 1e-6 else 0.0, atol=atol)
     assert_equal(gradients(ours.sum, leaves), gradients(wanted, leaves), atol)
+
+
+def test_a_graph_that_is_kept_gives_the_same_gradients_again() -> None:
+    leaves = parts()
+    ours = vocabulary_loss(*leaves, targets(), Smoothing.of(EPS, N_WORDS)).sum * 3
+    first = [g.clone() for g in torch.autograd.grad(ours, leaves, retain_graph=True)]
+    assert_equal(list(torch.autograd.grad(ours, leaves)), first)
+
+
+@pytest.mark.parametrize(("n_rows", "sizes"), [(7, [3, 3, 1]), (6, [3, 3]), (4, [2, 2]), (0, [])])
+def test_chunks_are_few_and_of_one_size(
+    n_rows: int, sizes: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(loss_file, "CHUNK_BYTES", {"cpu": 3 * N_WORDS * 4})
+    x_ND = torch.zeros(n_rows, WIDTH)
+    assert [len(x_ND[rows]) for rows in loss_file._chunks(x_ND, N_WORDS)] == sizes
+
+
+def test_scores_far_from_zero_lose_nothing() -> None:
+    weight_VD = torch.eye(WIDTH, dtype=torch.float32)
+    x_ND = torch.tensor([[1e4, 1e4 - 2, 0.0, -1e4, 1e4 - 1]], requires_grad=True)
+    ours = vocabulary_loss(x_ND, weight_VD, None, torch.tensor([1]), Smoothing.of(0.0, WIDTH))
+    wanted = F.cross_entropy(x_ND.double(), torch.tensor([1]), reduction="sum")
+    torch.testing.assert_close(ours.sum.double(), wanted, rtol=0.0, atol=2e-3)
+    (found,), (theirs,) = (torch.autograd.grad(loss, [x_ND]) for loss in (ours.sum, wanted))
+    torch.testing.assert_close(found, theirs, rtol=0.0, atol=1e-6)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -75,7 +76,7 @@ def test_encoding_by_words_gives_the_same_ids(kind: str, normalisation: str) -> 
     @settings(deadline=None, max_examples=100)
     @given(st.lists(TEXTS, max_size=4))
     def check(texts: list[str]) -> None:
-        assert tokenizer.encode_batch(texts) == tokenizer._encode_whole(texts)
+        assert tokenizer.encode_batch(texts) == tokenizer._encode_whole(texts).lists()
 
     check()
 
@@ -83,13 +84,25 @@ def test_encoding_by_words_gives_the_same_ids(kind: str, normalisation: str) -> 
 def test_words_are_remembered_up_to_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
     tokenizer = trained()
     long = "x" * 1000
-    wanted = tokenizer._encode_whole(["a b", f"a {long}", "b c"])
+    wanted = tokenizer._encode_whole(["a b", f"a {long}", "b c"]).lists()
     monkeypatch.setattr("headway.text.tokenizer.MAX_KNOWN", 1)
     for _ in range(2):
         assert tokenizer.encode_batch(["a b", f"a {long}", "b c"]) == wanted
-        assert tokenizer._known.keys() == {"a", "b", "c"}
+        assert tokenizer._words.places.keys() == {"a", "b", "c"}
     tokenizer.encode("d")
-    assert tokenizer._known.keys() == {"d"}
+    assert tokenizer._words.places.keys() == {"d"}
+
+
+def test_several_threads_may_encode_at_once() -> None:
+    tokenizer = trained()
+    texts = [
+        f"Wort{i} {'x' * i} {i}  zwei" if i % 3 else f"Wort{i} Hund{i % 7}" for i in range(300)
+    ]
+    wanted = tokenizer._encode_whole(texts).lists()
+    with ThreadPoolExecutor(4) as threads:
+        starts = [0, 50, 100, 150] * 3
+        found = list(threads.map(lambda n: tokenizer.encode_batch(texts[n:] + texts[:n]), starts))
+    assert found == [wanted[n:] + wanted[:n] for n in starts]
 
 
 def test_a_run_of_blanks_is_not_cut_at_its_spaces() -> None:
@@ -97,7 +110,7 @@ def test_a_run_of_blanks_is_not_cut_at_its_spaces() -> None:
     settings = TokenizerSettings(vocab_size=400)
     tokenizer = train_vocabularies(lines, lines, settings, len(lines)).source
     for line in (*lines[:2], "a \t b", "\t \t", " \n \n"):
-        assert tokenizer.encode_batch([line]) == tokenizer._encode_whole([line])
+        assert tokenizer.encode_batch([line]) == tokenizer._encode_whole([line]).lists()
 
 
 @pytest.mark.parametrize("kind", ["characters", "words"])

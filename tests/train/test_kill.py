@@ -34,6 +34,7 @@ SETTINGS = [
 ]
 SAVE = "headway.train.checkpoint:write_snapshot"
 STEP = "headway.train.step:Step.finish"
+EVALUATE = "headway.train.tasks.translate:TranslateTask.evaluate"
 
 
 @pytest.fixture(scope="module")
@@ -162,7 +163,26 @@ def test_killed_many_times_it_ends_with_the_same_bytes(
     assert_same(out, straight)
 
 
-EVALUATE = "headway.train.tasks.translate:TranslateTask.evaluate"
+def test_killed_outside_of_training_it_goes_on_too(
+    server: Server, command: list[str], straight: Path, out: Path
+) -> None:
+    """While data is prepared, settings are written, weights are compared, the model is written."""
+    places = [
+        ("headway.data.store:train_vocabularies", 1),
+        ("headway.data.store:seal", 1),
+        *[("headway.config.durable:sync", count) for count in (1, 2, 3, 4)],
+        (EVALUATE, 2),
+        ("headway.train.worker:average_of", 1),
+        ("headway.train.run:save_weights", 1),
+        ("headway.models.folder:_checksum", 1),
+        ("headway.train.run:write_report", 1),
+    ]
+    words = [*command, "--out", str(out)]
+    for place, count in places:
+        code = server.run(words, hook(place, count, signal=signal.SIGKILL))
+        assert code == -signal.SIGKILL, (place, server.said())
+    assert server.run(words) == 0, server.said()
+    assert_same(out, straight)
 
 
 @pytest.mark.parametrize(

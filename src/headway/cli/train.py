@@ -61,7 +61,7 @@ def train(
         given["task"] = task
     elif not path:
         raise ConfigError(f"name a task ({', '.join(TASKS)}) or a --recipe.")
-    settings = load_run_settings(path, overrides, given)
+    settings = load_run_settings(path, overrides, given, is_recipe=True)
     if not settings.data.source and not settings.data.pairs:
         raise ConfigError(
             "no training data. Give --source FILE --target FILE, or --pairs FILE (TSV or JSONL)."

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import tomllib
 from pathlib import Path
 from typing import Any
 
+from headway.config.run import load_run_settings
 from headway.errors import ConfigError, suggest
 
 FOLDER = Path(__file__).parent / "recipes"
@@ -34,11 +34,12 @@ def about(path: Path) -> str:
 
 def in_folder(path: Path, data: Path) -> dict[str, Any]:
     """The files that a recipe names, looked for in a folder."""
-    files = tomllib.loads(path.read_text(encoding="utf-8")).get("data", {})
+    settings = load_run_settings(path, [], is_recipe=True).data
+    files = {name: getattr(settings, name) for name in FILES}
     found = {
-        f"data.{name}": [str(data / file) for file in files[name]]
-        for name in FILES
-        if name in files
+        f"data.{name}": [str(data / file) for file in of_side]
+        for name, of_side in files.items()
+        if of_side
     }
     missing = [file for names in found.values() for file in names if not Path(file).is_file()]
     if missing:

@@ -47,11 +47,20 @@ class RunSettings:
 
 
 def load_run_settings(
-    path: Path | None, overrides: Sequence[str], given: Mapping[str, Any] | None = None
+    path: Path | None,
+    overrides: Sequence[str],
+    given: Mapping[str, Any] | None = None,
+    *,
+    is_recipe: bool = False,
 ) -> RunSettings:
-    """A file, changed by what the command's own options gave, changed by `key=value` words."""
+    """A file, changed by what the command's own options gave, changed by `key=value` words.
+
+    `is_recipe`: all of it is asked for, also where a run or a dry run wrote it.
+    """
     text = read_text(path) if path else ""
     values = parse(text, path) if path else {}
+    if is_recipe:
+        values = {k: v for k, v in values.items() if k not in ("asked", "fingerprint")}
     for key, value in (given or {}).items():
         _put(values, key.split("."), value)
     words = {apply_override(values, word): word for word in overrides}
@@ -123,14 +132,18 @@ def flat(values: Mapping[str, Any], where: str = "") -> dict[str, Any]:
     for name, value in values.items():
         if isinstance(value, dict):
             found |= flat(value, f"{where}{name}.")
-        elif value is not None:
-            found[f"{where}{name}"] = list(value) if isinstance(value, tuple) else value
+        else:
+            # TOML has no null. The word serves as well: settings take it for both of its meanings.
+            word = "none" if value is None else value
+            found[f"{where}{name}"] = list(word) if isinstance(word, tuple) else word
     return found
 
 
 def _put(values: dict[str, Any], path: list[str], value: Any) -> None:
     for section in path[:-1]:
         values = values.setdefault(section, {})
+        if not isinstance(values, dict):
+            return  # a mistake that is named when the section is read
     values[path[-1]] = value
 
 

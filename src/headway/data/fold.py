@@ -9,7 +9,7 @@ from __future__ import annotations
 import unicodedata
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,7 +23,8 @@ LONGEST = 10_000
 
 _END = 1
 _UNSEEN = np.uint32(0xFFFFFFFF)
-_BASE = np.uint64(0x9E3779B97F4A7C15)
+_BASE = 0x9E3779B97F4A7C15
+_INVERSE = pow(_BASE, -1, 1 << 64)
 
 
 @dataclass(frozen=True)
@@ -49,15 +50,15 @@ class Texts:
     def starts(self) -> Numbers:
         return np.cumsum(self.sizes) - self.sizes
 
-    def any_in_each(self, marked: NDArray[np.bool_]) -> NDArray[np.bool_]:
-        """For each text, whether one of its characters is marked."""
-        return np.logical_or.reduceat(marked, self.starts)
-
     def hashes(self) -> Hashes:
-        """Equal for equal texts; for others only by an accident of one in 2^64."""
-        place = np.arange(len(self.codes)) - np.repeat(self.starts, self.sizes)
-        powers = np.cumprod(np.full(int(self.sizes.max(initial=0)), _BASE))
-        sums = np.add.reduceat((self.codes + np.uint64(1)) * powers[place], self.starts)
+        """Equal for equal texts; for others only by an accident of one in 2^64.
+
+        A polynomial in the characters: with powers that run on over all texts, each sum divided
+        by the power that its text begins with. 2^64 is the modulus, and odd numbers have inverses.
+        """
+        powers = _powers(_BASE, len(self.codes))
+        sums = np.add.reduceat(self.codes * powers[: len(self.codes)], self.starts)
+        sums *= _powers(_INVERSE, len(self.codes))[self.starts]
         return mixed(sums ^ mixed(self.lengths.astype(np.uint64)))
 
     def folded(self) -> Texts:
@@ -68,6 +69,18 @@ class Texts:
         kept = codes != 0
         sizes = np.add.reduceat(kept, self.starts, dtype=np.int64)
         return Texts(codes[kept], sizes, sizes - 1)
+
+
+@lru_cache(maxsize=4)
+def _powers_up_to(base: int, bits: int) -> Hashes:
+    powers = np.full(1 << bits, base, np.uint64)
+    powers[0] = 1
+    return np.cumprod(powers)
+
+
+def _powers(base: int, n: int) -> Hashes:
+    """1, base, base², …: at least n of them. Their number grows by doubling, and they are kept."""
+    return _powers_up_to(base, max(16, (n - 1).bit_length()))
 
 
 def mixed(numbers: Hashes) -> Hashes:

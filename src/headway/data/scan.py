@@ -84,7 +84,7 @@ def scan(files: Sequence[PairFile], profiles: Profiles, *, learn: bool) -> Scan:
     if not parts:
         parts.append(_facts([("", "")], profiles, learn=False))
     columns = [np.concatenate(column)[:n_rows] for column in zip(*parts, strict=True)]
-    return Scan(files, first_rows, *columns, unequal)  # type: ignore
+    return Scan(files, first_rows, *columns, unequal)  # type: ignore[arg-type, call-arg]
 
 
 def _facts(
@@ -117,17 +117,17 @@ def _mark(where: Sequence[bool] | NDArray[np.bool_], mark: int) -> NDArray[np.ui
 
 def _signs(texts: Texts) -> NDArray[np.uint8]:
     """Marks of characters that hint at damage."""
-    codes = texts.codes
+    marks = np.zeros(len(texts.sizes), np.uint8)
+    # Only what is not printable ASCII can be one; unsigned numbers below 0x20 become huge here.
+    odd = np.flatnonzero(texts.codes - np.uint32(0x20) >= 0x5F)
+    codes, following = texts.codes[odd], texts.codes[np.minimum(odd + 1, len(texts.codes) - 1)]
+    ends = texts.starts + texts.sizes - 1
+    rows = np.searchsorted(ends, odd)
+    inside = odd != ends[rows]
     control = ((codes < 0x20) & (codes != 0x09)) | ((codes >= 0x7F) & (codes < 0xA0))
-    control[texts.starts + texts.sizes - 1] = False
     # "Ã¤" is what becomes of "ä", "â€" of quotes and dashes.
-    garbled = np.zeros(len(codes), np.bool_)
-    latin = (codes[:-1] == 0xC3) | (codes[:-1] == 0xC2)
-    garbled[:-1] = (latin & (codes[1:] >= 0x80) & (codes[1:] < 0xC0)) | (
-        (codes[:-1] == 0xE2) & (codes[1:] == 0x20AC)
-    )
-    return (
-        _mark(texts.any_in_each(control), CONTROL)
-        | _mark(texts.any_in_each(codes == 0xFFFD), REPLACED)
-        | _mark(texts.any_in_each(garbled), GARBLED)
-    )
+    latin = ((codes == 0xC3) | (codes == 0xC2)) & (following >= 0x80) & (following < 0xC0)
+    garbled = latin | ((codes == 0xE2) & (following == 0x20AC))
+    for mark, found in ((CONTROL, control), (REPLACED, codes == 0xFFFD), (GARBLED, garbled)):
+        marks[rows[found & inside]] |= mark
+    return marks

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import compress
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,6 +12,7 @@ from headway.config.data import DataSettings
 from headway.data.pairs import Pair
 from headway.data.report import CheckReport, Finding
 from headway.text.tokenizer import Vocabularies
+from headway.text.words import Flat
 
 LIMITS = (64, 128, 256, 512, 1024)
 """The numbers of tokens for which the report says how many pairs are longer."""
@@ -18,8 +20,6 @@ LIMITS = (64, 128, 256, 512, 1024)
 MOST_CHARACTERS = 100
 """Texts with more characters a token than this, at the longest limit, are too long unseen: nothing
 is gained by tokenising megabytes without a blank, and much memory and time are lost."""
-
-Sequences = list[list[int]]
 
 
 class Tally:
@@ -37,54 +37,48 @@ class Tally:
 
     def encode(
         self, pairs: Sequence[Pair], *, validation: bool = False
-    ) -> tuple[list[Pair], Sequences, Sequences]:
+    ) -> tuple[list[Pair], Flat, Flat]:
         """The pairs that stay, and the ids of their sources and targets."""
         filled = [pair for pair in pairs if pair[0].strip() and pair[1].strip()]
         most = MOST_CHARACTERS * max(self.over_long)
-        sources = self.vocab.source.encode_batch([source[:most] for source, _ in filled])
-        targets = self.vocab.target.encode_batch([target[:most] for _, target in filled])
-        lengths = np.array([list(map(len, sources)), list(map(len, targets))], np.int64)
-        huge = [[len(pair[side]) > most for pair in filled] for side in (0, 1)]
-        lengths[np.array(huge, np.bool_)] = most
-        longer, shorter = lengths.max(axis=0, initial=0), lengths.min(axis=0, initial=1 << 31)
+        sources = self.vocab.source.encode_flat([source[:most] for source, _ in filled])
+        targets = self.vocab.target.encode_flat([target[:most] for _, target in filled])
+        characters = np.array([[len(pair[side]) for pair in filled] for side in (0, 1)], np.int64)
+        lengths = np.where(characters > most, most, [sources.lengths, targets.lengths])
+        longer, shorter = lengths.max(axis=0), lengths.min(axis=0)
         too_long = (longer > self.settings.max_len) | (shorter == 0)
-        ratio = self.settings.max_ratio
-        uneven = ~too_long & (longer > ratio * shorter) if ratio and not validation else too_long
+        ratio = 0.0 if validation else self.settings.max_ratio
+        uneven = ~too_long & (longer > ratio * shorter) & bool(ratio)
         prefix = "validation_" if validation else ""
         self.dropped[f"{prefix}empty"] += len(pairs) - len(filled)
         self.dropped[f"{prefix}over_long"] += int(too_long.sum())
-        self.dropped["ratio"] += int((uneven & ~too_long).sum())
+        self.dropped["ratio"] += int(uneven.sum())
         if not validation:
-            self._measure(filled, lengths, longer)
+            self._measure(characters, lengths)
         self._look_for_unknown(filled, sources, targets)
-        rows = np.flatnonzero(~(too_long | uneven)).tolist()
-        self.kept["validation" if validation else "training"] += len(rows)
-        return (
-            [filled[row] for row in rows],
-            [sources[row] for row in rows],
-            [targets[row] for row in rows],
-        )
+        kept = ~(too_long | uneven)
+        self.kept["validation" if validation else "training"] += int(kept.sum())
+        return list(compress(filled, kept)), sources.rows(kept), targets.rows(kept)
 
-    def _measure(
-        self, pairs: list[Pair], lengths: NDArray[np.int64], longer: NDArray[np.int64]
-    ) -> None:
+    def _measure(self, characters: NDArray[np.int64], lengths: NDArray[np.int64]) -> None:
+        longer = lengths.max(axis=0)
         for limit in self.over_long:
             self.over_long[limit] += int((longer > limit).sum())
         for side in (0, 1):
             self.tokens[side] += int(lengths[side].sum())
-            self.characters[side] += sum(len(pair[side]) for pair in pairs)
+            self.characters[side] += int(characters[side].sum())
 
-    def _look_for_unknown(self, pairs: list[Pair], sources: Sequences, targets: Sequences) -> None:
-        for side, tokenizer, sequences in (
+    def _look_for_unknown(self, pairs: list[Pair], sources: Flat, targets: Flat) -> None:
+        for side, tokenizer, (ids, lengths) in (
             (0, self.vocab.source, sources),
             (1, self.vocab.target, targets),
         ):
             if tokenizer.covers_everything:
                 continue
-            for pair, ids in zip(pairs, sequences, strict=True):
-                if tokenizer.unk in ids:
-                    self.unknown_tokens += ids.count(tokenizer.unk)
-                    self.unknown_characters |= tokenizer.unknown_characters(pair[side])
+            where = np.flatnonzero(ids == tokenizer.unk)
+            self.unknown_tokens += len(where)
+            for row in np.unique(np.searchsorted(np.cumsum(lengths), where, side="right")):
+                self.unknown_characters |= tokenizer.unknown_characters(pairs[row][side])
 
     def _reasons(self) -> str:
         said = {"empty": "with an empty side", "over_long": "too long", "ratio": "too uneven",

@@ -7,12 +7,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import chain
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+
+from headway.text.words import Flat
 
 Tokens = NDArray[np.unsignedinteger[Any]]
 
@@ -69,11 +70,9 @@ class StoreWriter:
         self._tokens = tokens_file(name).open("wb")
         self._lengths = lengths_file(name).open("wb")
 
-    def add(self, sequences: Sequence[Sequence[int]]) -> None:
-        lengths = np.fromiter(map(len, sequences), "<i4", len(sequences))
-        tokens = np.fromiter(chain.from_iterable(sequences), self.dtype, int(lengths.sum()))
-        self._lengths.write(lengths.tobytes())
-        self._tokens.write(tokens.tobytes())
+    def add(self, sequences: Flat) -> None:
+        self._lengths.write(sequences.lengths.astype("<i4").tobytes())
+        self._tokens.write(sequences.ids.astype(self.dtype).tobytes())
 
     def close(self) -> None:
         self._tokens.close()
@@ -85,7 +84,7 @@ class PairWriter:
         sides = [side(name, s) for s in ("source", "target")]
         self._sides = [StoreWriter(s, d) for s, d in zip(sides, dtypes, strict=True)]
 
-    def add(self, sources: Sequence[Sequence[int]], targets: Sequence[Sequence[int]]) -> None:
+    def add(self, sources: Flat, targets: Flat) -> None:
         for writer, sequences in zip(self._sides, (sources, targets), strict=True):
             writer.add(sequences)
 

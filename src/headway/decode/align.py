@@ -11,7 +11,7 @@ from headway.decode.steps import alignment_layer
 from headway.models.seq2seq import Seq2Seq
 from headway.nn.layout import Layout
 from headway.nn.tap import record
-from headway.text.tokenizer import SPACE_MARK
+from headway.text.tokenizer import SPACE_MARK, Tokenizer
 
 Pair = tuple[int, int]
 
@@ -42,20 +42,36 @@ def _flat(texts: Sequence[Sequence[int]], device: torch.device) -> tuple[Tensor,
     return tokens.to(device), Layout.of([len(text) for text in texts], device)
 
 
-def word_numbers(pieces: Sequence[str]) -> list[int]:
+def word_numbers(pieces: Sequence[str], unknown: str | None = None) -> list[int]:
     """The number of the word that each piece belongs to; words are what spaces part.
 
-    A piece of spaces alone belongs to the word before it.
+    A piece of spaces alone belongs to the word before it. An unknown piece is a word of its own.
     """
     numbers, number, in_word = [], -1, False
     for piece in pieces:
-        for character in piece:
+        if piece == unknown:
+            number, in_word = number + 1, False
+        for character in "" if piece == unknown else piece:
             if character == SPACE_MARK or character.isspace():
                 in_word = False
             elif not in_word:
                 in_word, number = True, number + 1
         numbers.append(max(number, 0))
     return numbers
+
+
+def source_words(text: str, ids: Sequence[int], tokenizer: Tokenizer) -> list[int]:
+    """The number of the word of `text` that each of its tokens belongs to.
+
+    Each word is encoded alone and its tokens counted, which also serves for unknown ones.
+    """
+    sizes = [len(word) for word in tokenizer.encode_batch(text.split())]
+    for gap in (0, 1):  # the space is part of a word's first token, or has a token of its own
+        numbers = [n for n, size in enumerate(sizes) for _ in range(size + gap)]
+        if len(numbers) - gap == len(ids):
+            return numbers[: len(ids)]
+    last = len(sizes) - 1
+    return [min(number, last) for number in word_numbers(tokenizer.tokens(ids))]
 
 
 def align_words(

@@ -1,8 +1,8 @@
 """Beam search whose outputs hold required phrases (after Post & Vilar 2018).
 
 Hypotheses stand in banks by how many required tokens they have, and every bank has its share of the
-beam: one that has begun a phrase need not compete with those that never will. A hypothesis that
-could no longer fit in what it lacks is dropped, so the phrases always come.
+beam: one that has begun a phrase need not compete with those that never will. The one that has most
+always has a place and a way on, so the phrases always come.
 """
 
 from __future__ import annotations
@@ -87,15 +87,10 @@ class Beam:
     def grow(self, free_WV: Tensor, bound_WV: Tensor) -> None:
         """One step, from log-probabilities as the model has them and as the rules leave them."""
         eos, n = self.job.specials.eos, len(self.alive[0].tokens) + 1
-        fits = [
-            branch
-            for branch in self._continuations(free_WV, bound_WV)
-            if branch.tokens[-1] == eos or n + branch.progress.need < self.limit
-            or (n + branch.progress.need == self.limit and not branch.progress.need)
-        ]  # fmt: skip
-        new = [self._hypothesis(branch) for branch in fits if branch.tokens[-1] == eos]
+        found = list(self._continuations(free_WV, bound_WV))
+        new = [self._hypothesis(branch) for branch in found if branch.tokens[-1] == eos]
         self.ended = sorted(self.ended + new, key=lambda h: -h.score)[: self.width]
-        alive = self._share(branch for branch in fits if branch.tokens[-1] != eos)
+        alive = self._share(branch for branch in found if branch.tokens[-1] != eos)
         n_best = self.job.settings.n_best
         if not alive:
             self.done = True

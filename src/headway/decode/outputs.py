@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from headway.decode.align import align_words, attention_of, word_numbers
+from headway.decode.align import align_words, attention_of, source_words, word_numbers
 from headway.decode.hypothesis import Hypothesis
 from headway.decode.parts import Part
 from headway.decode.translation import Output
@@ -55,17 +55,18 @@ class Writer:
         )
 
     def _output(self, part: Part, h: Hypothesis, attention_TS: Tensor | None) -> Output:
-        source, target = self.vocab.source, self.vocab.target
-        alignment = None
-        unknown = [target.tokens([target.unk])[0]] * len(h.tokens)
-        source_words = word_numbers(source.tokens(part.ids))
-        if attention_TS is not None and self.align:
-            target_words = word_numbers(target.tokens(h.tokens))
-            alignment = align_words(attention_TS, source_words, target_words)
-        if attention_TS is not None and self.copy and part.ids:
-            words = part.text.split()
-            best_T = attention_TS[: len(h.tokens), : len(part.ids)].argmax(1).tolist()
-            unknown = [words[min(source_words[i], len(words) - 1)] for i in best_T]
+        target, alignment = self.vocab.target, None
+        [mark] = target.tokens([target.unk])
+        unknown = [mark] * len(h.tokens)
+        if attention_TS is not None:
+            read = source_words(part.text, part.ids, self.vocab.source)
+            if self.align:
+                written = word_numbers(target.tokens(h.tokens), mark)
+                alignment = align_words(attention_TS, read, written)
+            if self.copy:
+                words = part.text.split()
+                best_T = attention_TS[: len(h.tokens), : len(part.ids)].argmax(1).tolist()
+                unknown = [words[min(read[i], len(words) - 1)] for i in best_T]
         return Output(
             text=LINE_END.sub(" ", with_unknown(h.tokens, unknown, target)),
             score=h.score,

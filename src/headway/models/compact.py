@@ -30,9 +30,7 @@ def to_int8(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
 def from_int8(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """The matrices that `to_int8` rounded, in fp32; what has no scale comes back as it is."""
     return {
-        name: tensor.float() * weights[name + SCALE][:, None]
-        if name + SCALE in weights
-        else tensor
+        name: tensor.float() * weights[name + SCALE][:, None] if name + SCALE in weights else tensor
         for name, tensor in weights.items()
         if not name.endswith(SCALE)
     }

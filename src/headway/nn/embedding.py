@@ -27,8 +27,9 @@ class Waiting:
 
     def expect(self) -> None:
         """Call in a backward pass, where all rows of the matrix are given a gradient."""
-        self.task = NONE if torch.is_grad_enabled() else torch._C._current_graph_task_id()
-        self.rows.clear()
+        task = NONE if torch.is_grad_enabled() else torch._C._current_graph_task_id()
+        if self.task != task:  # else a second loss gives it one more
+            self.task, self.rows = task, []
 
     def takes(self, tokens_N: Tensor, grad_ND: Tensor) -> bool:
         if self.task == NONE or self.task != torch._C._current_graph_task_id():
@@ -41,8 +42,7 @@ class Waiting:
         if self.task == torch._C._current_graph_task_id():
             for tokens_N, rows_ND in self.rows:
                 grad_VD.index_add_(0, tokens_N, rows_ND.to(grad_VD.dtype))
-            self.task = NONE
-            self.rows.clear()
+            self.task, self.rows = NONE, []
         return grad_VD
 
 

@@ -135,8 +135,9 @@ def loss_and_gradient_(
     size = len(scores_NV)
     if scores_NV.device.type == "cpu":
         size = BLOCK_BYTES // (scores_NV.itemsize * scores_NV.shape[1])
-    blocks = zip(*(x.split(max(1, size)) for x in (scores_NV, targets_N, weights_N)), strict=True)
-    losses, nlls = zip(*(_block_(*block, smoothing) for block in blocks), strict=True)
+    parts = [x.split(max(1, size)) for x in (scores_NV, targets_N, weights_N)]
+    done = [_block_(x, y, w, smoothing) for x, y, w in zip(*parts, strict=True)]
+    losses, nlls = zip(*done, strict=True)
     return torch.cat(losses), torch.cat(nlls)
 
 

@@ -11,7 +11,7 @@ import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import chain
+from itertools import chain, compress
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +19,7 @@ import tokenizers
 
 from headway.errors import DataError
 from headway.text.pieces import SPACE_MARK, readable
+from headway.text.words import Flat, WordTable
 
 __all__ = [
     "SPACE_MARK",
@@ -44,7 +45,7 @@ SUBWORD_CUTS = r" ?[\p{L}\p{M}]+| ?\p{N}| ?[^\s\p{L}\p{M}\p{N}]+|\s+(?!\S)|\s+"
 WORD_CUTS = r" ?[\p{L}\p{M}]+| ?\p{N}+| ?[^\s\p{L}\p{M}\p{N}]|\s+(?!\S)|\s+"
 
 MAX_KNOWN = 1 << 18
-MAX_WORD = 64
+"""Words that are remembered; then it begins anew."""
 
 
 class Tokenizer:
@@ -55,7 +56,7 @@ class Tokenizer:
 
     def __init__(self, inner: tokenizers.Tokenizer, where: str = "the tokenizer") -> None:
         self._inner = inner
-        self._known: dict[str, list[int]] = {}
+        self._words = WordTable()
         inner.no_padding()
         inner.no_truncation()
         eos = _named(inner, EOS_NAMES)
@@ -87,49 +88,42 @@ class Tokenizer:
 
     def encode_batch(self, texts: Sequence[str]) -> list[list[int]]:
         """The ids of each text, in order."""
-        if not self._cuts_at_spaces:
-            return self._encode_whole(texts)
-        return self._encode_by_words(texts)
+        return self.encode_flat(texts).lists()
 
-    def _encode_by_words(self, texts: Sequence[str]) -> list[list[int]]:
-        """The same ids, several times faster: what stands between spaces is encoded once.
+    def encode_flat(self, texts: Sequence[str]) -> Flat:
+        """The same as arrays, for many texts.
 
-        Our own cuts never cross a single space, so a text is the sum of such words. Texts with
-        other blanks beside a space, or with a word too long to remember, are encoded whole.
+        Our own cuts never cross a single space, so a text is the sum of what stands between its
+        spaces, and that is encoded once. Texts with other blanks beside a space, or with a word too
+        long to remember, are encoded whole.
         """
-        if len(self._known) > MAX_KNOWN:
-            self._known.clear()
-        known = self._known
+        if not texts or not self._cuts_at_spaces:
+            return self._encode_whole(texts)
+        if len(self._words.places) > MAX_KNOWN:
+            self._words = WordTable()
+        table = self._words
         cut = [text.split(" ") for text in texts]
-        self._learn(set(chain.from_iterable(cut)).difference(known))
-        found: list[list[int]] = []
-        whole: list[int] = []
-        for row, words in enumerate(cut):
-            try:
-                found.append(list(chain.from_iterable(map(known.__getitem__, words))))
-            except KeyError:
-                found.append([])
-                whole.append(row)
-        for row, ids in zip(whole, self._encode_whole([texts[r] for r in whole]), strict=True):
-            found[row] = ids
-        return found
+        new = [word for word in set(chain.from_iterable(cut)) if word not in table.places]
+        table.learn(new, self._encode_whole, self._stands_alone)
+        if not table.places:
+            return self._encode_whole(texts)
+        flat, unknown = table.look_up(cut)
+        if not unknown.any():
+            return flat
+        return flat.with_rows(unknown, self._encode_whole(list(compress(texts, unknown))))
 
-    def _learn(self, words: set[str]) -> None:
-        fit = [word for word in words if 0 < len(word) <= MAX_WORD]
-        for word, ids in zip(fit, self._encode_whole(fit), strict=True):
-            seen = word if word.isascii() else self.normalise(word)
-            if seen and seen == seen.strip():
-                self._known[word] = ids
+    def _stands_alone(self, word: str) -> bool:
+        """Whether what stands between two spaces is cut the same without them."""
+        seen = word if word.isascii() else self.normalise(word)
+        return bool(seen) and seen == seen.strip()
 
-    def _encode_whole(self, texts: Sequence[str]) -> list[list[int]]:
+    def _encode_whole(self, texts: Sequence[str]) -> Flat:
         """Runs on all cores."""
-        if not texts:
-            return []
         try:
             encoded = self._inner.encode_batch_fast(list(texts), add_special_tokens=False)
         except (TypeError, UnicodeEncodeError) as error:
             raise DataError(_not_text(texts)) from error
-        return [item.ids for item in encoded]
+        return Flat.of([item.ids for item in encoded])
 
     def encode(self, text: str) -> list[int]:
         return self.encode_batch([text])[0]
@@ -154,7 +148,10 @@ class Tokenizer:
         normalizer = self._inner.normalizer
         if normalizer is None or not text:
             return text
-        seen = normalizer.normalize_str(text)
+        try:
+            seen = normalizer.normalize_str(text)
+        except UnicodeEncodeError as error:
+            raise DataError(_not_text([text])) from error
         return seen[1:] if self._adds_a_space else seen
 
     @cached_property

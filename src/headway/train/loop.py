@@ -123,6 +123,7 @@ class Loop:
                 feed = self._one_step(feed)
         except Stopped:
             self.save(passing=True)
+            self.ranks.wait()  # a launcher ends the others as soon as one has left
             raise
         finally:
             feed.close()

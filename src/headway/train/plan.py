@@ -18,6 +18,7 @@ from headway.config.train import TrainSettings, known
 from headway.data.store import Prepared
 from headway.errors import ConfigError, UserError
 from headway.models.summary import activations, count, outline
+from headway.train.optim import check_optimizer
 
 EVALUATIONS = 20
 """In a run whose number of evaluations nobody chose."""
@@ -58,6 +59,7 @@ def resolve(settings: RunSettings, prepared: Prepared, device: torch.device) -> 
         values |= SMALL_DATA_TRAINING
     values = {key: value for key, value in values.items() if f"train.{key}" not in settings.asked}
     train = replace(train, **values)
+    check_optimizer(train)
     if train.batch_tokens is None:
         train = replace(train, batch_tokens=batch_tokens(n_pairs, device))
     if train.micro_tokens is None:
@@ -96,15 +98,16 @@ def choose_model(
         for key, value in settings.asked.items()
         if key.startswith("model.")
     }
-    for name in ("vocab_size", "source_vocab_size"):
-        if name in changes:
+    vocab = prepared.vocab
+    sizes = {"vocab_size": vocab.target.vocab_size, "source_vocab_size": vocab.source.vocab_size}
+    for name, size in sizes.items():
+        if changes.get(name, size) != size:
             raise ConfigError(
                 f"model.{name} follows from the tokenizer here. Set tokenizer.vocab_size instead."
             )
     chosen = settings.model is None
     if chosen:
         changes = {"preset": preset_for(n_pairs, device), **SMALL_DATA_MODEL, **changes}
-    vocab = prepared.vocab
     changes["vocab_size"] = vocab.target.vocab_size
     if not vocab.joint:
         changes["source_vocab_size"] = vocab.source.vocab_size
@@ -187,21 +190,24 @@ class Timing:
 def within_budget(
     settings: RunSettings, timing: Timing, left_s: float, final_s: float
 ) -> RunSettings:
-    """The number of steps that fit, with evaluations for at most a tenth of the time."""
+    """The number of steps that fit, with evaluations for at most a tenth of the time, or as often
+    as was asked for."""
     evaluations = int(min(EVALUATIONS, max(2, 0.1 * left_s / max(timing.evaluation_s, 1e-9))))
-    if settings.train.eval_every is not None and "train.eval_every" in settings.asked:
-        evaluations = 0
-    usable = left_s - evaluations * timing.evaluation_s - final_s
-    steps = int(usable / timing.step_s)
+    usable, step_s = left_s - final_s, timing.step_s
+    if "train.eval_every" in settings.asked:
+        step_s += timing.evaluation_s / known(settings.train.eval_every)
+    else:
+        usable -= evaluations * timing.evaluation_s
+    steps = int(usable / step_s)
     if steps < 1:
         raise UserError(
             f"the budget leaves {max(usable, 0):.0f} s for training, less than one step "
-            f"({timing.step_s:.1f} s). Give more time or a smaller model."
+            f"({step_s:.1f} s). Give more time or a smaller model."
         )
     train = replace(settings.train, steps=steps)
     if "train.eval_every" not in settings.asked:
         train = replace(train, eval_every=None, save_every=settings.asked.get("train.save_every"))
-    return replace(settings, train=with_intervals(train, max(1, evaluations)))
+    return replace(settings, train=with_intervals(train, evaluations))
 
 
 def measure(

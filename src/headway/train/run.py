@@ -117,26 +117,29 @@ class Run:
 
     def _settings(self, prepared: Prepared) -> RunSettings:
         """Those of the run that is taken up again, or new ones, which are then written down."""
-        if self.ranks.same((self.out / CONFIG).exists()):
+        is_known = self.ranks.same((self.out / CONFIG).exists())
+        if is_known:
             settings = self.home.stored(self.settings.task)
             if settings.fingerprint != prepared.fingerprint:
                 raise FolderError(
                     f"the data files are not those that {self.out} was trained on so far. "
                     "Put them back, choose another --out, or begin anew with --restart."
                 )
-            return settings
-        settings = replace(self._resolve(prepared), fingerprint=prepared.fingerprint)
+        else:
+            settings = replace(self._resolve(prepared), fingerprint=prepared.fingerprint)
         if self.ranks.is_first:
             replace_file(self.out / TOKENIZER, prepared.vocab.save)
-            replace_text(self.out / CONFIG, resolved_toml(settings))
+            if not is_known:  # a folder that has settings has all else
+                replace_text(self.out / CONFIG, resolved_toml(settings))
         return settings
 
     def _resolve(self, prepared: Prepared) -> RunSettings:
         settings = plan.resolve(self.settings, prepared, self.ranks.device)
-        if self.budget_s is None:
-            return settings
-        timing = Worker(settings, prepared, self.ranks).time(for_s=min(10.0, self.budget_s / 20))
-        settings = plan.within_budget(settings, timing, self._left_s(), self._final_s(timing))
+        if self.budget_s is not None:
+            for_s = min(10.0, self.budget_s / 20)
+            timing = Worker(settings, prepared, self.ranks).time(for_s)
+            settings = plan.within_budget(settings, timing, self._left_s(), self._final_s(timing))
+        # As the first rank has it: another may have another amount of memory.
         stored = self.ranks.same(resolved_toml(settings))
         return run_settings(tomllib.loads(str(stored)))
 

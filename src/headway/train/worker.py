@@ -155,7 +155,7 @@ def choose(worker: Worker, loop: Loop) -> dict[str, Any]:
     shown = ", ".join(f"{name} {values[task.metric]:.2f}" for name, values in scores.items())
     text = f"validation {task.metric}: {shown or 'none'}; kept: {winner}"
     if len(scores) == 2:
-        first, second = (values[task.metric] for values in scores.values())
+        first, second = (ranking(values, task)[0] for values in scores.values())
         text += f" (averaging gains {second - first:+.2f})"
     return {"kept": winner, "scores": scores, "text": text}
 

@@ -149,7 +149,9 @@ class TranslateTask:
         values = {"loss": loss, "ppl": float(np.exp(min(loss, 50.0)))}
         pairs = self.prepared.valid_text if full else self.prepared.valid_text[: self.quick_size]
         decode = self.decode if full else replace(self.decode, beam=1, n_best=1, groups=1)
-        translator = Translator([model], self.vocab, decode, device=device)
+        # No pair is longer than what the run was trained on: none is to be split.
+        longest = int(self.prepared.valid.source.lengths.max())
+        translator = Translator([model], self.vocab, decode, device=device, max_len=longest)
         outputs: list[str] = []
         for translation in translator.translate(source for source, _ in pairs):
             outputs.append(translation.text)

@@ -1,0 +1,190 @@
+"""`headway predict` and `headway score` from files and pipes, and what they say to mistakes."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import select
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from headway.cli.main import main
+from tests.decode.test_translator import save_run
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return save_run(tmp_path_factory.mktemp("runs") / "copy")
+
+
+@pytest.fixture
+def text(tmp_path: Path) -> Path:
+    path = tmp_path / "in.txt"
+    path.write_text("ba de\n\nfi ko ga\n")
+    return path
+
+
+Output = pytest.CaptureFixture[str]
+
+
+def test_translates_a_file_line_by_line(run: Path, text: Path, capsys: Output) -> None:
+    assert main(["predict", str(run), str(text)]) == 0
+    printed = capsys.readouterr()
+    assert printed.out == "ba de\n\nfi ko ga\n"
+    assert "3 lines; 7 tokens" in printed.err
+    assert "1 empty" in printed.err
+
+
+def test_translates_standard_input(
+    run: Path, capsys: Output, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stdin = io.TextIOWrapper(io.BytesIO(b"go\nfi"))
+    monkeypatch.setattr(sys, "stdin", stdin)
+    assert main(["predict", str(run), "--beam", "1"]) == 0
+    assert capsys.readouterr().out == "go\nfi\n"
+
+
+def test_writes_a_file(run: Path, text: Path, tmp_path: Path, capsys: Output) -> None:
+    out = tmp_path / "out.txt"
+    assert main(["predict", str(run), str(text), "--out", str(out)]) == 0
+    assert out.read_text() == "ba de\n\nfi ko ga\n"
+    assert capsys.readouterr().out == ""
+    assert main(["predict", str(run), str(text), "--out", str(tmp_path / "no" / "out")]) == 2
+    assert "cannot write" in capsys.readouterr().err
+
+
+def test_shows_n_best_outputs_scores_and_alignments(run: Path, text: Path, capsys: Output) -> None:
+    words = ["predict", str(run), str(text), "--beam", "4", "--n-best", "2", "--scores"]
+    assert main([*words, "--alignments"]) == 0
+    rows = [line.split("\t") for line in capsys.readouterr().out.splitlines()]
+    assert [row[0] for row in rows] == ["1", "1", "2", "3", "3"]
+    assert rows[0][2:] == ["ba de", "0-0 1-1"]
+    assert float(rows[0][1]) > float(rows[1][1])
+
+
+def test_json_tells_everything(run: Path, text: Path, capsys: Output) -> None:
+    assert main(["predict", str(run), str(text), "--json", "--alignments"]) == 0
+    first, empty, _ = (json.loads(line) for line in capsys.readouterr().out.splitlines())
+    [output] = first["outputs"]
+    assert first["source"] == "ba de"
+    assert output["text"] == "ba de"
+    assert output["alignment"] == [[0, 0], [1, 1]]
+    assert len(output["token_log_probs"]) == len(output["tokens"]) + 1 == 3
+    assert empty["outputs"][0]["text"] == ""
+
+
+def test_prefixes_and_constraints_come_from_files(
+    run: Path, text: Path, tmp_path: Path, capsys: Output
+) -> None:
+    prefix, asked = tmp_path / "prefix", tmp_path / "asked.jsonl"
+    prefix.write_text("ga\n\n\n")
+    asked.write_text('\n\n{"required": ["ke ki"], "banned": ["ko"]}\n')
+    words = ["predict", str(run), str(text), "--prefix", str(prefix), "--constraints", str(asked)]
+    assert main(words) == 0
+    first, empty, third = capsys.readouterr().out.splitlines()
+    assert first.startswith("ga")
+    assert empty == ""
+    assert "ke ki" in third
+    assert "ko" not in third.split()
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ("nonsense", r"line 1 is not JSON"),
+        ("[1]", r"must be an object"),
+        ('{"require": []}', r"unknown key 'require'. Did you mean 'required'"),
+        ('{"banned": "ko"}', r"'banned' must be a list of texts"),
+        ('{"required": [3]}', r"'required' must be a list of texts"),
+    ],
+)
+def test_a_bad_constraint_is_named(
+    run: Path, text: Path, tmp_path: Path, capsys: Output, line: str, message: str
+) -> None:
+    asked = tmp_path / "asked.jsonl"
+    asked.write_text(line + "\n")
+    assert main(["predict", str(run), str(text), "--constraints", str(asked)]) == 2
+    assert message in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["{run}", "nowhere.txt"], "there is no file nowhere.txt"),
+        (["{run}", "{text}", "--on-long", "spilt"], "Did you mean 'split'"),
+        (["{run}", "{text}", "--engine", "ct2"], "--engine has no choice 'ct2'"),
+        (["{run}", "{text}", "--beam", "0"], "beam=0 must be at least 1"),
+        (["{run}", "{text}", "--n-best", "9"], "n_best=9 hypotheses need a beam"),
+        (["{run}", "{text}", "decode.beem=3"], "Did you mean 'beam'"),
+        (["{run}", "{text}", "train.lr=3"], "only decode.* settings"),
+        (["{run}", "{text}", "{text}"], "one file at a time"),
+        (["{run}", "{text}", "--device", "gpuu"], "unknown device"),
+        (["{run},nothing", "{text}"], "there is no run folder nothing"),
+        (["no-such-model", "{text}"], "no model of that name"),
+    ],
+)
+def test_mistakes_are_explained(
+    run: Path, text: Path, capsys: Output, words: list[str], message: str
+) -> None:
+    given = [word.format(run=run, text=text) for word in words]
+    assert main(["predict", *given]) == 2
+    assert message in capsys.readouterr().err
+
+
+def test_long_lines_are_split_cut_or_refused(run: Path, tmp_path: Path, capsys: Output) -> None:
+    path = tmp_path / "long.txt"
+    path.write_text("ba\n" + "ba de fi " * 5 + "\n")
+    for way, said in (("split", "1 too long for the model and split"), ("cut", "cut (lines 2)")):
+        assert main(["predict", str(run), str(path), "--on-long", way]) == 0
+        printed = capsys.readouterr()
+        assert printed.out.count("\n") == 2
+        assert said in printed.err
+    assert main(["predict", str(run), str(path), "--on-long", "error"]) == 2
+    assert "line 2 has 16 tokens" in capsys.readouterr().err
+
+
+def test_several_runs_are_an_ensemble(run: Path, text: Path, capsys: Output) -> None:
+    assert main(["predict", f"{run},{run}", str(text), "--with", str(run)]) == 0
+    assert capsys.readouterr().out == "ba de\n\nfi ko ga\n"
+
+
+def test_scores_pairs(run: Path, text: Path, tmp_path: Path, capsys: Output) -> None:
+    other = tmp_path / "other.txt"
+    other.write_text("ba de\nba\nko ko ko\n")
+    words = ["score", str(run), "--source", str(text), "--target", str(other)]
+    assert main(words) == 0
+    printed = capsys.readouterr()
+    rows = [[float(x) for x in line.split("\t")] for line in printed.out.splitlines()]
+    assert [row[2] for row in rows] == [3, 2, 4]
+    assert rows[0][0] > rows[2][0]
+    assert all(row[0] / row[2] == pytest.approx(row[1], abs=1e-3) for row in rows)
+    assert "3 pairs" in printed.err
+    assert main([*words, "--json"]) == 0
+    first = json.loads(capsys.readouterr().out.splitlines()[0])
+    assert first["log_prob"] == pytest.approx(rows[0][0], abs=1e-3)
+    other.write_text("ba\n")
+    assert main(words) == 2
+    assert "has 3 lines but" in capsys.readouterr().err
+
+
+def test_a_person_at_a_pipe_gets_an_answer_to_each_line(run: Path) -> None:
+    command = [sys.executable, "-m", "headway", "predict", str(run), "--beam", "1"]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    with subprocess.Popen(
+        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+        env=environment,
+    ) as process:  # fmt: skip
+        assert process.stdin is not None
+        assert process.stdout is not None
+        for line in (b"ba de\n", b"fi ko ga\n"):
+            process.stdin.write(line)
+            process.stdin.flush()
+            ready, _, _ = select.select([process.stdout], [], [], 60)
+            assert ready
+            assert process.stdout.readline() == line
+        process.stdin.close()
+        assert process.wait(30) == 0

@@ -1,0 +1,202 @@
+"""What a run is made of, and which weights it keeps in the end."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from headway.cli.main import main
+from headway.config.presets import preset
+from headway.config.run import load_run_settings
+from headway.data.batches import Collator, FlatTokens
+from headway.models.build import build_model
+from headway.train.checkpoint import Checkpoints
+from headway.train.plan import resolve
+from headway.train.ranks import Ranks
+from headway.train.task import Scores, Stopped
+from headway.train.worker import Worker, choose, recompute_blocks
+
+from .test_translate_task import made_of
+from .toy import ToyTask, toy_loop, weights
+
+# The choice at the end
+
+
+class Judge(ToyTask):
+    """Gives weights the scores that it is told to give: to the best, then to their mean."""
+
+    def __init__(self, *verdicts: float) -> None:
+        super().__init__()
+        self.verdicts = list(verdicts)
+        self.full: list[bool] = []
+
+    def evaluate(self, model: Any, device: Any, stopped: Any, full: bool) -> Scores:
+        self.full.append(full)
+        if stopped():
+            raise Stopped
+        return Scores(values={"loss": self.verdicts[len(self.full) - 1]})
+
+
+def chosen(loop: Any, *verdicts: float, average: int = 3, stop: bool = False) -> dict[str, Any]:
+    loop.task = Judge(*verdicts)
+    loop.stop_asked = lambda: stop
+    settings = SimpleNamespace(train=SimpleNamespace(average=average))
+    return choose(SimpleNamespace(model=loop.model, settings=settings), loop)  # type: ignore[arg-type]
+
+
+def trained(folder: Path, **settings: Any) -> Any:
+    loop = toy_loop(folder, **{"steps": 8, "save_every": 2, "eval_every": 4, **settings})
+    loop.run()
+    return loop
+
+
+def weights_at(loop: Any, step: int) -> Tensor:
+    tensors = Checkpoints.weights(loop.checkpoints.folder / f"step-{step}")
+    return torch.cat([tensors[name].flatten() for name, _ in loop.model.named_parameters()])
+
+
+def test_the_average_is_kept_where_it_is_better(tmp_path: Path) -> None:
+    loop = trained(tmp_path)
+    found = chosen(loop, 2.0, 1.5)
+    mean = torch.stack([weights_at(loop, step).double() for step in (4, 6, 8)]).mean(0).float()
+    assert torch.equal(weights(loop), mean)
+    assert found["kept"] == "average of the last 3"
+    assert "averaging gains +0.50" in found["text"]
+    assert loop.task.full == [True, True]
+
+
+def test_the_best_is_kept_where_that_is_better(tmp_path: Path) -> None:
+    loop = trained(tmp_path)
+    assert loop.state.best_step == 8
+    before = weights(loop).clone()
+    found = chosen(loop, 1.5, 2.0)
+    assert torch.equal(weights(loop), before)
+    assert found["kept"] == "best checkpoint (step-8)"
+    assert "averaging gains -0.50" in found["text"]
+    assert found["scores"] == {
+        "best checkpoint (step-8)": {"loss": 1.5}, "average of the last 3": {"loss": 2.0},
+    }  # fmt: skip
+
+
+def test_with_a_running_average_that_is_what_is_compared(tmp_path: Path) -> None:
+    loop = trained(tmp_path, ema=0.9)
+    chosen(loop, 1.0, 2.0)
+    assert loop.ema is not None
+    averages = torch.cat([tensor.flatten() for tensor in loop.ema.averages.values()])
+    assert torch.equal(weights(loop), averages)
+
+
+def test_nothing_is_averaged_where_one_is_asked_for(tmp_path: Path) -> None:
+    loop = trained(tmp_path)
+    found = chosen(loop, 1.0, average=1)
+    assert found["text"] == "validation loss: best checkpoint (step-8) 1.00; kept: " + found["kept"]
+
+
+def test_a_damaged_checkpoint_is_left_out(tmp_path: Path) -> None:
+    loop = trained(tmp_path)
+    path = tmp_path / "checkpoints/step-6/model.safetensors"
+    path.write_bytes(path.read_bytes()[:-1] + b"!")
+    assert chosen(loop, 2.0, 1.0)["kept"] == "average of the last 3"
+    mean = torch.stack([weights_at(loop, step).double() for step in (2, 4, 8)]).mean(0).float()
+    assert torch.equal(weights(loop), mean)
+    assert any("step-6" in text and "left out" in text for text in loop.log.said)
+
+
+def test_without_checkpoints_the_last_step_is_kept(tmp_path: Path) -> None:
+    loop = toy_loop(tmp_path)
+    before = weights(loop).clone()
+    assert chosen(loop) == {
+        "kept": "last step",
+        "scores": {},
+        "text": "validation loss: none; kept: last step",
+    }
+    assert torch.equal(weights(loop), before)
+
+
+def test_a_stop_is_heeded_in_the_comparison(tmp_path: Path) -> None:
+    with pytest.raises(Stopped):
+        chosen(trained(tmp_path), 1.0, 2.0, stop=True)
+
+
+# The model
+
+
+def test_computing_blocks_twice_changes_no_gradient() -> None:
+    draw = torch.Generator().manual_seed(0)
+    lengths = torch.tensor([3, 7, 5])
+    tokens = torch.randint(3, 100, (15,), generator=draw).numpy()
+    side = FlatTokens(
+        tokens, torch.cat([torch.zeros(1, dtype=torch.long), lengths.cumsum(0)]).numpy()
+    )
+    collator = Collator(source=side, target=side, bos=1, source_eos=2, target_eos=2)
+    batch = collator.batch(torch.arange(3).numpy())
+    gradients, kept = [], []
+    for twice in (False, True):
+        model = build_model(preset("transformer-test"), seed=1).train()
+        if twice:
+            recompute_blocks(model)
+        bytes_kept = 0
+
+        def keep(tensor: Tensor) -> Tensor:
+            nonlocal bytes_kept
+            bytes_kept += tensor.nbytes
+            return tensor
+
+        torch.manual_seed(0)  # with dropout: the second time must drop the same
+        with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
+            x_ND = model(batch.source_M, batch.source, batch.target_N, batch.target)
+        x_ND.square().sum().backward()
+        gradients.append(
+            torch.cat([w.grad.flatten() for w in model.parameters() if w.grad is not None])
+        )
+        kept.append(bytes_kept)
+    assert torch.equal(gradients[0], gradients[1])
+    assert kept[1] < 0.5 * kept[0]
+
+
+def test_time_is_measured_with_real_steps(tmp_path: Path) -> None:
+    prepared = made_of(tmp_path, kind="words")
+    words = ["task=translate", "model.preset=transformer-test", "decode.max_len=8"]
+    words += ["train.batch_tokens=100"]
+    settings = resolve(load_run_settings(None, words), prepared, torch.device("cpu"))
+    timing = Worker(settings, prepared, Ranks()).time(for_s=0.05)
+    assert 0 < timing.step_s < 5
+    assert 0 < timing.evaluation_s < 60
+    assert 40 / timing.step_s < timing.targets_per_s <= 100 / timing.step_s
+
+
+# Steps that are not numbers, in a real run
+
+
+def test_a_run_that_diverges_stops_and_shows_the_examples(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    lines = [f"{'abcdefg'[n % 7]} {'hijklmnop'[n % 9]}" for n in range(63)]
+    for name in ("a", "b"):
+        (tmp_path / name).write_text("".join(f"{line} {name}\n" for line in lines))
+    out = tmp_path / "run"
+    command = ["train", "translate", "--source", f"{tmp_path}/a", "--target", f"{tmp_path}/b"]
+    command += ["--device", "cpu", "--out", str(out), "model.preset=transformer-test"]
+    command += ["tokenizer.kind=words", "train.steps=30", "train.batch_tokens=40"]
+    command += ["data.valid_size=4", "train.lr=1e30", "train.schedule=constant", "train.warmup=3"]
+    command += ["train.save_every=1", "train.max_bad_steps=4"]
+    assert main(command) == 2
+    said = capsys.readouterr().err
+    assert "4 steps in a row had a loss or gradient that is not a number" in said
+    assert "Try a lower train.lr" in said
+    shown = json.loads((out / "bad-batch.json").read_text())
+    assert shown["step"] >= 5
+    assert {(e["source"], e["target"]) for e in shown["examples"]} <= {
+        (f"{line} a", f"{line} b") for line in lines
+    }
+    assert shown["examples"]
+    skipped = [json.loads(line) for line in (out / "metrics.jsonl").read_text().splitlines()]
+    assert sum("skipped" in entry.get("text", "") for entry in skipped) == 4
+    assert main(command) == 2  # and again, without a traceback
+    assert "not a number" in capsys.readouterr().err
