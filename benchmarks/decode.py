@@ -7,6 +7,7 @@ same number of tokens. What they write is compared.
 from __future__ import annotations
 
 import argparse
+import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -127,6 +128,52 @@ def hugging_face(
     return work
 
 
+def ctranslate2(model: Any, folder: str, threads: int) -> Any:
+    """CTranslate2's copy of the model, if it is installed; None otherwise."""
+    try:
+        import ctranslate2
+        from ctranslate2.converters.transformers import BartLoader, MarianMTLoader
+    except ImportError:
+        return None
+
+    class Loader(MarianMTLoader):
+        """Theirs for published Marian models, which have a pad token that is no real one."""
+
+        def _remove_pad_weights(self, spec: Any) -> None:
+            pass
+
+        def set_decoder(self, spec: Any, decoder: Any) -> None:
+            BartLoader.set_decoder(self, spec, decoder)
+
+    spec = Loader().get_model_spec(model)
+    words = [str(token) for token in range(model.config.vocab_size)]
+    spec.register_source_vocabulary(words)
+    spec.register_target_vocabulary(words)
+    spec.config.bos_token = spec.config.unk_token = spec.config.decoder_start_token = words[PAD]
+    spec.config.eos_token, spec.config.add_source_eos = words[EOS], False
+    spec.validate()
+    spec.save(folder)
+    return ctranslate2.Translator(
+        folder, device="cpu", intra_threads=threads, compute_type="float32"
+    )
+
+
+def ctranslate2_work(translator: Any, batch: list[list[int]], case: Case, n_tokens: int) -> Work:
+    words = [[str(token) for token in source] for source in batch]
+
+    def work() -> list[list[int]]:
+        found = translator.translate_batch(
+            words,
+            beam_size=case.beam,
+            max_decoding_length=n_tokens,
+            min_decoding_length=n_tokens,
+            max_batch_size=0,
+        )
+        return [[int(word) for word in result.hypotheses[0]] for result in found]
+
+    return work
+
+
 def _real(batch: list[list[int]], device: torch.device) -> Tensor:
     longest = max(len(source) for source in batch)
     lengths_B1 = torch.tensor([len(source) for source in batch])[:, None]
@@ -139,13 +186,20 @@ def agreement(one: list[list[int]], other: list[list[int]]) -> float:
 
 
 def measure(
-    case: Case, ours: Seq2Seq, theirs: Any, args: argparse.Namespace, device: torch.device
+    case: Case,
+    ours: Seq2Seq,
+    theirs: Any,
+    other: Any,
+    args: argparse.Namespace,
+    device: torch.device,
 ) -> dict[str, Any]:
     batch = sources(case, args.vocab)
     works: dict[str, Work] = {
         "headway": headway(ours, batch, case, args.tokens),
         "HF generate": hugging_face(theirs, batch, case, args.tokens, device),
     }
+    if other is not None:
+        works["CTranslate2"] = ctranslate2_work(other, batch, case, args.tokens)
     if args.only:
         works = {args.only: works[args.only]}
     outputs = {name: work() for name, work in works.items()}
@@ -183,7 +237,9 @@ def main() -> None:
     ours = same_weights(theirs).to(device)
     pack(ours)
     cases = CASES if args.case is None else [CASES[args.case]]
-    results = {case.name: measure(case, ours, theirs, args, device) for case in cases}
+    with tempfile.TemporaryDirectory() as folder:
+        other = ctranslate2(theirs, folder, args.threads) if device.type == "cpu" else None
+        results = {c.name: measure(c, ours, theirs, other, args, device) for c in cases}
     about = {"model": "transformer-base", "vocabulary": args.vocab, "tokens": args.tokens}
     if args.case is None and not args.only:
         print(save("decode-base", device, {"work": about, "cases": results}))

@@ -346,7 +346,6 @@ def test_two_runs_in_one_folder_are_refused(refused: Refused, here: Path) -> Non
         (command("model.preset=gpt2", out="y"), "needs a model of the seq2seq family"),
         (command("train.weight_decay=0.1", out="y"), "train.weight_decay=0.1 has no effect"),
         (command("--budget", "soon", out="y"), "--budget 'soon' is no length of time"),
-        (command("--budget", "1s", out="y"), "the budget leaves"),
         (command("--device", "gpu", out="y"), "unknown device 'gpu'"),
     ],
     ids=lambda value: value if isinstance(value, str) else "",

@@ -183,7 +183,7 @@ def test_settings_may_live_in_nested_tables_or_dotted_words(recipe: Path) -> Non
         ("family = 'encoder'", 3, "model.preset=gpt2 is of the decoder family, but"),
         ("family = 'enc'", 3, "unknown family 'enc'. Did you mean 'encoder'?"),
         ("[model.rope]\nbase = 0", 3, "in [model.rope]: rope.base=0 must be positive."),
-        ("[train]\nlr = 1", 3, "unknown section 'train'. Known sections: model."),
+        ("[trian]\nlr = 1", 3, "unknown section 'trian'. Known sections: model."),
         ("heads = [\n 'words',\n]", 3, "'model.heads' is a setting of the encoder family"),
     ],
 )

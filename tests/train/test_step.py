@@ -94,7 +94,9 @@ def test_the_gradient_does_not_depend_on_how_a_step_is_cut(
     assert numbers[0] == 1
     assert numbers[-1] > 20
     for other in found[1:]:
-        assert (other - found[0]).norm() <= 1e-6 * found[0].norm()
+        # A GPU adds up in another order for every shape.
+        bound = 1e-6 if device.type == "cpu" else 2e-6
+        assert (other - found[0]).norm() <= bound * found[0].norm()
 
 
 def test_the_fixed_form_gives_the_same_gradient(

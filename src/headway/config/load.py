@@ -38,10 +38,11 @@ def load_model_settings(path: Path | None, overrides: list[str]) -> ModelSetting
     """The `[model]` section of a file, changed by `model.n_layers=4` style words. Later wins."""
     text = read_text(path) if path else ""
     values = parse(text, path) if path else {}
+    values = {name: value for name, value in values.items() if name not in OTHERS}
     words = {apply_override(values, word): word for word in overrides}
     locate = in_file(path, text, words) if path else nowhere
     for name, value in values.items():
-        if name not in (*SECTIONS, *OTHERS):
+        if name not in SECTIONS:
             raise ConfigError(f"{locate(name)}{_unknown_at_top(name, value)}")
     return model_settings(values.get("model", {}), "model.", locate)
 

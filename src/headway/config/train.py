@@ -65,7 +65,8 @@ class TrainSettings:
 
     precision: Literal["auto", "fp32", "bf16"] = "auto"
     compile: Literal["auto", "yes", "no"] = "auto"
-    """Compiled blocks and, on a GPU, a recorded step; `auto`: on a GPU with enough work."""
+    """On a GPU the step is recorded, and with `auto` the blocks are compiled where the training is
+    long enough to gain by it. `yes` compiles always, `no` does neither."""
 
     eval_every: int | None = None
     """Steps between evaluations. None: 20 of them."""

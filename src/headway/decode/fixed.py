@@ -43,6 +43,9 @@ class FixedCache(Cache):
         super().__init__(n_layers, shape.n_sources, shape.room * shape.width)
         self.at_1 = torch.zeros(1, dtype=torch.long, device=device)
         self.new_W = torch.arange(shape.width, device=device)
+        self.rows_W = self.new_W
+        """Where the next keys go, among those of their source."""
+
         self.used = self.capacity
         """Rows that attention reads of each source: a bound, the same for all."""
 
@@ -53,8 +56,7 @@ class FixedCache(Cache):
         return replace(self.keys, longest=self.used, tree=self.tree)
 
     def write(self, grid_BSGK: Tensor, fresh_NGK: Tensor, new: Layout) -> None:
-        rows_W = self.at_1 * len(self.new_W) + self.new_W
-        grid_BSGK.index_copy_(1, rows_W, fresh_NGK.unflatten(0, (self.n_rows, -1)))
+        grid_BSGK.index_copy_(1, self.rows_W, fresh_NGK.unflatten(0, (self.n_rows, -1)))
 
     def advance(self, new: Layout) -> None:
         pass
@@ -157,6 +159,7 @@ class FixedSearch:
         own_BW1W = self.own_WW[:, None].expand(len(by_step_BWTW), -1, -1, -1)
         by_step_BWTW.index_copy_(2, at_1, own_BW1W.contiguous())
         self.cache.used = used * width
+        self.cache.rows_W = at_1 * width + self.cache.new_W
         self.cache.tree = Tree(self.may_BWS[:, :, : used * width], self.position_S[: used * width])
         position_N = at_1.expand(self.tokens_BW.numel())
         layout = replace(self.base, positions_N=position_N, reach=used, memo={})

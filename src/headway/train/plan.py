@@ -178,6 +178,14 @@ def memory_needed(settings: RunSettings) -> int:
     return 16 * count(shape) + kept * width // 4
 
 
+def work_seconds(settings: RunSettings, device: torch.device) -> float:
+    """A rough guess of the time in matrix products, from what such a device usually reaches."""
+    assert settings.model is not None
+    per_token = 6.0 * count(outline(settings.model))  # forward and backward
+    tokens = known(settings.train.steps) * known(settings.train.batch_tokens)
+    return per_token * tokens / (2e14 if device.type == "cuda" else 1e11)
+
+
 @dataclass(frozen=True)
 class Timing:
     """Measured on a throw-away copy of the model."""

@@ -69,7 +69,10 @@ class Run:
             prepared = self._prepare()
             settings = self._settings(prepared)
         checkpoints = Checkpoints(
-            self.out, settings.train.keep, self.progress.note, owner=self.ranks.is_first
+            self.out,
+            max(settings.train.keep, settings.train.average),
+            self.progress.note,
+            owner=self.ranks.is_first,
         )
         self.ranks.wait()  # until the first has tidied up
         worker = Worker(settings, prepared, self.ranks)
@@ -137,6 +140,7 @@ class Run:
         settings = plan.resolve(self.settings, prepared, self.ranks.device)
         if self.budget_s is not None:
             for_s = min(10.0, self.budget_s / 20)
+            self.progress.note("timing a few steps and an evaluation")
             timing = Worker(settings, prepared, self.ranks).time(for_s)
             settings = plan.within_budget(settings, timing, self._left_s(), self._final_s(timing))
         # As the first rank has it: another may have another amount of memory.

@@ -16,6 +16,7 @@ from headway.config.durable import replace_text
 from headway.config.run import RunSettings
 from headway.config.train import known
 from headway.data.store import Prepared
+from headway.errors import ConfigError
 from headway.models.build import build_model
 from headway.models.folder import load_weights
 from headway.models.parts.text import compute_in
@@ -33,6 +34,9 @@ from headway.train.schedule import learning_rate
 from headway.train.step import Step
 from headway.train.tasks.translate import TranslateTask
 
+COMPILE_S = 60.0
+"""What compiling takes, about."""
+
 
 class Worker:
     """The model and all that trains it."""
@@ -49,7 +53,7 @@ class Worker:
         if train.precision == "bf16":
             compute_in(self.model, torch.bfloat16)
         self.optimizer = build_optimizer(self.model, train, device=device, capturable=self.recorded)
-        if train.compile == "yes":
+        if self._should_compile():
             self.compile()
         if train.recompute:
             recompute_blocks(self.model)
@@ -63,6 +67,19 @@ class Worker:
         longest = self.task.fixed(1).longest
         short = longest <= SHORT_LIMIT and 16 <= model.head_width <= 128
         return short or (model.head_width % 8 == 0 and not model.attention_dropout)
+
+    def _should_compile(self) -> bool:
+        train = self.settings.train
+        if train.compile == "no" or train.recompute:
+            return False
+        work = plan.work_seconds(self.settings, self.ranks.device)
+        if train.compile == "yes" and work < COMPILE_S:
+            raise ConfigError(
+                f"train.compile=yes: compiling takes about a minute, and all of this training "
+                f"about {work:.0f} s. Leave it out."
+            )
+        # On a CPU compiling takes minutes and gains nothing: only who asks for it gets it.
+        return train.compile == "yes" or (self.recorded and work > 3 * COMPILE_S)
 
     def compile(self) -> None:
         for part in ("encoder", "decoder"):
