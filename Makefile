@@ -16,10 +16,8 @@ help: ## list the targets
 
 setup: $(VENV)/installed ## make .venv and install headway with everything the tests need
 
-demo: setup ## a first look: the presets, one of them in detail, one forward pass
-	$(HEADWAY) presets
-	$(HEADWAY) info transformer-base
-	$(PY) examples/first_forward.py
+demo: setup ## train a German-English translator for two minutes, try it and the shipped one
+	$(PY) examples/demo.py
 
 # Tiny tests gain nothing from threads: two workers of one thread each beat one with all of them.
 test: check ## check, then the fast tests

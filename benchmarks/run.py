@@ -11,10 +11,11 @@ import torch
 def main() -> None:
     base = ["benchmarks.train_step", "--size", "base"]
     if torch.cuda.is_available():
-        jobs = [[*base, "--compiled-peers"], ["benchmarks.encode"]]
+        jobs = [[*base, "--compiled-peers"], ["benchmarks.encode"], ["benchmarks.decode"]]
     else:
         small = ["benchmarks.train_step", "--size", "small"]
-        jobs = [small, [*base, "--tokens", "320", "--rounds", "5"], ["benchmarks.encode"]]
+        steps = [small, [*base, "--tokens", "320", "--rounds", "5"]]
+        jobs = [*steps, ["benchmarks.encode"], ["benchmarks.decode"], ["benchmarks.data"]]
     for job in jobs:
         print(f"\n$ python -m {' '.join(job)}", flush=True)
         subprocess.run([sys.executable, "-m", *job], check=True)

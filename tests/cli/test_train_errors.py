@@ -280,6 +280,16 @@ def test_a_folder_with_other_things_is_left_alone(
     assert {path: path.read_bytes() for path in before} == before
 
 
+@pytest.mark.parametrize("more", [[], ["--restart"]])
+def test_a_file_of_ones_own_among_those_of_a_run_is_not_lost(
+    refused: Refused, here: Path, more: list[str]
+) -> None:
+    """What is prepared from the data is made anew at will, and all of it removed before."""
+    (here / "run/data/mine.de").write_text("precious")
+    assert "it holds data/mine.de" in refused(*command(*more))
+    assert (here / "run/data/mine.de").read_text() == "precious"
+
+
 def test_the_folder_of_the_data_is_not_taken_for_a_runs(refused: Refused, here: Path) -> None:
     """`data` is also the name of a part of a run folder, which is made anew at will."""
     (here / "project/data").mkdir(parents=True)

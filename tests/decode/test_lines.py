@@ -40,12 +40,13 @@ def test_a_live_window_does_not_wait_for_the_next_line() -> None:
     list(answers)
 
 
-def test_an_error_in_the_reading_thread_arrives_after_the_lines_before_it() -> None:
+@pytest.mark.parametrize("cut", [windows, live_windows])
+def test_an_error_in_reading_arrives_after_the_lines_before_it(cut: type) -> None:
     def lines() -> Iterator[str]:
         yield "one"
         raise OSError("the disk is gone")
 
-    answers = live_windows(lines())
+    answers = cut(lines())
     assert next(answers) == ["one"]
     with pytest.raises(OSError, match="the disk is gone"):
         next(answers)

@@ -74,6 +74,8 @@ def test_tokenised_bleu_compares_moses_tokens_in_lower_case() -> None:
 
 def test_exact_match_is_a_percentage() -> None:
     assert exact_match(["a", "b", "c", "d"], ["a", "x", "c", "d "]).value == 50
+    assert exact_match(["a", "b"], ["A", "b"]).value == 50
+    assert exact_match(["a", "b"], ["A", "b"], lowercase=True).value == 100
 
 
 def test_resampled_sums_give_sacrebleus_bleu() -> None:

@@ -10,7 +10,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from headway.nn import attention as attention_file
+from headway.nn import linear as linear_file
 from headway.nn.attention import Memory
 from headway.nn.cache import Cache
 from headway.nn.layout import Layout
@@ -286,13 +286,13 @@ def test_keys_of_the_memory_are_computed_once(
 ) -> None:
     stack, memory = make_stack(cross=True), memory_of([3, 5])
     calls: list[int] = []
-    linear = attention_file.linear
+    linear = linear_file.linear
 
     def counted(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
         calls.append(x is memory.x_MD)
         return linear(x, weight, bias)
 
-    monkeypatch.setattr(attention_file, "linear", counted)
+    monkeypatch.setattr(linear_file, "linear", counted)
     cache = Cache(N_LAYERS, n_rows=2, capacity=4)
     for _ in range(3):
         feed(stack, cache, list(torch.randn(2, 1, 16)), memory)

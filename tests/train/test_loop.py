@@ -128,6 +128,17 @@ def test_an_evaluation_that_is_not_a_number_is_worse_than_any(name: str) -> None
     assert not bad > good
 
 
+def test_with_a_running_average_that_is_what_is_looked_at(tmp_path: Path) -> None:
+    task, seen = ToyTask(), list[Tensor]()
+    task.on_evaluate = lambda: seen.append(weights(loop).clone())
+    loop = toy_loop(tmp_path, task=task, steps=4, eval_every=4, ema=0.9)
+    loop.run()
+    assert loop.ema is not None
+    averages = torch.cat([average.flatten() for average in loop.ema.averages.values()])
+    assert torch.equal(seen[0], averages)
+    assert not torch.equal(weights(loop), averages)  # which goes on with its own
+
+
 def test_it_stops_early_when_nothing_gets_better(tmp_path: Path) -> None:
     task = ToyTask()
     found = iter([3.0, 2.0, 2.5, 2.0, 1.0])
@@ -237,6 +248,7 @@ def test_a_run_that_diverged_says_so_again(tmp_path: Path) -> None:
         with pytest.raises(Diverged):
             loop.run()
     assert found
+    assert None not in found
 
 
 # Out of memory

@@ -4,11 +4,16 @@ from __future__ import annotations
 
 import io
 import json
+import sys
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pytest
 
+import headway.train.board
+from headway.errors import UserError
+from headway.train.board import Board
 from headway.train.progress import Progress
 from headway.train.runlog import RunLog
 
@@ -92,3 +97,43 @@ def test_a_rank_that_writes_nothing(tmp_path: Path) -> None:
     log.event(1, "x")
     log.rewind(0)
     assert list(tmp_path.iterdir()) == []
+
+
+def test_numbers_also_go_to_tensorboard_where_it_is_asked_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    written = []
+
+    class Writer:
+        def __init__(self, folder: str) -> None:
+            written.append(folder)
+
+        def add_scalar(self, name: str, value: float, step: int) -> None:
+            written.append((name, value, step))
+
+        def flush(self) -> None:
+            pass
+
+    monkeypatch.setattr(headway.train.board, "needs", lambda module, extra: None)
+    fake = ModuleType("torch.utils.tensorboard")
+    fake.SummaryWriter = Writer  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", fake)
+    log = RunLog(tmp_path, Progress(enabled=False))
+    log.numbers("train", 1, loss=2.0)
+    log.board = Board(tmp_path)
+    log.numbers("valid", 3, loss=1.5, ppl=4.5, bleu=10.0, chrf=20.0, best=True, samples=[])
+    assert written == [
+        str(tmp_path / "tensorboard"),
+        ("valid/loss", 1.5, 3),
+        ("valid/ppl", 4.5, 3),
+        ("valid/bleu", 10.0, 3),
+        ("valid/chrf", 20.0, 3),
+    ]
+
+
+def test_tensorboard_that_is_not_installed_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "tensorboard", None)
+    with pytest.raises(UserError, match=r"pip install headway\[tensorboard\]"):
+        Board(tmp_path)

@@ -202,7 +202,7 @@ def _measure(
     ]
     if tokenised is not None:
         scores.append(metrics.tokenised_bleu(first.outputs, targets, tokenised))
-    scores.append(metrics.exact_match(first.outputs, targets))
+    scores.append(metrics.exact_match(first.outputs, targets, lowercase=lowercase))
     comparison = None
     if second is not None:
         comparison = metrics.compare_bleu(first.outputs, second.outputs, targets, **bleu_kind)

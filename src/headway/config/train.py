@@ -86,6 +86,9 @@ class TrainSettings:
     average: int = 5
     """Newest checkpoints averaged at the end; 1: none."""
 
+    tensorboard: bool = False
+    """Also write the numbers for TensorBoard, into the run folder; needs that extra."""
+
     max_bad_steps: int = 10
     """Steps in a row whose loss or gradient is not a number before training stops."""
 

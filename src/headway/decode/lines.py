@@ -17,14 +17,24 @@ T = TypeVar("T")
 
 
 def windows(lines: Iterable[T]) -> Iterator[list[T]]:
-    size, window = FIRST_WINDOW, []
-    for line in lines:
-        window.append(line)
+    """An error in reading comes after the lines that were read."""
+    size, window, source = FIRST_WINDOW, [], iter(lines)
+    failure: Exception | None = None
+    while True:
+        try:
+            window.append(next(source))
+        except StopIteration:
+            break
+        except Exception as error:
+            failure = error
+            break
         if len(window) == size:
             yield window
             size, window = min(2 * size, LAST_WINDOW), []
     if window:
         yield window
+    if failure is not None:
+        raise failure
 
 
 def live_windows(lines: Iterable[T]) -> Iterator[list[T]]:

@@ -27,7 +27,7 @@ def broken_bans(
 
 
 def _as_words(phrase: str) -> re.Pattern[str]:
-    """The phrase where it stands as words of its own: banning "cat" leaves "category"."""
+    """The phrase where it stands as words of its own: "category" holds no "cat"."""
     words = r"\s+".join(re.escape(word) for word in phrase.split())
     return re.compile(rf"(?<!\w){words}(?!\w)")
 

@@ -108,10 +108,13 @@ def moses(texts: Sequence[str], language: str, *, lowercase: bool) -> list[str]:
     return [" ".join(tokenise(text, language, normalise=True)) for text in cased]
 
 
-def exact_match(outputs: Sequence[str], references: Sequence[str]) -> Score:
+def exact_match(
+    outputs: Sequence[str], references: Sequence[str], *, lowercase: bool = False
+) -> Score:
     """The percentage of outputs that are their reference, letter for letter."""
     _check(outputs, references)
-    same = sum(a == b for a, b in zip(outputs, references, strict=True))
+    pairs = zip(outputs, references, strict=True)
+    same = sum(a.lower() == b.lower() if lowercase else a == b for a, b in pairs)
     return Score("exact match", 100.0 * same / len(outputs), "")
 
 

@@ -23,6 +23,7 @@ OWN = {
     "data": re.compile(r"(manifest|report|tokenizer)\.json|valid\.jsonl|(train|valid)\.(sou|tar)"),
     "data.tmp": ANY,
     "input.tmp": ANY,
+    "tensorboard": re.compile(r"events\."),
 }
 """What a run folder holds and `--restart` removes; of folders, what the names in them begin with.
 Names of our own that begin with a dot are gone when a run is."""

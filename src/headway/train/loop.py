@@ -284,6 +284,15 @@ class Loop:
         fixed = self.task.fixed(tokens) if self.recorded else None
         return Feed(self.task, self.state.cursor, tokens, self.ranks, fixed)
 
+    def _padding(self) -> float:
+        """The share of computed targets that are dummies: flat batches have none, and those of
+        fixed size have what their last rows lack."""
+        item = self.last_item
+        if not self.recorded or item is None or not item.batches:
+            return 0.0
+        room = len(item.batches) * self.state.micro_tokens
+        return max(0.0, 1.0 - sum(part.n_targets for part in item.parts) / room)
+
     def _clock(self, feed: Feed) -> None:
         """Start counting speed here, so that evaluations do not count as training."""
         self._since = (time.perf_counter(), self.state.targets, feed.waited)
@@ -300,6 +309,7 @@ class Loop:
             nll=nll,
             lr=self.lr_at(self.state.step),
             grad_norm=norm,
+            padding=self._padding(),
             tokens_per_s=(self.state.targets - targets) / max(now - start, 1e-9),
             stall=(feed.waited - waited) / max(now - start, 1e-9),
             skipped=self.state.bad_steps,

@@ -14,9 +14,10 @@ from headway.config.run import RunSettings, resolved_toml, run_settings
 from headway.config.train import known
 from headway.data.report import CheckReport
 from headway.data.store import ImpossibleData, Prepared, load_prepared, prepare
-from headway.errors import FolderError
+from headway.errors import FolderError, needs
 from headway.models.folder import model_weights, save_weights
 from headway.train import plan
+from headway.train.board import Board
 from headway.train.checkpoint import Checkpoints
 from headway.train.home import Home
 from headway.train.loop import Loop, State
@@ -46,6 +47,8 @@ class Run:
         self.ranks = Ranks.start(self.device)
         self.progress = Progress(enabled=self.ranks.is_first)
         self.log = RunLog(self.out if self.ranks.is_first else None, self.progress)
+        if self.settings.train.tensorboard:
+            needs("tensorboard", "tensorboard")  # better now than after the data is read
 
     def train(self) -> int:
         with StopSignal() as stop:
@@ -68,6 +71,8 @@ class Run:
                 self.home.check(self.settings, self.restart)
             prepared = self._prepare()
             settings = self._settings(prepared)
+        if settings.train.tensorboard and self.ranks.is_first:
+            self.log.board = Board(self.out)
         checkpoints = Checkpoints(
             self.out,
             max(settings.train.keep, settings.train.average),

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from headway.config.durable import replace_text
+from headway.train.board import Board
 from headway.train.progress import Progress
 
 METRICS = "metrics.jsonl"
@@ -19,9 +20,12 @@ class RunLog:
     def __init__(self, folder: Path | None, progress: Progress) -> None:
         self.path = None if folder is None else folder / METRICS
         self.progress = progress
+        self.board: Board | None = None
         self._warned = False
 
     def numbers(self, kind: str, step: int, **values: Any) -> None:
+        if self.board is not None:
+            self.board.numbers(kind, step, values)
         self._write({"kind": kind, "step": step, "time": round(time.time(), 3), **values})
         if kind == "train":
             names = ("loss", "tokens_per_s", "padding")
