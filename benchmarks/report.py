@@ -41,12 +41,38 @@ def table(result: dict[str, Any]) -> str:
     return "\n".join(lines) + "\n"
 
 
+def case_table(result: dict[str, Any]) -> str:
+    """For benchmarks of several cases: a row a case, a column a system, with ratios to the first
+    peer."""
+    cases: dict[str, dict[str, dict[str, float]]] = result["cases"]
+    names = list(next(iter(cases.values())))
+    lines = [
+        "| tokens / s | " + " | ".join(names) + " |",
+        "|---|" + "---:|" * len(names),
+    ]
+    for case, rows in cases.items():
+        base = rows[names[1]]["tokens_per_s"]
+        cells = [
+            f"{row['tokens_per_s']:,.0f} ({row['tokens_per_s'] / base:.2f}×)"
+            for row in rows.values()
+        ]
+        lines.append(f"| {case} | " + " | ".join(cells) + " |")
+    machine = result["machine"]
+    versions = ", ".join(f"{name} {version}" for name, version in machine["versions"].items())
+    lines += [
+        "",
+        f"{machine['device']}, Python {machine['python']}, {versions}; {machine['date']}.",
+    ]
+    return "\n".join(lines) + "\n"
+
+
 def filled(page: str) -> str:
     """The page with every marked place filled from its result."""
 
     def fill(match: re.Match[str]) -> str:
         result = json.loads((RESULTS / f"{match['name']}.json").read_text())
-        return f"{match[1]}\n{table(result)}\n{match[3]}"
+        made = case_table(result) if "cases" in result else table(result)
+        return f"{match[1]}\n{made}\n{match[3]}"
 
     return TABLE.sub(fill, page)
 

@@ -331,7 +331,7 @@ def test_the_settings_of_the_tokenizer_reach_the_scores(tmp_path: Path) -> None:
         task="translate",
         tokenizer=TokenizerSettings(lowercase=True),
         model=model,
-        train=TrainSettings(batch_tokens=100, micro_tokens=100, precision="fp32"),
+        train=TrainSettings(steps=1, batch_tokens=100, micro_tokens=100, precision="fp32"),
     )
     assert Worker(settings, prepared, Ranks()).task.lowercase
     plain = replace(settings, tokenizer=TokenizerSettings())
