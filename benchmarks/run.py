@@ -11,11 +11,17 @@ import torch
 def main() -> None:
     base = ["benchmarks.train_step", "--size", "base"]
     if torch.cuda.is_available():
-        jobs = [[*base, "--compiled-peers"], ["benchmarks.encode"], ["benchmarks.decode"]]
+        jobs = [
+            [*base, "--compiled-peers"], ["benchmarks.encode"], ["benchmarks.decode"],
+            ["benchmarks.gpt2_train"], ["benchmarks.gpt2_decode"],
+        ]  # fmt: skip
     else:
         small = ["benchmarks.train_step", "--size", "small"]
         steps = [small, [*base, "--tokens", "320", "--rounds", "5"]]
-        jobs = [*steps, ["benchmarks.encode"], ["benchmarks.decode"], ["benchmarks.data"]]
+        jobs = [
+            *steps, ["benchmarks.encode"], ["benchmarks.decode"], ["benchmarks.gpt2_decode"],
+            ["benchmarks.data"],
+        ]  # fmt: skip
     for job in jobs:
         print(f"\n$ python -m {' '.join(job)}", flush=True)
         subprocess.run([sys.executable, "-m", *job], check=True)

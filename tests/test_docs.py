@@ -21,6 +21,7 @@ from headway.config.data import DataSettings, TokenizerSettings
 from headway.config.decode import DecodeSettings
 from headway.config.hints import setting_types
 from headway.config.model import FAMILY_SETTINGS, Seq2SeqSettings
+from headway.config.tasks import SECTIONS, DistilSettings, LoraSettings, StartSettings
 from headway.config.toml import toml_value
 from headway.config.train import TrainSettings
 
@@ -130,6 +131,10 @@ def test_every_setting_of_a_model_is_documented() -> None:
         ("`[tokenizer]`", TokenizerSettings),
         ("`[train]`", TrainSettings),
         ("`[decode]`", DecodeSettings),
+        ("`[start]`", StartSettings),
+        ("`[lora]`", LoraSettings),
+        ("`[distil]`", DistilSettings),
+        *((f"`[{name}]`", kind) for name, kind in SECTIONS.items()),
     ],
 )
 def test_settings_are_documented_with_their_defaults_and_choices(title: str, kind: type) -> None:
@@ -155,7 +160,8 @@ def documented(title: str) -> Iterator[tuple[str, str, str]]:
     A row may hold several, with their defaults in the same order, or one that they share.
     """
     page = (DOCS / "settings.md").read_text()
-    part = page.split(f"\n## {title}\n", 1)[1].split("\n## ", 1)[0]
+    part = re.split(rf"\n###? {re.escape(title)}\n", page, maxsplit=1)[1]
+    part = re.split(r"\n###? ", part, maxsplit=1)[0]
     for row in re.findall(r"^\| `.*$", part, re.MULTILINE):
         _, first, second, *_ = row.split("|")
         names = re.findall(r"`(\w+)`", first)

@@ -58,7 +58,7 @@ def test_unequal_files_are_reported_with_code_2(
     ("more", "message"),
     [
         (["check", "summarise", "--pairs", "x"], "unknown task 'summarise'"),
-        (["check", "translate"], "no data to check"),
+        (["check", "translate"], "no data. Give"),
         (["check", "translate", "--pairs", "none.tsv"], "there is no file none.tsv"),
         (["check", "translate", "--pairs", "x", "data.max_le=3"], "Did you mean 'max_len'?"),
         (["check", "translate", "--source", "x"], "data.target is missing"),

@@ -9,6 +9,7 @@ import shutil
 import signal
 import stat
 from collections.abc import Callable
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -343,12 +344,15 @@ def test_two_runs_in_one_folder_are_refused(refused: Refused, here: Path) -> Non
     ("words", "message"),
     [
         (["train", "translat"], "unknown task 'translat'. Did you mean 'translate'?"),
-        (["train"], "name a task (translate) or a --recipe."),
+        (
+            ["train"],
+            "name a task (translate, complete, fill, classify, tag, embed, detect, distil)",
+        ),
         (["train", "translate", "x"], "'x' is not key=value. Example: train.lr=1e-3"),
         (["train", "--recipe", "multi30k"], "unknown recipe 'multi30k'"),
         (["train", "--recipe", "mine.toml"], "unknown recipe 'mine.toml'"),
         (["train", "translate", "--data", "."], "--data says where the files of a --recipe are."),
-        (["train", "translate", "--out", "x"], "no training data. Give --source FILE"),
+        (["train", "translate", "--out", "x"], "no data. Give --source FILE"),
         (["train", "translate", "--source", "de", "--out", "x"], "data.target is missing"),
         (command()[: -len(SETTINGS) - 2], "--out is missing: the folder for this run"),
         (command("train.lrr=1"), "unknown setting 'train.lrr'. Did you mean 'lr'?"),
@@ -372,13 +376,14 @@ def test_a_wrong_word_is_named(
 # A stop
 
 
-@pytest.mark.parametrize("place", ["headway.train.run.prepare", "headway.train.run.choose"])
+@pytest.mark.parametrize(
+    "place", ["headway.train.tasks.translate.prepare", "headway.train.run.choose"]
+)
 def test_an_interrupt_ends_it_with_75_and_the_same_command_goes_on(
     here: Path, place: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    import headway.train.run as run
-
-    plain: Callable[..., Any] = getattr(run, place.rpartition(".")[2])
+    module, _, name = place.rpartition(".")
+    plain: Callable[..., Any] = getattr(import_module(module), name)
 
     def interrupted(*words: Any, **more: Any) -> Any:
         os.kill(os.getpid(), signal.SIGINT)

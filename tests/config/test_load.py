@@ -184,7 +184,7 @@ def test_settings_may_live_in_nested_tables_or_dotted_words(recipe: Path) -> Non
         ("family = 'enc'", 3, "unknown family 'enc'. Did you mean 'encoder'?"),
         ("[model.rope]\nbase = 0", 3, "in [model.rope]: rope.base=0 must be positive."),
         ("[trian]\nlr = 1", 3, "unknown section 'trian'. Known sections: model."),
-        ("heads = [\n 'words',\n]", 3, "'model.heads' is a setting of the encoder family"),
+        ("n_segments = [\n 2,\n]", 3, "'model.n_segments' is a setting of the encoder family"),
     ],
 )
 def test_an_error_names_file_and_line(recipe: Path, text: str, line: int, message: str) -> None:

@@ -12,10 +12,13 @@ from headway.config.decode import DecodeSettings
 from headway.decode.fixed import fits
 from headway.decode.hypothesis import NO_WISH
 from headway.decode.job import Job
+from headway.decode.precision import compute_in_type
+from headway.decode.prompts import Prefix, PromptSearcher
 from headway.decode.recorded import Recorded
 from headway.decode.search import Hypothesis, Searcher, Specials, Wish, search
+from headway.models.decoder import Decoder
 from headway.models.seq2seq import Seq2Seq
-from tests.models.variants import VARIANTS
+from tests.models.variants import VARIANTS, tiny
 
 from . import copying
 from .copying import copier
@@ -26,6 +29,8 @@ SETTINGS = {
     "beam": DecodeSettings(beam=4, n_best=3, max_len=40),
     "power": DecodeSettings(beam=3, length_penalty="power", alpha=1.0, unknown="keep"),
     "forced": DecodeSettings(beam=2, min_len=9, max_len=9),
+    "draws": DecodeSettings(sample=True, n_best=2, max_len=14, top_k=4, temperature=1.5),
+    "penalty": DecodeSettings(beam=3, max_len=14, repetition_penalty=1.5),
 }
 
 
@@ -84,14 +89,93 @@ def test_weights_that_moved_are_not_read_where_they_were(device: torch.device) -
     check_same(searcher(sources), after)
 
 
+DRAWN = DecodeSettings(sample=True, n_best=3, max_len=14, top_k=5, temperature=1.3)
+LANGUAGE = {
+    "greedy": DecodeSettings(beam=1, max_len=21),
+    "beam": DecodeSettings(beam=3, n_best=2, max_len=12, length_penalty="none"),
+    "draws": DRAWN,
+    "penalty": DecodeSettings(beam=1, max_len=12, repetition_penalty=1.4),
+    "beam-penalty": DecodeSettings(beam=3, max_len=12, repetition_penalty=1.4),
+    "all-draws": replace(DRAWN, top_k=0, top_p=0.9, n_best=1),
+}
+PROMPTS = [[5, 9, 17, 33, 8, 21], [1], [8, 8, 3], [12, 39, 7, 7, 7, 30, 30, 11], [6] * 12, [4]] * 2
+
+
+def language_model(variant: str = "as-published", seed: int = 0) -> Decoder:
+    torch.manual_seed(seed)
+    model = tiny("decoder", variant)
+    assert isinstance(model, Decoder)
+    with torch.no_grad():
+        for weight in model.stack.parameters():
+            weight.mul_(2.0 if weight.ndim > 1 else 1.0)
+    return model
+
+
+def both_ways(
+    model: Decoder, settings: DecodeSettings, device: torch.device, eos: int = EOS
+) -> tuple[PromptSearcher, PromptSearcher]:
+    """Plain on the CPU, and with fixed shapes on the device."""
+    specials = Specials(BOS, eos, UNK)
+    fixed = PromptSearcher([deepcopy(model).to(device)], settings, specials)
+    fixed.recorded = Recorded(fixed.models[0])
+    return PromptSearcher([model], settings, specials), fixed
+
+
+@pytest.mark.parametrize("name", LANGUAGE)
+def test_prompts_are_continued_with_fixed_shapes_as_without(
+    name: str, device: torch.device
+) -> None:
+    """Whatever token is the end; batches take each other's place, and the last ones move."""
+    model = language_model()
+    frequent = PromptSearcher([model], LANGUAGE[name], Specials(BOS, EOS, UNK))(PROMPTS)
+    for eos in {EOS, *(found[0].tokens[2] for found in frequent[:2])}:
+        plain, fixed = both_ways(model, LANGUAGE[name], device, eos)
+        for prompts in (PROMPTS, PROMPTS[3:0:-1], [[9] * 20]):
+            check_same(fixed(prompts), plain(prompts))
+        assert fixed.recorded is not None
+        assert len(fixed.recorded.searches) >= 3
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_fixed_shapes_serve_every_kind_of_language_model(
+    variant: str, device: torch.device
+) -> None:
+    """To the end of the context, where what is done must not go further."""
+    model = language_model(variant)
+    for settings in (DecodeSettings(beam=1, min_len=99, max_len=27), LANGUAGE["beam"]):
+        plain, fixed = both_ways(model, settings, device)
+        prompts = [[7] * 30, [5, 6], [8] * 9]
+        check_same(fixed(prompts), plain(prompts))
+
+
+def test_a_prefix_and_stops_serve_fixed_shapes(device: torch.device) -> None:
+    model = language_model()
+    plain, fixed = both_ways(model, LANGUAGE["greedy"], device)
+    prompts = [[5, 9, 17, *prompt] for prompt in PROMPTS[:4]]
+    prefix = Prefix(fixed.models, [5, 9, 17])
+    check_same(fixed(prompts, prefix=prefix), plain(prompts))
+    seen: dict[int, list[int]] = {}
+
+    def watch(place: int, w: int, token: int) -> bool:
+        """Each prompt may have as many tokens as its number says."""
+        seen.setdefault(place, []).append(token)
+        return len(seen[place]) == 3 * place + 1
+
+    found = fixed(prompts, watch=watch)
+    expected = [h.tokens for [h] in plain(prompts)]
+    assert [h.tokens for [h] in found] == [
+        text[: 3 * place + 1] for place, text in enumerate(expected)
+    ]
+    seen.clear()
+    assert [h.tokens for [h] in plain(prompts, watch=watch)] == [h.tokens for [h] in found]
+
+
 def test_only_plain_searches_have_fixed_shapes() -> None:
     plain = DecodeSettings()
     assert fits(_job(plain))
     for changes in (
-        {"sample": True},
         {"groups": 2},
         {"coverage": 0.2},
-        {"repetition_penalty": 1.2},
         {"no_repeat_ngram": 3},
     ):
         assert not fits(_job(replace(plain, **changes)))  # type: ignore[arg-type]
@@ -101,3 +185,19 @@ def test_only_plain_searches_have_fixed_shapes() -> None:
 
 def _job(settings: DecodeSettings, wish: Wish = NO_WISH) -> Job:
     return Job.of(settings, Specials(BOS, EOS, UNK), [4], [wish], None)
+
+
+@pytest.mark.parametrize("variant", ["as-published", "llama-like"])
+def test_sixteen_bits_write_nearly_what_thirty_two_write(
+    variant: str, device: torch.device
+) -> None:
+    """The weights are cast once; tied ones stay one, and the scores are near."""
+    model = language_model(variant)
+    settings = DecodeSettings(beam=1, max_len=8)
+    plain, fixed = both_ways(model, settings, device)
+    compute_in_type(fixed.models[0], torch.bfloat16)
+    assert {weight.dtype for weight in fixed.models[0].parameters()} == {torch.bfloat16}
+    found, expected = fixed(PROMPTS), plain(PROMPTS)
+    first = [h.token_log_probs[0] for [h] in found]
+    assert first == pytest.approx([h.token_log_probs[0] for [h] in expected], abs=0.15)
+    assert sum(h.tokens == g.tokens for [h], [g] in zip(found, expected, strict=True)) >= 8

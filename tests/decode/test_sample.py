@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 import torch
@@ -11,7 +12,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from headway.config.decode import DecodeSettings
-from headway.decode.sample import allowed, sampler
+from headway.decode.sample import allowed, drawer, drawn, nucleus, probabilities, sampler
 from headway.decode.search import search
 
 from . import copying
@@ -117,3 +118,20 @@ def test_the_log_probability_of_a_draw_is_the_models_own() -> None:
     for source, [h] in zip(sources, drawn, strict=True):
         [logs] = token_log_probs([copier()], [source], [h.tokens], bos=BOS, eos=EOS)
         assert h.token_log_probs == pytest.approx(logs[: len(h.token_log_probs)], abs=1e-4)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [{"top_k": 7}, {"top_p": 0.8}, {"top_p": 0.999}, {"top_p": 0.6, "min_p": 0.02}, {"top_k": 0}],
+)
+def test_a_short_cut_draws_what_the_whole_vocabulary_would(changes: dict[str, Any]) -> None:
+    """Peaked rows and flat ones: those of the nucleus that is small, and of one that is not."""
+    draw = torch.Generator().manual_seed(3)
+    way = DecodeSettings(sample=True, temperature=0.7, **changes)
+    for sharpness in (6.0, 0.05):
+        scores_RV = (sharpness * torch.randn(40, 5000, generator=draw)).log_softmax(-1)
+        chance_R = torch.rand(40, generator=draw, dtype=torch.double)
+        whole = drawn(probabilities(scores_RV, way), chance_R)
+        assert torch.equal(drawer(way)(scores_RV, chance_R), whole)
+        if way.top_p == 0.8:
+            assert (nucleus(scores_RV, way) is None) == (sharpness < 1)

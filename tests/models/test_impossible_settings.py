@@ -87,6 +87,10 @@ IMPOSSIBLE: list[tuple[str, str, str]] = [
         "tie='source-softmax'",
         "one shared vocabulary",
     ),
+    ("DecoderSettings(heads=('classes',))", "'classes' head", "n_labels"),
+    ("DecoderSettings(n_labels=2)", "n_labels=2", "Add one"),
+    ("DecoderSettings(heads=('pooled',))", "'pooled'", "words, classes, tags"),
+    ("EncoderSettings(tag_transitions=True)", "tag_transitions", "'tags' head"),
     ("EncoderSettings(heads=('words', 'words'))", "heads=['words', 'words']", "twice"),
     ("EncoderSettings(heads=('classes',))", "'classes'", "needs n_labels"),
     ("EncoderSettings(heads=('tags',), n_labels=-1)", "'tags'", "needs n_labels"),
@@ -216,6 +220,7 @@ VALUES: dict[str, list[Any]] = {
     "source_vocab_size": [None, 1, 5],
     "n_segments": [-1, 0, 1, 3],
     "n_labels": [-1, 0, 1, 3],
+    "embeddings": [None, "vectors.txt"],
     "heads": [
         (),
         ("words",),
@@ -224,6 +229,7 @@ VALUES: dict[str, list[Any]] = {
         ("classes",),
         ("tags", "classes"),
         ("words", "pooled", "classes", "tags"),
+        ("words", "tags"),
         ("words", "words"),
     ],
 }
@@ -267,10 +273,11 @@ def outputs(model: torch.nn.Module, wanted: ModelSettings) -> dict[str, torch.Te
     else:
         x_ND = model(tokens_N, layout)
     found = {"vectors": x_ND}
-    if not isinstance(wanted, EncoderSettings) or "words" in wanted.heads:
+    reads_out = isinstance(wanted, EncoderSettings | DecoderSettings)
+    if not reads_out or "words" in wanted.heads:
         found["scores"] = model.scores(x_ND)
         assert found["scores"].shape == (layout.n_rows, wanted.vocab_size)
-    if isinstance(wanted, EncoderSettings):
+    if reads_out:
         found["pooled"] = model.pooled(x_ND, layout)
         assert found["pooled"].shape == (3, wanted.d_model)
         if "classes" in wanted.heads:

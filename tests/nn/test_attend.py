@@ -251,7 +251,7 @@ def test_an_unknown_back_end_gets_a_suggestion() -> None:
     q = torch.zeros(1, 1, 8)
     with pytest.raises(UserError, match=r"'densse'\. Did you mean 'dense'\?"):
         attend(q, q, q, layout, layout, back_end="densse")
-    with pytest.raises(UserError, match="Known: short, varlen, dense, explicit"):
+    with pytest.raises(UserError, match="Known: step, short, varlen, dense, explicit"):
         attend(q, q, q, layout, layout, back_end="?")
 
 

@@ -188,7 +188,7 @@ def test_killed_outside_of_training_it_goes_on_too(
 @pytest.mark.parametrize(
     ("place", "count", "number"),
     [
-        ("headway.train.run:prepare", 1, signal.SIGTERM),
+        ("headway.train.tasks.translate:prepare", 1, signal.SIGTERM),
         ("headway.data.store:train_vocabularies", 1, signal.SIGINT),
         ("headway.train.worker:build_model", 1, signal.SIGTERM),
         (STEP, 1, signal.SIGUSR1),

@@ -234,7 +234,7 @@ def test_what_is_no_length_of_time_is_refused(text: str) -> None:
         seconds(text)
 
 
-TIMING = Timing(step_s=0.5, evaluation_s=2.0, targets_per_s=4000.0)
+TIMING = Timing(step_s=0.5, evaluation_s=2.0, tokens_per_s=4000.0)
 
 
 def spent(train: Any, timing: Timing) -> float:
@@ -297,7 +297,7 @@ def test_time_is_measured_after_the_first_steps() -> None:
     timing = plan.measure(run_step, lambda: time.sleep(0.03), lambda: None, 0.1, agree)
     assert 0.01 <= timing.step_s < 0.1
     assert 0.03 <= timing.evaluation_s < 0.3
-    assert timing.targets_per_s == pytest.approx(100 / timing.step_s)
+    assert timing.tokens_per_s == pytest.approx(100 / timing.step_s)
     assert agreed == [True] * (steps - 2) + [False]
 
 

@@ -239,3 +239,81 @@ def test_a_small_range_is_not_drawn_on_a_logarithmic_scale() -> None:
 
     assert ticks(366.0)[:2] == ["300", "320"]
     assert ticks(3000.0) == ["200", "500", "1k", "2k", "5k"]
+
+
+# Figures
+
+FIGURES: dict[str, Any] = {
+    "confusion": {"labels": ["<neg>", "pos"], "counts": [[40, 10], [5, 45]]},
+    "classes": [{"label": "<neg>", "precision": 0.9, "recall": 0.8, "f1": 0.85, "support": 50}],
+    "calibration": {
+        "bins": [{"low": 0.8, "high": 1.0, "count": 100, "confidence": 0.9, "accuracy": 0.85}],
+        "ece": 0.05,
+        "temperature": 1.25,
+        "ece_after": 0.01,
+    },
+    "baselines": {"majority class": 50.0, "bag of words": 79.5},
+}
+
+
+def classified(folder: Path, figures: Any, end_figures: Any = None) -> tuple[str, Page]:
+    (folder / "config.toml").write_text('task = "classify"\n')
+    valid = {"kind": "valid", "step": 5, "loss": 0.5, "accuracy": 80.0, "f1": 79.0}
+    sample = {"source": "a text", "target": "pos", "output": "pos (0.93)"}
+    train = {"kind": "train", "step": 5, "loss": 0.6, "nll": 0.6, "tokens_per_s": 100.0}
+    lines: list[dict[str, Any]] = [train, {**valid, "samples": [sample], "figures": figures}]
+    if end_figures is not None:
+        lines.append({"kind": "end", "step": 5, "figures": end_figures})
+    return written(folder, lines)
+
+
+def test_a_classifier_has_its_own_figures(tmp_path: Path) -> None:
+    html, page = classified(tmp_path, FIGURES)
+    text = " ".join(page.text)
+    for shown in ("Confusion matrix", "<neg>", "40", "Reliability", "calibration error 5.0 %",
+                  "1.0 % at a temperature of 1.25", "bag of words", "79.50", "85.0",
+                  "Loss per text", "Validation accuracy and F1", "texts/s", "label"):  # fmt: skip
+        assert shown in text, shown
+    assert "<neg>" not in html
+    assert "--share:80%" in html
+    assert "BLEU" not in text
+    assert "as optimised" not in text  # the same line as the likelihood
+
+
+def test_the_figures_of_the_model_that_was_kept_come_first(tmp_path: Path) -> None:
+    kept = {"confusion": {"labels": ["neg", "pos"], "counts": [[1234, 0], [0, 1]]}}
+    _, page = classified(tmp_path, FIGURES, kept)
+    text = " ".join(page.text)
+    assert "1,234" in text
+    assert "bag of words" in text  # from the evaluation before
+
+
+def test_many_classes_are_shown_by_their_mistakes(tmp_path: Path) -> None:
+    n = 60
+    counts = [[3 if i == j else 7 if (i, j) == (4, 9) else 0 for j in range(n)] for i in range(n)]
+    labels = [f"class {i}" for i in range(n)]
+    html, page = classified(tmp_path, {"confusion": {"labels": labels, "counts": counts}})
+    assert "class 9" in " ".join(page.text)
+    assert "class 30" not in " ".join(page.text)
+    assert len(html) < 30_000
+
+
+@pytest.mark.parametrize(
+    "broken",
+    [
+        {"confusion": {"labels": ["a"], "counts": [[1, 2]]}},
+        {"confusion": {"labels": ["a"], "counts": [["x"]]}},
+        {"confusion": [1]},
+        {"calibration": {"bins": [{"low": 0.1}], "ece": 0.1, "temperature": 1.0}},
+        {"calibration": {"bins": [], "ece": None, "temperature": None}},
+        {"calibration": 3},
+        {"classes": [3, {"label": None}]},
+        {"classes": {"a": 1}},
+        {"baselines": {"majority": "much"}},
+        {"baselines": 3},
+        "nothing",
+    ],
+)
+def test_broken_figures_are_left_out(tmp_path: Path, broken: Any) -> None:
+    _, page = classified(tmp_path, broken)
+    assert "Validation accuracy and F1" in " ".join(page.text)

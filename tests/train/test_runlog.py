@@ -58,6 +58,11 @@ def test_every_number_is_kept(tmp_path: Path, log: RunLog, said: io.StringIO) ->
     assert "→ €" in said.getvalue()
 
 
+def test_the_scores_of_any_task_are_said(log: RunLog, said: io.StringIO) -> None:
+    log.numbers("valid", 3, loss=0.5, accuracy=80.25, f1=79.5, seconds=2.0, best=False, figures={})
+    assert "step 3: validation loss 0.5  accuracy 80.25  f1 79.5\n" in said.getvalue()
+
+
 def test_rewinding_forgets_what_came_after_and_what_was_torn(tmp_path: Path, log: RunLog) -> None:
     for step in (1, 2, 3):
         log.numbers("train", step, loss=1.0)

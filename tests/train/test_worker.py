@@ -168,7 +168,7 @@ def test_time_is_measured_with_real_steps(tmp_path: Path) -> None:
     timing = Worker(settings, prepared, Ranks()).time(for_s=0.05)
     assert 0 < timing.step_s < 5
     assert 0 < timing.evaluation_s < 60
-    assert 40 / timing.step_s < timing.targets_per_s <= 100 / timing.step_s
+    assert 40 / timing.step_s < timing.tokens_per_s <= 100 / timing.step_s
 
 
 # Steps that are not numbers, in a real run

@@ -38,17 +38,22 @@ def average(
     config = file_in(run, CONFIG)
     if out is not None and out.resolve() != run.resolve() and (out / CONFIG).exists():
         raise FolderError(f"{out} already holds a model. Give --out another folder.")
-    from headway.config.folder import load_settings
+    from headway.config.folder import load_run, load_settings
     from headway.models.build import build_model
     from headway.models.compact import to_int8
     from headway.models.folder import load_weights, model_weights, save_weights
+    from headway.nn.lora import merge_tensors
     from headway.train.average import average_of
     from headway.train.checkpoint import Checkpoints
 
     found = Checkpoints(run, keep=1, log=_say, owner=False)
     paths = _best(found, run) if best else _last(found, run, last or 5)
     model = build_model(load_settings(run))
-    load_weights(model, average_of(paths), f"the checkpoints do not fit the model of {config}.")
+    tensors = average_of(paths)
+    lora = load_run(run).lora
+    if lora.rank:
+        tensors = merge_tensors(tensors, lora.alpha)
+    load_weights(model, tensors, f"the checkpoints do not fit the model of {config}.")
     folder = out or run
     weights = model_weights(model)
     save_weights(folder, to_int8(weights) if int8 else weights)

@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from headway.cli.train import beginning, check_files, task_and_settings
 from headway.config.run import TASKS, RunSettings, load_run_settings
-from headway.errors import ConfigError, suggest
+from headway.errors import ConfigError
 
 if TYPE_CHECKING:
     from headway.data.report import CheckReport
@@ -21,8 +22,14 @@ Files = Annotated[list[str], typer.Option(help="May be given several times; `-`:
 
 def check(
     words: Annotated[
-        list[str], typer.Argument(help="The task (translate), then key=value settings.")
+        list[str],
+        typer.Argument(metavar="TASK [KEY=VALUE]...", help="A task as of train, and settings."),
     ],
+    text: Annotated[
+        list[str],
+        typer.Option(help="Plain text, JSONL, TSV or CSV with labels, CoNLL columns."),
+    ] = [],  # noqa: B006
+    valid_text: Files = [],  # noqa: B006
     source: Files = [],  # noqa: B006 (typer's way to say: none)
     target: Files = [],  # noqa: B006
     pairs: Annotated[list[str], typer.Option(help="TSV or JSONL with both sides.")] = [],  # noqa: B006
@@ -37,6 +44,7 @@ def check(
     options = {
         "source": source, "target": target, "pairs": pairs, "valid_source": valid_source,
         "valid_target": valid_target, "valid_pairs": valid_pairs, "encoding": encoding,
+        "text": text, "valid_text": valid_text,
     }  # fmt: skip
     settings = _settings(words, {f"data.{name}": value for name, value in options.items() if value})
     report = _report(settings)
@@ -48,26 +56,28 @@ def check(
 
 
 def _settings(words: list[str], given: dict[str, Any]) -> RunSettings:
-    task, *rest = words
-    if task not in TASKS:
-        raise ConfigError(f"unknown task {task!r}.{suggest(task, TASKS)}")
-    settings = load_run_settings(None, rest, {**given, "task": task})
-    if not settings.data.source and not settings.data.pairs:
-        raise ConfigError(
-            "no data to check. Give --source FILE --target FILE, or --pairs FILE (TSV or JSONL)."
-        )
+    task, rest = task_and_settings(words)
+    if task is None:
+        raise ConfigError(f"name a task: {', '.join(TASKS)}.")
+    given |= beginning(task, None, None, rest)
+    settings = load_run_settings(None, rest, {"task": task, **given})
+    check_files(settings)
     return settings
 
 
 def _report(settings: RunSettings) -> CheckReport:
     """Everything that training would do with the data, in a folder that goes away."""
-    from headway.data.store import ImpossibleData, prepare
+    from headway.data.store import ImpossibleData
+    from headway.train.tasks.table import kind_of
 
     def note(text: str) -> None:
         print(text, file=sys.stderr)
 
     with tempfile.TemporaryDirectory(prefix="headway-check-") as folder:
         try:
-            return prepare(settings, Path(folder), note).report
+            report: CheckReport = (
+                kind_of(settings.task).prepare(settings, Path(folder), note).report
+            )
+            return report
         except ImpossibleData as error:
             return error.report

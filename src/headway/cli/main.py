@@ -14,6 +14,7 @@ from headway.cli.average import average
 from headway.cli.check import check
 from headway.cli.evaluate import evaluate
 from headway.cli.info import info
+from headway.cli.play import play
 from headway.cli.predict import predict
 from headway.cli.presets import presets
 from headway.cli.recipes import recipes
@@ -31,7 +32,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-for command in (check, train, predict, evaluate, score, average, recipes, presets, info):
+for command in (check, train, predict, play, evaluate, score, average, recipes, presets, info):
     app.command()(command)
 
 

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
-from headway.cli.predict import decode_settings, file_and_settings, run_folders
+from headway.cli.predict import file_and_settings, run_folders, settings_of
 from headway.config.data import DataSettings
 from headway.errors import UserError
 
@@ -38,13 +38,18 @@ def score(
     if path != "-":
         raise UserError(f"{path!r} is no key=value setting. Files go to --source and --target.")
     folders = run_folders(run, more or [])
-    settings = decode_settings(folders[0], overrides, {"batch_tokens": batch_tokens})
+    run_settings = settings_of(folders[0], overrides, {"batch_tokens": batch_tokens})
+    if run_settings.task != "translate":
+        raise UserError(
+            f"{folders[0]} is a run of the task {run_settings.task}; score compares translations. "
+            "See headway evaluate."
+        )
     from headway.data.pairs import read_pairs
     from headway.decode.translator import Translator
     from headway.train.ranks import pick_device
 
     data = DataSettings(source=tuple(source), target=tuple(target), encoding=encoding)
-    translator = Translator.load(folders, settings, device=pick_device(device))
+    translator = Translator.load(folders, run_settings.decode, device=pick_device(device))
     total, n_tokens, n_pairs = 0.0, 0, 0
     for found in translator.score(read_pairs(data.source, data.target, (), data)):
         total, n_tokens, n_pairs = total + found.log_prob, n_tokens + found.n_tokens, n_pairs + 1

@@ -9,8 +9,9 @@ from typing import Annotated, Any
 
 import typer
 
+from headway.config.folder import load_run, run_folder
 from headway.config.recipes import in_folder, recipe_path
-from headway.config.run import TASKS, RunSettings, load_run_settings, resolved_toml
+from headway.config.run import OTHER_WORDS, TASKS, RunSettings, load_run_settings, resolved_toml
 from headway.errors import ConfigError, suggest
 
 Files = Annotated[list[str], typer.Option(help="May be given several times; `-`: standard input.")]
@@ -18,8 +19,17 @@ Files = Annotated[list[str], typer.Option(help="May be given several times; `-`:
 
 def train(
     words: Annotated[
-        list[str] | None, typer.Argument(help="The task (translate), then key=value settings.")
+        list[str] | None,
+        typer.Argument(
+            metavar="TASK [KEY=VALUE]...",
+            help="translate, complete, fill, classify, tag, embed, detect or distil; settings.",
+        ),
     ] = None,
+    text: Annotated[
+        list[str],
+        typer.Option(help="Plain text, JSONL, TSV or CSV with labels, CoNLL columns."),
+    ] = [],  # noqa: B006
+    valid_text: Files = [],  # noqa: B006
     source: Files = [],  # noqa: B006 (typer's way to say: none)
     target: Files = [],  # noqa: B006
     pairs: Annotated[list[str], typer.Option(help="TSV or JSONL with both sides.")] = [],  # noqa: B006
@@ -27,6 +37,12 @@ def train(
     valid_target: Files = [],  # noqa: B006
     valid_pairs: Files = [],  # noqa: B006
     encoding: Annotated[str | None, typer.Option(help="Of the text files; UTF-8.")] = None,
+    start: Annotated[
+        str | None, typer.Option("--from", metavar="RUN", help="Start from the weights of a run.")
+    ] = None,
+    teacher: Annotated[
+        str | None, typer.Option(metavar="RUN", help="For distil: the run to learn from.")
+    ] = None,
     out: Annotated[Path | None, typer.Option(help="The run folder.")] = None,
     recipe: Annotated[
         str | None, typer.Option(help="A recipe's name (`headway recipes`) or a TOML file.")
@@ -55,17 +71,16 @@ def train(
     options = {
         "source": source, "target": target, "pairs": pairs, "valid_source": valid_source,
         "valid_target": valid_target, "valid_pairs": valid_pairs, "encoding": encoding,
+        "text": text, "valid_text": valid_text,
     }  # fmt: skip
     given |= {f"data.{name}": value for name, value in options.items() if value}
-    if task:
+    given |= beginning(task, start, teacher, overrides)
+    if task in TASKS:
         given["task"] = task
-    elif not path:
-        raise ConfigError(f"name a task ({', '.join(TASKS)}) or a --recipe.")
+    elif not path and not task:
+        raise ConfigError(f"name a task ({', '.join((*TASKS, *OTHER_WORDS))}) or a --recipe.")
     settings = load_run_settings(path, overrides, given, is_recipe=True)
-    if not settings.data.source and not settings.data.pairs:
-        raise ConfigError(
-            "no training data. Give --source FILE --target FILE, or --pairs FILE (TSV or JSONL)."
-        )
+    check_files(settings)
     if out is None and not dry_run:
         raise ConfigError("--out is missing: the folder for this run, for example runs/de-en.")
     from headway.train.plan import seconds
@@ -93,9 +108,50 @@ def task_and_settings(words: list[str]) -> tuple[str | None, list[str]]:
     tasks = [word for word in words if "=" not in word]
     if len(tasks) > 1:
         raise ConfigError(f"{tasks[1]!r} is not key=value. Example: train.lr=1e-3")
-    if tasks and tasks[0] not in TASKS:
-        raise ConfigError(f"unknown task {tasks[0]!r}.{suggest(tasks[0], TASKS)}")
+    known = (*TASKS, *OTHER_WORDS)
+    if tasks and tasks[0] not in known:
+        raise ConfigError(f"unknown task {tasks[0]!r}.{suggest(tasks[0], known)}")
     return (tasks[0] if tasks else None), [word for word in words if "=" in word]
+
+
+def beginning(
+    task: str | None, start: str | None, teacher: str | None, overrides: list[str]
+) -> dict[str, Any]:
+    """What `--from`, `--teacher`, `detect` and `distil` stand for among the settings."""
+    given: dict[str, Any] = {"start.run": start} if start else {}
+    for word in overrides:
+        if word.startswith("distil.teacher="):
+            teacher = word.partition("=")[2]
+    if task == "distil":
+        if not teacher:
+            raise ConfigError("distil needs a run to learn from: --teacher RUN.")
+        given |= {"task": load_run(run_folder(teacher)).task, "distil.teacher": teacher}
+    elif teacher:
+        raise ConfigError("--teacher goes with the task distil: headway train distil --teacher RUN")
+    if task == "detect":
+        given["task"] = "classify"
+        if not any(word.startswith("data.fields=") for word in overrides):
+            fields = load_run(run_folder(start)).data.fields if start else ()
+            if not fields:
+                raise ConfigError(
+                    "detect reads documents with fields. Start from a run that has them "
+                    "(--from RUN), or name them: data.fields=[title,body]"
+                )
+            given["data.fields"] = list(fields)
+    return given
+
+
+def check_files(settings: RunSettings) -> None:
+    """Refuse a task without the files it reads, before anything slow."""
+    data, task = settings.data, settings.task
+    if task == "translate":
+        if not data.source and not data.pairs:
+            raise ConfigError(
+                "no data. Give --source FILE --target FILE, or --pairs FILE (TSV or JSONL)."
+            )
+    elif not data.text and not (task == "embed" and data.pairs):
+        more = ", or --pairs FILE" if task == "embed" else ""
+        raise ConfigError(f"no data. Give --text FILE{more}.")
 
 
 def _with_asked(settings: RunSettings, budget: str) -> RunSettings:
@@ -106,13 +162,12 @@ def _with_asked(settings: RunSettings, budget: str) -> RunSettings:
 
 def _show_plan(run: Any, folder: Path) -> int:
     """What would happen, measured on this machine. The plan goes to stdout as TOML."""
-    from headway.data.store import prepare
     from headway.models.summary import count, outline
     from headway.train.plan import memory_needed
     from headway.train.progress import duration
     from headway.train.schedule import peak_lr
 
-    prepared = prepare(run.settings, folder)
+    prepared = run.kind.prepare(run.settings, folder, lambda text: None)
     for line in prepared.report.lines():
         print(f"# {line}")
     if prepared.report.impossible:
@@ -123,7 +178,7 @@ def _show_plan(run: Any, folder: Path) -> int:
     evaluations = -(-steps // (train.eval_every or 1))
     total = steps * timing.step_s + evaluations * timing.evaluation_s
     print(f"# {count(outline(model)):,} parameters, {memory_needed(settings) / 2**20:,.0f} MiB")
-    print(f"# measured: {timing.targets_per_s:,.0f} target tokens/s, {timing.step_s:.3g} s a step")
+    print(f"# measured: {timing.tokens_per_s:,.0f} tokens/s, {timing.step_s:.3g} s a step")
     print(f"# {steps:,} steps and {evaluations} evaluations: about {duration(total)}")
     print(f"# peak learning rate {peak_lr(train, steps, model.d_model):.3g}")
     print(resolved_toml(settings), end="")

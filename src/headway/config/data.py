@@ -13,7 +13,8 @@ Normalisation = Literal["nfc", "nfkc", "nfd", "nfkd", "none"]
 
 @dataclass(frozen=True, kw_only=True)
 class DataSettings:
-    """Aligned files (`source` and `target`), or files of pairs (`pairs`); `-` is standard input."""
+    """Aligned files (`source` and `target`), files of pairs (`pairs`), or files of texts (`text`);
+    `-` is standard input."""
 
     source: tuple[str, ...] = ()
     target: tuple[str, ...] = ()
@@ -32,6 +33,29 @@ class DataSettings:
     """Of a JSONL line, or the number of a TSV column counted from 1."""
 
     target_field: str = "target"
+    text: tuple[str, ...] = ()
+    """For the tasks in one language: plain text, JSONL, TSV or CSV with labels, CoNLL columns."""
+
+    valid_text: tuple[str, ...] = ()
+    """Without it a part of the text is split off."""
+
+    text_field: str = "text"
+    """Of a JSONL line or a CSV, or the number of a TSV column counted from 1."""
+
+    other_field: str = ""
+    """The second text, where pairs of texts are classified."""
+
+    label_field: str = "label"
+    fields: tuple[str, ...] = ()
+    """JSONL fields that documents consist of, in their usual order; the last is the body."""
+
+    unit: Literal["auto", "file", "paragraph", "line"] = "auto"
+    """What one document of plain text is. `auto`: what stands between lines `<|endoftext|>`, where
+    a file has them, else the whole file."""
+
+    long: Literal["windows", "error"] = "windows"
+    """What becomes of texts longer than the model reads: overlapping windows, or an error."""
+
     encoding: str = "utf-8"
     max_len: int = 256
     """Pairs with more tokens on a side are left out of training."""
@@ -41,6 +65,11 @@ class DataSettings:
     0 keeps them."""
 
     def __post_init__(self) -> None:
+        check_values(self)
+        if self.text and (self.source or self.pairs):
+            raise ConfigError("give either files of texts, or files of pairs, not both.")
+        if len(set(self.fields)) != len(self.fields):
+            raise ConfigError(f"fields={list(self.fields)} names a field twice.")
         if bool(self.source) != bool(self.target):
             missing = "target" if self.source else "source"
             raise ConfigError(
@@ -76,7 +105,7 @@ class DataSettings:
 class TokenizerSettings:
     """How text becomes tokens. Trained on the training pairs unless a file is given."""
 
-    kind: Literal["bpe", "unigram", "characters", "words", "bytes"] = "bpe"
+    kind: Literal["bpe", "unigram", "wordpiece", "characters", "words", "bytes"] = "bpe"
     vocab_size: int | None = None
     """None: chosen from the amount of text."""
 
@@ -86,7 +115,7 @@ class TokenizerSettings:
     normalisation: Normalisation = "nfc"
     lowercase: bool = False
     file: str | None = None
-    """An existing `tokenizer.json`."""
+    """An existing `tokenizer.json`, BERT's `vocab.txt`, or a folder with GPT-2's two files."""
 
     def __post_init__(self) -> None:
         check_values(self)

@@ -25,7 +25,8 @@ Locate = Callable[[str], str]
 """A dotted key to what goes before a message about it: "recipe.toml, line 4: ", or nothing."""
 
 SECTIONS = ("model",)
-OTHERS = ("task", "fingerprint", "data", "tokenizer", "train", "decode", "asked")
+OTHERS = ("task", "fingerprint", "labels", "data", "tokenizer", "train", "decode", "start", "lora",
+          "distil", "complete", "fill", "classify", "tag", "embed", "asked")  # fmt: skip
 """What else a run's `config.toml` holds; of no concern to the model."""
 
 

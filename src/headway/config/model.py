@@ -20,6 +20,7 @@ Positions = Literal[
     "sinusoidal", "sinusoidal-halves", "learned", "rotary", "alibi", "relative", "none"
 ]
 Scheme = Literal["paper", "gpt2", "bert", "small"]
+Pooling = Literal["first", "mean", "last"]
 
 
 def check_values(settings: Any) -> None:
@@ -28,7 +29,7 @@ def check_values(settings: Any) -> None:
         value = getattr(settings, name)
         several = typing.get_origin(hint) is tuple
         choices = typing.get_args(typing.get_args(hint)[0] if several else hint)
-        if several or typing.get_origin(hint) is Literal:
+        if (several and choices) or typing.get_origin(hint) is Literal:
             for word in value if several else [value]:
                 if word not in choices:
                     near = suggest(word, choices) if get_close_matches(word, choices) else ""
@@ -155,6 +156,11 @@ class TextSettings:
     attention_dropout: float = 0.0
     ff_dropout: float = 0.0
     init: Scheme = "paper"
+    embeddings: str | None = None
+    """A file of word vectors (word2vec's or GloVe's text form) that token embeddings start from."""
+
+    tune_embeddings: bool = True
+    """Whether vectors from a file are trained further."""
 
     def __post_init__(self) -> None:
         check_values(self)
@@ -166,6 +172,11 @@ class TextSettings:
             raise ConfigError(
                 f"attention_bias={self.attention_bias!r} must be letters out of 'qkvo', each once; "
                 "'' is none and 'qkvo' is all."
+            )
+        if not self.tune_embeddings and self.embeddings is None:
+            raise ConfigError(
+                "tune_embeddings=false has no effect without word vectors. Name a file: "
+                "embeddings=vectors.txt."
             )
 
     def _check_sizes(self) -> None:
@@ -305,27 +316,21 @@ class EncoderSettings(TextSettings):
     heads: tuple[Literal["words", "pooled", "classes", "tags"], ...] = ("words", "pooled")
     """What is read out: masked words, BERT's pooled vector, classes of a text, tags of words."""
 
-    pooling: Literal["first", "mean"] = "first"
-    """How a text becomes one vector: its first token, or the mean of all."""
+    pooling: Pooling = "first"
+    """How a text becomes one vector: its first token, its last, or the mean of all."""
 
     n_labels: int = 0
     """Classes or tags, when there is such a head."""
+
+    tag_transitions: bool = False
+    """Scores for one tag after another beside those of each tag: a linear-chain CRF."""
 
     tie: bool = True
     """Word scores use the embedding matrix."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if len(set(self.heads)) != len(self.heads):
-            raise ConfigError(f"heads={list(self.heads)} names a head twice.")
-        labelled = [head for head in self.heads if head in ("classes", "tags")]
-        if labelled and self.n_labels < 1:
-            raise ConfigError(f"a {labelled[0]!r} head needs n_labels, the number of labels.")
-        if self.n_labels and not labelled:
-            raise ConfigError(
-                f"n_labels={self.n_labels} has no effect without a 'classes' or 'tags' head. "
-                f"Add one: heads={[*self.heads, 'classes']}."
-            )
+        _check_heads(self.heads, self.n_labels, self.tag_transitions)
         if self.n_segments < 0:
             raise ConfigError(f"n_segments={self.n_segments} must be 0 (none) or more.")
 
@@ -348,8 +353,39 @@ class DecoderSettings(TextSettings):
     attention_dropout: float = 0.1
     init: Scheme = "gpt2"
 
+    heads: tuple[Literal["words", "classes", "tags"], ...] = ("words",)
+    """What is read out: the next word, classes of a text, tags of words."""
+
+    pooling: Pooling = "last"
+    """How a text becomes one vector: only its last token has seen all of it."""
+
+    n_labels: int = 0
+    """Classes or tags, when there is such a head."""
+
+    tag_transitions: bool = False
+    """Scores for one tag after another beside those of each tag: a linear-chain CRF."""
+
     tie: bool = True
     """Word scores use the embedding matrix."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        _check_heads(self.heads, self.n_labels, self.tag_transitions)
+
+
+def _check_heads(heads: tuple[str, ...], n_labels: int, tag_transitions: bool) -> None:
+    if len(set(heads)) != len(heads):
+        raise ConfigError(f"heads={list(heads)} names a head twice.")
+    labelled = [head for head in heads if head in ("classes", "tags")]
+    if labelled and n_labels < 1:
+        raise ConfigError(f"a {labelled[0]!r} head needs n_labels, the number of labels.")
+    if n_labels and not labelled:
+        raise ConfigError(
+            f"n_labels={n_labels} has no effect without a 'classes' or 'tags' head. "
+            f"Add one: heads={[*heads, 'classes']}."
+        )
+    if tag_transitions and "tags" not in heads:
+        raise ConfigError("tag_transitions has no effect without a 'tags' head.")
 
 
 ModelSettings = Seq2SeqSettings | EncoderSettings | DecoderSettings

@@ -9,7 +9,10 @@ from headway.config.run import load_run_settings
 from headway.errors import ConfigError, suggest
 
 FOLDER = Path(__file__).parent / "recipes"
-FILES = ("source", "target", "pairs", "valid_source", "valid_target", "valid_pairs")
+FILES = (
+    "source", "target", "pairs", "text", "valid_source", "valid_target", "valid_pairs",
+    "valid_text",
+)  # fmt: skip
 
 
 def recipe_names() -> list[str]:

@@ -22,11 +22,36 @@ from headway.config.load import (
     nowhere,
 )
 from headway.config.model import ModelSettings
+from headway.config.tasks import (
+    SECTIONS,
+    ClassifySettings,
+    CompleteSettings,
+    DistilSettings,
+    EmbedSettings,
+    FillSettings,
+    LoraSettings,
+    StartSettings,
+    TagSettings,
+)
 from headway.config.toml import parse, read_text, section_toml, to_toml, toml_value
 from headway.config.train import TrainSettings
 from headway.errors import ConfigError, suggest
 
-TASKS = ("translate",)
+TASKS = ("translate", "complete", "fill", "classify", "tag", "embed")
+OTHER_WORDS = ("detect", "distil")
+"""Also understood by `headway train`: `detect` is `classify` of documents with fields, and `distil`
+the task of a teacher."""
+
+SETTINGS: dict[str, type[Any]] = {
+    "data": DataSettings,
+    "tokenizer": TokenizerSettings,
+    "train": TrainSettings,
+    "decode": DecodeSettings,
+    "start": StartSettings,
+    "lora": LoraSettings,
+    "distil": DistilSettings,
+    **SECTIONS,
+}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,6 +64,17 @@ class RunSettings:
 
     train: TrainSettings = TrainSettings()
     decode: DecodeSettings = DecodeSettings()
+    complete: CompleteSettings = CompleteSettings()
+    fill: FillSettings = FillSettings()
+    classify: ClassifySettings = ClassifySettings()
+    tag: TagSettings = TagSettings()
+    embed: EmbedSettings = EmbedSettings()
+    start: StartSettings = StartSettings()
+    lora: LoraSettings = LoraSettings()
+    distil: DistilSettings = DistilSettings()
+    labels: tuple[str, ...] = ()
+    """Names of classes or tags, as the training data has them."""
+
     fingerprint: str = ""
     """Of the data as it was prepared: the run goes on with the same data or not at all."""
 
@@ -71,10 +107,10 @@ def load_run_settings(
 def run_settings(values: dict[str, Any], locate: Locate = nowhere) -> RunSettings:
     values = dict(values)
     asked = values.pop("asked", None)
-    sections = {"data": DataSettings, "tokenizer": TokenizerSettings,
-                "train": TrainSettings, "decode": DecodeSettings}  # fmt: skip
+    sections = SETTINGS
     known = ["task", "model", *sections]
     fingerprint = str(values.pop("fingerprint", ""))
+    labels = tuple(str(label) for label in values.pop("labels", ()))
     for name in values:
         if name not in known:
             kind = "section" if isinstance(values[name], dict) else "setting"
@@ -83,6 +119,11 @@ def run_settings(values: dict[str, Any], locate: Locate = nowhere) -> RunSetting
     task = values.get("task", "translate")
     if task not in TASKS:
         raise ConfigError(f"{locate('task')}unknown task {task!r}.{suggest(str(task), TASKS)}")
+    for name in SECTIONS:
+        if name in values and name != task:
+            raise ConfigError(
+                f"{locate(name)}the settings of {name!r} have no effect on the task {task!r}."
+            )
     built: dict[str, Any] = {
         name: from_dict(cls, values.get(name, {}), f"{name}.", locate)
         for name, cls in sections.items()
@@ -91,10 +132,35 @@ def run_settings(values: dict[str, Any], locate: Locate = nowhere) -> RunSetting
     if isinstance(model, dict) and ("preset" in model or "family" in model):
         built["model"] = model_settings(model, "model.", locate)
     elif model:
-        # Changes to a model that the data will choose: checked now against the usual family.
-        model_settings({"family": "seq2seq", **model}, "model.", locate)
+        # Changes to a model that the data will choose: checked now against a family of the task.
+        _check_changes(model, FAMILIES_OF[task], locate)
     built["asked"] = flat(values) if asked is None else asked
-    return RunSettings(task=task, fingerprint=fingerprint, **built)
+    return RunSettings(task=task, fingerprint=fingerprint, labels=labels, **built)
+
+
+FAMILIES_OF = {
+    "translate": ("seq2seq",),
+    "complete": ("decoder",),
+    "fill": ("encoder",),
+    "classify": ("encoder", "decoder"),
+    "tag": ("encoder", "decoder"),
+    "embed": ("encoder", "decoder"),
+}
+"""The families that can do a task, the usual one first."""
+
+
+def _check_changes(model: dict[str, Any], families: Sequence[str], locate: Locate) -> None:
+    """Refuse what is a setting of none of the families. Which heads and widths go together is seen
+    when the rest of the model is chosen."""
+    errors = []
+    loose = {"n_heads": model.get("n_kv_heads") or 1, "d_head": 64}
+    for family in families:
+        try:
+            model_settings({"family": family, **loose, **model}, "model.", locate)
+            return
+        except ConfigError as error:
+            errors.append(error)
+    raise errors[0]
 
 
 def resolved_toml(settings: RunSettings) -> str:
@@ -102,10 +168,15 @@ def resolved_toml(settings: RunSettings) -> str:
     parts = [f"task = {toml_value(settings.task)}\n"]
     if settings.fingerprint:
         parts.append(f"fingerprint = {toml_value(settings.fingerprint)}\n")
+    if settings.labels:
+        parts.append(f"labels = {toml_value(settings.labels)}\n")
     if settings.model is not None:
         parts.append(to_toml(settings.model))
-    for name in ("data", "tokenizer", "train", "decode"):
-        parts.append(section_toml(name, getattr(settings, name)))
+    for name, kind in SETTINGS.items():
+        values = getattr(settings, name)
+        usual = name in ("data", "tokenizer", "train", "decode", settings.task)
+        if usual or values != kind():
+            parts.append(section_toml(name, values))
     asked = [f"{toml_value(key)} = {toml_value(value)}" for key, value in settings.asked.items()]
     parts.append(
         "\n".join(["# What the command asked for; the rest was chosen.", "[asked]", *asked]) + "\n"

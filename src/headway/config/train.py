@@ -43,6 +43,9 @@ class TrainSettings:
     cooldown: float = 0.2
     """The share of steps in which `trapezoid` goes down to zero."""
 
+    floor: float = 0.0
+    """The share of the peak that `cosine` and `linear` end at."""
+
     beta1: float = 0.9
     beta2: float = 0.98
     eps: float = 1e-9
@@ -74,8 +77,8 @@ class TrainSettings:
     save_every: int | None = None
     """Steps between checkpoints. None: with every evaluation."""
 
-    metric: Literal["bleu", "chrf", "loss"] = "bleu"
-    """What the best checkpoint is best at."""
+    metric: str | None = None
+    """What the best checkpoint is best at: a score of the task, or `loss`. None: the task's own."""
 
     patience: int = 0
     """Stop after this many evaluations without a better one; 0: never."""
@@ -106,6 +109,8 @@ class TrainSettings:
         for name in ("weight_decay", "clip", "rdrop"):
             if getattr(self, name) < 0:
                 raise ConfigError(f"{name}={getattr(self, name):g} must be 0 or more.")
+        if not 0.0 <= self.floor <= 1.0:
+            raise ConfigError(f"floor={self.floor:g} is a share of the peak rate: 0 to 1.")
         if not 0.0 <= self.cooldown <= 1.0:
             raise ConfigError(f"cooldown={self.cooldown:g} is a share of the steps: 0 to 1.")
         if self.lr is not None and self.lr <= 0:

@@ -7,6 +7,7 @@ two integers, the epoch and the number of the next step in it, and needs no stat
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import TypeVar
 
 import numpy as np
 import torch
@@ -31,6 +32,17 @@ class StepPlan:
     source_tokens: int
     target_tokens: int
     seed: int
+
+    @classmethod
+    def of_lengths(cls, lengths: NDArray[np.int64], tokens: int, seed: int) -> StepPlan:
+        """For sequences that are no pairs."""
+        return cls(
+            source_lengths=lengths,
+            target_lengths=lengths,
+            source_tokens=tokens,
+            target_tokens=tokens,
+            seed=seed,
+        )
 
     def epoch(self, number: int) -> list[Rows]:
         """The pairs of each step. Every pair comes once; the last step may be a small one."""
@@ -144,14 +156,14 @@ class Collator:
                 )
             ]
         batch = PairBatch(
-            _filled(source, layouts[0].n_rows),
+            filled(source, layouts[0].n_rows),
             layouts[0],
-            _filled(inputs, layouts[1].n_rows),
+            filled(inputs, layouts[1].n_rows),
             layouts[1],
-            _filled(labels, layouts[1].n_rows),
+            filled(labels, layouts[1].n_rows),
             loss_weights(target_lengths.tolist(), layouts[1].n_rows),
         )
-        return batch if torch.device(device).type == "cpu" else _moved(batch, device)
+        return moved(batch, device)
 
 
 def fixed_shapes(plan: StepPlan, source_tokens: int, target_tokens: int, longest: int) -> Fixed:
@@ -179,16 +191,24 @@ def _with_end(
     return filled, longer
 
 
-def _filled(tokens: NDArray[np.int64], n_rows: int) -> Tensor:
+def filled(tokens: NDArray[np.int64], n_rows: int) -> Tensor:
     """The tokens, and zeros for the dummy rows behind them."""
     filled = torch.zeros(n_rows, dtype=torch.long)
     filled[: len(tokens)] = torch.from_numpy(tokens)
     return filled
 
 
-def _moved(batch: PairBatch, device: torch.device | str) -> PairBatch:
-    """On its way to the device from pinned memory, so that nobody waits for it."""
-    moved: dict[str, Tensor | Layout] = {}
+Batch = TypeVar("Batch")
+
+
+def moved(batch: Batch, device: torch.device | str) -> Batch:
+    """The same on the device: any dataclass of tensors and layouts, or of none of them.
+
+    It goes there from pinned memory, so that nobody waits for it.
+    """
+    if torch.device(device).type == "cpu":
+        return batch
+    changed: dict[str, Tensor | Layout] = {}
     for name, value in vars(batch).items():
         if isinstance(value, Layout):
             parts: dict[str, Tensor] = {
@@ -198,10 +218,10 @@ def _moved(batch: PairBatch, device: torch.device | str) -> PairBatch:
             }
             if value.bounds is not None:  # the starts are a view of the bounds: keep it one
                 parts["starts_B"] = parts["bounds"][:-1]
-            moved[name] = replace(value, **parts, memo={})  # type: ignore[arg-type]
-        else:
-            moved[name] = _sent(value, device)
-    return PairBatch(**moved)  # type: ignore[arg-type]
+            changed[name] = replace(value, **parts, memo={})  # type: ignore[arg-type]
+        elif isinstance(value, Tensor):
+            changed[name] = _sent(value, device)
+    return replace(batch, **changed)  # type: ignore[type-var]
 
 
 def _sent(x: Tensor, device: torch.device | str) -> Tensor:

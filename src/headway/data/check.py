@@ -114,11 +114,11 @@ class _Drafts:
         add("note", "control", pairs.rows(CONTROL), "control characters inside.")
 
     def repeated(self) -> None:
-        again = _repeats(self.pairs.pair)
+        again = repeats(self.pairs.pair)
         add = self.add
         add(self.level(again), "duplicates", again, "repeats an earlier pair exactly.")
         distinct = np.setdiff1d(np.arange(len(self.pairs)), again)
-        several = distinct[_repeats(self.pairs.source[distinct])]
+        several = distinct[repeats(self.pairs.source[distinct])]
         text = "another target for an earlier source (but for case and punctuation)."
         add("note", "several-targets", several, text)
 
@@ -161,7 +161,7 @@ class _Drafts:
                 draft.count,
                 draft.text,
                 tuple(
-                    Example(self.pairs.place(row), *map(_clipped, texts[row]))
+                    Example(self.pairs.place(row), *map(clipped, texts[row]))
                     for row in draft.rows[:EXAMPLES].tolist()
                 ),
             )
@@ -169,11 +169,11 @@ class _Drafts:
         ]
 
 
-def _repeats(hashes: NDArray[np.uint64]) -> Rows:
+def repeats(hashes: NDArray[np.uint64]) -> Rows:
     """The rows whose hash an earlier row has."""
     _, first = np.unique(hashes, return_index=True)
     return np.setdiff1d(np.arange(len(hashes)), first, assume_unique=True)
 
 
-def _clipped(text: str, width: int = 60) -> str:
+def clipped(text: str, width: int = 60) -> str:
     return text if len(text) <= width else text[: width - 1] + "…"

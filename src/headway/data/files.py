@@ -40,10 +40,17 @@ def open_lines(path: str, encoding: str = "utf-8") -> Iterator[str]:
     A byte order mark at the start is dropped. What cannot be read is a `DataError` that names the
     file, and the line and byte where there is one.
     """
+    lines = _Lines(shown(path))
+    for text in open_text(path, encoding):
+        yield from lines.feed(text)
+    yield from lines.end()
+
+
+def open_text(path: str, encoding: str = "utf-8") -> Iterator[str]:
+    """The same text in chunks as they come, with its line ends; lines may be of any length."""
     decoder = _decoder(encoding)
     name = shown(path)
-    lines = _Lines(name)
-    n_bytes = 0
+    n_bytes, n_lines, started = 0, 0, False
     with _opened(path) as stream:
         at_end = False
         while not at_end:
@@ -55,9 +62,11 @@ def open_lines(path: str, encoding: str = "utf-8") -> Iterator[str]:
                 if encoding != "utf-8":
                     text.encode("utf-8")  # some codecs let half a surrogate pair through
             except UnicodeError as error:
-                raise _undecodable(error, lines, n_bytes, encoding) from error
-            yield from lines.feed(text)
-        yield from lines.end()
+                raise _undecodable(error, (name, n_lines, n_bytes), encoding) from error
+            if text:
+                n_lines += text.count("\n")
+                yield text if started else text.removeprefix("\ufeff")
+                started = True
 
 
 class _Lines:
@@ -66,15 +75,11 @@ class _Lines:
     def __init__(self, name: str) -> None:
         self.name = name
         self.done = 0
-        self.started = False
         self.open_parts: list[str] = []
         self.open_size = 0
 
     def feed(self, text: str) -> list[str]:
         """The lines that end in this piece."""
-        if not self.started and text:
-            self.started = True
-            text = text.removeprefix("\ufeff")
         first, *others = text.split("\n")
         self._extend(first)
         if not others:
@@ -211,8 +216,9 @@ def _decoder(encoding: str) -> codecs.IncrementalDecoder:
         ) from error
 
 
-def _undecodable(error: UnicodeError, lines: _Lines, n_bytes: int, encoding: str) -> DataError:
-    line, what = lines.done + 1, "a byte"
+def _undecodable(error: UnicodeError, place: tuple[str, int, int], encoding: str) -> DataError:
+    name, n_lines, n_bytes = place
+    line, what = n_lines + 1, "a byte"
     if isinstance(error, UnicodeDecodeError):
         good = error.object[: error.start].decode(encoding, errors="replace")
         line += good.count("\n")
@@ -221,4 +227,4 @@ def _undecodable(error: UnicodeError, lines: _Lines, n_bytes: int, encoding: str
     way_out = (
         "Give the encoding of the file with --encoding (latin-1, cp1252, utf-16, …), or convert it."
     )
-    return DataError(f"{lines.name}, line {line:,}: {what} is not {encoding.upper()}. {way_out}")
+    return DataError(f"{name}, line {line:,}: {what} is not {encoding.upper()}. {way_out}")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -13,8 +14,10 @@ from headway.config.run import RunSettings
 from headway.data.files import STDIN, check_readable, is_stream, spool
 from headway.data.sealed import identity
 from headway.errors import ConfigError
+from headway.text.files import tokenizer_files
 
-FIELDS = ("source", "target", "pairs", "valid_source", "valid_target", "valid_pairs")
+FIELDS = ("source", "target", "pairs", "valid_source", "valid_target", "valid_pairs",
+          "text", "valid_text")  # fmt: skip
 COPIES = "input.tmp"
 
 
@@ -29,7 +32,7 @@ def rereadable(settings: RunSettings, folder: Path) -> Iterator[RunSettings]:
     try:
         changed: dict[str, Any] = {
             name: tuple(
-                _readable(path, copies / ("standard-input" if path == STDIN else f"{name}-{i}"))
+                _readable(path, copies / _copy_name(path, f"{name}-{i}"))
                 for i, path in enumerate(side)
             )
             for name, side in paths.items()
@@ -37,6 +40,11 @@ def rereadable(settings: RunSettings, folder: Path) -> Iterator[RunSettings]:
         yield replace(settings, data=replace(settings.data, **changed))
     finally:
         shutil.rmtree(copies, ignore_errors=True)
+
+
+def _copy_name(path: str, name: str) -> str:
+    """The end of the name stays: it tells what is in the file."""
+    return "standard-input" if path == STDIN else name + "".join(Path(path).suffixes)
 
 
 def _readable(path: str, copy: Path) -> str:
@@ -52,9 +60,12 @@ def wanted_inputs(settings: RunSettings) -> dict[str, Any]:
     settings that say what becomes of it."""
     data, tokenizer = asdict(settings.data), asdict(settings.tokenizer)
     files = {name: [_identity(path) for path in data.pop(name)] for name in FIELDS}
+    data.pop("long")  # what a task makes of long texts, which the store keeps whole
     if tokenizer["file"] is not None:
-        tokenizer["file"] = _identity(tokenizer["file"])
-    return {"files": files, "data": data, "tokenizer": tokenizer}
+        parts = tokenizer_files(Path(tokenizer["file"]))
+        tokenizer["file"] = [_identity(str(path)) for path in parts]
+    values = {"files": files, "data": data, "tokenizer": tokenizer}
+    return json.loads(json.dumps(values))  # as it comes back from a file
 
 
 def _identity(path: str) -> dict[str, Any]:

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 from headway.config.data import DataSettings
 from headway.data.files import is_stream, open_lines, shown
+from headway.data.jsonl import is_json, parse_line, text_of
 from headway.data.slip import where_lines_slip
 from headway.errors import DataError
 
@@ -48,7 +46,7 @@ class PairFile:
         first = next(lines, None)
         if first is None:
             return
-        reader = _json_reader if _is_json(path, first) else _tsv_reader
+        reader = _json_reader if is_json(path, first) else _tsv_reader
         self.header, parse = reader(path, first, self.settings)
         for number, line in enumerate(chain([first], lines), 1):
             if number > self.header:
@@ -119,13 +117,6 @@ def _unequal(source: str, target: str, encoding: str) -> str:
     return counts + where_lines_slip(lengths[0], lengths[1], (source, target), encoding)
 
 
-def _is_json(path: str, first: str) -> bool:
-    names = Path(path).suffixes
-    if set(names) & {".jsonl", ".ndjson", ".json"}:
-        return True
-    return ".tsv" not in names and first.lstrip().startswith("{") and "\t" not in first
-
-
 Reader = tuple[int, Callable[[str, int], Pair]]
 """How many lines of header to leave out, and what makes a pair of a line and its number."""
 
@@ -165,29 +156,10 @@ def _json_reader(path: str, first: str, settings: DataSettings) -> Reader:
 
     def parse(line: str, number: int) -> Pair:
         where = f"{shown(path)}, line {number:,}"
-        try:
-            values = json.loads(line)
-        except (ValueError, RecursionError) as error:
-            raise DataError(f"{where} is not a line of JSON: {error}.") from error
+        values = parse_line(line, where)
         return (
-            _field(values, settings.source_field, where, "source_field"),
-            _field(values, settings.target_field, where, "target_field"),
+            text_of(values, settings.source_field, where, "source_field"),
+            text_of(values, settings.target_field, where, "target_field"),
         )
 
     return 0, parse
-
-
-def _field(values: Any, name: str, where: str, setting: str) -> str:
-    found = values
-    for part in name.split("."):
-        if not isinstance(found, dict) or part not in found:
-            there = ", ".join(map(repr, found)) if isinstance(found, dict) else "no fields"
-            raise DataError(
-                f"{where} has no field {name!r}, only {there}. Name it with data.{setting}=…"
-            )
-        found = found[part]
-    if not isinstance(found, str):
-        raise DataError(f"{where}: field {name!r} is {json.dumps(found)[:40]}, not text.")
-    if not found.isascii() and any("\ud800" <= c <= "\udfff" for c in found):
-        raise DataError(f"{where}: field {name!r} holds half of a surrogate pair.")
-    return found

@@ -42,6 +42,12 @@ class CheckReport:
     sizes: dict[str, float] = field(default_factory=dict)
     """What the text amounts to: characters and tokens of each side, sizes of vocabularies."""
 
+    unit: str = "pairs"
+    """What is counted."""
+
+    labels: dict[str, tuple[int, int]] = field(default_factory=dict)
+    """How often each label or tag comes in the training and in the validation files."""
+
     @property
     def impossible(self) -> bool:
         """Whether training cannot start."""
@@ -49,13 +55,20 @@ class CheckReport:
 
     def lines(self) -> list[str]:
         """The report for people."""
-        valid = "" if self.n_valid is None else f", {self.n_valid:,} validation pairs"
-        shown = [f"{self.n_pairs:,} pairs{valid}"]
+        valid = "" if self.n_valid is None else f", {self.n_valid:,} validation {self.unit}"
+        one = self.n_pairs == 1
+        shown = [f"{self.n_pairs:,} {self.unit.removesuffix('s') if one else self.unit}{valid}"]
         if self.sizes.get("source_tokens"):
             shown.append(_tokens(self.sizes, self.n_pairs))
+        elif self.sizes.get("tokens"):
+            shown.append(_text_tokens(self.sizes))
+        if self.labels:
+            what = "tags" if self.unit == "sentences" else "labels"
+            shown.append(_labels(self.labels, what))
         if self.over_long:
             limits = ", ".join(f"{n:,} over {limit:,}" for limit, n in self.over_long.items())
-            shown.append(f"pairs by the tokens of their longer side: {limits}")
+            side = " of their longer side" if self.unit == "pairs" else ""
+            shown.append(f"{self.unit} by the tokens{side}: {limits}")
         for level in ("error", "warning", "note"):
             for finding in self.findings:
                 if finding.level == level:
@@ -74,8 +87,9 @@ class CheckReport:
             for one in values["findings"]
         ]
         limits = {int(limit): n for limit, n in values["over_long"].items()}
-        sizes = values["sizes"]
-        return cls(values["n_pairs"], values["n_valid"], findings, limits, sizes)
+        labels = {name: (train, valid) for name, (train, valid) in values.get("labels", {}).items()}
+        counts = values["n_pairs"], values["n_valid"]
+        return cls(*counts, findings, limits, values["sizes"], values.get("unit", "pairs"), labels)
 
 
 def _tokens(sizes: Mapping[str, float], n_pairs: int) -> str:
@@ -88,9 +102,23 @@ def _tokens(sizes: Mapping[str, float], n_pairs: int) -> str:
     return "; ".join(sides)
 
 
+def _text_tokens(sizes: Mapping[str, float]) -> str:
+    return (
+        f"{sizes['tokens']:,.0f} training tokens, {sizes['valid_tokens']:,.0f} for validation, "
+        f"{sizes['characters'] / max(sizes['tokens'], 1):.1f} characters a token, "
+        f"vocabulary {sizes['vocabulary']:,.0f}"
+    )
+
+
+def _labels(labels: Mapping[str, tuple[int, int]], what: str, most: int = 20) -> str:
+    total = max(sum(n for n, _ in labels.values()), 1)
+    shown = [f"{name} {n:,} ({n / total:.1%})" for name, (n, _) in list(labels.items())[:most]]
+    return f"{len(labels)} {what}: " + ", ".join(shown) + (", …" if len(labels) > most else "")
+
+
 def _finding(finding: Finding) -> list[str]:
     examples = [
-        f"    {example.place}: {example.source!r} | {example.target!r}"
+        f"    {example.place}: {example.source!r}" + f" | {example.target!r}" * bool(example.target)
         for example in finding.examples
     ]
     return [f"{finding.level}: {finding.text}", *examples]

@@ -97,7 +97,7 @@ def _facts(
     marks = _mark(profiles.swapped(*folded, learn=learn), SWAPPED)
     marks |= _mark(hashes[0] == hashes[1], SAME)
     for texts in (source, target):
-        marks |= _signs(texts)
+        marks |= signs(texts)
     for row in np.flatnonzero((folded[0].lengths == 0) | (folded[1].lengths == 0)):
         if not all(text.strip() for text in block[row]):
             marks[row] |= EMPTY
@@ -115,7 +115,7 @@ def _mark(where: Sequence[bool] | NDArray[np.bool_], mark: int) -> NDArray[np.ui
     return np.asarray(where, np.bool_).astype(np.uint8) * np.uint8(mark)
 
 
-def _signs(texts: Texts) -> NDArray[np.uint8]:
+def signs(texts: Texts) -> NDArray[np.uint8]:
     """Marks of characters that hint at damage."""
     marks = np.zeros(len(texts.sizes), np.uint8)
     # Only what is not printable ASCII can be one; unsigned numbers below 0x20 become huge here.

@@ -16,6 +16,9 @@ from headway.data.fold import Hashes, Numbers, Texts, fold_hashes, mixed
 from headway.data.pairs import in_blocks
 from headway.errors import DataError
 
+OPTIONS = "--valid-source, --valid-target"
+"""How validation data of its own is given."""
+
 _SALT = np.uint64(0x5EED)
 
 
@@ -34,12 +37,14 @@ def validation_rows(pairs: Iterable[tuple[str, str]], size: int) -> NDArray[np.b
     return choose_rows(source, target, size)
 
 
-def choose_rows(source: Hashes, target: Hashes, size: int) -> NDArray[np.bool_]:
+def choose_rows(
+    source: Hashes, target: Hashes, size: int, unit: str = "pairs", options: str = OPTIONS
+) -> NDArray[np.bool_]:
     """`validation_rows` for pairs that are known by the hashes of their two sides."""
     if len(source) < 2:
         raise DataError(
-            f"{len(source)} usable pairs cannot be split into training and validation. "
-            "Give more pairs, or validation pairs of their own (--valid-source, --valid-target)."
+            f"{len(source)} usable {unit} cannot be split into training and validation. "
+            f"Give more {unit}, or validation {unit} of their own ({options})."
         )
     limit = max(1, min(size, len(source) // 10))
     chosen = _whole_groups(groups(source, target), source, limit)
@@ -48,8 +53,9 @@ def choose_rows(source: Hashes, target: Hashes, size: int) -> NDArray[np.bool_]:
         chosen = _whole_groups(groups(source, source), source, limit)
     if not chosen.any():
         raise DataError(
-            f"no validation pairs can be split off: all or most of the {len(source):,} pairs have "
-            "the same source. Give validation pairs of their own (--valid-source, --valid-target)."
+            f"no validation {unit} can be split off: all or most of the {len(source):,} {unit} "
+            f"have the same {'source' if unit == 'pairs' else 'text'}. Give validation {unit} of "
+            f"their own ({options})."
         )
     return chosen
 

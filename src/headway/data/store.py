@@ -57,6 +57,9 @@ class Prepared:
     fingerprint: str
     """Changes with the inputs, the settings of data and tokenizer, and anything made from them."""
 
+    def save_tokenizer(self, path: Path) -> None:
+        self.vocab.save(path)
+
 
 class ImpossibleData(DataError):
     """Data that cannot be trained on; `report` has everything that was found."""

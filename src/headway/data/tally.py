@@ -116,16 +116,18 @@ class Tally:
             )
             report.findings.append(Finding("note", "uneven", n, text))
         if n := self.unknown_tokens:
-            report.findings.append(Finding("warning", "unknown", n, self._unknown(n)))
+            text = unknown_text(n, self.unknown_characters)
+            report.findings.append(Finding("warning", "unknown", n, text))
 
-    def _unknown(self, n: int) -> str:
-        text = f"{n:,} tokens are unknown to the tokenizer"
-        if self.unknown_characters:
-            shown = sorted(self.unknown_characters)[:20]
-            more = ", …" if len(self.unknown_characters) > 20 else ""
-            text += (
-                f", which lacks {len(self.unknown_characters):,} characters: "
-                + ", ".join(f"{c} U+{ord(c):04X}" for c in shown)
-                + more
-            )
-        return text + "."
+
+def unknown_text(n: int, characters: set[str]) -> str:
+    text = f"{n:,} tokens are unknown to the tokenizer"
+    if characters:
+        shown = sorted(characters)[:20]
+        more = ", …" if len(characters) > 20 else ""
+        text += (
+            f", which lacks {len(characters):,} characters: "
+            + ", ".join(f"{c} U+{ord(c):04X}" for c in shown)
+            + more
+        )
+    return text + "."

@@ -21,18 +21,21 @@ Tokens = NDArray[np.unsignedinteger[Any]]
 class TokenStore:
     """Sequence i is `store[i]`, ids without special tokens."""
 
-    def __init__(self, tokens: Tokens, lengths: NDArray[np.int32]) -> None:
+    def __init__(self, tokens: Tokens, lengths: NDArray[np.signedinteger[Any]]) -> None:
         self.tokens = tokens
         self.lengths = lengths
         self.offsets = np.concatenate([[0], np.cumsum(lengths, dtype=np.int64)])
 
     @classmethod
-    def open(cls, name: Path, dtype: str) -> TokenStore:
-        lengths = np.fromfile(lengths_file(name), "<i4")
+    def open(cls, name: Path, dtype: str, lengths_dtype: str = "<i4") -> TokenStore:
+        lengths = np.fromfile(lengths_file(name), lengths_dtype)
         path = tokens_file(name)
         if not path.stat().st_size:  # an empty file cannot be mapped
             return cls(np.zeros(0, dtype), lengths)
         return cls(np.memmap(path, dtype, mode="r"), lengths)
+
+    def in_memory(self) -> TokenStore:
+        return TokenStore(np.array(self.tokens), self.lengths)
 
     @property
     def n(self) -> int:

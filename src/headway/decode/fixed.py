@@ -7,43 +7,33 @@ and which hypothesis grew from which are tensors. Unrecorded, it runs on any dev
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import fields, replace
 
 import torch
 from torch import Tensor
 
 from headway.decode.beam import Beams, Continuations, grow
 from headway.decode.best import best
+from headway.decode.bodies import Shape, body_of
 from headway.decode.job import Job
-from headway.decode.steps import encoded
+from headway.decode.rules import never
+from headway.decode.sample import chances, drawer
 from headway.decode.walk import Paths
+from headway.models.decoder import Decoder
 from headway.models.seq2seq import Seq2Seq
-from headway.nn.attention import Memory
 from headway.nn.cache import Cache
 from headway.nn.layout import Layout, Tree
 
-
-@dataclass(frozen=True)
-class Shape:
-    """The sizes of everything that a recorded step touches."""
-
-    n_sources: int
-    width: int
-    source_room: int
-    """Tokens of the longest source."""
-
-    room: int
-    """Tokens of the longest output, end token included."""
+__all__ = ["FixedSearch", "Shape", "fits", "width_of"]
 
 
 class FixedCache(Cache):
     """New keys go where a tensor says; what is seen of them is for the tree to say."""
 
-    def __init__(self, n_layers: int, shape: Shape, device: torch.device) -> None:
-        super().__init__(n_layers, shape.n_sources, shape.room * shape.width)
+    def __init__(self, n_layers: int, n_sources: int, capacity: int, device: torch.device) -> None:
+        super().__init__(n_layers, n_sources, capacity)
         self.at_1 = torch.zeros(1, dtype=torch.long, device=device)
-        self.new_W = torch.arange(shape.width, device=device)
-        self.rows_W = self.new_W
+        self.rows_W = self.at_1
         """Where the next keys go, among those of their source."""
 
         self.used = self.capacity
@@ -61,84 +51,102 @@ class FixedCache(Cache):
     def advance(self, new: Layout) -> None:
         pass
 
-    def hold_memory(self, number: int, fresh: tuple[Tensor, Tensor], room: int) -> None:
-        """The keys and values of a layer for the first sources, `room` cells each."""
-        layer = self.layers[number]
-        if layer.memory is None:
-            k_MGK, v_MGK = (x.new_zeros(self.n_rows * room, *x.shape[1:]) for x in fresh)
-            layer.memory = (k_MGK, v_MGK)
-        for old, new in zip(layer.memory, fresh, strict=True):
-            old[: len(new)] = new
-
     def take_over(self, other: FixedCache, index_B: Tensor) -> None:
         """What another cache holds of these sources."""
         self.at_1.copy_(other.at_1)
         for mine, theirs in zip(self.layers, other.layers, strict=True):
-            assert theirs.k_BSGK is not None and theirs.v_BSGK is not None and theirs.memory  # noqa: PT018
+            assert theirs.k_BSGK is not None
+            assert theirs.v_BSGK is not None
             mine.k_BSGK = _into(mine.k_BSGK, theirs.k_BSGK[index_B])
             mine.v_BSGK = _into(mine.v_BSGK, theirs.v_BSGK[index_B])
-            old = mine.memory or (None, None)
-            fresh = [
-                x.unflatten(0, (other.n_rows, -1))[index_B].flatten(0, 1) for x in theirs.memory
-            ]
-            mine.memory = (_into(old[0], fresh[0]), _into(old[1], fresh[1]))
+            if theirs.memory is not None:
+                old = mine.memory or (None, None)
+                fresh = [
+                    x.unflatten(0, (other.n_rows, -1))[index_B].flatten(0, 1) for x in theirs.memory
+                ]
+                mine.memory = (_into(old[0], fresh[0]), _into(old[1], fresh[1]))
 
 
 class FixedSearch:
-    """Greedy or beam search for batches that fit the shape: `begin`, then `advance` until done."""
+    """Greedy search, sampling or beam search for batches that fit the shape: `begin`, then
+    `advance` until done."""
 
-    def __init__(self, model: Seq2Seq, shape: Shape, job: Job) -> None:
+    def __init__(self, model: Seq2Seq | Decoder, shape: Shape, job: Job) -> None:
         self.model, self.shape, self.job = model, shape, job
         self.device = next(model.parameters()).device
         n_sources, width = shape.n_sources, shape.width
-        self.blocks = list(model.decoder.blocks)  # type: ignore[arg-type]
-        self.cache = FixedCache(len(self.blocks), shape, self.device)
+        self.body = body_of(model, shape, job.specials.bos, self.device)
+        self.front = self.body.front
+        size = self.front + shape.room * width
+        self.cache = FixedCache(len(self.body.blocks), n_sources, size, self.device)
         self.tokens_BW = torch.zeros(n_sources, width, dtype=torch.long, device=self.device)
-        size = shape.room * width
         self.may_BWS = torch.zeros(n_sources, width, size, dtype=torch.bool, device=self.device)
-        self.position_S = torch.arange(size, device=self.device) // width
+        self.offset_B = torch.zeros(n_sources, dtype=torch.long, device=self.device)
+        self.position_B1S = torch.zeros(n_sources, 1, size, dtype=torch.long, device=self.device)
         self.own_WW = torch.eye(width, dtype=torch.bool, device=self.device)
+        self.new_W = torch.arange(width, device=self.device)
+        self.draw = drawer(job.settings) if job.settings.sample else None
+        self.chances_BWT = torch.zeros(
+            (n_sources, width, shape.room if self.draw else 0),
+            dtype=torch.double, device=self.device,
+        )  # fmt: skip
+        self.penalty = job.settings.repetition_penalty
+        n_words = 0 if self.penalty == 1.0 else model.head.linear.out_features  # type: ignore[union-attr]
+        self.used_BWV = torch.zeros(
+            n_sources, width, n_words, dtype=torch.bool, device=self.device
+        )  # which tokens each hypothesis has, where that has a price
         limit_B = torch.ones(n_sources, dtype=torch.long, device=self.device)
-        start = Paths.start if width == 1 else Beams.start
-        self.state: Beams | Paths = start(limit_B, width, shape.room)
-        self.sees_BWS = torch.zeros(
-            n_sources, width, shape.source_room, dtype=torch.bool, device=self.device
-        )
-        memory_tree = Tree(self.sees_BWS, torch.zeros(shape.source_room, device=self.device))
-        in_memory = Layout.in_cache(
-            [shape.source_room] * n_sources, shape.source_room, self.device, memory_tree
-        )
-        self.memory = Memory(torch.empty(0, device=self.device), replace(in_memory, lengths=None))
+        self.state: Beams | Paths = self._start(limit_B)
         self.base = Layout.of([width] * n_sources, self.device)
 
-    def begin(self, sources: Sequence[Sequence[int]], limits: Sequence[int]) -> None:
-        """Take a batch: at most as many sources, as long ones and as long outputs as fit."""
-        shape, lack = self.shape, self.shape.n_sources - len(sources)
-        memory = encoded(self.model, sources, self.device, shape.source_room)
-        lengths_B = torch.tensor([*map(len, sources), *[1] * lack], device=self.device)
-        cell_S = torch.arange(shape.source_room, device=self.device)
-        self.sees_BWS.copy_((cell_S < lengths_B[:, None])[:, None].expand_as(self.sees_BWS))
-        for number, block in enumerate(self.blocks):
-            self.cache.hold_memory(number, block.cross.keys_of(memory), shape.source_room)
+    def _start(self, limit_B: Tensor) -> Beams | Paths:
+        walks = self.draw is not None or self.shape.width == 1
+        start = Paths.start if walks else Beams.start
+        return start(limit_B, self.shape.width, self.shape.room)
+
+    def begin(
+        self,
+        sources: Sequence[Sequence[int]],
+        limits: Sequence[int],
+        numbers: Sequence[Sequence[int]] | None = None,
+        prefix: Cache | None = None,
+    ) -> None:
+        """Take a batch: at most as many sources, as long ones and as long outputs as fit.
+
+        `numbers` tells sources apart where tokens are drawn; `prefix` is what prompts begin with.
+        """
+        lack = self.shape.n_sources - len(sources)
+        start = self.body.load(sources, self.cache, prefix)
+        self.tokens_BW.copy_(torch.tensor(start.tokens)[:, None].expand_as(self.tokens_BW))
+        self.offset_B.copy_(torch.tensor(start.offsets))
+        cell_S = torch.arange(self.cache.capacity, device=self.device)
+        step_S = (cell_S - self.front).div(self.shape.width, rounding_mode="floor")
+        before_BS = cell_S < self.offset_B[:, None].clamp(max=self.front)
+        self.may_BWS.copy_(before_BS[:, None].expand_as(self.may_BWS))
+        position_BS = torch.where(cell_S < self.front, cell_S, self.offset_B[:, None] + step_S)
+        self.position_B1S.copy_(position_BS[:, None])
+        self.used_BWV.zero_()
+        if self.penalty != 1.0 and self.job.prompts is not None:
+            for place, prompt in enumerate(sources):
+                self.used_BWV[place, :, torch.tensor(prompt, device=self.device)] = True
+        if self.draw is not None and numbers is not None:
+            drawn_NWT = chances(self.job.settings, numbers, self.shape.room)
+            self.chances_BWT[: len(sources)] = drawn_NWT.to(self.device)
         limit_B = torch.tensor([*limits, *[1] * lack], device=self.device)
-        start = Paths.start if shape.width == 1 else Beams.start
-        copy_state(self.state, start(limit_B, shape.width, shape.room))
+        copy_state(self.state, self._start(limit_B))
         # The places that no source takes are done before they begin.
-        self._done()[len(sources) :] = True
-        self.may_BWS.zero_()
+        self.done[len(sources) :] = True
         self.cache.at_1.zero_()
-        self.tokens_BW.fill_(self.job.specials.bos)
 
     def advance(self, used: int) -> None:
         """One step; `used` bounds the tokens so far, this one included."""
-        state, at_1 = self.state, self.cache.at_1
+        state, at_1, eos = self.state, self.cache.at_1, self.job.specials.eos
         scores_RV = self._scores(used)
         self._rules(scores_RV)
-        eos = self.job.specials.eos
         if isinstance(state, Paths):
-            log_prob_R1, token_R1 = best(scores_RV, 1)
-            self.tokens_BW.copy_(token_R1)
-            copy_state(state, state.after(token_R1, log_prob_R1, at_1, eos))
+            log_prob_BW, token_BW = self._picked(scores_RV)
+            self.tokens_BW.copy_(token_BW)
+            copy_state(state, state.after(token_BW, log_prob_BW, at_1, eos))
         else:
             candidates = best(scores_RV, min(2 * self.shape.width, scores_RV.shape[1]))
             values, tokens = (x.unflatten(0, self.tokens_BW.shape) for x in candidates)
@@ -149,59 +157,90 @@ class FixedSearch:
             )  # fmt: skip
             self.tokens_BW.copy_(grown.tokens_BWT.index_select(2, at_1).squeeze(2))
             copy_state(state, grown)
-            past_BWS = self.may_BWS[:, :, : used * self.shape.width]
-            past_BWS.copy_(past_BWS.gather(1, parents_BW[:, :, None].expand_as(past_BWS)))
+            past_BWS = self.may_BWS[:, :, self.front : self._cells(used)]
+            for past in (past_BWS, self.used_BWV):
+                past.copy_(past.gather(1, parents_BW[:, :, None].expand_as(past)))
+        if self.penalty != 1.0:
+            self.used_BWV.scatter_(2, self.tokens_BW[:, :, None], True)
         at_1 += 1
 
+    def _picked(self, scores_RV: Tensor) -> tuple[Tensor, Tensor]:
+        """The next token of each hypothesis, and its log-probability."""
+        if self.draw is None:
+            log_prob_R1, token_R1 = best(scores_RV, 1)
+        else:
+            chance_BW = self.chances_BWT.index_select(2, self.cache.at_1).squeeze(2)
+            token_R1 = self.draw(scores_RV, chance_BW.flatten())[:, None]
+            log_prob_R1 = scores_RV.gather(1, token_R1)
+        return log_prob_R1.view_as(self.tokens_BW), token_R1.view_as(self.tokens_BW)
+
+    def _cells(self, used: int) -> int:
+        return self.front + used * self.shape.width
+
     def _scores(self, used: int) -> Tensor:
-        width, at_1 = self.shape.width, self.cache.at_1
-        by_step_BWTW = self.may_BWS.unflatten(2, (-1, width))
+        width, at_1, cells = self.shape.width, self.cache.at_1, self._cells(used)
+        by_step_BWTW = self.may_BWS[:, :, self.front :].unflatten(2, (-1, width))
         own_BW1W = self.own_WW[:, None].expand(len(by_step_BWTW), -1, -1, -1)
         by_step_BWTW.index_copy_(2, at_1, own_BW1W.contiguous())
-        self.cache.used = used * width
-        self.cache.rows_W = at_1 * width + self.cache.new_W
-        self.cache.tree = Tree(self.may_BWS[:, :, : used * width], self.position_S[: used * width])
-        position_N = at_1.expand(self.tokens_BW.numel())
-        layout = replace(self.base, positions_N=position_N, reach=used, memo={})
-        x_ND = self.model.decode(self.tokens_BW.flatten(), layout, self.memory, self.cache)
+        self.cache.used = cells
+        self.cache.rows_W = at_1 * width + (self.front + self.new_W)
+        self.cache.tree = Tree(self.may_BWS[:, :, :cells], self.position_B1S[:, :, :cells])
+        position_B, reach = self.offset_B + at_1, self.front + used
+        if self.body.reach is not None:
+            # Those that are done go on in vain, and may not leave what the model knows.
+            position_B, reach = position_B.clamp(max=self.body.reach - 1), self.body.reach
+        position_N = position_B[:, None].expand_as(self.tokens_BW).flatten()
+        layout = replace(self.base, positions_N=position_N, reach=reach, memo={})
+        x_ND = self.body.vectors(self.tokens_BW.flatten(), layout, self.cache)
         return self.model.scores(x_ND).float().log_softmax(-1)
 
     def _rules(self, scores_RV: Tensor) -> None:
         settings, specials = self.job.settings, self.job.specials
-        scores_RV[:, specials.bos] = -torch.inf
-        if settings.unknown == "ban":
-            scores_RV[:, specials.unk] = -torch.inf
+        for token in never(settings, specials):
+            scores_RV[:, token] = -torch.inf
         if settings.min_len:
             too_early_1 = self.cache.at_1 < settings.min_len
             scores_RV[:, specials.eos].masked_fill_(too_early_1, -torch.inf)
+        if self.penalty != 1.0:
+            used_RV = self.used_BWV.flatten(0, 1)
+            scores_RV.copy_(torch.where(used_RV, scores_RV * self.penalty, scores_RV))
 
     def changing(self) -> list[Tensor]:
         """All that a step changes and that has a row for each source, but for keys and values,
         which a step only adds to."""
         state = [getattr(self.state, field.name) for field in fields(self.state)]
-        return [*state, self.tokens_BW, self.may_BWS]
+        return [*state, self.tokens_BW, self.may_BWS, self.used_BWV]
+
+    def _lasting(self) -> list[Tensor]:
+        """The same for what no step changes."""
+        return [self.offset_B, self.position_B1S, self.chances_BWT, *self.body.per_source()]
 
     def take_over(self, other: FixedSearch, places: Sequence[int]) -> None:
         """Go on with some sources of another search; only its number of sources is another."""
         lack = self.shape.n_sources - len(places)
         index_B = torch.tensor([*places, *[places[0]] * lack], device=self.device)
-        for mine, theirs in zip(self.changing(), other.changing(), strict=True):
+        ours = self.changing() + self._lasting()
+        for mine, theirs in zip(ours, other.changing() + other._lasting(), strict=True):
             mine.copy_(theirs[index_B])
-        self.sees_BWS.copy_(other.sees_BWS[index_B])
-        self._done()[len(places) :] = True
+        self.done[len(places) :] = True
         self.cache.take_over(other.cache, index_B)
 
-    def _done(self) -> Tensor:
+    @property
+    def done(self) -> Tensor:
         return self.state.done_BW if isinstance(self.state, Paths) else self.state.done_B
 
 
 def fits(job: Job) -> bool:
     """Whether this is a search of one model that fixed shapes can do."""
     settings = job.settings
-    plain = not settings.sample and settings.groups == 1 and not settings.coverage
-    free = settings.repetition_penalty == 1.0 and not settings.no_repeat_ngram
+    plain = settings.sample or (settings.groups == 1 and not settings.coverage)
     asked = any(wish.prefix or wish.required or wish.banned for wish in job.wishes)
-    return plain and free and not asked
+    return plain and not settings.no_repeat_ngram and not asked
+
+
+def width_of(job: Job) -> int:
+    """Hypotheses of a source."""
+    return job.settings.n_best if job.settings.sample else job.settings.beam
 
 
 def _into(old: Tensor | None, new: Tensor) -> Tensor:

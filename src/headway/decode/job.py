@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from torch import Tensor
 
 from headway.config.decode import DecodeSettings
-from headway.decode.hypothesis import Specials, Wish
+from headway.decode.hypothesis import NO_WISH, Specials, Wish
 from headway.decode.penalties import Penalty, length_penalty
 from headway.decode.rules import Rules
 
@@ -17,6 +17,9 @@ LEAVE_AT = 1 / 8
 
 LOOK_EVERY = 4
 """Steps between looks at what is finished on a GPU, which would have to wait each time."""
+
+NEW_TOKENS = 256
+"""Most tokens of an output where neither a setting nor the model knows an end."""
 
 
 @dataclass(frozen=True)
@@ -29,6 +32,28 @@ class Job:
     wishes: Sequence[Wish]
     rules: Rules
     penalty: Penalty
+    prompts: Sequence[Sequence[int]] | None = None
+    """What the outputs go on from, where there is no source."""
+
+    @classmethod
+    def completing(
+        cls,
+        settings: DecodeSettings,
+        specials: Specials,
+        prompts: Sequence[Sequence[int]],
+        context: int | None,
+    ) -> Job:
+        """For models that go on with a prompt. `context`: the most tokens that they read.
+
+        The last token of an output is not read, so it may stand behind the context's end.
+        """
+        limits = []
+        for prompt in prompts:
+            room = NEW_TOKENS if context is None else context - len(prompt) + 1
+            limits.append(room if settings.max_len is None else min(room, settings.max_len))
+        wishes = [NO_WISH] * len(prompts)
+        rules = Rules(settings, specials, wishes, prompts)
+        return cls(settings, specials, limits, wishes, rules, length_penalty(settings), prompts)
 
     @classmethod
     def of(

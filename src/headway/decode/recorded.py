@@ -12,10 +12,14 @@ from collections.abc import Sequence
 import torch
 
 from headway.decode.beam import Beams, hypotheses
-from headway.decode.fixed import FixedSearch, Shape
+from headway.decode.bodies import stretch
+from headway.decode.fixed import FixedSearch, Shape, width_of
 from headway.decode.hypothesis import Hypothesis
 from headway.decode.job import Job
+from headway.decode.walk import Paths, Watch
+from headway.models.decoder import Decoder
 from headway.models.seq2seq import Seq2Seq
+from headway.nn.cache import Cache
 
 SOURCES = (1, 2, 4, 8, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024)
 """Sizes of batches that are recorded; a batch between two of them is filled up."""
@@ -36,7 +40,7 @@ WARM_UPS = 2
 class Recorded:
     """Searches of one model with one way to decode. On a CPU they run unrecorded."""
 
-    def __init__(self, model: Seq2Seq) -> None:
+    def __init__(self, model: Seq2Seq | Decoder) -> None:
         self.model = model
         self.weights: tuple[int, ...] = ()
         """Where they are; a graph knows only places."""
@@ -45,39 +49,51 @@ class Recorded:
         self.graphs: dict[tuple[Shape, int], torch.cuda.CUDAGraph] = {}
         self.pool = torch.cuda.graph_pool_handle() if torch.cuda.is_available() else None
 
-    def search(self, sources: Sequence[Sequence[int]], job: Job) -> list[list[Hypothesis]]:
-        weights = tuple(weight.data_ptr() for weight in self.model.parameters())
+    def search(
+        self,
+        sources: Sequence[Sequence[int]],
+        job: Job,
+        numbers: Sequence[Sequence[int]] | None = None,
+        *,
+        prefix: Cache | None = None,
+        watch: Watch | None = None,
+    ) -> list[list[Hypothesis]]:
+        """`numbers`, `prefix` and `watch` are those of `PromptSearcher`."""
+        shape = Shape(
+            n_sources=_room(SOURCES, len(sources)),
+            width=width_of(job),
+            source_room=_room(LENGTHS, max(map(len, sources))),
+            room=_room(LENGTHS, max(job.limits)),
+        )
+        stretch(self.model, shape.source_room + shape.room)
+        held = [*self.model.parameters(), *self.model.buffers()]
+        weights = tuple(weight.data_ptr() for weight in held)
         if weights != self.weights:  # another model is in its place: nothing recorded holds
             self.weights = weights
             self.searches.clear()
             self.graphs.clear()
-        search = self._search(
-            Shape(
-                n_sources=_room(SOURCES, len(sources)),
-                width=job.settings.beam,
-                source_room=_room(LENGTHS, max(map(len, sources))),
-                room=_room(LENGTHS, max(job.limits)),
-            ),
-            job,
-        )
-        search.begin(sources, job.limits)
-        numbers = list(range(len(sources)))
+        search = self._search(shape, job)
+        search.begin(sources, job.limits, numbers, prefix)
+        going = list(range(len(sources)))
         results: dict[int, list[Hypothesis]] = {}
-        last = max(job.limits)
+        last, seen = max(job.limits), 0
         for n in range(1, last + 1):
             self._advance(search, _room(LENGTHS, n))
             if n % LOOK_EVERY and n != last:
                 continue
+            if watch is not None:
+                show(search, going, seen, watch)
+                seen = n
             done = search.state.done_B.tolist()
-            going = [place for place in range(len(numbers)) if not done[place]]
-            if not going or n == last:
+            staying = [place for place in range(len(going)) if not done[place]]
+            if not staying or n == last:
                 break
-            smaller = _room(SOURCES, max(len(going), FEWEST))
+            smaller = _room(SOURCES, max(len(staying), FEWEST))
             if 2 * smaller <= search.shape.n_sources:
-                results |= _taken(search, numbers, job)
-                numbers = [numbers[place] for place in going]
-                search = self._moved(search, smaller, going, job)
-        results |= _taken(search, numbers, job)
+                results |= _taken(search, going, job)
+                going = [going[place] for place in staying]
+                search = self._moved(search, smaller, staying, job)
+        results |= _taken(search, going, job)
         return [results[number] for number in range(len(sources))]
 
     def _search(self, shape: Shape, job: Job) -> FixedSearch:
@@ -120,6 +136,20 @@ class Recorded:
         with torch.cuda.graph(graph, pool=self.pool, capture_error_mode="thread_local"):
             search.advance(used)
         return graph
+
+
+def show(search: FixedSearch, numbers: Sequence[int], seen: int, watch: Watch) -> None:
+    """Let `watch` see the tokens that came since; what it ends is done, and has no more tokens."""
+    state = search.state
+    assert isinstance(state, Paths), "a beam search changes its mind"
+    tokens, lengths = state.tokens_BWT[:, :, seen:].tolist(), state.length_BW.tolist()
+    for place, number in enumerate(numbers):
+        for w, length in enumerate(lengths[place]):
+            new = tokens[place][w][: max(0, length - seen)]
+            ended = next((i for i, token in enumerate(new) if watch(number, w, token)), None)
+            if ended is not None:
+                state.length_BW[place, w] = seen + ended + 1
+                state.done_BW[place, w] = True
 
 
 def _taken(search: FixedSearch, numbers: Sequence[int], job: Job) -> dict[int, list[Hypothesis]]:

@@ -19,16 +19,21 @@ class Rules:
     """All rules of a batch. A forced prefix comes before everything that is banned."""
 
     def __init__(
-        self, settings: DecodeSettings, specials: Specials, wishes: Sequence[Wish]
+        self,
+        settings: DecodeSettings,
+        specials: Specials,
+        wishes: Sequence[Wish],
+        prompts: Sequence[Sequence[int]] | None = None,
     ) -> None:
-        never = [specials.bos] + [specials.unk] * (settings.unknown == "ban")
-        self.rules = [ban_tokens(never)]
+        """`prompts`: what stands before each output and counts as used by what forbids repeats."""
+        self.rules = [ban_tokens(never(settings, specials))]
         if settings.min_len:
             self.rules.append(min_length(settings.min_len, specials.eos))
+        before = Before(prompts)
         if settings.repetition_penalty != 1.0:
-            self.rules.append(penalise_repetition(settings.repetition_penalty))
+            self.rules.append(before.counted(penalise_repetition(settings.repetition_penalty)))
         if settings.no_repeat_ngram:
-            self.rules.append(ban_repeated(settings.no_repeat_ngram))
+            self.rules.append(before.counted(ban_repeated(settings.no_repeat_ngram)))
         if any(wish.banned for wish in wishes):
             self.rules.append(ban_phrases([wish.banned for wish in wishes]))
         self.prefixes = [wish.prefix for wish in wishes]
@@ -57,6 +62,39 @@ class Rules:
                 yield rows, token, scores_RV[rows, token].clone()
 
 
+NOTHING = -1
+"""Stands where a prompt is shorter than another; no token has this number."""
+
+
+class Before:
+    """Lets a rule see the prompts before the tokens so far."""
+
+    def __init__(self, prompts: Sequence[Sequence[int]] | None) -> None:
+        self.prompts_BP: Tensor | None = None
+        if prompts:
+            longest = max(map(len, prompts))
+            rows = [[NOTHING] * (longest - len(prompt)) + [*prompt] for prompt in prompts]
+            self.prompts_BP = torch.tensor(rows)
+
+    def counted(self, inner: Rule) -> Rule:
+        if self.prompts_BP is None:
+            return inner
+        prompts_BP = self.prompts_BP
+
+        def rule(scores_RV: Tensor, tokens_RT: Tensor, sources: Sequence[int]) -> None:
+            mine_BP = prompts_BP[list(sources)].to(tokens_RT.device)
+            mine_RP = mine_BP.repeat_interleave(len(tokens_RT) // len(sources), 0)
+            inner(scores_RV, torch.cat([mine_RP, tokens_RT], 1), sources)
+
+        return rule
+
+
+def never(settings: DecodeSettings, specials: Specials) -> list[int]:
+    """The tokens that no output has. Where one token is all three (GPT-2), it may end the text."""
+    found = {specials.bos} | ({specials.unk} if settings.unknown == "ban" else set())
+    return sorted(found - {specials.eos})
+
+
 def ban_tokens(tokens: Sequence[int]) -> Rule:
     def rule(scores_RV: Tensor, tokens_RT: Tensor, sources: Sequence[int]) -> None:
         for token in tokens:
@@ -79,6 +117,8 @@ def penalise_repetition(penalty: float) -> Rule:
     """The log-probability of a token that was used is multiplied by the penalty."""
 
     def rule(scores_RV: Tensor, tokens_RT: Tensor, sources: Sequence[int]) -> None:
+        # The last is always a token: it stands in for the gaps, and counts once however often.
+        tokens_RT = tokens_RT.where(tokens_RT != NOTHING, tokens_RT[:, -1:])
         used_RT = scores_RV.gather(1, tokens_RT)
         scores_RV.scatter_(1, tokens_RT, used_RT * penalty)
 
@@ -93,7 +133,8 @@ def ban_repeated(length: int) -> Rule:
             return
         seen_RNL = tokens_RT.unfold(1, length, 1)
         last_R1L = tokens_RT[:, None, tokens_RT.shape[1] - length + 1 :]
-        row, place = (seen_RNL[:, :, :-1] == last_R1L).all(-1).nonzero(as_tuple=True)
+        again_RN = (seen_RNL[:, :, :-1] == last_R1L).all(-1) & (seen_RNL != NOTHING).all(-1)
+        row, place = again_RN.nonzero(as_tuple=True)
         scores_RV[row, seen_RNL[row, place, -1]] = -torch.inf
 
     return rule

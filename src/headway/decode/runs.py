@@ -1,4 +1,4 @@
-"""Run folders as the models and the vocabulary of a translator."""
+"""Run folders as the models and the vocabulary of a translator, or of a completer."""
 
 from __future__ import annotations
 
@@ -9,12 +9,13 @@ from pathlib import Path
 import torch
 
 from headway.config.folder import TOKENIZER, file_in, load_run
-from headway.config.model import Seq2SeqSettings, family_of
+from headway.config.model import DecoderSettings, Seq2SeqSettings, family_of
 from headway.config.run import RunSettings
 from headway.errors import FolderError
+from headway.models.decoder import Decoder
 from headway.models.folder import load_model
 from headway.models.seq2seq import Seq2Seq
-from headway.text.tokenizer import Vocabularies
+from headway.text.tokenizer import Tokenizer, Vocabularies
 
 
 @dataclass(frozen=True)
@@ -41,6 +42,50 @@ def load_runs(folders: Sequence[Path], device: torch.device | str) -> Runs:
         assert isinstance(model, Seq2Seq)
         models.append(model.eval())
     return Runs(settings, models, vocabs[0])
+
+
+@dataclass(frozen=True)
+class Language:
+    """Language models that share a vocabulary."""
+
+    settings: list[RunSettings]
+    models: list[Decoder]
+    tokenizer: Tokenizer
+    context: int
+    """Tokens that all of them read."""
+
+
+def load_language(folders: Sequence[Path], device: torch.device | str) -> Language:
+    """Everything is checked before the first model is loaded."""
+    runs = [load_run(folder) for folder in folders]
+    tokenizers = [Vocabularies.load(file_in(folder, TOKENIZER)).target for folder in folders]
+    for folder, run, tokenizer in zip(folders, runs, tokenizers, strict=True):
+        if not isinstance(run.model, DecoderSettings) or "words" not in run.model.heads:
+            kind = run.task if run.model is None else f"{family_of(run.model)} model"
+            raise FolderError(f"{folder} holds no model that continues text but a {kind}.")
+        if tokenizer.vocab_size != run.model.vocab_size:
+            raise FolderError(
+                f"{folder / TOKENIZER} does not fit the model beside it: it has "
+                f"{tokenizer.vocab_size:,} tokens and the model {run.model.vocab_size:,}. Use the "
+                "tokenizer it was trained with."
+            )
+        if tokenizer.to_json() != tokenizers[0].to_json():
+            raise FolderError(
+                f"{folder / TOKENIZER} is not the vocabulary of {folders[0]}. Models write "
+                "together only if they were trained with the same one."
+            )
+    models = []
+    for folder in folders:
+        model = load_model(folder, device)
+        assert isinstance(model, Decoder)
+        models.append(model.eval())
+    return Language(runs, models, tokenizers[0], min(map(context_of, runs)))
+
+
+def context_of(run: RunSettings) -> int:
+    """The tokens that a language model was trained to read."""
+    assert run.model is not None
+    return min(run.complete.context or run.model.max_len, run.model.max_len)
 
 
 def _check_fits(folder: Path, run: RunSettings, vocab: Vocabularies) -> None:

@@ -11,6 +11,7 @@ from torch import nn
 
 from headway.config.decode import DecodeSettings
 from headway.decode.beam_search import beam_search
+from headway.decode.bodies import learned
 from headway.decode.constrained import MIN_WIDTH, constrained_search
 from headway.decode.fixed import fits
 from headway.decode.hypothesis import NO_WISH, Hypothesis, Specials, Wish
@@ -21,7 +22,6 @@ from headway.decode.steps import Ensemble, Seq2SeqSteps, Steps
 from headway.decode.walk import most_likely, walk
 from headway.errors import ConfigError
 from headway.models.seq2seq import Seq2Seq
-from headway.nn.positions import Learned
 
 __all__ = ["Hypothesis", "Searcher", "Specials", "Wish", "evaluating", "search"]
 
@@ -70,7 +70,7 @@ class Searcher:
         job = Job.of(self.settings, self.specials, lengths, wishes, _reach(self.models))
         with evaluating(self.models):
             if self.recorded is not None and fits(job):
-                return self.recorded.search(sources, job)
+                return self.recorded.search(sources, job, numbers)
             return _search(self.models, sources, job, numbers)
 
 
@@ -165,10 +165,5 @@ def _steps(
 
 def _reach(models: Sequence[Seq2Seq]) -> int | None:
     """The most positions that all the decoders know."""
-    tables = [
-        part.table.num_embeddings
-        for model in models
-        for part in model.target_front.modules()
-        if isinstance(part, Learned)
-    ]
-    return min(tables, default=None)
+    ends = (learned(model.target_front) for model in models)
+    return min((end for end in ends if end is not None), default=None)

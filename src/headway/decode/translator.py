@@ -16,6 +16,7 @@ from headway.decode.lines import batches, live_windows, windows
 from headway.decode.outputs import Writer
 from headway.decode.parts import Cutter, OnLong, Part
 from headway.decode.phrases import banned_phrases, broken_bans
+from headway.decode.precision import hold_in
 from headway.decode.runs import load_runs
 from headway.decode.score import token_log_probs
 from headway.decode.search import Searcher, Specials, evaluating
@@ -70,12 +71,14 @@ class Translator:
     ) -> Translator:
         """The models of run folders; how they decode is what the first says, if not given."""
         runs = load_runs(folders, device)
+        settings = runs.settings[0].decode if settings is None else settings
         for model in runs.models:
+            hold_in(model, settings.precision)
             pack(model)  # no one trains these
         return cls(
             runs.models,
             runs.vocab,
-            runs.settings[0].decode if settings is None else settings,
+            settings,
             max_len=min(run.data.max_len for run in runs.settings),
             on_long=on_long,
             align=align,

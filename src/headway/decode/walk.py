@@ -16,6 +16,9 @@ from headway.decode.steps import Steps
 Pick = Callable[[Tensor, int, Sequence[int]], Tensor]
 """From log-probabilities (R V), the number of tokens so far and the sources to a token a row."""
 
+Watch = Callable[[int, int, int], bool]
+"""From a source, the number of its hypothesis and the token just chosen to whether it ends here."""
+
 
 @dataclass(frozen=True)
 class Paths:
@@ -52,6 +55,17 @@ class Paths:
         self.log_probs_BWT.index_copy_(2, at_1, log_prob_BW[:, :, None])
         return replace(self, length_BW=length_BW, done_BW=self.done_BW | ended_BW)
 
+    def watched(
+        self, before: Paths, token_BW: Tensor, sources: Sequence[int], watch: Watch
+    ) -> Paths:
+        """Shown to `watch`, but for those that were done before this token."""
+        rows = zip(sources, token_BW.tolist(), before.done_BW.tolist(), strict=True)
+        stop = [
+            [not done[w] and watch(source, w, token) for w, token in enumerate(tokens)]
+            for source, tokens, done in rows
+        ]
+        return replace(self, done_BW=self.done_BW | torch.tensor(stop, device=token_BW.device))
+
     def keep(self, index_B: Tensor) -> Paths:
         return Paths(**{field.name: getattr(self, field.name)[index_B] for field in fields(self)})
 
@@ -66,12 +80,17 @@ class Paths:
             self.log_probs_BWT[place].tolist(),
             strict=True,
         )
-        found = [_hypothesis(tokens[:n], log_probs[:n], job) for n, tokens, log_probs in rows]
+        found = [hypothesis(tokens[:n], log_probs[:n], job) for n, tokens, log_probs in rows]
         return sorted(found, key=lambda h: -h.score)
 
 
-def walk(steps: Steps, job: Job, width: int, pick: Pick) -> list[list[Hypothesis]]:
-    """`width` hypotheses for each source. Each step adds the token that `pick` chooses."""
+def walk(
+    steps: Steps, job: Job, width: int, pick: Pick, watch: Watch | None = None
+) -> list[list[Hypothesis]]:
+    """`width` hypotheses for each source. Each step adds the token that `pick` chooses.
+
+    `watch` sees every token as it comes, and may end a hypothesis with it.
+    """
     room, device = max(job.limits), steps.device
     sources = list(range(len(job.limits)))
     paths = Paths.start(torch.tensor(job.limits, device=device), width, room)
@@ -84,7 +103,9 @@ def walk(steps: Steps, job: Job, width: int, pick: Pick) -> list[list[Hypothesis
         log_prob_BW = scores_RV.gather(1, token_R1).view_as(last_BW)
         last_BW = token_R1.view_as(last_BW)
         at_1 = torch.tensor([at], device=device)
-        paths = paths.after(last_BW, log_prob_BW, at_1, job.specials.eos)
+        before, paths = paths, paths.after(last_BW, log_prob_BW, at_1, job.specials.eos)
+        if watch is not None:
+            paths = paths.watched(before, last_BW, sources, watch)
         leaving = job.leaving(paths.done_B, at, len(sources))
         if not leaving:
             continue
@@ -101,7 +122,7 @@ def walk(steps: Steps, job: Job, width: int, pick: Pick) -> list[list[Hypothesis
     return results
 
 
-def _hypothesis(tokens: list[int], log_probs: list[float], job: Job) -> Hypothesis:
+def hypothesis(tokens: list[int], log_probs: list[float], job: Job) -> Hypothesis:
     finished = bool(tokens) and tokens[-1] == job.specials.eos
     log_prob = sum(log_probs)
     divisor = float(job.penalty(torch.tensor(len(tokens))))

@@ -5,35 +5,64 @@ from __future__ import annotations
 from torch import Tensor, nn
 
 from headway.config.model import DecoderSettings
+from headway.errors import UserError
 from headway.models.parts.body import stack, text_front
-from headway.models.parts.heads import WordHead
+from headway.models.parts.heads import LabelHead, Readable, WordHead
 from headway.nn.cache import Cache
 from headway.nn.layout import Layout
 
 
-class Decoder(nn.Module):
-    """`forward` gives a vector a token; `scores` turns it into scores of the next one."""
+class Decoder(Readable):
+    """`forward` gives a vector a token; `scores` turns it into scores of the next one.
 
-    def __init__(self, front: nn.Module, stack: nn.Module, head: nn.Module) -> None:
+    Classes are read from a text's last token: no other has seen all of it.
+    """
+
+    def __init__(
+        self,
+        front: nn.Module,
+        stack: nn.Module,
+        head: WordHead | None,
+        heads: nn.ModuleDict | None = None,
+        pooling: str = "last",
+    ) -> None:
         super().__init__()
         self.front, self.stack, self.head = front, stack, head
+        self.heads = nn.ModuleDict() if heads is None else heads
+        self.pooling = pooling
 
     def forward(self, tokens_N: Tensor, layout: Layout, cache: Cache | None = None) -> Tensor:
         return self.stack(self.front(tokens_N, layout), layout, cache=cache)
 
     def scores(self, x_ND: Tensor) -> Tensor:
-        return self.head(x_ND)
+        return self.words(x_ND)
+
+    @property
+    def words(self) -> WordHead:
+        """The head that scores the next token."""
+        if self.head is None:
+            has = ", ".join(self.heads)
+            raise UserError(f"this model has no 'words' head (heads: {has}). Add it to `heads`.")
+        return self.head
 
 
 def decoder(settings: DecoderSettings) -> Decoder:
     tokens = nn.Embedding(settings.vocab_size, settings.d_model)
+    labels = [name for name in settings.heads if name != "words"]
     return Decoder(
         text_front(settings, tokens),
         stack(settings, settings.n_layers, causal=True),
-        WordHead(
-            settings.d_model,
-            settings.vocab_size,
-            tokens if settings.tie else None,
-            settings.head_bias,
-        ),
+        _words(settings, tokens) if "words" in settings.heads else None,
+        nn.ModuleDict({name: _labels(settings, name) for name in labels}),
+        settings.pooling,
     )
+
+
+def _words(settings: DecoderSettings, tokens: nn.Embedding) -> WordHead:
+    tied = tokens if settings.tie else None
+    return WordHead(settings.d_model, settings.vocab_size, tied, settings.head_bias)
+
+
+def _labels(settings: DecoderSettings, name: str) -> LabelHead:
+    transitions = settings.tag_transitions and name == "tags"
+    return LabelHead(settings.d_model, settings.n_labels, settings.dropout, transitions)

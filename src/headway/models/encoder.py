@@ -5,14 +5,13 @@ from __future__ import annotations
 from torch import Tensor, nn
 
 from headway.config.model import EncoderSettings
-from headway.errors import UserError
 from headway.models.parts.body import norm_maker, stack, text_front
-from headway.models.parts.heads import LabelHead, MaskedWordHead, Pooler, WordHead, pooled
+from headway.models.parts.heads import LabelHead, MaskedWordHead, Pooler, Readable, WordHead
 from headway.nn.feedforward import ACTIVATIONS
 from headway.nn.layout import Layout
 
 
-class Encoder(nn.Module):
+class Encoder(Readable):
     """`forward` gives a vector a token; the heads that the settings name read them out."""
 
     def __init__(
@@ -26,7 +25,14 @@ class Encoder(nn.Module):
 
     def scores(self, x_ND: Tensor) -> Tensor:
         """Word scores for the given rows: in masked training only the masked ones."""
-        return self._head("words")(x_ND)
+        return self.words(x_ND)
+
+    @property
+    def words(self) -> MaskedWordHead:
+        """The head that scores the masked words."""
+        head = self.head_named("words")
+        assert isinstance(head, MaskedWordHead)
+        return head
 
     def pooled(self, x_ND: Tensor, layout: Layout) -> Tensor:
         """One vector a text: BERT's pooler over the first token where there is one, else plain.
@@ -35,19 +41,7 @@ class Encoder(nn.Module):
         """
         if "pooled" in self.heads and self.pooling == "first":
             return self.heads["pooled"](x_ND, layout)
-        return pooled(x_ND, layout, self.pooling)
-
-    def classes(self, x_ND: Tensor, layout: Layout) -> Tensor:
-        return self._head("classes")(self.pooled(x_ND, layout))
-
-    def tags(self, x_ND: Tensor) -> Tensor:
-        return self._head("tags")(x_ND)
-
-    def _head(self, name: str) -> nn.Module:
-        if name not in self.heads:
-            has = ", ".join(self.heads) or "none"
-            raise UserError(f"this model has no {name!r} head (heads: {has}). Add it to `heads`.")
-        return self.heads[name]
+        return super().pooled(x_ND, layout)
 
 
 def encoder(settings: EncoderSettings) -> Encoder:
@@ -69,4 +63,5 @@ def _head(settings: EncoderSettings, name: str, tokens: nn.Embedding) -> nn.Modu
         return MaskedWordHead(settings.d_model, activation, norm_maker(settings)(), words)
     if name == "pooled":
         return Pooler(settings.d_model, settings.pooling)
-    return LabelHead(settings.d_model, settings.n_labels, settings.dropout)
+    transitions = settings.tag_transitions and name == "tags"
+    return LabelHead(settings.d_model, settings.n_labels, settings.dropout, transitions)

@@ -23,6 +23,9 @@ from headway.nn.scope import Scope, allowed_TS
 SHORT_LIMIT = 128
 """Rows of the largest tile of the `short` kernel; longer sequences go to `varlen`."""
 
+STEP_LIMIT = 16
+"""Queries of a sequence that the `step` kernel takes: each reads its keys by itself."""
+
 KERNEL_TYPES = (torch.bfloat16, torch.float16)
 
 Refusal = Callable[[Tensor, Tensor, Layout, Layout, Scope], str | None]
@@ -117,6 +120,14 @@ def _run_short(
     return attend_short(q_NHK, k_MGK, v_MGK, queries, keys, scope)
 
 
+def _run_step(
+    q_NHK: Tensor, k_MGK: Tensor, v_MGK: Tensor, queries: Layout, keys: Layout, scope: Scope
+) -> Tensor:
+    from headway.nn.kernels.step import attend_step
+
+    return attend_step(q_NHK, k_MGK, v_MGK, queries, keys, scope)
+
+
 def _run_varlen(
     q_NHK: Tensor, k_MGK: Tensor, v_MGK: Tensor, queries: Layout, keys: Layout, scope: Scope
 ) -> Tensor:
@@ -152,6 +163,28 @@ def _short_refuses(
     return _kernel_refuses(q_NHK)
 
 
+def _step_refuses(
+    q_NHK: Tensor, k_MGK: Tensor, queries: Layout, keys: Layout, scope: Scope
+) -> str | None:
+    if keys.tree is None:
+        return "it serves the steps of a search, in which a tree says what each query sees"
+    if not queries.is_full_grid or keys.stride is None:
+        return "it needs as many queries and as many cells for every sequence"
+    if scope.window is not None or scope.bias is not None or scope.dropout:
+        return "it knows no window, no position bias and no dropout"
+    if torch.is_grad_enabled() and (q_NHK.requires_grad or k_MGK.requires_grad):
+        return "it gives no gradients"
+    if not HAS_TRITON:
+        return "it needs Triton, which is not installed"
+    if not q_NHK.is_cuda:
+        return f"it needs a CUDA device and the tensors are on {q_NHK.device.type}"
+    if q_NHK.dtype not in (*KERNEL_TYPES, torch.float32):
+        return f"it computes in fp32, bf16 or fp16 and the tensors are {q_NHK.dtype}"
+    if queries.longest > STEP_LIMIT or q_NHK.shape[-1] > 256:
+        return f"it takes {STEP_LIMIT} queries of a sequence at most, and heads up to 256 wide"
+    return None
+
+
 def _varlen_refuses(
     q_NHK: Tensor, k_MGK: Tensor, queries: Layout, keys: Layout, scope: Scope
 ) -> str | None:
@@ -173,6 +206,7 @@ def _nothing_refused(
 
 
 BACK_ENDS: dict[str, BackEnd] = {
+    "step": BackEnd(_step_refuses, _run_step),
     "short": BackEnd(_short_refuses, _run_short),
     "varlen": BackEnd(_varlen_refuses, _run_varlen),
     "dense": BackEnd(_nothing_refused, attend_dense),

@@ -24,11 +24,16 @@ class LayerCache:
     def append(self, k_NGK: Tensor, v_NGK: Tensor, new: Layout) -> tuple[Tensor, Tensor, Layout]:
         """Write the new rows behind each sequence's cached ones; all rows so far come back."""
         keys = self.cache.keys_with(new)
+        k_BSGK, v_BSGK = self.grids(k_NGK, v_NGK)
+        self.cache.write(k_BSGK, k_NGK, new)
+        self.cache.write(v_BSGK, v_NGK, new)
+        return k_BSGK.flatten(0, 1), v_BSGK.flatten(0, 1), keys
+
+    def grids(self, k_NGK: Tensor, v_NGK: Tensor) -> tuple[Tensor, Tensor]:
+        """Where keys and values like these are kept, with as much room as the cache has now."""
         self.k_BSGK = self._room(self.k_BSGK, k_NGK)
         self.v_BSGK = self._room(self.v_BSGK, v_NGK)
-        self.cache.write(self.k_BSGK, k_NGK, new)
-        self.cache.write(self.v_BSGK, v_NGK, new)
-        return self.k_BSGK.flatten(0, 1), self.v_BSGK.flatten(0, 1), keys
+        return self.k_BSGK, self.v_BSGK
 
     def _room(self, grid_BSGK: Tensor | None, fresh_NGK: Tensor) -> Tensor:
         """The grid, made or enlarged where it is too small."""
@@ -109,6 +114,29 @@ class Cache:
                 layer.v_BSGK = _moved(layer.v_BSGK, moved, len(rows), used)
         self.lengths = tuple(self.lengths[origin] for origin in rows)
         self.n_rows = len(rows)
+        self._keys = None
+
+    def repeated(self, n_rows: int, capacity: int) -> Cache:
+        """A new cache of so many sequences, each with the tokens of the one that is here.
+
+        So a long beginning that many sequences share is computed once.
+        """
+        assert self.n_rows == 1, "only one sequence can be repeated"
+        used = self.lengths[0]
+        copy = Cache(len(self.layers), n_rows, max(capacity, used))
+        copy.lengths = (used,) * n_rows
+        for mine, theirs in zip(copy.layers, self.layers, strict=True):
+            for name in ("k_BSGK", "v_BSGK"):
+                grid_1SGK: Tensor | None = getattr(theirs, name)
+                if grid_1SGK is not None:
+                    larger = grid_1SGK.new_zeros(n_rows, copy.capacity, *grid_1SGK.shape[2:])
+                    larger[:, :used] = grid_1SGK[:, :used]
+                    setattr(mine, name, larger)
+        return copy
+
+    def level(self) -> None:
+        """All sequences go on behind the longest. What lies between is for the tree to hide."""
+        self.lengths = (max(self.lengths, default=0),) * self.n_rows
         self._keys = None
 
     def trim(self, lengths: Sequence[int]) -> None:

@@ -22,7 +22,7 @@ class Tree(NamedTuple):
     """True where a query may attend; it says everything, nothing else is masked."""
 
     position_S: Tensor
-    """Position of each key, for those that score by distance."""
+    """Position of each key, for those that score by distance; (B 1 S) where sequences differ."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

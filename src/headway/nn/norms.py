@@ -22,6 +22,8 @@ class LayerNorm(nn.Module):
         self.bias = nn.Parameter(torch.zeros(width))
 
     def forward(self, x_ND: Tensor) -> Tensor:
+        if self.weight.dtype == x_ND.dtype:  # torch's kernels compute in fp32 by themselves
+            return F.layer_norm(x_ND, self.weight.shape, self.weight, self.bias, self.eps)
         wide = _at_least_fp32(x_ND)
         weight, bias = self.weight.to(wide.dtype), self.bias.to(wide.dtype)
         return F.layer_norm(wide, weight.shape, weight, bias, self.eps).to(x_ND.dtype)
@@ -36,6 +38,8 @@ class RMSNorm(nn.Module):
         self.weight = nn.Parameter(torch.ones(width))
 
     def forward(self, x_ND: Tensor) -> Tensor:
+        if self.weight.dtype == x_ND.dtype:
+            return F.rms_norm(x_ND, self.weight.shape, self.weight, self.eps)
         wide = _at_least_fp32(x_ND)
         return F.rms_norm(wide, self.weight.shape, self.weight.to(wide.dtype), self.eps).to(
             x_ND.dtype

@@ -2,6 +2,12 @@
 
 from __future__ import annotations
 
+import unicodedata
+from collections.abc import Mapping
+
+import numpy as np
+from numpy.typing import NDArray
+
 SPACE_MARK = "▁"
 
 
@@ -27,3 +33,33 @@ def readable(piece: str) -> str:
     text = bytes(_BYTES[c] for c in piece).decode("utf-8", errors="surrogateescape")
     shown = (f"<0x{ord(c) - 0xDC00:02x}>" if "\udc80" <= c <= "\udcff" else c for c in text)
     return "".join(shown).replace(" ", SPACE_MARK)
+
+
+def all_borders(
+    pieces: Mapping[str, int], size: int, *, in_bytes: bool, inside: str
+) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
+    """For each id whether it begins a word wherever it stands, and whether a word may go on behind
+    it. Ids that are no pieces stand alone.
+
+    `inside` is what WordPiece writes before pieces that go on with a word.
+    """
+    begins, open_ends = np.ones(size, np.bool_), np.zeros(size, np.bool_)
+    for piece, i in pieces.items():
+        begins[i], open_ends[i] = _borders(piece, in_bytes, inside)
+    return begins, open_ends
+
+
+def _borders(piece: str, in_bytes: bool, inside: str) -> tuple[bool, bool]:
+    if inside:
+        return not piece.startswith(inside), True
+    if in_bytes and all(c in _BYTES for c in piece):
+        # Part of a character stands for a letter.
+        text = bytes(_BYTES[c] for c in piece).decode("utf-8", errors="replace")
+        text = text.replace("\ufffd", "a")
+    else:
+        text = piece.replace(SPACE_MARK, " ")
+    return not _in_word(text[:1]), _in_word(text[-1:])
+
+
+def _in_word(character: str) -> bool:
+    return bool(character) and unicodedata.category(character)[0] in "LM"

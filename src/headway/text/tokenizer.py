@@ -15,13 +15,28 @@ from itertools import chain, compress
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import tokenizers
+from numpy.typing import NDArray
 
 from headway.errors import DataError
-from headway.text.pieces import SPACE_MARK, readable
+from headway.text.pieces import SPACE_MARK, all_borders, readable
+from headway.text.specials import (
+    BOS_NAMES,
+    EOS_NAMES,
+    MASK,
+    MASK_NAMES,
+    SPECIALS,
+    UNK,
+    UNK_NAMES,
+    named,
+    named_or_new,
+)
 from headway.text.words import Flat, WordTable
 
 __all__ = [
+    "MASK",
+    "MASK_NAMES",
     "SPACE_MARK",
     "SPECIALS",
     "SUBWORD_CUTS",
@@ -31,18 +46,13 @@ __all__ = [
     "Vocabularies",
 ]
 
-UNK, BOS, EOS = "<unk>", "<s>", "</s>"
-SPECIALS = [UNK, BOS, EOS]
-
-# What other tokenizers call these three, the likeliest first.
-UNK_NAMES = (UNK, "[UNK]", "<|unk|>", "<UNK>", "unk")
-BOS_NAMES = (BOS, "[CLS]", "<bos>", "<|startoftext|>", "<|begin_of_text|>", "[BOS]", "<BOS>")
-EOS_NAMES = (EOS, "[SEP]", "<eos>", "<|endoftext|>", "<|end_of_text|>", "[EOS]", "<EOS>")
-
 # How our own tokenizers cut text: letters with their marks, digits, other signs, blanks; each with
 # the space before it. Single digits for sub-words; single signs for words.
 SUBWORD_CUTS = r" ?[\p{L}\p{M}]+| ?\p{N}| ?[^\s\p{L}\p{M}\p{N}]+|\s+(?!\S)|\s+"
 WORD_CUTS = r" ?[\p{L}\p{M}]+| ?\p{N}+| ?[^\s\p{L}\p{M}\p{N}]|\s+(?!\S)|\s+"
+
+LONG_TEXT = 2_000
+"""Characters a text, on average, from which nothing is gained by remembering words."""
 
 MAX_KNOWN = 1 << 18
 """Words that are remembered; then it begins anew."""
@@ -59,15 +69,19 @@ class Tokenizer:
         self._words = WordTable()
         inner.no_padding()
         inner.no_truncation()
-        eos = _named(inner, EOS_NAMES)
+        eos = named(inner, EOS_NAMES)
         if eos is None:
             raise DataError(
                 f"{where} has no end token; it would be called one of {', '.join(EOS_NAMES)}. "
                 "Add one to it, or leave the file out and a tokenizer is trained."
             )
+        # GPT-2 has one token for all: its text begins where another ends, and nothing is unknown.
+        missing = eos if self.covers_everything else None
         self.eos: int = eos
-        self.bos: int = _named_or_new(inner, BOS_NAMES)
-        self.unk: int = _named_or_new(inner, UNK_NAMES)
+        self.bos: int = named_or_new(inner, BOS_NAMES, missing)
+        # Among pieces of words `unk` is one of them.
+        names = UNK_NAMES[:-1] if self.covers_everything else UNK_NAMES
+        self.unk: int = named_or_new(inner, names, missing)
         inner.encode_special_tokens = True  # not kept in the JSON
 
     @classmethod
@@ -86,6 +100,33 @@ class Tokenizer:
     def vocab_size(self) -> int:
         return self._inner.get_vocab_size(with_added_tokens=True)
 
+    def special(self, name: str) -> int | None:
+        """The id of a special token; `<mask>` and its like answer to each other's names."""
+        if name in MASK_NAMES:
+            return self.mask
+        found = self._inner.token_to_id(name)
+        return found if found in self.specials else None
+
+    @cached_property
+    def mask(self) -> int | None:
+        return named(self._inner, MASK_NAMES)
+
+    @cached_property
+    def specials(self) -> frozenset[int]:
+        """The ids that no text becomes."""
+        added = self._inner.get_added_tokens_decoder()
+        marked = (i for i, token in added.items() if token.special)
+        return frozenset([*marked, self.unk, self.bos, self.eos])
+
+    def with_specials(self, names: Sequence[str]) -> Tokenizer:
+        """This one, or one that has these special tokens too, behind everything else."""
+        new = [name for name in names if self.special(name) is None]
+        if not new:
+            return self
+        inner = tokenizers.Tokenizer.from_str(self.to_json())
+        inner.add_special_tokens(new)
+        return Tokenizer(inner)
+
     def encode_batch(self, texts: Sequence[str]) -> list[list[int]]:
         """The ids of each text, in order."""
         return self.encode_flat(texts).lists()
@@ -95,9 +136,9 @@ class Tokenizer:
 
         Our own cuts never cross a single space, so a text is the sum of what stands between its
         spaces, and that is encoded once. Texts with other blanks beside a space, or with a word too
-        long to remember, are encoded whole.
+        long to remember, are encoded whole, and so are long texts, which all cores share.
         """
-        if not texts or not self._cuts_at_spaces:
+        if not self._cuts_at_spaces or sum(map(len, texts)) >= LONG_TEXT * len(texts):
             return self._encode_whole(texts)
         if len(self._words.places) > MAX_KNOWN:
             self._words = WordTable()
@@ -111,6 +152,67 @@ class Tokenizer:
         if not unknown.any():
             return flat
         return flat.with_rows(unknown, self._encode_whole(list(compress(texts, unknown))))
+
+    def encode_parts(self, texts: Sequence[str], goes_on: NDArray[np.bool_]) -> Flat:
+        """The same for texts some of which go on where the one before them ends: no space is put
+        before those, so that the parts of a document decode to the document."""
+        if not goes_on.any() or not self._adds_a_space:
+            return self.encode_flat(texts)
+        # What begins with a space is cut as if that space had been put there.
+        spaced = np.array([len(text) > 1 and text[0] == " " for text in texts], np.bool_) & goes_on
+        bare = goes_on & ~spaced
+        given = [text[1:] if cut else text for text, cut in zip(texts, spaced, strict=True)]
+        if not bare.any():
+            return self.encode_flat(given)
+        whole = self.encode_flat(["" if b else t for t, b in zip(given, bare, strict=True)])
+        encoded = self._without_space.encode_batch_fast(
+            list(compress(texts, bare)), add_special_tokens=False
+        )
+        return whole.with_rows(bare, Flat.of([item.ids for item in encoded]))
+
+    def encode_words(self, sentences: Sequence[Sequence[str]]) -> tuple[Flat, Flat]:
+        """For sentences that are cut into words already: the ids of each sentence, and for each
+        sentence how many of them each word has, which is never none."""
+        sizes = np.fromiter(map(len, sentences), np.int64, len(sentences))
+        words = [word for sentence in sentences for word in sentence]
+        if not self._adds_a_space:  # then the space between two words belongs to the second
+            firsts = set((np.cumsum(sizes) - sizes).tolist())
+            words = [w if i in firsts else f" {w}" for i, w in enumerate(words)]
+        flat = self.encode_flat(words)
+        if (flat.lengths == 0).any():
+            gone = flat.lengths == 0
+            flat = flat.with_rows(gone, Flat.of([[self.unk]] * int(gone.sum())))
+        ends = np.concatenate([[0], np.cumsum(flat.lengths)])
+        last = np.cumsum(sizes)
+        lengths = ends[last] - ends[last - sizes]
+        return Flat(flat.ids, lengths), Flat(flat.lengths.astype(np.int32), sizes)
+
+    def word_starts(self, ids: Sequence[int] | NDArray[Any]) -> NDArray[np.bool_]:
+        """Which tokens begin a word; the others go on with it. A sign or a digit is a word."""
+        given = np.asarray(ids, np.int64)
+        begins, open_ends = self._borders
+        starts = begins[given]
+        starts[:1] = True
+        starts[1:] |= ~open_ends[given[:-1]]
+        return starts
+
+    def whole_words(self, ids: Sequence[int]) -> list[str]:
+        """For each id the word that it is by itself; nothing for what goes on with a word."""
+        begins, _ = self._borders
+        pieces = self.tokens(ids)
+        return [
+            piece.replace(SPACE_MARK, " ").strip() if begins[i] else ""
+            for i, piece in zip(ids, pieces, strict=True)
+        ]
+
+    @cached_property
+    def _borders(self) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
+        """For each id whether it always begins a word, and whether a word may go on behind it."""
+        pieces = self._inner.get_vocab(with_added_tokens=True)
+        ordinary = {piece: i for piece, i in pieces.items() if i not in self.specials}
+        inside = self._facts["model"].get("continuing_subword_prefix") or ""
+        size = max(pieces.values()) + 1
+        return all_borders(ordinary, size, in_bytes=self.covers_everything, inside=inside)
 
     def _stands_alone(self, word: str) -> bool:
         """Whether what stands between two spaces is cut the same without them."""
@@ -137,9 +239,8 @@ class Tokenizer:
         pieces = [self._inner.id_to_token(int(i)) or f"<{int(i)}>" for i in ids]
         if not self.covers_everything:
             return [piece.replace(" ", SPACE_MARK) for piece in pieces]
-        special = {self.unk, self.bos, self.eos}
         return [
-            piece if int(i) in special else readable(piece)
+            piece if int(i) in self.specials else readable(piece)
             for i, piece in zip(ids, pieces, strict=True)
         ]
 
@@ -177,6 +278,15 @@ class Tokenizer:
         return '"Prepend"' in json.dumps(self._facts["normalizer"])
 
     @cached_property
+    def _without_space(self) -> tokenizers.Tokenizer:
+        facts = json.loads(self.to_json())
+        kept = [n for n in facts["normalizer"]["normalizers"] if n["type"] != "Prepend"]
+        facts["normalizer"]["normalizers"] = kept
+        inner = tokenizers.Tokenizer.from_str(json.dumps(facts))
+        inner.encode_special_tokens = True
+        return inner
+
+    @cached_property
     def _cuts_at_spaces(self) -> bool:
         cut = self._facts["pre_tokenizer"] or {}
         first = cut.get("pretokenizers", [{}])[0].get("pattern", {}).get("Regex")
@@ -184,9 +294,8 @@ class Tokenizer:
 
     @cached_property
     def _alphabet(self) -> set[str]:
-        special = {self.unk, self.bos, self.eos}
         vocabulary = self._inner.get_vocab(with_added_tokens=True)
-        return {c for piece, i in vocabulary.items() if i not in special for c in piece}
+        return {c for piece, i in vocabulary.items() if i not in self.specials for c in piece}
 
 
 @dataclass(frozen=True)
@@ -233,20 +342,6 @@ class Vocabularies:
             file.flush()
             os.fsync(file.fileno())
         beside.replace(path)
-
-
-def _named(inner: tokenizers.Tokenizer, names: Sequence[str]) -> int | None:
-    found = (inner.token_to_id(name) for name in names)
-    return next((i for i in found if i is not None), None)
-
-
-def _named_or_new(inner: tokenizers.Tokenizer, names: Sequence[str]) -> int:
-    """A token without which we cannot do is added where a foreign tokenizer lacks it."""
-    known = _named(inner, names)
-    if known is not None:
-        return known
-    inner.add_special_tokens([names[0]])
-    return inner.get_vocab(with_added_tokens=True)[names[0]]
 
 
 def _not_text(texts: Sequence[str]) -> str:

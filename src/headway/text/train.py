@@ -10,7 +10,8 @@ from __future__ import annotations
 import json
 import math
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ import tokenizers
 from tokenizers import Regex, decoders, models, normalizers, pre_tokenizers, trainers
 
 from headway.config.data import TokenizerSettings
+from headway.text.files import bert_normaliser, load_tokenizer, load_vocabularies
 from headway.text.tokenizer import (
     SPECIALS,
     SUBWORD_CUTS,
@@ -26,6 +28,7 @@ from headway.text.tokenizer import (
     Tokenizer,
     Vocabularies,
 )
+from headway.text.wordpiece import INSIDE, learn_pieces
 
 SAMPLE = 10_000_000
 """Characters a vocabulary is learned from, at most; a larger corpus is thinned evenly."""
@@ -35,6 +38,9 @@ MAX_TEXT = 10_000
 
 SHARE_OF_PARTS = 0.6
 """Of a unigram vocabulary; the rest is for whole words."""
+
+CHARACTERS_A_PAIR = 120
+"""A pair of sentences, both sides together: what the size of other text is counted in."""
 
 MAX_WORDS = 32_000
 MAX_CHARACTERS = 8_000
@@ -49,7 +55,7 @@ def train_vocabularies(
     not set. The same text gives the same vocabulary.
     """
     if settings.file is not None:
-        return Vocabularies.load(Path(settings.file))
+        return load_vocabularies(Path(settings.file))
     sample = thinned(zip(sources, targets, strict=True), SAMPLE)
     one, other = ([pair[side] for pair in sample] for side in (0, 1))
     if settings.joint:
@@ -60,11 +66,30 @@ def train_vocabularies(
     )
 
 
-def train_tokenizer(lines: list[str], settings: TokenizerSettings, n_pairs: int) -> Tokenizer:
-    train = {"bpe": _bpe, "unigram": _unigram, "characters": _characters, "words": _words,
-             "bytes": _bytes}[settings.kind]  # fmt: skip
+def train_on_texts(
+    texts: Iterable[str],
+    settings: TokenizerSettings,
+    n_characters: int,
+    specials: Sequence[str] = (),
+) -> Tokenizer:
+    """One vocabulary for texts in one language, or the one in the file that is given.
+
+    `specials` are tokens beyond the usual three that no text becomes. They follow those; in a
+    given file they come last where it lacks them.
+    """
+    if settings.file is not None:
+        return load_tokenizer(Path(settings.file)).with_specials(specials)
+    sample = [text for text, _ in thinned(((text, "") for text in texts), SAMPLE)]
+    return train_tokenizer(sample, settings, n_characters // CHARACTERS_A_PAIR, specials)
+
+
+def train_tokenizer(
+    lines: list[str], settings: TokenizerSettings, n_pairs: int, specials: Sequence[str] = ()
+) -> Tokenizer:
+    train = {"bpe": _bpe, "unigram": _unigram, "wordpiece": _wordpiece, "characters": _characters,
+             "words": _words, "bytes": _bytes}[settings.kind]  # fmt: skip
     size = settings.vocab_size or chosen_size(settings.kind, n_pairs)
-    return Tokenizer(train(lines, size, settings))
+    return Tokenizer(train(lines, size, settings, [*SPECIALS, *specials]))
 
 
 def chosen_size(kind: str, n_pairs: int) -> int:
@@ -133,12 +158,14 @@ def _alphabet() -> list[str]:
     return sorted(pre_tokenizers.ByteLevel.alphabet())
 
 
-def _bpe(lines: list[str], size: int, settings: TokenizerSettings) -> tokenizers.Tokenizer:
+def _bpe(
+    lines: list[str], size: int, settings: TokenizerSettings, specials: list[str]
+) -> tokenizers.Tokenizer:
     tokenizer = _parts(models.BPE(), settings, SUBWORD_CUTS, in_bytes=True)
     trainer = trainers.BpeTrainer(
         vocab_size=size,
         min_frequency=2,
-        special_tokens=SPECIALS,
+        special_tokens=specials,
         initial_alphabet=_alphabet(),
         show_progress=False,
     )
@@ -146,30 +173,49 @@ def _bpe(lines: list[str], size: int, settings: TokenizerSettings) -> tokenizers
     return tokenizer
 
 
-def _unigram(lines: list[str], size: int, settings: TokenizerSettings) -> tokenizers.Tokenizer:
+def _unigram(
+    lines: list[str], size: int, settings: TokenizerSettings, specials: list[str]
+) -> tokenizers.Tokenizer:
     """Pieces as the library learns them, and the whole words that it misses.
 
     Its trainer looks for pieces among parts of different words, whatever their frequency, and so
     never takes up a word that is part of no other, however often it occurs.
     """
     tokenizer = _parts(models.Unigram(), settings, SUBWORD_CUTS, in_bytes=True)
-    least = 256 + len(SPECIALS)
+    least = 256 + len(specials)
     trainer = trainers.UnigramTrainer(
         vocab_size=max(round(SHARE_OF_PARTS * size), least),
-        special_tokens=SPECIALS,
+        special_tokens=specials,
         unk_token=UNK,
         initial_alphabet=_alphabet(),
         show_progress=False,
     )
     tokenizer.train_from_iterator(lines, trainer)
     learned = json.loads(tokenizer.to_str())["model"]["vocab"]
-    pieces = _in_order(learned)
+    pieces = _in_order(learned, specials)
     tokenizer.model = models.Unigram(pieces, unk_id=0)
     whole = _missed_words(tokenizer, dict(pieces), _word_counts(tokenizer, lines))
     pieces += sorted(whole[: max(size - len(pieces), 0)], key=lambda item: (-item[1], item[0]))
     tokenizer.model = models.Unigram(pieces, unk_id=0)
-    tokenizer.add_special_tokens(SPECIALS)
+    tokenizer.add_special_tokens(specials)
     return tokenizer
+
+
+def _wordpiece(
+    lines: list[str], size: int, settings: TokenizerSettings, specials: list[str]
+) -> tokenizers.Tokenizer:
+    """As BERT's: words and signs apart, `##` before pieces inside a word; text does not come back
+    exactly. Lower-casing takes accents off too."""
+    frame = tokenizers.Tokenizer(models.WordPiece(unk_token=UNK))
+    frame.normalizer = normalizers.Sequence(
+        [*_normalisers(replace(settings, lowercase=False)), bert_normaliser(settings.lowercase)]
+    )
+    frame.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+    frame.decoder = decoders.WordPiece()
+    pieces = learn_pieces(_word_counts(frame, lines), size, specials)
+    frame.model = models.WordPiece(pieces, unk_token=UNK, continuing_subword_prefix=INSIDE)
+    frame.add_special_tokens(specials)
+    return frame
 
 
 def _missed_words(
@@ -188,48 +234,56 @@ def _missed_words(
     return [(word, alone) for _, word, alone in sorted(gains)]
 
 
-def _in_order(learned: list[tuple[str, float | None]]) -> list[tuple[str, float]]:
+def _in_order(
+    learned: list[tuple[str, float | None]], specials: list[str]
+) -> list[tuple[str, float]]:
     """The pieces in an order, and with scores, that do not hang on the trainer's hashing.
 
     Its sums differ in the last digits from run to run, and single bytes that the text lacks get
     falling scores, below all others, in whatever order they come (or none without any text).
     """
     pieces = {piece: -100.0 if score is None else score for piece, score in learned}
-    for name in SPECIALS:
+    for name in specials:
         pieces.pop(name, None)
     floor = min((score for piece, score in pieces.items() if len(piece) > 1), default=-100.0)
     absent = sorted(piece for piece, score in pieces.items() if score < floor)
     present = {piece: round(score, 6) for piece, score in pieces.items() if score >= floor}
     ordered = sorted(present.items(), key=lambda item: (-item[1], item[0]))
     lowest = round(floor, 6) - 10
-    return [(name, 0.0) for name in SPECIALS] + ordered + [(piece, lowest) for piece in absent]
+    return [(name, 0.0) for name in specials] + ordered + [(piece, lowest) for piece in absent]
 
 
-def _characters(lines: list[str], size: int, settings: TokenizerSettings) -> tokenizers.Tokenizer:
+def _characters(
+    lines: list[str], size: int, settings: TokenizerSettings, specials: list[str]
+) -> tokenizers.Tokenizer:
     frame = _parts(models.BPE(), settings, None, in_bytes=False)
     counts: Counter[str] = Counter()
     for line in lines:
         counts.update(frame.normalizer.normalize_str(line))
-    vocabulary = _ids([*SPECIALS, *_most_frequent(counts, size - len(SPECIALS))])
+    vocabulary = _ids([*specials, *_most_frequent(counts, size - len(specials))])
     # A model without merges leaves every character by itself.
     frame.model = models.BPE(vocabulary, [], unk_token=UNK)
-    frame.add_special_tokens(SPECIALS)
+    frame.add_special_tokens(specials)
     return frame
 
 
-def _words(lines: list[str], size: int, settings: TokenizerSettings) -> tokenizers.Tokenizer:
+def _words(
+    lines: list[str], size: int, settings: TokenizerSettings, specials: list[str]
+) -> tokenizers.Tokenizer:
     frame = _parts(models.WordLevel(unk_token=UNK), settings, WORD_CUTS, in_bytes=False)
     counts = _word_counts(frame, lines)
-    vocabulary = _ids([*SPECIALS, *_most_frequent(counts, size - len(SPECIALS))])
+    vocabulary = _ids([*specials, *_most_frequent(counts, size - len(specials))])
     frame.model = models.WordLevel(vocabulary, unk_token=UNK)
-    frame.add_special_tokens(SPECIALS)
+    frame.add_special_tokens(specials)
     return frame
 
 
-def _bytes(lines: list[str], size: int, settings: TokenizerSettings) -> tokenizers.Tokenizer:
-    model = models.BPE(_ids([*SPECIALS, *_alphabet()]), [])
+def _bytes(
+    lines: list[str], size: int, settings: TokenizerSettings, specials: list[str]
+) -> tokenizers.Tokenizer:
+    model = models.BPE(_ids([*specials, *_alphabet()]), [])
     tokenizer = _parts(model, settings, None, in_bytes=True)
-    tokenizer.add_special_tokens(SPECIALS)
+    tokenizer.add_special_tokens(specials)
     return tokenizer
 
 

@@ -31,6 +31,9 @@ class StepItem:
     n_targets: int
     """Of the whole step, over all ranks."""
 
+    n_tokens: int
+    """Likewise."""
+
     parts: list[Part]
     after: Cursor
 
@@ -67,6 +70,7 @@ def step_item(
     return StepItem(
         batches=[task.batch(part, ranks.device, fixed) for part in mine],
         n_targets=sum(part.n_targets for part in parts),
+        n_tokens=sum(part.n_tokens for part in parts),
         parts=mine,
         after=after,
     )

@@ -20,8 +20,9 @@ ANY = re.compile("")
 OWN = {
     **dict.fromkeys((CONFIG, WEIGHTS, TOKENIZER, METRICS, "report.html", "bad-batch.json"), ANY),
     "checkpoints": re.compile(r"\.?step-\d+"),
-    "data": re.compile(r"(manifest|report|tokenizer)\.json|valid\.jsonl|(train|valid)\.(sou|tar)"),
+    "data": re.compile(r"(manifest|report|tokenizer)\.json|valid\.jsonl|(train|valid)\."),
     "data.tmp": ANY,
+    "data.work": ANY,
     "input.tmp": ANY,
     "tensorboard": re.compile(r"events\."),
 }

@@ -36,7 +36,10 @@ class State:
     epoch: int = 0
     index: int = 0
     targets: int = 0
-    """Target tokens learned from."""
+    """Tokens, words or texts learned from."""
+
+    tokens: int = 0
+    """Tokens read; of translations those of the target."""
 
     evaluated: int = 0
     """The step of the last evaluation."""
@@ -151,6 +154,7 @@ class Loop:
         state = self.state
         state.step, (state.epoch, state.index) = number, item.after
         state.targets += item.n_targets
+        state.tokens += item.n_tokens
         self.last_item = item
         if number % self.log_every == 0 or number == self.steps:
             self._log(feed)
@@ -231,8 +235,9 @@ class Loop:
         if scores is not None:
             seconds = time.perf_counter() - start
             self.log.numbers(
-                "valid", state.step, **values, best=gained, seconds=seconds, samples=scores.samples
-            )
+                "valid", state.step, **values, best=gained, seconds=seconds,
+                samples=scores.samples, figures=scores.figures,
+            )  # fmt: skip
         self._clock(feed)
         return gained
 
@@ -285,21 +290,21 @@ class Loop:
         return Feed(self.task, self.state.cursor, tokens, self.ranks, fixed)
 
     def _padding(self) -> float:
-        """The share of computed targets that are dummies: flat batches have none, and those of
+        """The share of computed tokens that are dummies: flat batches have none, and those of
         fixed size have what their last rows lack."""
         item = self.last_item
         if not self.recorded or item is None or not item.batches:
             return 0.0
         room = len(item.batches) * self.state.micro_tokens
-        return max(0.0, 1.0 - sum(part.n_targets for part in item.parts) / room)
+        return max(0.0, 1.0 - sum(part.n_tokens for part in item.parts) / room)
 
     def _clock(self, feed: Feed) -> None:
         """Start counting speed here, so that evaluations do not count as training."""
-        self._since = (time.perf_counter(), self.state.targets, feed.waited)
+        self._since = (time.perf_counter(), self.state.tokens, feed.waited)
 
     def _log(self, feed: Feed) -> None:
         loss, nll, norm = self.step.logged.tolist()
-        start, targets, waited = self._since
+        start, tokens, waited = self._since
         now = time.perf_counter()
         self.log.numbers(
             "train",
@@ -310,7 +315,7 @@ class Loop:
             lr=self.lr_at(self.state.step),
             grad_norm=norm,
             padding=self._padding(),
-            tokens_per_s=(self.state.targets - targets) / max(now - start, 1e-9),
+            tokens_per_s=(self.state.tokens - tokens) / max(now - start, 1e-9),
             stall=(feed.waited - waited) / max(now - start, 1e-9),
             skipped=self.state.bad_steps,
         )

@@ -18,6 +18,9 @@ from headway.train.muon import Muon
 FUSED = ("cpu", "cuda")
 """Devices on which one kernel updates everything in all supported versions of torch."""
 
+LISTS = ("params", "matrix_rows")
+"""What a group has one of for each parameter."""
+
 
 def build_optimizer(
     model: nn.Module,
@@ -25,11 +28,13 @@ def build_optimizer(
     *,
     device: torch.device | str,
     capturable: bool = False,
+    scales: Mapping[Tensor, float] | None = None,
 ) -> Optimizer:
     """The optimiser for all trainable parameters. Its rate is 0 until `set_lr`.
 
     `capturable`: a step may be recorded in a CUDA graph. The rate is then a tensor that `set_lr`
     fills in place, so that a replay sees the new value.
+    `scales`: parameters that learn at another rate, and how many times that of the others.
     """
     check_optimizer(settings)
     kind = torch.device(device).type
@@ -41,14 +46,21 @@ def build_optimizer(
         "fused": True if kind in FUSED else None,
         "capturable": capturable and kind == "cuda",
     }
-    optimizer: Optimizer
-    if settings.optimizer == "adam":
-        trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
-        optimizer = torch.optim.Adam(trained, **arguments)
-    else:
-        groups = parameter_groups(model, settings)
-        kinds = {"adamw": torch.optim.AdamW, "muon": Muon}
-        optimizer = kinds[settings.optimizer](groups, **arguments)
+    groups = parameter_groups(model, settings)
+    if scales:
+        groups = [part for group in groups for part in _by_scale(group, scales)]
+    if not groups:
+        raise ConfigError(
+            "no weight is left to train: start.freeze leaves none. Use a smaller one."
+        )
+    if capturable:  # a tensor each: the default one would be shared
+        groups = [{**group, "lr": torch.zeros((), device=device)} for group in groups]
+    kinds: dict[str, type[torch.optim.Adam]] = {
+        "adam": torch.optim.Adam,
+        "adamw": torch.optim.AdamW,
+        "muon": Muon,
+    }
+    optimizer = kinds[settings.optimizer](groups, **arguments)
     optimizer.register_step_post_hook(_mark_changed)
     return optimizer
 
@@ -69,19 +81,35 @@ def check_optimizer(settings: TrainSettings) -> None:
 
 
 def set_lr(optimizer: Optimizer, lr: float) -> None:
+    """The rate of the step; a group with an `lr_scale` takes so many times it."""
     for group in optimizer.param_groups:
+        own = lr * group.get("lr_scale", 1.0)
         if isinstance(group["lr"], Tensor):
-            group["lr"].fill_(lr)
+            group["lr"].fill_(own)
         else:
-            group["lr"] = lr
+            group["lr"] = own
+
+
+def _by_scale(group: dict[str, Any], scales: Mapping[Tensor, float]) -> list[dict[str, Any]]:
+    """The group cut into one for each rate, the fastest first."""
+    parts = []
+    for scale in sorted({scales.get(p, 1.0) for p in group["params"]}, reverse=True):
+        kept = [i for i, p in enumerate(group["params"]) if scales.get(p, 1.0) == scale]
+        lists = {name: [group[name][i] for i in kept] for name in LISTS if name in group}
+        parts.append({**group, **lists, "lr_scale": scale})
+    return parts
 
 
 def parameter_groups(model: nn.Module, settings: TrainSettings) -> list[dict[str, Any]]:
     """What Muon takes (none of it for AdamW), what decays, and what does not, without empty ones.
+    Adam, which has no decay, takes all as one.
 
     Norms, biases and embeddings never decay: pulling them to zero regularises nothing. A softmax
     that is tied to an embedding counts as the embedding.
     """
+    if settings.optimizer == "adam":
+        trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
+        return [{"params": trained}] if trained else []
     hidden = hidden_matrices(model) if settings.optimizer == "muon" else {}
     tables = {module.weight for module in model.modules() if isinstance(module, nn.Embedding)}
     orthogonal, decayed, plain = [], [], []

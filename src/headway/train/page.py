@@ -78,6 +78,16 @@ th { text-align: left; color: var(--soft); font-size: 13px; font-weight: 500; }
 th, td { padding: 5px 10px; border-bottom: 1px solid var(--line); vertical-align: top; }
 tr:last-child td { border-bottom: 0; }
 tr.kept td { font-weight: 600; }
+th.num, td.num { text-align: right; }
+.heat { overflow-x: auto; }
+.heat table { width: auto; }
+.heat td { border: 1px solid var(--line); min-width: 52px; }
+.heat td.right { background: color-mix(in srgb, var(--s3) var(--share), transparent); }
+.heat td.wrong { background: color-mix(in srgb, var(--s2) var(--share), transparent); }
+.figures { display: grid; grid-template-columns: repeat(auto-fit, minmax(min(100%, 440px), 1fr));
+  gap: 14px; align-items: start; }
+.column { display: grid; gap: 14px; }
+.bar { fill: var(--s1); }
 details { margin-top: 16px; padding: 10px 14px; }
 details .wide { border: 0; padding: 0; margin-top: 6px; }
 summary { cursor: pointer; font-weight: 600; }

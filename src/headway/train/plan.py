@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 
+from headway.config.folder import load_run, run_folder
 from headway.config.load import model_settings
 from headway.config.model import ModelSettings, Seq2SeqSettings
 from headway.config.presets import PRESETS
@@ -19,6 +20,8 @@ from headway.data.store import Prepared
 from headway.errors import ConfigError, UserError
 from headway.models.summary import activations, count, outline
 from headway.train.optim import check_optimizer
+from headway.train.start import check_task, model_from
+from headway.train.tasks.distil import student_model
 
 EVALUATIONS = 20
 """In a run whose number of evaluations nobody chose."""
@@ -98,6 +101,13 @@ def choose_model(
         for key, value in settings.asked.items()
         if key.startswith("model.")
     }
+    if name := settings.distil.teacher or settings.start.run:
+        old = load_run(run_folder(name)).model
+        assert old is not None
+        if settings.distil.teacher:
+            return student_model(old, settings), False
+        check_task(name, settings.task, old)
+        return model_from(old, {}, changes, name), False
     vocab = prepared.vocab
     sizes = {"vocab_size": vocab.target.vocab_size, "source_vocab_size": vocab.source.vocab_size}
     for name, size in sizes.items():
@@ -192,7 +202,7 @@ class Timing:
 
     step_s: float
     evaluation_s: float
-    targets_per_s: float
+    tokens_per_s: float
 
 
 def within_budget(

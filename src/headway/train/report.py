@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import math
 import re
+import tomllib
 from collections.abc import Iterable, Sequence
 from html import escape
 from pathlib import Path
@@ -18,6 +19,7 @@ from headway import __version__
 from headway.config.durable import replace_text
 from headway.config.folder import CONFIG
 from headway.train.chart import Series, chart
+from headway.train.figures import figures
 from headway.train.history import METRICS, Entry, History, finite, mean, number, read_history
 from headway.train.page import PAGE
 from headway.train.progress import duration
@@ -27,17 +29,35 @@ REPORT = "report.html"
 MOST_SAMPLES = 12
 MOST_EVENTS = 200
 MOST_EXAMPLES = 3
-LABELS = {"loss": "loss", "ppl": "perplexity", "bleu": "BLEU", "chrf": "chrF"}
+LABELS = {
+    "loss": "loss", "ppl": "perplexity", "bits_per_byte": "bits a byte", "bleu": "BLEU",
+    "chrf": "chrF", "accuracy": "accuracy", "f1": "F1", "precision": "precision",
+    "recall": "recall",
+}  # fmt: skip
+LOWER = ("loss", "ppl", "bits_per_byte")
+"""Scores that are better when they are smaller."""
+
+UNITS = {
+    "translate": "target token", "complete": "token", "fill": "masked token", "classify": "text",
+    "tag": "word", "embed": "pair",
+}  # fmt: skip
+"""What the loss of a task is divided by, and its speed counted in."""
+
+SAMPLE_NAMES = {"classify": ("text", "label"), "tag": ("sentence", "tags")}
+"""What stands in a sample as `source` and `target`."""
 
 
 def write_report(folder: Path) -> Path:
     """Read the run folder and write its `report.html`."""
     history = read_history(folder / METRICS)
+    task = _task(folder / CONFIG)
+    unit = UNITS.get(task, "target")
     sections = [
-        _tiles(history),
+        _tiles(history, unit),
         _kept(history),
-        _curves(history),
-        _samples(history),
+        _figures(history),
+        _curves(history, unit),
+        _samples(history, *SAMPLE_NAMES.get(task, ("source", "reference"))),
         _validations(history),
         _findings(folder / CHECK),
         _events(history),
@@ -51,16 +71,30 @@ def write_report(folder: Path) -> Path:
     return folder / REPORT
 
 
-def _tiles(history: History) -> str:
+def _task(path: Path) -> str:
+    """Of the settings, as far as they can be read."""
+    try:
+        return str(tomllib.loads(path.read_text(encoding="utf-8")).get("task", ""))
+    except (OSError, ValueError):
+        return ""
+
+
+def _scores(history: History) -> list[str]:
+    """The names of the scores that the run has, in the order of `LABELS`, loss apart."""
+    found = {name for entry in history.valid for name in entry} | set(_kept_scores(history))
+    return [name for name in LABELS if name in found and name != "loss"]
+
+
+def _tiles(history: History, unit: str) -> str:
     """The few numbers that one asks for first."""
     tiles: list[tuple[str, str, str]] = []
     kept = _kept_scores(history)
-    for name in ("bleu", "chrf", "ppl"):
+    for name in sorted(_scores(history), key=lambda name: name in LOWER):
         label = LABELS[name]
         if name in kept:
             tiles.append((label, _shown(kept[name], name), "validation, final model"))
         elif points := finite(history.points("valid", name)):
-            best = (min if name == "ppl" else max)(points, key=lambda point: point[1])
+            best = (min if name in LOWER else max)(points, key=lambda point: point[1])
             tiles.append((label, _shown(best[1], name), f"best validation, step {best[0]:,}"))
     steps = [entry["step"] for entry in [*history.train, *history.valid]]
     if steps:
@@ -72,7 +106,7 @@ def _tiles(history: History) -> str:
             if (points := finite(history.points("train", name)))
         )
         middle = median(speed for _, speed in speeds)
-        tiles.append(("target tokens/s", f"{middle:,.0f}", note))
+        tiles.append((f"{unit}s/s", f"{middle:,.0f}", note))
     seconds = number(history.end[-1].get("seconds")) if history.end else math.nan
     if math.isfinite(seconds):
         checks = sum(value for _, value in finite(history.points("valid", "seconds")))
@@ -118,42 +152,67 @@ def _kept(history: History) -> str:
     return _section("What is in model.safetensors", text + (table if rows else ""))
 
 
-def _curves(history: History) -> str:
+def _figures(history: History) -> str:
+    """Of the model that was kept; else of the last evaluation that has some."""
+    every = [entry.get("figures") for entry in [*reversed(history.end), *reversed(history.valid)]]
+    seen: list[Entry] = [one for one in every if isinstance(one, dict) and one]
+    if not seen:
+        return ""
+    found = seen[0]
+    baselines = next((one["baselines"] for one in seen if "baselines" in one), None)
+    names = _scores(history)
+    main = LABELS[next((name for name in ("f1", *names) if name in names), "accuracy")]
+    main = LABELS["accuracy"] if "confusion" in found else main
+    body = figures({**found, "baselines": baselines}, f"{main}, %")
+    return _section("Answers", f'<div class="figures">{body}</div>') if body else ""
+
+
+def _curves(history: History, unit: str) -> str:
     def lines(kind: str, *names: tuple[str, str]) -> list[Series]:
         return [Series(label, history.points(kind, name)) for name, label in names]
 
-    quality = lines("valid", ("bleu", "BLEU"), ("chrf", "chrF"))
-    best = max(finite(quality[0].points), key=lambda point: point[1], default=None)
+    names = [name for name in _scores(history) if name not in LOWER]
+    quality = lines("valid", *((name, LABELS[name]) for name in names))[:3]
+    points = finite(quality[0].points) if quality else []
+    best = max(points, key=lambda point: point[1], default=None)
     mark = None if best is None else (best, f"best {best[1]:.1f}")
-    figures = [
+    # Where nothing is added to the likelihood the two are the same line.
+    training = lines("train", ("loss", "training, as optimised"), ("nll", "training"))
+    charts = [
         chart(
-            "Loss per target token",
-            lines("train", ("loss", "training, as optimised"), ("nll", "training"))
+            f"Loss per {unit}",
+            [one for one in training if one.points != training[1].points or one is training[1]]
             + lines("valid", ("loss", "validation")),
         ),
-        chart("Validation BLEU and chrF", quality, mark=mark),
+        chart(f"Validation {_listed([one.name for one in quality])}", quality, mark=mark),
         chart("Validation perplexity", lines("valid", ("ppl", "perplexity")), log=True),
+        chart("Validation bits a byte", lines("valid", ("bits_per_byte", "bits a byte"))),
         chart("Learning rate", lines("train", ("lr", "learning rate"))),
         chart("Gradient norm", lines("train", ("grad_norm", "gradient norm")), log=True),
         chart(
-            "Target tokens per second",
-            lines("train", ("tokens_per_s", "tokens/s")),
+            f"{unit.capitalize()}s per second",
+            lines("train", ("tokens_per_s", f"{unit}s/s")),
             from_zero=True,
         ),
     ]
-    figures = [figure for figure in figures if figure]
-    return _section("Curves", f'<div class="charts">{"".join(figures)}</div>') if figures else ""
+    charts = [one for one in charts if one]
+    return _section("Curves", f'<div class="charts">{"".join(charts)}</div>') if charts else ""
 
 
-def _samples(history: History) -> str:
-    """The same sentences translated early, half-way and last."""
+def _listed(names: Sequence[str]) -> str:
+    """`a`, `a and b`, `a, b and c`."""
+    return " and ".join(filter(None, [", ".join(names[:-1]), *names[-1:]]))
+
+
+def _samples(history: History, source: str, target: str) -> str:
+    """The same examples early, half-way and last."""
     seen = [entry for entry in history.valid if _sample_list(entry)]
     if not seen:
         return ""
     chosen = list(dict.fromkeys([0, len(seen) // 2, len(seen) - 1]))
     cards = []
     for sample in _sample_list(seen[-1])[:MOST_SAMPLES]:
-        rows = [("source", sample.get("source")), ("reference", sample.get("target"))]
+        rows = [(source, sample.get("source")), (target, sample.get("target"))]
         for place in chosen:
             same = [
                 other.get("output")
@@ -255,5 +314,5 @@ def _table(headers: Sequence[str], rows: Iterable[Sequence[str]], marked: str = 
 
 def _shown(value: object, name: str = "") -> str:
     found = number(value)
-    digits = {"loss": ".3f", "ppl": ".2f", "bleu": ".2f", "chrf": ".2f"}.get(name, ".4g")
+    digits = ".3f" if name in ("loss", "bits_per_byte") else ".2f" if name in LABELS else ".4g"
     return format(found, digits) if math.isfinite(found) else "–"

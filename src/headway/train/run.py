@@ -13,13 +13,14 @@ from headway.config.folder import CONFIG, TOKENIZER
 from headway.config.run import RunSettings, resolved_toml, run_settings
 from headway.config.train import known
 from headway.data.report import CheckReport
-from headway.data.store import ImpossibleData, Prepared, load_prepared, prepare
+from headway.data.store import ImpossibleData
 from headway.errors import FolderError, needs
 from headway.models.folder import model_weights, save_weights
 from headway.train import plan
 from headway.train.board import Board
 from headway.train.checkpoint import Checkpoints
 from headway.train.home import Home
+from headway.train.kind import Prepared
 from headway.train.loop import Loop, State
 from headway.train.progress import Progress, duration
 from headway.train.ranks import Ranks
@@ -27,7 +28,9 @@ from headway.train.report import write_report
 from headway.train.runlog import RunLog
 from headway.train.schedule import peak_lr
 from headway.train.signals import AGAIN, StopSignal
+from headway.train.start import trainable
 from headway.train.task import Stopped
+from headway.train.tasks.table import kind_of
 from headway.train.worker import Worker, choose
 
 
@@ -43,6 +46,7 @@ class Run:
     started: float
 
     def __post_init__(self) -> None:
+        self.kind = kind_of(self.settings.task)
         self.home = Home(self.out)
         self.ranks = Ranks.start(self.device)
         self.progress = Progress(enabled=self.ranks.is_first)
@@ -80,7 +84,8 @@ class Run:
             owner=self.ranks.is_first,
         )
         self.ranks.wait()  # until the first has tidied up
-        worker = Worker(settings, prepared, self.ranks)
+        fresh = not self.ranks.same(bool(checkpoints.paths()))
+        worker = Worker(settings, prepared, self.ranks, self._note if fresh else None)
         loop = worker.loop(checkpoints, self.log, lambda: stop.asked, self.out)
         resumed = loop.resume()
         if self.ranks.is_first:
@@ -99,7 +104,7 @@ class Run:
 
     def dry_run(self, prepared: Prepared) -> tuple[RunSettings, plan.Timing]:
         """Settings as they would be, and the speed measured on a throw-away copy."""
-        settings = plan.resolve(self.settings, prepared, self.ranks.device)
+        settings = self.kind.resolve(self.settings, prepared, self.ranks.device)
         timing = Worker(settings, prepared, self.ranks).time(for_s=3.0)
         if self.budget_s:
             settings = plan.within_budget(settings, timing, self._left_s(), self._final_s(timing))
@@ -109,9 +114,9 @@ class Run:
         """Rank 0 prepares; the others then find it done."""
         if not self.ranks.is_first:
             self.ranks.wait()
-            return load_prepared(self.out)
+            return self.kind.load_prepared(self.out)
         try:
-            prepared = prepare(self.settings, self.out, self.progress.note)
+            prepared = self.kind.prepare(self.settings, self.out, self.progress.note)
         except ImpossibleData as error:
             self._show(error.report)
             raise
@@ -136,13 +141,13 @@ class Run:
         else:
             settings = replace(self._resolve(prepared), fingerprint=prepared.fingerprint)
         if self.ranks.is_first:
-            replace_file(self.out / TOKENIZER, prepared.vocab.save)
+            replace_file(self.out / TOKENIZER, prepared.save_tokenizer)
             if not is_known:  # a folder that has settings has all else
                 replace_text(self.out / CONFIG, resolved_toml(settings))
         return settings
 
     def _resolve(self, prepared: Prepared) -> RunSettings:
-        settings = plan.resolve(self.settings, prepared, self.ranks.device)
+        settings = self.kind.resolve(self.settings, prepared, self.ranks.device)
         if self.budget_s is not None:
             for_s = min(10.0, self.budget_s / 20)
             self.progress.note("timing a few steps and an evaluation")
@@ -151,6 +156,10 @@ class Run:
         # As the first rank has it: another may have another amount of memory.
         stored = self.ranks.same(resolved_toml(settings))
         return run_settings(tomllib.loads(str(stored)))
+
+    def _note(self, text: str) -> None:
+        if self.ranks.is_first:
+            self.progress.note(text)
 
     def _left_s(self) -> float:
         assert self.budget_s is not None
@@ -165,11 +174,12 @@ class Run:
         train, model = settings.train, settings.model
         assert model is not None
         steps, batch_tokens = known(train.steps), known(train.batch_tokens)
-        n = sum(weight.numel() for weight in worker.model.parameters())
+        learning, n = trainable(worker.model)
+        some = f" ({learning:,} learn)" if learning < n else ""
         pieces = -(-batch_tokens // known(train.micro_tokens))
         self.progress.note(
-            f"{n:,} parameters, {len(worker.prepared.train):,} pairs, {steps:,} steps of "
-            f"{batch_tokens:,} target tokens"
+            f"{n:,} parameters{some}, {self.kind.describe(worker.prepared)}, {steps:,} steps of "
+            f"{batch_tokens:,} tokens"
             + (f" in {pieces} parts" if pieces > 1 else "")
             + f", {train.precision} on {self.ranks.device}"
             + (f" × {self.ranks.world}" if self.ranks.world > 1 else "")
@@ -183,12 +193,15 @@ class Run:
         False when a stop was asked for on the way."""
         try:
             chosen = choose(worker, loop)
+            chosen |= worker.beside_teacher(loop.stop_asked)
         except Stopped:
             return False
-        save_weights(self.out, model_weights(worker.model))
+        save_weights(self.out, model_weights(worker.finished()))
         took = time.time() - self.started
         self.log.numbers("end", state.step, seconds=took, **chosen)
         self.progress.note(chosen["text"])
+        if "distilled_text" in chosen:
+            self.progress.note(chosen["distilled_text"])
         report = write_report(self.out)
         self.progress.note(f"done in {duration(took)}: {self.out} (report: {report})")
         return True

@@ -32,9 +32,16 @@ class RunLog:
             shown = {name: values[name] for name in names if name in values}
             self.progress.update(step, **shown)
         elif kind == "valid":
-            scores = {name: values[name] for name in ("bleu", "chrf") if name in values}
-            self.progress.update(step, **scores)
-            text = "  ".join(f"{name} {values[name]:.4g}" for name in ("loss", "ppl", *scores))
+            scores = {
+                name: value
+                for name, value in values.items()
+                if isinstance(value, float) and name != "seconds"
+            }
+            usual = ("loss", "ppl")
+            self.progress.update(
+                step, **{name: value for name, value in scores.items() if name not in usual}
+            )
+            text = "  ".join(f"{name} {value:.4g}" for name, value in scores.items())
             mark = "  (best so far)" if values.get("best") else ""
             self.progress.note(f"step {step:,}: validation {text}{mark}")
             for sample in values.get("samples", [])[:1]:

@@ -24,9 +24,11 @@ def learning_rate(settings: TrainSettings, steps: int, d_model: int) -> Callable
     peak = aimed_peak(settings, steps, d_model)
     after = AFTER_WARMUP[settings.schedule]
     cooldown = round(settings.cooldown * steps)
+    floor = settings.floor if settings.schedule in ("cosine", "linear") else 0.0
 
     def rate(step: int) -> float:
-        return peak * min(1.0, step / warmup, after(step, warmup, steps, cooldown))
+        later = floor + (1.0 - floor) * after(step, warmup, steps, cooldown)
+        return peak * min(1.0, step / warmup, later)
 
     return rate
 

@@ -25,6 +25,14 @@ class Part:
 
     rows: Any
     n_targets: int
+    """What the summed loss is divided by: tokens, words, texts."""
+
+    tokens: int | None = None
+    """Tokens that are read; None: as many as there are targets."""
+
+    @property
+    def n_tokens(self) -> int:
+        return self.n_targets if self.tokens is None else self.tokens
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,6 +43,8 @@ class Scores:
     """By name; `loss` is always there."""
 
     samples: list[dict[str, str]] = field(default_factory=list)
+    figures: dict[str, Any] = field(default_factory=dict)
+    """Tables for the report: a confusion matrix, say."""
 
 
 class Task(Protocol):
@@ -67,6 +77,14 @@ class Task(Protocol):
         """Scores on the validation set; `full`: the careful ones, at the end.
 
         Raises `Stopped` when `stopped()` turns true on the way."""
+        ...
+
+    def rehearse(self, model: nn.Module, device: torch.device) -> None:
+        """An evaluation as it will be, with a model that knows nothing yet: to be timed."""
+        ...
+
+    def show(self, part: Part) -> list[dict[str, Any]]:
+        """The examples of a part as text, for people."""
         ...
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,24 +14,29 @@ from torch.utils.checkpoint import checkpoint
 from headway.config.durable import replace_text
 from headway.config.run import RunSettings
 from headway.config.train import known
-from headway.data.store import Prepared
 from headway.errors import ConfigError
 from headway.models.build import build_model
 from headway.models.folder import load_weights
 from headway.models.parts.text import compute_in
 from headway.nn.attend import SHORT_LIMIT
+from headway.nn.stack import Stack
 from headway.train import plan
 from headway.train.average import average_of, newest_whole
+from headway.train.begin import begin, merged, restrict
 from headway.train.checkpoint import Checkpoints
 from headway.train.ema import Ema
 from headway.train.feed import Cursor, StepItem, shared, step_item, walk
+from headway.train.kind import Note
 from headway.train.loop import Loop, State, ranking
 from headway.train.optim import build_optimizer
 from headway.train.ranks import Ranks
 from headway.train.runlog import RunLog
 from headway.train.schedule import learning_rate
+from headway.train.start import rate_scales
 from headway.train.step import Step
-from headway.train.tasks.translate import TranslateTask
+from headway.train.task import Task
+from headway.train.tasks.distil import compare, comparison_line, distilled, load_teacher
+from headway.train.tasks.table import kind_of
 
 COMPILE_S = 60.0
 """What compiling takes, about."""
@@ -41,22 +45,47 @@ COMPILE_S = 60.0
 class Worker:
     """The model and all that trains it."""
 
-    def __init__(self, settings: RunSettings, prepared: Prepared, ranks: Ranks) -> None:
+    def __init__(
+        self, settings: RunSettings, prepared: Any, ranks: Ranks, note: Note | None = None
+    ) -> None:
+        """`note` hears how the weights begin; None: a checkpoint will bring them."""
         assert settings.model is not None
         self.settings, self.prepared, self.ranks = settings, prepared, ranks
         train, device = settings.train, ranks.device
-        self.task = TranslateTask(
-            prepared, train, settings.decode, lowercase=settings.tokenizer.lowercase
-        )
+        self.task: Task = kind_of(settings.task).task(settings, prepared)
         self.recorded = device.type == "cuda" and train.compile != "no" and self._can_record()
         self.model = build_model(settings.model, device=device, seed=train.seed)
+        if note is not None:
+            begin(self.model, settings, prepared, note)
+        restrict(self.model, settings)
         if train.precision == "bf16":
             compute_in(self.model, torch.bfloat16)
-        self.optimizer = build_optimizer(self.model, train, device=device, capturable=self.recorded)
+        if settings.distil.teacher:
+            self.task = distilled(self.task, settings, device)
+        self.optimizer = build_optimizer(
+            self.model,
+            train,
+            device=device,
+            capturable=self.recorded,
+            scales=rate_scales(self.model, settings.start.layer_decay),
+        )
         if self._should_compile():
             self.compile()
         if train.recompute:
             recompute_blocks(self.model)
+
+    def beside_teacher(self, stopped: Callable[[], bool]) -> dict[str, Any]:
+        """Of a student: its size, speed and scores beside its teacher's; nothing of others."""
+        if not self.settings.distil.teacher:
+            return {}
+        device = self.ranks.device
+        teacher = load_teacher(self.task, self.settings, device)
+        facts = compare(teacher, self.model, self.task, device, stopped)
+        return {"distilled": facts, "distilled_text": comparison_line(facts)}
+
+    def finished(self) -> nn.Module:
+        """The model as it is used: LoRA's changes become part of the weights."""
+        return merged(self.model, self.settings)
 
     def _can_record(self) -> bool:
         """Whether every attention of a step runs in kernels that read lengths on the device."""
@@ -64,8 +93,10 @@ class Worker:
         assert model is not None
         if train.recompute or train.precision != "bf16" or model.positions in ("alibi", "relative"):
             return False
-        longest = self.task.fixed(1).longest
-        short = longest <= SHORT_LIMIT and 16 <= model.head_width <= 128
+        fixed = self.task.fixed(1)
+        if fixed is None:
+            return False
+        short = fixed.longest <= SHORT_LIMIT and 16 <= model.head_width <= 128
         return short or (model.head_width % 8 == 0 and not model.attention_dropout)
 
     def _should_compile(self) -> bool:
@@ -82,8 +113,8 @@ class Worker:
         return train.compile == "yes" or (self.recorded and work > 3 * COMPILE_S)
 
     def compile(self) -> None:
-        for part in ("encoder", "decoder"):
-            getattr(self.model, part).compile_blocks()
+        for stack in stacks(self.model):
+            stack.compile_blocks()
 
     def loop(
         self, checkpoints: Checkpoints, log: RunLog, stop_asked: Callable[[], bool], out: Path
@@ -130,15 +161,12 @@ class Worker:
             for batch in item.batches:
                 step.add(batch, item.n_targets)
             step.finish(1e-5)
-            return item.n_targets
+            return item.n_tokens
 
-        def evaluate() -> object:
+        def evaluate() -> None:
             self.model.eval()
-            # An untrained model does not know when to stop; a trained one does.
-            usual = int(1.2 * self.prepared.valid.target.lengths.mean()) + 2
-            self.task.decode = replace(self.settings.decode, max_len=usual)
             with torch.no_grad():
-                return self.task.evaluate(self.model, self.ranks.device, lambda: False, full=False)
+                self.task.rehearse(self.model, self.ranks.device)
 
         cuda = self.ranks.device.type == "cuda"
         wait = torch.cuda.synchronize if cuda else lambda: None
@@ -157,6 +185,7 @@ def choose(worker: Worker, loop: Loop) -> dict[str, Any]:
     if len(newest) > 1:
         candidates[f"average of the last {len(newest)}"] = lambda: average_of(newest)
     scores: dict[str, dict[str, float]] = {}
+    figures: dict[str, Any] = {}
     winner, weights = "last step", None
     worker.model.eval()
     for name, read in candidates.items():
@@ -166,7 +195,7 @@ def choose(worker: Worker, loop: Loop) -> dict[str, Any]:
             result = task.evaluate(worker.model, loop.ranks.device, loop.stop_asked, full=True)
         scores[name] = result.values
         if weights is None or ranking(result.values, task) > ranking(scores[winner], task):
-            winner, weights = name, tensors
+            winner, weights, figures = name, tensors, result.figures
     if weights is not None:
         load_weights(worker.model, weights)
     shown = ", ".join(f"{name} {values[task.metric]:.2f}" for name, values in scores.items())
@@ -174,13 +203,17 @@ def choose(worker: Worker, loop: Loop) -> dict[str, Any]:
     if len(scores) == 2:
         first, second = (ranking(values, task)[0] for values in scores.values())
         text += f" (averaging gains {second - first:+.2f})"
-    return {"kept": winner, "scores": scores, "text": text}
+    return {"kept": winner, "scores": scores, "text": text, "figures": figures}
 
 
 def recompute_blocks(model: nn.Module) -> None:
-    for part in ("encoder", "decoder"):
-        for block in getattr(model, part).blocks:
+    for stack in stacks(model):
+        for block in stack.blocks:
             whole = block.forward
             block.forward = lambda *words, whole=whole: checkpoint(
                 whole, *words, use_reentrant=False
             )
+
+
+def stacks(model: nn.Module) -> list[Stack]:
+    return [part for part in model.modules() if isinstance(part, Stack)]

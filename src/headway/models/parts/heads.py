@@ -7,6 +7,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor, nn
 
+from headway.errors import UserError
 from headway.nn.dropout import Dropout
 from headway.nn.layout import Layout
 from headway.nn.linear import Linear
@@ -55,9 +56,19 @@ class MaskedWordHead(nn.Module):
     def before_words(self, x_ND: Tensor) -> Tensor:
         return self.norm(self.activation(self.dense(x_ND)))
 
+    def loss(
+        self,
+        x_RD: Tensor,
+        targets_R: Tensor,
+        smoothing: Smoothing,
+        weights_R: Tensor | None = None,
+    ) -> Loss:
+        """As `WordHead.loss`; the rows are the masked ones."""
+        return self.words.loss(self.before_words(x_RD), targets_R, smoothing, weights_R)
+
 
 class Pooler(nn.Module):
-    """One vector a text: its first token's or the mean of all, then a layer and tanh as in BERT."""
+    """One vector a text, as `pooled` makes it, then a layer and tanh as in BERT."""
 
     def __init__(self, d_model: int, pooling: str) -> None:
         super().__init__()
@@ -69,21 +80,59 @@ class Pooler(nn.Module):
 
 
 class LabelHead(nn.Module):
-    """Scores of labels for each row it is given: texts (classes) or tokens (tags)."""
+    """Scores of labels for each row it is given: texts (classes) or tokens (tags).
 
-    def __init__(self, d_model: int, n_labels: int, dropout: float) -> None:
+    `transitions`: it also learns what follows what, a score for each label (column) behind each
+    label (row); the row after the last label is for the first of a sequence, and one more is spare.
+    """
+
+    def __init__(
+        self, d_model: int, n_labels: int, dropout: float, transitions: bool = False
+    ) -> None:
         super().__init__()
         self.drop = Dropout(dropout)
         self.linear = Linear(d_model, n_labels)
+        self.transitions = (
+            nn.Parameter(torch.zeros(n_labels + 2, n_labels)) if transitions else None
+        )
 
     def forward(self, x_ND: Tensor) -> Tensor:
         return self.linear(self.drop(x_ND))
 
 
+class Readable(nn.Module):
+    """A model whose `heads`, by name, read out classes of texts and tags of tokens."""
+
+    heads: nn.ModuleDict
+    pooling: str
+
+    def pooled(self, x_ND: Tensor, layout: Layout) -> Tensor:
+        """One vector a text."""
+        return pooled(x_ND, layout, self.pooling)
+
+    def classes(self, x_ND: Tensor, layout: Layout) -> Tensor:
+        """A row of scores for each text."""
+        return self.head_named("classes")(self.pooled(x_ND, layout))
+
+    def tags(self, x_ND: Tensor) -> Tensor:
+        """A row of scores for each of the rows."""
+        return self.head_named("tags")(x_ND)
+
+    def head_named(self, name: str) -> nn.Module:
+        if name not in self.heads:
+            has = ", ".join(self.heads) or "none"
+            raise UserError(f"this model has no {name!r} head (heads: {has}). Add it to `heads`.")
+        return self.heads[name]
+
+
 def pooled(x_ND: Tensor, layout: Layout, pooling: str) -> Tensor:
-    """One row a sequence: its `first` token, or the `mean` of its tokens."""
-    if pooling == "first":
-        return x_ND[layout.starts_B.long()]
+    """One row a sequence: its `first` token, its `last`, or the `mean` of its tokens.
+
+    Empty sequences, which the fixed-size form has at its end, get any row.
+    """
+    if pooling in ("first", "last"):
+        row_B = layout.starts_B if pooling == "first" else layout.last_N()
+        return x_ND[row_B.long().clamp(0, layout.n_rows - 1)]
     number_N = torch.repeat_interleave(layout.lengths_B, output_size=layout.n_rows)
     wide = torch.promote_types(x_ND.dtype, torch.float32)
     zeros_BD = x_ND.new_zeros(layout.n_sequences, x_ND.shape[1], dtype=wide)

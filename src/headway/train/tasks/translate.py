@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -11,7 +12,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from headway.config.data import DataSettings
 from headway.config.decode import DecodeSettings
+from headway.config.folder import TOKENIZER, file_in, run_folder
+from headway.config.run import RunSettings
 from headway.config.train import TrainSettings
 from headway.data.batches import (
     Collator,
@@ -22,13 +26,19 @@ from headway.data.batches import (
     StepPlan,
     fixed_shapes,
 )
-from headway.data.store import PairStore, Prepared
+from headway.data.store import PairStore, Prepared, load_prepared, prepare
 from headway.decode.translator import Translator
+from headway.errors import DataError
 from headway.metrics.translation import bleu, chrf
 from headway.models.seq2seq import Seq2Seq
 from headway.nn.loss import Smoothing
 from headway.text.tokenizer import Vocabularies
+from headway.train import plan
+from headway.train.kind import Evaluation, Note
 from headway.train.task import Part, Scores, Stopped, TaskLoss
+from headway.train.tasks.taught import prepare_taught, with_taught
+from headway.train.tasks.translate_answers import TranslationPredictor
+from headway.train.tasks.translate_scores import evaluate_translations
 
 ROOM = 1.05
 """Source tokens that a step has room for, beyond what its target tokens bring on average."""
@@ -50,7 +60,7 @@ class TranslateTask:
     """Validation pairs that are translated during training; all of them at the end."""
 
     def __post_init__(self) -> None:
-        self.metric: str = self.settings.metric
+        self.metric: str = self.settings.metric or "bleu"
         self.lower_is_better = self.metric == "loss"
         assert self.settings.batch_tokens is not None
         self.train = collator(self.prepared.train, self.vocab)
@@ -166,6 +176,12 @@ class TranslateTask:
         ]
         return Scores(values=values, samples=samples)
 
+    def rehearse(self, model: nn.Module, device: torch.device) -> None:
+        # An untrained model does not know when to stop; a trained one does.
+        usual = int(1.2 * self.prepared.valid.target.lengths.mean()) + 2
+        trial = replace(self, decode=replace(self.decode, max_len=usual))
+        trial.evaluate(model, device, lambda: False, full=False)
+
     def _valid_loss(
         self, model: Seq2Seq, device: torch.device, stopped: Callable[[], bool]
     ) -> float:
@@ -194,6 +210,64 @@ class TranslateTask:
             }
             for row in part.rows
         ]
+
+
+class Translate:
+    """The task as a run sees it."""
+
+    name = "translate"
+    options = frozenset({"with", "alignments", "on_long", "prefix", "constraints"})
+    METRICS = ("bleu", "chrf", "loss")
+
+    def prepare(self, settings: RunSettings, folder: Path, note: Note) -> Prepared:
+        if not settings.data.source and not settings.data.pairs:
+            raise DataError(
+                "no pairs of texts. Give --source FILE --target FILE, or --pairs FILE "
+                "(TSV or JSONL)."
+            )
+        if settings.distil.teacher:
+            return prepare_taught(settings, folder, note)
+        if settings.start.run:
+            words = file_in(run_folder(settings.start.run), TOKENIZER)
+            settings = replace(settings, tokenizer=replace(settings.tokenizer, file=str(words)))
+        return prepare(settings, folder, note)
+
+    def load_prepared(self, folder: Path) -> Prepared:
+        return with_taught(load_prepared(folder), folder)
+
+    def describe(self, prepared: Prepared) -> str:
+        return f"{len(prepared.train):,} pairs"
+
+    def resolve(
+        self, settings: RunSettings, prepared: Prepared, device: torch.device
+    ) -> RunSettings:
+        return plan.resolve(settings, prepared, device)
+
+    def task(self, settings: RunSettings, prepared: Prepared) -> TranslateTask:
+        return TranslateTask(
+            prepared, settings.train, settings.decode, lowercase=settings.tokenizer.lowercase
+        )
+
+    def predictor(
+        self,
+        folders: Sequence[Path],
+        settings: RunSettings,
+        device: torch.device,
+        options: Mapping[str, Any],
+    ) -> TranslationPredictor:
+        return TranslationPredictor(folders, settings.decode, device, options)
+
+    def evaluation(
+        self,
+        folder: Path,
+        settings: RunSettings,
+        files: DataSettings,
+        device: torch.device,
+        options: Mapping[str, Any],
+    ) -> Evaluation:
+        references = tuple(options.get("target") or ())
+        asked = {"folders": [folder], **options}
+        return evaluate_translations(settings.decode, files, references, device, asked)
 
 
 def collator(pairs: PairStore, vocab: Vocabularies) -> Collator:

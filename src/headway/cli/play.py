@@ -1,0 +1,170 @@
+"""`headway play`: try a trained model line by line in the terminal, whatever its task."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from headway.cli.predict import run_folders, settings_of
+from headway.config.run import RunSettings
+from headway.errors import ConfigError, UserError, suggest
+
+if TYPE_CHECKING:
+    import torch
+
+    from headway.train.kind import Kind, Predictor
+
+PROMPT = "> "
+HELP = """\
+Type a line and the model answers it, as `headway predict` does.
+  /set decode.temperature=0.7   change how it decodes; several settings at a time are fine
+  /set                          show what is changed
+  /help                         this
+  /quit                         leave, as the end of input (Ctrl-D) and Ctrl-C do
+A line that begins with // is a line that begins with /."""
+
+COMMANDS = ("/help", "/set", "/quit")
+
+
+def play(
+    run: Annotated[
+        str,
+        typer.Argument(metavar="RUN", help="A run folder or shipped model; several with commas."),
+    ],
+    words: Annotated[
+        list[str] | None, typer.Argument(metavar="[KEY=VALUE]...", help="decode.* settings.")
+    ] = None,
+    device: Annotated[str, typer.Option(help="cpu, cuda, cuda:1; auto: a GPU if any.")] = "auto",
+) -> None:
+    """Try a model: type a line, see its answer. `/help` says what else there is."""
+    folders = run_folders(run, [])
+    changes = checked(words or [])
+    settings = settings_of(folders[0], changes, {})
+    from headway.train.ranks import pick_device
+
+    player = Player(folders, changes, settings, pick_device(device))
+    player.predictor  # noqa: B018  what cannot be loaded is said before the first line
+    if sys.stdin.isatty():
+        note(f"{settings.task} with {run}. /help says what there is to do.")
+    try:
+        for line in _lines():
+            if not player.take(line):
+                break
+    except KeyboardInterrupt:
+        print()
+
+
+class Player:
+    """Answers lines and does what `/commands` say."""
+
+    def __init__(
+        self,
+        folders: Sequence[Path],
+        changes: Sequence[str],
+        settings: RunSettings,
+        device: torch.device,
+    ) -> None:
+        self.folders, self.changes, self.settings = folders, list(changes), settings
+        self.device = device
+        self._predictor: Predictor | None = None
+        self.shown = False
+
+    @property
+    def predictor(self) -> Predictor:
+        """Made anew after every change of a setting."""
+        if self._predictor is None:
+            from headway.train.tasks.table import kind_of
+
+            kind = kind_of(self.settings.task)
+            self._predictor = kind.predictor(
+                self.folders, self.settings, self.device, self._options(kind)
+            )
+        return self._predictor
+
+    def _options(self, kind: Kind) -> dict[str, Any]:
+        options: dict[str, Any] = dict.fromkeys([*kind.options, "scores", "json"])
+        decode = self.settings.decode
+        if "stream" in kind.options and decode.n_best == decode.beam == 1:
+            options["stream"] = self._show
+        return options
+
+    def _show(self, piece: str) -> None:
+        self.shown = True
+        print(piece, end="", flush=True)
+
+    def take(self, line: str) -> bool:
+        """One line; False when it was the last. A mistake in it ends nothing."""
+        try:
+            if line.startswith("/") and not line.startswith("//"):
+                return self._command(line)
+            self._answer(line[1:] if line.startswith("//") else line)
+        except UserError as error:
+            note(f"error: {error}")
+        return True
+
+    def _answer(self, line: str) -> None:
+        self.shown = False
+        try:
+            for answer in self.predictor.answers([line]):
+                print("" if self.shown else answer.text, flush=True)
+        except KeyboardInterrupt:
+            if not sys.stdin.isatty():
+                raise
+            print()
+            note("stopped.")
+
+    def _command(self, line: str) -> bool:
+        name, *words = line.split()
+        if name == "/quit":
+            return False
+        if name == "/set":
+            self._set(words)
+        elif name == "/help":
+            note(HELP)
+        else:
+            raise UserError(f"there is no command {name}.{suggest(name, COMMANDS)}")
+        return True
+
+    def _set(self, words: Sequence[str]) -> None:
+        if not words:
+            note(" ".join(self.changes) or "everything is as the run has it.")
+            return
+        changes = [*self.changes, *checked(words)]
+        latest = {word.split("=", 1)[0]: word for word in changes}
+        changes = list(latest.values())
+        self.settings = settings_of(self.folders[0], changes, {})
+        self.changes, self._predictor = changes, None
+
+
+def checked(words: Sequence[str]) -> list[str]:
+    for word in words:
+        if not word.startswith("decode.") or "=" not in word:
+            raise ConfigError(f"{word!r} has no effect here: only decode.NAME=VALUE has.")
+    return list(words)
+
+
+def note(text: str) -> None:
+    """For people: results alone go to standard output."""
+    print(text, file=sys.stderr, flush=True)
+
+
+def _lines() -> Iterator[str]:
+    """What is typed, with a prompt and a history; or what comes from a pipe."""
+    if not sys.stdin.isatty():
+        for line in sys.stdin:
+            yield line.rstrip("\n")
+        return
+    with suppress(ImportError):
+        import readline  # noqa: F401  gives `input` its history
+    while True:
+        try:
+            line = input(PROMPT)
+        except EOFError:
+            print()
+            return
+        yield line

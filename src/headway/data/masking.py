@@ -1,0 +1,105 @@
+"""Which tokens of a text are to be guessed, and what stands in their place (BERT, 2018).
+
+Every choice is a pure function of the seed, the epoch and the place of the token in the corpus, so
+it needs no state and does not depend on which texts are computed together.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from headway.config.tasks import FillSettings
+from headway.text.tokenizer import Tokenizer
+
+Numbers = NDArray[np.int64]
+
+STEP = np.uint64(0x9E3779B97F4A7C15)
+COUNT, CHOICE, FATE, WORD = range(4)
+"""What a draw is for: each has numbers of its own."""
+
+
+@dataclass(frozen=True)
+class Draws:
+    """Uniform random numbers that can be asked for in any order: those of SplitMix64."""
+
+    seed: int
+    epoch: int
+    """-1 for validation: the same choices every time."""
+
+    def uniform(self, purpose: int, places: Numbers) -> NDArray[np.float64]:
+        """One for each place, in [0, 1)."""
+        key = np.random.SeedSequence([self.seed, self.epoch + 1, purpose])
+        x = key.generate_state(1, np.uint64) + (places.astype(np.uint64) + np.uint64(1)) * STEP
+        x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+        x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+        x ^= x >> np.uint64(31)
+        return (x >> np.uint64(11)).astype(np.float64) * 2.0**-53
+
+
+@dataclass(frozen=True)
+class Texts:
+    """Texts side by side, without special tokens; none is empty."""
+
+    tokens: Numbers
+    lengths: Numbers
+    places: Numbers
+    """Of each token in the corpus."""
+
+
+class Masker:
+    """Hides tokens of texts: `mask` of them, at least one in each."""
+
+    def __init__(self, tokenizer: Tokenizer, settings: FillSettings) -> None:
+        assert tokenizer.mask is not None
+        self.mask, self.settings, self.tokenizer = tokenizer.mask, settings, tokenizer
+        plain = np.setdiff1d(np.arange(tokenizer.vocab_size), list(tokenizer.specials))
+        self.plain = plain if len(plain) else np.array([self.mask])
+
+    def counts(self, lengths: Numbers, first_places: Numbers, draws: Draws) -> Numbers:
+        """How many tokens of each text are hidden; the share holds on average."""
+        wanted = self.settings.mask * lengths + draws.uniform(COUNT, first_places)
+        return np.clip(wanted.astype(np.int64), 1, lengths)
+
+    def hidden(self, texts: Texts, draws: Draws) -> NDArray[np.bool_]:
+        """For each token, whether it is to be guessed. Whole words: words in a random order as
+        long as all their pieces fit into the number, and the first of them in any case."""
+        first = np.cumsum(texts.lengths) - texts.lengths
+        starts = np.ones(len(texts.tokens), np.bool_)
+        if self.settings.whole_words:
+            starts = self.tokenizer.word_starts(texts.tokens)
+            starts[first] = True
+        word = np.cumsum(starts) - 1
+        sizes = np.bincount(word)
+        text_of = np.repeat(np.arange(len(texts.lengths)), texts.lengths)[starts]
+        order = np.lexsort((draws.uniform(CHOICE, texts.places[starts]), text_of))
+        up_to = np.cumsum(sizes[order])
+        words_of = np.bincount(text_of, minlength=len(texts.lengths))
+        leads = np.cumsum(words_of) - words_of  # where the words of each text begin, in this order
+        done = np.repeat((up_to - sizes[order])[leads], words_of)
+        limit = np.repeat(self.counts(texts.lengths, texts.places[first], draws), words_of)
+        taken = up_to - done <= limit
+        taken[leads] = True
+        chosen = np.empty(len(sizes), np.bool_)
+        chosen[order] = taken
+        return chosen[word]
+
+    def replaced(self, texts: Texts, hidden: NDArray[np.bool_], draws: Draws) -> Numbers:
+        """The texts as the model reads them: most hidden tokens as the mask, some as any other
+        token, some as they are, so that it has to know every word in its place."""
+        tokens, places = texts.tokens.copy(), texts.places[hidden]
+        fate = draws.uniform(FATE, places)
+        random = draws.uniform(WORD, places) * len(self.plain)
+        settings = self.settings
+        tokens[hidden] = np.where(
+            fate < settings.keep,
+            tokens[hidden],
+            np.where(
+                fate < settings.keep + settings.random,
+                self.plain[random.astype(np.int64)],
+                self.mask,
+            ),
+        )
+        return tokens

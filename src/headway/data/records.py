@@ -1,0 +1,201 @@
+"""Texts with labels, one or two each, from TSV, CSV or JSONL; and documents made of fields."""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import chain
+from pathlib import Path
+from typing import NoReturn
+
+from headway.config.data import DataSettings
+from headway.data.files import MAX_LINE, open_lines, shown
+from headway.data.jsonl import is_json, parse_object, text_of, value_text
+from headway.errors import DataError
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    text: str
+    other: str | None
+    """The second text, where data.other_field says that there is one."""
+
+    label: str | None
+    place: str
+    """File and line."""
+
+
+def read_records(
+    paths: Sequence[str], settings: DataSettings, *, labels: bool = True
+) -> Iterator[Record]:
+    """All records in the order of the files. Without `labels` records need none."""
+    for path in paths:
+        yield from _records(path, settings, labels)
+
+
+def field_records(paths: Sequence[str], settings: DataSettings) -> Iterator[dict[str, str]]:
+    """Documents made of fields: those of `data.fields` that each record has, in that order, and
+    its label under the name of `data.label_field`, if it has one."""
+    return (found for path in paths for found, _ in placed_fields(path, settings))
+
+
+def placed_fields(path: str, settings: DataSettings) -> Iterator[tuple[dict[str, str], str]]:
+    """The same of one file, each with its place."""
+    for number, line in enumerate(open_lines(path, settings.encoding), 1):
+        if line.strip():
+            where = f"{shown(path)}, line {number:,}"
+            yield _fields(line, settings, where), f"{_name(path)}:{number}"
+
+
+def _fields(line: str, settings: DataSettings, where: str) -> dict[str, str]:
+    values = parse_object(line, where)
+    if not any(name in values for name in settings.fields):
+        there = ", ".join(map(repr, values)) or "none"
+        raise DataError(
+            f"{where} has none of the fields {', '.join(map(repr, settings.fields))}, only "
+            f"{there}. Name them with data.fields=…"
+        )
+    names = [name for name in (*settings.fields, settings.label_field) if name in values]
+    found = {name: value_text(values[name], name, where) for name in names}
+    return {name: text for name, text in found.items() if text.strip()}
+
+
+def _records(path: str, settings: DataSettings, labels: bool) -> Iterator[Record]:
+    lines = open_lines(path, settings.encoding)
+    first = next(lines, None)
+    if first is None:
+        return
+    lines = chain([first], lines)
+    names = set(Path(path).suffixes)
+    if is_json(path, first):
+        yield from _json_records(path, lines, settings, labels)
+    elif ".csv" in names or (".tsv" not in names and "\t" not in first and "," in first):
+        yield from _csv_records(path, lines, settings, labels)
+    else:
+        yield from _tsv_records(path, lines, settings, labels)
+
+
+def _json_records(
+    path: str, lines: Iterator[str], settings: DataSettings, labels: bool
+) -> Iterator[Record]:
+    for number, line in enumerate(lines, 1):
+        if not line.strip():
+            continue
+        where = f"{shown(path)}, line {number:,}"
+        values = parse_object(line, where)
+        other, label = None, None
+        text = text_of(values, settings.text_field, where, "text_field")
+        if settings.other_field:
+            other = text_of(values, settings.other_field, where, "other_field")
+        if labels:
+            if settings.label_field not in values:
+                text_of(values, settings.label_field, where, "label_field")
+            label = value_text(values[settings.label_field], settings.label_field, where)
+        yield Record(text, other, label, f"{_name(path)}:{number}")
+
+
+def _tsv_records(
+    path: str, lines: Iterator[str], settings: DataSettings, labels: bool
+) -> Iterator[Record]:
+    """Columns by name where the first line names them, by number, or the only two."""
+    first = next(lines)
+    header = first.split("\t")
+    columns, n_header = _columns(path, header, settings, labels)
+    for number, line in enumerate(chain([first], lines), 1):
+        if number <= n_header or not line.strip():
+            continue
+        cells = line.split("\t")
+        if len(cells) != len(header):
+            raise DataError(
+                f"{shown(path)}, line {number:,} has {len(cells)} column{'s' * (len(cells) > 1)} "
+                f"but the first has {len(header)}, with a tab between them: {line[:60]!r}."
+            )
+        yield columns(cells, f"{_name(path)}:{number}")
+
+
+def _csv_records(
+    path: str, lines: Iterator[str], settings: DataSettings, labels: bool
+) -> Iterator[Record]:
+    csv.field_size_limit(MAX_LINE)  # the module's own is for all readers, and low
+    reader = csv.reader((f"{line}\n" for line in lines), strict=True)
+    try:
+        header = [name.strip() for name in next(reader)]
+        columns, n_header = _columns(path, header, settings, labels)
+        if not n_header:
+            _no_column(path, header, settings, labels)
+        line = reader.line_num + 1
+        for cells in reader:
+            if cells and len(cells) != len(header):
+                raise DataError(
+                    f"{shown(path)}, line {line:,} has {len(cells)} "
+                    f"column{'s' * (len(cells) > 1)} but the header has {len(header)}."
+                )
+            if cells:
+                yield columns(cells, f"{_name(path)}:{line}")
+            line = reader.line_num + 1
+    except csv.Error as error:
+        raise DataError(f"{shown(path)}, line {reader.line_num:,}: {error}.") from error
+
+
+Parse = Callable[[list[str], str], Record]
+
+
+def _columns(
+    path: str, header: list[str], settings: DataSettings, labels: bool
+) -> tuple[Parse, int]:
+    """What makes a record of the cells of a line, and how many lines of header there are."""
+    wanted = _wanted(settings, labels)
+    n_header = 0
+    if all(name in header for name in wanted.values()):
+        places, n_header = {key: header.index(name) for key, name in wanted.items()}, 1
+    elif all(name.isdecimal() and int(name) for name in wanted.values()):
+        places = {key: int(name) - 1 for key, name in wanted.items()}
+        if max(places.values()) >= len(header):
+            raise DataError(
+                f"{shown(path)}, line 1 has {len(header)} column{'s' * (len(header) > 1)}, but "
+                f"column {max(places.values()) + 1} is asked for. A tab stands between columns."
+            )
+    elif wanted == {"text": "text", "label": "label"} and len(header) == 2:
+        places = {"text": 0, "label": 1}
+    elif wanted == {"text": "text"} and len(header) <= 2:
+        places = {"text": 0}
+    else:
+        _no_column(path, header, settings, labels)
+
+    def parse(cells: list[str], place: str) -> Record:
+        found = {key: cells[column] for key, column in places.items()}
+        label = found["label"].strip() if "label" in found else None
+        return Record(found["text"], found.get("other"), label, place)
+
+    return parse, n_header
+
+
+def _wanted(settings: DataSettings, labels: bool) -> dict[str, str]:
+    wanted = {"text": settings.text_field}
+    if settings.other_field:
+        wanted["other"] = settings.other_field
+    if labels:
+        wanted["label"] = settings.label_field
+    return wanted
+
+
+def _no_column(path: str, header: list[str], settings: DataSettings, labels: bool) -> NoReturn:
+    wanted = _wanted(settings, labels)
+    if len(header) == 1:
+        raise DataError(
+            f"{shown(path)}, line 1 has one column, but {len(wanted)} are needed "
+            f"({', '.join(wanted)}), with a tab between them, or lines of JSON: {header[0][:60]!r}."
+        )
+    missing = [name for name in wanted.values() if name not in header]
+    there = ", ".join(repr(name[:30]) for name in header[:20])
+    numbers = " ".join(f"data.{key}_field={i}" for i, key in enumerate(wanted, 1))
+    raise DataError(
+        f"{shown(path)}: its first line names no column {' or '.join(map(repr, missing))}; it has "
+        f"{len(header)} columns: {there}. Name them with data.text_field=… and so on, or give "
+        f"numbers counted from 1, such as {numbers}"
+    )
+
+
+def _name(path: str) -> str:
+    return Path(shown(path)).name

@@ -1,0 +1,133 @@
+"""Sentences with a tag for each word: CoNLL columns, or JSONL."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from headway.config.data import DataSettings
+from headway.data.files import open_lines, shown
+from headway.data.jsonl import is_json, parse_object, sound, value_text
+from headway.data.schemes import Detection, Scheme, to_bio
+from headway.errors import DataError
+
+DOCUMENT = "-DOCSTART-"
+WORDS = ("words", "tokens")
+TAGS = ("tags", "ner_tags", "pos_tags", "labels")
+
+
+@dataclass(frozen=True, slots=True)
+class Sentence:
+    words: list[str]
+    tags: list[str]
+    """As BIO, or as they stand where they mark no spans."""
+
+    place: str
+    """File and line of the first word."""
+
+    misfits: int = 0
+    """Tags that did not fit the scheme and were read as they best could."""
+
+
+def read_tagged(
+    paths: Sequence[str],
+    settings: DataSettings,
+    scheme: Literal["auto"] | Scheme = "auto",
+    prefix_strip: str = "",
+) -> Iterator[Sentence]:
+    """All sentences in the order of the files. With `auto` the files are read twice."""
+    known: Scheme = detect_scheme(paths, settings) if scheme == "auto" else scheme
+    for path in paths:
+        for sentence in read_raw(path, settings):
+            words = [_stripped(word, prefix_strip) for word in sentence.words]
+            tags, misfits = to_bio(sentence.tags, known)
+            yield Sentence(words, tags, sentence.place, misfits)
+
+
+def detect_scheme(paths: Sequence[str], settings: DataSettings) -> Scheme:
+    """The scheme of all files together; mixed ones are an error that says where."""
+    detection = Detection()
+    for path in paths:
+        for sentence in read_raw(path, settings):
+            detection.look(sentence.tags, sentence.place)
+    return detection.scheme()
+
+
+def read_raw(path: str, settings: DataSettings) -> Iterator[Sentence]:
+    """The sentences of a file as they stand in it."""
+    first = next(open_lines(path, settings.encoding), "")
+    lines = open_lines(path, settings.encoding)
+    return (_json_sentences if is_json(path, first, *WORDS) else _conll)(path, lines)
+
+
+def _stripped(word: str, prefix: str) -> str:
+    """A word that is nothing but the prefix stays."""
+    return word.removeprefix(prefix) or word
+
+
+def _conll(path: str, lines: Iterator[str]) -> Iterator[Sentence]:
+    """A word a line, its tag in the last column; an empty line ends a sentence."""
+    name = Path(shown(path)).name
+    words: list[str] = []
+    tags: list[str] = []
+    width, start = 0, 0
+    for number, line in enumerate(lines, 1):
+        if not line.strip() or line.startswith(DOCUMENT):
+            if words:
+                yield Sentence(words, tags, f"{name}:{start}")
+                words, tags = [], []
+            continue
+        cells = _cells(line)
+        width = width or len(cells)
+        _check_cells(cells, width, line, f"{shown(path)}:{number}")
+        start = start if words else number
+        words.append(cells[0])
+        tags.append(cells[-1])
+    if words:
+        yield Sentence(words, tags, f"{name}:{start}")
+
+
+def _cells(line: str) -> list[str]:
+    return [cell.strip() for cell in line.split("\t")] if "\t" in line else line.split()
+
+
+def _check_cells(cells: list[str], width: int, line: str, where: str) -> None:
+    if len(cells) < 2:
+        raise DataError(
+            f"{where}: a word and its tag are needed, with a tab or blanks between them, and an "
+            f"empty line between sentences: {line[:60]!r}."
+        )
+    if len(cells) != width:
+        raise DataError(
+            f"{where} has {len(cells)} columns but the first line has {width}: {line[:60]!r}."
+        )
+    if not cells[0] or not cells[-1]:
+        missing = "word" if not cells[0] else "tag"
+        raise DataError(f"{where} has no {missing}: {line[:60]!r}.")
+
+
+def _json_sentences(path: str, lines: Iterator[str]) -> Iterator[Sentence]:
+    for number, line in enumerate(lines, 1):
+        if not line.strip():
+            continue
+        where = f"{shown(path)}:{number}"
+        values = parse_object(line, where)
+        words = [sound(word, "words", where) for word in _list(values, WORDS, where)]
+        tags = [value_text(tag, "tags", where) for tag in _list(values, TAGS, where)]
+        if len(words) != len(tags):
+            raise DataError(f"{where} has {len(words)} words but {len(tags)} tags.")
+        if not all(map(str.strip, words)) or not all(tags):
+            raise DataError(f"{where} has an empty word or tag.")
+        yield Sentence(words, tags, f"{Path(shown(path)).name}:{number}")
+
+
+def _list(values: dict[str, Any], names: Sequence[str], where: str) -> list[Any]:
+    found = next((values[name] for name in names if name in values), None)
+    if not isinstance(found, list):
+        there = ", ".join(map(repr, values)) or "none"
+        raise DataError(f"{where} needs a list {names[0]!r}; its fields are {there}.")
+    if names is WORDS and not all(isinstance(word, str) for word in found):
+        raise DataError(f"{where}: {names[0]} must be texts: {str(found)[:40]}.")
+    return found

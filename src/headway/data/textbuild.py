@@ -1,0 +1,167 @@
+"""Making the store of texts: the check, the split, the tokenizer, the tokens; each stage once."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from headway.config.run import RunSettings
+from headway.data.items import Source, TextKind, in_item_blocks, sources
+from headway.data.report import CheckReport, Finding
+from headway.data.split import choose_rows
+from headway.data.store import ImpossibleData
+from headway.data.survey import Survey, survey
+from headway.data.textcheck import UNITS, check_texts, sorted_labels
+from headway.data.tokenise import Count, Routed, Router, Tokeniser
+from headway.data.workplace import Workplace, whole
+from headway.errors import DataError
+from headway.text.tokenizer import Tokenizer, Vocabularies
+from headway.text.train import train_on_texts
+
+FEW_DOCUMENTS = 20
+"""With fewer of them a tenth of the characters is held out instead of a tenth of the documents."""
+
+NOTE_SECONDS = 5.0
+
+Note = Callable[[str], None]
+
+
+class TextBuild:
+    """Makes all files of the folder but the seal."""
+
+    def __init__(self, kind: TextKind, settings: RunSettings, place: Workplace, note: Note) -> None:
+        self.kind = kind
+        self.settings = settings
+        self.place = place
+        self.note = note
+        self.training, self.validation = sources(kind, settings)
+
+    def run(self, given: Tokenizer | None, specials: Sequence[str]) -> dict[str, Any]:
+        """Returns what the seal should say."""
+        plan = self.place.stage("plan", self._plan)
+        held_out = np.load(self.place.state / "held_out.npy")
+        tokenizer = self._tokenizer(plan, held_out, given, specials)
+        labels = {name: i for i, name in enumerate(plan["labels"])}
+        count = Count(**(self._recorded() or {}))
+        with Tokeniser(self.training, tokenizer, labels, self.place.results, count) as tokeniser:
+            self._tokenise(tokeniser, Router(held_out, plan["cut"]), plan["characters"])
+        report = CheckReport.from_dict(plan["report"])
+        tokeniser.add_to(report)
+        if report.impossible:
+            raise ImpossibleData(report)
+        text = json.dumps(report.to_dict())
+        (self.place.results / "report.json").write_text(text, encoding="utf-8")
+        return {
+            "kind": self.kind,
+            "columns": list(self.training.columns),
+            "labels": plan["labels"],
+            "dtype": tokeniser.dtype,
+            "dropped": count.dropped,
+            "n_bytes": count.n_bytes,
+        }
+
+    def _recorded(self) -> dict[str, Any] | None:
+        known = self.place.recorded()
+        return known if known and whole(self.place.results, known["sizes"]) else None
+
+    def _plan(self) -> dict[str, Any]:
+        """The check and the split: what is known before there is a tokenizer."""
+        self.note("checking the data")
+        seen = survey(self.training)
+        held = survey(self.validation) if self.validation.paths else None
+        report = check_texts(seen, held)
+        if report.impossible:
+            raise ImpossibleData(report)
+        cut = None
+        held_out = np.zeros(len(seen), np.bool_)
+        if held is None and self.kind == "documents" and seen.filled.sum() < FEW_DOCUMENTS:
+            cut = int(0.9 * int(seen.characters.sum()))
+        elif held is None:
+            held_out = _split(seen, self.settings.data.valid_size, report)
+        np.save(self.place.state / "held_out.npy", held_out)
+        names = sorted_labels(list(seen.names.counts))
+        characters = int(seen.characters.sum()) + (int(held.characters.sum()) if held else 0)
+        return {"report": report.to_dict(), "cut": cut, "labels": names, "characters": characters}
+
+    def _tokenizer(
+        self, plan: Mapping[str, Any], held_out: NDArray[np.bool_], given: Tokenizer | None,
+        specials: Sequence[str],
+    ) -> Tokenizer:  # fmt: skip
+        path = self.place.results / "tokenizer.json"
+        if path.exists():
+            return Vocabularies.load(path).source
+        if given is not None:
+            tokenizer = given.with_specials(specials)
+        else:
+            reads = self.settings.tokenizer.file is not None
+            self.note("reading the tokenizer" if reads else "training the tokenizer")
+            texts = _training_texts(self.training, Router(held_out, plan["cut"]))
+            tokenizer = train_on_texts(texts, self.settings.tokenizer, plan["characters"], specials)
+        Vocabularies(tokenizer, tokenizer).save(path)
+        return tokenizer
+
+    def _tokenise(self, tokeniser: Tokeniser, router: Router, characters: int) -> None:
+        """All blocks behind those that are done; the state is recorded after each."""
+        start = told = time.monotonic()
+        done, behind = 0, 0
+        self.note(f"tokenising {characters:,} characters")
+        for i, routed in enumerate(self._blocks(router)):
+            size = sum(len(text) for one in routed for text in one.item.texts)
+            done += size
+            if i < tokeniser.count.blocks:
+                behind = done
+                continue
+            tokeniser.add(routed)
+            self.place.record({**tokeniser.count.to_dict(), "sizes": tokeniser.files.sync()})
+            if time.monotonic() - told > NOTE_SECONDS:
+                told = time.monotonic()
+                rate = (done - behind) / (told - start)
+                left = max(characters - done, 0) / max(rate, 1.0)
+                self.note(
+                    f"tokenising: {min(done / max(characters, 1), 1):.0%}, "
+                    f"{rate / 1e6:.1f} million characters a second, {left:,.0f} s left"
+                )
+
+    def _blocks(self, router: Router) -> Iterator[list[Routed]]:
+        for block in in_item_blocks(self.training):
+            yield router.route(block)
+        yield from all_for_validation(self.validation)
+
+
+def all_for_validation(source: Source) -> Iterator[list[Routed]]:
+    first = True
+    for block in in_item_blocks(source):
+        routed: list[Routed] = []
+        for item in block:
+            routed.append(Routed(item, True, first))
+            first = item.ends
+        yield routed
+
+
+def _training_texts(source: Source, router: Router) -> Iterator[str]:
+    for block in in_item_blocks(source):
+        for one in router.route(block):
+            if not one.valid:
+                yield from filter(None, one.item.texts)
+
+
+def _split(seen: Survey, size: int, report: CheckReport) -> NDArray[np.bool_]:
+    """Which examples are for validation: whole groups that share a text; never all of a class."""
+    held_out = np.zeros(len(seen), np.bool_)
+    rows = np.flatnonzero(seen.filled)
+    unit = UNITS[seen.source.kind]
+    try:
+        chosen = choose_rows(seen.key[rows], seen.other[rows], size, unit, "--valid-text")
+    except DataError as error:
+        report.findings.append(Finding("error", "no-split", 0, str(error)))
+        raise ImpossibleData(report) from error
+    held_out[rows[chosen]] = True
+    if seen.names.counts and seen.source.kind != "tagged":
+        left = np.bincount(seen.label[seen.filled & ~held_out], minlength=len(seen.names.counts))
+        held_out &= left[seen.label] > 0
+    return held_out

@@ -1,0 +1,226 @@
+"""Text in, text out: what follows a prompt, written by one language model or several."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+
+import torch
+
+from headway.config.decode import DecodeSettings
+from headway.decode.completion import Completion, Output, Summary
+from headway.decode.hypothesis import Specials
+from headway.decode.lines import batches, live_windows, windows
+from headway.decode.precision import hold_in
+from headway.decode.prompts import Prefix, PromptSearcher, too_long
+from headway.decode.reading import OnToken, Reading
+from headway.decode.runs import Language, load_language
+from headway.decode.speculative import SpeculativeSearcher
+from headway.errors import ConfigError, UserError
+from headway.models.decoder import Decoder
+from headway.nn.linear import pack, packed
+from headway.text.tokenizer import Tokenizer
+
+__all__ = ["Completer", "Completion", "Output", "Prompt"]
+
+Prompt = str | Sequence[int]
+"""Text, or tokens with the beginning and everything."""
+
+WORTH_SHARING = 16
+"""Tokens that prompts begin with alike, from which on they are read once."""
+
+USUAL = 128
+"""New tokens that a prompt is taken to need when batches are made."""
+
+
+class Completer:
+    """Continues prompts in batches of similar length; what comes out has the order of the input.
+
+    Small by intent: `load` or the constructor, then `complete`; `summary` says what was done.
+    """
+
+    def __init__(
+        self,
+        models: Sequence[Decoder],
+        tokenizer: Tokenizer,
+        settings: DecodeSettings = DecodeSettings(),
+        *,
+        context: int | None = None,
+        draft: Decoder | None = None,
+        draft_context: int | None = None,
+    ) -> None:
+        """Several models are an ensemble. `context`: the most tokens they read, if there is an end.
+
+        `draft` guesses ahead (speculative decoding); it changes nothing but the time it takes.
+        """
+        self.models, self.tokenizer, self.settings = models, tokenizer, settings
+        self.summary = Summary()
+        self.asked = 0
+        """Prompts so far. A draw depends on this number and the seed, whatever stands around it."""
+
+        if "" in settings.stop:
+            raise ConfigError("decode.stop holds an empty text, which would end every output.")
+        if draft is not None and len(models) > 1:
+            raise UserError("a draft model guesses for one model, not for an ensemble.")
+        self.context, self.draft, self.draft_context = context, draft, draft_context
+        self.prefix: Prefix | None = None
+        self.searchers: dict[int, PromptSearcher | SpeculativeSearcher] = {}
+        self._searcher(tokenizer.eos)  # what does not fit together is said at once
+
+    @classmethod
+    def load(
+        cls,
+        folders: Sequence[Path],
+        settings: DecodeSettings | None = None,
+        *,
+        device: torch.device | str = "cpu",
+        draft: Path | None = None,
+    ) -> Completer:
+        """The models of run folders; how they decode is what the first says, if not given."""
+        runs = load_language(folders, device)
+        small: Language | None = None
+        if draft is not None:
+            small = load_language([draft], device)
+            if small.tokenizer.to_json() != runs.tokenizer.to_json():
+                raise UserError(
+                    f"the draft model {draft} has another vocabulary than {folders[0]}. Distil one "
+                    "from the model, or train it with its tokenizer."
+                )
+        settings = runs.settings[0].decode if settings is None else settings
+        for model in [*runs.models, *(small.models if small else [])]:
+            hold_in(model, settings.precision)
+            pack(model)  # no one trains these
+        return cls(
+            runs.models,
+            runs.tokenizer,
+            settings,
+            context=runs.context,
+            draft=None if small is None else small.models[0],
+            draft_context=None if small is None else small.context,
+        )
+
+    def complete(
+        self,
+        prompts: Iterable[Prompt],
+        *,
+        on_token: OnToken | None = None,
+        shared: Prompt = "",
+        end: int | None = None,
+        live: bool = False,
+    ) -> Iterator[Completion]:
+        """One completion a prompt, in order. An empty prompt begins a text.
+
+        `on_token` gets the text of an output as it becomes certain; prompts then go one by one.
+        `shared`: what all prompts begin with; it is read once (found by itself within a batch).
+        `end`: the token that ends an output instead of the text's end. `live`: a prompt is answered
+        at once where the next one keeps us waiting.
+        """
+        common = self.ids(shared) if shared else None
+        with packed(self.models):
+            for window in live_windows(prompts) if live else windows(prompts):
+                start = time.perf_counter()
+                first, self.asked = self.asked, self.asked + len(window)
+                found = self._window(window, first, on_token, common, end)
+                for completion in found:
+                    self.summary.seconds += time.perf_counter() - start
+                    yield completion
+                    start = time.perf_counter()
+
+    def ids(self, prompt: Prompt) -> list[int]:
+        """The tokens of a prompt, the beginning of a text first."""
+        if not isinstance(prompt, str):
+            return list(prompt)
+        return [self.tokenizer.bos, *(self.tokenizer.encode(prompt) if prompt else [])]
+
+    def _window(
+        self,
+        prompts: Sequence[Prompt],
+        first: int,
+        on_token: OnToken | None,
+        common: list[int] | None,
+        end: int | None,
+    ) -> Iterator[Completion]:
+        """In order; each as soon as it and all before it are there."""
+        ids = [self.ids(prompt) for prompt in prompts]
+        self._check(prompts, ids, first)
+        end = self.tokenizer.eos if end is None else end
+        searcher = self._searcher(end)
+        prefix = self._shared(ids, common)
+        if on_token is not None:
+            groups: Iterable[list[int]] = ([place] for place in range(len(ids)))
+        else:
+            width = self.settings.n_best if self.settings.sample else self.settings.beam
+            lengths = [len(tokens) + min(self.settings.max_len or USUAL, USUAL) for tokens in ids]
+            groups = batches(lengths, max(1, self.settings.batch_tokens // width))
+        done: dict[int, list[Output]] = {}
+        given = 0
+        for group in groups:
+            reading = self._reading([ids[place] for place in group], end, on_token)
+            numbers = [[first + place] for place in group]
+            found = searcher(reading.prompts, numbers, prefix=prefix, watch=reading.watch)
+            done |= dict(zip(group, reading.outputs(found), strict=True))
+            while given in done:
+                yield self._completion(prompts[given], done.pop(given))
+                given += 1
+        if isinstance(searcher, SpeculativeSearcher):
+            self.summary.proposed = searcher.proposed
+            self.summary.accepted = searcher.accepted
+
+    def _reading(self, ids: Sequence[list[int]], end: int, on_token: OnToken | None) -> Reading:
+        return Reading(self.tokenizer, self.settings, ids, end, on_token)
+
+    def _completion(self, prompt: Prompt, outputs: list[Output]) -> Completion:
+        self.summary.prompts += 1
+        self.summary.tokens += sum(len(output.token_log_probs) for output in outputs)
+        self.summary.unfinished += not (outputs[0].finished or outputs[0].stopped_by)
+        text = prompt if isinstance(prompt, str) else self.tokenizer.decode(prompt)
+        return Completion(text, outputs)
+
+    def _check(self, prompts: Sequence[Prompt], ids: Sequence[list[int]], first: int) -> None:
+        context = self._searcher(self.tokenizer.eos).context
+        for number, (prompt, tokens) in enumerate(zip(prompts, ids, strict=True), first + 1):
+            if context is not None and len(tokens) > context:
+                text = prompt if isinstance(prompt, str) else self.tokenizer.decode(prompt)
+                raise too_long(f"prompt {number:,} ({text[:40]!r}…)", len(tokens), context)
+
+    def _searcher(self, end: int) -> PromptSearcher | SpeculativeSearcher:
+        if end not in self.searchers:
+            specials = Specials(self.tokenizer.bos, end, self.tokenizer.unk)
+            made: PromptSearcher | SpeculativeSearcher
+            if self.draft is None:
+                made = PromptSearcher(self.models, self.settings, specials, self.context)
+            else:
+                made = SpeculativeSearcher(
+                    self.models[0], self.draft, self.settings, specials, self.context,
+                    self.draft_context,
+                )  # fmt: skip
+            self.searchers[end] = made
+        return self.searchers[end]
+
+    def _shared(self, ids: Sequence[list[int]], common: list[int] | None) -> Prefix | None:
+        """What all prompts begin with, read; what was read for the last ones serves again."""
+        known = self.prefix
+        if known is not None and not all(known.begins(tokens) for tokens in ids):
+            known = None
+        n = 0
+        if len(ids) > 1 or common is not None:
+            n = shared_length([*ids, *([] if common is None else [common])])
+            n = min(n, *(len(tokens) - 1 for tokens in ids))
+        if known is not None and 2 * len(known.tokens) >= n:
+            self.summary.shared += len(known.tokens) * len(ids)
+            return known
+        if n < WORTH_SHARING:
+            return None
+        self.prefix = Prefix(self.models, ids[0][:n])
+        self.summary.shared += n * (len(ids) - 1)
+        return self.prefix
+
+
+def shared_length(texts: Sequence[list[int]]) -> int:
+    """How many tokens all of them begin with."""
+    least, most = min(texts), max(texts)  # in the order of lists: all others lie between
+    n = 0
+    while n < min(len(least), len(most)) and least[n] == most[n]:
+        n += 1
+    return n

@@ -1,0 +1,253 @@
+"""A task told by examples in the prompt, as in GPT-3; and labels chosen by their likelihood."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+
+from headway.data.files import open_lines
+from headway.decode.completer import Completer, shared_length
+from headway.decode.lines import batches, live_windows, windows
+from headway.decode.lm import read
+from headway.decode.prompts import Prefix, too_long
+from headway.decode.search import evaluating
+from headway.errors import DataError, UserError
+from headway.nn.linear import packed
+
+Normalise = Literal["none", "length", "prior"]
+
+KINDS = {("text", "label"): ("Text: ", "\nLabel:"), ("prompt", "answer"): ("", "")}
+"""The names in a file of examples, and what stands around a text before its answer."""
+
+BETWEEN = "\n\n"
+"""Between two examples, as GPT-3 has it."""
+
+
+@dataclass(frozen=True)
+class Shots:
+    """Examples that stand in the prompt before the text that is asked about.
+
+    `prompt(text)` is what a model continues; `prefix` is the part that all prompts share.
+    """
+
+    examples: tuple[tuple[str, str], ...]
+    """Texts and answers."""
+
+    before: str = "Text: "
+    after: str = "\nLabel:"
+
+    @classmethod
+    def read(cls, path: str | Path) -> Shots:
+        """JSONL: {"text": …, "label": …} on every line, or {"prompt": …, "answer": …}."""
+        examples: list[tuple[str, str]] = []
+        kind: tuple[str, str] | None = None
+        for number, line in enumerate(open_lines(str(path)), 1):
+            if line.strip():
+                found, names = _example(line, f"{path}, line {number:,}")
+                if kind is not None and names != kind:
+                    raise DataError(
+                        f"{path}, line {number:,} has {names[0]!r} and {names[1]!r}, but the lines "
+                        f"before it {kind[0]!r} and {kind[1]!r}. Use the same names on every line."
+                    )
+                kind = names
+                examples.append(found)
+        if kind is None:
+            raise DataError(
+                f'{path} holds no examples. It needs lines such as {{"text": "…", "label": "…"}}.'
+            )
+        return cls(tuple(examples), *KINDS[kind])
+
+    @property
+    def labels(self) -> tuple[str, ...]:
+        """Every answer once, in the order in which they first come."""
+        return tuple(dict.fromkeys(answer for _, answer in self.examples))
+
+    @property
+    def prefix(self) -> str:
+        """All examples with their answers."""
+        return "".join(f"{self.question(text)} {answer}{BETWEEN}" for text, answer in self.examples)
+
+    def question(self, text: str) -> str:
+        return f"{self.before}{text}{self.after}"
+
+    def prompt(self, text: str) -> str:
+        """The examples, then the text, and its answer is what comes next."""
+        return self.prefix + self.question(text)
+
+    @property
+    def nothing(self) -> str:
+        """A prompt about nothing: how likely an answer is by itself."""
+        return self.after.strip() or "Answer:"
+
+
+@dataclass(frozen=True)
+class Choice:
+    """The label of a text."""
+
+    text: str
+    label: str
+    scores: dict[str, float]
+    """What labels are ranked by: log P, divided by the tokens or less the log P by itself."""
+
+    log_probs: dict[str, float]
+    """Of the tokens of each label behind the prompt."""
+
+    @property
+    def probabilities(self) -> dict[str, float]:
+        """Of the labels among each other, by their scores."""
+        shares = torch.tensor(list(self.scores.values()), dtype=torch.double).softmax(0)
+        return dict(zip(self.scores, shares.tolist(), strict=True))
+
+    def facts(self) -> dict[str, Any]:
+        """For JSON."""
+        facts = {"text": self.text, "label": self.label, "probabilities": self.probabilities}
+        return {**facts, "scores": self.scores, "log_probs": self.log_probs}
+
+
+class Chooser:
+    """Chooses the label that the model finds likeliest behind the prompt.
+
+    The examples are read once for all texts, and a text once for all labels.
+    """
+
+    def __init__(
+        self,
+        completer: Completer,
+        shots: Shots,
+        labels: Sequence[str] = (),
+        normalise: Normalise = "none",
+    ) -> None:
+        """`labels`: those of the examples if none are given.
+
+        `normalise`: `length` divides log P by the number of tokens; `prior` takes off what the
+        label has in a prompt about nothing.
+        """
+        self.shots, self.labels = shots, tuple(labels) or shots.labels
+        if len(set(self.labels)) < 2 or not all(self.labels):
+            raise UserError(
+                f"a choice needs two labels or more, none of them empty; there are: "
+                f"{', '.join(map(repr, self.labels))}."
+            )
+        if len(completer.models) > 1:
+            raise UserError("labels are chosen by one model, not by an ensemble.")
+        self.completer, self.model = completer, completer.models[0]
+        self.normalise = normalise
+        self.prefix: Prefix | None = None
+        self._prior: list[float] | None = None
+
+    def __call__(self, texts: Iterable[str], *, live: bool = False) -> Iterator[Choice]:
+        """One for each text, in order; `live`: at once where the next keeps us waiting."""
+        first = 0
+        with packed([self.model]):
+            for window in live_windows(texts) if live else windows(texts):
+                prompts = [self.shots.prompt(text) for text in window]
+                asked = [self._asked(prompt) for prompt in prompts]
+                self._check(asked, first)
+                first += len(window)
+                shared = self._shared([ids for ids, _ in asked])
+                found: dict[int, list[list[float]]] = {}
+                room = max(1, self.completer.settings.batch_tokens // len(self.labels))
+                known = 0 if shared is None else len(shared.tokens)
+                for group in batches([len(ids) - known for ids, _ in asked], room):
+                    scored = self._scored([asked[place] for place in group], shared)
+                    found |= dict(zip(group, scored, strict=True))
+                for place, text in enumerate(window):
+                    yield self._choice(text, found[place])
+
+    def _asked(self, prompt: str) -> tuple[list[int], list[list[int]]]:
+        """The tokens before the labels, and those of each label.
+
+        Text and label are cut together, as in training; what all begin with is the prompt.
+        """
+        tokenizer = self.completer.tokenizer
+        whole = tokenizer.encode_batch([f"{prompt} {label}" for label in self.labels])
+        whole = [[tokenizer.bos, *tokens] for tokens in whole]
+        n = min(shared_length(whole), len(self.completer.ids(prompt)))
+        n = min(n, *(len(tokens) - 1 for tokens in whole))
+        return whole[0][:n], [tokens[n:] for tokens in whole]
+
+    def _check(self, asked: Sequence[tuple[list[int], list[list[int]]]], first: int) -> None:
+        context = self.completer.context
+        for number, (ids, answers) in enumerate(asked, first + 1):
+            n_tokens = len(ids) + max(map(len, answers)) - 1
+            if context is not None and n_tokens > context:
+                what = f"text {number:,} with its {len(self.shots.examples):,} examples"
+                raise too_long(what, n_tokens, context)
+
+    def _shared(self, prompts: Sequence[list[int]]) -> Prefix | None:
+        if self.prefix is None or not all(map(self.prefix.begins, prompts)):
+            examples = self.completer.ids(self.shots.prefix)
+            n = min(shared_length([*prompts, examples]), *(len(ids) - 1 for ids in prompts))
+            self.prefix = Prefix([self.model], prompts[0][:n]) if n else None
+        return self.prefix
+
+    @torch.no_grad()
+    def _scored(
+        self, asked: Sequence[tuple[list[int], list[list[int]]]], shared: Prefix | None
+    ) -> list[list[list[float]]]:
+        """For each text and each label the log-probabilities of its tokens."""
+        n_labels = len(self.labels)
+        with evaluating([self.model]):
+            longest = max(len(answer) for _, answers in asked for answer in answers)
+            cache, last_BD = read(
+                self.model,
+                [ids for ids, _ in asked],
+                longest,
+                None if shared is None else shared.caches[0],
+            )
+            first_BV = self.model.scores(last_BD).float().log_softmax(-1)
+            cache.select([row for row in range(len(asked)) for _ in range(n_labels)])
+            rests = [answer[:-1] for _, answers in asked for answer in answers]
+            layout = cache.layout([len(rest) for rest in rests], first_BV.device)
+            rows: list[Tensor] = [first_BV.new_zeros(0, first_BV.shape[1])] * len(rests)
+            if layout.n_rows:
+                tokens_N = torch.tensor([t for rest in rests for t in rest], device=first_BV.device)
+                x_ND = self.model(tokens_N, layout, cache)
+                rows = layout.split(self.model.scores(x_ND).float().log_softmax(-1))
+        return [
+            [
+                _picked(first_BV[number], rows[number * n_labels + place], answer)
+                for place, answer in enumerate(answers)
+            ]
+            for number, (_, answers) in enumerate(asked)
+        ]
+
+    def _choice(self, text: str, logs: list[list[float]]) -> Choice:
+        sums = [sum(of_label) for of_label in logs]
+        scores = sums
+        if self.normalise == "length":
+            scores = [total / len(each) for total, each in zip(sums, logs, strict=True)]
+        elif self.normalise == "prior":
+            if self._prior is None:
+                [alone] = self._scored([self._asked(self.shots.nothing)], None)
+                self._prior = [sum(of_label) for of_label in alone]
+            scores = [total - prior for total, prior in zip(sums, self._prior, strict=True)]
+        ranked = dict(zip(self.labels, scores, strict=True))
+        log_probs = dict(zip(self.labels, sums, strict=True))
+        return Choice(text, max(ranked, key=lambda label: ranked[label]), ranked, log_probs)
+
+
+def _picked(first_V: Tensor, rest_TV: Tensor, answer: Sequence[int]) -> list[float]:
+    rest = [float(row_V[token]) for row_V, token in zip(rest_TV, answer[1:], strict=True)]
+    return [float(first_V[answer[0]]), *rest]
+
+
+def _example(line: str, where: str) -> tuple[tuple[str, str], tuple[str, str]]:
+    """A line of examples: the text and the answer, and what they are called."""
+    try:
+        found = json.loads(line)
+    except ValueError as error:
+        raise DataError(f"{where} is not JSON: {error}.") from error
+    for names in KINDS:
+        if isinstance(found, dict) and all(isinstance(found.get(name), str) for name in names):
+            return (found[names[0]], found[names[1]]), names
+    raise DataError(
+        f'{where} must be an object such as {{"text": "…", "label": "…"}} or '
+        '{"prompt": "…", "answer": "…"}, with text in both.'
+    )

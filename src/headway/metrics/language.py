@@ -1,0 +1,95 @@
+"""Scores of language models: likelihood in units that can be compared, and copying.
+
+Loss per token depends on the tokenizer; bits per byte do not.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from hashlib import blake2b
+
+import numpy as np
+from numpy.typing import NDArray
+
+N_GRAM = 8
+WORD = re.compile(r"\w+")
+FACTOR = np.uint64(0x9E3779B97F4A7C15)
+
+
+def perplexity(nll_per_token: float) -> float:
+    """e to the loss. Beyond what prints, it is cut: such a model says nothing anyway."""
+    return math.exp(min(nll_per_token, 50.0))
+
+
+def bits_per_byte(nll: float, n_bytes: int) -> float:
+    """From the summed negative log-likelihood of a text (nats) and its size in UTF-8."""
+    return nll / math.log(2) / max(1, n_bytes)
+
+
+def unigram_bits_per_byte(
+    train_counts_V: NDArray[np.integer], tokens_N: NDArray[np.integer], n_bytes: int
+) -> float:
+    """What a model reaches that knows how frequent each token is, and nothing of its context.
+
+    Frequencies are those of the training text plus one for each token of the vocabulary.
+    """
+    counts_V = np.asarray(train_counts_V, dtype=np.float64) + 1.0
+    logs_V = np.log(counts_V / counts_V.sum())
+    seen_V = np.bincount(np.asarray(tokens_N, dtype=np.int64), minlength=len(logs_V))
+    return bits_per_byte(float(-(seen_V * logs_V).sum()), n_bytes)
+
+
+@dataclass
+class Copies:
+    """Which runs of `n` words a training text holds; tells how much of another text is copied.
+
+    Words are compared without case and punctuation. An n-gram is kept as 64 bits, so a text of
+    millions of words takes 8 bytes a word; two different ones look alike once in 2⁶⁴/size.
+    """
+
+    n: int = N_GRAM
+    _hashes: NDArray[np.uint64] = field(default_factory=lambda: np.empty(0, dtype=np.uint64))
+
+    @classmethod
+    def of(cls, training: Iterable[str], n: int = N_GRAM) -> Copies:
+        parts, waiting = [np.empty(0, dtype=np.uint64)], 0
+        for text in training:
+            parts.append(_n_grams(text, n))
+            waiting += len(parts[-1])
+            if waiting > 4_000_000:
+                parts, waiting = [np.unique(np.concatenate(parts))], 0
+        return cls(n, np.unique(np.concatenate(parts)))
+
+    def share(self, texts: Iterable[str]) -> float:
+        """Of all n-grams of these texts, the share that the training text holds too."""
+        found, total = 0, 0
+        for text in texts:
+            grams = _n_grams(text, self.n)
+            found += int(np.isin(grams, self._hashes).sum())
+            total += len(grams)
+        return found / max(1, total)
+
+
+def copied_share(texts: Iterable[str], training: Iterable[str], n: int = N_GRAM) -> float:
+    """The share of the n-grams of words in `texts` that occur in the training text."""
+    return Copies.of(training, n).share(texts)
+
+
+def _n_grams(text: str, n: int) -> NDArray[np.uint64]:
+    words = WORD.findall(text.casefold())
+    if len(words) < n:
+        return np.empty(0, dtype=np.uint64)
+    known = {word: _bits(word) for word in set(words)}
+    words_N = np.array([known[word] for word in words], dtype=np.uint64)
+    last = len(words) - n + 1
+    sums = np.zeros(last, dtype=np.uint64)
+    for place in range(n):
+        sums = sums * FACTOR + words_N[place : place + last]  # modulo 2⁶⁴, as meant
+    return sums
+
+
+def _bits(word: str) -> int:
+    return int.from_bytes(blake2b(word.encode(), digest_size=8).digest(), "little")

@@ -1,0 +1,130 @@
+"""Scores of tagged words: spans by precision, recall and F1, plain tags by accuracy.
+
+What counts as a span is what conlleval and seqeval (in its default mode) count, also where a
+sequence of tags is broken: a span begins wherever a tag other than O does not continue the one
+before it. A span is right if its type, its first and its last word are.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from headway.metrics.translation import Interval
+
+SAMPLES = 1000
+SEED = 12345
+
+Tags = Sequence[str]
+
+
+class Span(NamedTuple):
+    type: str
+    first: int
+    last: int
+    """The last word of it, itself included."""
+
+
+@dataclass(frozen=True)
+class SpanScore:
+    """From 0 to 1; `support` is the number of true spans."""
+
+    precision: float
+    recall: float
+    f1: float
+    support: int
+
+
+def spans(tags: Tags) -> list[Span]:
+    """The spans of one sentence, in BIO, BIOES or IOB1, in their order."""
+    found: list[Span] = []
+    before = ("O", "")
+    for place, tag in enumerate(tags):
+        now = _parts(tag)
+        if now[0] == "O":
+            pass
+        elif _continues(before, now):
+            found[-1] = found[-1]._replace(last=place)
+        else:
+            found.append(Span(now[1], place, place))
+        before = now
+    return found
+
+
+def _parts(tag: str) -> tuple[str, str]:
+    """The letter and the type. A tag without a dash is a type of its own."""
+    return tag[:1], tag.split("-", maxsplit=1)[-1] or "_"
+
+
+def _continues(before: tuple[str, str], now: tuple[str, str]) -> bool:
+    return before[0] in ("B", "I") and now[0] in ("I", "E") and before[1] == now[1]
+
+
+def span_scores(
+    truths: Sequence[Tags], guesses: Sequence[Tags]
+) -> tuple[SpanScore, dict[str, SpanScore]]:
+    """Over all types together (micro), and of each type that occurs or is guessed."""
+    totals: Counter[tuple[str, str]] = Counter()
+    for true, guessed in _pairs(truths, guesses):
+        for kind, found in (("true", true), ("guessed", guessed), ("right", true & guessed)):
+            for span in found:
+                totals[kind, span.type] += 1
+    types = sorted({name for _, name in totals})
+
+    def score(names: Sequence[str]) -> SpanScore:
+        right, guessed, true = (
+            sum(totals[kind, name] for name in names) for kind in ("right", "guessed", "true")
+        )
+        return SpanScore(
+            right / max(1, guessed), right / max(1, true), 2 * right / max(1, guessed + true), true
+        )
+
+    return score(types), {name: score([name]) for name in types}
+
+
+def span_f1_interval(truths: Sequence[Tags], guesses: Sequence[Tags]) -> Interval:
+    """Micro F1 and its 95 % range over bootstrap samples of the sentences."""
+    rows = [[len(t & g), len(t), len(g)] for t, g in _pairs(truths, guesses)]
+    return _interval(np.array(rows, dtype=np.float64).reshape(-1, 3))
+
+
+def tag_accuracy(truths: Sequence[Tags], guesses: Sequence[Tags]) -> float:
+    """The share of words whose tag is right."""
+    return tag_accuracy_interval(truths, guesses).value
+
+
+def tag_accuracy_interval(truths: Sequence[Tags], guesses: Sequence[Tags]) -> Interval:
+    rows = [
+        [sum(a == b for a, b in zip(t, g, strict=True)), len(t), len(t)]
+        for t, g in zip(truths, guesses, strict=True)
+    ]
+    return _interval(np.array(rows, dtype=np.float64).reshape(-1, 3))
+
+
+def _pairs(
+    truths: Sequence[Tags], guesses: Sequence[Tags]
+) -> Iterator[tuple[set[Span], set[Span]]]:
+    for true, guessed in zip(truths, guesses, strict=True):
+        if len(true) != len(guessed):
+            raise ValueError(f"{len(guessed)} tags for a sentence of {len(true)} words")
+        yield set(spans(true)), set(spans(guessed))
+
+
+def _interval(counts: NDArray[np.float64]) -> Interval:
+    """2·right / (true + guessed) over resampled sentences; accuracy is the case of equal both."""
+
+    def f1(sums: NDArray[np.float64]) -> NDArray[np.float64]:
+        return 2 * sums[..., 0] / np.maximum(1, sums[..., 1] + sums[..., 2])
+
+    if not len(counts):
+        return Interval(0.0, 0.0, 0.0)
+    random = np.random.default_rng(SEED)
+    n = len(counts)
+    drawn = np.stack([f1(counts[random.integers(n, size=n)].sum(0)) for _ in range(SAMPLES)])
+    low, high = np.quantile(drawn, [0.025, 0.975])
+    return Interval(float(f1(counts.sum(0))), float(low), float(high))

@@ -1,0 +1,102 @@
+"""A task as a run and the command line see it: how its data, its model, its training, its answers
+and its scores come about. One file each in `train/tasks`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Protocol
+
+import torch
+
+from headway.config.data import DataSettings
+from headway.config.run import RunSettings
+from headway.data.report import CheckReport
+from headway.train.task import Task
+
+Note = Callable[[str], None]
+Row = tuple[str, str, str]
+"""Name, value, remark."""
+
+
+class Prepared(Protocol):
+    """Data as training reads it. Each task knows more about its own."""
+
+    @property
+    def report(self) -> CheckReport: ...
+
+    @property
+    def fingerprint(self) -> str: ...
+
+    def save_tokenizer(self, path: Path) -> None: ...
+
+
+@dataclass(frozen=True)
+class Answer:
+    """To one line of input."""
+
+    text: str
+    """For people: one line, or several where several answers were asked for."""
+
+    facts: dict[str, Any]
+    """For programs: what `--json` prints."""
+
+
+class Predictor(Protocol):
+    def answers(self, lines: Iterable[str], live: bool = False) -> Iterator[Answer]:
+        """One for each line, in order; `live`: as soon as the line is there."""
+        ...
+
+    def summary(self) -> str:
+        """What was done, for people."""
+        ...
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    rows: list[Row]
+    """Scores, each with a remark, and a trivial baseline beside them."""
+
+    facts: dict[str, Any]
+    figures: dict[str, Any] = field(default_factory=dict)
+    """Tables for people to look at: a confusion matrix, say."""
+
+
+class Kind(Protocol):
+    name: str
+    options: frozenset[str]
+    """Of `headway predict`, beyond those that every task has."""
+
+    def prepare(self, settings: RunSettings, folder: Path, note: Note) -> Any:
+        """Check, split, tokenise; or find all that done before."""
+        ...
+
+    def load_prepared(self, folder: Path) -> Any: ...
+
+    def describe(self, prepared: Any) -> str:
+        """How much there is to train on: `29,000 pairs`."""
+        ...
+
+    def resolve(self, settings: RunSettings, prepared: Any, device: torch.device) -> RunSettings:
+        """Model and training where the user left them open."""
+        ...
+
+    def task(self, settings: RunSettings, prepared: Any) -> Task: ...
+
+    def predictor(
+        self,
+        folders: Sequence[Path],
+        settings: RunSettings,
+        device: torch.device,
+        options: Mapping[str, Any],
+    ) -> Predictor: ...
+
+    def evaluation(
+        self,
+        folder: Path,
+        settings: RunSettings,
+        files: DataSettings,
+        device: torch.device,
+        options: Mapping[str, Any],
+    ) -> Evaluation: ...

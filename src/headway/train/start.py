@@ -1,0 +1,235 @@
+"""Training that starts from the weights of a run: what is loaded, what stays fixed, at which rates.
+
+The body and the front of the model are taken over whole or not at all; heads that the old run did
+not have, or had for other labels, start fresh.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, fields, is_dataclass, replace
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from headway.config.folder import load_run, run_folder
+from headway.config.model import ModelSettings, family_of
+from headway.config.run import FAMILIES_OF, RunSettings
+from headway.errors import ConfigError
+from headway.models.folder import load_model
+from headway.nn.stack import Stack
+
+Note = Callable[[str], None]
+
+MAY_DIFFER = {"heads", "n_labels", "pooling", "tag_transitions", "tie", "head_bias", "max_len",
+              "dropout", "attention_dropout", "ff_dropout", "init", "embeddings",
+              "tune_embeddings"}  # fmt: skip
+"""Settings of a model that its front and body can do without, or that have no weights there."""
+
+WITHOUT_VECTORS: dict[str, Any] = {"embeddings": None, "tune_embeddings": True}
+"""Word vectors have done their part in the run that started with them."""
+
+HEADS = ("head.", "heads.")
+LABEL_HEADS = ("heads.classes.", "heads.tags.")
+
+
+@dataclass(frozen=True)
+class Started:
+    """What became of the weights of the old run."""
+
+    run: str
+    loaded: frozenset[str]
+    """Names of the new model's weights that came from there; a tied one has several."""
+
+    fresh: frozenset[str]
+    """Names of those that did not: all of them of heads."""
+
+    unused: tuple[str, ...]
+    """Names of the old run's weights that have no place in the new model."""
+
+    def lines(self) -> list[str]:
+        said = [f"starting from {self.run}: {len(self.loaded)} tensors loaded"]
+        if self.fresh:
+            said[0] += f"; fresh: {_heads(self.fresh)}"
+        if self.unused:
+            said.append(f"not used: {_heads(self.unused)} ({len(self.unused)} tensors)")
+        return said
+
+
+def start_from(model: nn.Module, settings: RunSettings, note: Note) -> Started:
+    """Fill the model with the weights of `start.run`; what does not fit is an error."""
+    folder = run_folder(settings.start.run)
+    old = load_run(folder)
+    assert settings.model is not None
+    assert old.model is not None
+    check_task(settings.start.run, settings.task, old.model)
+    check_same(settings.start.run, old.model, settings.model)
+    started = take_over(
+        model, load_model(folder), settings.start.run, old.labels == settings.labels
+    )
+    for line in started.lines():
+        note(line)
+    return started
+
+
+@torch.no_grad()
+def take_over(model: nn.Module, old: nn.Module, name: str, same_labels: bool) -> Started:
+    """Copy every weight that both models have."""
+    theirs = dict(old.state_dict())
+    loaded, fresh, used = set(), set(), set()
+    for names, tensor in _by_tensor(model):
+        found = next((n for n in names if n in theirs and _keeps(n, same_labels)), None)
+        fits = found is not None and theirs[found].shape == tensor.shape
+        if fits and found is not None:
+            tensor.copy_(theirs[found])
+            loaded.update(names)
+            used.update(names)
+        elif all(n.startswith(HEADS) for n in names):
+            fresh.update(names)
+        else:
+            has = tuple(theirs[found].shape) if found else "none"
+            raise ConfigError(
+                f"--from {name}: {names[0]} is {has} there and {(*tensor.shape,)} here. "
+                "Leave the settings of the model out: it is that of the run."
+            )
+    unused = tuple(n for n in theirs if n not in used)
+    return Started(name, frozenset(loaded), frozenset(fresh), unused)
+
+
+def model_from(
+    model: ModelSettings, needs: Mapping[str, Any], asked: Mapping[str, Any], run: str
+) -> ModelSettings:
+    """The model of a new run that starts from an old one: the same but for what is read out.
+
+    `needs` is what the new task wants of a model: its heads and labels. `asked` is what the user
+    wants, by the names of the model's settings, dotted inside sections (`rope.base`).
+    """
+    for name in ("preset", "family"):
+        if name in asked:
+            raise ConfigError(
+                f"model.{name} has no effect beside --from {run}, which has a model. Leave it out."
+            )
+    plain = {"heads": ("words",), "n_labels": 0, "tag_transitions": False, **WITHOUT_VECTORS}
+    known = {field.name for field in fields(model)}
+    changes = {**{k: v for k, v in plain.items() if k in known}, **needs, **asked}
+    wrong = [key for key in changes if key.partition(".")[0] not in known]
+    if wrong:
+        raise ConfigError(
+            f"--from {run}: its model is of the {family_of(model)} family, which has no "
+            f"{wrong[0]!r}. Start from another run, or from scratch."
+        )
+    new: ModelSettings = changed(model, changes)
+    check_same(run, model, new)
+    return new
+
+
+def changed(settings: Any, changes: Mapping[str, Any]) -> Any:
+    values: dict[str, Any] = {}
+    for key, value in changes.items():
+        section, _, rest = key.partition(".")
+        before = values.get(section, getattr(settings, section))
+        values[section] = changed(before, {rest: value}) if is_dataclass(before) else value
+        if isinstance(values[section], list):
+            values[section] = tuple(values[section])
+    return replace(settings, **values)
+
+
+def check_task(name: str, task: str, old: ModelSettings) -> None:
+    if family_of(old) not in FAMILIES_OF[task]:
+        raise ConfigError(
+            f"{task} needs a model of the {' or '.join(FAMILIES_OF[task])} family; that of {name} "
+            f"is of the {family_of(old)} family. Start from another run, or from scratch."
+        )
+
+
+def check_same(name: str, old: ModelSettings, new: ModelSettings) -> None:
+    """Refuse a model that would mean something else by the same weights, in words."""
+    if type(old) is not type(new):
+        raise ConfigError(
+            f"--from {name}: its model is of the {family_of(old)} family and this run's of the "
+            f"{family_of(new)} family. Start from another run, or from scratch."
+        )
+    kept = [field.name for field in fields(old) if field.name not in MAY_DIFFER]
+    if new.positions == "learned":
+        kept.append("max_len")
+    different = [key for key in kept if getattr(old, key) != getattr(new, key)]
+    if not different:
+        return
+    listed = ", ".join(f"{k}={getattr(old, k)} there, {getattr(new, k)} here" for k in different)
+    way_out = f"Leave model.{different[0]} out: the model is that of the run."
+    if different[0] in ("vocab_size", "source_vocab_size"):
+        way_out = "A run that starts from another has its tokenizer: leave out the tokenizer's."
+    elif different == ["max_len"]:
+        way_out = "Learned positions go no further than they were trained; leave max_len out."
+    raise ConfigError(f"--from {name} has another model: {listed}. {way_out}")
+
+
+def trainable(model: nn.Module) -> tuple[int, int]:
+    """Parameters that learn, and all of them."""
+    counts = [(p.numel(), p.requires_grad) for p in model.parameters()]
+    return sum(n for n, learns in counts if learns), sum(n for n, _ in counts)
+
+
+def freeze(model: nn.Module, layers: int) -> None:
+    """The front and the first layers (-1: everything but the heads) stay as they are.
+
+    Of an encoder-decoder these are the layers that read the source.
+    """
+    stack_name, stack = stacks(model)[0]
+    if layers > len(stack.blocks):
+        raise ConfigError(
+            f"start.freeze={layers}, but the model has {len(stack.blocks)} layers. "
+            "-1 leaves only the heads to be trained."
+        )
+    front = "source_front." if stack_name == "encoder" else "front."
+    kept = (front, *(f"{stack_name}.blocks.{number}." for number in range(layers)))
+    for names, parameter in _by_tensor(model):
+        in_head = all(name.startswith(HEADS) for name in names)
+        if not in_head if layers < 0 else any(name.startswith(kept) for name in names):
+            parameter.requires_grad_(False)
+
+
+def rate_scales(model: nn.Module, layer_decay: float) -> dict[Tensor, float]:
+    """How many times the rate of the heads each weight learns at: a stack's last layer at the full
+    one, each below it at `layer_decay` times that of the one above, the front as one layer more."""
+    if layer_decay == 1.0:
+        return {}
+    scales: dict[Tensor, float] = {}
+    deepest = 1.0
+    for _, stack in stacks(model):
+        for below, block in enumerate(reversed(stack.blocks)):
+            scales.update(dict.fromkeys(block.parameters(), layer_decay**below))
+        deepest = layer_decay ** len(stack.blocks)
+        if stack.bias is not None:
+            scales.update(dict.fromkeys(stack.bias.parameters(), deepest))
+    for name, part in model.named_children():
+        if name.endswith("front"):
+            scales.update(dict.fromkeys(part.parameters(), deepest))
+    return scales
+
+
+def stacks(model: nn.Module) -> list[tuple[str, Stack]]:
+    return [(name, part) for name, part in model.named_children() if isinstance(part, Stack)]
+
+
+def _keeps(name: str, same_labels: bool) -> bool:
+    return same_labels or not name.startswith(LABEL_HEADS)
+
+
+def _by_tensor(model: nn.Module) -> list[tuple[list[str], Tensor]]:
+    """Every tensor with all the names it goes by."""
+    names: dict[Tensor, list[str]] = {}
+    for name, tensor in model.state_dict(keep_vars=True).items():
+        names.setdefault(tensor, []).append(name)
+    return [(aliases, tensor) for tensor, aliases in names.items()]
+
+
+def _heads(names: Iterable[str]) -> str:
+    """`heads.classes.linear.weight` is of the head classes."""
+    found: dict[str, None] = {}
+    for name in names:
+        first, second, *_ = name.split(".")
+        found[f"head {'words' if first == 'head' else second}" if f"{first}." in HEADS
+              else first] = None  # fmt: skip
+    return ", ".join(found)

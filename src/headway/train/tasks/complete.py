@@ -1,0 +1,306 @@
+"""Continuing text: a causal language model of documents, or of documents that consist of fields."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from headway.config.data import DataSettings
+from headway.config.run import RunSettings
+from headway.config.train import known
+from headway.data.batches import Fixed, filled, moved
+from headway.data.items import TextKind
+from headway.data.streams import (
+    USUAL,
+    DocumentStream,
+    FieldStream,
+    Marks,
+    Stream,
+    mark_names,
+)
+from headway.data.texts import PreparedText, TextSet, load_prepared_text, prepare_text
+from headway.data.windows import Cut, WindowRows, Windows, whole_cut
+from headway.decode.completer import Completer
+from headway.errors import UserError
+from headway.models.decoder import Decoder
+from headway.nn.layout import Layout, loss_weights
+from headway.nn.loss import Smoothing
+from headway.text.tokenizer import Tokenizer
+from headway.train.kind import Evaluation, Note, Predictor
+from headway.train.task import Part, Scores, Stopped, TaskLoss
+from headway.train.textplan import TextPlan, resolve_text, tokenizer_of
+
+EVALUATED_AT_ONCE = 8192
+"""Tokens of a validation batch."""
+
+SAMPLES = 3
+SAMPLE_START, SAMPLE_TOKENS = 16, 64
+
+
+@dataclass(frozen=True)
+class TokenBatch:
+    tokens_N: Tensor
+    layout: Layout
+    labels_N: Tensor
+    """The token that follows each."""
+
+    weights_N: Tensor
+    """Zero for the dummy rows of the fixed-size form."""
+
+
+@dataclass
+class CompleteTask:
+    prepared: PreparedText
+    settings: RunSettings
+
+    def __post_init__(self) -> None:
+        train, model = self.settings.train, self.settings.model
+        assert model is not None
+        self.metric = train.metric or "loss"
+        self.lower_is_better = True
+        self.context = self.settings.complete.context or model.max_len
+        self.train = stream(self.prepared.train, self.prepared.tokenizer, self.settings)
+        self.valid = stream(self.prepared.valid, self.prepared.tokenizer, self.settings)
+        step_tokens = max(known(train.batch_tokens), self.context)
+        self.windows = Windows(self.train.lengths, self.context, step_tokens, train.seed)
+        self.smoothing = Smoothing.of(
+            train.smoothing, self.prepared.tokenizer.vocab_size, train.smoothing_kind
+        )
+
+    def epoch(self, number: int) -> list[WindowRows]:
+        return self.windows.epoch(number)
+
+    def parts(self, step: WindowRows, micro_tokens: int) -> list[Part]:
+        parts = self.windows.parts(step, micro_tokens)
+        length = self.windows.cut(step.epoch).length
+        return [Part(part, int(length[part.rows].sum())) for part in parts]
+
+    def fixed(self, micro_tokens: int) -> Fixed:
+        return self.windows.fixed(micro_tokens)
+
+    def batch(self, part: Part, device: torch.device, fixed: Fixed | None) -> TokenBatch:
+        rows: WindowRows = part.rows
+        cut = self.windows.cut(rows.epoch)
+        return _batch(self.train, rows.epoch, cut, rows.rows, device, fixed)
+
+    def loss(self, model: nn.Module, batch: TokenBatch) -> TaskLoss:
+        assert isinstance(model, Decoder)
+        x_ND = model(batch.tokens_N, batch.layout)
+        loss = model.words.loss(x_ND, batch.labels_N, self.smoothing, batch.weights_N)
+        return TaskLoss(loss.sum, loss.nll)
+
+    def evaluate(
+        self, model: nn.Module, device: torch.device, stopped: Callable[[], bool], full: bool
+    ) -> Scores:
+        assert isinstance(model, Decoder)
+        total, count = likelihood(model, self.valid, self.context, device, stopped)
+        values = language_scores(total, count, self.prepared.valid.n_bytes)
+        if self.settings.data.fields:  # the bytes are those of the body alone
+            del values["bits_per_byte"]
+        return Scores(values=values, samples=self._samples(model, device))
+
+    def rehearse(self, model: nn.Module, device: torch.device) -> None:
+        self.evaluate(model, device, lambda: False, full=False)
+
+    def _samples(self, model: Decoder, device: torch.device) -> list[dict[str, str]]:
+        """The beginnings of validation documents, continued."""
+        starts = [
+            self.prepared.tokenizer.decode(self.prepared.valid.text[n][:SAMPLE_START].tolist())
+            for n in range(min(SAMPLES, len(self.prepared.valid)))
+        ]
+        decode = replace(self.settings.decode, max_len=SAMPLE_TOKENS, n_best=1)
+        completer = Completer(
+            [model],
+            self.prepared.tokenizer,
+            decode,
+            context=self.settings.model.max_len,  # type: ignore[union-attr]
+        )
+        return [
+            {"source": completion.prompt, "target": "", "output": completion.text}
+            for completion in completer.complete(starts)
+        ]
+
+    def show(self, part: Part) -> list[dict[str, Any]]:
+        rows: WindowRows = part.rows
+        cut = self.windows.cut(rows.epoch)
+        read = [_labels(self.train, rows, cut, row) for row in rows.rows]
+        decode = self.prepared.tokenizer.decode
+        return [
+            {"document": int(cut.document[row]), "text": decode(tokens)}
+            for row, tokens in zip(rows.rows, read, strict=True)
+        ]
+
+
+class Complete:
+    """The task as a run sees it."""
+
+    name = "complete"
+    options = frozenset({"stream", "shots", "labels", "field", "draft"})
+
+    def prepare(self, settings: RunSettings, folder: Path, note: Note) -> PreparedText:
+        kind: TextKind = "fields" if settings.data.fields else "documents"
+        return prepare_text(
+            kind, settings, folder, note,
+            tokenizer=tokenizer_of(settings), specials=mark_names(settings.data.fields),
+        )  # fmt: skip
+
+    def load_prepared(self, folder: Path) -> PreparedText:
+        return load_prepared_text(folder)
+
+    def describe(self, prepared: PreparedText) -> str:
+        n = len(prepared.train)
+        tokens = _n_tokens(prepared.train)
+        return f"{n:,} document{'s' * (n != 1)} of {tokens:,} tokens"
+
+    def resolve(
+        self, settings: RunSettings, prepared: PreparedText, device: torch.device
+    ) -> RunSettings:
+        n_tokens = _n_tokens(prepared.train) + len(prepared.train)
+        usual = stream(prepared.train, prepared.tokenizer, settings).lengths(USUAL)
+        most = 256 if device.type == "cpu" else 1024
+        context = settings.complete.context or min(most, int(usual.max()))
+        plan = TextPlan(
+            n_tokens=n_tokens,
+            longest=context,
+            epochs=10 if n_tokens > 5_000_000 else 20,
+            model={"dropout": 0.2 if n_tokens < 2_000_000 else 0.0},
+            decode={"sample": True, "temperature": 0.8, "top_p": 0.95, "beam": 1, "max_len": 256},
+        )
+        return resolve_text(settings, prepared.tokenizer, device, plan)
+
+    def task(self, settings: RunSettings, prepared: PreparedText) -> CompleteTask:
+        return CompleteTask(prepared, settings)
+
+    def predictor(
+        self,
+        folders: Sequence[Path],
+        settings: RunSettings,
+        device: torch.device,
+        options: Mapping[str, Any],
+    ) -> Predictor:
+        from headway.train.tasks import complete_answers as answers
+
+        if settings.data.fields:
+            return answers.FieldWriter(folders, settings, device, options)
+        if options.get("field"):
+            raise UserError("--field has no effect: this run was trained on plain documents.")
+        if answers.chooses_labels(options):
+            return answers.LabelChoices(folders, settings, device, options)
+        return answers.Continuations(folders, settings, device, options)
+
+    def evaluation(
+        self,
+        folder: Path,
+        settings: RunSettings,
+        files: DataSettings,
+        device: torch.device,
+        options: Mapping[str, Any],
+    ) -> Evaluation:
+        from headway.train.tasks.complete_scores import evaluate_language
+
+        return evaluate_language(folder, settings, files, device)
+
+
+def stream(texts: TextSet, tokenizer: Tokenizer, settings: RunSettings) -> Stream:
+    """Plain documents, or documents with fields where the settings name some."""
+    if not settings.data.fields:
+        return DocumentStream(texts.text, tokenizer.bos, tokenizer.eos)
+    return FieldStream(
+        {name: texts.fields[name] for name in settings.data.fields},
+        field_marks(tokenizer, settings.data.fields),
+        tokenizer.bos,
+        tokenizer.eos,
+        settings.complete.drop_fields,
+        settings.train.seed,
+    )
+
+
+def field_marks(tokenizer: Tokenizer, fields: Sequence[str]) -> dict[str, Marks]:
+    found = {}
+    for name in fields:
+        ids = [tokenizer.special(mark) for mark in mark_names([name])]
+        assert None not in ids, f"the vocabulary has no marks of {name}"
+        found[name] = Marks(*ids)  # type: ignore[arg-type]
+    return found
+
+
+def likelihood(
+    model: Decoder,
+    source: Stream,
+    context: int,
+    device: torch.device,
+    stopped: Callable[[], bool] = lambda: False,
+) -> tuple[float, int]:
+    """Minus the log-likelihood of all documents, and the number of tokens it is about."""
+    cut = whole_cut(source.lengths(USUAL), context)
+    order = np.argsort(cut.length, kind="stable")
+    ends = np.cumsum(cut.length[order])
+    total = 0.0
+    first = 0
+    while first < len(order):
+        done = int(ends[first - 1]) if first else 0
+        last = int(np.searchsorted(ends, done + max(EVALUATED_AT_ONCE, context), side="right"))
+        batch = _batch(source, USUAL, cut, order[first:last], device, None)
+        x_ND = model(batch.tokens_N, batch.layout)
+        total += float(model.words.loss(x_ND, batch.labels_N, Smoothing(1.0, 0.0)).nll)
+        first = last
+        if stopped():
+            raise Stopped
+    return total, int(cut.length.sum())
+
+
+def language_scores(total: float, count: int, n_bytes: int) -> dict[str, float]:
+    """From nats in all: a token, as perplexity, and in bits a byte of the text."""
+    loss = total / max(1, count)
+    return {
+        "loss": loss,
+        "ppl": math.exp(min(loss, 50.0)),
+        "bits_per_byte": total / math.log(2) / max(1, n_bytes),
+    }
+
+
+def _batch(
+    source: Stream,
+    epoch: int,
+    cut: Cut,
+    rows: Any,
+    device: torch.device,
+    fixed: Fixed | None,
+) -> TokenBatch:
+    length = cut.length[rows]
+    inputs, labels = source.read(epoch, cut.document[rows], cut.start[rows], length)
+    lengths = length.tolist()
+    if fixed is None:
+        layout = Layout.of(lengths)
+    else:
+        layout = Layout.fixed(
+            lengths,
+            n_rows=fixed.target_rows,
+            n_sequences=fixed.n_sequences,
+            longest=fixed.longest,
+        )
+    batch = TokenBatch(
+        filled(inputs, layout.n_rows),
+        layout,
+        filled(labels, layout.n_rows),
+        loss_weights(lengths, layout.n_rows),
+    )
+    return moved(batch, device)
+
+
+def _labels(source: Stream, rows: WindowRows, cut: Cut, row: int) -> list[int]:
+    one = np.array([row])
+    _, labels = source.read(rows.epoch, cut.document[one], cut.start[one], cut.length[one])
+    return [int(token) for token in labels]
+
+
+def _n_tokens(texts: TextSet) -> int:
+    stores = list(texts.fields.values()) or [texts.text]
+    return sum(int(store.lengths.sum()) for store in stores)

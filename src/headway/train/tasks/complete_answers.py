@@ -1,0 +1,187 @@
+"""Continued texts as answers: plain prompts, prompts with examples, documents with fields."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from headway.config.folder import run_folder
+from headway.config.run import RunSettings
+from headway.data.streams import mark_names
+from headway.decode.completer import Completer, Completion
+from headway.decode.fewshot import Chooser, Shots
+from headway.errors import DataError, UserError, suggest
+from headway.train.kind import Answer
+
+Write = Callable[[str], None]
+
+
+def chooses_labels(options: Mapping[str, Any]) -> bool:
+    """Whether lines are to be given one of several labels: those named, or those of examples."""
+    if options.get("labels"):
+        return True
+    return bool(options.get("shots")) and bool(Shots.read(options["shots"]).after)
+
+
+class Continuations:
+    """What follows each line."""
+
+    def __init__(
+        self,
+        folders: Sequence[Path],
+        settings: RunSettings,
+        device: torch.device,
+        options: Mapping[str, Any],
+    ) -> None:
+        draft = options.get("draft")
+        decode = settings.decode
+        self.shots = Shots.read(options["shots"]) if options.get("shots") else None
+        if self.shots is not None and not decode.stop:
+            decode = replace(decode, stop=("\n",))  # an answer is a line, as in the examples
+        self.completer = Completer.load(
+            folders, decode, device=device, draft=run_folder(draft) if draft else None
+        )
+        self.write: Write | None = options.get("stream") or None
+        self.scores = bool(options.get("scores"))
+        searches = decode.beam > 1 and not decode.sample
+        if self.write is not None and (searches or decode.n_best > 1):
+            raise UserError(
+                "--stream shows one text while it is written: use --beam 1 and --n-best 1."
+            )
+
+    def answers(self, lines: Iterable[str], live: bool = False) -> Iterator[Answer]:
+        if self.shots is not None:
+            shots = self.shots
+            prompts: Iterable[str] = (shots.prompt(line) for line in lines)
+            found = self.completer.complete(
+                prompts, on_token=self.write, shared=shots.prefix, live=live
+            )
+            return (self._answer(completion, "") for completion in found)
+        if self.write is not None:
+            return self._streamed(lines)
+        completions = self.completer.complete(lines, live=live)
+        return (self._answer(completion, completion.prompt) for completion in completions)
+
+    def _streamed(self, lines: Iterable[str]) -> Iterator[Answer]:
+        assert self.write is not None
+        for line in lines:
+            self.write(line)
+            for completion in self.completer.complete([line], on_token=self.write):
+                yield Answer("", completion.facts())
+
+    def _answer(self, completion: Completion, before: str) -> Answer:
+        if self.write is not None:
+            return Answer("", completion.facts())
+        shown = [
+            (f"{output.log_prob:.4f}\t" if self.scores else "") + before + output.text
+            for output in completion.outputs
+        ]
+        return Answer("\n".join(shown), completion.facts())
+
+    def summary(self) -> str:
+        return self.completer.summary.text()
+
+
+class LabelChoices:
+    """The likeliest of several answers to each line, by examples alone."""
+
+    def __init__(
+        self,
+        folders: Sequence[Path],
+        settings: RunSettings,
+        device: torch.device,
+        options: Mapping[str, Any],
+    ) -> None:
+        completer = Completer.load(folders, settings.decode, device=device)
+        shots = Shots.read(options["shots"]) if options.get("shots") else Shots(())
+        labels = [label.strip() for label in (options.get("labels") or "").split(",")]
+        self.chooser = Chooser(completer, shots, [label for label in labels if label])
+        self.scores = bool(options.get("scores"))
+        self.count = 0
+
+    def answers(self, lines: Iterable[str], live: bool = False) -> Iterator[Answer]:
+        for choice in self.chooser(lines, live=live):
+            self.count += 1
+            share = choice.probabilities[choice.label]
+            text = f"{choice.label}\t{share:.4f}" if self.scores else choice.label
+            yield Answer(text, choice.facts())
+
+    def summary(self) -> str:
+        return f"{self.count:,} line{'s' * (self.count != 1)}"
+
+
+class FieldWriter:
+    """A field of each document, given those that its line of JSON holds."""
+
+    def __init__(
+        self,
+        folders: Sequence[Path],
+        settings: RunSettings,
+        device: torch.device,
+        options: Mapping[str, Any],
+    ) -> None:
+        self.fields = settings.data.fields
+        self.field = options.get("field") or self.fields[-1]
+        if self.field not in self.fields:
+            raise UserError(
+                f"this run knows no field {self.field!r}.{suggest(self.field, self.fields)}"
+            )
+        self.completer = Completer.load(folders, settings.decode, device=device)
+        self.write: Write | None = options.get("stream") or None
+
+    def answers(self, lines: Iterable[str], live: bool = False) -> Iterator[Answer]:
+        known = [self._given(line, number) for number, line in enumerate(lines, 1)]
+        end = self._mark(mark_names([self.field])[1])
+        prompts = [self.prompt(given) for given in known]
+        found = self.completer.complete(prompts, end=end, on_token=self.write)
+        for given, completion in zip(known, found, strict=True):
+            facts = {**given, self.field: completion.text}
+            text = "" if self.write else "\n".join(o.text for o in completion.outputs)
+            yield Answer(text, {"document": facts, "field": self.field, **completion.facts()})
+
+    def prompt(self, given: Mapping[str, str]) -> list[int]:
+        """The fields that are known, each between its marks, then the mark of the wanted one."""
+        tokenizer = self.completer.tokenizer
+        ids = [tokenizer.bos]
+        for name in self.fields:
+            if given.get(name):
+                before, behind = (self._mark(mark) for mark in mark_names([name]))
+                ids += [before, *tokenizer.encode(given[name]), behind]
+        return [*ids, self._mark(mark_names([self.field])[0])]
+
+    def _given(self, line: str, number: int) -> dict[str, str]:
+        example = json.dumps({self.fields[0]: "…"}, ensure_ascii=False)
+        try:
+            found = json.loads(line) if line.strip() else {}
+        except ValueError as error:
+            raise DataError(
+                f"line {number:,} is not JSON ({error}); a document with fields looks like "
+                f"{example}."
+            ) from error
+        if not isinstance(found, dict) or not all(isinstance(v, str) for v in found.values()):
+            raise DataError(f"line {number:,} must be an object of texts such as {example}.")
+        for name in found:
+            if name not in self.fields:
+                raise DataError(
+                    f"line {number:,}: this run knows no field {name!r}."
+                    f"{suggest(name, self.fields)}"
+                )
+        if found.get(self.field):
+            raise DataError(
+                f"line {number:,} has the field {self.field!r} already. Choose what is to be "
+                f"written: --field {next(f for f in self.fields if f != self.field)}"
+            )
+        return found
+
+    def _mark(self, name: str) -> int:
+        found = self.completer.tokenizer.special(name)
+        assert found is not None, f"no mark {name}"
+        return found
+
+    def summary(self) -> str:
+        return self.completer.summary.text()

@@ -1,0 +1,204 @@
+"""Filling gaps: a masked language model, as BERT. Only hidden words cost anything, and the head,
+which is the most expensive layer of a small model, is applied to nothing else."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from headway.config.data import DataSettings
+from headway.config.run import RunSettings
+from headway.config.train import known
+from headway.data.batches import moved
+from headway.data.masking import Masker
+from headway.data.texts import PreparedText, load_prepared_text, prepare_text
+from headway.data.windows import WindowRows
+from headway.errors import ConfigError
+from headway.models.encoder import Encoder
+from headway.nn.loss import Smoothing
+from headway.text.tokenizer import MASK
+from headway.train.kind import Evaluation, Note, Predictor
+from headway.train.task import Part, Scores, TaskLoss
+from headway.train.tasks.gaps import ENDS, FillBatch, FillFixed, FramedWindows, Gaps, Reader
+from headway.train.textplan import TextPlan, resolve_text, tokenizer_of
+
+QUICK_TOKENS = 100_000
+"""Of the validation text, in all validations but the careful ones."""
+
+
+@dataclass
+class FillTask:
+    prepared: PreparedText
+    settings: RunSettings
+
+    def __post_init__(self) -> None:
+        train, model = self.settings.train, self.settings.model
+        assert model is not None
+        tokenizer, fill = self.prepared.tokenizer, self.settings.fill
+        self.metric = train.metric or "loss"
+        self.lower_is_better = self.metric != "accuracy"
+        self.context = context_of(self.settings)
+        self.train = Reader(
+            self.prepared.train.text, tokenizer, Masker(tokenizer, fill), train.seed
+        )
+        self.valid = Gaps(self.prepared.valid.text, tokenizer, self.context)
+        lengths = self.prepared.train.text.lengths.astype(np.int64)
+        step_tokens = max(known(train.batch_tokens), self.context + ENDS)
+        self.windows = FramedWindows(lambda _: lengths, self.context, step_tokens, train.seed)
+        self.smoothing = Smoothing.of(train.smoothing, tokenizer.vocab_size, train.smoothing_kind)
+        self._fixed: dict[int, FillFixed] = {}
+
+    def epoch(self, number: int) -> list[WindowRows]:
+        return self.windows.epoch(number)
+
+    def parts(self, step: WindowRows, micro_tokens: int) -> list[Part]:
+        cut, most = self.windows.cut(step.epoch), self.fixed(micro_tokens).hidden_rows
+        return [
+            Part(
+                (part, most),
+                min(most, self.train.hidden_in(part.epoch, cut, part.rows)),
+                int(cut.length[part.rows].sum()),
+            )
+            for part in self.windows.parts(step, micro_tokens)
+        ]
+
+    def fixed(self, micro_tokens: int) -> FillFixed:
+        """No text hides more than its share and one token, so there is a bound; whole words, which
+        may go beyond it, get some room more."""
+        if micro_tokens not in self._fixed:
+            shapes, fill = self.windows.fixed(micro_tokens), self.settings.fill
+            each = 2 if fill.whole_words else 1
+            hidden = int(fill.mask * shapes.target_rows) + each * shapes.n_sequences
+            self._fixed[micro_tokens] = FillFixed(
+                **vars(shapes), hidden_rows=min(hidden, shapes.target_rows)
+            )
+        return self._fixed[micro_tokens]
+
+    def batch(self, part: Part, device: torch.device, fixed: FillFixed | None) -> FillBatch:
+        rows, most = part.rows
+        cut = self.windows.cut(rows.epoch)
+        return moved(self.train.batch(rows.epoch, cut, rows.rows, most, fixed), device)
+
+    def hidden_states(self, model: nn.Module, batch: FillBatch) -> Tensor:
+        """Of the gaps alone."""
+        x_ND: Tensor = model(batch.tokens_N, batch.layout)
+        return x_ND.index_select(0, batch.rows_R)
+
+    def loss(self, model: nn.Module, batch: FillBatch) -> TaskLoss:
+        assert isinstance(model, Encoder)
+        x_RD = self.hidden_states(model, batch)
+        loss = model.words.loss(x_RD, batch.labels_R, self.smoothing, batch.weights_R)
+        return TaskLoss(loss.sum, loss.nll)
+
+    def evaluate(
+        self, model: nn.Module, device: torch.device, stopped: Callable[[], bool], full: bool
+    ) -> Scores:
+        assert isinstance(model, Encoder)
+        values = self.valid.scores(model, device, stopped, None if full else QUICK_TOKENS)
+        return Scores(values=values, samples=self.valid.samples(model, device))
+
+    def rehearse(self, model: nn.Module, device: torch.device) -> None:
+        self.evaluate(model, device, lambda: False, full=False)
+
+    def show(self, part: Part) -> list[dict[str, Any]]:
+        rows, _ = part.rows
+        cut = self.windows.cut(rows.epoch)
+        texts = self.train.texts(cut, rows.rows)
+        ends = np.cumsum(texts.lengths)[:-1]
+        return [
+            {"document": int(document), "text": self.prepared.tokenizer.decode(tokens.tolist())}
+            for document, tokens in zip(
+                cut.document[rows.rows], np.split(texts.tokens, ends), strict=True
+            )
+        ]
+
+
+class Fill:
+    """The task as a run sees it."""
+
+    name = "fill"
+    options = frozenset({"with"})
+    METRICS = ("loss", "ppl", "accuracy")
+
+    def prepare(self, settings: RunSettings, folder: Path, note: Note) -> PreparedText:
+        tokenizer = tokenizer_of(settings)
+        if tokenizer is not None and tokenizer.mask is None:
+            name = settings.distil.teacher or settings.start.run
+            raise ConfigError(
+                f"the vocabulary of {name} has no mask token, so its model cannot learn to fill "
+                "gaps. Start from a run of the task fill, or from scratch."
+            )
+        return prepare_text(
+            "documents", settings, folder, note, tokenizer=tokenizer, specials=[MASK]
+        )
+
+    def load_prepared(self, folder: Path) -> PreparedText:
+        return load_prepared_text(folder)
+
+    def describe(self, prepared: PreparedText) -> str:
+        n = len(prepared.train)
+        tokens = int(prepared.train.text.lengths.sum())
+        return f"{n:,} document{'s' * (n != 1)} of {tokens:,} tokens"
+
+    def resolve(
+        self, settings: RunSettings, prepared: PreparedText, device: torch.device
+    ) -> RunSettings:
+        lengths = prepared.train.text.lengths
+        n_tokens = int(lengths.sum()) + ENDS * len(lengths)
+        most = 128 if device.type == "cpu" else 256
+        longest = settings.fill.context or min(most, int(lengths.max(initial=1)) + ENDS)
+        plan = TextPlan(
+            n_tokens=n_tokens,
+            longest=longest,
+            epochs=20 if n_tokens > 5_000_000 else 40,
+            model={"heads": ("words",)},
+            decode={"beam": 100},  # as many candidates as anyone asks for
+            metrics=self.METRICS,
+        )
+        return resolve_text(settings, prepared.tokenizer, device, plan)
+
+    def task(self, settings: RunSettings, prepared: PreparedText) -> FillTask:
+        return FillTask(prepared, settings)
+
+    def predictor(
+        self,
+        folders: Sequence[Path],
+        settings: RunSettings,
+        device: torch.device,
+        options: Mapping[str, Any],
+    ) -> Predictor:
+        from headway.train.tasks.fill_answers import Filler
+
+        return Filler.load(folders, settings, device)
+
+    def evaluation(
+        self,
+        folder: Path,
+        settings: RunSettings,
+        files: DataSettings,
+        device: torch.device,
+        options: Mapping[str, Any],
+    ) -> Evaluation:
+        from headway.train.tasks.fill_answers import evaluation
+
+        return evaluation(folder, settings, files, device)
+
+
+def context_of(settings: RunSettings) -> int:
+    """Tokens of text that a window holds."""
+    model = settings.model
+    assert model is not None
+    wanted = settings.fill.context or model.max_len
+    if wanted > model.max_len:
+        raise ConfigError(
+            f"fill.context={wanted} is more than the model reads (model.max_len={model.max_len})."
+        )
+    if wanted <= ENDS:
+        raise ConfigError(f"{wanted} tokens leave no room for text between two special ones.")
+    return wanted - ENDS

@@ -1,0 +1,117 @@
+"""Sequence-level distillation (Kim and Rush 2016): a student translator learns from what its
+teacher makes of the training sources, which is simpler than what people wrote.
+
+The teacher's translations lie beside the prepared data, in `data/train.taught.*`. They are made
+once; a process that is killed goes on behind the last block it wrote.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from headway.config.durable import replace_file
+from headway.config.folder import TOKENIZER, file_in, run_folder
+from headway.config.run import RunSettings
+from headway.data.store import DATA, Prepared, prepare
+from headway.data.tokens import PairStore, TokenStore, lengths_file, tokens_file
+from headway.decode.translator import Translator
+from headway.train.ranks import pick_device
+
+NAME = "train.taught"
+BLOCK = 2048
+"""Sentences between two writes."""
+
+NOTE_SECONDS = 5.0
+
+Note = Callable[[str], None]
+
+
+def prepare_taught(
+    settings: RunSettings, folder: Path, note: Note, device: torch.device | str = "auto"
+) -> Prepared:
+    """What `prepare` gives, with the teacher's vocabulary, and its words as what is learned."""
+    where = pick_device(str(device))
+    prepared = prepare(with_teachers_words(settings), folder, note)
+    return taught(prepared, settings, folder, where, note)
+
+
+def with_teachers_words(settings: RunSettings) -> RunSettings:
+    """The settings to prepare the data with: the student has the teacher's vocabulary."""
+    path = file_in(run_folder(settings.distil.teacher), TOKENIZER)
+    return replace(settings, tokenizer=replace(settings.tokenizer, file=str(path)))
+
+
+def taught(
+    prepared: Prepared, settings: RunSettings, folder: Path, device: torch.device, note: Note
+) -> Prepared:
+    """The same data with the teacher's translations as targets of the training pairs; those of
+    the validation pairs stay what people wrote."""
+    name = folder / DATA / NAME
+    if not lengths_file(name).exists():
+        targets = list(_translated(prepared, settings, name.with_suffix(".part"), device, note))
+        _write(name, targets, str(prepared.train.target.tokens.dtype.str))
+        name.with_suffix(".part").unlink(missing_ok=True)
+    return with_taught(prepared, folder)
+
+
+def with_taught(prepared: Prepared, folder: Path) -> Prepared:
+    """The data with what the teacher made of it before, if it did."""
+    name = folder / DATA / NAME
+    if not lengths_file(name).exists():
+        return prepared
+    store = TokenStore.open(name, str(prepared.train.target.tokens.dtype.str))
+    return replace(prepared, train=PairStore(prepared.train.source, store))
+
+
+def _translated(
+    prepared: Prepared, settings: RunSettings, part: Path, device: torch.device, note: Note
+) -> Iterator[list[int]]:
+    """Target ids for every training source; what a killed process wrote is used again."""
+    source, target = prepared.vocab.source, prepared.vocab.target
+    rows = prepared.train.source
+    done = _blocks(part)
+    yield from (ids for block in done for ids in block)
+    first = sum(map(len, done))
+    if first == len(rows):
+        return
+    teacher = Translator.load([run_folder(settings.distil.teacher)], device=device, on_long="cut")
+    start = told = time.monotonic()
+    note(f"the teacher translates {len(rows) - first:,} sources")
+    with part.open("a", encoding="utf-8") as file:
+        for begin in range(first, len(rows), BLOCK):
+            numbers = range(begin, min(begin + BLOCK, len(rows)))
+            lines = [source.decode(rows[number].tolist()) for number in numbers]
+            block = target.encode_batch([found.text for found in teacher.translate(lines)])
+            file.write(json.dumps(block) + "\n")
+            file.flush()
+            yield from block
+            if time.monotonic() - told > NOTE_SECONDS:
+                told = time.monotonic()
+                made = numbers.stop - first
+                left = (len(rows) - numbers.stop) * (told - start) / made
+                note(f"the teacher translates: {numbers.stop / len(rows):.0%}, {left:,.0f} s left")
+
+
+def _blocks(part: Path) -> list[list[list[int]]]:
+    """What was written whole: the last line may be half of one."""
+    if not part.exists():
+        return []
+    text = part.read_text(encoding="utf-8")
+    whole = text[: text.rfind("\n") + 1]
+    part.write_text(whole, encoding="utf-8")
+    return [json.loads(line) for line in whole.splitlines()]
+
+
+def _write(name: Path, targets: Sequence[Sequence[int]], dtype: str) -> None:
+    """Both files, the lengths last: where they are, all is there."""
+    tokens = np.array([token for ids in targets for token in ids], dtype)
+    lengths = np.array([len(ids) for ids in targets], "<i4")
+    replace_file(tokens_file(name), lambda part: part.write_bytes(tokens.tobytes()))
+    replace_file(lengths_file(name), lambda part: part.write_bytes(lengths.tobytes()))

@@ -1,0 +1,140 @@
+"""Tagged words: every scheme comes out as BIO, mixtures and broken lines are named."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from headway.config.data import DataSettings
+from headway.data.schemes import Detection, Scheme, to_bio
+from headway.data.tagged import detect_scheme, read_tagged
+from headway.errors import DataError
+
+Write = Callable[[str, list[str]], str]
+Span = tuple[str, int]
+
+SPANS = st.lists(st.tuples(st.sampled_from(["PER", "LOC", "O"]), st.integers(1, 4)), max_size=8)
+
+
+def spelled(spans: list[Span], scheme: str) -> list[str]:
+    """The tags of spans that stand one after another, in any scheme."""
+    tags: list[str] = []
+    before = "O"
+    for kind, size in spans:
+        if kind == "O":
+            tags += ["O"] * size
+        elif scheme == "bio":
+            tags += [f"B-{kind}"] + [f"I-{kind}"] * (size - 1)
+        elif scheme == "iob1":
+            tags += [f"{'B' if before == kind else 'I'}-{kind}"] + [f"I-{kind}"] * (size - 1)
+        else:
+            one, last = ("S", "E") if scheme == "bioes" else ("U", "L")
+            inner = [f"B-{kind}", *[f"I-{kind}"] * (size - 2), f"{last}-{kind}"]
+            tags += [f"{one}-{kind}"] if size == 1 else inner
+        before = kind
+    return tags
+
+
+@given(SPANS, st.sampled_from(["bio", "iob1", "bioes", "bilou"]))
+def test_every_scheme_comes_out_as_bio(spans: list[Span], scheme: str) -> None:
+    read_as: Any = "bioes" if scheme == "bilou" else scheme
+    made, misfits = to_bio(spelled(spans, scheme), read_as)
+    assert made == spelled(spans, "bio")
+    assert misfits == 0
+
+
+@given(st.lists(SPANS, min_size=1, max_size=5), st.sampled_from(["bio", "iob1", "bioes"]))
+def test_a_scheme_that_is_found_reads_the_tags_right(texts: list[list[Span]], scheme: str) -> None:
+    """Where several fit, such as where no spans touch, all of them mean the same."""
+    detection = Detection()
+    for i, spans in enumerate(texts):
+        detection.look(spelled(spans, scheme), f"f:{i}")
+    found = detection.scheme()
+    for spans in texts:
+        assert to_bio(spelled(spans, scheme), found) == (spelled(spans, "bio"), 0)
+
+
+@pytest.mark.parametrize(
+    ("tags", "scheme", "wanted", "misfits"),
+    [
+        (["O", "I-X", "I-X"], "bio", ["O", "B-X", "I-X"], 1),
+        (["B-X", "I-Y"], "bio", ["B-X", "B-Y"], 1),
+        (["E-X", "I-X"], "bioes", ["B-X", "B-X"], 2),
+        (["B-X", "B-X"], "iob1", ["B-X", "B-X"], 1),
+        (["X", "B-X"], "bio", ["O", "B-X"], 1),
+        (["B-a-b", "I-a-b"], "bio", ["B-a-b", "I-a-b"], 0),
+        (["NN", "B-X", "-LRB-"], "plain", ["NN", "B-X", "-LRB-"], 0),
+    ],
+)
+def test_what_does_not_fit_is_read_and_counted(
+    tags: list[str], scheme: Scheme, wanted: list[str], misfits: int
+) -> None:
+    assert to_bio(tags, scheme) == (wanted, misfits)
+
+
+def test_columns_are_read_with_tabs_or_blanks(write: Write) -> None:
+    tabs = write("a.conll", ["New York\tB-LOC", "is\tO", "", " ", "en:en:x\tB-LOC", "en:\tO"])
+    [one, two] = read_tagged([tabs], DataSettings(), prefix_strip="en:")
+    assert (one.words, one.tags, one.place) == (["New York", "is"], ["B-LOC", "O"], "a.conll:1")
+    assert (two.words, two.place) == (["en:x", "en:"], "a.conll:5")
+    blanks = write("b.conll", ["-DOCSTART- -X- O", "EU NNP I-ORG", "-DOCSTART- -X- O", "x NN O"])
+    assert [(s.words, s.tags) for s in read_tagged([blanks], DataSettings())] == [
+        (["EU"], ["B-ORG"]),
+        (["x"], ["O"]),
+    ]
+    brackets = write("c.conll", ["{ O", "x B-X"])
+    assert [s.words for s in read_tagged([brackets], DataSettings())] == [["{", "x"]]
+
+
+def test_lines_of_json_hold_words_and_tags(write: Write) -> None:
+    path = write("a.jsonl", ['{"tokens": ["a", "b"], "ner_tags": ["B-X", "O"]}', "",
+                             '{"words": ["c"], "tags": [3]}'])  # fmt: skip
+    found = list(read_tagged([path], DataSettings(), "plain"))
+    assert [(s.words, s.tags, s.place) for s in found] == [
+        (["a", "b"], ["B-X", "O"], "a.jsonl:1"),
+        (["c"], ["3"], "a.jsonl:3"),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("name", "lines", "message"),
+    [
+        ("a.conll", ["a\tO", "b"], r"a\.conll:2: a word and its tag are needed.*'b'"),
+        ("a.conll", ["a O", "", "b NN O"], r"a\.conll:3 has 3 columns but the first line has 2"),
+        ("a.conll", ["a\tO", "\tO"], r"a\.conll:2 has no word"),
+        ("a.conll", ["a\tO", "b\t"], r"a\.conll:2 has no tag"),
+        ("a.jsonl", ['{"words": ["a"], "tags": []}'], r"a\.jsonl:1 has 1 words but 0 tags"),
+        ("a.jsonl", ['{"words": "a", "tags": []}'], r"a\.jsonl:1 needs a list 'words'; its fields"),
+        ("a.jsonl", ['{"words": [1], "tags": ["O"]}'], r"words must be texts"),
+        ("a.jsonl", ['{"words": [""], "tags": ["O"]}'], r"a\.jsonl:1 has an empty word or tag"),
+        ("a.jsonl", ["a O"], r"a\.jsonl:1 is not a line of JSON"),
+        ("a.jsonl", ["[]"], r"a\.jsonl:1 is a list, not an object"),
+    ],
+)
+def test_broken_lines_are_named(write: Write, name: str, lines: list[str], message: str) -> None:
+    with pytest.raises(DataError, match=message):
+        list(read_tagged([write(name, lines)], DataSettings()))
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "message"),
+    [
+        (["B-X", "O"], ["O", "I-X"], r"B-X \(word 1 .*at a:1\) is BIO, but I-X \(word 2 .*b:1"),
+        (["S-X"], ["B-X", "O"], r"S-X .* is BIOES, but B-X .* is BIO"),
+        (["NN"], ["B-X"], r"NN .* is plain tags, but B-X .* is BIO"),
+        (["E-X"], ["I-X"], r"E-X .* is BIOES, but I-X .* is IOB1"),
+    ],
+)
+def test_mixed_schemes_are_shown_with_their_places(
+    write: Write, first: list[str], second: list[str], message: str
+) -> None:
+    paths = [
+        write(name, [f"w {tag}" for tag in tags]) for name, tags in (("a", first), ("b", second))
+    ]
+    with pytest.raises(DataError, match=rf"(?s)mix two schemes: {message}.*tag\.scheme=bio"):
+        detect_scheme(paths, DataSettings())
+    assert list(read_tagged(paths, DataSettings(), "bio"))  # told which, it is read

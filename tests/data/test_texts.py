@@ -1,0 +1,488 @@
+"""Texts prepared: checked, split without leaks, tokenised once, the same after any kill."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from headway.config.run import RunSettings, run_settings
+from headway.data import items, textbuild, texts, tokenise
+from headway.data.items import Item
+from headway.data.store import DATA, ImpossibleData
+from headway.data.texts import PreparedText, evaluation_set, load_prepared_text, prepare_text
+from headway.data.tokenise import Router
+from headway.data.tokens import TokenStore
+from headway.errors import DataError
+from headway.text.files import load_tokenizer
+
+from .conftest import sentences
+
+Write = Callable[[str, list[str]], str]
+
+ENGLISH = [english for _, english in sentences()]
+
+
+def run(path: str, task: str = "complete", **sections: Any) -> RunSettings:
+    data = {"text": [path], **sections.pop("data", {})}
+    tokenizer = {"vocab_size": 400, **sections.pop("tokenizer", {})}
+    return run_settings({"task": task, "data": data, "tokenizer": tokenizer, **sections})
+
+
+def decoded(prepared: PreparedText, store: TokenStore) -> list[str]:
+    return [prepared.tokenizer.decode(store[i].tolist()) for i in range(len(store))]
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in sorted(folder.iterdir())}
+
+
+def labelled(write: Write, name: str = "a.tsv", lines: list[str] | None = None) -> str:
+    return write(name, [f"{t}\t{'dog' if 'dog' in t else 'other'}" for t in lines or ENGLISH])
+
+
+def story(write: Write, n: int = 60) -> str:
+    """One document of many lines."""
+    return write("story.txt", [" ".join(ENGLISH[i : i + 5]) for i in range(n)])
+
+
+def names(prepared: PreparedText | ImpossibleData) -> dict[str, Any]:
+    return {finding.name: finding for finding in prepared.report.findings}
+
+
+def test_the_last_tenth_of_a_single_document_is_held_out(tmp_path: Path, write: Write) -> None:
+    path = story(write)
+    text = Path(path).read_text()
+    prepared = prepare_text("documents", run(path), tmp_path / "run")
+    cut = int(0.9 * len(text))
+    assert decoded(prepared, prepared.train.text) == [text[:cut]]
+    assert decoded(prepared, prepared.valid.text) == [text[cut:]]
+    assert (prepared.train.n_bytes, prepared.valid.n_bytes) == (cut, len(text) - cut)
+    assert prepared.valid_examples == [{"text": text[cut:]}]
+    assert prepared.train.labels is None
+    assert prepared.labels == ()
+
+
+def test_characters_are_those_of_the_text_and_three_specials(tmp_path: Path, write: Write) -> None:
+    path = story(write)
+    prepared = prepare_text("documents", run(path, tokenizer={"kind": "characters"}), tmp_path)
+    text = Path(path).read_text()
+    cut = int(0.9 * len(text))
+    assert prepared.tokenizer.vocab_size == 3 + len(set(text[:cut]))
+    assert prepared.train.text.lengths.tolist() == [cut]
+
+
+@pytest.mark.parametrize("kind", ["bpe", "wordpiece", "characters"])
+def test_pieces_of_a_document_give_the_tokens_of_the_whole(
+    tmp_path: Path, write: Write, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    path = story(write)
+    settings = run(path, tokenizer={"kind": kind})
+    whole = prepare_text("documents", settings, tmp_path / "whole")
+    monkeypatch.setattr("headway.data.documents.PIECE", 97)
+    monkeypatch.setattr(items, "BLOCK", 3)
+    tokenizer = whole.tokenizer
+    pieces = prepare_text("documents", settings, tmp_path / "pieces", tokenizer=tokenizer)
+    for split in ("train", "valid"):
+        one, other = getattr(whole, split), getattr(pieces, split)
+        assert np.array_equal(one.text.tokens, other.text.tokens)
+        assert np.array_equal(one.text.lengths, other.text.lengths)
+        assert one.n_bytes == other.n_bytes
+
+
+@pytest.mark.parametrize("cut", range(1, 9))
+def test_the_cut_may_fall_anywhere(cut: int) -> None:
+    pieces = [("ab", False), ("cd", True), ("ef", False), ("gh", True)]
+    router = Router(np.zeros(2, np.bool_), cut)
+    parts = router.route([Item((text,), "f:1", ends=ends) for text, ends in pieces])
+    for valid, text in ((False, "abcdefgh"[:cut]), (True, "abcdefgh"[cut:])):
+        mine = [part for part in parts if part.valid == valid]
+        assert "".join(part.item.texts[0] for part in mine) == text
+        assert not mine or mine[-1].item.ends
+        # Every part behind an end begins a document, and no other does.
+        assert [part.first for part in mine] == [True, *(p.item.ends for p in mine)][: len(mine)]
+
+
+def test_several_small_documents_are_cut_by_characters(tmp_path: Path, write: Write) -> None:
+    path = write("a.txt", [*ENGLISH[:12], "", " "])
+    prepared = prepare_text("documents", run(path, data={"unit": "line"}), tmp_path)
+    together = "".join([*ENGLISH[:12], " "])
+    train, valid = (decoded(prepared, s.text) for s in (prepared.train, prepared.valid))
+    assert "".join(train) == together[: int(0.9 * len(together))]
+    assert "".join(train + valid) == "".join(ENGLISH[:12])
+    assert prepared.dropped == {"empty": 0, "validation_empty": 2}
+    assert names(prepared)["empty"].count == 2
+
+
+def test_duplicates_never_straddle_the_split(tmp_path: Path, write: Write) -> None:
+    doubled = [*ENGLISH, *(text.upper() for text in ENGLISH), *ENGLISH]
+    random.Random(0).shuffle(doubled)
+    path = write("a.txt", doubled)
+    prepared = prepare_text("documents", run(path, data={"unit": "line"}), tmp_path)
+    train, valid = (decoded(prepared, s.text) for s in (prepared.train, prepared.valid))
+    assert sorted(train + valid) == sorted(doubled)
+    assert 60 < len(valid) <= 120
+    assert not {text.lower() for text in train} & {text.lower() for text in valid}
+    held = set(valid)
+    assert train == [text for text in doubled if text not in held]
+    assert [example["text"] for example in prepared.valid_examples] == valid
+    assert names(prepared)["duplicates"].count == 400
+
+
+def test_labels_are_names_in_order_and_examples_stay_as_they_are(
+    tmp_path: Path, write: Write
+) -> None:
+    train = write("a.tsv", [f"{t}\t{i % 11}" for i, t in enumerate(ENGLISH[:300])])
+    valid = write("v.tsv", [f"{t}\t{i % 3}" for i, t in enumerate(ENGLISH[300:])] + [" \t1"])
+    prepared = prepare_text("labelled", run(train, data={"valid_text": [valid]}), tmp_path)
+    assert prepared.labels == tuple(map(str, range(11)))  # not 0, 1, 10, 2
+    assert prepared.train.labels is not None
+    assert prepared.valid.labels is not None
+    assert prepared.train.labels.tolist() == [i % 11 for i in range(300)]
+    assert prepared.valid.labels.tolist() == [i % 3 for i in range(100)]
+    assert prepared.valid_examples[4] == {"text": ENGLISH[304], "label": "1"}
+    assert decoded(prepared, prepared.valid.text) == ENGLISH[300:]
+    assert prepared.dropped == {"empty": 0, "validation_empty": 1}
+    assert prepared.report.labels["0"] == (28, 34)
+    assert "11 labels: 0 28 (9.3%)" in "\n".join(prepared.report.lines())
+
+
+def test_pairs_of_texts_have_two_stores(tmp_path: Path, write: Write) -> None:
+    lines = [f"{one}\t{two}\tyes" if i % 2 else f"{one}\t{two}\tno"
+             for i, (two, one) in enumerate(sentences())]  # fmt: skip
+    data = {"text_field": "1", "other_field": "2", "label_field": "3"}
+    prepared = prepare_text("labelled", run(write("a.tsv", lines), data=data), tmp_path)
+    assert prepared.valid.other is not None
+    example = prepared.valid_examples[0]
+    assert decoded(prepared, prepared.valid.text)[0] == example["text"]
+    assert decoded(prepared, prepared.valid.other)[0] == example["other"]
+    assert len(prepared.train) + len(prepared.valid) == 400
+
+
+def test_no_class_is_held_out_as_a_whole(tmp_path: Path, write: Write) -> None:
+    lines = [f"{text}\tc{i % 200}" for i, text in enumerate(ENGLISH)]
+    prepared = prepare_text("labelled", run(write("a.tsv", lines)), tmp_path)
+    assert prepared.train.labels is not None
+    assert set(prepared.train.labels.tolist()) == set(range(200))
+    assert names(prepared)["rare"].count == 200
+
+
+def test_tagged_words_keep_their_pieces_and_tags(tmp_path: Path, write: Write) -> None:
+    lines = []
+    for text in ENGLISH:
+        words = text.rstrip(".").split()
+        lines += [f"en:{w} {'I-N' if w in ('dog', 'tree', 'boat') else 'O'}" for w in words] + [""]
+    tag = {"prefix_strip": "en:"}
+    prepared = prepare_text("tagged", run(write("a.conll", lines), "tag", tag=tag), tmp_path)
+    assert prepared.labels == ("B-N", "O")
+    one = prepared.valid
+    assert one.tags is not None
+    assert one.pieces is not None
+    for i, example in enumerate(prepared.valid_examples):
+        assert [prepared.labels[t] for t in one.tags[i]] == example["tags"]
+        assert one.pieces[i].sum() == one.text.lengths[i]
+        assert one.pieces[i].min() >= 1
+        assert prepared.tokenizer.decode(one.text[i].tolist()) == " ".join(example["words"])
+
+
+def test_fields_are_stored_one_by_one(tmp_path: Path, write: Write) -> None:
+    rows = [{"title": f"T{i}", "body": text, "label": "x" if i % 2 else "y"}
+            for i, text in enumerate(ENGLISH)]  # fmt: skip
+    rows[0].pop("title")
+    path = write("a.jsonl", [json.dumps(row) for row in rows])
+    settings = run(path, data={"fields": ["title", "body"], "valid_text": [path]})
+    prepared = prepare_text("fields", settings, tmp_path, specials=["<title>", "<body>"])
+    assert list(prepared.train.fields) == ["title", "body"]
+    assert prepared.train.fields["title"].lengths[0] == 0
+    assert decoded(prepared, prepared.valid.fields["title"])[1:] == [f"T{i}" for i in range(1, 400)]
+    assert decoded(prepared, prepared.valid.text) == ENGLISH
+    assert prepared.valid.n_bytes == sum(map(len, ENGLISH))
+    assert prepared.valid.labels is not None
+    assert prepared.valid.labels[:4].tolist() == [1, 0, 1, 0]
+    assert prepared.valid_examples[0] == {"body": ENGLISH[0], "label": "y"}
+    assert [prepared.tokenizer.special(n) for n in ("<title>", "<body>")] == [3, 4]
+
+
+def test_texts_are_lines_or_pairs_of_lines(tmp_path: Path, write: Write) -> None:
+    prepared = prepare_text("texts", run(write("a.txt", ENGLISH), "embed"), tmp_path / "one")
+    assert prepared.train.other is None
+    assert len(prepared.train) == 360
+    pairs = write("p.tsv", [f"{a}\t{b}" for a, b in sentences()])
+    settings = run_settings({"task": "embed", "data": {"pairs": [pairs]}})
+    prepared = prepare_text("texts", settings, tmp_path / "two")
+    assert prepared.valid.other is not None
+    first = prepared.valid_examples[0]
+    assert (first["text"], first["other"]) in sentences()
+    assert decoded(prepared, prepared.valid.other)[0] == first["other"]
+
+
+def test_a_given_tokenizer_is_used_and_gets_what_it_lacks(tmp_path: Path, write: Write) -> None:
+    settings = run(story(write))
+    first = prepare_text("documents", settings, tmp_path / "a").tokenizer
+    again = prepare_text("documents", settings, tmp_path / "b", tokenizer=first)
+    assert again.tokenizer.to_json() == first.to_json()
+    masked = prepare_text("documents", settings, tmp_path / "b", tokenizer=first,
+                          specials=["<mask>"])  # fmt: skip
+    assert masked.tokenizer.mask == first.vocab_size
+    assert np.array_equal(masked.train.text.tokens, again.train.text.tokens)
+    masked.save_tokenizer(tmp_path / "t.json")
+    assert load_tokenizer(tmp_path / "t.json").mask == first.vocab_size
+    own = prepare_text("documents", settings, tmp_path / "b", specials=["<mask>"]).tokenizer
+    assert own.mask == 3
+    assert 3 not in own.encode("<mask> [MASK]")
+
+
+def test_what_the_tokenizer_lacks_and_what_is_long_is_reported(
+    tmp_path: Path, write: Write
+) -> None:
+    lines = [*ENGLISH[:-1], "日本 " + "x" * 300]
+    data = {"unit": "line", "valid_text": [write("v", lines)]}
+    settings = run(write("a.txt", ENGLISH), data=data, tokenizer={"kind": "characters"})
+    prepared = prepare_text("documents", settings, tmp_path)
+    assert "日 U+65E5" in names(prepared)["unknown"].text
+    assert prepared.report.over_long[128] == 0
+    assert prepared.report.sizes["valid_tokens"] == prepared.valid.text.lengths.sum()
+    assert names(prepared)["overlap"].count == 399
+    assert prepared.valid.text.lengths.max() == 303  # nothing is cut
+
+
+def test_the_same_command_finds_the_data_and_any_change_makes_it_again(
+    tmp_path: Path, write: Write, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, out = write("a.conll", [f"{w} O" if w else "" for t in ENGLISH for w in [*t.split(), ""]]
+                      + ["x B-X"]), tmp_path / "run"  # fmt: skip
+    copy = str(Path(path).with_name("copy"))
+    Path(copy).write_bytes(Path(path).read_bytes())
+    settings = run(path, "tag")
+    first = prepare_text("tagged", settings, out)
+    before = contents(out / DATA)
+    (out / f"{DATA}.work").mkdir()  # left by a kill right behind the end
+    with monkeypatch.context() as patch:
+        patch.setattr(texts, "TextBuild", None)  # would fail
+        again = prepare_text("tagged", settings, out)
+    assert contents(out / DATA) == before
+    assert [path.name for path in out.iterdir()] == [DATA]
+    assert again.fingerprint == first.fingerprint == load_prepared_text(out).fingerprint
+    assert again.report == first.report
+    seen = {first.fingerprint}
+    for changed in (
+        run(path, "tag", tag={"scheme": "plain"}),
+        run(path, "tag", tag={"prefix_strip": "T"}),
+        run(path, "tag", tokenizer={"lowercase": True}),
+        run(path, "tag", data={"valid_size": 10}),
+        run(path, "tag", data={"valid_text": [copy]}),
+    ):
+        seen.add(prepare_text("tagged", changed, out).fingerprint)
+    Path(copy).write_text(Path(copy).read_text() + "\nlast O\n")
+    seen.add(prepare_text("tagged", changed, out).fingerprint)
+    assert prepare_text("tagged", settings, out).fingerprint in seen
+    seen.add(prepare_text("tagged", settings, out, specials=["<mask>"]).fingerprint)
+    seen.add(prepare_text("documents", settings, out, specials=["<mask>"]).fingerprint)
+    assert len(seen) == 9
+    assert [path.name for path in out.iterdir()] == [DATA]
+
+
+class Killed(BaseException):
+    pass
+
+
+def dying(last: int) -> Callable[..., None]:
+    """What tokenises so many blocks and no more."""
+    add = tokenise.Tokeniser.add
+
+    def add_or_die(self: Any, routed: Any) -> None:
+        if self.count.blocks == last:
+            raise Killed
+        add(self, routed)
+
+    return add_or_die
+
+
+@pytest.mark.parametrize("at", [0, 1, 2, 5, 9])
+def test_a_kill_while_tokenising_costs_one_block(
+    tmp_path: Path, write: Write, monkeypatch: pytest.MonkeyPatch, at: int
+) -> None:
+    monkeypatch.setattr(items, "BLOCK", 40)
+    lines = [*ENGLISH[:200], *["more of one document " * 40] * 100, *ENGLISH[200:]]
+    settings = run(write("a.txt", lines), data={"unit": "line"}, tokenizer={"kind": "characters"})
+    whole = prepare_text("documents", settings, tmp_path / "whole")
+    done: list[int] = []
+    add = tokenise.Tokeniser.add
+
+    def counted(self: Any, routed: Any) -> None:
+        done.append(self.count.blocks)
+        add(self, routed)
+        if len(done) == at + 1:
+            self.files.sync()  # what came after the last record lies on the disk too
+            raise Killed
+
+    monkeypatch.setattr(tokenise.Tokeniser, "add", counted)
+    out = tmp_path / "run"
+    with pytest.raises(Killed):
+        prepare_text("documents", settings, out)
+    with pytest.raises(DataError, match="no prepared data"):
+        load_prepared_text(out)
+    monkeypatch.setattr(textbuild, "survey", None)  # the check is not done again
+    monkeypatch.setattr(textbuild, "train_on_texts", None)
+    assert prepare_text("documents", settings, out).fingerprint == whole.fingerprint
+    assert contents(out / DATA) == contents(tmp_path / "whole" / DATA)
+    assert done == [*range(at + 1), *range(at, 13)]
+    assert [path.name for path in out.iterdir()] == [DATA]
+
+
+def test_a_document_goes_on_behind_a_kill(
+    tmp_path: Path, write: Write, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("headway.data.documents.PIECE", 97)
+    monkeypatch.setattr(items, "BLOCK", 10)
+    settings = run(story(write))
+    whole = prepare_text("documents", settings, tmp_path / "whole")
+    for n in (3, 5):  # killed, and killed again
+        with monkeypatch.context() as patch:
+            patch.setattr(tokenise.Tokeniser, "add", dying(n))
+            with pytest.raises(Killed):
+                prepare_text("documents", settings, tmp_path / "run")
+    assert prepare_text("documents", settings, tmp_path / "run").fingerprint == whole.fingerprint
+
+
+def test_other_settings_after_a_kill_begin_anew(
+    tmp_path: Path, write: Write, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings, other = run(story(write)), run(story(write), tokenizer={"lowercase": True})
+    whole = prepare_text("documents", other, tmp_path / "whole")
+    with monkeypatch.context() as patch:
+        patch.setattr(tokenise.Tokeniser, "add", dying(0))
+        with pytest.raises(Killed):
+            prepare_text("documents", settings, tmp_path / "run")
+    assert prepare_text("documents", other, tmp_path / "run").fingerprint == whole.fingerprint
+
+
+KILLED = """
+import sys
+from pathlib import Path
+from headway.config.run import run_settings
+from headway.data import items
+from headway.data.texts import prepare_text
+items.BLOCK = 20
+data = {"text": [sys.argv[1]], "unit": "line"}
+settings = run_settings({"task": "complete", "data": data, "tokenizer": {"vocab_size": 400}})
+print("begin", flush=True)
+while True:
+    prepare_text("documents", settings, Path(sys.argv[2]))
+    Path(sys.argv[2], "data", "valid.jsonl").write_text("damaged")  # so that it is made again
+"""
+
+
+def test_a_kill_at_any_moment_leaves_nothing_that_a_rerun_cannot_mend(
+    tmp_path: Path, write: Write, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, out = write("a.txt", ENGLISH), tmp_path / "run"
+    settings = run(path, data={"unit": "line"})
+    monkeypatch.setattr(items, "BLOCK", 20)
+    wanted = prepare_text("documents", settings, tmp_path / "whole").fingerprint
+    draw = random.Random(0)
+    for _ in range(4):
+        child = subprocess.Popen(
+            [sys.executable, "-c", KILLED, path, str(out)], stdout=subprocess.PIPE
+        )
+        assert child.stdout is not None
+        assert child.stdout.readline() == b"begin\n"
+        time.sleep(draw.uniform(0.0, 0.4))
+        os.kill(child.pid, signal.SIGKILL)
+        child.wait()
+        child.stdout.close()
+        assert prepare_text("documents", settings, out).fingerprint == wanted
+        assert [path.name for path in out.iterdir()] == [DATA]
+
+
+@pytest.mark.parametrize(
+    ("kind", "lines", "valid", "message"),
+    [
+        ("documents", [], None, "there are no documents: every file is empty"),
+        ("documents", ["", "  "], None, "none of the 1 documents has text"),
+        ("labelled", ["good\tpos", "fine\tpos"] * 9, None, r"every label is 'pos'.*label_field"),
+        ("labelled", ["good\tpos", "bad\t"], None, r"1 examples have no label \('label'\).*a:2"),
+        ("labelled", ["\tpos", " \tneg"], None, "none of the 2 examples has text"),
+        ("labelled", ["g\tpos", "b\tneg"], ["x\tbad"], r"1 label .* lacks: 'bad' \(v:1\)"),
+        ("labelled", ["g\tpos", "b\tneg"], ["\tneg"], "none of the 1 validation examples has text"),
+        ("labelled", ["good\tpos", "good\tneg"] * 9, None, "no validation examples can be split"),
+        ("labelled", ["a\tpos", "b\tneg"], None, "no validation examples are left"),
+        ("tagged", ["a O", "b O"], None, "every tag is 'O'"),
+        ("tagged", ["a B-X", "b O"], ["c B-Y"], r"1 tag .* lacks: 'B-Y' \(v:1\)"),
+        ("fields", ['{"body": "x"}'] * 3, None, "no document has a field 'title'"),
+        ("fields", ['{"title": "t", "body": "x", "label": 1}', '{"title": "t", "body": "y"}'], None,
+         "1 documents have no label"),
+    ],
+)  # fmt: skip
+def test_data_that_cannot_be_trained_on_is_refused_with_a_reason(
+    tmp_path: Path, write: Write, kind: Any, lines: list[str], valid: list[str] | None, message: str
+) -> None:
+    data: dict[str, Any] = {"fields": ["title", "body"]} if kind == "fields" else {}
+    if valid is not None:
+        data["valid_text"] = [write("v", valid)]
+    with pytest.raises(ImpossibleData, match=message) as refused:
+        prepare_text(kind, run(write("a", lines), data=data), tmp_path / "run")
+    assert refused.value.report.impossible
+    assert list((tmp_path / "run").iterdir()) == []
+
+
+def test_what_is_not_given_is_asked_for(tmp_path: Path, write: Write) -> None:
+    with pytest.raises(DataError, match=r"nothing to train on\. Give --text"):
+        prepare_text("documents", run_settings({"task": "complete"}), tmp_path)
+    with pytest.raises(DataError, match=r"data\.fields=… must name the fields"):
+        prepare_text("fields", run(write("a.jsonl", ["{}"])), tmp_path)
+    with pytest.raises(DataError, match="there is no file"):
+        prepare_text("documents", run(str(tmp_path / "none")), tmp_path)
+
+
+def test_odd_texts_are_remarked_on(tmp_path: Path, write: Write) -> None:
+    lines = [f"{t}\t{i % 2}" for i, t in enumerate(ENGLISH)]
+    lines += ["\t1", "SchÃ¤fer\t1", "lost \ufffd\t0", f"{ENGLISH[0]}\t1", f"{ENGLISH[1]}\t1"]
+    prepared = prepare_text("labelled", run(write("a.tsv", lines)), tmp_path)
+    found = names(prepared)
+    assert {name: found[name].count for name in found} == {
+        "empty": 1, "garbled": 1, "replaced": 1, "duplicates": 2, "conflicts": 1
+    }  # fmt: skip
+    assert found["empty"].examples[0].place == "a.tsv:401"
+    assert found["conflicts"].examples[0].source == ENGLISH[0]
+    assert prepared.dropped["empty"] == 1
+
+
+def test_files_to_score_on_are_read_with_known_labels(tmp_path: Path, write: Write) -> None:
+    prepared = prepare_text("labelled", run(labelled(write)), tmp_path / "run")
+    test = labelled(write, "test.tsv", ENGLISH[:7])
+    settings = run(test)
+    found, examples = evaluation_set("labelled", settings, prepared.tokenizer, prepared.labels)
+    assert decoded(prepared, found.text) == ENGLISH[:7] == [e["text"] for e in examples]
+    assert found.labels is not None
+    assert [prepared.labels[i] for i in found.labels] == [e["label"] for e in examples]
+    odd = run(write("odd.tsv", [f"{ENGLISH[0]}\tdog", f"{ENGLISH[1]}\tcat"]))
+    with pytest.raises(DataError, match=r"odd\.tsv:2: unknown label 'cat'. Known: 'dog', 'other'"):
+        evaluation_set("labelled", odd, prepared.tokenizer, prepared.labels)
+    with pytest.raises(DataError, match="there are no examples in"):
+        evaluation_set("labelled", run(write("e.tsv", [])), prepared.tokenizer, prepared.labels)
+    document = run(story(write))
+    found, _ = evaluation_set("documents", document, prepared.tokenizer, ())
+    assert found.n_bytes == len(Path(document.data.text[0]).read_text())
+
+
+def test_standard_input_is_read_once(
+    tmp_path: Path, write: Write, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = labelled(write)
+    wanted = prepare_text("labelled", run(path), tmp_path / "file").fingerprint
+    with Path(path).open() as stdin:
+        monkeypatch.setattr(sys, "stdin", stdin)
+        prepared = prepare_text("labelled", run("-"), tmp_path / "run")
+    assert prepared.train.labels is not None
+    assert prepared.fingerprint == wanted

@@ -1,0 +1,108 @@
+"""Scores of classes by hand, and against values that scikit-learn 1.9 gave for the same answers."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from headway.metrics.classification import (
+    accuracy,
+    accuracy_interval,
+    calibration,
+    class_scores,
+    confusion,
+    fit_temperature,
+    macro_f1,
+    macro_f1_interval,
+    nll,
+    tempered,
+)
+
+LABELS = np.array([0, 0, 0, 1, 1, 2, 2, 2, 2])
+GUESSES = np.array([0, 0, 1, 1, 2, 2, 2, 0, 2])
+
+
+def test_rows_are_truth_and_columns_are_answers() -> None:
+    counts = confusion(LABELS, GUESSES, 3)
+    assert counts.tolist() == [[2, 1, 0], [0, 1, 1], [1, 0, 3]]
+    assert accuracy(counts) == pytest.approx(6 / 9)
+
+
+def test_scores_of_each_class() -> None:
+    first, second, third = class_scores(confusion(LABELS, GUESSES, 3))
+    assert (first.precision, first.recall) == pytest.approx((2 / 3, 2 / 3))
+    assert (second.precision, second.recall, second.support) == pytest.approx((1 / 2, 1 / 2, 2))
+    assert (third.f1, third.support) == pytest.approx((3 / 4, 4))
+
+
+def test_macro_f1_is_the_mean_over_the_classes_that_occur_or_are_answered() -> None:
+    assert macro_f1(confusion(LABELS, GUESSES, 3)) == pytest.approx((2 / 3 + 1 / 2 + 3 / 4) / 3)
+    # A fourth class that nobody mentions changes nothing; one that is only answered does.
+    assert macro_f1(confusion(LABELS, GUESSES, 4)) == macro_f1(confusion(LABELS, GUESSES, 3))
+    wrong = np.where(LABELS == 1, 3, GUESSES)
+    assert macro_f1(confusion(LABELS, wrong, 4)) == pytest.approx((2 / 3 + 0 + 6 / 7 + 0) / 4)
+
+
+def test_a_class_that_is_never_answered_has_precision_zero() -> None:
+    score = class_scores(confusion(np.array([0, 1]), np.array([0, 0]), 2))[1]
+    assert (score.precision, score.recall, score.f1, score.support) == (0, 0, 0, 1)
+
+
+def test_intervals_are_those_of_drawing_the_examples_anew() -> None:
+    """Against the plain bootstrap over examples, which takes a thousand times as long."""
+    random = np.random.default_rng(0)
+    labels = random.integers(3, size=400)
+    guesses = np.where(random.random(400) < 0.7, labels, random.integers(3, size=400))
+    drawn = []
+    for _ in range(500):
+        rows = random.integers(400, size=400)
+        drawn.append(macro_f1(confusion(labels[rows], guesses[rows], 3)))
+    low, high = np.quantile(drawn, [0.025, 0.975])
+    counts = confusion(labels, guesses, 3)
+    found = macro_f1_interval(counts)
+    assert found.value == macro_f1(counts)
+    assert (found.low, found.high) == pytest.approx((low, high), abs=0.01)
+    assert found == macro_f1_interval(counts)
+
+
+def test_the_interval_of_accuracy_is_about_two_standard_errors() -> None:
+    counts = np.array([[400, 100], [100, 400]])
+    found = accuracy_interval(counts)
+    half = 1.96 * (0.8 * 0.2 / 1000) ** 0.5
+    assert (found.low, found.high) == pytest.approx((0.8 - half, 0.8 + half), abs=0.004)
+
+
+def logs(*rows: list[float]) -> np.ndarray:
+    return np.log(np.array(rows))
+
+
+def test_likelihood_and_calibration_by_hand() -> None:
+    logs_NC = logs([0.95, 0.05], [0.95, 0.05], [0.35, 0.65], [0.45, 0.55])
+    labels = np.array([0, 1, 1, 1])
+    assert nll(logs_NC, labels) == pytest.approx(-np.log([0.95, 0.05, 0.65, 0.55]).mean())
+    found = calibration(logs_NC, labels, 10)
+    assert [b.count for b in found.bins] == [0, 0, 0, 0, 0, 1, 1, 0, 0, 2]
+    assert found.bins[9].confidence == pytest.approx(0.95)
+    assert found.bins[9].accuracy == pytest.approx(0.5)
+    assert found.ece == pytest.approx((2 * 0.45 + 0.35 + 0.45) / 4)
+
+
+def test_a_probability_of_one_and_one_on_a_border_find_their_bins() -> None:
+    with np.errstate(divide="ignore"):
+        found = calibration(logs([1.0, 0.0], [0.8, 0.2]), np.array([0, 0]), 5)
+    assert [b.count for b in found.bins] == [0, 0, 0, 1, 1]
+
+
+def test_the_temperature_of_a_model_that_is_too_sure_of_itself() -> None:
+    """Labels drawn from softmax(scores), given scores three times as large."""
+    random = np.random.default_rng(1)
+    true_NC = tempered(random.normal(size=(20_000, 3)), 1.0)
+    labels = (np.exp(true_NC).cumsum(1) < random.random((20_000, 1))).sum(1)
+    sure_NC = tempered(true_NC * 3.0, 1.0)
+    assert fit_temperature(sure_NC, labels) == pytest.approx(3.0, rel=0.05)
+    assert calibration(tempered(sure_NC, 3.0), labels).ece < 0.02 < calibration(sure_NC, labels).ece
+
+
+def test_nothing_to_score_is_zero() -> None:
+    counts = np.zeros((2, 2), dtype=np.int64)
+    assert (accuracy(counts), macro_f1(counts), macro_f1_interval(counts).high) == (0, 0, 0)
