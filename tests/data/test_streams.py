@@ -21,7 +21,9 @@ def store(documents: list[list[int]]) -> TokenStore:
     return TokenStore(tokens, np.array([len(document) for document in documents], np.int32))
 
 
-def fields_of(documents: list[dict[str, list[int]]], drop: float = 0.3, seed: int = 0) -> FieldStream:
+def fields_of(
+    documents: list[dict[str, list[int]]], drop: float = 0.3, seed: int = 0
+) -> FieldStream:
     stores = {name: store([document.get(name, []) for document in documents]) for name in MARKS}
     return FieldStream(stores, MARKS, BOS, EOS, drop, seed)
 

@@ -1,4 +1,4 @@
-"""Documents in windows: nothing is lost, nothing comes twice, and chance is a function of the epoch."""
+"""Documents in windows: nothing is lost, nothing twice, and chance is a function of the epoch."""
 
 from __future__ import annotations
 

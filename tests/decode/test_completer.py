@@ -48,7 +48,7 @@ def test_facts_have_the_log_probability_of_every_token() -> None:
     assert sum(best["token_log_probs"]) == pytest.approx(best["log_prob"], abs=1e-4)
     assert best["score"] > second["score"]
     assert "".join(best["tokens"]).replace("▁", " ") == best["text"]
-    assert "1 prompts" in decoder.summary.text()
+    assert "1 prompt;" in decoder.summary.text()
 
 
 @pytest.mark.parametrize("way", [GREEDY, DRAWN, replace(GREEDY, beam=2), replace(DRAWN, n_best=3)])

@@ -272,7 +272,7 @@ def test_a_classifier_has_its_own_figures(tmp_path: Path) -> None:
     text = " ".join(page.text)
     for shown in ("Confusion matrix", "<neg>", "40", "Reliability", "calibration error 5.0 %",
                   "1.0 % at a temperature of 1.25", "bag of words", "79.50", "85.0",
-                  "Loss per text", "Validation accuracy and F1", "texts/s", "label"):  # fmt: skip
+                  "Loss per text", "Validation accuracy and F1", "tokens/s", "label"):  # fmt: skip
         assert shown in text, shown
     assert "<neg>" not in html
     assert "--share:80%" in html

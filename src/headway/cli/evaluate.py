@@ -70,7 +70,9 @@ def evaluate(
     out: Annotated[
         str | None, typer.Option(metavar="FILE", help="translate: where the translations go.")
     ] = None,
-    encoding: Annotated[str, typer.Option(help="Of the text files.")] = "utf-8",
+    encoding: Annotated[
+        str | None, typer.Option(help="Of the text files; that of the training data, or UTF-8.")
+    ] = None,
     device: Annotated[str, typer.Option(help="cpu, cuda, cuda:1; auto: a GPU if any.")] = "auto",
 ) -> None:
     """Score a run on a test set, beside a trivial baseline."""
@@ -107,25 +109,28 @@ def evaluate(
 
 
 def _pair_files(
-    source: list[str] | None, target: list[str] | None, pairs: list[str] | None, encoding: str
+    source: list[str] | None,
+    target: list[str] | None,
+    pairs: list[str] | None,
+    encoding: str | None,
 ) -> DataSettings:
     return DataSettings(
         source=tuple(source or ()),
         target=tuple(target or ()) if source else (),
         pairs=tuple(pairs or ()),
-        encoding=encoding,
+        encoding=encoding or "utf-8",
     )
 
 
 def _text_files(
-    data: DataSettings, text: list[str] | None, pairs: list[str] | None, encoding: str
+    data: DataSettings, text: list[str] | None, pairs: list[str] | None, encoding: str | None
 ) -> DataSettings:
     """The test set, read as the training data was."""
     if not text and not pairs:
         raise UserError("give a test set: --text FILE.")
     return replace(
         data, text=tuple(text or ()), valid_text=(), pairs=tuple(pairs or ()), valid_pairs=(),
-        encoding=encoding,
+        encoding=encoding or data.encoding,
     )  # fmt: skip
 
 

@@ -108,6 +108,9 @@ def predict(
 
     kind = kind_of(settings.task)
     check_options(kind, options, len(folders))
+    if stream and (as_json or out != "-"):
+        other = "--json" if as_json else "--out"
+        raise UserError(f"--stream shows text while it is written; it does not go with {other}.")
     if stream:
         options["stream"] = _show_piece
     predictor = kind.predictor(folders, settings, pick_device(device), options)
@@ -164,6 +167,8 @@ def file_and_settings(words: Sequence[str]) -> tuple[str, list[str]]:
 def settings_of(folder: Path, overrides: Sequence[str], given: Mapping[str, Any]) -> RunSettings:
     """What the run says, changed by options, changed by `decode.key=value` words."""
     options = {f"decode.{name}": value for name, value in given.items() if value is not None}
+    if "decode.beam" in options:  # who names a beam wants a search, also of a run that samples
+        options["decode.sample"] = False
     return load_run_settings(file_in(folder, CONFIG), list(overrides), options)
 
 

@@ -85,7 +85,12 @@ def train(
         raise ConfigError("--out is missing: the folder for this run, for example runs/de-en.")
     from headway.train.plan import seconds
     from headway.train.run import Run
+    from headway.train.start import check_task
 
+    if settings.start.run:  # said before the data is prepared
+        old = load_run(run_folder(settings.start.run)).model
+        assert old is not None
+        check_task(settings.start.run, settings.task, old)
     budget_s = seconds(budget) if budget else None
     if budget:
         settings = _with_asked(settings, budget)
@@ -122,15 +127,23 @@ def beginning(
     for word in overrides:
         if word.startswith("distil.teacher="):
             teacher = word.partition("=")[2]
+    named = any(word.startswith("data.fields=") for word in overrides)
     if task == "distil":
         if not teacher:
             raise ConfigError("distil needs a run to learn from: --teacher RUN.")
-        given |= {"task": load_run(run_folder(teacher)).task, "distil.teacher": teacher}
+        taught = load_run(run_folder(teacher))
+        given |= {"task": taught.task, "distil.teacher": teacher}
+        if taught.data.fields and not named:
+            given["data.fields"] = list(taught.data.fields)
     elif teacher:
         raise ConfigError("--teacher goes with the task distil: headway train distil --teacher RUN")
+    if task == "complete" and start and not named:
+        fields = load_run(run_folder(start)).data.fields
+        if fields:
+            given["data.fields"] = list(fields)
     if task == "detect":
         given["task"] = "classify"
-        if not any(word.startswith("data.fields=") for word in overrides):
+        if not named:
             fields = load_run(run_folder(start)).data.fields if start else ()
             if not fields:
                 raise ConfigError(

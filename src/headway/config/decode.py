@@ -59,8 +59,8 @@ class DecodeSettings:
     """Text that ends an output; it is not part of it."""
 
     precision: Literal["fp32", "bf16"] = "fp32"
-    """What weights are held in, cast once: `bf16` halves what a GPU reads for every token, and tokens
-    of nearly equal probability may change places."""
+    """What weights are held in, cast once: `bf16` halves what a GPU reads for every token, and
+    tokens of nearly equal probability may change places."""
 
     batch_tokens: int = 4096
     """Source tokens decoded together, times the beam."""

@@ -66,7 +66,8 @@ class Summary:
 
     def text(self) -> str:
         rate = self.tokens / self.seconds if self.seconds else 0.0
-        parts = [f"{self.prompts:,} prompts", f"{self.tokens:,} tokens, {rate:,.1f} a second"]
+        many = "s" * (self.prompts != 1)
+        parts = [f"{self.prompts:,} prompt{many}", f"{self.tokens:,} tokens, {rate:,.1f} a second"]
         if self.shared:
             parts.append(f"{self.shared:,} prompt tokens read once for all")
         if self.proposed:

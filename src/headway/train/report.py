@@ -53,7 +53,7 @@ def write_report(folder: Path) -> Path:
     task = _task(folder / CONFIG)
     unit = UNITS.get(task, "target")
     sections = [
-        _tiles(history, unit),
+        _tiles(history),
         _kept(history),
         _figures(history),
         _curves(history, unit),
@@ -85,7 +85,7 @@ def _scores(history: History) -> list[str]:
     return [name for name in LABELS if name in found and name != "loss"]
 
 
-def _tiles(history: History, unit: str) -> str:
+def _tiles(history: History) -> str:
     """The few numbers that one asks for first."""
     tiles: list[tuple[str, str, str]] = []
     kept = _kept_scores(history)
@@ -106,7 +106,7 @@ def _tiles(history: History, unit: str) -> str:
             if (points := finite(history.points("train", name)))
         )
         middle = median(speed for _, speed in speeds)
-        tiles.append((f"{unit}s/s", f"{middle:,.0f}", note))
+        tiles.append(("tokens/s", f"{middle:,.0f}", note))
     seconds = number(history.end[-1].get("seconds")) if history.end else math.nan
     if math.isfinite(seconds):
         checks = sum(value for _, value in finite(history.points("valid", "seconds")))
@@ -190,8 +190,8 @@ def _curves(history: History, unit: str) -> str:
         chart("Learning rate", lines("train", ("lr", "learning rate"))),
         chart("Gradient norm", lines("train", ("grad_norm", "gradient norm")), log=True),
         chart(
-            f"{unit.capitalize()}s per second",
-            lines("train", ("tokens_per_s", f"{unit}s/s")),
+            "Tokens per second",
+            lines("train", ("tokens_per_s", "tokens/s")),
             from_zero=True,
         ),
     ]

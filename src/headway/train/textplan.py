@@ -72,6 +72,9 @@ class TextPlan:
     fine_tuning: dict[str, Any] = field(default_factory=dict)
     """The same for a run that starts from another."""
 
+    least_dropout: float = 0.0
+    """For a run that starts from another: text is often learned without dropout, few labels not."""
+
     decode: dict[str, Any] = field(default_factory=dict)
     metrics: tuple[str, ...] = ("loss",)
     """The scores it has, its own first."""
@@ -127,7 +130,8 @@ def text_model(
     if settings.start.run:
         old = _model_of(settings.start.run)
         check_task(settings.start.run, settings.task, old)
-        return model_from(old, plan.model, asked, settings.start.run), False
+        needs = {**plan.model, "dropout": max(old.dropout, plan.least_dropout)}
+        return model_from(old, needs, asked, settings.start.run), False
     if asked.get("vocab_size", tokenizer.vocab_size) != tokenizer.vocab_size:
         raise ConfigError(
             "model.vocab_size follows from the tokenizer here. Set tokenizer.vocab_size instead."

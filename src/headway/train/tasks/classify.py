@@ -219,7 +219,9 @@ class Classify:
             longest=longest,
             epochs=3 if n_tokens < 50 * SMALL_TOKENS else 2,
             model=model,
+            least_dropout=0.2,
             training={"lr": 4e-3, "smoothing": 0.1},
+            fine_tuning={"smoothing": 0.1},
             metrics=self.METRICS,
         )
         settings = resolve_text(settings, prepared.tokenizer, device, plan)

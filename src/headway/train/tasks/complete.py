@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -10,49 +9,33 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from headway.config.data import DataSettings
 from headway.config.run import RunSettings
 from headway.config.train import known
-from headway.data.batches import Fixed, filled, moved
+from headway.data.batches import Fixed
 from headway.data.items import TextKind
-from headway.data.streams import (
-    USUAL,
-    DocumentStream,
-    FieldStream,
-    Marks,
-    Stream,
-    mark_names,
-)
+from headway.data.streams import USUAL, Stream, mark_names
 from headway.data.texts import PreparedText, TextSet, load_prepared_text, prepare_text
-from headway.data.windows import Cut, WindowRows, Windows, whole_cut
+from headway.data.windows import Cut, WindowRows, Windows
 from headway.decode.completer import Completer
-from headway.errors import UserError
+from headway.errors import ConfigError, UserError
 from headway.models.decoder import Decoder
-from headway.nn.layout import Layout, loss_weights
 from headway.nn.loss import Smoothing
-from headway.text.tokenizer import Tokenizer
 from headway.train.kind import Evaluation, Note, Predictor
-from headway.train.task import Part, Scores, Stopped, TaskLoss
+from headway.train.task import Part, Scores, TaskLoss
+from headway.train.tasks.language import (
+    TokenBatch,
+    language_scores,
+    likelihood,
+    stream,
+    token_batch,
+)
 from headway.train.textplan import TextPlan, resolve_text, tokenizer_of
 
-EVALUATED_AT_ONCE = 8192
-"""Tokens of a validation batch."""
-
 SAMPLES = 3
-SAMPLE_START, SAMPLE_TOKENS = 16, 64
-
-
-@dataclass(frozen=True)
-class TokenBatch:
-    tokens_N: Tensor
-    layout: Layout
-    labels_N: Tensor
-    """The token that follows each."""
-
-    weights_N: Tensor
-    """Zero for the dummy rows of the fixed-size form."""
+SAMPLE_START, SAMPLE_TOKENS = 17, 64
 
 
 @dataclass
@@ -66,6 +49,11 @@ class CompleteTask:
         self.metric = train.metric or "loss"
         self.lower_is_better = True
         self.context = self.settings.complete.context or model.max_len
+        if self.context > model.max_len:
+            raise ConfigError(
+                f"complete.context={self.context} is more than the model reads "
+                f"(model.max_len={model.max_len})."
+            )
         self.train = stream(self.prepared.train, self.prepared.tokenizer, self.settings)
         self.valid = stream(self.prepared.valid, self.prepared.tokenizer, self.settings)
         step_tokens = max(known(train.batch_tokens), self.context)
@@ -88,7 +76,7 @@ class CompleteTask:
     def batch(self, part: Part, device: torch.device, fixed: Fixed | None) -> TokenBatch:
         rows: WindowRows = part.rows
         cut = self.windows.cut(rows.epoch)
-        return _batch(self.train, rows.epoch, cut, rows.rows, device, fixed)
+        return token_batch(self.train, rows.epoch, cut, rows.rows, device, fixed)
 
     def loss(self, model: nn.Module, batch: TokenBatch) -> TaskLoss:
         assert isinstance(model, Decoder)
@@ -111,9 +99,12 @@ class CompleteTask:
 
     def _samples(self, model: Decoder, device: torch.device) -> list[dict[str, str]]:
         """The beginnings of validation documents, continued."""
+        lengths = self.valid.lengths(USUAL)[:SAMPLES]
+        # Of a short context half is left to write in.
+        first = np.minimum(lengths, min(SAMPLE_START, -(-self.context // 2)))
         starts = [
-            self.prepared.tokenizer.decode(self.prepared.valid.text[n][:SAMPLE_START].tolist())
-            for n in range(min(SAMPLES, len(self.prepared.valid)))
+            self.valid.read(USUAL, np.array([n]), np.array([0]), size[None])[0].tolist()
+            for n, size in enumerate(first)
         ]
         decode = replace(self.settings.decode, max_len=SAMPLE_TOKENS, n_best=1)
         completer = Completer(
@@ -188,10 +179,12 @@ class Complete:
         from headway.train.tasks import complete_answers as answers
 
         if settings.data.fields:
+            answers.refuse(options, ("shots", "labels", "draft"), "on a run with fields")
             return answers.FieldWriter(folders, settings, device, options)
         if options.get("field"):
             raise UserError("--field has no effect: this run was trained on plain documents.")
         if answers.chooses_labels(options):
+            answers.refuse(options, ("stream", "draft"), "where one of several labels is chosen")
             return answers.LabelChoices(folders, settings, device, options)
         return answers.Continuations(folders, settings, device, options)
 
@@ -206,93 +199,6 @@ class Complete:
         from headway.train.tasks.complete_scores import evaluate_language
 
         return evaluate_language(folder, settings, files, device)
-
-
-def stream(texts: TextSet, tokenizer: Tokenizer, settings: RunSettings) -> Stream:
-    """Plain documents, or documents with fields where the settings name some."""
-    if not settings.data.fields:
-        return DocumentStream(texts.text, tokenizer.bos, tokenizer.eos)
-    return FieldStream(
-        {name: texts.fields[name] for name in settings.data.fields},
-        field_marks(tokenizer, settings.data.fields),
-        tokenizer.bos,
-        tokenizer.eos,
-        settings.complete.drop_fields,
-        settings.train.seed,
-    )
-
-
-def field_marks(tokenizer: Tokenizer, fields: Sequence[str]) -> dict[str, Marks]:
-    found = {}
-    for name in fields:
-        ids = [tokenizer.special(mark) for mark in mark_names([name])]
-        assert None not in ids, f"the vocabulary has no marks of {name}"
-        found[name] = Marks(*ids)  # type: ignore[arg-type]
-    return found
-
-
-def likelihood(
-    model: Decoder,
-    source: Stream,
-    context: int,
-    device: torch.device,
-    stopped: Callable[[], bool] = lambda: False,
-) -> tuple[float, int]:
-    """Minus the log-likelihood of all documents, and the number of tokens it is about."""
-    cut = whole_cut(source.lengths(USUAL), context)
-    order = np.argsort(cut.length, kind="stable")
-    ends = np.cumsum(cut.length[order])
-    total = 0.0
-    first = 0
-    while first < len(order):
-        done = int(ends[first - 1]) if first else 0
-        last = int(np.searchsorted(ends, done + max(EVALUATED_AT_ONCE, context), side="right"))
-        batch = _batch(source, USUAL, cut, order[first:last], device, None)
-        x_ND = model(batch.tokens_N, batch.layout)
-        total += float(model.words.loss(x_ND, batch.labels_N, Smoothing(1.0, 0.0)).nll)
-        first = last
-        if stopped():
-            raise Stopped
-    return total, int(cut.length.sum())
-
-
-def language_scores(total: float, count: int, n_bytes: int) -> dict[str, float]:
-    """From nats in all: a token, as perplexity, and in bits a byte of the text."""
-    loss = total / max(1, count)
-    return {
-        "loss": loss,
-        "ppl": math.exp(min(loss, 50.0)),
-        "bits_per_byte": total / math.log(2) / max(1, n_bytes),
-    }
-
-
-def _batch(
-    source: Stream,
-    epoch: int,
-    cut: Cut,
-    rows: Any,
-    device: torch.device,
-    fixed: Fixed | None,
-) -> TokenBatch:
-    length = cut.length[rows]
-    inputs, labels = source.read(epoch, cut.document[rows], cut.start[rows], length)
-    lengths = length.tolist()
-    if fixed is None:
-        layout = Layout.of(lengths)
-    else:
-        layout = Layout.fixed(
-            lengths,
-            n_rows=fixed.target_rows,
-            n_sequences=fixed.n_sequences,
-            longest=fixed.longest,
-        )
-    batch = TokenBatch(
-        filled(inputs, layout.n_rows),
-        layout,
-        filled(labels, layout.n_rows),
-        loss_weights(lengths, layout.n_rows),
-    )
-    return moved(batch, device)
 
 
 def _labels(source: Stream, rows: WindowRows, cut: Cut, row: int) -> list[int]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -26,6 +27,13 @@ def chooses_labels(options: Mapping[str, Any]) -> bool:
     if options.get("labels"):
         return True
     return bool(options.get("shots")) and bool(Shots.read(options["shots"]).after)
+
+
+def refuse(options: Mapping[str, Any], names: Sequence[str], where: str) -> None:
+    """Say which of these options would have no effect."""
+    for name in names:
+        if options.get(name):
+            raise UserError(f"--{name} has no effect {where}.")
 
 
 class Continuations:
@@ -133,16 +141,30 @@ class FieldWriter:
             )
         self.completer = Completer.load(folders, settings.decode, device=device)
         self.write: Write | None = options.get("stream") or None
+        self.scores = bool(options.get("scores"))
 
     def answers(self, lines: Iterable[str], live: bool = False) -> Iterator[Answer]:
-        known = [self._given(line, number) for number, line in enumerate(lines, 1)]
+        waiting: deque[dict[str, str]] = deque()
+
+        def prompts() -> Iterator[list[int]]:
+            for number, line in enumerate(lines, 1):
+                given = self._given(line, number)
+                waiting.append(given)
+                yield self.prompt(given)
+
         end = self._mark(mark_names([self.field])[1])
-        prompts = [self.prompt(given) for given in known]
-        found = self.completer.complete(prompts, end=end, on_token=self.write)
-        for given, completion in zip(known, found, strict=True):
-            facts = {**given, self.field: completion.text}
-            text = "" if self.write else "\n".join(o.text for o in completion.outputs)
-            yield Answer(text, {"document": facts, "field": self.field, **completion.facts()})
+        for completion in self.completer.complete(
+            prompts(), end=end, on_token=self.write, live=live
+        ):
+            given = waiting.popleft()
+            # A field begins anew: the blank that some vocabularies begin words with is not in it.
+            texts = [output.text.removeprefix(" ") for output in completion.outputs]
+            shown = [
+                (f"{output.log_prob:.4f}\t" if self.scores else "") + text
+                for output, text in zip(completion.outputs, texts, strict=True)
+            ]
+            facts = {"document": {**given, self.field: texts[0]}, "field": self.field}
+            yield Answer("" if self.write else "\n".join(shown), {**facts, **completion.facts()})
 
     def prompt(self, given: Mapping[str, str]) -> list[int]:
         """The fields that are known, each between its marks, then the mark of the wanted one."""

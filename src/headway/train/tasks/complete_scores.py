@@ -25,7 +25,7 @@ from headway.models.decoder import Decoder
 from headway.nn.layout import Layout
 from headway.nn.loss import Smoothing
 from headway.train.kind import Evaluation, Row
-from headway.train.tasks.complete import language_scores, likelihood, stream
+from headway.train.tasks.language import language_scores, likelihood, stream
 
 AT_ONCE = 4096
 """Tokens of documents scored together."""

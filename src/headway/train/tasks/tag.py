@@ -205,6 +205,7 @@ class Tag:
             longest=longest,
             epochs=10 if n_tokens < SMALL_TOKENS else 5,
             model=model,
+            least_dropout=0.2,
             training={"lr": 4e-3},
             metrics=("f1", "accuracy", "loss") if spans else ("accuracy", "loss"),
         )

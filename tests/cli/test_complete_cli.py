@@ -1,0 +1,378 @@
+"""`complete` on the command line: prompts, examples, labels, fields, and what is refused."""
+
+from __future__ import annotations
+
+import io
+import json
+import random
+import shutil
+import sys
+import tomllib
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from threading import Event
+
+import pytest
+import torch
+
+from headway.cli.main import main
+from headway.config.folder import load_run
+from headway.config.run import RunSettings, load_run_settings, resolved_toml, run_settings
+from headway.config.tasks import (
+    ClassifySettings,
+    CompleteSettings,
+    DistilSettings,
+    EmbedSettings,
+    FillSettings,
+    LoraSettings,
+    StartSettings,
+    TagSettings,
+)
+from headway.train.tasks.complete import Complete
+
+WORDS = ["the", "old", "red", "house", "tree", "dog", "cat", "sees", "finds", "never", "here"]
+MODEL = ["model.d_model=32", "model.n_layers=1", "model.n_heads=2", "model.d_ff=32"]
+TRAINING = ["train.steps=40", "train.eval_every=40", "train.average=1", "train.batch_tokens=512",
+            "data.valid_size=8", "decode.sample=false", "decode.max_len=6"]  # fmt: skip
+Output = pytest.CaptureFixture[str]
+Said = Callable[..., str]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Two runs: `plain` of lines, and `fields` of titles and bodies."""
+    folder = tmp_path_factory.mktemp("complete")
+    chosen = random.Random(0)
+    lines = [" ".join(chosen.choices(WORDS, k=chosen.randint(3, 8))) for _ in range(80)]
+    (folder / "text").write_text("".join(f"{line}\n" for line in lines))
+    rows = [{"title": line.split()[0], "body": line} for line in lines]
+    (folder / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    of = {
+        "plain": ["text", "data.unit=line", "tokenizer.kind=bytes", "model.max_len=96"],
+        "fields": ["rows.jsonl", "data.fields=[title,body]", "tokenizer.kind=words"],
+    }
+    for name, (text, *words) in of.items():
+        words = ["train", "complete", "--text", str(folder / text), "--device", "cpu", *words]
+        assert main([*words, *MODEL, *TRAINING, "--out", str(folder / name)]) == 0
+    return folder
+
+
+@pytest.fixture
+def said(folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: Output) -> Said:
+    """What `headway predict` prints."""
+
+    def predict(run: str, *words: str, lines: str = "the old\n") -> str:
+        capsys.readouterr()
+        monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(lines.encode())))
+        code = main(["predict", str(folder / run), "--device", "cpu", *words])
+        printed = capsys.readouterr()
+        assert code == 0, printed.err
+        return printed.out
+
+    return predict
+
+
+@pytest.fixture
+def refused(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Output
+) -> Callable[..., str]:
+    """What a command says that ends with code 2, on one line."""
+    monkeypatch.chdir(tmp_path)
+
+    def run(*words: str, lines: str = "the old\n") -> str:
+        capsys.readouterr()
+        monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(lines.encode())))
+        words = tuple(word.replace("@", f"{folder}/") for word in words)
+        assert main([*words, "--device", "cpu"] if words[0] != "check" else list(words)) == 2
+        message = capsys.readouterr().err.splitlines()[-1]
+        assert "error: " in message
+        return message
+
+    return run
+
+
+# Continuing
+
+
+def test_every_line_is_continued(said: Said) -> None:
+    out = said("plain", lines="the old\n\ncat fin")
+    first, _, last = out.split("\n")[:3]
+    assert out.count("\n") == 3
+    assert first.startswith("the old")
+    assert last.startswith("cat fin")
+    assert len(last) == len("cat fin") + 6  # decode.max_len, of bytes
+    assert said("plain", "--scores").split("\t")[1] == f"{first}\n"
+
+
+def test_json_has_every_token_with_its_log_probability(said: Said) -> None:
+    found = json.loads(said("plain", "--json"))
+    [output] = found["outputs"]
+    assert found["prompt"] == "the old"
+    assert len(output["tokens"]) == 6
+    assert sum(output["token_log_probs"]) == pytest.approx(output["log_prob"])
+    assert f"the old{output['text']}\n" == said("plain")
+
+
+def test_streamed_text_is_the_same(said: Said) -> None:
+    lines = "the old\ncat fin\n"
+    assert said("plain", "--stream", lines=lines) == said("plain", lines=lines)
+
+
+def test_several_are_the_best_first(said: Said) -> None:
+    rows = [line.split("\t") for line in said("plain", "--beam", "4", "--n-best", "3",
+                                              "--scores").splitlines()]  # fmt: skip
+    values = [float(score) for score, _ in rows]
+    assert values == sorted(values, reverse=True)
+    assert len({text for _, text in rows}) == 3
+
+
+def test_a_beam_is_searched_for_by_a_run_that_samples_too(
+    said: Said, folder: Path, tmp_path: Path
+) -> None:
+    run = shutil.copytree(folder / "plain", tmp_path / "run")
+    settings = load_run(run)
+    drawn = replace(settings, decode=replace(settings.decode, sample=True, temperature=3.0))
+    (run / "config.toml").write_text(resolved_toml(drawn))
+    greedy = said("plain", "--beam", "1")
+    assert said(str(run), "--beam", "1") == greedy != said(str(run))
+    assert said(str(run), "--beam", "1", "decode.sample=true") == said(str(run))
+
+
+def test_a_draft_changes_nothing(said: Said, folder: Path) -> None:
+    lines = "the old\ncat fin\n"
+    drafted = said("plain", "--draft", str(folder / "plain"), lines=lines)
+    assert drafted == said("plain", lines=lines)
+
+
+# Examples in the prompt
+
+
+def shots(path: Path, *examples: tuple[str, str], names: tuple[str, str]) -> str:
+    rows = [json.dumps(dict(zip(names, example, strict=True))) for example in examples]
+    path.write_text("\n".join(rows))
+    return str(path)
+
+
+def test_labels_of_examples_are_chosen_from(said: Said, tmp_path: Path) -> None:
+    of = shots(tmp_path / "shots", ("dog", "up"), ("cat", "down"), names=("text", "label"))
+    lines = "dog\ncat\ndog\n"
+    chosen = said("plain", "--shots", of, lines=lines).splitlines()
+    assert set(chosen) <= {"up", "down"}
+    assert chosen[0] == chosen[2]
+    rows = [
+        json.loads(row) for row in said("plain", "--shots", of, "--json", lines=lines).splitlines()
+    ]
+    assert [row["label"] for row in rows] == chosen
+    assert sum(rows[0]["probabilities"].values()) == pytest.approx(1.0)
+    label, share = said("plain", "--shots", of, "--scores").strip().split("\t")
+    assert float(share) >= 0.5
+    assert label in ("up", "down")
+
+
+def test_labels_can_be_named_without_examples(said: Said) -> None:
+    [row] = said("plain", "--labels", "tree, dog,sees", "--json").splitlines()
+    found = json.loads(row)
+    assert found["probabilities"].keys() == {"tree", "dog", "sees"}
+    assert found["label"] == max(found["log_probs"], key=found["log_probs"].get)
+
+
+def test_prompts_with_answers_are_continued_up_to_the_end_of_the_line(
+    said: Said, tmp_path: Path
+) -> None:
+    of = shots(tmp_path / "shots", ("the", "old"), ("red", "cat"), names=("prompt", "answer"))
+    [row] = said("plain", "--shots", of, "--json", lines="dog\n").splitlines()
+    found = json.loads(row)
+    assert found["prompt"] == "the old\n\nred cat\n\ndog"
+    assert said("plain", "--shots", of, lines="dog\n") == found["outputs"][0]["text"] + "\n"
+    assert said("plain", "--shots", of, "--stream", lines="dog\n") == said(
+        "plain", "--shots", of, lines="dog\n"
+    )
+
+
+# Fields
+
+
+def test_a_field_is_written_behind_those_that_are_known(said: Said) -> None:
+    body = said("fields", lines='{"title": "dog"}\n{}\n').splitlines()
+    assert len(body) == 2
+    assert body[0].split(" ")[0] in WORDS  # no blank before it
+    [row] = said("fields", "--json", lines='{"title": "dog"}').splitlines()
+    found = json.loads(row)
+    assert found["field"] == "body"
+    assert found["document"] == {"title": "dog", "body": body[0]}
+    assert said("fields", "--field", "body", lines='{"title": "dog"}') == f"{body[0]}\n"
+    title = json.loads(said("fields", "--field", "title", "--json", lines='{"body": "the dog"}'))
+    assert title["document"].keys() == {"title", "body"}
+    assert said("fields", "--scores", lines='{"title": "dog"}').split("\t")[1] == f"{body[0]}\n"
+
+
+def test_the_mark_of_a_field_ends_it(said: Said) -> None:
+    """A title of the training data is one word."""
+    found = json.loads(said("fields", "--field", "title", "--json", lines='{"body": "the dog"}'))
+    [output] = found["outputs"]
+    assert output["finished"]
+    assert len(output["tokens"]) <= 1
+
+
+def test_a_waiting_person_gets_a_field_at_once(folder: Path) -> None:
+    run = load_run(folder / "fields")
+    writer = Complete().predictor([folder / "fields"], run, torch.device("cpu"), {})
+    answered = Event()
+
+    def lines() -> Iterator[str]:
+        yield '{"title": "dog"}'
+        assert answered.wait(20)
+        yield '{"title": "cat"}'
+
+    answers = writer.answers(lines(), live=True)
+    assert next(answers).facts["document"]["title"] == "dog"
+    answered.set()
+    assert next(answers).facts["document"]["title"] == "cat"
+
+
+@pytest.mark.parametrize(
+    ("words", "line", "message"),
+    [
+        ([], "no json", "line 1 is not JSON"),
+        ([], "[1]", 'line 1 must be an object of texts such as {"title"'),
+        ([], '{"title": 3}', "must be an object of texts"),
+        ([], '{"titel": "dog"}', "knows no field 'titel'. Did you mean 'title'?"),
+        (
+            [],
+            '{"body": "dog"}',
+            "has the field 'body' already. Choose what is to be written: --field",
+        ),
+        (["--field", "bodi"], "{}", "knows no field 'bodi'. Did you mean 'body'?"),
+        (["--labels", "a,b"], "{}", "--labels has no effect on a run with fields"),
+        (["--draft", "@fields"], "{}", "--draft has no effect on a run with fields"),
+    ],
+)
+def test_what_is_no_document_with_fields_is_named(
+    refused: Said, words: list[str], line: str, message: str
+) -> None:
+    assert message in refused("predict", "@fields", *words, lines=line)
+
+
+# What is refused
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--field", "body"], "--field has no effect: this run was trained on plain documents"),
+        (["--to", "x.npy"], "--to has no effect on a run of the task complete"),
+        (["--nearest", "x"], "--nearest has no effect on a run of the task complete"),
+        (["--alignments"], "--alignments has no effect on a run of the task complete"),
+        (["--on-long", "cut"], "--on-long has no effect on a run of the task complete"),
+        (["--stream", "--beam", "2"], "use --beam 1 and --n-best 1"),
+        (["--stream", "--json"], "while it is written; it does not go with --json"),
+        (["--stream", "--out", "x"], "it does not go with --out"),
+        (["--labels", "a"], "a choice needs two labels or more"),
+        (["--labels", "a,b", "--stream"], "--stream has no effect where one of several labels"),
+        (["--labels", "a,b", "--draft", "@plain"], "--draft has no effect where"),
+        (["--shots", "missing"], "missing"),
+        (["--draft", "@fields"], "has another vocabulary than"),
+        (["--n-best", "2"], "n_best=2 hypotheses need a beam of at least that many"),
+        (["train.lr=1"], "only decode.* settings have"),
+    ],
+)  # fmt: skip
+def test_a_wrong_option_is_named(refused: Said, words: list[str], message: str) -> None:
+    assert message in refused("predict", "@plain", *words)
+
+
+def test_a_prompt_longer_than_the_context_is_named(refused: Said) -> None:
+    message = refused("predict", "@plain", lines="dog\n" + "the old " * 20)
+    assert "prompt 2 (" in message
+    assert "the model reads 96" in message
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["train", "complete", "--out", "x"], "no data. Give --text FILE."),
+        (["train", "detect", "--text", "@rows.jsonl", "--out", "x"],
+         "detect reads documents with fields. Start from a run that has them (--from RUN)"),
+        (["train", "detect", "--text", "@text", "--from", "@plain", "--out", "x"],
+         "detect reads documents with fields"),
+        (["train", "distil", "--text", "@text", "--out", "x"], "distil needs a run to learn from"),
+        (["train", "complete", "--text", "@text", "--teacher", "@plain", "--out", "x"],
+         "--teacher goes with the task distil"),
+        (["train", "fill", "--text", "@text", "--from", "@plain", "--out", "x"],
+         "fill needs a model of the encoder family; that of"),
+        (["train", "complete", "--text", "@text", "--out", "x", "--from", "@nothing"], "nothing"),
+        (["train", "complete", "--text", "@text", "--out", "x", "fill.mask=0.3"],
+         "the settings of 'fill' have no effect on the task 'complete'"),
+        (["train", "complete", "--text", "@text", "--out", "x", "complete.contxt=8"],
+         "unknown setting 'complete.contxt'. Did you mean 'context'?"),
+        (["train", "complete", "--text", "@text", "--out", "x", "complete.drop_fields=2"],
+         "drop_fields=2 is a share: 0 to 1"),
+        (["train", "complete", "--text", "@text", "--out", "x", "start.freeze=1"],
+         "freeze and layer_decay have no effect without --from RUN"),
+        (["train", "complete", "--text", "@text", "--out", "x", "lora.rank=-1"],
+         "rank=-1 must be 0 (no LoRA) or more"),
+        (["train", "complete", "--text", "@text", "--out", "x", "train.metric=bleu"],
+         "train.metric='bleu' is no score of the task complete. It has: loss"),
+        (["train", "complete", "--text", "@text", "--out", "x", "complete.context=80",
+          "model.max_len=64"], "complete.context=80 is more than the model reads"),
+        (["train", "compleet", "--text", "@text", "--out", "x"], "Did you mean 'complete'?"),
+        (["evaluate", "@plain"], "give a test set: --text FILE"),
+        (["evaluate", "@plain", "--text", "@text", "--lowercase"],
+         "--lowercase has no effect on a run of the task complete"),
+        (["evaluate", "@plain", "--text", "@text", "train.lr=1"], "only decode.* settings have"),
+        (["check", "detect", "--text", "@rows.jsonl"], "detect reads documents with fields"),
+    ],
+)  # fmt: skip
+def test_a_mistake_is_named(refused: Said, words: list[str], message: str) -> None:
+    assert message in refused(*words)
+
+
+def test_data_is_checked(folder: Path, capsys: Output) -> None:
+    assert main(["check", "complete", "--text", str(folder / "text"), "data.unit=line"]) == 0
+    assert "80 documents" in capsys.readouterr().out
+    fields = "data.fields=[title,body]"
+    assert main(["check", "complete", "--text", str(folder / "rows.jsonl"), fields, "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)
+
+
+# config.toml
+
+
+def test_a_run_can_be_read_back_and_started_from(folder: Path, tmp_path: Path) -> None:
+    settings = load_run(folder / "fields")
+    assert settings.data.fields == ("title", "body")
+    assert settings.asked["data.fields"] == ["title", "body"]
+    words = ["train", "complete", "--text", str(folder / "rows.jsonl"), "--from",
+             str(folder / "fields"), "data.fields=[title,body]", "lora.rank=2", "--device", "cpu",
+             *TRAINING, "train.steps=1", "complete.drop_fields=0.5"]  # fmt: skip
+    assert main([*words, "--out", str(tmp_path / "run")]) == 0
+    found = load_run(tmp_path / "run")
+    assert found.start == StartSettings(run=str(folder / "fields"))
+    assert found.lora == LoraSettings(rank=2)
+    assert found.complete == CompleteSettings(drop_fields=0.5)
+    assert found.model == settings.model
+    assert (
+        main(["predict", str(tmp_path / "run"), str(folder / "rows.jsonl"), "--field", "body"]) == 2
+    )
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        RunSettings(task="complete", complete=CompleteSettings(context=9, drop_fields=1 / 3)),
+        RunSettings(task="fill", fill=FillSettings(mask=0.3, whole_words=True, keep=0.0)),
+        RunSettings(task="classify", labels=('a "b"', "ü\n", "3"),
+                    classify=ClassifySettings(balance=True)),
+        RunSettings(task="tag", labels=("O", "B-per"), tag=TagSettings(crf=True, scheme="iob1")),
+        RunSettings(task="embed", embed=EmbedSettings(temperature=0.1, normalise=False)),
+        RunSettings(task="complete", lora=LoraSettings(rank=4, alpha=1 / 3, targets="attention"),
+                    start=StartSettings(run="a b", freeze=-1, layer_decay=0.7)),
+        RunSettings(task="fill", distil=DistilSettings(teacher="t", layers=2, cosine=0.0)),
+    ],
+    ids=lambda settings: settings.task,
+)  # fmt: skip
+def test_every_section_comes_back(settings: RunSettings, tmp_path: Path) -> None:
+    text = resolved_toml(settings)
+    assert run_settings(tomllib.loads(text)) == settings
+    (tmp_path / "config.toml").write_text(text)
+    assert load_run_settings(tmp_path / "config.toml", []) == settings
