@@ -36,6 +36,8 @@ def check(
     valid_source: Files = [],  # noqa: B006
     valid_target: Files = [],  # noqa: B006
     valid_pairs: Files = [],  # noqa: B006
+    start: Annotated[str | None, typer.Option("--from", metavar="RUN", help="As of train.")] = None,
+    teacher: Annotated[str | None, typer.Option(metavar="RUN", help="As of train.")] = None,
     encoding: Annotated[str | None, typer.Option(help="Of the text files; UTF-8.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> int:
@@ -46,7 +48,8 @@ def check(
         "valid_target": valid_target, "valid_pairs": valid_pairs, "encoding": encoding,
         "text": text, "valid_text": valid_text,
     }  # fmt: skip
-    settings = _settings(words, {f"data.{name}": value for name, value in options.items() if value})
+    files = {f"data.{name}": value for name, value in options.items() if value}
+    settings = _settings(words, files, start, teacher)
     report = _report(settings)
     if as_json:
         print(json.dumps(report.to_dict(), indent=2, ensure_ascii=False))
@@ -55,11 +58,13 @@ def check(
     return 2 if report.impossible else 0
 
 
-def _settings(words: list[str], given: dict[str, Any]) -> RunSettings:
+def _settings(
+    words: list[str], given: dict[str, Any], start: str | None, teacher: str | None
+) -> RunSettings:
     task, rest = task_and_settings(words)
     if task is None:
         raise ConfigError(f"name a task: {', '.join(TASKS)}.")
-    given |= beginning(task, None, None, rest)
+    given |= beginning(task, start, teacher, rest)
     settings = load_run_settings(None, rest, {"task": task, **given})
     check_files(settings)
     return settings

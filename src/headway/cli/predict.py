@@ -108,6 +108,7 @@ def predict(
 
     kind = kind_of(settings.task)
     check_options(kind, options, len(folders))
+    check_decoding(kind, [*_named(given), *(word.partition("=")[0] for word in overrides)])
     if stream and (as_json or out != "-"):
         other = "--json" if as_json else "--out"
         raise UserError(f"--stream shows text while it is written; it does not go with {other}.")
@@ -138,12 +139,23 @@ def _show_piece(piece: str) -> None:
 def check_options(kind: Kind, options: Mapping[str, Any], n_runs: int) -> None:
     """Refuse what would have no effect."""
     for name, value in options.items():
-        if value and name not in kind.options and name not in ("scores", "json"):
+        if value and name not in kind.options and name != "json":
             raise UserError(
                 f"--{name.replace('_', '-')} has no effect on a run of the task {kind.name}."
             )
     if n_runs > 1 and "with" not in kind.options:
         raise UserError(f"a run of the task {kind.name} answers alone; {n_runs} are given.")
+
+
+def _named(given: Mapping[str, Any]) -> list[str]:
+    return [f"decode.{name}" for name, value in given.items() if value is not None]
+
+
+def check_decoding(kind: Kind, keys: Sequence[str]) -> None:
+    """The same for settings of decoding."""
+    for key in keys:
+        if kind.decode is not None and key.removeprefix("decode.") not in kind.decode:
+            raise UserError(f"{key} has no effect on a run of the task {kind.name}.")
 
 
 def run_folders(run: str, more: Sequence[str]) -> list[Path]:

@@ -81,6 +81,7 @@ def train(
         raise ConfigError(f"name a task ({', '.join((*TASKS, *OTHER_WORDS))}) or a --recipe.")
     settings = load_run_settings(path, overrides, given, is_recipe=True)
     check_files(settings)
+    check_beginning(settings)
     if out is None and not dry_run:
         raise ConfigError("--out is missing: the folder for this run, for example runs/de-en.")
     from headway.train.plan import seconds
@@ -152,6 +153,20 @@ def beginning(
                 )
             given["data.fields"] = list(fields)
     return given
+
+
+def check_beginning(settings: RunSettings) -> None:
+    """Refuse what another run, which this one begins with, has decided already."""
+    start, teacher = settings.start.run, settings.distil.teacher
+    if start and teacher:
+        raise ConfigError("a student begins with its teacher's layers: leave --from out.")
+    for key in settings.asked:
+        if (start or teacher) and key.startswith("tokenizer."):
+            raise ConfigError(
+                f"{key} has no effect: the vocabulary is that of {start or teacher}. Leave it out."
+            )
+    if settings.lora.rank and not start:
+        raise ConfigError("lora.rank changes the weights of a run: name it with --from RUN.")
 
 
 def check_files(settings: RunSettings) -> None:

@@ -62,7 +62,9 @@ def load_language(folders: Sequence[Path], device: torch.device | str) -> Langua
     for folder, run, tokenizer in zip(folders, runs, tokenizers, strict=True):
         if not isinstance(run.model, DecoderSettings) or "words" not in run.model.heads:
             kind = run.task if run.model is None else f"{family_of(run.model)} model"
-            raise FolderError(f"{folder} holds no model that continues text but a {kind}.")
+            raise FolderError(
+                f"{folder} holds no model that continues text; what it holds: {kind}."
+            )
         if tokenizer.vocab_size != run.model.vocab_size:
             raise FolderError(
                 f"{folder / TOKENIZER} does not fit the model beside it: it has "

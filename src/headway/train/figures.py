@@ -24,6 +24,7 @@ def figures(found: dict[str, Any], main: str) -> str:
     columns = [
         _confusion(found.get("confusion")) + _classes(found.get("classes")),
         _reliability(found.get("calibration")) + _baselines(found.get("baselines"), main),
+        _beside_teacher(found.get("distilled")),
     ]
     return "".join(f'<div class="column">{column}</div>' for column in columns if column)
 
@@ -39,6 +40,23 @@ def _baselines(values: Any, main: str) -> str:
     ]
     head = f"<tr><th>what one gets for nothing</th><th class=num>{escape(main)}</th></tr>"
     return f'<div class="wide">{_table(head + "".join(rows))}</div>' if rows else ""
+
+
+def _beside_teacher(found: Any) -> str:
+    """A student's size, speed and score, and its teacher's."""
+    try:
+        metric = str(found["metric"])
+        rows = [
+            f"<tr><td>{who}</td><td class=num>{int(found[who]['parameters']):,}</td>"
+            f"<td class=num>{number(found[who]['batches_per_s']):.3g}</td>"
+            f"<td class=num>{number(found[who]['scores'][metric]):.4g}</td></tr>"
+            for who in ("teacher", "student")
+        ]
+    except (TypeError, KeyError, ValueError):
+        return ""
+    names = ("", "parameters", "batches/s", metric)
+    head = "".join(f"<th class=num>{escape(name)}</th>" for name in names)
+    return f'<div class="wide">{_table(f"<tr>{head}</tr>" + "".join(rows))}</div>'
 
 
 def _confusion(found: Any) -> str:

@@ -68,6 +68,9 @@ class Kind(Protocol):
     options: frozenset[str]
     """Of `headway predict`, beyond those that every task has."""
 
+    decode: frozenset[str] | None
+    """Names of the `decode.*` settings that it reads; None: all of them."""
+
     def prepare(self, settings: RunSettings, folder: Path, note: Note) -> Any:
         """Check, split, tokenise; or find all that done before."""
         ...

@@ -30,6 +30,7 @@ from headway.train.schedule import peak_lr
 from headway.train.signals import AGAIN, StopSignal
 from headway.train.start import trainable
 from headway.train.task import Stopped
+from headway.train.tasks.distil import comparison_line
 from headway.train.tasks.table import kind_of
 from headway.train.worker import Worker, choose
 
@@ -193,15 +194,16 @@ class Run:
         False when a stop was asked for on the way."""
         try:
             chosen = choose(worker, loop)
-            chosen |= worker.beside_teacher(loop.stop_asked)
+            beside = worker.beside_teacher(loop.stop_asked)
+            chosen["figures"] |= beside
         except Stopped:
             return False
         save_weights(self.out, model_weights(worker.finished()))
         took = time.time() - self.started
         self.log.numbers("end", state.step, seconds=took, **chosen)
         self.progress.note(chosen["text"])
-        if "distilled_text" in chosen:
-            self.progress.note(chosen["distilled_text"])
+        if beside:
+            self.progress.note(comparison_line(beside["distilled"]))
         report = write_report(self.out)
         self.progress.note(f"done in {duration(took)}: {self.out} (report: {report})")
         return True

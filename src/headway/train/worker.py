@@ -35,7 +35,7 @@ from headway.train.schedule import learning_rate
 from headway.train.start import rate_scales
 from headway.train.step import Step
 from headway.train.task import Task
-from headway.train.tasks.distil import compare, comparison_line, distilled, load_teacher
+from headway.train.tasks.distil import compare, distilled, load_teacher
 from headway.train.tasks.table import kind_of
 
 COMPILE_S = 60.0
@@ -81,7 +81,7 @@ class Worker:
         device = self.ranks.device
         teacher = load_teacher(self.task, self.settings, device)
         facts = compare(teacher, self.model, self.task, device, stopped)
-        return {"distilled": facts, "distilled_text": comparison_line(facts)}
+        return {"distilled": facts}
 
     def finished(self) -> nn.Module:
         """The model as it is used: LoRA's changes become part of the weights."""

@@ -183,6 +183,7 @@ class Classify:
 
     name = "classify"
     options = frozenset({"with", "scores"})
+    decode = frozenset({"batch_tokens"})
     METRICS = ("accuracy", "f1", "loss")
 
     def prepare(self, settings: RunSettings, folder: Path, note: Note) -> PreparedText:

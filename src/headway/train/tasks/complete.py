@@ -133,7 +133,8 @@ class Complete:
     """The task as a run sees it."""
 
     name = "complete"
-    options = frozenset({"stream", "shots", "labels", "field", "draft"})
+    options = frozenset({"stream", "shots", "labels", "field", "draft", "scores"})
+    decode = None
 
     def prepare(self, settings: RunSettings, folder: Path, note: Note) -> PreparedText:
         kind: TextKind = "fields" if settings.data.fields else "documents"

@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 
+from headway.config.decode import DecodeSettings
 from headway.config.folder import run_folder
 from headway.config.run import RunSettings
 from headway.data.streams import mark_names
@@ -36,6 +37,15 @@ def refuse(options: Mapping[str, Any], names: Sequence[str], where: str) -> None
             raise UserError(f"--{name} has no effect {where}.")
 
 
+def one_stream(decode: DecodeSettings, options: Mapping[str, Any]) -> Write | None:
+    """Where text goes while it is written, if someone wants to watch."""
+    write: Write | None = options.get("stream") or None
+    searches = decode.beam > 1 and not decode.sample
+    if write is not None and (searches or decode.n_best > 1):
+        raise UserError("--stream shows one text while it is written: use --beam 1 and --n-best 1.")
+    return write
+
+
 class Continuations:
     """What follows each line."""
 
@@ -54,13 +64,8 @@ class Continuations:
         self.completer = Completer.load(
             folders, decode, device=device, draft=run_folder(draft) if draft else None
         )
-        self.write: Write | None = options.get("stream") or None
+        self.write = one_stream(decode, options)
         self.scores = bool(options.get("scores"))
-        searches = decode.beam > 1 and not decode.sample
-        if self.write is not None and (searches or decode.n_best > 1):
-            raise UserError(
-                "--stream shows one text while it is written: use --beam 1 and --n-best 1."
-            )
 
     def answers(self, lines: Iterable[str], live: bool = False) -> Iterator[Answer]:
         if self.shots is not None:
@@ -140,7 +145,7 @@ class FieldWriter:
                 f"this run knows no field {self.field!r}.{suggest(self.field, self.fields)}"
             )
         self.completer = Completer.load(folders, settings.decode, device=device)
-        self.write: Write | None = options.get("stream") or None
+        self.write = one_stream(settings.decode, options)
         self.scores = bool(options.get("scores"))
 
     def answers(self, lines: Iterable[str], live: bool = False) -> Iterator[Answer]:

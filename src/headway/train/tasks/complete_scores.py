@@ -51,14 +51,14 @@ def evaluate_language(
     ]
     if not files.fields:
         rows.append(("bits per byte", f"{values['bits_per_byte']:.4f}", ""))
-        baseline, remark = _unigram(folder, texts, tokenizer.vocab_size)
-        values |= {} if baseline is None else {"unigram_bits_per_byte": baseline}
-        shown = "–" if baseline is None else f"{baseline:.4f}"
-        rows.append(("baseline: unigram", shown, remark))
     else:
         assert isinstance(source, FieldStream)
         values = {name: v for name, v in values.items() if name != "bits_per_byte"}
         rows += _body(model, source, context, n_bytes, values)
+    baseline, remark = _unigram(folder, texts, tokenizer.vocab_size)
+    values |= {} if baseline is None else {"unigram_bits_per_byte": baseline}
+    shown = "–" if baseline is None else f"{baseline:.4f}"
+    rows.append(("baseline: unigram", shown, remark))
     return Evaluation(rows, values)
 
 

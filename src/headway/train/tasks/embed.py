@@ -198,6 +198,7 @@ class Embed:
 
     name = "embed"
     options = frozenset({"to", "nearest", "top"})
+    decode = frozenset({"batch_tokens"})
     METRICS = ("accuracy", "mrr", "loss")
 
     def prepare(self, settings: RunSettings, folder: Path, note: Note) -> PreparedText:

@@ -124,6 +124,7 @@ class Fill:
 
     name = "fill"
     options = frozenset({"with"})
+    decode = frozenset({"n_best", "batch_tokens"})
     METRICS = ("loss", "ppl", "accuracy")
 
     def prepare(self, settings: RunSettings, folder: Path, note: Note) -> PreparedText:

@@ -175,6 +175,7 @@ class Tag:
 
     name = "tag"
     options = frozenset({"with"})
+    decode = frozenset({"batch_tokens"})
 
     def prepare(self, settings: RunSettings, folder: Path, note: Note) -> PreparedText:
         return prepare_text("tagged", settings, folder, note, tokenizer=tokenizer_of(settings))

@@ -216,7 +216,8 @@ class Translate:
     """The task as a run sees it."""
 
     name = "translate"
-    options = frozenset({"with", "alignments", "on_long", "prefix", "constraints"})
+    options = frozenset({"with", "alignments", "on_long", "prefix", "constraints", "scores"})
+    decode = None
     METRICS = ("bleu", "chrf", "loss")
 
     def prepare(self, settings: RunSettings, folder: Path, note: Note) -> Prepared:
