@@ -171,7 +171,7 @@ def test_a_recipe_loads_and_says_what_it_is_for(name: str) -> None:
     path = recipe_path(name)
     settings = load_run_settings(path, [], is_recipe=True)
     assert settings.task in TASKS
-    assert settings.data.text or settings.data.source
+    assert settings.data.text or settings.data.source or settings.data.pairs
     assert read_back(settings) == settings
     assert len(about(path)) > 20
     assert path.parent == FOLDER

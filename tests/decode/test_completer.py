@@ -183,5 +183,7 @@ def test_what_does_not_fit_is_refused(tmp_path: Path) -> None:
         Completer.load([run, other])
     encoder = EncoderSettings(vocab_size=tokenizer().vocab_size, n_layers=1)
     save_run(tmp_path / "encoder", model=encoder)
-    with pytest.raises(FolderError, match="no model that continues text but a encoder model"):
+    with pytest.raises(
+        FolderError, match="no model that continues text; what it holds: encoder model"
+    ):
         Completer.load([tmp_path / "encoder"])

@@ -209,7 +209,7 @@ def test_fields_are_scored_with_the_body_given_the_others_and_alone(
     found = evaluated(fielded, fielded / "text.jsonl", capsys)
     assert found.keys() == {
         "loss", "ppl", "body_alone_loss", "body_alone_bits_per_byte", "body_given_loss",
-        "body_given_bits_per_byte",
+        "body_given_bits_per_byte", "unigram_bits_per_byte",
     }  # fmt: skip
     assert found["body_given_loss"] < found["body_alone_loss"]
     prepared = load_prepared_text(fielded / "run")

@@ -353,7 +353,7 @@ def test_a_dry_run_says_what_would_happen_and_leaves_nothing_behind(
         "# 400 pairs",
         " parameters, ",
         " MiB",
-        "4,000 target tokens/s, 0.5 s a step",
+        "4,000 tokens/s, 0.5 s a step",
         "100 steps and 20 evaluations: about 1m 30s",
         "peak learning rate 0.002",
     ):

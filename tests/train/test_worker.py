@@ -115,6 +115,7 @@ def test_without_checkpoints_the_last_step_is_kept(tmp_path: Path) -> None:
         "kept": "last step",
         "scores": {},
         "text": "validation loss: none; kept: last step",
+        "figures": {},
     }
     assert torch.equal(weights(loop), before)
 
