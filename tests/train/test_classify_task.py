@@ -275,6 +275,7 @@ def _check_evaluation(out: Path, run: RunSettings, tmp_path: Path) -> None:
     found = Classify().evaluation(out, run, files, CPU, {})
     names = [name for name, _, _ in found.rows]
     assert names[:2] == ["accuracy", "macro F1"]
+    assert ("texts without a word", "1", "scored like the others") in found.rows
     assert found.facts["n"] == 31
     assert found.facts["accuracy"] > 90
     low, high = found.facts["intervals"]["accuracy"]

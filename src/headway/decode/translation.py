@@ -85,7 +85,8 @@ class Summary:
 
     def text(self) -> str:
         rate = self.tokens / self.seconds if self.seconds else 0.0
-        parts = [f"{self.lines:,} lines", f"{self.tokens:,} tokens, {rate:,.0f} a second"]
+        many = "s" * (self.lines != 1)
+        parts = [f"{self.lines:,} line{many}", f"{self.tokens:,} tokens, {rate:,.0f} a second"]
         if self.empty:
             parts.append(f"{self.empty:,} empty")
         if self.split:

@@ -50,6 +50,8 @@ def evaluate_files(
             f"a temperature of {calibration['temperature']:.2f} would fit these texts best",
         ),
     ]
+    if empty := sum(not any(text.strip() for text in one) for one in examples):
+        rows.append(("texts without a word", f"{empty:,}", "scored like the others"))
     baselines, remarks = _baselines(folder, settings, examples, labels_N)
     figures["baselines"] = baselines
     rows += [

@@ -72,7 +72,7 @@ class Vectorizer:
             yield Answer(json.dumps(numbers), {"text": line, "vector": numbers})
 
     def summary(self) -> str:
-        return f"{self.lines:,} lines read"
+        return f"{self.lines:,} line{'s' * (self.lines != 1)} read"
 
 
 class ToFile(Vectorizer):

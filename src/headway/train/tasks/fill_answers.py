@@ -100,7 +100,8 @@ class Filler:
             yield from self._answered(texts)
 
     def summary(self) -> str:
-        return f"{self.gaps:,} gaps in {self.lines:,} lines filled"
+        gaps, lines = ("s" * (n != 1) for n in (self.gaps, self.lines))
+        return f"{self.gaps:,} gap{gaps} in {self.lines:,} line{lines} filled"
 
     def read(self, line: str, where: str) -> Gapped:
         """A line of text with gaps. The space before a gap belongs to the word that is missing."""
