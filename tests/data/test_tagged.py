@@ -138,3 +138,13 @@ def test_mixed_schemes_are_shown_with_their_places(
     with pytest.raises(DataError, match=rf"(?s)mix two schemes: {message}.*tag\.scheme=bio"):
         detect_scheme(paths, DataSettings())
     assert list(read_tagged(paths, DataSettings(), "bio"))  # told which, it is read
+
+
+def test_a_span_without_an_end_does_not_go_with_bioes() -> None:
+    """`B I O` is whole in BIO and has no end in BIOES, wherever the two stand."""
+    seen = Detection()
+    seen.look(["B-per", "I-per", "O"], "a.conll:1")
+    assert seen.scheme() == "bio"
+    seen.look(["B-per", "E-per", "O", "S-per"], "b.conll:1")
+    with pytest.raises(DataError, match=r"E-per .* is BIOES, but I-per .*a\.conll:1.* is BIO"):
+        seen.scheme()

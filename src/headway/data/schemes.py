@@ -45,6 +45,8 @@ class Detection:
         for i, (letter, kind) in enumerate(split):
             shown = f"{tags[i]} (word {i + 1} of the sentence at {place})"
             same = before[0] in ("B", "I") and before[1] == kind
+            following = split[i + 1] if i + 1 < len(split) else (OUTSIDE, "")
+            goes_on = following[0] in ("I", "E") and following[1] == kind
             if not letter:
                 self.evidence.setdefault("plain", shown)
             elif letter in ("E", "S"):
@@ -53,9 +55,8 @@ class Detection:
                 self.evidence.setdefault("iob1", shown)
             elif letter == "B" and not same:
                 self.evidence.setdefault("bio", shown)
-                following = split[i + 1] if i + 1 < len(split) else (OUTSIDE, "")
-                if following[0] not in ("I", "E") or following[1] != kind:
-                    self.evidence.setdefault("single B", shown)
+            if letter in ("B", "I") and not goes_on:
+                self.evidence.setdefault("no end", shown)
             before = letter, kind
 
     def scheme(self) -> Scheme:
@@ -67,8 +68,8 @@ class Detection:
             self._alone("plain", ("bioes", "iob1", "bio"))
             return "plain"
         if "bioes" in seen:
-            # There a span of one word is S, and a span begins with B.
-            self._alone("bioes", ("iob1", "single B"))
+            # There a span begins with B and ends with E, and one of one word is S.
+            self._alone("bioes", ("iob1", "no end"))
             return "bioes"
         if "bio" in seen:
             self._alone("bio", ("iob1",))
@@ -78,7 +79,7 @@ class Detection:
     def _alone(self, scheme: Scheme, others: Sequence[str]) -> None:
         for other in others:
             if other in self.evidence:
-                name = _NAMES["bio" if other == "single B" else other]
+                name = _NAMES["bio" if other == "no end" else other]
                 raise DataError(
                     f"the tags mix two schemes: {self.evidence[scheme]} is {_NAMES[scheme]}, but "
                     f"{self.evidence[other]} is {name}. Say which is meant with tag.scheme=bio, "
