@@ -29,6 +29,7 @@ from headway.config.tasks import (
     StartSettings,
     TagSettings,
 )
+from headway.train.kind import Use
 from headway.train.tasks.complete import Complete
 
 WORDS = ["the", "old", "red", "house", "tree", "dog", "cat", "sees", "finds", "never", "here"]
@@ -217,7 +218,7 @@ def test_the_mark_of_a_field_ends_it(said: Said) -> None:
 
 def test_a_waiting_person_gets_a_field_at_once(folder: Path) -> None:
     run = load_run(folder / "fields")
-    writer = Complete().predictor([folder / "fields"], run, torch.device("cpu"), {})
+    writer = Complete().predictor(Use([folder / "fields"], run, torch.device("cpu"), {}))
     answered = Event()
 
     def lines() -> Iterator[str]:
@@ -269,7 +270,7 @@ def test_what_is_no_document_with_fields_is_named(
         (["--stream", "--json"], "while it is written; it does not go with --json"),
         (["--stream", "--out", "x"], "it does not go with --out"),
         (["--labels", "a"], "a choice needs two labels or more"),
-        (["--labels", "a,b", "--stream"], "--stream has no effect where one of several labels"),
+        (["--labels", "a,b", "--stream"], "--stream has no effect where a label is chosen"),
         (["--labels", "a,b", "--draft", "@plain"], "--draft has no effect where"),
         (["--shots", "missing"], "missing"),
         (["--draft", "@fields"], "has another vocabulary than"),

@@ -10,7 +10,6 @@ import pytest
 from headway.metrics.language import (
     Copies,
     bits_per_byte,
-    copied_share,
     perplexity,
     unigram_bits_per_byte,
 )
@@ -44,7 +43,7 @@ def test_copies_are_counted_as_by_hand() -> None:
     random = np.random.default_rng(0)
     training = [" ".join(random.choice(list("abcd"), 200)) for _ in range(3)]
     texts = [" ".join(random.choice(list("abcd"), 60)) for _ in range(4)]
-    share = copied_share(texts, training, 4)
+    share = Copies.of(training, 4).share(texts)
     assert 0.2 < share < 1.0
     assert share == pytest.approx(by_hand(texts, training, 4))
 
@@ -56,5 +55,5 @@ def test_case_and_punctuation_do_not_hide_a_copy() -> None:
 
 
 def test_short_texts_have_nothing_to_copy() -> None:
-    assert copied_share(["too short"], ["too short"], 8) == 0.0
-    assert copied_share([], [], 8) == 0.0
+    assert Copies.of(["too short"], 8).share(["too short"]) == 0.0
+    assert Copies.of([], 8).share([]) == 0.0

@@ -21,6 +21,7 @@ from headway.data.texts import PreparedText
 from headway.errors import ConfigError, DataError
 from headway.models.build import build_model
 from headway.nn.layout import Layout
+from headway.train.kind import Use
 from headway.train.run import Run
 from headway.train.task import Part, Stopped
 from headway.train.tasks.classify import Classify, ClassifyTask
@@ -258,7 +259,7 @@ def test_a_few_steps_learn_what_the_texts_say(tmp_path: Path, family: str) -> No
     report = (out / "report.html").read_text()
     assert "Confusion matrix" in report
     lines = ["an awful film", "", "great music", "x" * 300 + " ok"]
-    predictor = Classify().predictor([out], run, CPU, {"scores": True})
+    predictor = Classify().predictor(Use([out], run, CPU, {"scores": True}))
     answers = list(predictor.answers(lines))
     assert answers[0].facts["label"] == "neg"
     assert answers[2].text.startswith("pos\t0.")
@@ -272,7 +273,7 @@ def test_a_few_steps_learn_what_the_texts_say(tmp_path: Path, family: str) -> No
 def _check_evaluation(out: Path, run: RunSettings, tmp_path: Path) -> None:
     test = write_tsv(tmp_path / "test.tsv", [*sentiments(30), ("", "so")])
     files = replace(run.data, text=(test,))
-    found = Classify().evaluation(out, run, files, CPU, {})
+    found = Classify().evaluation(Use([out], run, CPU), files)
     names = [name for name, _, _ in found.rows]
     assert names[:2] == ["accuracy", "macro F1"]
     assert ("texts without a word", "1", "scored like the others") in found.rows
@@ -284,9 +285,9 @@ def _check_evaluation(out: Path, run: RunSettings, tmp_path: Path) -> None:
     json.dumps(found.facts)
     bad = write_tsv(tmp_path / "bad.tsv", [("a film", "neg"), ("another", "meh")])
     with pytest.raises(DataError, match=r"bad\.tsv:2: the label 'meh'.*'neg', 'pos', 'so'"):
-        Classify().evaluation(out, run, replace(run.data, text=(bad,)), CPU, {})
+        Classify().evaluation(Use([out], run, CPU), replace(run.data, text=(bad,)))
     shutil.rmtree(out / "data")
-    found = Classify().evaluation(out, run, files, CPU, {})
+    found = Classify().evaluation(Use([out], run, CPU), files)
     rows = {name: (value, remark) for name, value, remark in found.rows}
     assert rows["bag of words"][0] == "–"
     assert "not available" in rows["bag of words"][1]

@@ -86,7 +86,7 @@ def evaluate(
         else RunSettings(task="translate")
     )
     options: dict[str, Any] = {
-        "folders": folders, "source": source, "target": target, "hypotheses": hypotheses,
+        "source": source, "target": target, "hypotheses": hypotheses,
         "against": against, "lowercase": lowercase, "tokenize": tokenize, "tokenised": tokenised,
         "out": out,
     }  # fmt: skip
@@ -97,11 +97,12 @@ def evaluate(
     else:
         _refuse(settings.task, options)
         files = _text_files(settings.data, text, pairs, encoding)
+    from headway.train.kind import Use
     from headway.train.ranks import pick_device
     from headway.train.tasks.table import kind_of
 
-    folder = folders[0] if folders else Path()
-    found = kind_of(settings.task).evaluation(folder, settings, files, pick_device(device), options)
+    use = Use(folders, settings, pick_device(device), options)
+    found = kind_of(settings.task).evaluation(use, files)
     if as_json:
         print(json.dumps(found.facts, indent=2, ensure_ascii=False))
     else:

@@ -78,12 +78,12 @@ class Player:
     def predictor(self) -> Predictor:
         """Made anew after every change of a setting."""
         if self._predictor is None:
+            from headway.train.kind import Use
             from headway.train.tasks.table import kind_of
 
             kind = kind_of(self.settings.task)
-            self._predictor = kind.predictor(
-                self.folders, self.settings, self.device, self._options(kind)
-            )
+            use = Use(self.folders, self.settings, self.device, self._options(kind))
+            self._predictor = kind.predictor(use)
         return self._predictor
 
     def _options(self, kind: Kind) -> dict[str, Any]:

@@ -103,6 +103,7 @@ def predict(
         "scores": scores, "json": as_json,
     }  # fmt: skip
     from headway.data.files import is_stream, open_lines
+    from headway.train.kind import Use
     from headway.train.ranks import pick_device
     from headway.train.tasks.table import kind_of
 
@@ -114,7 +115,7 @@ def predict(
         raise UserError(f"--stream shows text while it is written; it does not go with {other}.")
     if stream:
         options["stream"] = _show_piece
-    predictor = kind.predictor(folders, settings, pick_device(device), options)
+    predictor = kind.predictor(Use(folders, settings, pick_device(device), options))
     live = is_stream(path)
     with _output(out) as file:
         _answer(predictor, open_lines(path, encoding), file, live=live, as_json=as_json)

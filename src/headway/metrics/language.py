@@ -73,11 +73,6 @@ class Copies:
         return found / max(1, total)
 
 
-def copied_share(texts: Iterable[str], training: Iterable[str], n: int = N_GRAM) -> float:
-    """The share of the n-grams of words in `texts` that occur in the training text."""
-    return Copies.of(training, n).share(texts)
-
-
 def _n_grams(text: str, n: int) -> NDArray[np.uint64]:
     words = WORD.findall(text.casefold())
     if len(words) < n:

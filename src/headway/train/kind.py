@@ -43,6 +43,21 @@ class Answer:
     """For programs: what `--json` prints."""
 
 
+@dataclass(frozen=True)
+class Use:
+    """Runs that someone wants to use, and how."""
+
+    folders: Sequence[Path]
+    """Several are an ensemble."""
+
+    settings: RunSettings
+    """Of the first, as the command changed them."""
+
+    device: torch.device
+    options: Mapping[str, Any] = field(default_factory=dict)
+    """Of the command, by name."""
+
+
 class Predictor(Protocol):
     def answers(self, lines: Iterable[str], live: bool = False) -> Iterator[Answer]:
         """One for each line, in order; `live`: as soon as the line is there."""
@@ -87,19 +102,8 @@ class Kind(Protocol):
 
     def task(self, settings: RunSettings, prepared: Any) -> Task: ...
 
-    def predictor(
-        self,
-        folders: Sequence[Path],
-        settings: RunSettings,
-        device: torch.device,
-        options: Mapping[str, Any],
-    ) -> Predictor: ...
+    def predictor(self, use: Use) -> Predictor: ...
 
-    def evaluation(
-        self,
-        folder: Path,
-        settings: RunSettings,
-        files: DataSettings,
-        device: torch.device,
-        options: Mapping[str, Any],
-    ) -> Evaluation: ...
+    def evaluation(self, use: Use, files: DataSettings) -> Evaluation:
+        """Scores on a test set."""
+        ...

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -126,14 +126,7 @@ def choose_model(
     preset = PRESETS.get(str(changes.get("preset")))
     if "max_len" not in changes and preset and preset.settings.max_len < need:
         changes["max_len"] = need
-    table: dict[str, Any] = {}
-    for key, value in changes.items():
-        *sections, name = key.split(".")
-        place = table
-        for section in sections:
-            place = place.setdefault(section, {})
-        place[name] = value
-    model = model_settings(table)
+    model = model_settings(nested(changes))
     if not isinstance(model, Seq2SeqSettings):
         raise ConfigError(
             f"translation needs a model of the seq2seq family; "
@@ -141,6 +134,18 @@ def choose_model(
             "Try model.preset=transformer-base."
         )
     return model, chosen
+
+
+def nested(flat: Mapping[str, Any]) -> dict[str, Any]:
+    """Dotted keys as tables: the way back from `config.run.flat`."""
+    table: dict[str, Any] = {}
+    for key, value in flat.items():
+        *sections, name = key.split(".")
+        place = table
+        for section in sections:
+            place = place.setdefault(section, {})
+        place[name] = value
+    return table
 
 
 def preset_for(n_pairs: int, device: torch.device) -> str:

@@ -16,7 +16,13 @@ from headway.config.train import known
 from headway.errors import ConfigError
 from headway.text.tokenizer import Tokenizer, Vocabularies
 from headway.train.optim import check_optimizer
-from headway.train.plan import EVALUATIONS, micro_tokens, with_intervals, with_precision
+from headway.train.plan import (
+    EVALUATIONS,
+    micro_tokens,
+    nested,
+    with_intervals,
+    with_precision,
+)
 from headway.train.start import check_task, model_from
 from headway.train.tasks.distil import student_model
 
@@ -161,7 +167,7 @@ def text_model(
     room = preset.settings.max_len if preset else 0
     if "max_len" not in changes and room < plan.longest:
         changes["max_len"] = plan.longest
-    return model_settings(_nested(changes)), chosen
+    return model_settings(nested(changes)), chosen
 
 
 def shape_for(n_tokens: int, device: torch.device) -> dict[str, int]:
@@ -203,14 +209,3 @@ def _model_of(run: str) -> ModelSettings:
 
 def _left_open(settings: RunSettings, section: str, values: dict[str, Any]) -> dict[str, Any]:
     return {key: value for key, value in values.items() if f"{section}.{key}" not in settings.asked}
-
-
-def _nested(changes: dict[str, Any]) -> dict[str, Any]:
-    table: dict[str, Any] = {}
-    for key, value in changes.items():
-        *sections, name = key.split(".")
-        place = table
-        for section in sections:
-            place = place.setdefault(section, {})
-        place[name] = value
-    return table

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -22,7 +22,7 @@ from headway.data.texts import PreparedText, TextSet, load_prepared_text, prepar
 from headway.errors import DataError
 from headway.nn.loss import Smoothing
 from headway.text.tokenizer import Tokenizer
-from headway.train.kind import Evaluation, Note, Predictor
+from headway.train.kind import Evaluation, Note, Predictor, Use
 from headway.train.task import Part, Scores, TaskLoss
 from headway.train.tasks.classes import (
     ClassBatch,
@@ -232,28 +232,17 @@ class Classify:
     def task(self, settings: RunSettings, prepared: PreparedText) -> ClassifyTask:
         return ClassifyTask(prepared, settings)
 
-    def predictor(
-        self,
-        folders: Sequence[Path],
-        settings: RunSettings,
-        device: torch.device,
-        options: Mapping[str, Any],
-    ) -> Predictor:
+    def predictor(self, use: Use) -> Predictor:
         from headway.train.tasks.classify_answers import Classifier
 
-        return Classifier.load(folders, settings, device, scores=bool(options.get("scores")))
+        return Classifier.load(
+            use.folders, use.settings, use.device, scores=bool(use.options.get("scores"))
+        )
 
-    def evaluation(
-        self,
-        folder: Path,
-        settings: RunSettings,
-        files: DataSettings,
-        device: torch.device,
-        options: Mapping[str, Any],
-    ) -> Evaluation:
+    def evaluation(self, use: Use, files: DataSettings) -> Evaluation:
         from headway.train.tasks.classify_scores import evaluate_files
 
-        return evaluate_files(folder, settings, files, device)
+        return evaluate_files(use.folders[0], use.settings, files, use.device)
 
 
 def reader(texts: TextSet, tokenizer: Tokenizer, max_len: int) -> TextReader:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -23,7 +23,7 @@ from headway.decode.completer import Completer
 from headway.errors import ConfigError, UserError
 from headway.models.decoder import Decoder
 from headway.nn.loss import Smoothing
-from headway.train.kind import Evaluation, Note, Predictor
+from headway.train.kind import Evaluation, Note, Predictor, Use
 from headway.train.task import Part, Scores, TaskLoss
 from headway.train.tasks.language import (
     TokenBatch,
@@ -170,36 +170,23 @@ class Complete:
     def task(self, settings: RunSettings, prepared: PreparedText) -> CompleteTask:
         return CompleteTask(prepared, settings)
 
-    def predictor(
-        self,
-        folders: Sequence[Path],
-        settings: RunSettings,
-        device: torch.device,
-        options: Mapping[str, Any],
-    ) -> Predictor:
+    def predictor(self, use: Use) -> Predictor:
         from headway.train.tasks import complete_answers as answers
 
-        if settings.data.fields:
-            answers.refuse(options, ("shots", "labels", "draft"), "on a run with fields")
-            return answers.FieldWriter(folders, settings, device, options)
-        if options.get("field"):
+        if use.settings.data.fields:
+            answers.refuse(use.options, ("shots", "labels", "draft"), "on a run with fields")
+            return answers.FieldWriter(use)
+        if use.options.get("field"):
             raise UserError("--field has no effect: this run was trained on plain documents.")
-        if answers.chooses_labels(options):
-            answers.refuse(options, ("stream", "draft"), "where one of several labels is chosen")
-            return answers.LabelChoices(folders, settings, device, options)
-        return answers.Continuations(folders, settings, device, options)
+        if answers.chooses_labels(use.options):
+            answers.refuse(use.options, ("stream", "draft"), "where a label is chosen")
+            return answers.LabelChoices(use)
+        return answers.Continuations(use)
 
-    def evaluation(
-        self,
-        folder: Path,
-        settings: RunSettings,
-        files: DataSettings,
-        device: torch.device,
-        options: Mapping[str, Any],
-    ) -> Evaluation:
+    def evaluation(self, use: Use, files: DataSettings) -> Evaluation:
         from headway.train.tasks.complete_scores import evaluate_language
 
-        return evaluate_language(folder, settings, files, device)
+        return evaluate_language(use.folders[0], use.settings, files, use.device)
 
 
 def _labels(source: Stream, rows: WindowRows, cut: Cut, row: int) -> list[int]:

@@ -6,19 +6,15 @@ import json
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
-
-import torch
 
 from headway.config.decode import DecodeSettings
 from headway.config.folder import run_folder
-from headway.config.run import RunSettings
 from headway.data.streams import mark_names
 from headway.decode.completer import Completer, Completion
 from headway.decode.fewshot import Chooser, Shots
 from headway.errors import DataError, UserError, suggest
-from headway.train.kind import Answer
+from headway.train.kind import Answer, Use
 
 Write = Callable[[str], None]
 
@@ -49,20 +45,18 @@ def one_stream(decode: DecodeSettings, options: Mapping[str, Any]) -> Write | No
 class Continuations:
     """What follows each line."""
 
-    def __init__(
-        self,
-        folders: Sequence[Path],
-        settings: RunSettings,
-        device: torch.device,
-        options: Mapping[str, Any],
-    ) -> None:
+    def __init__(self, use: Use) -> None:
+        settings, options = use.settings, use.options
         draft = options.get("draft")
         decode = settings.decode
         self.shots = Shots.read(options["shots"]) if options.get("shots") else None
         if self.shots is not None and not decode.stop:
             decode = replace(decode, stop=("\n",))  # an answer is a line, as in the examples
         self.completer = Completer.load(
-            folders, decode, device=device, draft=run_folder(draft) if draft else None
+            use.folders,
+            decode,
+            device=use.device,
+            draft=run_folder(draft) if draft else None,
         )
         self.write = one_stream(decode, options)
         self.scores = bool(options.get("scores"))
@@ -103,14 +97,9 @@ class Continuations:
 class LabelChoices:
     """The likeliest of several answers to each line, by examples alone."""
 
-    def __init__(
-        self,
-        folders: Sequence[Path],
-        settings: RunSettings,
-        device: torch.device,
-        options: Mapping[str, Any],
-    ) -> None:
-        completer = Completer.load(folders, settings.decode, device=device)
+    def __init__(self, use: Use) -> None:
+        settings, options = use.settings, use.options
+        completer = Completer.load(use.folders, settings.decode, device=use.device)
         shots = Shots.read(options["shots"]) if options.get("shots") else Shots(())
         labels = [label.strip() for label in (options.get("labels") or "").split(",")]
         self.chooser = Chooser(completer, shots, [label for label in labels if label])
@@ -131,20 +120,15 @@ class LabelChoices:
 class FieldWriter:
     """A field of each document, given those that its line of JSON holds."""
 
-    def __init__(
-        self,
-        folders: Sequence[Path],
-        settings: RunSettings,
-        device: torch.device,
-        options: Mapping[str, Any],
-    ) -> None:
+    def __init__(self, use: Use) -> None:
+        settings, options = use.settings, use.options
         self.fields = settings.data.fields
         self.field = options.get("field") or self.fields[-1]
         if self.field not in self.fields:
             raise UserError(
                 f"this run knows no field {self.field!r}.{suggest(self.field, self.fields)}"
             )
-        self.completer = Completer.load(folders, settings.decode, device=device)
+        self.completer = Completer.load(use.folders, settings.decode, device=use.device)
         self.write = one_stream(settings.decode, options)
         self.scores = bool(options.get("scores"))
 

@@ -6,7 +6,7 @@ pair too (SimCSE, Gao et al. 2021). The other texts of a step are what each must
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -25,7 +25,7 @@ from headway.data.masking import Draws
 from headway.data.readings import TextReader
 from headway.data.texts import PreparedText, load_prepared_text, prepare_text
 from headway.errors import ConfigError
-from headway.train.kind import Evaluation, Note, Predictor
+from headway.train.kind import Evaluation, Note, Predictor, Use
 from headway.train.task import Part, Scores, TaskLoss
 from headway.train.tasks.contrast import (
     PairedBatch,
@@ -240,28 +240,15 @@ class Embed:
     def task(self, settings: RunSettings, prepared: PreparedText) -> EmbedTask:
         return EmbedTask(prepared, settings)
 
-    def predictor(
-        self,
-        folders: Sequence[Path],
-        settings: RunSettings,
-        device: torch.device,
-        options: Mapping[str, Any],
-    ) -> Predictor:
+    def predictor(self, use: Use) -> Predictor:
         from headway.train.tasks.embed_answers import predictor
 
-        return predictor(folders[0], settings, device, options)
+        return predictor(use)
 
-    def evaluation(
-        self,
-        folder: Path,
-        settings: RunSettings,
-        files: DataSettings,
-        device: torch.device,
-        options: Mapping[str, Any],
-    ) -> Evaluation:
+    def evaluation(self, use: Use, files: DataSettings) -> Evaluation:
         from headway.train.tasks.embed_answers import evaluation
 
-        return evaluation(folder, settings, files, device)
+        return evaluation(use.folders[0], use.settings, files, use.device)
 
 
 def check(settings: RunSettings, prepared: PreparedText) -> None:

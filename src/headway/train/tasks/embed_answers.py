@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
@@ -23,7 +22,7 @@ from headway.decode.lines import live_windows, windows
 from headway.errors import DataError, UserError
 from headway.models.folder import load_model
 from headway.text.tokenizer import Tokenizer, Vocabularies
-from headway.train.kind import Answer, Evaluation
+from headway.train.kind import Answer, Evaluation, Use
 from headway.train.tasks.contrast import partners
 from headway.train.tasks.vectors import (
     Vectors,
@@ -126,10 +125,9 @@ class Nearest(Vectorizer):
         return f"{self.lines:,} lines compared with {len(self.candidates):,}"
 
 
-def predictor(
-    folder: Path, settings: RunSettings, device: torch.device, options: Mapping[str, Any]
-) -> Vectorizer:
-    to, nearest, top = (options.get(name) for name in ("to", "nearest", "top"))
+def predictor(use: Use) -> Vectorizer:
+    folder, device = use.folders[0], use.device
+    to, nearest, top = (use.options.get(name) for name in ("to", "nearest", "top"))
     if to and nearest:
         raise UserError("--to writes vectors and --nearest compares them: one of them at a time.")
     if top is not None and not nearest:
@@ -138,12 +136,12 @@ def predictor(
         raise UserError(f"--top {top} must be at least 1.")
     kind = ToFile if to else Nearest if nearest else Vectorizer
     tokenizer = Vocabularies.load(file_in(folder, TOKENIZER)).target
-    made = kind(load_model(folder, device), tokenizer, settings, device)
+    made = kind(load_model(folder, device), tokenizer, use.settings, device)
     if isinstance(made, ToFile):
         made.path = Path(str(to))
     if isinstance(made, Nearest):
         made.top = top or TOP
-        made.read(str(nearest), settings.data.encoding)
+        made.read(str(nearest), use.settings.data.encoding)
     return made
 
 

@@ -3,7 +3,7 @@ which is the most expensive layer of a small model, is applied to nothing else."
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -23,7 +23,7 @@ from headway.errors import ConfigError
 from headway.models.encoder import Encoder
 from headway.nn.loss import Smoothing
 from headway.text.tokenizer import MASK
-from headway.train.kind import Evaluation, Note, Predictor
+from headway.train.kind import Evaluation, Note, Predictor, Use
 from headway.train.task import Part, Scores, TaskLoss
 from headway.train.tasks.gaps import ENDS, FillBatch, FillFixed, FramedWindows, Gaps, Reader
 from headway.train.textplan import TextPlan, resolve_text, tokenizer_of
@@ -167,28 +167,15 @@ class Fill:
     def task(self, settings: RunSettings, prepared: PreparedText) -> FillTask:
         return FillTask(prepared, settings)
 
-    def predictor(
-        self,
-        folders: Sequence[Path],
-        settings: RunSettings,
-        device: torch.device,
-        options: Mapping[str, Any],
-    ) -> Predictor:
+    def predictor(self, use: Use) -> Predictor:
         from headway.train.tasks.fill_answers import Filler
 
-        return Filler.load(folders, settings, device)
+        return Filler.load(use.folders, use.settings, use.device)
 
-    def evaluation(
-        self,
-        folder: Path,
-        settings: RunSettings,
-        files: DataSettings,
-        device: torch.device,
-        options: Mapping[str, Any],
-    ) -> Evaluation:
+    def evaluation(self, use: Use, files: DataSettings) -> Evaluation:
         from headway.train.tasks.fill_answers import evaluation
 
-        return evaluation(folder, settings, files, device)
+        return evaluation(use.folders[0], use.settings, files, use.device)
 
 
 def context_of(settings: RunSettings) -> int:

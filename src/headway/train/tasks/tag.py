@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -23,7 +23,7 @@ from headway.errors import ConfigError, DataError
 from headway.nn.crf import is_scheme, log_likelihood
 from headway.nn.loss import Smoothing
 from headway.text.tokenizer import Tokenizer
-from headway.train.kind import Evaluation, Note, Predictor
+from headway.train.kind import Evaluation, Note, Predictor, Use
 from headway.train.task import Part, Scores, TaskLoss
 from headway.train.tasks.tag_scores import BASELINE, baseline, word_keys
 from headway.train.tasks.tags import (
@@ -225,28 +225,15 @@ class Tag:
     def task(self, settings: RunSettings, prepared: PreparedText) -> TagTask:
         return TagTask(prepared, settings)
 
-    def predictor(
-        self,
-        folders: Sequence[Path],
-        settings: RunSettings,
-        device: torch.device,
-        options: Mapping[str, Any],
-    ) -> Predictor:
+    def predictor(self, use: Use) -> Predictor:
         from headway.train.tasks.tag_answers import Tagger
 
-        return Tagger.load(folders, settings, device)
+        return Tagger.load(use.folders, use.settings, use.device)
 
-    def evaluation(
-        self,
-        folder: Path,
-        settings: RunSettings,
-        files: DataSettings,
-        device: torch.device,
-        options: Mapping[str, Any],
-    ) -> Evaluation:
+    def evaluation(self, use: Use, files: DataSettings) -> Evaluation:
         from headway.train.tasks.tag_scores import evaluate_files
 
-        return evaluate_files(folder, settings, files, device)
+        return evaluate_files(use.folders[0], use.settings, files, use.device)
 
 
 def check_training(settings: RunSettings) -> None:

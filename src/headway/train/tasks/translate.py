@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -34,7 +34,7 @@ from headway.models.seq2seq import Seq2Seq
 from headway.nn.loss import Smoothing
 from headway.text.tokenizer import Vocabularies
 from headway.train import plan
-from headway.train.kind import Evaluation, Note
+from headway.train.kind import Evaluation, Note, Use
 from headway.train.task import Part, Scores, Stopped, TaskLoss
 from headway.train.tasks.taught import prepare_taught, with_taught
 from headway.train.tasks.translate_answers import TranslationPredictor
@@ -249,26 +249,11 @@ class Translate:
             prepared, settings.train, settings.decode, lowercase=settings.tokenizer.lowercase
         )
 
-    def predictor(
-        self,
-        folders: Sequence[Path],
-        settings: RunSettings,
-        device: torch.device,
-        options: Mapping[str, Any],
-    ) -> TranslationPredictor:
-        return TranslationPredictor(folders, settings.decode, device, options)
+    def predictor(self, use: Use) -> TranslationPredictor:
+        return TranslationPredictor(use)
 
-    def evaluation(
-        self,
-        folder: Path,
-        settings: RunSettings,
-        files: DataSettings,
-        device: torch.device,
-        options: Mapping[str, Any],
-    ) -> Evaluation:
-        references = tuple(options.get("target") or ())
-        asked = {"folders": [folder], **options}
-        return evaluate_translations(settings.decode, files, references, device, asked)
+    def evaluation(self, use: Use, files: DataSettings) -> Evaluation:
+        return evaluate_translations(use, files)
 
 
 def collator(pairs: PairStore, vocab: Vocabularies) -> Collator:

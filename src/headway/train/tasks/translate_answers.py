@@ -3,18 +3,14 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from pathlib import Path
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
-import torch
-
-from headway.config.decode import DecodeSettings
 from headway.data.files import open_lines
 from headway.decode.align import pharaoh
 from headway.decode.translator import Output, TextWish, Translation, Translator
 from headway.errors import DataError, UserError, suggest
-from headway.train.kind import Answer
+from headway.train.kind import Answer, Use
 
 LONG = ("split", "cut", "error")
 
@@ -22,19 +18,14 @@ Show = Callable[["Translation"], Iterable[str]]
 
 
 class TranslationPredictor:
-    def __init__(
-        self,
-        folders: Sequence[Path],
-        settings: DecodeSettings,
-        device: torch.device,
-        options: Mapping[str, Any],
-    ) -> None:
+    def __init__(self, use: Use) -> None:
+        settings, options = use.settings.decode, use.options
         on_long: Any = options.get("on_long") or "split"
         if on_long not in LONG:
             raise UserError(f"--on-long has no choice {on_long!r}.{suggest(on_long, LONG)}")
         align, scores = bool(options.get("alignments")), bool(options.get("scores"))
         self.translator = Translator.load(
-            folders, settings, device=device, on_long=on_long, align=align
+            use.folders, settings, device=use.device, on_long=on_long, align=align
         )
         self.show = _plain(settings.n_best, align, scores)
         self.wishes = _wishes(options.get("prefix"), options.get("constraints"))

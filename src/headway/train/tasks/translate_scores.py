@@ -18,21 +18,17 @@ from headway.decode.translator import Translator
 from headway.errors import UserError
 from headway.metrics import translation as metrics
 from headway.metrics.translation import Comparison, Interval, Score
-from headway.train.kind import Evaluation, Row
+from headway.train.kind import Evaluation, Row, Use
 from headway.train.progress import Progress
 
 
-def evaluate_translations(
-    decode: DecodeSettings,
-    data: DataSettings,
-    references: tuple[str, ...],
-    device: torch.device,
-    options: Mapping[str, Any],
-) -> Evaluation:
-    """`options`: `folders` of the runs, or `hypotheses`, a file of outputs; `against`, another."""
-    files = HeldOut(data, references)
-    job = Job(files, decode, device)
-    first = job.outputs_of(options.get("folders") or [], options.get("hypotheses"))
+def evaluate_translations(use: Use, data: DataSettings) -> Evaluation:
+    """Options: `target`, the references; `hypotheses`, a file of outputs to score instead of those
+    of the runs; `against` or `against_folders`, another system."""
+    options = use.options
+    files = HeldOut(data, tuple(options.get("target") or ()))
+    job = Job(files, use.settings.decode, use.device)
+    first = job.outputs_of(use.folders, options.get("hypotheses"))
     if options.get("out"):
         _write(options["out"], first.outputs)
     second = None
