@@ -105,3 +105,43 @@ def test_the_loss_of_masked_rows_is_that_of_their_scores() -> None:
     by_hand = -(logs_RV[0, 9] + logs_RV[2, 1])
     torch.testing.assert_close(found.sum, by_hand)
     torch.testing.assert_close(found.nll, by_hand.detach())
+
+
+def test_narrow_embeddings_are_brought_to_the_width_of_the_stream_and_back() -> None:
+    """ALBERT: embeddings, their norm and the words' own layer are narrow; the rest is wide."""
+    model = built(EncoderSettings, d_embedding=12)
+    assert model.front.tokens.weight.shape == (SIZES["vocab_size"], 12)
+    assert model.front.positions.table.weight.shape == (SIZES["max_len"], 12)
+    assert model.front.norm.weight.shape == (12,)
+    x_ND = model(*flat(TEXTS, "cpu"))
+    assert x_ND.shape == (8, SIZES["d_model"])
+    words = model.words.before_words(x_ND)
+    assert words.shape == (8, 12)
+    by_hand = words @ model.front.tokens.weight.T + model.words.words.linear.bias
+    torch.testing.assert_close(model.scores(x_ND), by_hand)
+
+
+def test_shared_layers_are_one_layer_run_several_times() -> None:
+    shared = built(EncoderSettings, share_layers=True)
+    assert len({id(block) for block in shared.stack.blocks}) == 1
+    one = built(EncoderSettings, **{"share_layers": True}).stack.blocks[0]
+    assert sum(p.numel() for p in shared.stack.parameters()) == sum(
+        p.numel() for p in one.parameters()
+    )
+    tokens_N, layout = flat(TEXTS, "cpu")
+    x_ND = shared.front(tokens_N, layout)
+    for _ in range(SIZES["n_layers"]):
+        x_ND = shared.stack.blocks[0](x_ND, layout)
+    torch.testing.assert_close(shared(tokens_N, layout), x_ND)
+
+
+def test_a_pooler_ends_as_it_is_told() -> None:
+    model = built(EncoderSettings, heads=("pooled", "classes"), n_labels=2, pooler="relu")
+    tokens_N, layout = flat(TEXTS, "cpu")
+    x_ND = model(tokens_N, layout)
+    first = torch.stack([x[0] for x in layout.split(x_ND)])
+    torch.testing.assert_close(
+        model.pooled(x_ND, layout), model.heads["pooled"].dense(first).relu()
+    )
+    with pytest.raises(ConfigError, match="no effect without a 'pooled' head"):
+        EncoderSettings(**SIZES, heads=("words",), pooler="relu")

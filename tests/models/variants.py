@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
 import torch
@@ -74,6 +74,18 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "window-and-alibi": {"window": 2, "positions": "alibi", "wiring": "pre", "n_kv_heads": 2},
     "qk-norm-scaled-rotary": {"qk_norm": True, "positions": "rotary", "rope": LLAMA3},
     "some-biases-wide-heads": {"attention_bias": "qv", "d_head": 12, "activation": "geglu"},
+    "t5-like": {
+        "positions": "relative",
+        "relative": SMALL_BUCKETS,
+        "wiring": "pre",
+        "norm": "rms",
+        "activation": "geglu-tanh",
+        "attention_bias": "",
+        "ff_bias": False,
+        "scale_attention": False,
+        "scale_head": True,
+    },
+    "albert-like": {"d_embedding": 12, "share_layers": True, "activation": "gelu-tanh"},
     "untied-odd-width": {"tie": False, "d_model": 35, "n_heads": 5, "positions": "learned"},
 }
 
@@ -87,7 +99,8 @@ class Sample:
 
 
 def settings_of(family: str, variant: str, **more: Any) -> ModelSettings:
-    changes = VARIANTS[variant] | more
+    known = {field.name for field in fields(FAMILIES[family])}
+    changes = {key: value for key, value in VARIANTS[variant].items() if key in known} | more
     if "tie" in changes and family == "seq2seq":
         changes = changes | {"tie": "all" if changes["tie"] else "none"}
     return replace(FAMILIES[family], **changes)

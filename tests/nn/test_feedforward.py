@@ -30,6 +30,7 @@ FORMULAS: dict[str, Callable[[Tensor], Tensor]] = {
     "relu2": lambda x: x**2 * (x > 0),
     "swiglu": lambda x: x / (1 + torch.exp(-x)),
     "geglu": lambda x: x * normal_cdf(x),
+    "geglu-tanh": lambda x: x * tanh_cdf(x),
 }
 
 

@@ -73,7 +73,7 @@ def _shape_rows(settings: ModelSettings) -> list[Row]:
         )
     grouped = settings.kv_heads != settings.n_heads
     heads = f"{settings.head_width} wide" + f", {settings.kv_heads} for keys and values" * grouped
-    gated = settings.activation in ("swiglu", "geglu")
+    gated = settings.activation in ("swiglu", "geglu", "geglu-tanh")
     return [
         *rows,
         ("width", f"{settings.d_model:,}", ""),

@@ -13,7 +13,7 @@ from typing import Any, Literal
 
 from headway.errors import ConfigError, suggest
 
-Activation = Literal["relu", "gelu", "gelu-tanh", "silu", "relu2", "swiglu", "geglu"]
+Activation = Literal["relu", "gelu", "gelu-tanh", "silu", "relu2", "swiglu", "geglu", "geglu-tanh"]
 Norm = Literal["layer", "rms"]
 Wiring = Literal["post", "pre", "parallel"]
 Positions = Literal[
@@ -120,7 +120,7 @@ class TextSettings:
     """The longest sequence. Only learned positions have parameters that depend on it."""
 
     activation: Activation = "relu"
-    """`swiglu` and `geglu` multiply a gate with a value: three matrices instead of two."""
+    """`swiglu`, `geglu` and `geglu-tanh` multiply a gate with a value: three matrices, not two."""
 
     norm: Norm = "layer"
     norm_eps: float = 1e-6
@@ -133,6 +133,9 @@ class TextSettings:
     relative: RelativeSettings = RelativeSettings()
     window: int | None = None
     """Self-attention reaches only keys nearer than this. None: all."""
+
+    scale_attention: bool = True
+    """Divide attention scores by the root of the head's width. T5 does not."""
 
     attention_bias: str = ""
     """Which projections have a bias: letters of `qkvo`."""
@@ -267,6 +270,9 @@ class Seq2SeqSettings(TextSettings):
     tie: Literal["all", "source-target", "source-softmax", "target-softmax", "none"] = "all"
     """Which of source embedding, target embedding and softmax are one matrix."""
 
+    scale_head: bool = False
+    """Divide the stream by √d_model before it is scored, as T5 does where the softmax is tied."""
+
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.decoder_layers < 1:
@@ -310,6 +316,13 @@ class EncoderSettings(TextSettings):
     attention_dropout: float = 0.1
     init: Scheme = "bert"
 
+    d_embedding: int | None = None
+    """Width of the embeddings, which a matrix then brings to `d_model`, as in ALBERT. None:
+    `d_model`."""
+
+    share_layers: bool = False
+    """All layers are one and the same, as in ALBERT."""
+
     n_segments: int = 2
     """Kinds of segment embedding (sentence A, sentence B). 0: none, as in DistilBERT."""
 
@@ -318,6 +331,9 @@ class EncoderSettings(TextSettings):
 
     pooling: Pooling = "first"
     """How a text becomes one vector: its first token, its last, or the mean of all."""
+
+    pooler: Literal["tanh", "relu"] = "tanh"
+    """What ends the layer of the pooled head: BERT's and RoBERTa's, or DistilBERT's."""
 
     n_labels: int = 0
     """Classes or tags, when there is such a head."""
@@ -333,6 +349,19 @@ class EncoderSettings(TextSettings):
         _check_heads(self.heads, self.n_labels, self.tag_transitions)
         if self.n_segments < 0:
             raise ConfigError(f"n_segments={self.n_segments} must be 0 (none) or more.")
+        if self.d_embedding is not None and self.d_embedding < 1:
+            raise ConfigError(f"d_embedding={self.d_embedding} must be at least 1.")
+        if self.positions.startswith("sinusoidal") and self.embedding_width % 2:
+            raise ConfigError(
+                f"sinusoidal positions are pairs of sine and cosine, so "
+                f"d_embedding={self.d_embedding} must be even."
+            )
+        if self.pooler != "tanh" and "pooled" not in self.heads:
+            raise ConfigError(f"pooler={self.pooler!r} has no effect without a 'pooled' head.")
+
+    @property
+    def embedding_width(self) -> int:
+        return self.d_model if self.d_embedding is None else self.d_embedding
 
 
 @dataclass(frozen=True, kw_only=True)

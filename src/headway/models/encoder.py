@@ -45,11 +45,11 @@ class Encoder(Readable):
 
 
 def encoder(settings: EncoderSettings) -> Encoder:
-    tokens = nn.Embedding(settings.vocab_size, settings.d_model)
+    tokens = nn.Embedding(settings.vocab_size, settings.embedding_width)
     heads = nn.ModuleDict({name: _head(settings, name, tokens) for name in settings.heads})
     return Encoder(
         text_front(settings, tokens, settings.n_segments),
-        stack(settings, settings.n_layers, causal=False),
+        stack(settings, settings.n_layers, causal=False, shared=settings.share_layers),
         heads,
         settings.pooling,
     )
@@ -58,10 +58,11 @@ def encoder(settings: EncoderSettings) -> Encoder:
 def _head(settings: EncoderSettings, name: str, tokens: nn.Embedding) -> nn.Module:
     if name == "words":
         tied = tokens if settings.tie else None
-        words = WordHead(settings.d_model, settings.vocab_size, tied, settings.head_bias)
+        width = settings.embedding_width
+        words = WordHead(width, settings.vocab_size, tied, settings.head_bias)
         activation = ACTIVATIONS.get(settings.activation, ACTIVATIONS["gelu"])
-        return MaskedWordHead(settings.d_model, activation, norm_maker(settings)(), words)
+        return MaskedWordHead(settings.d_model, activation, norm_maker(settings, width)(), words)
     if name == "pooled":
-        return Pooler(settings.d_model, settings.pooling)
+        return Pooler(settings.d_model, settings.pooling, settings.pooler)
     transitions = settings.tag_transitions and name == "tags"
     return LabelHead(settings.d_model, settings.n_labels, settings.dropout, transitions)

@@ -58,6 +58,10 @@ def seq2seq(settings: Seq2SeqSettings) -> Seq2Seq:
         text_front(settings, target),
         stack(settings, settings.decoder_layers, causal=True, cross=True),
         WordHead(
-            settings.d_model, settings.vocab_size, softmax.get(settings.tie), settings.head_bias
+            settings.d_model,
+            settings.vocab_size,
+            softmax.get(settings.tie),
+            settings.head_bias,
+            scale=settings.d_model**-0.5 if settings.scale_head else 1.0,
         ),
     )

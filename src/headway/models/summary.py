@@ -96,12 +96,12 @@ def parts(model: nn.Module) -> list[Part]:
     shared: dict[tuple[str, str], str] = {}
     for name, parameter in model.named_parameters(remove_duplicate=False):
         part = _part_of(name)
-        first = owner.setdefault(id(parameter), part)
         sizes.setdefault(part, 0)
-        if first == part:
+        if id(parameter) not in owner:
+            owner[id(parameter)] = part
             sizes[part] += parameter.numel()
-        else:
-            shared[part] = ".".join(first)
+        elif owner[id(parameter)] != part:
+            shared[part] = ".".join(owner[id(parameter)])
     return [
         Part(child=child, kind=kind, parameters=size, shared_with=shared.get((child, kind), ""))
         for (child, kind), size in sizes.items()

@@ -22,7 +22,7 @@ from headway.nn.stack import Stack
 
 Note = Callable[[str], None]
 
-MAY_DIFFER = {"heads", "n_labels", "pooling", "tag_transitions", "tie", "head_bias", "max_len",
+MAY_DIFFER = {"heads", "n_labels", "pooling", "pooler", "tag_transitions", "tie", "head_bias", "max_len",
               "dropout", "attention_dropout", "ff_dropout", "init", "embeddings",
               "tune_embeddings"}  # fmt: skip
 """Settings of a model that its front and body can do without, or that have no weights there."""
@@ -110,7 +110,8 @@ def model_from(
             raise ConfigError(
                 f"model.{name} has no effect beside --from {run}, which has a model. Leave it out."
             )
-    plain = {"heads": ("words",), "n_labels": 0, "tag_transitions": False, **WITHOUT_VECTORS}
+    plain = {"heads": ("words",), "pooler": "tanh", "n_labels": 0, "tag_transitions": False,
+             **WITHOUT_VECTORS}  # fmt: skip
     known = {field.name for field in fields(model)}
     changes = {**{k: v for k, v in plain.items() if k in known}, **needs, **asked}
     wrong = [key for key in changes if key.partition(".")[0] not in known]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 
 from torch import nn
@@ -12,6 +13,7 @@ from headway.models.parts.text import TextFront
 from headway.nn.attention import Attention
 from headway.nn.block import WIRINGS, Block
 from headway.nn.feedforward import FeedForward
+from headway.nn.linear import Linear
 from headway.nn.norms import NORMS, RMSNorm
 from headway.nn.positions import (
     Alibi,
@@ -25,41 +27,51 @@ from headway.nn.scope import Scope
 from headway.nn.stack import Stack
 
 
-def norm_maker(settings: TextSettings) -> Callable[[], nn.Module]:
-    return lambda: NORMS[settings.norm](settings.d_model, settings.norm_eps)
+def norm_maker(settings: TextSettings, width: int | None = None) -> Callable[[], nn.Module]:
+    return lambda: NORMS[settings.norm](width or settings.d_model, settings.norm_eps)
 
 
 def text_front(settings: TextSettings, tokens: nn.Embedding, n_segments: int = 0) -> TextFront:
+    """As wide as the embeddings are; where the stream is wider, a matrix leads there."""
+    width = tokens.embedding_dim
     return TextFront(
         tokens,
-        added_positions(settings),
+        added_positions(settings, width),
         scale=settings.embedding_scale,
         n_segments=n_segments,
-        norm=norm_maker(settings)() if settings.embedding_norm else None,
+        norm=norm_maker(settings, width)() if settings.embedding_norm else None,
         dropout=settings.dropout,
+        to_stream=None if width == settings.d_model else Linear(width, settings.d_model),
     )
 
 
-def added_positions(settings: TextSettings) -> nn.Module | None:
+def added_positions(settings: TextSettings, width: int) -> nn.Module | None:
     """Positions that are added to the input; the other kinds work inside attention."""
     if settings.positions == "learned":
-        return Learned(settings.d_model, settings.max_len)
+        return Learned(width, settings.max_len)
     if settings.positions in ("sinusoidal", "sinusoidal-halves"):
         halves = settings.positions == "sinusoidal-halves"
-        return Sinusoidal(settings.d_model, settings.max_len, halves=halves)
+        return Sinusoidal(width, settings.max_len, halves=halves)
     return None
 
 
-def stack(settings: TextSettings, n_layers: int, *, causal: bool, cross: bool = False) -> Stack:
-    """An encoder (neither), a language model (causal) or a decoder (causal, cross attention)."""
+def stack(
+    settings: TextSettings,
+    n_layers: int,
+    *,
+    causal: bool,
+    cross: bool = False,
+    shared: bool = False,
+) -> Stack:
+    """An encoder (neither), a language model (causal) or a decoder (causal, cross attention).
+
+    `shared`: one layer, run as often as there would be layers.
+    """
     bias = _position_bias(settings, causal=causal)
-    own = Scope(
-        causal=causal,
-        window=settings.window,
-        bias=bias,
-        dropout=settings.attention_dropout,
+    memory = Scope(
+        dropout=settings.attention_dropout, scale=None if settings.scale_attention else 1.0
     )
-    memory = Scope(dropout=settings.attention_dropout)
+    own = replace(memory, causal=causal, window=settings.window, bias=bias)
     rotary = _rotary(settings) if settings.positions == "rotary" else None
     norm = norm_maker(settings)
 
@@ -80,7 +92,8 @@ def stack(settings: TextSettings, n_layers: int, *, causal: bool, cross: bool = 
 
     # Post-norm layers end with a norm each; the others leave the stream unscaled until the end.
     final_norm = None if settings.wiring == "post" else norm()
-    return Stack([block() for _ in range(n_layers)], final_norm, bias)
+    blocks = [block()] * n_layers if shared else [block() for _ in range(n_layers)]
+    return Stack(blocks, final_norm, bias)
 
 
 def _attention(settings: TextSettings, scope: Scope, rotary: Rotary | None) -> Attention:

@@ -18,15 +18,25 @@ class WordHead(nn.Module):
     """A score for every word of the vocabulary; its matrix may be an embedding's (tied)."""
 
     def __init__(
-        self, d_model: int, vocab_size: int, tied: nn.Embedding | None, bias: bool
+        self,
+        d_model: int,
+        vocab_size: int,
+        tied: nn.Embedding | None,
+        bias: bool,
+        scale: float = 1.0,
     ) -> None:
+        """`scale`: what vectors are multiplied by before they are scored."""
         super().__init__()
         self.linear = Linear(d_model, vocab_size, bias=bias)
         if tied is not None:
             self.linear.weight = tied.weight
+        self.scale = scale
 
     def forward(self, x_ND: Tensor) -> Tensor:
-        return self.linear(x_ND)
+        return self.linear(self._scaled(x_ND))
+
+    def _scaled(self, x_ND: Tensor) -> Tensor:
+        return x_ND if self.scale == 1.0 else x_ND * self.scale
 
     def loss(
         self,
@@ -37,7 +47,7 @@ class WordHead(nn.Module):
     ) -> Loss:
         """The loss of all rows without holding all their scores."""
         weight, bias = self.linear.weight, self.linear.bias
-        return vocabulary_loss(x_ND, weight, bias, targets_N, smoothing, weights_N)
+        return vocabulary_loss(self._scaled(x_ND), weight, bias, targets_N, smoothing, weights_N)
 
 
 class MaskedWordHead(nn.Module):
@@ -47,7 +57,7 @@ class MaskedWordHead(nn.Module):
         self, d_model: int, activation: Callable[[Tensor], Tensor], norm: nn.Module, words: WordHead
     ) -> None:
         super().__init__()
-        self.dense = Linear(d_model, d_model)
+        self.dense = Linear(d_model, words.linear.in_features)
         self.activation, self.norm, self.words = activation, norm, words
 
     def forward(self, x_ND: Tensor) -> Tensor:
@@ -68,15 +78,16 @@ class MaskedWordHead(nn.Module):
 
 
 class Pooler(nn.Module):
-    """One vector a text, as `pooled` makes it, then a layer and tanh as in BERT."""
+    """One vector a text, as `pooled` makes it, then a layer and tanh as in BERT, or relu."""
 
-    def __init__(self, d_model: int, pooling: str) -> None:
+    def __init__(self, d_model: int, pooling: str, activation: str = "tanh") -> None:
         super().__init__()
         self.dense = Linear(d_model, d_model)
         self.pooling = pooling
+        self.activation = {"tanh": torch.tanh, "relu": torch.relu}[activation]
 
     def forward(self, x_ND: Tensor, layout: Layout) -> Tensor:
-        return self.dense(pooled(x_ND, layout, self.pooling)).tanh()
+        return self.activation(self.dense(pooled(x_ND, layout, self.pooling)))
 
 
 class LabelHead(nn.Module):

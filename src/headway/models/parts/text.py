@@ -25,9 +25,12 @@ class TextFront(nn.Module):
         n_segments: int = 0,
         norm: nn.Module | None = None,
         dropout: float = 0.0,
+        to_stream: nn.Module | None = None,
     ) -> None:
         super().__init__()
         self.tokens, self.positions, self.norm = tokens, positions, norm
+        self.to_stream = to_stream
+        """From narrow embeddings to the width of the stream, where they differ."""
         self.segments = nn.Embedding(n_segments, tokens.embedding_dim) if n_segments else None
         self.scale = tokens.embedding_dim**0.5 if scale else 1.0
         self.drop = Dropout(dropout)
@@ -46,7 +49,8 @@ class TextFront(nn.Module):
             x_ND = self.positions(x_ND, layout)
         if self.norm is not None:
             x_ND = self.norm(x_ND)
-        return self.drop(x_ND)
+        x_ND = self.drop(x_ND)
+        return x_ND if self.to_stream is None else self.to_stream(x_ND)
 
 
 def compute_in(model: nn.Module, dtype: torch.dtype | None) -> None:
