@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 from headway.config.durable import replace_text
-from headway.config.folder import CONFIG
+from headway.config.folder import CONFIG, IMPORTED
 from headway.config.model import DecoderSettings, EncoderSettings, ModelSettings, Seq2SeqSettings
 from headway.config.run import RunSettings, resolved_toml
 from headway.config.tasks import StartSettings
@@ -21,9 +21,13 @@ from headway.models.build import build_model
 from headway.models.folder import model_weights, save_weights
 from headway.train.optim import build_optimizer, set_lr
 from headway.train.start import freeze, model_from, rate_scales, start_from, trainable
+from headway.train.textplan import TextPlan, resolve_text, text_model
 from tests.models.variants import SIZES, samples, word_loss
 
 FILLING = EncoderSettings(**SIZES, heads=("words",), n_segments=0)
+FEW_TEXTS: dict[str, Any] = {
+    "n_tokens": 10_000, "longest": 20, "epochs": 2, "model": {"heads": ("classes",), "n_labels": 2},
+}  # fmt: skip
 
 
 def saved(folder: Path, model: ModelSettings, task: str, labels: tuple[str, ...] = ()) -> nn.Module:
@@ -231,3 +235,29 @@ def test_nothing_left_to_train_is_an_error() -> None:
     model = build_model(FILLING).requires_grad_(False)
     with pytest.raises(ConfigError, match="no weight is left to train"):
         build_optimizer(model, TrainSettings(), device="cpu")
+
+
+def test_imported_weights_are_trained_gently_unless_said_otherwise(tmp_path: Path) -> None:
+    saved(tmp_path / "old", FILLING, "fill")
+    start, plan = StartSettings(run=str(tmp_path / "old")), TextPlan(**FEW_TEXTS)
+    settings = RunSettings(task="classify", start=start)
+    ours = resolve_text(settings, None, torch.device("cpu"), plan).train.lr  # type: ignore[arg-type]
+    (tmp_path / "old" / IMPORTED).write_text("{}")
+    theirs = resolve_text(settings, None, torch.device("cpu"), plan).train.lr  # type: ignore[arg-type]
+    assert ours == 3e-4
+    assert theirs == 1e-4
+    asked = replace(settings, train=TrainSettings(lr=0.5), asked={"train.lr": 0.5})
+    assert resolve_text(asked, None, torch.device("cpu"), plan).train.lr == 0.5  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(("device", "longest", "kept"), [
+    ("cpu", 200, 0.1), ("cuda", 100, 0.1), ("cuda", 200, 0.0),
+])  # fmt: skip
+def test_attention_dropout_that_no_kernel_has_is_left_out(
+    tmp_path: Path, device: str, longest: int, kept: float
+) -> None:
+    saved(tmp_path / "old", replace(FILLING, attention_dropout=0.1), "fill")
+    settings = RunSettings(task="classify", start=StartSettings(run=str(tmp_path / "old")))
+    plan = TextPlan(**{**FEW_TEXTS, "longest": longest})
+    model, _ = text_model(settings, None, torch.device(device), plan)  # type: ignore[arg-type]
+    assert model.attention_dropout == kept

@@ -13,6 +13,8 @@ from headway.errors import FolderError
 CONFIG = "config.toml"
 WEIGHTS = "model.safetensors"
 TOKENIZER = "tokenizer.json"
+IMPORTED = "import.json"
+"""Where the weights came from, if they are not our own."""
 
 SHIPPED = Path(__file__).parent.parent / "shipped"
 """Models that come with the package; they answer to their name."""

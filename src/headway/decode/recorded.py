@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 
@@ -47,7 +48,7 @@ class Recorded:
 
         self.searches: dict[Shape, FixedSearch] = {}
         self.graphs: dict[tuple[Shape, int], torch.cuda.CUDAGraph] = {}
-        self.pool = torch.cuda.graph_pool_handle() if torch.cuda.is_available() else None
+        self.pool = _new_pool()
 
     def search(
         self,
@@ -72,6 +73,7 @@ class Recorded:
             self.weights = weights
             self.searches.clear()
             self.graphs.clear()
+            self.pool = _new_pool()  # one that no graph holds any more cannot be used again
         search = self._search(shape, job)
         search.begin(sources, job.limits, numbers, prefix)
         going = list(range(len(sources)))
@@ -136,6 +138,11 @@ class Recorded:
         with torch.cuda.graph(graph, pool=self.pool, capture_error_mode="thread_local"):
             search.advance(used)
         return graph
+
+
+def _new_pool() -> Any:
+    """Memory that the graphs share."""
+    return torch.cuda.graph_pool_handle() if torch.cuda.is_available() else None
 
 
 def show(search: FixedSearch, numbers: Sequence[int], seen: int, watch: Watch) -> None:

@@ -7,13 +7,14 @@ from typing import Any
 
 import torch
 
-from headway.config.folder import TOKENIZER, file_in, load_run, run_folder
+from headway.config.folder import IMPORTED, TOKENIZER, file_in, load_run, run_folder
 from headway.config.load import model_settings
 from headway.config.model import ModelSettings, family_of
 from headway.config.presets import PRESETS
 from headway.config.run import FAMILIES_OF, RunSettings
 from headway.config.train import known
 from headway.errors import ConfigError
+from headway.nn.attend import SHORT_LIMIT
 from headway.text.tokenizer import Tokenizer, Vocabularies
 from headway.train.optim import check_optimizer
 from headway.train.plan import (
@@ -48,6 +49,10 @@ FINE_TUNING: dict[str, Any] = {
     "optimizer": "adamw", "schedule": "linear", "lr": 3e-4, "clip": 1.0, "smoothing": 0.0,
     "weight_decay": 0.01,
 }  # fmt: skip
+PUBLISHED_RATE = 1e-4, 0.0384
+"""The most at which imported weights are trained further, and what is divided by the model's width:
+5e-5 for BERT-base. More makes them forget what they know."""
+
 LORA_RATE = 2e-3
 """Low-rank changes begin at zero and are few: they take a higher rate than the weights would."""
 
@@ -99,6 +104,9 @@ def resolve_text(
     values = {"metric": plan.metrics[0], **usual, **own}
     if settings.lora.rank:
         values["lr"] = LORA_RATE
+    elif settings.start.run and (run_folder(settings.start.run) / IMPORTED).is_file():
+        most, at_width = PUBLISHED_RATE
+        values["lr"] = min(most, at_width / model.d_model)
     train = replace(settings.train, **_left_open(settings, "train", values))
     check_optimizer(train)
     if train.batch_tokens is None:
@@ -137,6 +145,8 @@ def text_model(
         old = _model_of(settings.start.run)
         check_task(settings.start.run, settings.task, old)
         needs = {**plan.model, "dropout": max(old.dropout, plan.least_dropout)}
+        if device.type == "cuda" and plan.longest > SHORT_LIMIT:
+            needs["attention_dropout"] = 0.0  # none of the kernels for these lengths has it
         return model_from(old, needs, asked, settings.start.run), False
     if asked.get("vocab_size", tokenizer.vocab_size) != tokenizer.vocab_size:
         raise ConfigError(
