@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -51,6 +52,10 @@ def started(
     return new, said, start_from(new, settings, said.append)
 
 
+def tokenizer() -> Any:
+    return SimpleNamespace(vocab_size=SIZES["vocab_size"])
+
+
 def same(one: nn.Module, other: nn.Module, name: str) -> bool:
     return torch.equal(one.state_dict()[name], other.state_dict()[name])
 
@@ -72,6 +77,25 @@ def test_front_and_body_are_taken_over_and_the_new_head_starts_fresh(tmp_path: P
         f"starting from {tmp_path}/fill: {len(body)} tensors loaded; fresh: head classes",
         "not used: head words (6 tensors)",
     ]
+
+
+@pytest.mark.parametrize("tie", [True, False])
+def test_tokens_that_a_task_brings_get_rows_of_their_own(tmp_path: Path, tie: bool) -> None:
+    """Fields have marks: a model that has never seen them takes each for a word like any other."""
+    old = saved(tmp_path / "old", replace(FILLING, tie=tie), "fill")
+    grown = model_from(replace(FILLING, tie=tie), {"vocab_size": FILLING.vocab_size + 3}, {}, "old")
+    new, _, found = started(tmp_path / "old", grown, "fill")
+    assert not found.fresh
+    for name in ("front.tokens.weight", "heads.words.words.linear.weight"):
+        mine, theirs = new.state_dict()[name], old.state_dict()[name]
+        assert torch.equal(mine[: len(theirs)], theirs)
+        torch.testing.assert_close(mine[len(theirs) :], theirs.mean(0).expand(3, -1))
+    bias = new.state_dict()["heads.words.words.linear.bias"]
+    torch.testing.assert_close(
+        bias[-3:], old.state_dict()["heads.words.words.linear.bias"].mean().expand(3)
+    )
+    with pytest.raises(ConfigError, match="has its tokenizer"):
+        model_from(FILLING, {}, {"vocab_size": FILLING.vocab_size + 3}, "old")
 
 
 def test_a_head_is_kept_for_the_same_labels_and_fresh_for_others(tmp_path: Path) -> None:
@@ -241,13 +265,13 @@ def test_imported_weights_are_trained_gently_unless_said_otherwise(tmp_path: Pat
     saved(tmp_path / "old", FILLING, "fill")
     start, plan = StartSettings(run=str(tmp_path / "old")), TextPlan(**FEW_TEXTS)
     settings = RunSettings(task="classify", start=start)
-    ours = resolve_text(settings, None, torch.device("cpu"), plan).train.lr  # type: ignore[arg-type]
+    ours = resolve_text(settings, tokenizer(), torch.device("cpu"), plan).train.lr
     (tmp_path / "old" / IMPORTED).write_text("{}")
-    theirs = resolve_text(settings, None, torch.device("cpu"), plan).train.lr  # type: ignore[arg-type]
+    theirs = resolve_text(settings, tokenizer(), torch.device("cpu"), plan).train.lr
     assert ours == 3e-4
     assert theirs == 1e-4
     asked = replace(settings, train=TrainSettings(lr=0.5), asked={"train.lr": 0.5})
-    assert resolve_text(asked, None, torch.device("cpu"), plan).train.lr == 0.5  # type: ignore[arg-type]
+    assert resolve_text(asked, tokenizer(), torch.device("cpu"), plan).train.lr == 0.5
 
 
 @pytest.mark.parametrize(("device", "longest", "kept"), [
@@ -259,5 +283,5 @@ def test_attention_dropout_that_no_kernel_has_is_left_out(
     saved(tmp_path / "old", replace(FILLING, attention_dropout=0.1), "fill")
     settings = RunSettings(task="classify", start=StartSettings(run=str(tmp_path / "old")))
     plan = TextPlan(**{**FEW_TEXTS, "longest": longest})
-    model, _ = text_model(settings, None, torch.device(device), plan)  # type: ignore[arg-type]
+    model, _ = text_model(settings, tokenizer(), torch.device(device), plan)
     assert model.attention_dropout == kept

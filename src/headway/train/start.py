@@ -32,6 +32,9 @@ WITHOUT_VECTORS: dict[str, Any] = {"embeddings": None, "tune_embeddings": True}
 
 HEADS = ("head.", "heads.")
 LABEL_HEADS = ("heads.classes.", "heads.tags.")
+BY_WORD = ("front.tokens.weight", "head.linear.weight", "head.linear.bias",
+           "words.words.linear.weight", "words.words.linear.bias")  # fmt: skip
+"""Weights with a row for each token: a new task may bring tokens of its own, behind the others."""
 
 
 @dataclass(frozen=True)
@@ -64,7 +67,7 @@ def start_from(model: nn.Module, settings: RunSettings, note: Note) -> Started:
     assert settings.model is not None
     assert old.model is not None
     check_task(settings.start.run, settings.task, old.model)
-    check_same(settings.start.run, old.model, settings.model)
+    check_same(settings.start.run, old.model, settings.model, may_grow=True)
     started = take_over(
         model, load_model(folder), settings.start.run, old.labels == settings.labels
     )
@@ -80,9 +83,14 @@ def take_over(model: nn.Module, old: nn.Module, name: str, same_labels: bool) ->
     loaded, fresh, used = set(), set(), set()
     for names, tensor in _by_tensor(model):
         found = next((n for n in names if n in theirs and _keeps(n, same_labels)), None)
-        fits = found is not None and theirs[found].shape == tensor.shape
-        if fits and found is not None:
+        if found is not None and theirs[found].shape == tensor.shape:
             tensor.copy_(theirs[found])
+            loaded.update(names)
+            used.update(names)
+        elif found is not None and found.endswith(BY_WORD) and _grew(theirs[found], tensor):
+            known = theirs[found]
+            tensor[: len(known)].copy_(known)
+            tensor[len(known) :].copy_(known.mean(0, keepdim=True))  # a word like any other
             loaded.update(names)
             used.update(names)
         elif all(n.startswith(HEADS) for n in names):
@@ -121,7 +129,7 @@ def model_from(
             f"{wrong[0]!r}. Start from another run, or from scratch."
         )
     new: ModelSettings = changed(model, changes)
-    check_same(run, model, new)
+    check_same(run, model, new, may_grow="vocab_size" not in asked)
     return new
 
 
@@ -144,14 +152,21 @@ def check_task(name: str, task: str, old: ModelSettings) -> None:
         )
 
 
-def check_same(name: str, old: ModelSettings, new: ModelSettings) -> None:
-    """Refuse a model that would mean something else by the same weights, in words."""
+def check_same(
+    name: str, old: ModelSettings, new: ModelSettings, *, may_grow: bool = False
+) -> None:
+    """Refuse a model that would mean something else by the same weights, in words.
+
+    `may_grow`: a task's own tokens may stand behind those of the run.
+    """
     if type(old) is not type(new):
         raise ConfigError(
             f"--from {name}: its model is of the {family_of(old)} family and this run's of the "
             f"{family_of(new)} family. Start from another run, or from scratch."
         )
     kept = [field.name for field in fields(old) if field.name not in MAY_DIFFER]
+    if may_grow and new.vocab_size > old.vocab_size:
+        kept.remove("vocab_size")
     if new.positions == "learned":
         kept.append("max_len")
     different = [key for key in kept if getattr(old, key) != getattr(new, key)]
@@ -212,6 +227,10 @@ def rate_scales(model: nn.Module, layer_decay: float) -> dict[Tensor, float]:
 
 def stacks(model: nn.Module) -> list[tuple[str, Stack]]:
     return [(name, part) for name, part in model.named_children() if isinstance(part, Stack)]
+
+
+def _grew(old: Tensor, new: Tensor) -> bool:
+    return len(new) > len(old) and new.shape[1:] == old.shape[1:]
 
 
 def _keeps(name: str, same_labels: bool) -> bool:

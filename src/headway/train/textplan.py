@@ -145,6 +145,7 @@ def text_model(
         old = _model_of(settings.start.run)
         check_task(settings.start.run, settings.task, old)
         needs = {**plan.model, "dropout": max(old.dropout, plan.least_dropout)}
+        needs["vocab_size"] = max(old.vocab_size, tokenizer.vocab_size)
         if device.type == "cuda" and plan.longest > SHORT_LIMIT:
             needs["attention_dropout"] = 0.0  # none of the kernels for these lengths has it
         return model_from(old, needs, asked, settings.start.run), False
