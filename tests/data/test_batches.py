@@ -137,3 +137,23 @@ def test_gathering_reads_memory_mapped_tokens(tmp_path: object) -> None:
     assert got.tolist() == [5, 6, 1, 2, 3]
     assert lengths.tolist() == [2, 3]
     assert torch.from_numpy(got).dtype == torch.int64
+
+
+def test_sources_and_targets_may_begin_with_a_token_of_their_own(collator: Collator) -> None:
+    begun = replace(collator, source_begin=4, target_begin=10)
+    batch = begun.batch(np.array([2, 0, 1]))
+    assert [x.tolist() for x in batch.source.split(batch.source_M)] == [
+        [4, 7, 8, 9, 2],
+        [4, 5, 6, 2],
+        [4, 2],
+    ]
+    assert [x.tolist() for x in batch.target.split(batch.target_N)] == [
+        [1, 10],
+        [1, 10, 15],
+        [1, 10, 11, 12, 13],
+    ]
+    assert [x.tolist() for x in batch.target.split(batch.labels_N)] == [
+        [10, 3],
+        [10, 15, 3],
+        [10, 11, 12, 13, 3],
+    ]

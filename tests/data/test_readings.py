@@ -141,3 +141,18 @@ def test_windows_of_words_go_on_even_where_one_word_fills_them() -> None:
     cut = word_windows(sizes, 4)
     assert [own for *_, own, _ in cut] == [0, 1, 2, 3, 4]
     assert all(end > own for *_, own, end in cut)
+
+
+def test_two_ends_between_a_pair_take_the_place_of_segments() -> None:
+    def roberta(texts: list[list[int]], others: list[list[int]], max_len: int) -> TextReader:
+        return TextReader(
+            text=flat_lists(texts), other=flat_lists(others), bos=BOS, eos=EOS, max_len=max_len,
+            pair_ends=2,
+        )  # fmt: skip
+
+    found = roberta([[7, 8], []], [[9], [5]], 10)
+    assert read(found) == [(0, [1, 7, 8, 2, 2, 9, 2], [0] * 7), (1, [1, 2, 2, 5, 2], [0] * 5)]
+    assert found.needed.tolist() == [7, 5]
+    windows = read(roberta([list(range(10, 20))], [[9]], 9))
+    assert all(len(tokens) <= 9 and tokens[-4:] == [2, 2, 9, 2] for _, tokens, _ in windows)
+    assert {t for _, tokens, _ in windows for t in tokens} == {1, 2, 9, *range(10, 20)}

@@ -14,11 +14,10 @@ from headway.decode.hypothesis import Specials
 from headway.decode.lm import DecoderSteps
 from headway.decode.prompts import Prefix, PromptSearcher
 from headway.errors import ConfigError, UserError
-from headway.models.build import build_model
 from headway.models.decoder import Decoder
 from headway.nn.layout import Layout
 from tests.models.variants import VARIANTS, tiny
-from tests.references.convert import FORMATS, convert
+from tests.references.convert import converted
 
 BOS, EOS, UNK, VOCAB = 1, 2, 0, 53
 PROMPTS = [[5, 9, 17, 33, 8, 21], [40], [8, 8, 3], [12, 39, 7, 7, 7, 30, 30, 11], [6, 6, 6]]
@@ -37,10 +36,8 @@ def models(seed: int = 0, **more: Any) -> tuple[Any, Decoder]:
         for weight in theirs.parameters():
             if weight.ndim > 1:
                 weight.mul_(9.0)  # or all words are almost alike
-    form = FORMATS["gpt2"]
-    ours = build_model(form.settings(config)).eval()
+    ours = converted(theirs)
     assert isinstance(ours, Decoder)
-    ours.load_state_dict(convert(theirs.state_dict(), form.rules(config), form.ignored))
     return theirs, ours
 
 
@@ -152,9 +149,8 @@ def test_texts_of_one_length_take_the_short_way_to_the_same_scores(variant: str)
     attention.gate_H = torch.linspace(0.0, 1.5, attention.n_heads)
     with torch.no_grad():
         steps = DecoderSteps(model, texts, 1, 40, apart=True)
-        assert (steps.lean is None) == any(
-            word in variant for word in ("alibi", "relative", "window")
-        )
+        by_distance = ("alibi", "relative", "window", "t5")
+        assert (steps.lean is None) == any(word in variant for word in by_distance)
         new_B1 = torch.zeros(3, 1, dtype=torch.long)
         for at in range(8):
             scores_BV = steps.step(new_B1)

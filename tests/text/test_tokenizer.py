@@ -71,12 +71,12 @@ def test_any_text_comes_back_as_normalised(kind: str, normalisation: str, lowerc
 @pytest.mark.parametrize("normalisation", ["none", "nfc", "nfkd"])
 def test_encoding_by_words_gives_the_same_ids(kind: str, normalisation: str) -> None:
     tokenizer = trained(kind=kind, normalisation=normalisation, lowercase=True)
-    assert tokenizer._cuts_at_spaces == (kind in ("bpe", "unigram", "words"))
+    assert tokenizer._facts.cuts_at_spaces == (kind in ("bpe", "unigram", "words"))
 
     @settings(deadline=None, max_examples=100)
     @given(st.lists(TEXTS, max_size=4))
     def check(texts: list[str]) -> None:
-        assert tokenizer.encode_batch(texts) == tokenizer._encode_whole(texts).lists()
+        assert tokenizer.encode_batch(texts) == tokenizer._encoder.encode(texts).lists()
 
     check()
 
@@ -84,7 +84,7 @@ def test_encoding_by_words_gives_the_same_ids(kind: str, normalisation: str) -> 
 def test_words_are_remembered_up_to_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
     tokenizer = trained()
     long = "x" * 1000
-    wanted = tokenizer._encode_whole(["a b", f"a {long}", "b c"]).lists()
+    wanted = tokenizer._encoder.encode(["a b", f"a {long}", "b c"]).lists()
     monkeypatch.setattr("headway.text.tokenizer.MAX_KNOWN", 1)
     for _ in range(2):
         assert tokenizer.encode_batch(["a b", f"a {long}", "b c"]) == wanted
@@ -98,7 +98,7 @@ def test_several_threads_may_encode_at_once() -> None:
     texts = [
         f"Wort{i} {'x' * i} {i}  zwei" if i % 3 else f"Wort{i} Hund{i % 7}" for i in range(300)
     ]
-    wanted = tokenizer._encode_whole(texts).lists()
+    wanted = tokenizer._encoder.encode(texts).lists()
     with ThreadPoolExecutor(4) as threads:
         starts = [0, 50, 100, 150] * 3
         found = list(threads.map(lambda n: tokenizer.encode_batch(texts[n:] + texts[:n]), starts))
@@ -110,7 +110,7 @@ def test_a_run_of_blanks_is_not_cut_at_its_spaces() -> None:
     settings = TokenizerSettings(vocab_size=400)
     tokenizer = train_vocabularies(lines, lines, settings, len(lines)).source
     for line in (*lines[:2], "a \t b", "\t \t", " \n \n"):
-        assert tokenizer.encode_batch([line]) == tokenizer._encode_whole([line]).lists()
+        assert tokenizer.encode_batch([line]) == tokenizer._encoder.encode([line]).lists()
 
 
 @pytest.mark.parametrize("kind", ["characters", "words"])

@@ -131,12 +131,19 @@ class Collator:
     bos: int
     source_eos: int
     target_eos: int
+    source_begin: int | None = None
+    target_begin: int | None = None
+    """What every source, and every target, begins with besides, if anything."""
 
     def batch(
         self, rows: Rows, device: torch.device | str = "cpu", fixed: Fixed | None = None
     ) -> PairBatch:
-        source, source_lengths = _with_end(*self.source.gather(rows), self.source_eos)
-        labels, target_lengths = _with_end(*self.target.gather(rows), self.target_eos)
+        source, source_lengths = _with_ends(
+            *self.source.gather(rows), self.source_begin, self.source_eos
+        )
+        labels, target_lengths = _with_ends(
+            *self.target.gather(rows), self.target_begin, self.target_eos
+        )
         inputs = np.empty_like(labels)
         inputs[1:] = labels[:-1]
         inputs[np.cumsum(target_lengths) - target_lengths] = self.bos
@@ -178,15 +185,18 @@ def fixed_shapes(plan: StepPlan, source_tokens: int, target_tokens: int, longest
     return Fixed(source_rows=rows[0], target_rows=rows[1], n_sequences=n_sequences, longest=longest)
 
 
-def _with_end(
-    tokens: NDArray[np.int64], lengths: NDArray[np.int64], end: int
+def _with_ends(
+    tokens: NDArray[np.int64], lengths: NDArray[np.int64], begin: int | None, end: int
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Every sequence with one more token behind it."""
-    longer = lengths + 1
+    """Every sequence with one more token behind it, and one before it if there is such."""
+    longer = lengths + (1 if begin is None else 2)
     ends = np.cumsum(longer)
-    filled = np.full(len(tokens) + len(lengths), end, dtype=np.int64)
+    filled = np.full(int(longer.sum()), end, dtype=np.int64)
     is_token = np.ones(len(filled), dtype=np.bool_)
     is_token[ends - 1] = False
+    if begin is not None:
+        is_token[ends - longer] = False
+        filled[ends - longer] = begin
     filled[is_token] = tokens
     return filled, longer
 

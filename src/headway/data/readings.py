@@ -1,7 +1,8 @@
 """What a model reads of labelled examples: each between its special tokens, and long ones in
 overlapping windows.
 
-A text is read as `<s> a </s>`, a pair as `<s> a </s> b </s>`. What is longer than the model reads
+A text is read as `<s> a </s>`, a pair as `<s> a </s> b </s>` (with two end tokens in the middle
+where the tokenizer says so, as RoBERTa's). What is longer than the model reads
 becomes several readings: of a pair the longer text is cut and the other is in all of them; of
 tagged words each word belongs to the reading in which it stands farthest from the cuts.
 """
@@ -55,12 +56,18 @@ class TextReader:
     bos: int
     eos: int
     max_len: int
+    pair_ends: int = 1
+    """End tokens between the texts of a pair. With more than one there are no segments."""
+
+    @property
+    def n_special(self) -> int:
+        return 2 if self.other is None else 2 + self.pair_ends
 
     @cached_property
     def windows(self) -> tuple[Numbers, Numbers, Numbers]:
         """Of each reading: its example, where it begins in the longer text, how much it takes."""
         long, short = self._long, self._short
-        room = self.max_len - (2 if self.other is None else 3) - short
+        room = self.max_len - self.n_special - short
         bad = np.flatnonzero((long > room) & (room < np.maximum(1, self.max_len // 8)))
         if len(bad):
             raise DataError(
@@ -73,7 +80,7 @@ class TextReader:
     @cached_property
     def needed(self) -> Numbers:
         """Tokens that each example takes when it is read whole."""
-        return self._long + self._short + (2 if self.other is None else 3)
+        return self._long + self._short + self.n_special
 
     @property
     def example(self) -> Numbers:
@@ -83,7 +90,7 @@ class TextReader:
     def lengths(self) -> Numbers:
         """Of each reading, special tokens included."""
         example, _, size = self.windows
-        return size + self._short[example] + (2 if self.other is None else 3)
+        return size + self._short[example] + self.n_special
 
     @cached_property
     def _long(self) -> Numbers:
@@ -115,8 +122,10 @@ class TextReader:
         from_second = self.other.offsets[example] + np.where(cut_first, 0, start)
         first, second = np.where(cut_first, size, first), np.where(cut_first, second, size)
         _put(tokens, at + 1, self.text, from_first, first)
-        _put(tokens, at + first + 2, self.other, from_second, second)
-        segments[ranges(at + first + 2, second + 1)] = 1
+        behind = at + first + 1 + self.pair_ends
+        _put(tokens, behind, self.other, from_second, second)
+        if self.pair_ends == 1:
+            segments[ranges(behind, second + 1)] = 1
         return Flat(tokens, lengths, segments)
 
 

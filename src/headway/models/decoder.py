@@ -9,6 +9,7 @@ from headway.errors import UserError
 from headway.models.parts.body import stack, text_front
 from headway.models.parts.heads import LabelHead, Readable, WordHead
 from headway.nn.cache import Cache
+from headway.nn.embedding import Embedding
 from headway.nn.layout import Layout
 
 
@@ -47,7 +48,7 @@ class Decoder(Readable):
 
 
 def decoder(settings: DecoderSettings) -> Decoder:
-    tokens = nn.Embedding(settings.vocab_size, settings.d_model)
+    tokens = Embedding(settings.vocab_size, settings.d_model)
     labels = [name for name in settings.heads if name != "words"]
     return Decoder(
         text_front(settings, tokens),

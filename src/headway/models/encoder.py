@@ -7,6 +7,7 @@ from torch import Tensor, nn
 from headway.config.model import EncoderSettings
 from headway.models.parts.body import norm_maker, stack, text_front
 from headway.models.parts.heads import LabelHead, MaskedWordHead, Pooler, Readable, WordHead
+from headway.nn.embedding import Embedding
 from headway.nn.feedforward import ACTIVATIONS
 from headway.nn.layout import Layout
 
@@ -45,10 +46,10 @@ class Encoder(Readable):
 
 
 def encoder(settings: EncoderSettings) -> Encoder:
-    tokens = nn.Embedding(settings.vocab_size, settings.embedding_width)
+    tokens = Embedding(settings.vocab_size, settings.embedding_width)
     heads = nn.ModuleDict({name: _head(settings, name, tokens) for name in settings.heads})
     return Encoder(
-        text_front(settings, tokens, settings.n_segments),
+        text_front(settings, tokens, settings.n_segments, mapped=settings.d_embedding is not None),
         stack(settings, settings.n_layers, causal=False, shared=settings.share_layers),
         heads,
         settings.pooling,

@@ -9,6 +9,7 @@ from headway.models.parts.body import stack, text_front
 from headway.models.parts.heads import WordHead
 from headway.nn.attention import Memory
 from headway.nn.cache import Cache
+from headway.nn.embedding import Embedding
 from headway.nn.layout import Layout
 
 
@@ -48,9 +49,9 @@ class Seq2Seq(nn.Module):
 
 
 def seq2seq(settings: Seq2SeqSettings) -> Seq2Seq:
-    source = nn.Embedding(settings.source_vocab, settings.d_model)
+    source = Embedding(settings.source_vocab, settings.d_model)
     shared = settings.tie in ("all", "source-target")
-    target = source if shared else nn.Embedding(settings.vocab_size, settings.d_model)
+    target = source if shared else Embedding(settings.vocab_size, settings.d_model)
     softmax = {"all": target, "target-softmax": target, "source-softmax": source}
     return Seq2Seq(
         text_front(settings, source),

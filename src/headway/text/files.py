@@ -1,56 +1,79 @@
-"""Tokenizers in files: ours and those of `tokenizers`, and GPT-2's and BERT's own.
+"""Tokenizers in files: ours, those of `tokenizers`, and those of other programs.
 
 GPT-2 keeps a vocabulary (`encoder.json`) and merges (`vocab.bpe`), BERT a list of pieces
-(`vocab.txt`); how text is cut is part of their programs and stands here.
+(`vocab.txt`), SentencePiece a `.model`, tiktoken a `.tiktoken`, llama2.c a `tokenizer.bin`, and
+Marian two SentencePiece models with one table of numbers. How text is cut is part of their programs
+and stands here.
 """
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
-from typing import Any
-
-import tokenizers
-from tokenizers import decoders, models, normalizers, pre_tokenizers
 
 from headway.errors import DataError
+from headway.text import bytepairs
+from headway.text.llama2c import load_llama2c_tokenizer
+from headway.text.rows import with_rows
+from headway.text.spm import library_tokenizer, read_sentencepiece
 from headway.text.tokenizer import Tokenizer, Vocabularies
+from headway.text.vocabtxt import vocab_txt
 
 GPT2_NAMES = (("encoder.json", "vocab.bpe"), ("vocab.json", "merges.txt"))
-BERT_NAME = "vocab.txt"
-OURS = "tokenizer.json"
+MARIAN_NAMES = ("source.spm", "target.spm", "vocab.json")
+OURS, BERT_NAME, LLAMA2C_NAME = "tokenizer.json", "vocab.txt", "tokenizer.bin"
+IN_A_FOLDER = [(OURS,), *GPT2_NAMES, MARIAN_NAMES, (BERT_NAME,), (LLAMA2C_NAME,)]
+SUFFIXES = (".model", ".tiktoken")
 END_OF_TEXT = "<|endoftext|>"
-BERT_SPECIALS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 
 
 def tokenizer_files(path: Path) -> tuple[Path, ...]:
     """The files that make up the tokenizer at this path, which may be one of them or their
     folder."""
-    folder = path if path.is_dir() else path.parent
-    if not path.is_dir() and path.name not in {name for both in GPT2_NAMES for name in both}:
-        return (path,)
-    candidates = [*GPT2_NAMES, (BERT_NAME,)]
-    candidates = [(OURS,), *candidates] if path.is_dir() else candidates
-    for names in candidates:
-        files = tuple(folder / name for name in names)
-        if all(file.is_file() for file in files):
-            return files
     if path.is_dir():
-        known = " or ".join(" with ".join(names) for names in [(OURS,), *GPT2_NAMES, (BERT_NAME,)])
-        raise DataError(f"there is no tokenizer in {path}: it would be {known}.")
+        return _in_folder(path)
+    folder = path.parent
+    if path.name not in {name for both in GPT2_NAMES for name in both}:
+        return (path,)
+    for names in GPT2_NAMES:
+        files = tuple(folder / name for name in names)
+        if path.name in names and all(file.is_file() for file in files):
+            return files
     if path.suffix == ".json" and path.is_file():
         return (path,)
     other = next(n for both in GPT2_NAMES for n in both if path.name in both and n != path.name)
     raise DataError(f"{path} goes with {other}, which is not beside it.")
 
 
+def _in_folder(folder: Path) -> tuple[Path, ...]:
+    for names in IN_A_FOLDER:
+        files = tuple(folder / name for name in names)
+        if all(file.is_file() for file in files):
+            return files
+    found = sorted(file for file in folder.iterdir() if file.suffix in SUFFIXES)
+    if len(found) == 1:
+        return (found[0],)
+    if found:
+        names = tuple(file.name for file in found)
+        raise DataError(f"{folder} has several tokenizers: {', '.join(names)}. Name the file.")
+    known = " or ".join(" with ".join(names) for names in IN_A_FOLDER)
+    raise DataError(
+        f"there is no tokenizer in {folder}: it would be {known}, a .model or a .tiktoken."
+    )
+
+
 def load_vocabularies(path: Path) -> Vocabularies:
-    """The tokenizers of both sides; a foreign one serves both."""
+    """The tokenizers of both sides; a foreign one serves both, but for Marian's pair."""
     files = tokenizer_files(path)
+    if len(files) == 3:
+        return Vocabularies(*(_marian_side(side, files[2]) for side in files[:2]))
     if len(files) == 2:
-        both = _gpt2(*files)
+        both = _merging(*files)
     elif files[0].suffix == ".txt":
-        both = _bert(files[0])
+        both = Tokenizer(vocab_txt(files[0]), str(files[0]))
+    elif files[0].suffix == ".bin":
+        both = load_llama2c_tokenizer(files[0])
+    elif files[0].suffix in (*SUFFIXES, ".spm"):
+        both = _pieces(files[0])
     else:
         return Vocabularies.load(files[0])
     return Vocabularies(both, both)
@@ -64,57 +87,29 @@ def load_tokenizer(path: Path) -> Tokenizer:
     return vocab.source
 
 
-def bert_normaliser(lowercase: bool) -> Any:
-    """Control characters go, Chinese characters stand alone; accents go together with case."""
-    return normalizers.BertNormalizer(lowercase=lowercase)
-
-
-def _gpt2(vocabulary: Path, merges: Path) -> Tokenizer:
-    try:
-        pieces = json.loads(_read(vocabulary))
-        lines = _read(merges).split("\n")
-        pairs = [_pair(line) for line in lines if line.strip() and not line.startswith("#version")]
-        inner = tokenizers.Tokenizer(models.BPE(pieces, pairs))
-    except DataError:
-        raise
-    except Exception as error:  # the library raises nothing narrower
-        raise DataError(f"{vocabulary} and {merges} are no tokenizer: {error}.") from error
-    inner.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    inner.decoder = decoders.ByteLevel()
+def _merging(vocabulary: Path, merges: Path) -> Tokenizer:
+    if bytepairs.ends_words(vocabulary):
+        inner = bytepairs.gpt_tokenizer(vocabulary, merges)
+    else:
+        inner = bytepairs.gpt2_tokenizer(vocabulary, merges)
     inner.add_special_tokens([END_OF_TEXT])
     return Tokenizer(inner, str(vocabulary))
 
 
-def _pair(line: str) -> tuple[str, str]:
-    one, other = line.split(" ")
-    return one, other
+def _pieces(path: Path) -> Tokenizer:
+    """A file of tiktoken or of SentencePiece, whatever it is called."""
+    if not path.is_file():
+        raise DataError(f"there is no tokenizer file {path}.")
+    if bytepairs.is_tiktoken(path):
+        return Tokenizer(bytepairs.tiktoken_tokenizer(path), str(path))
+    model = read_sentencepiece(path)
+    return Tokenizer(library_tokenizer(model), str(path), preparation=model.preparation)
 
 
-def _bert(path: Path) -> Tokenizer:
-    """Lower-casing is not written down; a vocabulary without a capital letter means it."""
-    pieces = [line.removesuffix("\r") for line in _read(path).split("\n")]
-    if pieces and not pieces[-1]:
-        pieces.pop()
-    missing = [name for name in BERT_SPECIALS[1:4] if name not in pieces]
-    if missing:
-        raise DataError(
-            f"{path} is no vocabulary of BERT: it lacks {', '.join(missing)}. "
-            "A file of one piece a line is needed."
-        )
-    lowercase = not any(p != p.lower() for p in pieces if not p.startswith("["))
-    vocabulary = {piece: i for i, piece in enumerate(pieces)}
-    inner = tokenizers.Tokenizer(models.WordPiece(vocabulary, unk_token="[UNK]"))
-    inner.normalizer = bert_normaliser(lowercase)
-    inner.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
-    inner.decoder = decoders.WordPiece()
-    inner.add_special_tokens([name for name in BERT_SPECIALS if name in vocabulary])
-    return Tokenizer(inner, str(path))
-
-
-def _read(path: Path) -> str:
-    try:
-        return path.read_text(encoding="utf-8")
-    except OSError as error:
-        raise DataError(f"cannot read the tokenizer {path}: {error.strerror}.") from error
-    except ValueError as error:
-        raise DataError(f"{path} is not a tokenizer that can be read: {error}.") from error
+def _marian_side(side: Path, table: Path) -> Tokenizer:
+    model = read_sentencepiece(side)
+    numbers = bytepairs.read_numbers(table)
+    inner = library_tokenizer(model, numbers)
+    inner.add_special_tokens([name for name in ("<unk>", "</s>", "<pad>") if name in numbers])
+    inner = with_rows(inner, None, str(side))
+    return Tokenizer(inner, str(side), preparation=model.preparation)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import unicodedata
 from collections.abc import Mapping
 
@@ -9,6 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 SPACE_MARK = "▁"
+ONE_BYTE = re.compile("<0x[0-9A-F]{2}>")
+"""A byte of a character that has no piece, as SentencePiece writes it."""
 
 
 def _byte_characters() -> dict[str, int]:
@@ -24,6 +27,7 @@ def _byte_characters() -> dict[str, int]:
 
 
 _BYTES = _byte_characters()
+BYTE_SIGNS = {byte: sign for sign, byte in _BYTES.items()}
 
 
 def readable(piece: str) -> str:
@@ -36,16 +40,19 @@ def readable(piece: str) -> str:
 
 
 def all_borders(
-    pieces: Mapping[str, int], size: int, *, in_bytes: bool, inside: str
+    pieces: Mapping[str, int], size: int, *, in_bytes: bool, inside: str, last: str = ""
 ) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
     """For each id whether it begins a word wherever it stands, and whether a word may go on behind
     it. Ids that are no pieces stand alone.
 
-    `inside` is what WordPiece writes before pieces that go on with a word.
+    `inside` is what WordPiece writes before pieces that go on with a word; `last` is what the first
+    GPT writes behind those that end one.
     """
     begins, open_ends = np.ones(size, np.bool_), np.zeros(size, np.bool_)
     for piece, i in pieces.items():
-        begins[i], open_ends[i] = _borders(piece, in_bytes, inside)
+        begins[i], open_ends[i] = _borders(piece.removesuffix(last), in_bytes, inside)
+        if last and piece.endswith(last):
+            open_ends[i] = False
     return begins, open_ends
 
 
@@ -57,7 +64,7 @@ def _borders(piece: str, in_bytes: bool, inside: str) -> tuple[bool, bool]:
         text = bytes(_BYTES[c] for c in piece).decode("utf-8", errors="replace")
         text = text.replace("\ufffd", "a")
     else:
-        text = piece.replace(SPACE_MARK, " ")
+        text = "a" if ONE_BYTE.fullmatch(piece) else piece.replace(SPACE_MARK, " ")
     return not _in_word(text[:1]), _in_word(text[-1:])
 
 

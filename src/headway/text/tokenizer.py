@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import cached_property
 from itertools import chain, compress
 from pathlib import Path
@@ -20,7 +20,11 @@ import tokenizers
 from numpy.typing import NDArray
 
 from headway.errors import DataError
+from headway.text.charsmap import Preparation
+from headway.text.encoder import TextEncoder
+from headway.text.facts import SUBWORD_CUTS, WORD_CUTS, Facts, read_exactly
 from headway.text.pieces import SPACE_MARK, all_borders, readable
+from headway.text.roles import Roles
 from headway.text.specials import (
     BOS_NAMES,
     EOS_NAMES,
@@ -46,11 +50,6 @@ __all__ = [
     "Vocabularies",
 ]
 
-# How our own tokenizers cut text: letters with their marks, digits, other signs, blanks; each with
-# the space before it. Single digits for sub-words; single signs for words.
-SUBWORD_CUTS = r" ?[\p{L}\p{M}]+| ?\p{N}| ?[^\s\p{L}\p{M}\p{N}]+|\s+(?!\S)|\s+"
-WORD_CUTS = r" ?[\p{L}\p{M}]+| ?\p{N}+| ?[^\s\p{L}\p{M}\p{N}]|\s+(?!\S)|\s+"
-
 LONG_TEXT = 2_000
 """Characters a text, on average, from which nothing is gained by remembering words."""
 
@@ -64,11 +63,60 @@ class Tokenizer:
     Text that spells a special token stays text: no line of a file can end a sentence early.
     """
 
-    def __init__(self, inner: tokenizers.Tokenizer, where: str = "the tokenizer") -> None:
-        self._inner = inner
+    bos: int
+    eos: int
+    unk: int
+    begins: bool
+    """Prompts begin with `bos`."""
+
+    source_begin: int | None
+    target_begin: int | None
+    pair_ends: int
+    banned: tuple[int, ...]
+
+    def __init__(
+        self,
+        inner: tokenizers.Tokenizer,
+        where: str = "the tokenizer",
+        roles: Roles | None = None,
+        *,
+        preparation: Preparation | None = None,
+        size: int | None = None,
+    ) -> None:
+        """`preparation`: text is prepared exactly as SentencePiece does; the normaliser of
+        `inner`, which is only close to that, counts for its table of characters alone.
+        `size`: of the vocabulary, where `inner` has pieces behind it that are unknown tokens."""
+        self._inner, self.roles, self.preparation, self._size = inner, roles, preparation, size
         self._words = WordTable()
         inner.no_padding()
         inner.no_truncation()
+        if roles is None:
+            self._find_by_names(where)
+        else:
+            self._find_by_roles(roles, where)
+        inner.encode_special_tokens = True  # not kept in the JSON
+
+    def _find_by_roles(self, roles: Roles, where: str) -> None:
+        """No token is ever added: the model has a row for each that there is."""
+
+        def found(name: str) -> int:
+            i = self._inner.token_to_id(name)
+            if i is None:
+                raise DataError(f"{where} has no token {name!r}, which its roles name.")
+            return i
+
+        self.bos, self.eos = found(roles.bos), found(roles.eos)
+        usual = named(self._inner, UNK_NAMES[:-1])
+        self.unk = found(roles.unk) if roles.unk else self.eos if usual is None else usual
+        self.begins, self.pair_ends = roles.begins, roles.pair_ends
+        self.source_begin = found(roles.source_begin) if roles.source_begin else None
+        self.target_begin = found(roles.target_begin) if roles.target_begin else None
+        self.banned = tuple(found(name) for name in roles.banned)
+        if roles.mask:
+            found(roles.mask)
+
+    def _find_by_names(self, where: str) -> None:
+        inner = self._inner
         eos = named(inner, EOS_NAMES)
         if eos is None:
             raise DataError(
@@ -77,28 +125,56 @@ class Tokenizer:
             )
         # GPT-2 has one token for all: its text begins where another ends, and nothing is unknown.
         missing = eos if self.covers_everything else None
-        self.eos: int = eos
-        self.bos: int = named_or_new(inner, BOS_NAMES, missing)
+        self.eos = eos
+        self.bos = named_or_new(inner, BOS_NAMES, missing)
         # Among pieces of words `unk` is one of them.
         names = UNK_NAMES[:-1] if self.covers_everything else UNK_NAMES
-        self.unk: int = named_or_new(inner, names, missing)
-        inner.encode_special_tokens = True  # not kept in the JSON
+        self.unk = named_or_new(inner, names, missing)
+        self.begins, self.pair_ends, self.banned = True, 1, ()
+        self.source_begin, self.target_begin = None, None
 
     @classmethod
     def from_json(cls, text: str, where: str) -> Tokenizer:
+        """The JSON of `tokenizers`, or `{"tokenizer": …, "roles": …}`."""
+        more: dict[str, Any] = {}
         try:
-            return cls(tokenizers.Tokenizer.from_str(text), where)
+            facts = values = json.loads(text)
+            if isinstance(values, dict) and "tokenizer" in values:
+                facts = values["tokenizer"]
+                if "roles" in values:
+                    more["roles"] = Roles.from_dict(values["roles"], where)
+                if "sentencepiece" in values:
+                    more["preparation"] = Preparation(**values["sentencepiece"])
+                more["size"] = values.get("size")
+                if not isinstance(more["size"], int | None):
+                    raise DataError(f"{where}: the size is {more['size']!r}, not a whole number.")
+            return cls(read_exactly(facts), where, **more)
         except DataError:
             raise
         except Exception as error:  # the library raises nothing narrower
             raise DataError(f"{where} is not a tokenizer that can be read: {error}.") from error
 
     def to_json(self) -> str:
+        """What `from_json` reads: text, without any file beside it."""
+        more: dict[str, Any] = {}
+        if self.roles is not None:
+            more["roles"] = self.roles.as_dict()
+        if self.preparation is not None:
+            more["sentencepiece"] = asdict(self.preparation)
+        if self._size is not None:
+            more["size"] = self._size
+        if not more:
+            return self.library_json()
+        facts = json.dumps(more, ensure_ascii=False)
+        return f'{{"tokenizer": {self.library_json()}, {facts[1:]}'
+
+    def library_json(self) -> str:
+        """The JSON of `tokenizers` alone."""
         return self._inner.to_str()
 
     @cached_property
     def vocab_size(self) -> int:
-        return self._inner.get_vocab_size(with_added_tokens=True)
+        return self._size or self._inner.get_vocab_size(with_added_tokens=True)
 
     def special(self, name: str) -> int | None:
         """The id of a special token; `<mask>` and its like answer to each other's names."""
@@ -109,23 +185,27 @@ class Tokenizer:
 
     @cached_property
     def mask(self) -> int | None:
-        return named(self._inner, MASK_NAMES)
+        chosen = self.roles.mask if self.roles else None
+        return named(self._inner, MASK_NAMES if chosen is None else [chosen])
 
     @cached_property
     def specials(self) -> frozenset[int]:
         """The ids that no text becomes."""
         added = self._inner.get_added_tokens_decoder()
         marked = (i for i, token in added.items() if token.special)
-        return frozenset([*marked, self.unk, self.bos, self.eos])
+        others = (i for i in (self.source_begin, self.target_begin) if i is not None)
+        return frozenset([*marked, self.unk, self.bos, self.eos, *others, *self.banned])
 
     def with_specials(self, names: Sequence[str]) -> Tokenizer:
         """This one, or one that has these special tokens too, behind everything else."""
         new = [name for name in names if self.special(name) is None]
         if not new:
             return self
-        inner = tokenizers.Tokenizer.from_str(self.to_json())
+        if self._size is not None:
+            raise DataError(f"a tokenizer with a table of numbers cannot take {new[0]!r} up.")
+        inner = read_exactly(json.loads(self.library_json()))
         inner.add_special_tokens(new)
-        return Tokenizer(inner)
+        return Tokenizer(inner, roles=self.roles, preparation=self.preparation)
 
     def encode_batch(self, texts: Sequence[str]) -> list[list[int]]:
         """The ids of each text, in order."""
@@ -138,44 +218,42 @@ class Tokenizer:
         spaces, and that is encoded once. Texts with other blanks beside a space, or with a word too
         long to remember, are encoded whole, and so are long texts, which all cores share.
         """
-        if not self._cuts_at_spaces or sum(map(len, texts)) >= LONG_TEXT * len(texts):
-            return self._encode_whole(texts)
+        if not self._facts.cuts_at_spaces or sum(map(len, texts)) >= LONG_TEXT * len(texts):
+            return self._encoder.encode(texts)
         if len(self._words.places) > MAX_KNOWN:
             self._words = WordTable()
         table = self._words
         cut = [text.split(" ") for text in texts]
         new = [word for word in set(chain.from_iterable(cut)) if word not in table.places]
-        table.learn(new, self._encode_whole, self._stands_alone)
+        table.learn(new, self._encoder.encode, self._stands_alone)
         if not table.places:
-            return self._encode_whole(texts)
+            return self._encoder.encode(texts)
         flat, unknown = table.look_up(cut)
         if not unknown.any():
             return flat
-        return flat.with_rows(unknown, self._encode_whole(list(compress(texts, unknown))))
+        return flat.with_rows(unknown, self._encoder.encode(list(compress(texts, unknown))))
 
     def encode_parts(self, texts: Sequence[str], goes_on: NDArray[np.bool_]) -> Flat:
         """The same for texts some of which go on where the one before them ends: no space is put
         before those, so that the parts of a document decode to the document."""
-        if not goes_on.any() or not self._adds_a_space:
+        if not goes_on.any() or not self._facts.adds_a_space:
             return self.encode_flat(texts)
         # What begins with a space is cut as if that space had been put there.
-        spaced = np.array([len(text) > 1 and text[0] == " " for text in texts], np.bool_) & goes_on
+        spaced = np.array([len(text) > 1 and text[0] == " " for text in texts], np.bool_)
+        spaced &= goes_on & self._facts.prepends
         bare = goes_on & ~spaced
         given = [text[1:] if cut else text for text, cut in zip(texts, spaced, strict=True)]
         if not bare.any():
             return self.encode_flat(given)
         whole = self.encode_flat(["" if b else t for t, b in zip(given, bare, strict=True)])
-        encoded = self._without_space.encode_batch_fast(
-            list(compress(texts, bare)), add_special_tokens=False
-        )
-        return whole.with_rows(bare, Flat.of([item.ids for item in encoded]))
+        return whole.with_rows(bare, self._encoder.encode(list(compress(texts, bare)), False))
 
     def encode_words(self, sentences: Sequence[Sequence[str]]) -> tuple[Flat, Flat]:
         """For sentences that are cut into words already: the ids of each sentence, and for each
         sentence how many of them each word has, which is never none."""
         sizes = np.fromiter(map(len, sentences), np.int64, len(sentences))
         words = [word for sentence in sentences for word in sentence]
-        if not self._adds_a_space:  # then the space between two words belongs to the second
+        if not self._facts.adds_a_space:  # then the space between two words belongs to the second
             firsts = set((np.cumsum(sizes) - sizes).tolist())
             words = [w if i in firsts else f" {w}" for i, w in enumerate(words)]
         flat = self.encode_flat(words)
@@ -210,22 +288,28 @@ class Tokenizer:
         """For each id whether it always begins a word, and whether a word may go on behind it."""
         pieces = self._inner.get_vocab(with_added_tokens=True)
         ordinary = {piece: i for piece, i in pieces.items() if i not in self.specials}
-        inside = self._facts["model"].get("continuing_subword_prefix") or ""
         size = max(pieces.values()) + 1
-        return all_borders(ordinary, size, in_bytes=self.covers_everything, inside=inside)
+        return all_borders(
+            ordinary,
+            size,
+            in_bytes=self._facts.in_bytes,
+            inside=self._facts.model.get("continuing_subword_prefix") or "",
+            last=self._facts.model.get("end_of_word_suffix") or "",
+        )
 
     def _stands_alone(self, word: str) -> bool:
         """Whether what stands between two spaces is cut the same without them."""
         seen = word if word.isascii() else self.normalise(word)
         return bool(seen) and seen == seen.strip()
 
-    def _encode_whole(self, texts: Sequence[str]) -> Flat:
-        """Runs on all cores."""
-        try:
-            encoded = self._inner.encode_batch_fast(list(texts), add_special_tokens=False)
-        except (TypeError, UnicodeEncodeError) as error:
-            raise DataError(_not_text(texts)) from error
-        return Flat.of([item.ids for item in encoded])
+    def as_source(self, ids: Sequence[int]) -> list[int]:
+        """What an encoder reads of a text that is to be translated."""
+        begin = [] if self.source_begin is None else [self.source_begin]
+        return [*begin, *ids, self.eos]
+
+    def as_prompt(self, ids: Sequence[int]) -> list[int]:
+        """What a language model reads of a text that it goes on with; never nothing."""
+        return [self.bos, *ids] if self.begins or not ids else [*ids]
 
     def encode(self, text: str) -> list[int]:
         return self.encode_batch([text])[0]
@@ -236,32 +320,30 @@ class Tokenizer:
 
     def tokens(self, ids: Sequence[int]) -> list[str]:
         """One readable piece for each id: `▁` is a space, `<0xe4>` a byte of a character."""
-        pieces = [self._inner.id_to_token(int(i)) or f"<{int(i)}>" for i in ids]
-        if not self.covers_everything:
-            return [piece.replace(" ", SPACE_MARK) for piece in pieces]
-        return [
-            piece if int(i) in self.specials else readable(piece)
-            for i, piece in zip(ids, pieces, strict=True)
-        ]
+        known = self._readable
+        for i in set(ids) - known.keys():
+            known[i] = self._piece(int(i))
+        return [known[i] for i in ids]
+
+    @cached_property
+    def _readable(self) -> dict[int, str]:
+        """Pieces that were asked for."""
+        return {}
+
+    def _piece(self, i: int) -> str:
+        piece = self._inner.id_to_token(i) or f"<{i}>"
+        if not self._facts.in_bytes:
+            return piece.replace(" ", SPACE_MARK)
+        return piece if i in self.specials else readable(piece)
 
     def normalise(self, text: str) -> str:
         """The text as the tokenizer sees it: what `decode` gives back after `encode`."""
-        normalizer = self._inner.normalizer
-        if normalizer is None or not text:
-            return text
-        try:
-            seen = normalizer.normalize_str(text)
-        except UnicodeEncodeError as error:
-            raise DataError(_not_text([text])) from error
-        return seen[1:] if self._adds_a_space else seen
+        return self._encoder.normalise(text) if text else text
 
-    @cached_property
+    @property
     def covers_everything(self) -> bool:
         """Every text is made of bytes, and every byte has a token."""
-        facts = self._facts
-        return '"ByteLevel"' in json.dumps(facts["pre_tokenizer"]) or bool(
-            facts["model"].get("byte_fallback")
-        )
+        return self._facts.covers_everything
 
     def unknown_characters(self, text: str) -> set[str]:
         """The characters that no token holds. Blanks do not count."""
@@ -270,27 +352,14 @@ class Tokenizer:
         return {c for c in set(self.normalise(text)) - self._alphabet if not c.isspace()}
 
     @cached_property
-    def _facts(self) -> dict[str, Any]:
-        return json.loads(self._inner.to_str())
+    def _facts(self) -> Facts:
+        return Facts(self._inner.to_str())
 
     @cached_property
-    def _adds_a_space(self) -> bool:
-        return '"Prepend"' in json.dumps(self._facts["normalizer"])
-
-    @cached_property
-    def _without_space(self) -> tokenizers.Tokenizer:
-        facts = json.loads(self.to_json())
-        kept = [n for n in facts["normalizer"]["normalizers"] if n["type"] != "Prepend"]
-        facts["normalizer"]["normalizers"] = kept
-        inner = tokenizers.Tokenizer.from_str(json.dumps(facts))
-        inner.encode_special_tokens = True
-        return inner
-
-    @cached_property
-    def _cuts_at_spaces(self) -> bool:
-        cut = self._facts["pre_tokenizer"] or {}
-        first = cut.get("pretokenizers", [{}])[0].get("pattern", {}).get("Regex")
-        return self._adds_a_space and first in (SUBWORD_CUTS, WORD_CUTS)
+    def _encoder(self) -> TextEncoder:
+        return TextEncoder(
+            self._inner, self._facts, self.specials, self.unk, self.preparation, self._size
+        )
 
     @cached_property
     def _alphabet(self) -> set[str]:
@@ -342,9 +411,3 @@ class Vocabularies:
             file.flush()
             os.fsync(file.fileno())
         beside.replace(path)
-
-
-def _not_text(texts: Sequence[str]) -> str:
-    """Half of a surrogate pair is the one thing a Python string can hold that is no Unicode."""
-    halves = (text for text in texts if any("\ud800" <= c <= "\udfff" for c in text))
-    return f"a text holds half of a surrogate pair: {next(halves, '')[:40]!a}."

@@ -19,7 +19,7 @@ import tokenizers
 from tokenizers import Regex, decoders, models, normalizers, pre_tokenizers, trainers
 
 from headway.config.data import TokenizerSettings
-from headway.text.files import bert_normaliser, load_tokenizer, load_vocabularies
+from headway.text.files import load_tokenizer, load_vocabularies
 from headway.text.tokenizer import (
     SPECIALS,
     SUBWORD_CUTS,
@@ -28,6 +28,7 @@ from headway.text.tokenizer import (
     Tokenizer,
     Vocabularies,
 )
+from headway.text.vocabtxt import bert_normaliser
 from headway.text.wordpiece import INSIDE, learn_pieces
 
 SAMPLE = 10_000_000

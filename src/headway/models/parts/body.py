@@ -31,8 +31,10 @@ def norm_maker(settings: TextSettings, width: int | None = None) -> Callable[[],
     return lambda: NORMS[settings.norm](width or settings.d_model, settings.norm_eps)
 
 
-def text_front(settings: TextSettings, tokens: nn.Embedding, n_segments: int = 0) -> TextFront:
-    """As wide as the embeddings are; where the stream is wider, a matrix leads there."""
+def text_front(
+    settings: TextSettings, tokens: nn.Embedding, n_segments: int = 0, *, mapped: bool = False
+) -> TextFront:
+    """As wide as the embeddings are. `mapped`: a matrix leads to the width of the stream."""
     width = tokens.embedding_dim
     return TextFront(
         tokens,
@@ -41,7 +43,7 @@ def text_front(settings: TextSettings, tokens: nn.Embedding, n_segments: int = 0
         n_segments=n_segments,
         norm=norm_maker(settings, width)() if settings.embedding_norm else None,
         dropout=settings.dropout,
-        to_stream=None if width == settings.d_model else Linear(width, settings.d_model),
+        to_stream=Linear(width, settings.d_model) if mapped else None,
     )
 
 

@@ -6,7 +6,6 @@ import torch
 from torch import Tensor, nn
 
 from headway.nn.dropout import Dropout
-from headway.nn.embedding import look_up
 from headway.nn.layout import Layout
 
 
@@ -37,7 +36,7 @@ class TextFront(nn.Module):
         self.dtype: torch.dtype | None = None
 
     def forward(self, tokens_N: Tensor, layout: Layout, segments_N: Tensor | None = None) -> Tensor:
-        x_ND = look_up(self.tokens.weight, tokens_N)
+        x_ND: Tensor = self.tokens(tokens_N)
         if self.dtype is not None:
             x_ND = x_ND.to(self.dtype)
         if self.scale != 1.0:

@@ -1,0 +1,37 @@
+"""Small text files of a tokenizer."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from headway.errors import DataError
+
+MAX_FILE = 1 << 29
+
+
+def read_text(path: Path) -> str:
+    try:
+        if path.stat().st_size > MAX_FILE:
+            raise DataError(f"{path} has more than {MAX_FILE:,} bytes; that is no tokenizer.")
+        return path.read_text(encoding="utf-8")
+    except OSError as error:
+        raise DataError(f"cannot read the tokenizer {path}: {error.strerror}.") from error
+    except ValueError as error:
+        raise DataError(f"{path} is not a tokenizer that can be read: {error}.") from error
+
+
+def read_json(path: Path) -> Any:
+    try:
+        return json.loads(read_text(path))
+    except (ValueError, RecursionError) as error:
+        raise DataError(f"{path} is not JSON: {error}.") from error
+
+
+def read_table(path: Path) -> dict[str, Any]:
+    """A JSON table; an absent file is an empty one."""
+    found = read_json(path) if path.is_file() else {}
+    if not isinstance(found, dict):
+        raise DataError(f"{path} is no table of settings.")
+    return found
