@@ -20,10 +20,9 @@ from benchmarks.sentences import pair_lengths
 from headway.config.decode import DecodeSettings
 from headway.decode.hypothesis import Specials
 from headway.decode.search import Searcher
-from headway.models.build import build_model
 from headway.models.seq2seq import Seq2Seq
 from headway.nn.linear import pack
-from tests.references.convert import FORMATS, convert
+from tests.references.convert import converted
 
 PAD, EOS = 0, 1
 NEVER = -1e4
@@ -79,10 +78,8 @@ def marian(vocab_size: int, layers: int) -> Any:
 
 
 def same_weights(theirs: Any) -> Seq2Seq:
-    form = FORMATS["marian"]
-    ours = build_model(form.settings(theirs.config)).eval()
+    ours = converted(theirs)
     assert isinstance(ours, Seq2Seq)
-    ours.load_state_dict(convert(theirs.state_dict(), form.rules(theirs.config), form.ignored))
     return ours
 
 
@@ -128,7 +125,7 @@ def hugging_face(
     return work
 
 
-def ctranslate2(model: Any, folder: str, threads: int) -> Any:
+def ctranslate2(model: Any, folder: str, threads: int, compute_type: str = "float32") -> Any:
     """CTranslate2's copy of the model, if it is installed; None otherwise."""
     try:
         import ctranslate2
@@ -154,7 +151,7 @@ def ctranslate2(model: Any, folder: str, threads: int) -> Any:
     spec.validate()
     spec.save(folder)
     return ctranslate2.Translator(
-        folder, device="cpu", intra_threads=threads, compute_type="float32"
+        folder, device="cpu", intra_threads=threads, compute_type=compute_type
     )
 
 

@@ -19,10 +19,9 @@ from headway.config.decode import DecodeSettings
 from headway.decode.hypothesis import Specials
 from headway.decode.precision import compute_in_type
 from headway.decode.prompts import PromptSearcher
-from headway.models.build import build_model
 from headway.models.decoder import Decoder
 from headway.nn.linear import pack
-from tests.references.convert import FORMATS, convert
+from tests.references.convert import converted
 
 NONE = -1
 """No token has this number: nothing begins, ends or is unknown."""
@@ -66,10 +65,8 @@ def gpt2(layers: int) -> Any:
 
 
 def same_weights(theirs: Any) -> Decoder:
-    form = FORMATS["gpt2"]
-    ours = build_model(form.settings(theirs.config)).eval()
+    ours = converted(theirs)
     assert isinstance(ours, Decoder)
-    ours.load_state_dict(convert(theirs.state_dict(), form.rules(theirs.config), form.ignored))
     return ours
 
 

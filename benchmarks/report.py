@@ -57,6 +57,9 @@ def case_table(result: dict[str, Any]) -> str:
             for row in rows.values()
         ]
         lines.append(f"| {case} | " + " | ".join(cells) + " |")
+    if "memory_of_gpt2_bytes" in result:
+        sizes = (f"{result['memory_of_gpt2_bytes'][name] / 1e6:,.0f} MB" for name in names)
+        lines.append("| memory of GPT-2 124M | " + " | ".join(sizes) + " |")
     machine = result["machine"]
     versions = ", ".join(f"{name} {version}" for name, version in machine["versions"].items())
     lines += [
@@ -66,12 +69,29 @@ def case_table(result: dict[str, Any]) -> str:
     return "\n".join(lines) + "\n"
 
 
+def quality_table(result: dict[str, Any]) -> str:
+    """What rounding costs: a row a model."""
+    lines = [
+        "| model | score | texts | fp32 | int8 | outputs alike |",
+        "|---|---|---:|---:|---:|---:|",
+    ]
+    for name, row in result["quality"].items():
+        digits = 1 if row["score"] == "BLEU" else 4
+        alike = f"{row['same']:.1%}" if "same" in row else "–"
+        lines.append(
+            f"| {name} | {row['score']} | {row['texts']:,} | {row['fp32']:.{digits}f} "
+            f"| {row['int8']:.{digits}f} | {alike} |"
+        )
+    return "\n".join(lines) + "\n"
+
+
 def filled(page: str) -> str:
     """The page with every marked place filled from its result."""
 
     def fill(match: re.Match[str]) -> str:
         result = json.loads((RESULTS / f"{match['name']}.json").read_text())
-        made = case_table(result) if "cases" in result else table(result)
+        kinds = {"cases": case_table, "quality": quality_table}
+        made = next((kinds[key] for key in kinds if key in result), table)(result)
         return f"{match[1]}\n{made}\n{match[3]}"
 
     return TABLE.sub(fill, page)

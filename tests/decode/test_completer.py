@@ -14,6 +14,7 @@ from headway.config.model import EncoderSettings
 from headway.decode.completer import Completer, shared_length
 from headway.errors import ConfigError, FolderError, UserError
 from headway.models.build import build_model
+from headway.text.tokenizer import Tokenizer
 from headway.text.train import train_vocabularies
 
 from .writing import completer, save_run, settings, tokenizer, writer
@@ -187,3 +188,18 @@ def test_what_does_not_fit_is_refused(tmp_path: Path) -> None:
         FolderError, match="no model that continues text; what it holds: encoder model"
     ):
         Completer.load([tmp_path / "encoder"])
+
+
+def test_a_prompt_begins_with_the_start_token_only_where_that_is_the_custom() -> None:
+    plain = completer(GREEDY)
+    text = json.dumps(
+        {
+            "tokenizer": json.loads(tokenizer().to_json()),
+            "roles": {"bos": "<s>", "eos": "</s>", "begins": False},
+        }
+    )
+    bare = Completer(plain.models, Tokenizer.from_json(text, "t"), GREEDY)
+    ids = tokenizer().encode("the cat")
+    assert (plain.ids("the cat"), bare.ids("the cat")) == ([tokenizer().bos, *ids], ids)
+    assert bare.ids("") == plain.ids("") == [tokenizer().bos]
+    assert len(texts(bare)) == len(PROMPTS)

@@ -11,9 +11,8 @@ from torch import nn
 
 from headway.config.decode import DecodeSettings
 from headway.decode.search import search
-from headway.models.build import build_model
 from headway.models.seq2seq import Seq2Seq
-from tests.references.convert import FORMATS, convert
+from tests.references.convert import converted
 
 PAD, EOS, VOCAB = 0, 1, 61
 SOURCES = [[5, 9, 17, 33, EOS], [40, EOS], [8, 8, 3, 60, 2, 22, EOS], [12, 50, EOS]]
@@ -35,10 +34,8 @@ def models() -> tuple[Any, Seq2Seq]:
             if weight.ndim > 1 and "embed_positions" not in name:
                 weight.copy_(2.0 * torch.randn(weight.shape) * weight.shape[1] ** -0.5)
         theirs.final_logits_bias[0, PAD] = -1e4  # the start token, which we never write
-    form = FORMATS["marian"]
-    ours = build_model(form.settings(config)).eval()
+    ours = converted(theirs)
     assert isinstance(ours, Seq2Seq)
-    ours.load_state_dict(convert(theirs.state_dict(), form.rules(config), form.ignored))
     return theirs, ours
 
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from headway.config.decode import DecodeSettings
 from headway.decode.rules import ban_phrases, ban_repeated, min_length, penalise_repetition
-from headway.decode.search import Hypothesis, Wish, search
+from headway.decode.search import Hypothesis, Searcher, Specials, Wish, search
 from headway.errors import ConfigError
 
 from . import copying
@@ -196,3 +196,32 @@ def test_the_unknown_token_comes_only_where_it_is_allowed() -> None:
         tokens = {token for of_source in found for h in of_source for token in h.tokens}
         assert (UNK in tokens) == may
         assert BOS not in tokens
+
+
+@every_way
+@pytest.mark.parametrize("required", [False, True])
+def test_every_output_begins_with_the_forced_token_which_costs_nothing(
+    way: str, required: bool
+) -> None:
+    if required and way in ("draws", "diverse"):
+        return
+    sources = copying.sources(6)
+    wishes = [Wish(prefix=(7,), required=((9,),) if required else ())] * 6
+    searcher = Searcher([copier()], WAYS[way], Specials(BOS, EOS, UNK, target_begin=4))
+    for of_source in [*searcher(sources), *searcher(sources, wishes)]:
+        for h in of_source:
+            assert h.tokens[0] == 4
+            assert h.token_log_probs[0] == 0.0
+            assert h.log_prob == pytest.approx(sum(h.token_log_probs), abs=1e-4)
+    assert all(h.tokens[1] == 7 for found in searcher(sources, wishes) for h in found)
+
+
+@every_way
+def test_banned_tokens_are_in_no_output(way: str) -> None:
+    sources, settings = copying.sources(12), replace(WAYS[way], min_len=3)
+    used = {t for found in find(settings, sources) for h in found for t in h.tokens}
+    assert {5, 8, 11} <= used
+    specials = Specials(BOS, EOS, UNK, banned=(5, 8, 11, EOS))  # the end is never banned
+    found = Searcher([copier()], settings, specials)(sources)
+    assert not {5, 8, 11} & {t for of_source in found for h in of_source for t in h.tokens}
+    assert any(h.finished for of_source in found for h in of_source)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from dataclasses import replace
 from functools import cache
@@ -16,12 +17,14 @@ from headway.config.data import DataSettings, TokenizerSettings
 from headway.config.decode import DecodeSettings
 from headway.config.model import EncoderSettings
 from headway.config.run import RunSettings, resolved_toml
-from headway.decode.hypothesis import Hypothesis, Wish
+from headway.decode.hypothesis import Hypothesis, Specials, Wish
+from headway.decode.search import Searcher
 from headway.decode.translator import TextWish, Translator
 from headway.errors import DataError, FolderError, UserError
 from headway.models.folder import model_weights, save_weights
 from headway.models.seq2seq import Seq2Seq
-from headway.text.tokenizer import Vocabularies
+from headway.text.roles import Roles
+from headway.text.tokenizer import Tokenizer, Vocabularies
 from headway.text.train import train_vocabularies
 
 from .copying import SIZES, VOCAB, copier
@@ -314,3 +317,59 @@ def test_models_with_different_vocabularies_are_no_ensemble(tmp_path: Path) -> N
     )
     with pytest.raises(FolderError, match="not the vocabulary of"):
         Translator.load([one, two])
+
+
+def with_roles(**parts: object) -> Vocabularies:
+    roles = Roles(bos="<s>", eos="</s>", unk="<unk>", **parts)  # type: ignore[arg-type]
+    inner = json.loads(vocab().target.to_json())
+    text = json.dumps({"tokenizer": inner, "roles": roles.as_dict()})
+    both = Tokenizer.from_json(text, "t")
+    return Vocabularies(both, both)
+
+
+def test_sources_and_outputs_begin_as_the_roles_say() -> None:
+    """As BART: what all begin with is read, and seen in no text, score or alignment."""
+    made = with_roles(source_begin=" ba", target_begin=" de")
+    decoder = Translator([copier(250)], made, replace(QUICK, beam=2), align=True)
+    seen: list[list[int]] = []
+    search = decoder.searcher
+
+    def watched(sources: list[list[int]], *more: object) -> list[list[Hypothesis]]:
+        seen.extend(sources)
+        return search(sources, *more)  # type: ignore[arg-type]
+
+    decoder.searcher = watched  # type: ignore[assignment]
+    [found] = decoder.translate(["fi ko"])
+    first, begin = made.source.encode("ba de")
+    assert seen == [[first, *made.source.encode("fi ko"), made.source.eos]]
+    best = found.outputs[0]
+    assert len(best.token_log_probs) == len(best.tokens) + best.finished
+    assert best.text == " ".join(word.strip("▁") for word in best.tokens)
+    assert best.alignment is not None
+    assert {target for _, target in best.alignment} == set(range(len(best.text.split())))
+    assert {source for source, _ in best.alignment} <= {0, 1}
+
+    def crossed(sources: list[list[int]], targets: list[list[int]], bos: int) -> list[torch.Tensor]:
+        """The first word written looks at the last one read, the others at the first."""
+        weights_TS = torch.zeros(len(targets[0]) + 1, len(sources[0]))
+        weights_TS[0, 0] = weights_TS[1, 2] = 1.0
+        weights_TS[2:, 1] = 1.0
+        return [weights_TS] * len(targets)
+
+    decoder.writer = replace(decoder.writer, attention=crossed)
+    [again] = decoder.translate(["fi ko"])
+    aligned = [(1, 0), *((0, n) for n in range(1, len(again.text.split())))]
+    assert len(aligned) > 1
+    assert again.outputs[0].alignment == aligned
+    [score] = decoder.score([("fi ko", found.text)])
+    assert score.token_log_probs == pytest.approx(best.token_log_probs, abs=1e-4)
+    [[direct]] = Searcher([copier(250)], replace(QUICK, beam=2), Specials.of(made.target))(seen[:1])
+    assert direct.tokens[0] == begin
+
+
+def test_banned_tokens_are_never_written() -> None:
+    made = with_roles(banned=(" ba", " ko"))
+    decoder = Translator([copier(250)], made, QUICK)
+    written = " ".join(found.text for found in decoder.translate(LINES)).split()
+    assert "de" in written
+    assert not {"ba", "ko"} & set(written)

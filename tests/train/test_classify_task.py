@@ -370,4 +370,4 @@ def test_models_that_answer_together_need_the_same_classes(made: Made, tmp_path:
         other = replace(settings, labels=labels)
         (tmp_path / name / "config.toml").write_text(resolved_toml(other))
     with pytest.raises(ConfigError, match="other classes"):
-        Classifier.load([tmp_path / "one", tmp_path / "two"], settings, CPU)
+        Classifier.load(Use([tmp_path / "one", tmp_path / "two"], settings, CPU))

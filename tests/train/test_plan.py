@@ -387,3 +387,11 @@ def test_what_a_dry_run_prints_is_a_recipe_for_the_same_run(
     assert (again.tokenizer, again.decode) == (first.tokenizer, first.decode)
     changed = ["train", "--recipe", "plan.toml", "--device", "cpu", "model.d_ff=24"]
     assert model_of(printed(changed, capsys, tmp_path / "c")).d_ff == 24
+
+
+def test_a_translator_that_starts_from_another_is_tuned_not_trained_anew() -> None:
+    """The paper's schedule would climb to a rate at which it forgets what it knows."""
+    tuned = planned("start.run=tatoeba-de-en").train
+    assert (tuned.optimizer, tuned.schedule, tuned.lr) == ("adamw", "linear", 3e-4)
+    assert planned("start.run=tatoeba-de-en", "train.lr=1e-3").train.lr == 1e-3
+    assert tuned.smoothing == planned().train.smoothing

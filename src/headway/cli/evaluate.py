@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from headway.cli.predict import run_folders, settings_of
+from headway.cli.predict import check_engine, run_folders, settings_of
 from headway.config.data import DataSettings
 from headway.config.run import RunSettings
 from headway.errors import ConfigError, UserError
@@ -20,6 +20,9 @@ if TYPE_CHECKING:
 
 TRANSLATING = ("source", "target", "hypotheses", "against", "lowercase", "tokenised", "out")
 """Options that only translations have."""
+
+TOGETHER = ("translate", "classify", "tag")
+"""Tasks whose runs can be scored as an ensemble."""
 
 
 def evaluate(
@@ -73,9 +76,16 @@ def evaluate(
     encoding: Annotated[
         str | None, typer.Option(help="Of the text files; that of the training data, or UTF-8.")
     ] = None,
+    engine: Annotated[
+        str,
+        typer.Option(
+            metavar="torch|ctranslate2|onnx", help="What computes; others run an exported folder."
+        ),
+    ] = "torch",
     device: Annotated[str, typer.Option(help="cpu, cuda, cuda:1; auto: a GPU if any.")] = "auto",
 ) -> None:
     """Score a run on a test set, beside a trivial baseline."""
+    check_engine(engine)
     if run is None and hypotheses is None:
         raise UserError("name a run to evaluate, or give its output with --hypotheses FILE.")
     overrides = _settings_only(words or [])
@@ -85,6 +95,10 @@ def evaluate(
         if folders
         else RunSettings(task="translate")
     )
+    if len(folders) > 1 and settings.task not in TOGETHER:
+        raise UserError(
+            f"a run of the task {settings.task} is scored alone; {len(folders)} are given."
+        )
     options: dict[str, Any] = {
         "source": source, "target": target, "hypotheses": hypotheses,
         "against": against, "lowercase": lowercase, "tokenize": tokenize, "tokenised": tokenised,
@@ -97,11 +111,14 @@ def evaluate(
     else:
         _refuse(settings.task, options)
         files = _text_files(settings.data, text, pairs, encoding)
+    from headway.interop.engines import engine_of
     from headway.train.kind import Use
     from headway.train.ranks import pick_device
     from headway.train.tasks.table import kind_of
 
-    use = Use(folders, settings, pick_device(device), options)
+    runtime = engine_of(engine, folders[0], settings) if folders else None
+    place = pick_device(device if runtime is None else "cpu")
+    use = Use(folders, settings, place, options, runtime)
     found = kind_of(settings.task).evaluation(use, files)
     if as_json:
         print(json.dumps(found.facts, indent=2, ensure_ascii=False))

@@ -13,6 +13,8 @@ from headway import __version__
 from headway.cli.average import average
 from headway.cli.check import check
 from headway.cli.evaluate import evaluate
+from headway.cli.export import export
+from headway.cli.import_ import import_
 from headway.cli.info import info
 from headway.cli.play import play
 from headway.cli.predict import predict
@@ -34,6 +36,8 @@ app = typer.Typer(
 )
 for command in (check, train, predict, play, evaluate, score, average, recipes, presets, info):
     app.command()(command)
+app.command("import")(import_)
+app.command()(export)
 
 
 @app.callback(invoke_without_command=True)
@@ -94,7 +98,8 @@ def _take_debug(words: list[str]) -> tuple[list[str], bool]:
 
 def _name(words: list[str]) -> str:
     command = next((word for word in words if not word.startswith("-")), "")
-    known = [entry.callback.__name__ for entry in app.registered_commands if entry.callback]
+    known = [entry.name or entry.callback.__name__
+             for entry in app.registered_commands if entry.callback]  # fmt: skip
     return f"headway {command}" if command in known else "headway"
 
 

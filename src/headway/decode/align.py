@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor
@@ -14,6 +14,9 @@ from headway.nn.tap import record
 from headway.text.tokenizer import SPACE_MARK, Tokenizer
 
 Pair = tuple[int, int]
+
+Attention = Callable[[Sequence[Sequence[int]], Sequence[Sequence[int]], int], list[Tensor]]
+"""`attention_of` for one model: sources, targets and the token that targets begin with."""
 
 
 @torch.no_grad()

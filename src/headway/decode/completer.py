@@ -10,6 +10,7 @@ import torch
 
 from headway.config.decode import DecodeSettings
 from headway.decode.completion import Completion, Output, Summary
+from headway.decode.engine import Engine, PromptSearch
 from headway.decode.hypothesis import Specials
 from headway.decode.lines import batches, live_windows, windows
 from headway.decode.precision import hold_in
@@ -49,10 +50,12 @@ class Completer:
         context: int | None = None,
         draft: Decoder | None = None,
         draft_context: int | None = None,
+        engine: Engine | None = None,
     ) -> None:
         """Several models are an ensemble. `context`: the most tokens they read, if there is an end.
 
         `draft` guesses ahead (speculative decoding); it changes nothing but the time it takes.
+        An `engine` writes without any of our models.
         """
         self.models, self.tokenizer, self.settings = models, tokenizer, settings
         self.summary = Summary()
@@ -63,9 +66,12 @@ class Completer:
             raise ConfigError("decode.stop holds an empty text, which would end every output.")
         if draft is not None and len(models) > 1:
             raise UserError("a draft model guesses for one model, not for an ensemble.")
+        if draft is not None and engine is not None:
+            raise UserError(f"a draft model does not go together with --engine {engine.name}.")
         self.context, self.draft, self.draft_context = context, draft, draft_context
+        self.engine = engine
         self.prefix: Prefix | None = None
-        self.searchers: dict[int, PromptSearcher | SpeculativeSearcher] = {}
+        self.searchers: dict[int, PromptSearch] = {}
         self._searcher(tokenizer.eos)  # what does not fit together is said at once
 
     @classmethod
@@ -76,9 +82,10 @@ class Completer:
         *,
         device: torch.device | str = "cpu",
         draft: Path | None = None,
+        engine: Engine | None = None,
     ) -> Completer:
         """The models of run folders; how they decode is what the first says, if not given."""
-        runs = load_language(folders, device)
+        runs = load_language(folders, device, models=engine is None)
         small: Language | None = None
         if draft is not None:
             small = load_language([draft], device)
@@ -98,6 +105,7 @@ class Completer:
             context=runs.context,
             draft=None if small is None else small.models[0],
             draft_context=None if small is None else small.context,
+            engine=engine,
         )
 
     def complete(
@@ -131,7 +139,7 @@ class Completer:
         """The tokens of a prompt, the beginning of a text first."""
         if not isinstance(prompt, str):
             return list(prompt)
-        return [self.tokenizer.bos, *(self.tokenizer.encode(prompt) if prompt else [])]
+        return self.tokenizer.as_prompt(self.tokenizer.encode(prompt) if prompt else [])
 
     def _window(
         self,
@@ -172,7 +180,7 @@ class Completer:
 
     def _completion(self, prompt: Prompt, outputs: list[Output]) -> Completion:
         self.summary.prompts += 1
-        self.summary.tokens += sum(len(output.token_log_probs) for output in outputs)
+        self.summary.tokens += sum(len(output.tokens) + output.finished for output in outputs)
         self.summary.unfinished += not (outputs[0].finished or outputs[0].stopped_by)
         text = prompt if isinstance(prompt, str) else self.tokenizer.decode(prompt)
         return Completion(text, outputs)
@@ -184,11 +192,13 @@ class Completer:
                 text = prompt if isinstance(prompt, str) else self.tokenizer.decode(prompt)
                 raise too_long(f"prompt {number:,} ({text[:40]!r}…)", len(tokens), context)
 
-    def _searcher(self, end: int) -> PromptSearcher | SpeculativeSearcher:
+    def _searcher(self, end: int) -> PromptSearch:
         if end not in self.searchers:
-            specials = Specials(self.tokenizer.bos, end, self.tokenizer.unk)
-            made: PromptSearcher | SpeculativeSearcher
-            if self.draft is None:
+            specials = Specials.of(self.tokenizer, end)
+            made: PromptSearch
+            if self.engine is not None:
+                made = self.engine.prompt_searcher(self.settings, specials, self.context)
+            elif self.draft is None:
                 made = PromptSearcher(self.models, self.settings, specials, self.context)
             else:
                 made = SpeculativeSearcher(
@@ -200,6 +210,8 @@ class Completer:
 
     def _shared(self, ids: Sequence[list[int]], common: list[int] | None) -> Prefix | None:
         """What all prompts begin with, read; what was read for the last ones serves again."""
+        if self.engine is not None:
+            return None
         known = self.prefix
         if known is not None and not all(known.begins(tokens) for tokens in ids):
             known = None

@@ -134,8 +134,10 @@ class Chooser:
                 f"a choice needs two labels or more, none of them empty; there are: "
                 f"{', '.join(map(repr, self.labels))}."
             )
-        if len(completer.models) > 1:
-            raise UserError("labels are chosen by one model, not by an ensemble.")
+        if len(completer.models) != 1:
+            engine = completer.engine
+            other = "an ensemble" if engine is None else f"--engine {engine.name}"
+            raise UserError(f"labels are chosen by one model in torch, not by {other}.")
         self.completer, self.model = completer, completer.models[0]
         self.normalise = normalise
         self.prefix: Prefix | None = None
@@ -167,8 +169,10 @@ class Chooser:
         """
         tokenizer = self.completer.tokenizer
         whole = tokenizer.encode_batch([f"{prompt} {label}" for label in self.labels])
-        whole = [[tokenizer.bos, *tokens] for tokens in whole]
-        n = min(shared_length(whole), len(self.completer.ids(prompt)))
+        whole = [tokenizer.as_prompt(tokens) for tokens in whole]
+        if not shared_length(whole):  # something must stand before the labels
+            whole = [[tokenizer.bos, *tokens] for tokens in whole]
+        n = min(shared_length(whole), max(1, len(self.completer.ids(prompt))))
         n = min(n, *(len(tokens) - 1 for tokens in whole))
         return whole[0][:n], [tokens[n:] for tokens in whole]
 

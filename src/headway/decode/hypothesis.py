@@ -5,11 +5,24 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from headway.text.tokenizer import Tokenizer
+
 
 class Specials(NamedTuple):
     bos: int
     eos: int
     unk: int
+    target_begin: int | None = None
+    """The first token of every output of a translator, which has no choice."""
+
+    banned: tuple[int, ...] = ()
+    """Tokens that no output has."""
+
+    @classmethod
+    def of(cls, tokenizer: Tokenizer, end: int | None = None) -> Specials:
+        """`end`: the token that ends an output instead of the text's end."""
+        end = tokenizer.eos if end is None else end
+        return cls(tokenizer.bos, end, tokenizer.unk, tokenizer.target_begin, tokenizer.banned)
 
 
 @dataclass(frozen=True)

@@ -16,9 +16,9 @@ GRACE = 0.02
 T = TypeVar("T")
 
 
-def windows(lines: Iterable[T]) -> Iterator[list[T]]:
-    """An error in reading comes after the lines that were read."""
-    size, window, source = FIRST_WINDOW, [], iter(lines)
+def windows(lines: Iterable[T], first: int = FIRST_WINDOW) -> Iterator[list[T]]:
+    """An error in reading comes after the lines that were read. `first`: lines of the first."""
+    size, window, source = first, [], iter(lines)
     failure: Exception | None = None
     while True:
         try:
@@ -71,6 +71,25 @@ def live_windows(lines: Iterable[T]) -> Iterator[list[T]]:
             size = min(2 * size, LAST_WINDOW)
         if failure is not None:
             raise failure
+
+
+def one_ahead(items: Iterable[T]) -> Iterator[T]:
+    """Each item when the next one is made already; an error comes after what was made before it."""
+    held: list[T] = []
+    source, failure = iter(items), None
+    while True:
+        try:
+            item = next(source)
+        except StopIteration:
+            break
+        except Exception as error:
+            failure = error
+            break
+        yield from held
+        held = [item]
+    yield from held
+    if failure is not None:
+        raise failure
 
 
 def batches(lengths: Sequence[int], room: int) -> Iterator[list[int]]:

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from torch import Tensor
 
-from headway.decode.align import align_words, attention_of, source_words, word_numbers
+from headway.decode.align import Attention, align_words, source_words, word_numbers
 from headway.decode.hypothesis import Hypothesis
 from headway.decode.parts import Part
 from headway.decode.translation import Output
-from headway.models.seq2seq import Seq2Seq
 from headway.text.tokenizer import Tokenizer, Vocabularies
 
 # A vocabulary of bytes can write line ends; a line must stay a line.
@@ -21,8 +20,8 @@ LINE_END = re.compile(r"[\r\n]+")
 
 @dataclass(frozen=True)
 class Writer:
-    model: Seq2Seq
-    """The one whose attention is read; of an ensemble the first."""
+    attention: Attention
+    """What target tokens see of the source, by the model; of an ensemble by the first."""
 
     vocab: Vocabularies
     align: bool
@@ -49,16 +48,19 @@ class Writer:
     def _attention(self, pairs: Sequence[tuple[Part, Hypothesis]]) -> list[Tensor]:
         if not pairs:
             return []
-        sources = [[*part.ids, self.vocab.source.eos] for part, _ in pairs]
-        return attention_of(
-            self.model, sources, [h.tokens for _, h in pairs], self.vocab.target.bos
-        )
+        sources = [self.vocab.source.as_source(part.ids) for part, _ in pairs]
+        return self.attention(sources, [h.tokens for _, h in pairs], self.vocab.target.bos)
 
     def _output(self, part: Part, h: Hypothesis, attention_TS: Tensor | None) -> Output:
         target, alignment = self.vocab.target, None
+        # What all sources, or outputs, begin with is no part of any word.
+        begins = self.vocab.source.source_begin is not None, target.target_begin is not None
+        if begins[1]:
+            h = replace(h, tokens=h.tokens[1:], token_log_probs=h.token_log_probs[1:])
         [mark] = target.tokens([target.unk])
         unknown = [mark] * len(h.tokens)
         if attention_TS is not None:
+            attention_TS = attention_TS[int(begins[1]) :, int(begins[0]) :]
             read = source_words(part.text, part.ids, self.vocab.source)
             if self.align:
                 written = word_numbers(target.tokens(h.tokens), mark)

@@ -100,15 +100,27 @@ class PromptSearcher:
         else:
             width, pick = settings.beam, most_likely
         walks = settings.sample or width == 1
+        steps = self.steps(prompts, width, room, prefix, apart=walks)
+        return walk(steps, job, width, pick, watch) if walks else beam_search(steps, job)
+
+    def steps(
+        self,
+        prompts: Sequence[Sequence[int]],
+        width: int,
+        capacity: int,
+        prefix: Prefix | None,
+        *,
+        apart: bool,
+    ) -> Steps:
+        """As `DecoderSteps`. Another runtime computes by other steps; all else here serves it."""
         caches: Sequence[Cache | None] = [None] * len(self.models)
         if prefix is not None:
             caches = prefix.caches
         members = [
-            DecoderSteps(model, prompts, width, room, cache, apart=walks)
+            DecoderSteps(model, prompts, width, capacity, cache, apart=apart)
             for model, cache in zip(self.models, caches, strict=True)
         ]
-        steps: Steps = members[0] if len(members) == 1 else Ensemble(members)
-        return walk(steps, job, width, pick, watch) if walks else beam_search(steps, job)
+        return members[0] if len(members) == 1 else Ensemble(members)
 
 
 def check_settings(settings: DecodeSettings) -> None:

@@ -36,6 +36,7 @@ class Rules:
             self.rules.append(before.counted(ban_repeated(settings.no_repeat_ngram)))
         if any(wish.banned for wish in wishes):
             self.rules.append(ban_phrases([wish.banned for wish in wishes]))
+        self.first = specials.target_begin
         self.prefixes = [wish.prefix for wish in wishes]
         self.longest_prefix = max(map(len, self.prefixes), default=0)
 
@@ -59,7 +60,9 @@ class Rules:
         for place, number in enumerate(sources):
             if at < len(self.prefixes[number]):
                 rows, token = slice(place * width, (place + 1) * width), self.prefixes[number][at]
-                yield rows, token, scores_RV[rows, token].clone()
+                kept_W = scores_RV[rows, token].clone()
+                # What every output begins with says nothing about any.
+                yield rows, token, kept_W.zero_() if at == 0 and token == self.first else kept_W
 
 
 NOTHING = -1
@@ -91,7 +94,8 @@ class Before:
 
 def never(settings: DecodeSettings, specials: Specials) -> list[int]:
     """The tokens that no output has. Where one token is all three (GPT-2), it may end the text."""
-    found = {specials.bos} | ({specials.unk} if settings.unknown == "ban" else set())
+    found = {specials.bos, *specials.banned}
+    found |= {specials.unk} if settings.unknown == "ban" else set()
     return sorted(found - {specials.eos})
 
 

@@ -25,8 +25,8 @@ class Runs:
     vocab: Vocabularies
 
 
-def load_runs(folders: Sequence[Path], device: torch.device | str) -> Runs:
-    """Everything is checked before the first model is loaded."""
+def load_runs(folders: Sequence[Path], device: torch.device | str, *, models: bool = True) -> Runs:
+    """Everything is checked before the first model is loaded. `models`: whether they are needed."""
     settings = [load_run(folder) for folder in folders]
     vocabs = [Vocabularies.load(file_in(folder, TOKENIZER)) for folder in folders]
     for folder, run, vocab in zip(folders, settings, vocabs, strict=True):
@@ -36,12 +36,12 @@ def load_runs(folders: Sequence[Path], device: torch.device | str) -> Runs:
                 f"{folder / TOKENIZER} is not the vocabulary of {folders[0]}. Models translate "
                 "together only if they were trained with the same one."
             )
-    models = []
-    for folder in folders:
+    found = []
+    for folder in folders if models else ():
         model = load_model(folder, device)
         assert isinstance(model, Seq2Seq)
-        models.append(model.eval())
-    return Runs(settings, models, vocabs[0])
+        found.append(model.eval())
+    return Runs(settings, found, vocabs[0])
 
 
 @dataclass(frozen=True)
@@ -55,8 +55,10 @@ class Language:
     """Tokens that all of them read."""
 
 
-def load_language(folders: Sequence[Path], device: torch.device | str) -> Language:
-    """Everything is checked before the first model is loaded."""
+def load_language(
+    folders: Sequence[Path], device: torch.device | str, *, models: bool = True
+) -> Language:
+    """Everything is checked before the first model is loaded. `models`: whether they are needed."""
     runs = [load_run(folder) for folder in folders]
     tokenizers = [Vocabularies.load(file_in(folder, TOKENIZER)).target for folder in folders]
     for folder, run, tokenizer in zip(folders, runs, tokenizers, strict=True):
@@ -76,12 +78,12 @@ def load_language(folders: Sequence[Path], device: torch.device | str) -> Langua
                 f"{folder / TOKENIZER} is not the vocabulary of {folders[0]}. Models write "
                 "together only if they were trained with the same one."
             )
-    models = []
-    for folder in folders:
+    found = []
+    for folder in folders if models else ():
         model = load_model(folder, device)
         assert isinstance(model, Decoder)
-        models.append(model.eval())
-    return Language(runs, models, tokenizers[0], min(map(context_of, runs)))
+        found.append(model.eval())
+    return Language(runs, found, tokenizers[0], min(map(context_of, runs)))
 
 
 def context_of(run: RunSettings) -> int:

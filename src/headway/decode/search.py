@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
+from dataclasses import replace
 from functools import partial
+from typing import Protocol
 
 import torch
 from torch import nn
@@ -65,13 +67,53 @@ class Searcher:
         if not sources:
             return []
         wishes = [NO_WISH] * len(sources) if wishes is None else wishes
+        wishes = with_begin(wishes, self.specials.target_begin)
         numbers = [[place] for place in range(len(sources))] if numbers is None else numbers
         lengths = [len(source) for source in sources]
-        job = Job.of(self.settings, self.specials, lengths, wishes, _reach(self.models))
+        job = Job.of(self.settings, self.specials, lengths, wishes, self.reach())
         with evaluating(self.models):
             if self.recorded is not None and fits(job):
                 return self.recorded.search(sources, job, numbers)
-            return _search(self.models, sources, job, numbers)
+            return _search(self.steps, sources, job, numbers)
+
+    def steps(
+        self,
+        sources: Sequence[Sequence[int]],
+        *,
+        width: int,
+        capacity: int,
+        watch: bool = False,
+    ) -> Steps:
+        """`Begin`. Another runtime computes by other steps; all else here serves it too."""
+        members = [
+            Seq2SeqSteps(model, sources, width, capacity, watch=watch) for model in self.models
+        ]
+        return members[0] if len(members) == 1 else Ensemble(members)
+
+    def reach(self) -> int | None:
+        """The most positions that all the decoders know."""
+        ends = (learned(model.target_front) for model in self.models)
+        return min((end for end in ends if end is not None), default=None)
+
+
+def with_begin(wishes: Sequence[Wish], begin: int | None) -> Sequence[Wish]:
+    """The wishes for outputs that all begin with a token, if there is such."""
+    if begin is None:
+        return wishes
+    return [replace(wish, prefix=(begin, *wish.prefix)) for wish in wishes]
+
+
+class Begin(Protocol):
+    """The steps of a search: `capacity` tokens at most; `watch`: with their attention."""
+
+    def __call__(
+        self,
+        sources: Sequence[Sequence[int]],
+        *,
+        width: int,
+        capacity: int,
+        watch: bool = False,
+    ) -> Steps: ...
 
 
 @contextmanager
@@ -94,7 +136,7 @@ def evaluating(models: Sequence[nn.Module]) -> Iterator[None]:
 
 
 def _search(
-    models: Sequence[Seq2Seq],
+    begin: Begin,
     sources: Sequence[Sequence[int]],
     job: Job,
     numbers: Sequence[Sequence[int]],
@@ -102,23 +144,23 @@ def _search(
     settings, room = job.settings, max(job.limits)
     required = [place for place, wish in enumerate(job.wishes) if wish.required]
     if required and len(required) < len(sources):
-        return _apart(models, sources, job, numbers, required)
-    begin = partial(_steps, models, sources, capacity=room)
+        return _apart(begin, sources, job, numbers, required)
+    first = partial(begin, sources, capacity=room)
     if required:
         _check_constrainable(settings)
         width = max(settings.beam, MIN_WIDTH)
-        return constrained_search(begin(width=width), job, width)
+        return constrained_search(first(width=width), job, width)
     if settings.sample:
         pick = sampler(settings, numbers, room)
-        return walk(begin(width=settings.n_best), job, settings.n_best, pick)
+        return walk(first(width=settings.n_best), job, settings.n_best, pick)
     if settings.beam == 1:
-        return walk(begin(width=1), job, 1, most_likely)
+        return walk(first(width=1), job, 1, most_likely)
     watch = settings.coverage > 0
-    return beam_search(begin(width=settings.beam, watch=watch), job)
+    return beam_search(first(width=settings.beam, watch=watch), job)
 
 
 def _apart(
-    models: Sequence[Seq2Seq],
+    begin: Begin,
     sources: Sequence[Sequence[int]],
     job: Job,
     numbers: Sequence[Sequence[int]],
@@ -129,7 +171,7 @@ def _apart(
     others = sorted(set(range(len(sources))) - set(required))
     for places in (required, others):
         found = _search(
-            models,
+            begin,
             [sources[place] for place in places],
             job.pick(places),
             [numbers[place] for place in places],
@@ -149,21 +191,3 @@ def _check_constrainable(settings: DecodeSettings) -> None:
                 f"decode.{name} does not go together with required phrases, which need plain beam "
                 "search. Leave one of the two out."
             )
-
-
-def _steps(
-    models: Sequence[Seq2Seq],
-    sources: Sequence[Sequence[int]],
-    *,
-    width: int,
-    capacity: int,
-    watch: bool = False,
-) -> Steps:
-    members = [Seq2SeqSteps(model, sources, width, capacity, watch=watch) for model in models]
-    return members[0] if len(members) == 1 else Ensemble(members)
-
-
-def _reach(models: Sequence[Seq2Seq]) -> int | None:
-    """The most positions that all the decoders know."""
-    ends = (learned(model.target_front) for model in models)
-    return min((end for end in ends if end is not None), default=None)

@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
-from itertools import islice
+from functools import partial
 from pathlib import Path
 
 import torch
 
 from headway.config.decode import DecodeSettings
-from headway.decode.hypothesis import Hypothesis, Wish
-from headway.decode.lines import batches, live_windows, windows
+from headway.decode.align import Attention, attention_of
+from headway.decode.bodies import learned
+from headway.decode.engine import AheadSearch, Engine, SourceSearch
+from headway.decode.hypothesis import NO_WISH, Hypothesis, Wish
+from headway.decode.lines import LAST_WINDOW, batches, live_windows, one_ahead, windows
 from headway.decode.outputs import Writer
 from headway.decode.parts import Cutter, OnLong, Part
 from headway.decode.phrases import banned_phrases, broken_bans
@@ -20,8 +24,8 @@ from headway.decode.precision import hold_in
 from headway.decode.runs import load_runs
 from headway.decode.score import token_log_probs
 from headway.decode.search import Searcher, Specials, evaluating
-from headway.decode.translation import Output, Score, Summary, TextWish, Translation, joined
-from headway.errors import UserError
+from headway.decode.translation import Output, Score, Summary, TextWish, Translation
+from headway.decode.work import NOTHING, Work, next_wishes, translation_of
 from headway.models.seq2seq import Seq2Seq
 from headway.nn.linear import pack, packed
 from headway.text.tokenizer import Vocabularies
@@ -48,16 +52,29 @@ class Translator:
         max_len: int = MAX_LEN,
         on_long: OnLong = "split",
         align: bool = False,
+        engine: Engine | None = None,
     ) -> None:
-        """Several models are an ensemble. A line of more than `max_len` tokens is too long."""
+        """Several models are an ensemble. A line of more than `max_len` tokens is too long.
+
+        An `engine` translates without any of our models.
+        """
         self.models = [model if device is None else model.to(device) for model in models]
         self.vocab, self.settings = vocab, settings
         self.summary = Summary()
-        target = vocab.target
-        specials = Specials(target.bos, target.eos, target.unk)
-        self.searcher = Searcher(self.models, settings, specials)
-        self.cutter = Cutter(vocab.source, max_len, on_long, self.summary)
-        self.writer = Writer(self.models[0], vocab, align, settings.unknown == "copy")
+        specials = Specials.of(vocab.target)
+        attention: Attention
+        self.searcher: SourceSearch
+        if engine is None:
+            self.searcher = Searcher(self.models, settings, specials)
+            attention = partial(attention_of, self.models[0])
+        else:
+            self.searcher, attention = engine.searcher(settings, specials), engine.attention
+        ends = [learned(model.source_front) for model in self.models]
+        ends += [] if engine is None else [engine.reach]
+        n_more = len(vocab.source.as_source([]))
+        room = min([max_len, *(end - n_more for end in ends if end is not None)])
+        self.cutter = Cutter(vocab.source, room, on_long, self.summary)
+        self.writer = Writer(attention, vocab, align, settings.unknown == "copy")
 
     @classmethod
     def load(
@@ -68,9 +85,10 @@ class Translator:
         device: torch.device | str = "cpu",
         on_long: OnLong = "split",
         align: bool = False,
+        engine: Engine | None = None,
     ) -> Translator:
         """The models of run folders; how they decode is what the first says, if not given."""
-        runs = load_runs(folders, device)
+        runs = load_runs(folders, device, models=engine is None)
         settings = runs.settings[0].decode if settings is None else settings
         for model in runs.models:
             hold_in(model, settings.precision)
@@ -82,6 +100,7 @@ class Translator:
             max_len=min(run.data.max_len for run in runs.settings),
             on_long=on_long,
             align=align,
+            engine=engine,
         )
 
     def translate(
@@ -95,22 +114,32 @@ class Translator:
 
         `live`: what was read is translated at once where the next line keeps one waiting.
         """
-        wanted = None if wishes is None else iter(wishes)
-        first = 0
+        if live:
+            all_work = self._all_work(live_windows(lines), wishes)
+        elif isinstance(self.searcher, AheadSearch):  # it is there for speed: whole windows at once
+            all_work = one_ahead(self._all_work(windows(lines, LAST_WINDOW), wishes))
+        else:
+            all_work = self._all_work(windows(lines), wishes)
         with packed(self.models):
-            for window in live_windows(lines) if live else windows(lines):
-                start = time.perf_counter()
-                found = self._window(window, _next_wishes(wanted, len(window), first), first)
-                first += len(window)
-                self.summary.seconds += time.perf_counter() - start
+            for work in all_work:
+                with self._timed():
+                    found = self._done(work)
                 yield from found
+
+    @contextmanager
+    def _timed(self) -> Iterator[None]:
+        start = time.perf_counter()
+        yield
+        self.summary.seconds += time.perf_counter() - start
 
     def score(self, pairs: Iterable[tuple[str, str]]) -> Iterator[Score]:
         """The log-probability of each target given its source, in order."""
         source, target = self.vocab.source, self.vocab.target
         for window in windows(pairs):
-            sources = [[*ids, source.eos] for ids in source.encode_batch([a for a, _ in window])]
+            sources = [source.as_source(i) for i in source.encode_batch([a for a, _ in window])]
             targets = target.encode_batch([b for _, b in window])
+            if target.target_begin is not None:
+                targets = [[target.target_begin, *ids] for ids in targets]
             lengths = [len(a) + len(b) + 1 for a, b in zip(sources, targets, strict=True)]
             found: dict[int, list[float]] = {}
             for group in batches(lengths, self.settings.batch_tokens):
@@ -124,34 +153,63 @@ class Translator:
                     )
                 found |= dict(zip(group, logs, strict=True))
             for place in range(len(window)):
-                yield Score(sum(found[place]), found[place])
+                # What every output begins with says nothing about any.
+                of_tokens = found[place][target.target_begin is not None :]
+                yield Score(sum(of_tokens), of_tokens)
 
-    def _window(
-        self, lines: Sequence[str], wishes: Sequence[TextWish], first: int
-    ) -> list[Translation]:
-        parts = self.cutter.parts(lines, wishes, first)
-        flat = [part for of_line in parts for part in of_line]
-        width = self.settings.n_best if self.settings.sample else self.settings.beam
-        found: dict[int, list[Output]] = {}
-        room = max(1, self.settings.batch_tokens // width)
-        for group in batches([len(part.ids) + 1 for part in flat], room):
-            outputs = self._batch([flat[place] for place in group])
-            found |= dict(zip(group, outputs, strict=True))
+    def _all_work(
+        self, all_lines: Iterable[list[str]], wishes: Iterable[TextWish] | None
+    ) -> Iterator[Work]:
+        """Windows cut into parts, and begun where the search works ahead."""
+        wanted = None if wishes is None else iter(wishes)
+        first = 0
+        for lines in all_lines:
+            with self._timed():
+                asked = next_wishes(wanted, len(lines), first)
+                work = Work(lines, self.cutter.parts(lines, asked, first))
+                if isinstance(self.searcher, AheadSearch):
+                    flat = work.flat
+                    work.begun = self.searcher.begin(
+                        [self._source(part) for part in flat],
+                        [self._wish(part.wish) for part in flat],
+                    )
+            first += len(lines)
+            yield work
+
+    def _done(self, work: Work) -> list[Translation]:
+        flat = work.flat
+        if work.begun is not None:
+            outputs = self._written(flat, [self._wish(part.wish) for part in flat], work.begun())
+            found = dict(enumerate(outputs))
+        else:
+            found = self._in_batches(flat)
         results, place = [], 0
-        for line, of_line in zip(lines, parts, strict=True):
+        for line, of_line in zip(work.lines, work.parts, strict=True):
             of_parts = [found[place + number] for number in range(len(of_line))]
             place += len(of_line)
-            results.append(_translation(line, of_line, of_parts))
+            results.append(translation_of(line, of_line, of_parts))
         self.summary.unfinished += sum(not found.outputs[0].finished for found in results)
         return results
 
-    def _batch(self, parts: Sequence[Part]) -> list[list[Output]]:
-        wishes = [self._wish(part.wish) for part in parts]
-        found = self._search(parts, wishes)
+    def _in_batches(self, flat: Sequence[Part]) -> dict[int, list[Output]]:
+        width = self.settings.n_best if self.settings.sample else self.settings.beam
+        found: dict[int, list[Output]] = {}
+        room = max(1, self.settings.batch_tokens // width)
+        for group in batches([len(self._source(part)) for part in flat], room):
+            parts = [flat[place] for place in group]
+            wishes = [self._wish(part.wish) for part in parts]
+            outputs = self._written(parts, wishes, self._search(parts, wishes))
+            found |= dict(zip(group, outputs, strict=True))
+        return found
+
+    def _written(
+        self, parts: Sequence[Part], wishes: Sequence[Wish], found: list[list[Hypothesis]]
+    ) -> list[list[Output]]:
         for place, part in enumerate(parts):
             if part.wish.banned:
                 found[place] = self._without_banned(part, wishes[place], found[place])
-        self.summary.tokens += sum(len(of_part[0].token_log_probs) for of_part in found)
+        best = [of_part[0] for of_part in found]
+        self.summary.tokens += sum(len(h.tokens) + h.finished for h in best)
         with evaluating(self.models):
             return self.writer.write(parts, found)
 
@@ -168,14 +226,18 @@ class Translator:
         return found
 
     def _search(self, parts: Sequence[Part], wishes: Sequence[Wish]) -> list[list[Hypothesis]]:
-        eos = self.vocab.source.eos
         return self.searcher(
-            [[*part.ids, eos] for part in parts],
+            [self._source(part) for part in parts],
             wishes,
             [(part.line, part.number) for part in parts],
         )
 
+    def _source(self, part: Part) -> list[int]:
+        return self.vocab.source.as_source(part.ids)
+
     def _wish(self, wish: TextWish) -> Wish:
+        if wish == NOTHING:
+            return NO_WISH
         target = self.vocab.target
         phrases = [tuple(target.encode(phrase)) for phrase in wish.required]
         return Wish(
@@ -183,30 +245,3 @@ class Translator:
             required=tuple(phrase for phrase in phrases if phrase),
             banned=banned_phrases(wish.banned, target),
         )
-
-
-def _next_wishes(wishes: Iterator[TextWish] | None, n_lines: int, first: int) -> list[TextWish]:
-    if wishes is None:
-        return [TextWish()] * n_lines
-    found = list(islice(wishes, n_lines))
-    if len(found) < n_lines:
-        raise UserError(
-            f"prefixes or constraints are given for {first + len(found):,} lines, but there are "
-            "more lines than that. Give one for each, empty where nothing is asked."
-        )
-    return found
-
-
-def _translation(
-    line: str, parts: Sequence[Part], found: Sequence[Sequence[Output]]
-) -> Translation:
-    if not parts:
-        return Translation(line, [Output("")])
-    # A part may have found fewer outputs than another: its last one then stands in.
-    n_best = max(len(outputs) for outputs in found)
-    words = [len(part.text.split()) for part in parts]
-    ranked = [
-        joined([outputs[min(n, len(outputs) - 1)] for outputs in found], words)
-        for n in range(n_best)
-    ]
-    return Translation(line, ranked, len(parts), parts[0].cut)

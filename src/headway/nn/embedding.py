@@ -10,9 +10,16 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor
+from torch import Tensor, nn
 
 NONE = -1
+
+
+class Embedding(nn.Embedding):
+    """Rows of a table of tokens, which may be tied to the matrix of the word scores."""
+
+    def forward(self, tokens_N: Tensor) -> Tensor:
+        return look_up(self.weight, tokens_N)
 
 
 @dataclass

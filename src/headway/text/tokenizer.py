@@ -321,8 +321,9 @@ class Tokenizer:
     def tokens(self, ids: Sequence[int]) -> list[str]:
         """One readable piece for each id: `▁` is a space, `<0xe4>` a byte of a character."""
         known = self._readable
-        for i in set(ids) - known.keys():
-            known[i] = self._piece(int(i))
+        for i in ids:
+            if i not in known:
+                known[i] = self._piece(int(i))
         return [known[i] for i in ids]
 
     @cached_property

@@ -9,10 +9,15 @@ from pathlib import Path
 from typing import Any, Protocol
 
 import torch
+from torch import nn
 
 from headway.config.data import DataSettings
 from headway.config.run import RunSettings
 from headway.data.report import CheckReport
+from headway.decode.engine import Engine
+from headway.decode.precision import hold_in
+from headway.errors import UserError
+from headway.models.folder import load_model
 from headway.train.task import Task
 
 Note = Callable[[str], None]
@@ -56,6 +61,25 @@ class Use:
     device: torch.device
     options: Mapping[str, Any] = field(default_factory=dict)
     """Of the command, by name."""
+
+    engine: Engine | None = None
+    """What computes, if it is not torch."""
+
+    def __post_init__(self) -> None:
+        if self.engine is not None and len(self.folders) > 1:
+            raise UserError(
+                f"--engine {self.engine.name} runs one model, and {len(self.folders)} are given. "
+                "Models answer together only with --engine torch."
+            )
+
+    def models(self) -> list[nn.Module]:
+        """Ready to answer; for tasks that need a vector a token and no search."""
+        if self.engine is not None:
+            return [self.engine.model().eval()]
+        models = [load_model(folder, self.device).eval() for folder in self.folders]
+        for model in models:
+            hold_in(model, self.settings.decode.precision)
+        return models
 
 
 class Predictor(Protocol):

@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from headway.config.folder import load_run, run_folder
+from headway.config.folder import IMPORTED, load_run, run_folder
 from headway.config.load import model_settings
 from headway.config.model import ModelSettings, Seq2SeqSettings
 from headway.config.presets import PRESETS
@@ -39,6 +39,22 @@ MEMORY_SHARE = 0.7
 """Of the device's free memory, for what grows with the batch."""
 
 
+FINE_TUNING: dict[str, Any] = {
+    "optimizer": "adamw", "schedule": "linear", "lr": 3e-4, "clip": 1.0, "weight_decay": 0.01,
+}  # fmt: skip
+PUBLISHED_RATE = 1e-4, 0.0384
+"""The most at which imported weights are trained further, and what is divided by the model's width:
+5e-5 for BERT-base. More makes them forget what they know."""
+
+
+def fine_tuning_rate(run: str, model: ModelSettings) -> float:
+    """The peak rate for weights that come from a run, ours or imported."""
+    if not (run_folder(run) / IMPORTED).is_file():
+        return float(FINE_TUNING["lr"])
+    most, at_width = PUBLISHED_RATE
+    return min(most, at_width / model.d_model)
+
+
 def seconds(text: str) -> float:
     """`90s`, `10m`, `2h`, `1h30m` as seconds."""
     found = re.fullmatch(r"(?:(\d+)h)?(?:(\d+)m)?(?:(\d+)s)?", text.strip())
@@ -60,6 +76,8 @@ def resolve(settings: RunSettings, prepared: Prepared, device: torch.device) -> 
     values: dict[str, Any] = dict(PAPER.get(str(settings.asked.get("model.preset")), {}))
     if chosen:  # then its training is ours to choose too
         values |= SMALL_DATA_TRAINING
+    elif settings.start.run:
+        values |= FINE_TUNING | {"lr": fine_tuning_rate(settings.start.run, model)}
     values = {key: value for key, value in values.items() if f"train.{key}" not in settings.asked}
     train = replace(train, **values)
     check_optimizer(train)

@@ -22,8 +22,8 @@ from headway.nn.stack import Stack
 
 Note = Callable[[str], None]
 
-MAY_DIFFER = {"heads", "n_labels", "pooling", "pooler", "tag_transitions", "tie", "head_bias", "max_len",
-              "dropout", "attention_dropout", "ff_dropout", "init", "embeddings",
+MAY_DIFFER = {"heads", "n_labels", "pooling", "pooler", "tag_transitions", "tie", "head_bias",
+              "max_len", "dropout", "attention_dropout", "ff_dropout", "init", "embeddings",
               "tune_embeddings"}  # fmt: skip
 """Settings of a model that its front and body can do without, or that have no weights there."""
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from headway.config.folder import IMPORTED, TOKENIZER, file_in, load_run, run_folder
+from headway.config.folder import TOKENIZER, file_in, load_run, run_folder
 from headway.config.load import model_settings
 from headway.config.model import ModelSettings, family_of
 from headway.config.presets import PRESETS
@@ -19,6 +19,8 @@ from headway.text.tokenizer import Tokenizer, Vocabularies
 from headway.train.optim import check_optimizer
 from headway.train.plan import (
     EVALUATIONS,
+    FINE_TUNING,
+    fine_tuning_rate,
     micro_tokens,
     nested,
     with_intervals,
@@ -45,14 +47,6 @@ OF_FAMILY: dict[str, dict[str, Any]] = {
 FROM_SCRATCH: dict[str, Any] = {
     "optimizer": "muon", "schedule": "linear", "lr": 8e-3, "clip": 1.0, "smoothing": 0.0,
 }  # fmt: skip
-FINE_TUNING: dict[str, Any] = {
-    "optimizer": "adamw", "schedule": "linear", "lr": 3e-4, "clip": 1.0, "smoothing": 0.0,
-    "weight_decay": 0.01,
-}  # fmt: skip
-PUBLISHED_RATE = 1e-4, 0.0384
-"""The most at which imported weights are trained further, and what is divided by the model's width:
-5e-5 for BERT-base. More makes them forget what they know."""
-
 LORA_RATE = 2e-3
 """Low-rank changes begin at zero and are few: they take a higher rate than the weights would."""
 
@@ -99,14 +93,13 @@ def resolve_text(
     model, chosen = text_model(settings, tokenizer, device, plan)
     settings = replace(settings, model=model)
     starts = bool(settings.start.run or settings.distil.teacher)
-    usual = FINE_TUNING if starts else FROM_SCRATCH if chosen else PAPER
+    usual = {**FINE_TUNING, "smoothing": 0.0} if starts else FROM_SCRATCH if chosen else PAPER
     own = plan.fine_tuning if starts else plan.training
     values = {"metric": plan.metrics[0], **usual, **own}
     if settings.lora.rank:
         values["lr"] = LORA_RATE
-    elif settings.start.run and (run_folder(settings.start.run) / IMPORTED).is_file():
-        most, at_width = PUBLISHED_RATE
-        values["lr"] = min(most, at_width / model.d_model)
+    elif settings.start.run:
+        values["lr"] = fine_tuning_rate(settings.start.run, model)
     train = replace(settings.train, **_left_open(settings, "train", values))
     check_optimizer(train)
     if train.batch_tokens is None:

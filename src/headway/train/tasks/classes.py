@@ -130,6 +130,7 @@ def text_reader(
         bos=tokenizer.bos,
         eos=tokenizer.eos,
         max_len=max_len,
+        pair_ends=tokenizer.pair_ends,
     )
 
 

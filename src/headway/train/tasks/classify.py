@@ -183,7 +183,7 @@ class Classify:
 
     name = "classify"
     options = frozenset({"with", "scores"})
-    decode = frozenset({"batch_tokens"})
+    decode = frozenset({"batch_tokens", "precision"})
     METRICS = ("accuracy", "f1", "loss")
 
     def prepare(self, settings: RunSettings, folder: Path, note: Note) -> PreparedText:
@@ -235,14 +235,12 @@ class Classify:
     def predictor(self, use: Use) -> Predictor:
         from headway.train.tasks.classify_answers import Classifier
 
-        return Classifier.load(
-            use.folders, use.settings, use.device, scores=bool(use.options.get("scores"))
-        )
+        return Classifier.load(use)
 
     def evaluation(self, use: Use, files: DataSettings) -> Evaluation:
         from headway.train.tasks.classify_scores import evaluate_files
 
-        return evaluate_files(use.folders[0], use.settings, files, use.device)
+        return evaluate_files(use, files)
 
 
 def reader(texts: TextSet, tokenizer: Tokenizer, max_len: int) -> TextReader:

@@ -17,9 +17,8 @@ from headway.data.jsonl import parse_object, value_text
 from headway.data.readings import TextReader
 from headway.decode.lines import live_windows, windows
 from headway.errors import ConfigError, DataError
-from headway.models.folder import load_model
 from headway.text.tokenizer import Tokenizer, Vocabularies
-from headway.train.kind import Answer
+from headway.train.kind import Answer, Use
 from headway.train.tasks.classes import (
     Numbers,
     encoded,
@@ -45,21 +44,15 @@ class Classifier:
     n_windowed: int = 0
 
     @classmethod
-    def load(
-        cls,
-        folders: Sequence[Path],
-        settings: RunSettings,
-        device: torch.device,
-        scores: bool = False,
-    ) -> Classifier:
-        for folder in folders[1:]:
-            if load_run(folder).labels != settings.labels:
+    def load(cls, use: Use) -> Classifier:
+        for folder in use.folders[1:]:
+            if load_run(folder).labels != use.settings.labels:
                 raise ConfigError(
-                    f"{folder} has other classes than {folders[0]}: models that answer together "
-                    "must have the same labels in the same order."
+                    f"{folder} has other classes than {use.folders[0]}: models that answer "
+                    "together must have the same labels in the same order."
                 )
-        models = [load_model(folder, device).eval() for folder in folders]
-        return cls(models, tokenizer_in(folders[0]), settings, device, scores)
+        tokenizer, scores = tokenizer_in(use.folders[0]), bool(use.options.get("scores"))
+        return cls(use.models(), tokenizer, use.settings, use.device, scores)
 
     def answers(self, lines: Iterable[str], live: bool = False) -> Iterator[Answer]:
         number = 0

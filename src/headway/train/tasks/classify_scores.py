@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 
 from headway.config.data import DataSettings
 from headway.config.run import RunSettings
@@ -20,16 +19,14 @@ from headway.metrics import classification as metrics
 from headway.metrics.baselines import BagOfWords, Text, majority
 from headway.metrics.translation import Interval
 from headway.text.tokenizer import Tokenizer
-from headway.train.kind import Evaluation, Row
+from headway.train.kind import Evaluation, Row, Use
 from headway.train.tasks.classes import Labels, class_figures, class_values
 from headway.train.tasks.classify_answers import Classifier, Example
 
 
-def evaluate_files(
-    folder: Path, settings: RunSettings, files: DataSettings, device: torch.device
-) -> Evaluation:
+def evaluate_files(use: Use, files: DataSettings) -> Evaluation:
     """Scores on labelled texts, with intervals, beside what one gets for nothing."""
-    classifier = Classifier.load([folder], settings, device)
+    settings, classifier = use.settings, Classifier.load(use)
     examples, labels_N = labelled_examples(settings, files)
     logs_NC = classifier.log_probs(examples)
     values = class_values(logs_NC, labels_N)
@@ -52,7 +49,7 @@ def evaluate_files(
     ]
     if empty := sum(not any(text.strip() for text in one) for one in examples):
         rows.append(("texts without a word", f"{empty:,}", "scored like the others"))
-    baselines, remarks = _baselines(folder, settings, examples, labels_N)
+    baselines, remarks = _baselines(use.folders[0], settings, examples, labels_N)
     figures["baselines"] = baselines
     rows += [
         (name, f"{baselines[name]:.2f}" if name in baselines else "–", remark)

@@ -186,6 +186,11 @@ class Complete:
     def evaluation(self, use: Use, files: DataSettings) -> Evaluation:
         from headway.train.tasks.complete_scores import evaluate_language
 
+        if use.engine is not None:
+            raise UserError(
+                f"perplexity is not computed by --engine {use.engine.name}. Evaluate the run that "
+                "was exported, with --engine torch."
+            )
         return evaluate_language(use.folders[0], use.settings, files, use.device)
 
 

@@ -57,6 +57,7 @@ class Continuations:
             decode,
             device=use.device,
             draft=run_folder(draft) if draft else None,
+            engine=use.engine,
         )
         self.write = one_stream(decode, options)
         self.scores = bool(options.get("scores"))
@@ -99,7 +100,9 @@ class LabelChoices:
 
     def __init__(self, use: Use) -> None:
         settings, options = use.settings, use.options
-        completer = Completer.load(use.folders, settings.decode, device=use.device)
+        completer = Completer.load(
+            use.folders, settings.decode, device=use.device, engine=use.engine
+        )
         shots = Shots.read(options["shots"]) if options.get("shots") else Shots(())
         labels = [label.strip() for label in (options.get("labels") or "").split(",")]
         self.chooser = Chooser(completer, shots, [label for label in labels if label])
@@ -128,7 +131,9 @@ class FieldWriter:
             raise UserError(
                 f"this run knows no field {self.field!r}.{suggest(self.field, self.fields)}"
             )
-        self.completer = Completer.load(use.folders, settings.decode, device=use.device)
+        self.completer = Completer.load(
+            use.folders, settings.decode, device=use.device, engine=use.engine
+        )
         self.write = one_stream(settings.decode, options)
         self.scores = bool(options.get("scores"))
 
@@ -158,7 +163,7 @@ class FieldWriter:
     def prompt(self, given: Mapping[str, str]) -> list[int]:
         """The fields that are known, each between its marks, then the mark of the wanted one."""
         tokenizer = self.completer.tokenizer
-        ids = [tokenizer.bos]
+        ids = [tokenizer.bos] if tokenizer.begins else []
         for name in self.fields:
             if given.get(name):
                 before, behind = (self._mark(mark) for mark in mark_names([name]))

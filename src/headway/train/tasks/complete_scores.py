@@ -18,6 +18,7 @@ from headway.data.items import TextKind
 from headway.data.streams import USUAL, FieldStream
 from headway.data.texts import TextSet, evaluation_set, load_prepared_text
 from headway.data.windows import Numbers
+from headway.decode.precision import hold_in
 from headway.decode.runs import load_language
 from headway.errors import DataError
 from headway.metrics.language import unigram_bits_per_byte
@@ -37,6 +38,7 @@ def evaluate_language(
 ) -> Evaluation:
     language = load_language([folder], device)
     model, tokenizer = language.models[0].eval(), language.tokenizer
+    hold_in(model, settings.decode.precision)
     kind: TextKind = "fields" if files.fields else "documents"
     texts, _ = evaluation_set(kind, replace(settings, data=files), tokenizer, ())
     source = stream(texts, tokenizer, replace(settings, data=files))

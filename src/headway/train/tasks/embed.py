@@ -198,7 +198,7 @@ class Embed:
 
     name = "embed"
     options = frozenset({"to", "nearest", "top"})
-    decode = frozenset({"batch_tokens"})
+    decode = frozenset({"batch_tokens", "precision"})
     METRICS = ("accuracy", "mrr", "loss")
 
     def prepare(self, settings: RunSettings, folder: Path, note: Note) -> PreparedText:
@@ -248,7 +248,7 @@ class Embed:
     def evaluation(self, use: Use, files: DataSettings) -> Evaluation:
         from headway.train.tasks.embed_answers import evaluation
 
-        return evaluation(use.folders[0], use.settings, files, use.device)
+        return evaluation(use, files)
 
 
 def check(settings: RunSettings, prepared: PreparedText) -> None:

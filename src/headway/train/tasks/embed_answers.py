@@ -20,7 +20,6 @@ from headway.data.readings import flat_tokens
 from headway.data.texts import evaluation_set
 from headway.decode.lines import live_windows, windows
 from headway.errors import DataError, UserError
-from headway.models.folder import load_model
 from headway.text.tokenizer import Tokenizer, Vocabularies
 from headway.train.kind import Answer, Evaluation, Use
 from headway.train.tasks.contrast import partners
@@ -136,7 +135,8 @@ def predictor(use: Use) -> Vectorizer:
         raise UserError(f"--top {top} must be at least 1.")
     kind = ToFile if to else Nearest if nearest else Vectorizer
     tokenizer = Vocabularies.load(file_in(folder, TOKENIZER)).target
-    made = kind(load_model(folder, device), tokenizer, use.settings, device)
+    [model] = use.models()
+    made = kind(model, tokenizer, use.settings, device)
     if isinstance(made, ToFile):
         made.path = Path(str(to))
     if isinstance(made, Nearest):
@@ -145,15 +145,14 @@ def predictor(use: Use) -> Vectorizer:
     return made
 
 
-def evaluation(
-    folder: Path, settings: RunSettings, files: DataSettings, device: torch.device
-) -> Evaluation:
+def evaluation(use: Use, files: DataSettings) -> Evaluation:
     """How often a text finds its partner among all, beside tf-idf."""
+    settings, device = use.settings, use.device
     assert settings.model is not None
-    tokenizer = Vocabularies.load(file_in(folder, TOKENIZER)).target
+    tokenizer = Vocabularies.load(file_in(use.folders[0], TOKENIZER)).target
     texts, _ = evaluation_set("texts", replace(settings, data=files), tokenizer, ())
     a, b = partners(texts, tokenizer, settings.model.max_len)
-    model = load_model(folder, device).eval()
+    [model] = use.models()
     x_ND, y_ND = (
         text_vectors(model, side, device, normalise=settings.embed.normalise) for side in (a, b)
     )

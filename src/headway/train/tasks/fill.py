@@ -124,7 +124,7 @@ class Fill:
 
     name = "fill"
     options = frozenset({"with"})
-    decode = frozenset({"n_best", "batch_tokens"})
+    decode = frozenset({"n_best", "batch_tokens", "precision"})
     METRICS = ("loss", "ppl", "accuracy")
 
     def prepare(self, settings: RunSettings, folder: Path, note: Note) -> PreparedText:
@@ -170,12 +170,12 @@ class Fill:
     def predictor(self, use: Use) -> Predictor:
         from headway.train.tasks.fill_answers import Filler
 
-        return Filler.load(use.folders, use.settings, use.device)
+        return Filler.load(use)
 
     def evaluation(self, use: Use, files: DataSettings) -> Evaluation:
         from headway.train.tasks.fill_answers import evaluation
 
-        return evaluation(use.folders[0], use.settings, files, use.device)
+        return evaluation(use, files)
 
 
 def context_of(settings: RunSettings) -> int:

@@ -15,15 +15,13 @@ from torch import Tensor
 from headway.config.data import DataSettings
 from headway.config.folder import TOKENIZER, file_in, load_run
 from headway.config.model import EncoderSettings
-from headway.config.run import RunSettings
 from headway.data.texts import evaluation_set
 from headway.decode.lines import batches, live_windows, windows
 from headway.errors import DataError, FolderError
 from headway.models.encoder import Encoder
-from headway.models.folder import load_model
 from headway.nn.layout import Layout
 from headway.text.tokenizer import MASK_NAMES, Tokenizer, Vocabularies
-from headway.train.kind import Answer, Evaluation
+from headway.train.kind import Answer, Evaluation, Use
 from headway.train.tasks.fill import context_of
 from headway.train.tasks.gaps import ENDS, Gaps
 
@@ -73,7 +71,8 @@ class Filler:
         self.banned_V = banned.to(self.device)
 
     @classmethod
-    def load(cls, folders: Sequence[Path], settings: RunSettings, device: torch.device) -> Filler:
+    def load(cls, use: Use) -> Filler:
+        folders, settings = use.folders, use.settings
         tokenizers = [tokenizer_in(folder) for folder in folders]
         for folder, tokenizer in zip(folders, tokenizers, strict=True):
             if tokenizer.to_json() != tokenizers[0].to_json():
@@ -82,13 +81,13 @@ class Filler:
                     "together only if they were trained with the same one."
                 )
         return cls(
-            [load_filler(folder, device) for folder in folders],
+            load_fillers(use),
             tokenizers[0],
             min(context_of(load_run(folder)) for folder in folders),
             n_best=settings.decode.n_best,
             batch_tokens=settings.decode.batch_tokens,
             on_long=settings.data.long,
-            device=device,
+            device=use.device,
         )
 
     def answers(self, lines: Iterable[str], live: bool = False) -> Iterator[Answer]:
@@ -209,26 +208,27 @@ def tokenizer_in(folder: Path) -> Tokenizer:
     return Vocabularies.load(file_in(folder, TOKENIZER)).target
 
 
-def load_filler(folder: Path, device: torch.device | str) -> Encoder:
-    settings = load_run(folder).model
-    if not isinstance(settings, EncoderSettings) or "words" not in settings.heads:
-        raise FolderError(f"{folder} holds no model that fills gaps. Train one: headway train fill")
-    if tokenizer_in(folder).vocab_size != settings.vocab_size:
-        raise FolderError(
-            f"{folder / TOKENIZER} does not fit the model beside it, which has "
-            f"{settings.vocab_size:,} tokens. Use the tokenizer it was trained with."
-        )
-    model = load_model(folder, device).eval()
-    assert isinstance(model, Encoder)
-    return model
+def load_fillers(use: Use) -> list[Encoder]:
+    for folder in use.folders:
+        settings = load_run(folder).model
+        if not isinstance(settings, EncoderSettings) or "words" not in settings.heads:
+            raise FolderError(
+                f"{folder} holds no model that fills gaps. Train one: headway train fill"
+            )
+        if tokenizer_in(folder).vocab_size != settings.vocab_size:
+            raise FolderError(
+                f"{folder / TOKENIZER} does not fit the model beside it, which has "
+                f"{settings.vocab_size:,} tokens. Use the tokenizer it was trained with."
+            )
+    models = use.models()
+    return [model for model in models if isinstance(model, Encoder)]
 
 
 @torch.inference_mode()
-def evaluation(
-    folder: Path, settings: RunSettings, files: DataSettings, device: torch.device
-) -> Evaluation:
+def evaluation(use: Use, files: DataSettings) -> Evaluation:
     """Loss, perplexity and accuracy of fixed gaps in other text, beside guessing by frequency."""
-    tokenizer, model = tokenizer_in(folder), load_filler(folder, device)
+    settings, device = use.settings, use.device
+    tokenizer, [model] = tokenizer_in(use.folders[0]), load_fillers(use)
     texts, _ = evaluation_set("documents", replace(settings, data=files), tokenizer, ())
     gaps = Gaps(texts.text, tokenizer, context_of(settings))
     values, trivial = gaps.scores(model, device, lambda: False, None), gaps.baseline()

@@ -175,7 +175,7 @@ class Tag:
 
     name = "tag"
     options = frozenset({"with"})
-    decode = frozenset({"batch_tokens"})
+    decode = frozenset({"batch_tokens", "precision"})
 
     def prepare(self, settings: RunSettings, folder: Path, note: Note) -> PreparedText:
         return prepare_text("tagged", settings, folder, note, tokenizer=tokenizer_of(settings))
@@ -228,12 +228,12 @@ class Tag:
     def predictor(self, use: Use) -> Predictor:
         from headway.train.tasks.tag_answers import Tagger
 
-        return Tagger.load(use.folders, use.settings, use.device)
+        return Tagger.load(use)
 
     def evaluation(self, use: Use, files: DataSettings) -> Evaluation:
         from headway.train.tasks.tag_scores import evaluate_files
 
-        return evaluate_files(use.folders[0], use.settings, files, use.device)
+        return evaluate_files(use, files)
 
 
 def check_training(settings: RunSettings) -> None:

@@ -6,7 +6,6 @@ import json
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -20,11 +19,10 @@ from headway.data.tagged import DOCUMENT, WORDS
 from headway.decode.lines import live_windows, windows
 from headway.errors import ConfigError, DataError
 from headway.metrics.spans import spans
-from headway.models.folder import load_model
 from headway.nn.crf import is_scheme
 from headway.text.tokenizer import Tokenizer
 from headway.text.words import Flat
-from headway.train.kind import Answer
+from headway.train.kind import Answer, Use
 from headway.train.tasks.classify_answers import tokenizer_in
 from headway.train.tasks.tags import as_bio, best_tags, transitions, word_scores
 
@@ -43,15 +41,14 @@ class Tagger:
     n_cut: int = 0
 
     @classmethod
-    def load(cls, folders: Sequence[Path], settings: RunSettings, device: torch.device) -> Tagger:
-        for folder in folders[1:]:
-            if load_run(folder).labels != settings.labels:
+    def load(cls, use: Use) -> Tagger:
+        for folder in use.folders[1:]:
+            if load_run(folder).labels != use.settings.labels:
                 raise ConfigError(
-                    f"{folder} has other tags than {folders[0]}: models that answer together must "
-                    "have the same tags in the same order."
+                    f"{folder} has other tags than {use.folders[0]}: models that answer together "
+                    "must have the same tags in the same order."
                 )
-        models = [load_model(folder, device).eval() for folder in folders]
-        return cls(models, tokenizer_in(folders[0]), settings, device)
+        return cls(use.models(), tokenizer_in(use.folders[0]), use.settings, use.device)
 
     def answers(self, lines: Iterable[str], live: bool = False) -> Iterator[Answer]:
         """One for each line. A first line with a tab means CoNLL columns: a word a line, the tag

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 
 from headway.config.data import DataSettings
 from headway.config.run import RunSettings
@@ -18,7 +17,7 @@ from headway.errors import DataError, UserError
 from headway.metrics import spans as metrics
 from headway.metrics.baselines import FrequentTags
 from headway.nn.crf import is_scheme
-from headway.train.kind import Evaluation, Row
+from headway.train.kind import Evaluation, Row, Use
 from headway.train.tasks.classify_scores import shown_interval
 from headway.train.tasks.tag_answers import Tagger
 from headway.train.tasks.tags import as_bio, tag_figures, tag_values
@@ -29,11 +28,9 @@ Word = tuple[int, ...]
 """A word as its pieces."""
 
 
-def evaluate_files(
-    folder: Path, settings: RunSettings, files: DataSettings, device: torch.device
-) -> Evaluation:
+def evaluate_files(use: Use, files: DataSettings) -> Evaluation:
     """Scores on tagged sentences, with an interval; by type in the figures."""
-    tagger = Tagger.load([folder], settings, device)
+    settings, tagger = use.settings, Tagger.load(use)
     words, truths = tagged_sentences(settings, files)
     guesses = tagger.tags(words)
     spans = is_scheme(settings.labels)
@@ -57,7 +54,7 @@ def evaluate_files(
         (f"  {one['label']}", f"{100 * one['f1']:.2f}", f"F1, of {one['support']:,}")
         for one in figures["classes"]
     ]
-    baseline_value, remark = _baseline(folder, tagger, words, truths)
+    baseline_value, remark = _baseline(use.folders[0], tagger, words, truths)
     shown_value = "–" if baseline_value is None else f"{baseline_value:.2f}"
     rows.append((BASELINE, shown_value, remark))
     facts: dict[str, Any] = {

@@ -75,8 +75,10 @@ class TranslateTask:
         return self.prepared.vocab
 
     def _plan(self, pairs: PairStore, target_tokens: int) -> StepPlan:
+        begins = (self.vocab.source.source_begin, self.vocab.target.target_begin)
         lengths = [
-            np.asarray(side.lengths, dtype=np.int64) + 1 for side in (pairs.source, pairs.target)
+            np.asarray(side.lengths, dtype=np.int64) + (1 if begin is None else 2)
+            for side, begin in zip((pairs.source, pairs.target), begins, strict=True)
         ]
         target_tokens = max(target_tokens, int(lengths[1].max()))
         return StepPlan(
@@ -266,4 +268,6 @@ def collator(pairs: PairStore, vocab: Vocabularies) -> Collator:
         bos=vocab.target.bos,
         source_eos=vocab.source.eos,
         target_eos=vocab.target.eos,
+        source_begin=vocab.source.source_begin,
+        target_begin=vocab.target.target_begin,
     )

@@ -25,7 +25,12 @@ class TranslationPredictor:
             raise UserError(f"--on-long has no choice {on_long!r}.{suggest(on_long, LONG)}")
         align, scores = bool(options.get("alignments")), bool(options.get("scores"))
         self.translator = Translator.load(
-            use.folders, settings, device=use.device, on_long=on_long, align=align
+            use.folders,
+            settings,
+            device=use.device,
+            on_long=on_long,
+            align=align,
+            engine=use.engine,
         )
         self.show = _plain(settings.n_best, align, scores)
         self.wishes = _wishes(options.get("prefix"), options.get("constraints"))

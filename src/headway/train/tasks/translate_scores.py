@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +14,7 @@ from headway.config.data import DataSettings
 from headway.config.decode import DecodeSettings
 from headway.data.files import open_lines
 from headway.data.pairs import read_pairs
+from headway.decode.engine import Engine
 from headway.decode.translator import Translator
 from headway.errors import UserError
 from headway.metrics import translation as metrics
@@ -27,12 +28,13 @@ def evaluate_translations(use: Use, data: DataSettings) -> Evaluation:
     of the runs; `against` or `against_folders`, another system."""
     options = use.options
     files = HeldOut(data, tuple(options.get("target") or ()))
-    job = Job(files, use.settings.decode, use.device)
+    job = Job(files, use.settings.decode, use.device, use.engine)
     first = job.outputs_of(use.folders, options.get("hypotheses"))
     if options.get("out"):
         _write(options["out"], first.outputs)
     second = None
     if options.get("against") or options.get("against_folders"):
+        job = replace(job, engine=None)
         second = job.outputs_of(options.get("against_folders") or [], options.get("against"))
     measures = _measure(first, second, files, options)
     rows = _rows(measures)
@@ -79,10 +81,13 @@ class Job:
     files: HeldOut
     decode: DecodeSettings
     device: torch.device
+    engine: Engine | None = None
 
     def outputs_of(self, folders: Sequence[Path], file: str | None) -> Outputs:
         translator = self._translator(folders) if folders else None
-        loss = None if translator is None else self._loss(translator)
+        loss = None
+        if translator is not None and self.engine is None:  # an engine searches and no more
+            loss = self._loss(translator)
         if file is not None:
             lines = list(open_lines(file, self.files.settings.encoding))
             if len(lines) != len(self.files.targets):
@@ -97,7 +102,7 @@ class Job:
     def _translator(self, folders: Sequence[Path]) -> Translator:
         if not self.files.sources:
             raise UserError("the sources are needed to translate them: --source FILE.")
-        return Translator.load(folders, self.decode, device=self.device)
+        return Translator.load(folders, self.decode, device=self.device, engine=self.engine)
 
     def _loss(self, translator: Translator) -> float:
         """Nats a target token, the end counted, without smoothing."""

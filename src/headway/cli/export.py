@@ -1,0 +1,41 @@
+"""`headway export`: a run as a folder for another program, proved to say the same."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+
+def export(
+    run: Annotated[str, typer.Argument(metavar="RUN", help="A run folder or shipped model.")],
+    to: Annotated[
+        str, typer.Option(metavar="hf|ctranslate2|onnx|torch", help="What reads the result.")
+    ],
+    out: Annotated[Path, typer.Option(metavar="DIR", help="A new folder for it.")],
+    int8: Annotated[
+        bool, typer.Option("--int8", help="8-bit weights: ctranslate2 and onnx.")
+    ] = False,
+    sentences: Annotated[
+        str | None,
+        typer.Option(metavar="FILE", help="Sentences for the proof, a line each, before our own."),
+    ] = None,
+) -> int:
+    """Write a run for another program, with a proof that both agree.
+
+    The exit code is 1 when the proof fails.
+    """
+    from headway.data.files import open_lines
+    from headway.interop.exporting import export_run
+
+    own = list(open_lines(sentences)) if sentences else []
+    proof = export_run(run, to, out, int8=int8, sentences=own, note=_say)
+    print(proof.text())
+    print(f"{out}: written{'' if proof.passed else ', but it does not say the same'}")
+    return 0 if proof.passed else 1
+
+
+def _say(line: str) -> None:
+    print(f"headway export: {line}", file=sys.stderr)

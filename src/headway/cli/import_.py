@@ -1,0 +1,81 @@
+"""`headway import`: a run folder from published weights."""
+
+from __future__ import annotations
+
+import sys
+from collections import Counter
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+if TYPE_CHECKING:
+    from headway.interop.importing import Imported
+
+NEXT = {
+    "translate": "headway predict {run} < sentences.txt",
+    "complete": 'echo "Once upon a time" | headway predict {run}',
+    "fill": 'echo "A {mask} in a text." | headway predict {run}',
+    "classify": "headway predict {run} < texts.txt",
+    "tag": "headway predict {run} < sentences.txt",
+    "embed": "headway predict {run} < sentences.txt",
+}
+"""What can be done with a model of each task."""
+
+
+def import_(
+    source: Annotated[
+        str,
+        typer.Argument(
+            metavar="SOURCE",
+            help="A model folder of Hugging Face or sentence-transformers, a .bin file of "
+            "llama2.c, or owner/name on the Hugging Face hub.",
+        ),
+    ],
+    out: Annotated[Path, typer.Option(help="The new run folder.")],
+    words: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="KEY=VALUE", help="Settings of the run, such as data.other_field=other."
+        ),
+    ] = None,
+    tokenizer: Annotated[
+        Path | None,
+        typer.Option(help="A tokenizer file or folder, instead of the one beside the weights."),
+    ] = None,
+    task: Annotated[
+        str | None, typer.Option(help="`embed`: use any encoder or decoder for vectors.")
+    ] = None,
+) -> None:
+    """Make a run folder of published weights: it predicts, evaluates, trains further, exports."""
+    from headway.interop.importing import import_run
+
+    done = import_run(source, out, tokenizer=tokenizer, task=task, words=words or (), note=_say)
+    for line in report(done):
+        print(line)
+
+
+def report(done: Imported) -> list[str]:
+    from headway.config.model import family_of
+
+    settings = done.settings
+    assert settings.model is not None
+    n = len(done.ignored)
+    family = family_of(settings.model)
+    a = "an" if family == "encoder" else "a"
+    lines = [
+        f"{done.folder}: {done.model_type}, {a} {family} for {settings.task}, "
+        f"{done.n_parameters:,} parameters",
+        f"{done.used:,} tensors used, {n:,} ignored",
+    ]
+    for reason, count in Counter(done.ignored.values()).items():
+        first = next(name for name, why in done.ignored.items() if why == reason)
+        more = f" and {count - 1} more" if count > 1 else ""
+        lines.append(f"  {first}{more}: {reason}")
+    lines += [f"note: {text}" for text in done.notes]
+    lines.append("next: " + NEXT[settings.task].format(run=done.folder, mask="[MASK]"))
+    return lines
+
+
+def _say(line: str) -> None:
+    print(line, file=sys.stderr)

@@ -1,0 +1,112 @@
+"""Another runtime in torch's place: what it has to give so that all around it stays as it is.
+
+Tokenizing, long lines, batches, alignments, unknown words, windows and labels are ours whatever
+computes; an engine searches with token numbers, or gives a vector a token. `interop/engines.py`
+has the table of those that exist.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import NoReturn, Protocol, runtime_checkable
+
+import torch
+from torch import Tensor, nn
+
+from headway.config.decode import DecodeSettings
+from headway.decode.hypothesis import Hypothesis, Specials, Wish
+from headway.decode.prompts import Prefix
+from headway.decode.walk import Watch
+from headway.errors import UserError
+from headway.models.decoder import Decoder
+from headway.models.encoder import Encoder
+from headway.nn.layout import Layout
+
+Tokens = Sequence[Sequence[int]]
+
+
+class SourceSearch(Protocol):
+    """Called like `decode.search.Searcher`."""
+
+    def __call__(
+        self,
+        sources: Tokens,
+        wishes: Sequence[Wish] | None = None,
+        numbers: Tokens | None = None,
+    ) -> list[list[Hypothesis]]: ...
+
+
+@runtime_checkable
+class AheadSearch(SourceSearch, Protocol):
+    """One that works while we do other things, and makes its batches itself."""
+
+    def begin(
+        self, sources: Tokens, wishes: Sequence[Wish]
+    ) -> Callable[[], list[list[Hypothesis]]]:
+        """Hand everything over; what comes back waits for the results."""
+        ...
+
+
+class PromptSearch(Protocol):
+    """Called like `decode.prompts.PromptSearcher`; an engine never gets a `prefix`."""
+
+    @property
+    def context(self) -> int | None: ...
+
+    def __call__(
+        self,
+        prompts: Tokens,
+        numbers: Tokens | None = None,
+        *,
+        prefix: Prefix | None = None,
+        watch: Watch | None = None,
+    ) -> list[list[Hypothesis]]: ...
+
+
+class Engine:
+    """What `--engine` stands for. A runtime overrides what it can do and refuses the rest."""
+
+    name = "this engine"
+    reach: int | None = None
+    """The most tokens of a source, where its positions have an end."""
+
+    notes: tuple[str, ...] = ()
+    """What people should know, once."""
+
+    def searcher(self, settings: DecodeSettings, specials: Specials) -> SourceSearch:
+        """For translators."""
+        self._cannot("translate")
+
+    def prompt_searcher(
+        self, settings: DecodeSettings, specials: Specials, context: int | None
+    ) -> PromptSearch:
+        """For models that continue a text; `context`: the most tokens that they read, if
+        there is an end."""
+        self._cannot("continue a text")
+
+    def attention(self, sources: Tokens, targets: Tokens, bos: int) -> list[Tensor]:
+        """As `decode.align.attention_of`, for alignments and unknown words."""
+        self._cannot("say what a word attends to, which --alignments and decode.unknown=copy need")
+
+    def model(self) -> Encoder | Decoder:
+        """For classes, tags, gaps and vectors: a stand-in that is called like our models."""
+        self._cannot("give a vector for each token")
+
+    def _cannot(self, what: str) -> NoReturn:
+        raise UserError(f"--engine {self.name} does not {what}. Use --engine torch with the run.")
+
+
+Read = Callable[[Tensor, Layout, Tensor | None], Tensor]
+"""Tokens of a flat batch, where its texts lie, and segments, to a vector a token (N D)."""
+
+
+class BodyElsewhere(Encoder):
+    """An encoder whose body an engine computes; the heads are ours."""
+
+    def __init__(self, read: Read, heads: nn.ModuleDict, pooling: str) -> None:
+        super().__init__(nn.Identity(), nn.Identity(), heads, pooling)
+        self.read = read
+
+    @torch.no_grad()
+    def forward(self, tokens_N: Tensor, layout: Layout, segments_N: Tensor | None = None) -> Tensor:
+        return self.read(tokens_N, layout, segments_N)

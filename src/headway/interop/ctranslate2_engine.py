@@ -1,0 +1,144 @@
+"""CTranslate2 behind our pre- and post-processing: `headway predict DIR --engine ctranslate2`."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from safetensors.torch import load_file
+from torch import Tensor
+
+from headway.config.decode import DecodeSettings
+from headway.config.folder import file_in
+from headway.config.model import EncoderSettings, Seq2SeqSettings
+from headway.config.run import RunSettings
+from headway.decode.engine import BodyElsewhere, Engine, Tokens
+from headway.decode.hypothesis import Specials
+from headway.decode.lines import batches
+from headway.errors import FolderError, needs
+from headway.interop.ctranslate2_limits import positions_of
+from headway.interop.ctranslate2_options import AGAIN, ranks_again
+from headway.interop.ctranslate2_prompts import PromptSearcher
+from headway.interop.ctranslate2_search import SourceSearcher
+from headway.models.build import build_model
+from headway.models.encoder import Encoder
+from headway.nn.layout import Layout
+
+HEADS = "heads.safetensors"
+"""What reads an encoder out: CTranslate2 has the body alone."""
+
+VOCABULARIES = ("shared_vocabulary.json", "vocabulary.json")
+"""Where one serves all; else there is a `source_vocabulary.json` and a `target_vocabulary.json`."""
+
+
+def ctranslate2_engine(folder: Path, settings: RunSettings, detail: bool) -> Ctranslate2Engine:
+    """`interop.engines.Make`."""
+    return Ctranslate2Engine(folder, settings, detail)
+
+
+class Ctranslate2Engine(Engine):
+    name = "ctranslate2"
+
+    def __init__(self, folder: Path, settings: RunSettings, detail: bool = False) -> None:
+        """`detail`: the log-probability of every token is wanted, which costs a pass more."""
+        self.settings, self.folder, self.detail = settings, folder, detail
+        assert settings.model is not None
+        self.shape = settings.model
+        self.reach = positions_of(self.shape)
+        self.known: dict[str, list[str]] = {}
+        library = needs("ctranslate2", "ctranslate2")
+        kind, several = library.Generator, False
+        if isinstance(self.shape, Seq2SeqSettings):
+            # A worker a core is quickest; drawing is repeatable with one alone.
+            kind, several = library.Translator, not settings.decode.sample
+        elif isinstance(self.shape, EncoderSettings):
+            kind = library.Encoder
+        cores = torch.get_num_threads()
+        library.set_random_seed(settings.decode.seed)
+        try:
+            self.runner = kind(
+                str(folder),
+                inter_threads=cores if several else 1,
+                intra_threads=1 if several else cores,
+                max_queued_batches=-1,  # handing over never waits
+            )
+        except (RuntimeError, ValueError) as error:
+            raise FolderError(f"CTranslate2 cannot read {folder}: {error}.") from error
+        finally:
+            torch.set_num_threads(cores)  # it says how many for all that this thread computes
+        if ranks_again(settings.decode) and not isinstance(self.shape, EncoderSettings):
+            self.notes = (AGAIN,)
+
+    def searcher(self, settings: DecodeSettings, specials: Specials) -> SourceSearcher:
+        both = self.vocabulary("source"), self.vocabulary("target")
+        return SourceSearcher(self.runner, settings, specials, both, self.reach, self.detail)
+
+    def prompt_searcher(
+        self, settings: DecodeSettings, specials: Specials, context: int | None
+    ) -> PromptSearcher:
+        vocabulary = self.vocabulary("target")
+        return PromptSearcher(self.runner, settings, specials, vocabulary, context, self.detail)
+
+    def vocabulary(self, side: str) -> list[str]:
+        """The tokens of a side, by their numbers."""
+        if side not in self.known:
+            present = (name for name in VOCABULARIES if (self.folder / name).is_file())
+            path = file_in(self.folder, next(present, f"{side}_vocabulary.json"))
+            self.known[side] = json.loads(path.read_text(encoding="utf-8"))
+        return self.known[side]
+
+    def attention(self, sources: Tokens, targets: Tokens, bos: int) -> list[Tensor]:
+        found: dict[int, Tensor] = {}
+        lengths = [len(a) + len(b) for a, b in zip(sources, targets, strict=True)]
+        for group in batches(lengths, self.settings.decode.batch_tokens):
+            some = [sources[i] for i in group], [targets[i] for i in group]
+            for i, result in zip(group, self._forced(*some, return_attention=True), strict=True):
+                seen = np.asarray(result.attention[0], np.float32).reshape(-1, len(sources[i]))
+                found[i] = torch.from_numpy(seen[: len(targets[i])])
+        return [found[i] for i in range(len(sources))]
+
+    def logits(self, source: Sequence[int], target: Sequence[int]) -> NDArray[np.float32]:
+        """The scores of all words at each place of a target and behind its end."""
+        [result] = self._forced([source], [target], return_logits_vocab=True)
+        return np.stack([np.array(row_V) for row_V in result.logits[0]])
+
+    def _forced(self, sources: Tokens, targets: Tokens, **wanted: bool) -> list[Any]:
+        """It writes these targets, having no choice, and says what is wanted of it."""
+        words, tokens = self.vocabulary("source"), self.vocabulary("target")
+        results: list[Any] = self.runner.translate_batch(
+            [[words[token] for token in source] for source in sources],
+            target_prefix=[[tokens[token] for token in target] for target in targets],
+            beam_size=1,
+            max_decoding_length=max(map(len, targets)) + 1,
+            min_decoding_length=0,
+            max_input_length=0,
+            **wanted,
+        )
+        return results
+
+    def model(self) -> Encoder:
+        if not isinstance(self.shape, EncoderSettings):
+            self._cannot("give a vector for each token of this model")
+        whole = build_model(self.shape, device="meta")
+        assert isinstance(whole, Encoder)
+        whole.heads.load_state_dict(load_file(file_in(self.folder, HEADS)), assign=True)
+        return BodyElsewhere(self._read, whole.heads, whole.pooling)
+
+    def _read(self, tokens_N: Tensor, layout: Layout, segments_N: Tensor | None) -> Tensor:
+        """`decode.engine.Read`."""
+        assert isinstance(self.shape, EncoderSettings)
+        lengths = layout.known_lengths()
+        segments = None
+        if self.shape.n_segments:
+            numbers_N = torch.zeros_like(tokens_N) if segments_N is None else segments_N
+            segments = [part.tolist() for part in numbers_N.split(lengths)]
+        ids = [part.tolist() for part in tokens_N.split(lengths)]
+        found = self.runner.forward_batch(ids, token_type_ids=segments)
+        x_BTD = torch.from_numpy(np.array(found.last_hidden_state))
+        rows = zip(x_BTD, lengths, strict=True)
+        return torch.cat([x_TD[:length] for x_TD, length in rows])

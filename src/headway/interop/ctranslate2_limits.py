@@ -1,0 +1,63 @@
+"""What CTranslate2's format cannot say of our models: refused by name before it is written."""
+
+from __future__ import annotations
+
+from headway.config.model import (
+    DecoderSettings,
+    EncoderSettings,
+    ModelSettings,
+    Seq2SeqSettings,
+    TextSettings,
+)
+from headway.errors import ConfigError
+
+ACTIVATIONS = {
+    "relu": "RELU",
+    "gelu": "GELU",
+    "gelu-tanh": "GELUTanh",
+    "silu": "SWISH",
+    "swiglu": "SWISH",
+    "geglu": "GELU",
+    "geglu-tanh": "GELUTanh",
+}
+"""Ours and theirs."""
+
+POSITIONS = 1024
+"""Rows of a table of sinusoids, which have no end with us, at least."""
+
+
+def check_exportable(model: ModelSettings) -> None:
+    """Refuse what CTranslate2 cannot compute."""
+    for refused, key, reason in _refusals(model):
+        if refused:
+            raise ConfigError(
+                f"model.{key}={getattr(model, key)!r} cannot be exported to CTranslate2: {reason}. "
+                "Use --to onnx, or predict with --engine torch."
+            )
+
+
+def _refusals(model: ModelSettings) -> list[tuple[bool, str, str]]:
+    """Whether, which setting, why."""
+    decoder, seq2seq = isinstance(model, DecoderSettings), isinstance(model, Seq2SeqSettings)
+    narrow = isinstance(model, EncoderSettings) and model.d_embedding is not None
+    other_heads = isinstance(model, DecoderSettings) and model.heads != ("words",)
+    parallel, alibi = model.wiring == "parallel", model.positions == "alibi"
+    return [
+        (model.activation not in ACTIVATIONS, "activation", "it has no such activation"),
+        (model.window is not None, "window", "its sliding window means something else"),
+        (parallel and not decoder, "wiring", "only its language models have parallel sub-layers"),
+        (parallel and model.norm != "layer", "norm", "its parallel sub-layers need norm=layer"),
+        (alibi and not decoder, "positions", "only its language models have ALiBi"),
+        (model.qk_norm and seq2seq, "qk_norm", "its cross attention cannot normalise"),
+        (narrow, "d_embedding", "its encoders have nothing between embedding and stream"),
+        (other_heads, "heads", "its language models give words, and no vectors for other heads"),
+    ]
+
+
+def positions_of(settings: TextSettings) -> int | None:
+    """How many positions an exported model knows; None: there is no end to them."""
+    if settings.positions == "learned":
+        return settings.max_len
+    if settings.positions in ("sinusoidal", "sinusoidal-halves", "none"):
+        return max(POSITIONS, settings.max_len)
+    return None

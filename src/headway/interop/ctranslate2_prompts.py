@@ -1,0 +1,102 @@
+"""CTranslate2's own search for texts that go on from a prompt, called like ours."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from headway.config.decode import DecodeSettings
+from headway.decode.engine import Tokens
+from headway.decode.hypothesis import Hypothesis, Specials
+from headway.decode.job import Job
+from headway.decode.prompts import Prefix, check_settings, too_long
+from headway.decode.walk import Watch
+from headway.interop.ctranslate2_options import check_options, search_options
+from headway.interop.ctranslate2_search import Ranking, spelled
+
+
+class PromptSearcher:
+    """`decode.engine.PromptSearch`."""
+
+    def __init__(
+        self,
+        runner: Any,
+        settings: DecodeSettings,
+        specials: Specials,
+        vocabulary: list[str],
+        context: int | None,
+        detail: bool,
+    ) -> None:
+        """`runner`: a `ctranslate2.Generator`; `context`: the most tokens that it reads."""
+        check_settings(settings)
+        check_options(settings)
+        self.runner, self.settings, self.specials = runner, settings, specials
+        self.vocabulary, self.context = vocabulary, context
+        # What a stop string cuts off is not counted either.
+        self.detail = detail or bool(settings.stop)
+        self.ranking = Ranking(settings, specials, vocabulary)
+        self.options = {
+            **search_options(settings, specials, vocabulary),
+            "min_length": settings.min_len,
+            "include_prompt_in_result": False,
+        }
+
+    def __call__(
+        self,
+        prompts: Tokens,
+        numbers: Tokens | None = None,
+        *,
+        prefix: Prefix | None = None,
+        watch: Watch | None = None,
+    ) -> list[list[Hypothesis]]:
+        for number, prompt in enumerate(prompts, 1):
+            if self.context is not None and len(prompt) > self.context:
+                raise too_long(f"prompt {number:,}", len(prompt), self.context)
+        limits = Job.completing(self.settings, self.specials, prompts, self.context).limits
+        texts = [spelled(prompt, self.vocabulary) for prompt in prompts]
+        found: dict[int, list[Hypothesis]] = {}
+        for group in _alike(texts, limits):
+            results = self.runner.generate_batch(
+                [texts[i] for i in group],
+                max_length=limits[group[0]],
+                callback=None if watch is None else _callback(watch, group),
+                **self.options,
+            )
+            for i, one in zip(group, results, strict=True):
+                found[i] = self.ranking.hypotheses(one.sequences, one.scores)
+        outputs = [found[i] for i in range(len(texts))]
+        return self._scored(texts, outputs) if self.detail else outputs
+
+    def _scored(
+        self, texts: list[list[str]], outputs: list[list[Hypothesis]]
+    ) -> list[list[Hypothesis]]:
+        end = self.vocabulary[self.specials.eos]
+        whole = [
+            [*text, *spelled(h.tokens, self.vocabulary), *([end] if h.finished else [])]
+            for text, of_text in zip(texts, outputs, strict=True)
+            for h in of_text
+        ]
+        results = iter(
+            self.runner.score_batch(
+                whole, max_batch_size=self.settings.batch_tokens, batch_type="tokens",
+                max_input_length=0,
+            )
+        )  # fmt: skip
+        return [
+            [self.ranking.detailed(h, next(results).log_probs[len(text) - 1 :]) for h in of_text]
+            for text, of_text in zip(texts, outputs, strict=True)
+        ]
+
+
+def _alike(texts: Sequence[list[str]], limits: Sequence[int]) -> list[list[int]]:
+    """Places of prompts that may go together: no output may go on behind the end of what the model
+    reads, and beside a prompt of one token CTranslate2 repeats the longer ones."""
+    groups: dict[tuple[int, bool], list[int]] = {}
+    for i, (text, limit) in enumerate(zip(texts, limits, strict=True)):
+        groups.setdefault((limit, len(text) == 1), []).append(i)
+    return list(groups.values())
+
+
+def _callback(watch: Watch, group: Sequence[int]) -> Callable[[Any], bool]:
+    """A beam search is not watched, here as there."""
+    return lambda step: watch(group[step.batch_id], step.hypothesis_id, step.token_id)

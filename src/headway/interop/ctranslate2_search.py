@@ -1,0 +1,209 @@
+"""CTranslate2's own search for translations, called like ours: token numbers in, hypotheses out."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+from headway.config.decode import DecodeSettings
+from headway.decode.engine import Tokens
+from headway.decode.hypothesis import NO_WISH, Hypothesis, Phrase, Specials, Wish
+from headway.decode.job import Job
+from headway.decode.lines import batches
+from headway.decode.search import with_begin
+from headway.errors import UserError
+from headway.interop.ctranslate2_options import check_options, divisors, power, search_options
+
+FIRST = 64
+"""Numbers of tokens whose penalties are computed at first."""
+
+
+class Ranking:
+    """From what CTranslate2 found to hypotheses, ranked by our length penalty."""
+
+    def __init__(
+        self, settings: DecodeSettings, specials: Specials, vocabulary: Sequence[str]
+    ) -> None:
+        self.settings, self.end = settings, vocabulary[specials.eos]
+        self.number = {token: number for number, token in enumerate(vocabulary)}
+        self.power, self.divisors = power(settings), divisors(settings, FIRST)
+
+    def hypotheses(self, found: Sequence[list[str]], scores: Sequence[float]) -> list[Hypothesis]:
+        """The best, as many as were asked for, those that ended first, as in our search."""
+        logs = [score * len(one) ** self.power for one, score in zip(found, scores, strict=True)]
+        ranks = [log / self._divisor(len(one)) for one, log in zip(found, logs, strict=True)]
+        order = sorted(range(len(found)), key=lambda i: (found[i][-1:] != [self.end], -ranks[i]))
+        best = order[: self.settings.n_best]
+        return [self._hypothesis(found[i], logs[i], ranks[i]) for i in best]
+
+    def _hypothesis(self, tokens: list[str], log_prob: float, score: float) -> Hypothesis:
+        number, finished = self.number, bool(tokens) and tokens[-1] == self.end
+        ids = [number[token] for token in (tokens[:-1] if finished else tokens)]
+        return Hypothesis(ids, log_prob, score, [], finished)
+
+    def detailed(self, h: Hypothesis, token_log_probs: list[float]) -> Hypothesis:
+        """The same with the log-probability of every token."""
+        log_prob = sum(token_log_probs)
+        score = log_prob / self._divisor(len(token_log_probs))
+        return replace(h, log_prob=log_prob, score=score, token_log_probs=token_log_probs)
+
+    def _divisor(self, length: int) -> float:
+        if length >= len(self.divisors):
+            self.divisors = divisors(self.settings, 2 * length)
+        return self.divisors[length]
+
+
+Found = tuple[list[list[str]], list[float]]
+"""Token lists and their scores."""
+
+
+class Asked(NamedTuple):
+    """Of each source: its tokens, what it asks for, and the most tokens of its outputs."""
+
+    texts: list[list[str]]
+    wishes: Sequence[Wish]
+    limits: Sequence[int]
+
+
+class SourceSearcher:
+    """`decode.engine.SourceSearch`. All batches wait in CTranslate2's queue, which its workers
+    empty; the longest come first, so that none is left for the end."""
+
+    def __init__(
+        self,
+        runner: Any,
+        settings: DecodeSettings,
+        specials: Specials,
+        vocabularies: tuple[list[str], list[str]],
+        reach: int | None,
+        detail: bool,
+    ) -> None:
+        """`runner`: a `ctranslate2.Translator`; `vocabularies`: of source and target; `reach`: the
+        most positions that it knows; `detail`: the log-probability of every token is wanted."""
+        check_options(settings)
+        self.runner, self.settings, self.specials = runner, settings, specials
+        self.source, self.target = vocabularies
+        self.reach, self.detail = reach, detail
+        self.ranking = Ranking(settings, specials, self.target)
+        self.options = {
+            **search_options(settings, specials, self.target),
+            "coverage_penalty": settings.coverage,
+            "min_decoding_length": settings.min_len,
+            "max_input_length": 0,
+            "asynchronous": True,
+        }
+
+    def __call__(
+        self,
+        sources: Tokens,
+        wishes: Sequence[Wish] | None = None,
+        numbers: Tokens | None = None,
+    ) -> list[list[Hypothesis]]:
+        return self.begin(sources, [NO_WISH] * len(sources) if wishes is None else wishes)()
+
+    def begin(
+        self, sources: Tokens, wishes: Sequence[Wish]
+    ) -> Callable[[], list[list[Hypothesis]]]:
+        self._check(sources, wishes)
+        # Its own scores leave a forced beginning out, and share out what banned words had.
+        more = [i for i, wish in enumerate(wishes) if self.detail or wish != NO_WISH]
+        wishes = with_begin(wishes, self.specials.target_begin)
+        lengths = [len(source) for source in sources]
+        # One position is left for the end, which is read where outputs are scored.
+        reach = None if self.reach is None else self.reach - 1
+        limits = Job.of(self.settings, self.specials, lengths, wishes, reach).limits
+        asked = Asked([spelled(source, self.source) for source in sources], wishes, limits)
+        groups = list(self._groups(lengths, wishes))
+        waiting = [self._ask(asked, group) for group in groups]
+
+        def end() -> list[list[Hypothesis]]:
+            results = _results(groups, waiting)
+            # The longest source of a batch sets the limit for all: who went beyond is asked again.
+            late = [[i] for i, (one, _) in results.items() if max(map(len, one)) > limits[i]]
+            results |= _results(late, [self._ask(asked, group) for group in late])
+            found = {i: self.ranking.hypotheses(*one) for i, one in results.items()}
+            found |= self._scored(more, asked.texts, found)
+            return [found[i] for i in range(len(sources))]
+
+        return end
+
+    def _ask(self, asked: Asked, group: Sequence[int]) -> Any:
+        """Hand a batch over."""
+        wishes = [asked.wishes[i] for i in group]
+        return self.runner.translate_batch(
+            [asked.texts[i] for i in group],
+            target_prefix=self._prefixes(wishes),
+            max_decoding_length=max(asked.limits[i] for i in group),
+            **self._banning(wishes[0].banned),
+        )
+
+    def _check(self, sources: Tokens, wishes: Sequence[Wish]) -> None:
+        if any(wish.required for wish in wishes):
+            raise UserError(
+                "required phrases do not go with --engine ctranslate2, which cannot force words "
+                "into the middle of an output. Use --engine torch with the run."
+            )
+        longest = max(map(len, sources), default=0)
+        if self.reach is not None and longest > self.reach:
+            raise UserError(
+                f"a source has {longest:,} tokens, and the exported model knows {self.reach:,} "
+                "positions. Split it."
+            )
+
+    def _groups(self, lengths: Sequence[int], wishes: Sequence[Wish]) -> Iterator[list[int]]:
+        """Batches of similar length; what is banned holds for a whole batch."""
+        together: dict[tuple[Phrase, ...], list[int]] = {}
+        for i, wish in enumerate(wishes):
+            together.setdefault(wish.banned, []).append(i)
+        width = self.settings.n_best if self.settings.sample else self.settings.beam
+        room = max(1, self.settings.batch_tokens // width)
+        for places in together.values():
+            for group in batches([lengths[i] for i in places], room):
+                yield [places[i] for i in group]
+
+    def _prefixes(self, wishes: Sequence[Wish]) -> list[list[str]] | None:
+        if not any(wish.prefix for wish in wishes):
+            return None
+        return [spelled(wish.prefix, self.target) for wish in wishes]
+
+    def _banning(self, phrases: Sequence[Phrase]) -> dict[str, Any]:
+        if not phrases:
+            return self.options
+        banned = [*self.options["suppress_sequences"], *(spelled(p, self.target) for p in phrases)]
+        return {**self.options, "suppress_sequences": banned}
+
+    def _scored(
+        self, places: Sequence[int], texts: list[list[str]], found: dict[int, list[Hypothesis]]
+    ) -> dict[int, list[Hypothesis]]:
+        pairs = [(i, h) for i in places for h in found[i]]
+        if not pairs:
+            return {}
+        results = self.runner.score_batch(
+            [texts[i] for i, _ in pairs],
+            [spelled(h.tokens, self.target) for _, h in pairs],
+            max_batch_size=self.settings.batch_tokens,
+            batch_type="tokens",
+            max_input_length=0,
+        )
+        scored: dict[int, list[Hypothesis]] = {i: [] for i in places}
+        for (i, h), result in zip(pairs, results, strict=True):
+            logs = result.log_probs[: len(h.tokens) + h.finished]
+            if self.specials.target_begin is not None:
+                logs[0] = 0.0  # what every output begins with says nothing about any
+            scored[i].append(self.ranking.detailed(h, logs))
+        return scored
+
+
+def _results(groups: Sequence[Sequence[int]], waiting: Sequence[Any]) -> dict[int, Found]:
+    """What was found for each place, once it is there."""
+    found = {}
+    for group, results in zip(groups, waiting, strict=True):
+        for i, one in zip(group, results, strict=True):
+            result = one.result()
+            found[i] = (result.hypotheses, result.scores)  # each asked for once: they are copied
+    return found
+
+
+def spelled(tokens: Sequence[int], vocabulary: Sequence[str]) -> list[str]:
+    return [vocabulary[token] for token in tokens]

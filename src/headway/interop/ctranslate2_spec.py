@@ -1,0 +1,227 @@
+"""Our models in the terms of CTranslate2: its specifications, filled with copies of our weights.
+
+What its format cannot say is refused before (`ctranslate2_limits.py`).
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from headway.config.model import (
+    DecoderSettings,
+    ModelSettings,
+    Seq2SeqSettings,
+    TextSettings,
+)
+from headway.errors import needs
+from headway.interop.ctranslate2_limits import ACTIVATIONS, positions_of
+from headway.models.decoder import Decoder
+from headway.models.encoder import Encoder
+from headway.models.parts.text import TextFront
+from headway.models.seq2seq import Seq2Seq
+from headway.nn.attention import Attention
+from headway.nn.block import Block
+from headway.nn.feedforward import FeedForward
+from headway.nn.norms import LayerNorm, RMSNorm
+from headway.nn.positions import Learned, Relative, Sinusoidal, sinusoids
+from headway.nn.stack import Stack
+
+ROPE_SCALING = {"linear": "Linear", "llama3": "Llama3"}
+"""Ours and theirs; `ntk` is another base."""
+
+
+def spec_of(settings: ModelSettings, model: nn.Module) -> Any:
+    """A specification with all weights; only vocabularies and special tokens are missing."""
+    specs = needs("ctranslate2", "ctranslate2").specs
+    if isinstance(settings, Seq2SeqSettings):
+        assert isinstance(model, Seq2Seq)
+        spec = specs.TransformerSpec(
+            _encoder(settings, model.source_front, model.encoder),
+            _decoder(settings, model.target_front, model.decoder, model.head.linear, cross=True),
+        )
+        if settings.scale_head:
+            spec.decoder.scale_outputs = float(settings.d_model**-0.5)
+    elif isinstance(settings, DecoderSettings):
+        assert isinstance(model, Decoder)
+        spec = specs.TransformerDecoderModelSpec(
+            _decoder(settings, model.front, model.stack, model.words.linear, cross=False)
+        )
+    else:
+        assert isinstance(model, Encoder)
+        spec = specs.TransformerEncoderModelSpec(_encoder(settings, model.front, model.stack))
+    spec.config.layer_norm_epsilon = settings.norm_eps
+    return spec
+
+
+def _common(settings: TextSettings) -> dict[str, Any]:
+    """What both kinds of stack are told alike."""
+    specs = needs("ctranslate2", "ctranslate2").specs
+    told: dict[str, Any] = {
+        "pre_norm": settings.wiring != "post",
+        "activation": specs.Activation[ACTIVATIONS[settings.activation]],
+        "ffn_glu": "glu" in settings.activation,
+        "rms_norm": settings.norm == "rms",
+        "layernorm_embedding": settings.embedding_norm,
+        "relative_attention_bias": settings.positions == "relative",
+        "qk_norm": settings.qk_norm,
+    }
+    if settings.kv_heads != settings.n_heads:
+        told["num_heads_kv"] = settings.kv_heads
+    if settings.head_width * settings.n_heads != settings.d_model:
+        told["head_dim"] = settings.head_width
+    if settings.positions == "rotary":
+        rope, width = settings.rope, settings.head_width
+        stretch = rope.factor ** (width / (width - 2)) if rope.scaling == "ntk" else 1.0
+        told |= {"rotary_dim": 0, "rotary_interleave": False, "rotary_base": rope.base * stretch}
+        if rope.scaling in ROPE_SCALING:
+            told["rotary_scaling_type"] = specs.RotaryScalingType[ROPE_SCALING[rope.scaling]]
+            told["rotary_scaling_factor"] = rope.factor
+    return told
+
+
+def _encoder(settings: TextSettings, front: nn.Module, stack: nn.Module) -> Any:
+    specs = needs("ctranslate2", "ctranslate2").specs
+    assert isinstance(front, TextFront)
+    assert isinstance(stack, Stack)
+    n_tables = 1 if front.segments is None else 2
+    spec = specs.TransformerEncoderSpec(
+        len(stack.blocks),
+        settings.n_heads,
+        num_source_embeddings=n_tables,
+        embeddings_merge=specs.EmbeddingsMerge.ADD,
+        **_common(settings),
+    )
+    # Where segments are added, only the tokens are scaled: that is done here.
+    scales = front.segments is None
+    tokens_VD = front.tokens.weight * (1.0 if scales else front.scale)
+    spec.embeddings[0].weight = _array(tokens_VD)
+    if front.segments is not None:
+        spec.embeddings[1].weight = _array(front.segments.weight)
+    spec.scale_embeddings = front.scale if scales and front.scale != 1.0 else False
+    _fill(spec, settings, front, stack)
+    return spec
+
+
+def _decoder(
+    settings: TextSettings, front: nn.Module, stack: nn.Module, words: nn.Linear, *, cross: bool
+) -> Any:
+    specs = needs("ctranslate2", "ctranslate2").specs
+    assert isinstance(front, TextFront)
+    assert isinstance(stack, Stack)
+    n_layers = len(stack.blocks)
+    spec = specs.TransformerDecoderSpec(
+        n_layers,
+        settings.n_heads,
+        with_encoder_attention=cross,
+        # The layer that `decode.steps.alignment_layer` names; the mean of its heads.
+        alignment_layer=max(0, n_layers - 2),
+        alignment_heads=settings.n_heads,
+        alibi=settings.positions == "alibi",
+        parallel_residual=settings.wiring == "parallel",
+        shared_layer_norm=settings.wiring == "parallel",
+        **_common(settings),
+    )
+    spec.embeddings.weight = _array(front.tokens.weight)
+    spec.scale_embeddings = front.scale if front.scale != 1.0 else False
+    _linear(spec.projection, words.weight, words.bias)
+    _fill(spec, settings, front, stack)
+    return spec
+
+
+def _fill(spec: Any, settings: TextSettings, front: TextFront, stack: Stack) -> None:
+    table_PD = _positions(settings, front.positions)
+    if table_PD is not None and hasattr(spec, "position_encodings"):
+        spec.position_encodings.encodings = _array(table_PD)
+    if front.norm is not None:
+        _norm(spec.layernorm_embedding, front.norm)
+    if stack.final_norm is not None:
+        _norm(spec.layer_norm, stack.final_norm)
+    for layer, block in zip(spec.layer, stack.blocks, strict=True):
+        assert isinstance(block, Block)
+        _layer(layer, settings, block, stack.bias)
+
+
+def _layer(layer: Any, settings: TextSettings, block: Block, bias: nn.Module | None) -> None:
+    _attention(layer.self_attention, settings, block.attention)
+    if isinstance(bias, Relative):
+        layer.self_attention.relative_attention_bias = _array(bias.table.weight)
+        layer.self_attention.relative_attention_max_distance = np.int32(bias.max_distance)
+    _feed_forward(layer.ffn, block.feed_forward)
+    if settings.wiring == "parallel":
+        _norm(layer.shared_layer_norm, block.norm_attention)
+        return
+    _norm(layer.self_attention.layer_norm, block.norm_attention)
+    assert block.norm_feed_forward is not None
+    _norm(layer.ffn.layer_norm, block.norm_feed_forward)
+    if block.cross is not None and block.norm_cross is not None:
+        _attention(layer.attention, settings, block.cross)
+        _norm(layer.attention.layer_norm, block.norm_cross)
+
+
+def _attention(spec: Any, settings: TextSettings, attention: Attention) -> None:
+    """Self-attention has one matrix for q, k and v, as ours; cross attention one for q, one for k
+    and v."""
+    weight_ED, bias_E = attention.to_qkv.weight, attention._qkv_bias()
+    parts = [slice(None)]
+    if len(spec.linear) == 3:
+        n_q = attention.sizes[0]
+        parts = [slice(n_q), slice(n_q, None)]
+    for linear, rows in zip(spec.linear, parts, strict=False):
+        _linear(linear, weight_ED[rows], None if bias_E is None else bias_E[rows])
+    _linear(spec.linear[-1], attention.to_out.weight, attention.to_out.bias)
+    if not settings.scale_attention:
+        spec.queries_scale = 1.0
+    rope = settings.rope
+    if hasattr(spec, "rotary_base") and rope.scaling == "llama3":
+        spec.rotary_low_freq_factor, spec.rotary_high_freq_factor = np.float32(1), np.float32(4)
+        # Read by the program, but forgotten by the specification, which takes no unknown names.
+        vars(spec)["rotary_scaling_factor"] = np.float32(rope.factor)
+        vars(spec)["original_max_position_embeddings"] = np.int32(rope.trained_len)
+    if attention.norm_q is not None and attention.norm_k is not None:
+        _norm(spec.q_norm, attention.norm_q)
+        _norm(spec.k_norm, attention.norm_k)
+
+
+def _feed_forward(spec: Any, ours: FeedForward) -> None:
+    weight, bias = ours.to_hidden.weight, ours.to_hidden.bias
+    _linear(spec.linear_1, ours.to_out.weight, ours.to_out.bias)
+    if not ours.is_gated:
+        _linear(spec.linear_0, weight, bias)
+        return
+    gate, value = weight.chunk(2)
+    gate_bias, value_bias = (None, None) if bias is None else bias.chunk(2)
+    _linear(spec.linear_0, gate, gate_bias)
+    _linear(spec.linear_0_noact, value, value_bias)
+
+
+def _norm(spec: Any, norm: nn.Module) -> None:
+    assert isinstance(norm, LayerNorm | RMSNorm)
+    spec.gamma = _array(norm.weight)
+    if isinstance(norm, LayerNorm):
+        spec.beta = _array(norm.bias)
+
+
+def _linear(spec: Any, weight: Tensor, bias: Tensor | None) -> None:
+    spec.weight = _array(weight)
+    if bias is not None:
+        spec.bias = _array(bias)
+
+
+def _positions(settings: TextSettings, positions: nn.Module | None) -> Tensor | None:
+    """A row a position; of a model without positions, zeros: it would add sinusoids of its own."""
+    if isinstance(positions, Learned):
+        return positions.table.weight
+    rows = positions_of(settings)
+    if isinstance(positions, Sinusoidal):
+        return sinusoids(rows or 0, settings.d_model, halves=positions.halves)
+    return None if rows is None else torch.zeros(rows, settings.d_model)
+
+
+def _array(tensor: Tensor) -> NDArray[np.float32]:
+    """A copy: preparing int8 weights rescales what it is given in place."""
+    return np.array(tensor.detach().float().cpu().numpy(), dtype=np.float32, copy=True)

@@ -1,0 +1,60 @@
+"""The runtimes that can stand in for torch, in a table you can see."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from headway.config.folder import SHIPPED, WEIGHTS
+from headway.config.run import RunSettings
+from headway.errors import FolderError
+
+if TYPE_CHECKING:
+    from headway.decode.engine import Engine
+
+ENGINES = {
+    "torch": "",
+    "ctranslate2": "headway.interop.ctranslate2_engine:ctranslate2_engine",
+    "onnx": "headway.interop.onnx.engine:onnx_engine",
+}
+"""What `--engine` can say: a module and a function in it, called like `Make`."""
+
+Make = Callable[[Path, RunSettings, bool], "Engine"]
+"""From an exported folder, its settings as the command changed them, and whether the
+log-probability of every token is wanted exactly, where that costs time."""
+
+MARKS = {"ctranslate2": "model.bin", "onnx": "*.onnx"}
+"""The files by which an exported folder is recognised."""
+
+
+def engine_of(
+    name: str, folder: Path, settings: RunSettings, *, detail: bool = False
+) -> Engine | None:
+    """The engine of this name (a key of `ENGINES`) for the folder; None is torch itself."""
+    if name == "torch":
+        _check_for_torch(folder)
+        return None
+    if not _holds(folder, name):
+        shown = folder.name if folder.parent == SHIPPED else str(folder)
+        raise FolderError(
+            f"{folder} holds no model for --engine {name}. Make one: "
+            f"headway export {shown} --to {name} --out DIR"
+        )
+    module, function = ENGINES[name].split(":")
+    make: Make = getattr(importlib.import_module(module), function)
+    return make(folder, settings, detail)
+
+
+def _holds(folder: Path, name: str) -> bool:
+    return any(folder.glob(MARKS[name]))
+
+
+def _check_for_torch(folder: Path) -> None:
+    """An exported folder has no weights of ours; say what it has instead."""
+    fitting = [name for name in MARKS if _holds(folder, name)]
+    if fitting and not (folder / WEIGHTS).exists():
+        raise FolderError(
+            f"{folder} is an exported model without {WEIGHTS}. Use --engine {fitting[0]}."
+        )

@@ -1,0 +1,93 @@
+"""From a run to a folder for another program, with a proof that it says the same."""
+
+from __future__ import annotations
+
+import importlib
+import shutil
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Protocol
+
+from headway.errors import FolderError, UserError, suggest
+from headway.interop.proof import Proof, proof_sentences
+from headway.interop.run import LoadedRun, load_run_for_export
+
+TARGETS = {
+    "hf": "headway.interop.to_hf",
+    "ctranslate2": "headway.interop.to_ctranslate2",
+    "onnx": "headway.interop.to_onnx",
+    "torch": "headway.interop.to_torch",
+}
+"""What `--to` can say: each is a module with `write` and `prove`."""
+
+FULL_PRECISION = {
+    "hf": "transformers quantises while it loads (`quantization_config`), not in the file",
+    "torch": "a .pt2 holds the model as it computes, in fp32",
+}
+"""Targets without int8, and why."""
+
+
+class Target(Protocol):
+    def write(self, run: LoadedRun, out: Path, *, int8: bool) -> None:
+        """Write everything into the folder, which exists and is empty."""
+        ...
+
+    def prove(
+        self, run: LoadedRun, out: Path, sentences: Sequence[str], *, int8: bool
+    ) -> Proof: ...
+
+
+def export_run(
+    name: str,
+    to: str,
+    out: Path,
+    *,
+    int8: bool = False,
+    sentences: Sequence[str] = (),
+    note: Callable[[str], None] = lambda line: None,
+) -> Proof:
+    """Write `out`, which is whole or not there, and prove it. A proof that fails is saved too.
+
+    `sentences`: used in the proof before our own.
+    """
+    target = _target(to, int8)
+    _check_free(out)
+    run = load_run_for_export(name)
+    beside = out.with_name(f".{out.name}.part")
+    if beside.exists():
+        shutil.rmtree(beside)
+    try:
+        beside.mkdir(parents=True)
+        note(f"writing {out}")
+        target.write(run, beside, int8=int8)
+        if out.is_dir():
+            out.rmdir()
+        beside.replace(out)
+    except OSError as error:
+        raise FolderError(f"cannot write {out}: {error}.") from error
+    finally:
+        shutil.rmtree(beside, ignore_errors=True)
+    note("comparing what both say")
+    proof = target.prove(run, out, proof_sentences(more=sentences), int8=int8)
+    proof.save(out)
+    return proof
+
+
+def _target(to: str, int8: bool) -> Target:
+    if to not in TARGETS:
+        raise UserError(f"--to has no choice {to!r}.{suggest(to, TARGETS)}")
+    if int8 and to in FULL_PRECISION:
+        others = ", ".join(name for name in TARGETS if name not in FULL_PRECISION)
+        raise UserError(
+            f"--int8 does not go with --to {to}: {FULL_PRECISION[to]}. Leave it out, or use "
+            f"--to {others.replace(', ', ' or ')}."
+        )
+    target: Target = importlib.import_module(TARGETS[to])
+    return target
+
+
+def _check_free(out: Path) -> None:
+    if out.is_dir() and not any(out.iterdir()):
+        return
+    if out.exists():
+        raise FolderError(f"{out} exists and is not empty. Give --out another folder.")

@@ -1,0 +1,119 @@
+"""ALBERT of transformers: one layer run many times, and embeddings narrower than the stream."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from headway.config.model import EncoderSettings
+from headway.errors import UserError
+from headway.interop.families import Architecture
+from headway.interop.given import Given
+from headway.interop.hf.encoders import (
+    COUNTED,
+    EncoderFamily,
+    Seen,
+    norm,
+    refuse_variants,
+    word_pairs,
+)
+from headway.interop.rules import Pair, both, stacked
+from headway.interop.writing import their_activation
+
+MOST_SHARED = 1000
+"""All layers are one, so that no file bounds their number; this does."""
+
+
+class Albert(EncoderFamily):
+    class_name = "Albert"
+    body = "albert"
+    words = "predictions."
+
+    def architecture(self, given: Given, seen: Seen) -> Architecture:
+        refuse_variants(given)
+        given.only("num_hidden_groups", 1, "all layers must be one")
+        given.only("inner_group_num", 1, "all layers must be one")
+        given.only("net_structure_type", 0, "only the usual wiring is")
+        given.only("num_memory_blocks", 0, "only the usual wiring is")
+        reading = self.reading(given, seen)
+        tied = given.flag("tie_word_embeddings", True)
+        model = _settings(given, reading.heads, len(reading.labels), tied)
+        pairs = _body(model, seen)
+        ignored = dict(COUNTED)
+        if "pooled" in reading.heads:
+            pairs += both(f"{seen.prefix}pooler", "heads.pooled.dense")
+        if "words" in reading.heads:
+            pairs += both("predictions.dense", "heads.words.dense")
+            pairs += norm("predictions.LayerNorm", "heads.words.norm", seen.gamma)
+            words, unused = word_pairs("predictions", tied=tied, names=seen.names)
+            pairs += words
+            ignored |= unused
+            ignored[r"sop_classifier\.classifier\.\w+"] = "tells whether two sentences are in order"
+        for head in {"classes", "tags"} & set(reading.heads):
+            pairs += both("classifier", f"heads.{head}.linear")
+        return Architecture(
+            task=reading.task, model=model, labels=reading.labels, pairs=pairs, ignored=ignored
+        )
+
+    def config(self, model: EncoderSettings) -> dict[str, Any]:
+        if not model.share_layers:
+            raise UserError("all its layers are one, and here they differ (model.share_layers).")
+        return {
+            "model_type": "albert",
+            "vocab_size": model.vocab_size,
+            "embedding_size": model.embedding_width,
+            "hidden_size": model.d_model,
+            "num_hidden_layers": model.n_layers,
+            "num_attention_heads": model.n_heads,
+            "intermediate_size": model.d_ff,
+            "max_position_embeddings": model.max_len,
+            "hidden_act": their_activation(model.activation),
+            "layer_norm_eps": model.norm_eps,
+            "hidden_dropout_prob": model.dropout,
+            "attention_probs_dropout_prob": model.attention_dropout,
+            "type_vocab_size": model.n_segments,
+            "tie_word_embeddings": model.tie,
+            "pad_token_id": 0,
+        }
+
+
+ALBERT = Albert()
+
+
+def _settings(given: Given, heads: tuple[str, ...], n_labels: int, tied: bool) -> EncoderSettings:
+    values: dict[str, Any] = {"heads": heads, "n_labels": n_labels, "tie": tied}
+    return EncoderSettings(
+        vocab_size=given.whole("vocab_size"),
+        d_embedding=given.whole("embedding_size", 128),
+        d_model=given.whole("hidden_size"),
+        n_layers=given.whole("num_hidden_layers", most=MOST_SHARED),
+        share_layers=True,
+        n_heads=given.whole("num_attention_heads"),
+        d_ff=given.whole("intermediate_size"),
+        max_len=given.whole("max_position_embeddings", 512),
+        activation=given.activation("hidden_act", "gelu_new"),
+        norm_eps=given.number("layer_norm_eps", 1e-12, least=1e-30),
+        dropout=given.share("hidden_dropout_prob", 0.0),
+        attention_dropout=given.share("attention_probs_dropout_prob", 0.0),
+        n_segments=given.whole("type_vocab_size", 2),
+        **values,
+    )
+
+
+def _body(model: EncoderSettings, seen: Seen) -> list[Pair]:
+    front = f"{seen.prefix}embeddings"
+    layer = f"{seen.prefix}encoder.albert_layer_groups.0.albert_layers.0"
+    block = "stack.blocks.0"
+    own = [f"{layer}.attention.{name}" for name in ("query", "key", "value")]
+    return [
+        Pair(f"{front}.word_embeddings.weight", "front.tokens.weight"),
+        Pair(f"{front}.position_embeddings.weight", "front.positions.table.weight"),
+        Pair(f"{front}.token_type_embeddings.weight", "front.segments.weight"),
+        *norm(f"{front}.LayerNorm", "front.norm", seen.gamma),
+        *both(f"{seen.prefix}encoder.embedding_hidden_mapping_in", "front.to_stream"),
+        *stacked(own, f"{block}.attention.to_qkv", [model.d_model] * 3),
+        *both(f"{layer}.attention.dense", f"{block}.attention.to_out"),
+        *norm(f"{layer}.attention.LayerNorm", f"{block}.norm_attention", seen.gamma),
+        *both(f"{layer}.ffn", f"{block}.feed_forward.to_hidden"),
+        *both(f"{layer}.ffn_output", f"{block}.feed_forward.to_out"),
+        *norm(f"{layer}.full_layer_layer_norm", f"{block}.norm_feed_forward", seen.gamma),
+    ]

@@ -1,0 +1,211 @@
+"""BART of Hugging Face, and what it shares with Marian and Pegasus: the same layers and names."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from headway.config.model import Seq2SeqSettings
+from headway.config.run import RunSettings
+from headway.interop.families import Architecture
+from headway.interop.given import LONGEST, Given
+from headway.interop.hf.generation import decode_settings
+from headway.interop.hf.interleaved import in_halves
+from headway.interop.rules import Change, Pair, both, stacked
+from headway.interop.writing import BIASES, check_kind, check_said, their_activation
+
+OFFSET = 2
+"""Rows of the table of learned positions before the first."""
+
+NORM_EPS = 1e-5
+"""Always: it is in no configuration."""
+
+SINUSOIDS = {
+    r"(model\.)?(en|de)coder\.embed_positions\.weight": "sinusoids, which are computed",
+}
+VERSION = {r"(model\.)?(en|de)coder\.version": "the version of the program that wrote the file"}
+SHARED = {r"(model\.)?shared\.weight": "not used: encoder and decoder have embeddings of their own"}
+
+ROW = Change(lambda tensor: tensor[0], lambda tensor: tensor[None])
+"""`final_logits_bias` has one row."""
+
+
+@dataclass(frozen=True)
+class BartFamily:
+    model_type: str
+    cls: str
+    head: str
+    """What comes behind the name of the class that writes text."""
+
+    wiring: Any
+    learned: bool
+    """Learned positions, with a norm behind the embeddings; else sinusoids."""
+
+    two_vocabularies: bool = False
+    """It translates: Marian."""
+
+    def read(
+        self, config: Mapping[str, Any], names: Collection[str], generation: Mapping[str, Any]
+    ) -> Architecture:
+        given = Given(config)
+        self._refuse(given)
+        prefix = "model." if any(name.startswith("model.") for name in names) else ""
+        tie = self._tie(given, prefix, names)
+        size = given.whole("vocab_size")
+        target = given.whole("decoder_vocab_size", size) if self.two_vocabularies else size
+        model = Seq2SeqSettings(
+            vocab_size=size if tie == "all" else target,
+            source_vocab_size=size,
+            d_model=given.whole("d_model"),
+            n_layers=given.layers("encoder_layers", names),
+            n_decoder_layers=given.layers("decoder_layers", names),
+            n_heads=given.whole("encoder_attention_heads"),
+            d_ff=given.whole("encoder_ffn_dim"),
+            max_len=given.whole("max_position_embeddings", 1024, most=LONGEST),
+            activation=given.activation("activation_function", "gelu"),
+            norm_eps=NORM_EPS,
+            wiring=self.wiring,
+            positions="learned" if self.learned else "sinusoidal-halves",
+            attention_bias="qkvo",
+            embedding_scale=given.flag("scale_embedding", False),
+            embedding_norm=self.learned,
+            head_bias="final_logits_bias" in names,
+            dropout=given.share("dropout", 0.1),
+            attention_dropout=given.share("attention_dropout", 0.0),
+            ff_dropout=given.share("activation_dropout", 0.0),
+            tie=tie,
+        )
+        translates = self.two_vocabularies
+        decode, notes = decode_settings(config, generation, has_source=True, translates=translates)
+        ignored = VERSION if self.learned else VERSION | SINUSOIDS
+        return Architecture(
+            task="translate",
+            model=model,
+            pairs=self._pairs(model, prefix, names),
+            ignored=ignored | (SHARED if model.tie not in ("all", "source-target") else {}),
+            decode=decode,
+            notes=notes,
+        )
+
+    def write(self, settings: RunSettings) -> tuple[dict[str, Any], Architecture]:
+        ours = settings.model
+        check_kind(ours, Seq2SeqSettings, self.cls)
+        assert isinstance(ours, Seq2SeqSettings)
+        config: dict[str, Any] = {
+            "model_type": self.model_type,
+            "architectures": [f"{self.cls}{self.head}"],
+            "vocab_size": ours.source_vocab,
+            "d_model": ours.d_model,
+            "encoder_layers": ours.n_layers,
+            "decoder_layers": ours.decoder_layers,
+            "encoder_attention_heads": ours.n_heads,
+            "decoder_attention_heads": ours.n_heads,
+            "encoder_ffn_dim": ours.d_ff,
+            "decoder_ffn_dim": ours.d_ff,
+            "max_position_embeddings": ours.max_len,
+            "activation_function": their_activation(ours.activation),
+            "scale_embedding": ours.embedding_scale,
+            "dropout": ours.dropout,
+            "attention_dropout": ours.attention_dropout,
+            "activation_dropout": ours.ff_dropout,
+            "tie_word_embeddings": ours.tie == "all",
+            "is_encoder_decoder": True,
+        }
+        if self.two_vocabularies:
+            # What is one matrix here may be two equal ones there.
+            config["share_encoder_decoder_embeddings"] = ours.tie == "all"
+            config["tie_word_embeddings"] = ours.tie in ("all", "target-softmax")
+            config["decoder_vocab_size"] = ours.vocab_size
+        names = [f"model.{n}" for n in range(ours.n_layers + ours.decoder_layers)]
+        said = self.read(config, [*names, "final_logits_bias"], {})
+        free = {"norm_eps"} | ({"tie"} if self.two_vocabularies else set())
+        if not self.learned and ours.positions == "sinusoidal":
+            free.add("positions")
+            said = in_halves(said, ours.d_model)
+        check_said(ours, said.model, self.cls, wider=BIASES, free=free)
+        return config, said
+
+    def _refuse(self, given: Given) -> None:
+        name = given.architecture()
+        known = (f"{self.cls}{self.head}", f"{self.cls}Model")
+        if name is not None and name not in known:
+            raise given.error("architectures", f"is not supported; it may be {' or '.join(known)}")
+        pre = self.wiring == "pre"
+        given.only("normalize_before", pre, "the norms stand elsewhere in this architecture")
+        given.only("add_final_layer_norm", pre, "the norms stand elsewhere in this architecture")
+        for key in ("attention_heads", "ffn_dim"):
+            same = given.whole(f"encoder_{key}")
+            given.only(f"decoder_{key}", same, f"encoder and decoder are alike here: {same}")
+
+    def _tie(self, given: Given, prefix: str, names: Collection[str]) -> Any:
+        tied = given.flag("tie_word_embeddings", True)
+        shared = True
+        if self.two_vocabularies:
+            shared = given.flag("share_encoder_decoder_embeddings", True)
+        if shared and tied:
+            return "all"
+        # Transformers 5 takes nothing for one matrix where the softmax is apart; files by earlier
+        # versions then have the same embedding twice.
+        apart = f"{prefix}encoder.embed_tokens.weight" in names
+        if shared and not apart:
+            return "source-target"
+        return "target-softmax" if tied else "none"
+
+    def _pairs(self, model: Seq2SeqSettings, prefix: str, names: Collection[str]) -> list[Pair]:
+        pairs = _embeddings(model, prefix, names)
+        sides = (("encoder", model.n_layers, "source_front"),
+                 ("decoder", model.decoder_layers, "target_front"))  # fmt: skip
+        for side, n_layers, front in sides:
+            if self.learned:
+                pairs.append(
+                    Pair(f"{prefix}{side}.embed_positions.weight",
+                         f"{front}.positions.table.weight", their_rows=slice(OFFSET, None))
+                )  # fmt: skip
+                pairs += both(f"{prefix}{side}.layernorm_embedding", f"{front}.norm")
+            for n in range(n_layers):
+                theirs, ours = f"{prefix}{side}.layers.{n}", f"{side}.blocks.{n}"
+                pairs += _layer(theirs, ours, model.d_model, cross=side == "decoder")
+            if model.wiring == "pre":
+                pairs += both(f"{prefix}{side}.layer_norm", f"{side}.final_norm")
+        if model.head_bias:
+            pairs.append(Pair("final_logits_bias", "head.linear.bias", change=ROW))
+        return pairs
+
+
+def _embeddings(model: Seq2SeqSettings, prefix: str, names: Collection[str]) -> list[Pair]:
+    source = Pair(f"{prefix}encoder.embed_tokens.weight", "source_front.tokens.weight")
+    target = Pair(f"{prefix}decoder.embed_tokens.weight", "target_front.tokens.weight")
+    softmax = Pair("lm_head.weight", "head.linear.weight", tied=model.tie == "target-softmax")
+    if model.tie not in ("all", "source-target"):
+        return [source, target, softmax]
+    shared = [Pair(f"{prefix}shared.weight", source.ours), target, source]
+    if model.tie == "all":
+        shared.append(softmax)
+        return first_of(shared, names)
+    return [*first_of(shared, names), softmax]
+
+
+def first_of(pairs: list[Pair], names: Collection[str]) -> list[Pair]:
+    """Names of one tensor: the first that the file has holds it, the others may be absent."""
+    first = next((pair for pair in pairs if pair.theirs in names), pairs[0])
+    others = [pair._replace(tied=True) for pair in pairs if pair is not first]
+    return [first._replace(ours=pairs[0].ours), *others]
+
+
+def _layer(theirs: str, ours: str, width: int, *, cross: bool) -> list[Pair]:
+    pairs: list[Pair] = []
+    kinds = [("self_attn", "attention", "norm_attention")]
+    kinds += [("encoder_attn", "cross", "norm_cross")] if cross else []
+    for name, part, norm in kinds:
+        own = f"{theirs}.{name}"
+        projections = [f"{own}.{letter}_proj" for letter in "qkv"]
+        pairs += stacked(projections, f"{ours}.{part}.to_qkv", [width] * 3)
+        pairs += both(f"{own}.out_proj", f"{ours}.{part}.to_out")
+        pairs += both(f"{own}_layer_norm", f"{ours}.{norm}")
+    pairs += both(f"{theirs}.fc1", f"{ours}.feed_forward.to_hidden")
+    pairs += both(f"{theirs}.fc2", f"{ours}.feed_forward.to_out")
+    return [*pairs, *both(f"{theirs}.final_layer_norm", f"{ours}.norm_feed_forward")]
+
+
+BART = BartFamily("bart", "Bart", "ForConditionalGeneration", wiring="post", learned=True)

@@ -1,0 +1,120 @@
+"""BERT of transformers, and its body, which RoBERTa has too."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from headway.config.model import EncoderSettings
+from headway.errors import UserError
+from headway.interop.families import Architecture
+from headway.interop.given import Given
+from headway.interop.hf.encoders import (
+    COUNTED,
+    EncoderFamily,
+    Seen,
+    norm,
+    refuse_variants,
+    word_pairs,
+)
+from headway.interop.rules import Pair, both, stacked
+from headway.interop.writing import their_activation
+
+
+class Bert(EncoderFamily):
+    class_name = "Bert"
+    body = "bert"
+    words = "cls.predictions."
+
+    def architecture(self, given: Given, seen: Seen) -> Architecture:
+        refuse_variants(given)
+        reading = self.reading(given, seen)
+        tied = given.flag("tie_word_embeddings", True)
+        model = bert_settings(given, seen, reading.heads, len(reading.labels), tied=tied)
+        pairs = bert_body(model, seen)
+        ignored = dict(COUNTED)
+        if "pooled" in reading.heads:
+            pairs += both(f"{seen.prefix}pooler.dense", "heads.pooled.dense")
+        if "words" in reading.heads:
+            pairs += both("cls.predictions.transform.dense", "heads.words.dense")
+            pairs += norm("cls.predictions.transform.LayerNorm", "heads.words.norm", seen.gamma)
+            words, unused = word_pairs("cls.predictions", tied=tied, names=seen.names)
+            pairs += words
+            ignored |= unused
+            ignored[r"cls\.seq_relationship\.\w+"] = "tells whether two sentences follow each other"
+        for head in {"classes", "tags"} & set(reading.heads):
+            pairs += both("classifier", f"heads.{head}.linear")
+        return Architecture(
+            task=reading.task, model=model, labels=reading.labels, pairs=pairs, ignored=ignored
+        )
+
+    def config(self, model: EncoderSettings) -> dict[str, Any]:
+        return bert_config(model) | {
+            "model_type": "bert",
+            "max_position_embeddings": model.max_len,
+            "pad_token_id": 0,
+        }
+
+
+BERT = Bert()
+
+
+def bert_settings(
+    given: Given, seen: Seen, heads: tuple[str, ...], n_labels: int, *, tied: bool, offset: int = 0
+) -> EncoderSettings:
+    """`offset`: so many rows of the table of positions belong to no position."""
+    values: dict[str, Any] = {"heads": heads, "n_labels": n_labels, "tie": tied}
+    return EncoderSettings(
+        vocab_size=given.whole("vocab_size"),
+        d_model=given.whole("hidden_size"),
+        n_layers=given.layers("num_hidden_layers", seen.names),
+        n_heads=given.whole("num_attention_heads"),
+        d_ff=given.whole("intermediate_size"),
+        max_len=given.whole("max_position_embeddings", least=offset + 1) - offset,
+        activation=given.activation("hidden_act", "gelu"),
+        norm_eps=given.number("layer_norm_eps", 1e-12, least=1e-30),
+        dropout=given.share("hidden_dropout_prob", 0.1),
+        attention_dropout=given.share("attention_probs_dropout_prob", 0.1),
+        n_segments=given.whole("type_vocab_size", 2),
+        **values,
+    )
+
+
+def bert_body(model: EncoderSettings, seen: Seen, offset: int = 0) -> list[Pair]:
+    """Embeddings and layers."""
+    front = f"{seen.prefix}embeddings"
+    rows = slice(offset, None) if offset else None
+    pairs = [
+        Pair(f"{front}.word_embeddings.weight", "front.tokens.weight"),
+        Pair(f"{front}.position_embeddings.weight", "front.positions.table.weight",
+             their_rows=rows),
+        Pair(f"{front}.token_type_embeddings.weight", "front.segments.weight"),
+        *norm(f"{front}.LayerNorm", "front.norm", seen.gamma),
+    ]  # fmt: skip
+    for number in range(model.n_layers):
+        layer, block = f"{seen.prefix}encoder.layer.{number}", f"stack.blocks.{number}"
+        own = [f"{layer}.attention.self.{name}" for name in ("query", "key", "value")]
+        pairs += stacked(own, f"{block}.attention.to_qkv", [model.d_model] * 3)
+        pairs += both(f"{layer}.attention.output.dense", f"{block}.attention.to_out")
+        pairs += norm(f"{layer}.attention.output.LayerNorm", f"{block}.norm_attention", seen.gamma)
+        pairs += both(f"{layer}.intermediate.dense", f"{block}.feed_forward.to_hidden")
+        pairs += both(f"{layer}.output.dense", f"{block}.feed_forward.to_out")
+        pairs += norm(f"{layer}.output.LayerNorm", f"{block}.norm_feed_forward", seen.gamma)
+    return pairs
+
+
+def bert_config(model: EncoderSettings) -> dict[str, Any]:
+    if not model.n_segments:
+        raise UserError("it has segments, and this model has none (model.n_segments = 0).")
+    return {
+        "vocab_size": model.vocab_size,
+        "hidden_size": model.d_model,
+        "num_hidden_layers": model.n_layers,
+        "num_attention_heads": model.n_heads,
+        "intermediate_size": model.d_ff,
+        "hidden_act": their_activation(model.activation),
+        "layer_norm_eps": model.norm_eps,
+        "hidden_dropout_prob": model.dropout,
+        "attention_probs_dropout_prob": model.attention_dropout,
+        "type_vocab_size": model.n_segments,
+        "tie_word_embeddings": model.tie,
+    }

@@ -1,0 +1,176 @@
+"""What BERT and its kin have in common: which heads a class has, what is refused, the way out."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from headway.config.model import EncoderSettings
+from headway.config.run import RunSettings
+from headway.errors import ConfigError, UserError
+from headway.interop.families import Architecture
+from headway.interop.given import Given
+from headway.interop.rules import Pair, both
+from headway.interop.writing import BIASES, check_said
+
+KINDS: dict[str, tuple[str, tuple[str, ...]]] = {
+    "Model": ("embed", ()),
+    "ForMaskedLM": ("fill", ("words",)),
+    "ForPreTraining": ("fill", ("words",)),
+    "ForSequenceClassification": ("classify", ("classes",)),
+    "ForTokenClassification": ("tag", ("tags",)),
+}
+"""The classes of transformers without the name of the architecture: a task and the heads."""
+
+COUNTED = {r"(?:\w+\.)?embeddings\.position_ids": "counts 0, 1, 2 ..."}
+"""A buffer that old files carry."""
+
+
+class Seen(NamedTuple):
+    """What the names of the tensors tell."""
+
+    prefix: str
+    """Before all names of the body; a body alone has none."""
+
+    pooler: bool
+    gamma: bool
+    """Norms have a `gamma` and a `beta`, as in files made from TensorFlow's."""
+
+    names: Collection[str]
+
+
+@dataclass(frozen=True)
+class Reading:
+    """How a model is read out."""
+
+    task: str
+    heads: tuple[str, ...]
+    labels: tuple[str, ...] = ()
+
+
+class EncoderFamily:
+    """`read` and `write` of an encoder. A family says where the tensors are and what the keys of
+    its configuration are called."""
+
+    class_name: str
+    body: str
+    """The name of the body among the parts of a model with heads."""
+
+    words: str
+    """What names of the masked-word head begin with."""
+
+    def read(
+        self, config: Mapping[str, Any], names: Collection[str], generation: Mapping[str, Any]
+    ) -> Architecture:
+        prefix = f"{self.body}." if any(n.startswith(f"{self.body}.") for n in names) else ""
+        pooler = any(n.startswith(f"{prefix}pooler.") for n in names)
+        gamma = any(n.endswith("LayerNorm.gamma") for n in names)
+        return self.architecture(Given(config), Seen(prefix, pooler, gamma, names))
+
+    def write(self, settings: RunSettings) -> tuple[dict[str, Any], Architecture]:
+        model = settings.model
+        if not isinstance(model, EncoderSettings):
+            raise UserError(f"{self.class_name} is an encoder, and this run has another model.")
+        kind = kind_of(settings)
+        labels = dict(enumerate(settings.labels))
+        config = self.config(model) | {"architectures": [f"{self.class_name}{kind}"]}
+        if labels:
+            config |= {"id2label": labels, "label2id": {name: i for i, name in labels.items()}}
+        prefix = "" if kind == "Model" else f"{self.body}."
+        enough = [f"{prefix}{i}" for i in range(model.n_layers)]
+        seen = Seen(prefix, "pooled" in model.heads, gamma=False, names=enough)
+        found = self.architecture(Given(config), seen)
+        said = found.model
+        assert isinstance(said, EncoderSettings)
+        if set(said.heads) != set(model.heads):
+            raise UserError(
+                f"{self.class_name}{kind} has the heads {said.heads}, not {model.heads}."
+            )
+        check_said(model, said, self.class_name, wider=BIASES, free=("pooling",))
+        return config, found
+
+    def config(self, model: EncoderSettings) -> dict[str, Any]:
+        raise NotImplementedError
+
+    def architecture(self, given: Given, seen: Seen) -> Architecture:
+        raise NotImplementedError
+
+    def reading(self, given: Given, seen: Seen) -> Reading:
+        """The task and the heads, by the name of the class, or by the tensors where none is named.
+
+        A pooler in the file is kept even where the class does not use it: training may.
+        """
+        name = given.architecture()
+        kind = self._guess(given, seen) if name is None else name.removeprefix(self.class_name)
+        if kind not in KINDS or name == kind:
+            known = ", ".join(self.class_name + kind for kind in KINDS)
+            raise given.error("architectures", f"is not supported; it may be one of {known}")
+        task, heads = KINDS[kind]
+        labels = given.labels() if {"classes", "tags"} & set(heads) else ()
+        if "classes" in heads:
+            given.only(
+                "problem_type",
+                "single_label_classification",
+                "a text has exactly one class here",
+            )
+            if len(labels) < 2:
+                raise given.error("id2label", "has one label: a number as answer is not supported")
+        return Reading(task, (*heads, "pooled") if seen.pooler else heads, labels)
+
+    def _guess(self, given: Given, seen: Seen) -> str:
+        if any("classifier" in name for name in seen.names):
+            raise ConfigError(
+                f"{given.where} does not say what the model does. Add for example "
+                f'"architectures": ["{self.class_name}ForSequenceClassification"].'
+            )
+        words = any(name.startswith(self.words) for name in seen.names)
+        return "ForMaskedLM" if words else "Model"
+
+
+def refuse_variants(given: Given) -> None:
+    """What these encoders can be that we have no part for."""
+    given.only("position_embedding_type", "absolute", "only positions of the input are")
+    given.only("is_decoder", False, "it would read in one direction; import it as an encoder")
+    given.only("add_cross_attention", False, "an encoder has no memory to attend to")
+    given.only("pruned_heads", ({}, []), "every layer must have all its heads")
+
+
+def norm(theirs: str, ours: str, gamma: bool) -> list[Pair]:
+    if not gamma:
+        return both(theirs, ours)
+    return [Pair(f"{theirs}.gamma", f"{ours}.weight"), Pair(f"{theirs}.beta", f"{ours}.bias")]
+
+
+def word_pairs(
+    head: str, *, tied: bool, names: Collection[str]
+) -> tuple[list[Pair], dict[str, str]]:
+    """The words of a masked-word head: its decoder may be the embedding, and its bias goes by two
+    names, of which a file may have either. Also what is ignored."""
+    ours = "heads.words.words.linear"
+    decoder = f"{head}.decoder"
+    first, second = f"{head}.bias", f"{decoder}.bias"
+    if second in names and (first not in names or not tied):
+        first, second = second, first
+    pairs = [Pair(first, f"{ours}.bias")]
+    ignored = {}
+    if tied:
+        pairs.append(Pair(f"{decoder}.weight", "front.tokens.weight", tied=True))
+        pairs.append(Pair(second, f"{ours}.bias", tied=True))
+    else:
+        pairs.append(Pair(f"{decoder}.weight", f"{ours}.weight"))
+        ignored[second.replace(".", r"\.")] = "its decoder has the bias that is used"
+    return pairs, ignored
+
+
+def kind_of(settings: RunSettings) -> str:
+    """The class of transformers for the heads of a run."""
+    assert isinstance(settings.model, EncoderSettings)
+    heads = settings.model.heads
+    if "classes" in heads:
+        return "ForSequenceClassification"
+    if "tags" in heads:
+        return "ForTokenClassification"
+    if "words" in heads:
+        return "ForMaskedLM"
+    return "Model"

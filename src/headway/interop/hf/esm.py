@@ -1,0 +1,136 @@
+"""ESM of Hugging Face with rotary positions: norms before the layers, LayerNorm, gelu, no gate. Our
+own encoders are such, so this is their way to `transformers`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from headway.config.model import EncoderSettings, RopeSettings
+from headway.errors import UserError
+from headway.interop.families import Architecture
+from headway.interop.given import LONGEST, Given
+from headway.interop.hf.encoders import COUNTED, EncoderFamily, Seen, word_pairs
+from headway.interop.rules import Pair, both, stacked
+from headway.nn.positions import rope_rates
+
+IGNORED = COUNTED | {
+    r"(esm\.)?contact_head\.regression\.\w+": "tells which parts of a protein touch",
+    r"(.*\.)?rotary_embeddings\.inv_freq": "the rates of rotary positions, which are computed",
+}
+
+
+class Esm(EncoderFamily):
+    class_name = "Esm"
+    body = "esm"
+    words = "lm_head."
+
+    def architecture(self, given: Given, seen: Seen) -> Architecture:
+        given.only("token_dropout", False, "masked tokens are embedded like others")
+        given.only("is_folding_model", False, "it would fold proteins")
+        given.only("is_decoder", False, "it would read in one direction")
+        if given.word("position_embedding_type", "absolute") != "rotary":
+            raise given.error("position_embedding_type", "is not supported; rotary is")
+        reading = self.reading(given, seen)
+        heads = ("classes", "pooled") if "classes" in reading.heads else reading.heads
+        tied = given.flag("tie_word_embeddings", True)
+        values: dict[str, Any] = {"heads": heads, "n_labels": len(reading.labels), "tie": tied}
+        model = EncoderSettings(
+            vocab_size=given.whole("vocab_size"),
+            d_model=given.whole("hidden_size"),
+            n_layers=given.layers("num_hidden_layers", seen.names),
+            n_heads=given.whole("num_attention_heads"),
+            d_ff=given.whole("intermediate_size"),
+            max_len=given.whole("max_position_embeddings", 1026, most=LONGEST),
+            norm_eps=given.number("layer_norm_eps", 1e-12, least=1e-30),
+            wiring="pre",
+            positions="rotary",
+            rope=RopeSettings(base=given.number("rope_theta", 10_000.0, least=1e-9)),
+            embedding_norm=given.flag("emb_layer_norm_before", False),
+            n_segments=0,
+            dropout=given.share("hidden_dropout_prob", 0.1),
+            attention_dropout=given.share("attention_probs_dropout_prob", 0.1),
+            **values,
+        )
+        pairs, ignored = _body(model, seen.prefix), dict(IGNORED)
+        if "classes" in heads:
+            pairs += both("classifier.dense", "heads.pooled.dense")
+            pairs += both("classifier.out_proj", "heads.classes.linear")
+        elif "pooled" in heads:
+            pairs += both(f"{seen.prefix}pooler.dense", "heads.pooled.dense")
+        if "tags" in heads:
+            pairs += both("classifier", "heads.tags.linear")
+        if "words" in heads:
+            pairs += both("lm_head.dense", "heads.words.dense")
+            pairs += both("lm_head.layer_norm", "heads.words.norm")
+            words, unused = word_pairs("lm_head", tied=tied, names=["lm_head.bias"])
+            pairs += [pair for pair in words if pair.theirs != "lm_head.decoder.bias"]
+            ignored |= unused
+        return Architecture(
+            task=reading.task, model=model, labels=reading.labels, pairs=pairs, ignored=ignored
+        )
+
+    def config(self, model: EncoderSettings) -> dict[str, Any]:
+        if model.activation != "gelu":
+            raise UserError(f"it has gelu always, and this has activation={model.activation!r}.")
+        return {
+            "model_type": "esm",
+            "vocab_size": model.vocab_size,
+            "hidden_size": model.d_model,
+            "num_hidden_layers": model.n_layers,
+            "num_attention_heads": model.n_heads,
+            "intermediate_size": model.d_ff,
+            "max_position_embeddings": model.max_len,
+            "layer_norm_eps": model.norm_eps,
+            "position_embedding_type": "rotary",
+            "rope_theta": model.rope.base,
+            "emb_layer_norm_before": model.embedding_norm,
+            "token_dropout": False,
+            "hidden_dropout_prob": model.dropout,
+            "attention_probs_dropout_prob": model.attention_dropout,
+            "tie_word_embeddings": model.tie,
+        }
+
+
+def _body(model: EncoderSettings, prefix: str) -> list[Pair]:
+    pairs = [Pair(f"{prefix}embeddings.word_embeddings.weight", "front.tokens.weight")]
+    if model.embedding_norm:
+        pairs += both(f"{prefix}embeddings.layer_norm", "front.norm")
+    for number in range(model.n_layers):
+        layer, block = f"{prefix}encoder.layer.{number}", f"stack.blocks.{number}"
+        own = [f"{layer}.attention.self.{name}" for name in ("query", "key", "value")]
+        pairs += both(f"{layer}.attention.LayerNorm", f"{block}.norm_attention")
+        pairs += stacked(own, f"{block}.attention.to_qkv", [model.d_model] * 3)
+        pairs += both(f"{layer}.attention.output.dense", f"{block}.attention.to_out")
+        pairs += both(f"{layer}.LayerNorm", f"{block}.norm_feed_forward")
+        pairs += both(f"{layer}.intermediate.dense", f"{block}.feed_forward.to_hidden")
+        pairs += both(f"{layer}.output.dense", f"{block}.feed_forward.to_out")
+    return [*pairs, *both(f"{prefix}encoder.emb_layer_norm_after", "stack.final_norm")]
+
+
+def unused(config: Mapping[str, Any]) -> dict[str, Tensor]:
+    """What its classes look for in a file and we do not have: a head for contacts in proteins, the
+    rates of its positions, and for a body alone a pooler."""
+    width, n_heads = config["hidden_size"], config["num_attention_heads"]
+    alone = config["architectures"] == ["EsmModel"]
+    prefix = "" if alone else "esm."
+    rates_I = rope_rates(width // n_heads, config["rope_theta"]).float()
+    found = {
+        f"{prefix}contact_head.regression.weight": torch.zeros(
+            1, config["num_hidden_layers"] * n_heads
+        ),
+        f"{prefix}contact_head.regression.bias": torch.zeros(1),
+        f"{prefix}rotary_embeddings.inv_freq": rates_I,
+    }
+    if alone:
+        found |= {
+            "pooler.dense.weight": torch.zeros(width, width),
+            "pooler.dense.bias": torch.zeros(width),
+        }
+    return found
+
+
+ESM = Esm()

@@ -1,0 +1,147 @@
+"""How a foreign model wants to be decoded: `generation_config.json` as our settings and back.
+
+Older folders have the same keys in `config.json`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from headway.config.decode import DecodeSettings
+from headway.interop.given import Given
+
+SAMPLING = {"temperature": "temperature", "top_p": "top_p", "min_p": "min_p"}
+WITHOUT_A_PLACE = {
+    "encoder_no_repeat_ngram_size": 0,
+    "exponential_decay_length_penalty": None,
+    "begin_suppress_tokens": None,
+    "sequence_bias": None,
+    "typical_p": 1.0,
+    "epsilon_cutoff": 0.0,
+    "eta_cutoff": 0.0,
+    "guidance_scale": None,
+    "penalty_alpha": None,
+}
+"""Keys that change what is written and that we lack, each with the value that does nothing."""
+
+MOST_TOKENS = 1 << 20
+
+NEW_TOKENS = 256
+"""Most of an output where the run says nothing."""
+
+
+def decode_settings(
+    config: Mapping[str, Any],
+    generation: Mapping[str, Any],
+    *,
+    has_source: bool,
+    translates: bool = False,
+) -> tuple[dict[str, Any], tuple[str, ...]]:
+    """`decode.*` settings, and notes on what cannot be said with them.
+
+    What is absent is as in `generate`: greedy, divided by the length where there is a beam, and no
+    ban of the unknown token. `translates`: outputs are about as long as their source, so that our
+    own limit holds, too; a beam divided by the length would look much farther for nothing.
+    """
+    given = Given({**config, **generation}, "generation_config.json")
+    beam = given.whole("num_beams", 1, most=1024)
+    found: dict[str, Any] = {"beam": beam, "unknown": "keep"}
+    notes = [
+        f"{key} = {given.values[key]!r} is not followed: headway has no such rule."
+        for key, nothing in WITHOUT_A_PLACE.items()
+        if given.values.get(key) not in (None, nothing, [])
+    ]
+    notes += _about_tokens(given)
+    found |= _lengths(given, has_source)
+    if has_source and not translates and "max_len" in found:
+        found["extra_len"] = found["max_len"]  # the source sets no limit there
+    groups = given.whole("num_beam_groups", 1, most=1024)
+    if groups > 1:
+        found |= {"groups": groups, "diversity": given.number("diversity_penalty", 0.0)}
+    if beam > 1:
+        found |= _penalty(given, notes)
+        if given.values.get("early_stopping") is True:
+            notes.append(
+                "early_stopping = true is not followed: our beam search stops when no hypothesis "
+                "can still win, so it may find a better output than `generate`."
+            )
+    if given.flag("do_sample", False):
+        found |= {"sample": True, "beam": 1, "top_k": given.whole("top_k", 50, least=0)}
+        found |= {ours: given.number(key) for key, ours in SAMPLING.items() if key in given.values
+                  and given.values[key] is not None}  # fmt: skip
+    repetition = given.number("repetition_penalty", 1.0)
+    if repetition != 1.0:
+        found["repetition_penalty"] = repetition
+        notes.append("repetition_penalty multiplies log-probabilities here, not raw scores.")
+    ngram = given.whole("no_repeat_ngram_size", 0, least=0, most=1024)
+    if ngram:
+        found["no_repeat_ngram"] = ngram
+    return found, tuple(notes)
+
+
+def _about_tokens(given: Given) -> list[str]:
+    """Several ends, and words that must not come. Tokens that outputs begin with and padding, which
+    Marian bans so, never come here anyway."""
+    notes = []
+    ends = given.values.get("eos_token_id")
+    if isinstance(ends, list) and len(ends) > 1:
+        notes.append(f"eos_token_id = {ends!r} has several ends; here the first alone ends a text.")
+    keys = ("pad_token_id", "bos_token_id", "decoder_start_token_id")
+    free = [given.values.get(key) for key in keys]
+    for key in ("bad_words_ids", "suppress_tokens"):
+        words = given.values.get(key) or []
+        if any(word not in free and word not in [[token] for token in free] for word in words):
+            notes.append(f"{key} = {words!r} is not followed: give constraints to predict.")
+    return notes
+
+
+def _lengths(given: Given, has_source: bool) -> dict[str, Any]:
+    """Their lengths count the token that an output begins with, and a prompt; `max_new_tokens`
+    does not."""
+    found: dict[str, Any] = {}
+    if given.values.get("max_new_tokens") is not None:
+        found["max_len"] = given.whole("max_new_tokens", most=MOST_TOKENS)
+    elif has_source and given.values.get("max_length") is not None:
+        found["max_len"] = max(1, given.whole("max_length", most=MOST_TOKENS) - 1)
+    if given.values.get("min_new_tokens") is not None:
+        found["min_len"] = given.whole("min_new_tokens", least=0, most=MOST_TOKENS)
+    elif has_source and given.whole("min_length", 0, least=0, most=MOST_TOKENS) > 1:
+        found["min_len"] = given.whole("min_length") - 1
+    return found
+
+
+def _penalty(given: Given, notes: list[str]) -> dict[str, Any]:
+    power = given.number("length_penalty", 1.0, least=-100.0, most=100.0)
+    if power < 0:
+        notes.append(f"length_penalty = {power:g} prefers short outputs; here it is none.")
+    if power <= 0:
+        return {"length_penalty": "none"}
+    return {"length_penalty": "power", "alpha": power}
+
+
+def generation_config(
+    decode: DecodeSettings, tokens: Mapping[str, Any], *, longest: int, never: Sequence[int]
+) -> dict[str, Any]:
+    """A `generation_config.json` for a run of ours.
+
+    `tokens`: ids of the special tokens, by their keys. `longest`: the most tokens that the model
+    reads. `never`: the tokens that no output has. GNMT's length penalty has no words there: a beam
+    may choose another length.
+    """
+    found: dict[str, Any] = {**tokens, "num_beams": decode.beam, "do_sample": decode.sample}
+    found["max_new_tokens"] = min(decode.max_len or NEW_TOKENS, longest - 1)
+    if never:
+        found["suppress_tokens"] = list(never)
+    if decode.min_len:
+        found["min_new_tokens"] = decode.min_len
+    if decode.no_repeat_ngram:
+        found["no_repeat_ngram_size"] = decode.no_repeat_ngram
+    if decode.sample:
+        found |= {"num_beams": 1, "temperature": decode.temperature, "top_k": decode.top_k}
+        found["top_p"] = decode.top_p
+        if decode.min_p:
+            found["min_p"] = decode.min_p
+    elif decode.beam > 1:
+        found["length_penalty"] = 0.0 if decode.length_penalty == "none" else decode.alpha
+    return found

@@ -1,0 +1,143 @@
+"""GPT-2 and GPT (openai-gpt) of Hugging Face."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from headway.config.model import DecoderSettings
+from headway.config.run import RunSettings
+from headway.errors import UserError
+from headway.interop.families import Architecture
+from headway.interop.given import Given
+from headway.interop.hf.labelled import Label, label_head, language_model
+from headway.interop.rules import TURNED, Pair, both
+from headway.interop.writing import BIASES, check_kind, check_said, their_activation
+
+IGNORED = {
+    r"(.*\.)?attn\.(bias|masked_bias)": "the causal mask, which is computed",
+    r"multiple_choice_head\..*": "a head for multiple choice, which headway does not have",
+}
+
+
+@dataclass(frozen=True)
+class GptFamily:
+    """Both have the same layers; GPT's norms stand behind them and it has none at the end."""
+
+    model_type: str
+    tokens: str
+    positions: str
+    cls: str
+    """What the names of its classes begin with."""
+
+    is_first: bool
+    """GPT, not GPT-2."""
+
+    @property
+    def words(self) -> tuple[str, ...]:
+        """The classes that predict the next token."""
+        return tuple(f"{self.cls}{kind}Model" for kind in ("LMHead", "DoubleHeads", ""))
+
+    def read(
+        self, config: Mapping[str, Any], names: Collection[str], generation: Mapping[str, Any]
+    ) -> Architecture:
+        given = Given(config)
+        self._refuse(given)
+        label = label_head(given, self.words, tags="classifier")
+        n_embd = given.whole("n_embd")
+        model = DecoderSettings(
+            vocab_size=given.whole("vocab_size"),
+            d_model=n_embd,
+            n_layers=given.layers("n_layer", names),
+            n_heads=given.whole("n_head"),
+            d_ff=4 * n_embd if self.is_first else given.whole("n_inner", 4 * n_embd),
+            max_len=given.whole("n_positions", 512 if self.is_first else 1024),
+            wiring="post" if self.is_first else "pre",
+            activation=self._activation(given),
+            norm_eps=given.number("layer_norm_epsilon", 1e-5),
+            dropout=given.share("resid_pdrop", 0.1),
+            attention_dropout=given.share("attn_pdrop", 0.1),
+            scale_attention=given.flag("scale_attn_weights", True),
+            tie=given.flag("tie_word_embeddings", True),
+            **label.settings,
+        )
+        pairs = self._pairs(model, _prefix(names), label)
+        return language_model(label, model, pairs, IGNORED, config, generation)
+
+    def write(self, settings: RunSettings) -> tuple[dict[str, Any], Architecture]:
+        ours = settings.model
+        check_kind(ours, DecoderSettings, self.cls)
+        assert isinstance(ours, DecoderSettings)
+        config: dict[str, Any] = {
+            "model_type": self.model_type,
+            "vocab_size": ours.vocab_size,
+            "n_embd": ours.d_model,
+            "n_layer": ours.n_layers,
+            "n_head": ours.n_heads,
+            "n_positions": ours.max_len,
+            "layer_norm_epsilon": ours.norm_eps,
+            "resid_pdrop": ours.dropout,
+            "embd_pdrop": ours.dropout,
+            "attn_pdrop": ours.attention_dropout,
+            "tie_word_embeddings": ours.tie,
+            **Label.of_run(settings).config(self.cls, f"{self.cls}LMHeadModel"),
+        }
+        if self.is_first:
+            config["afn"] = _first_activation(ours.activation)
+        else:
+            config |= {"n_inner": ours.d_ff, "scale_attn_weights": ours.scale_attention}
+            config["activation_function"] = their_activation(ours.activation)
+        said = self.read(config, [f"transformer.h.{n}" for n in range(ours.n_layers)], {})
+        check_said(ours, said.model, self.cls, wider=BIASES)
+        return config, said
+
+    def _refuse(self, given: Given) -> None:
+        given.only(
+            "scale_attn_by_inverse_layer_idx", False, "scores of every layer are scaled alike"
+        )
+        given.only("reorder_and_upcast_attn", False, "attention is computed in one type")
+        given.only("add_cross_attention", False, "a language model has no source to attend to")
+
+    def _activation(self, given: Given) -> Any:
+        if not self.is_first:
+            return given.activation("activation_function", "gelu_new")
+        # Its "gelu" is the tanh form: OpenAIGPT looks the name up in a table of its own.
+        tanh = given.word("afn", "gelu") == "gelu"
+        return "gelu-tanh" if tanh else given.activation("afn")
+
+    def _pairs(self, model: DecoderSettings, prefix: str, label: Label) -> list[Pair]:
+        pairs = [
+            Pair(f"{prefix}{self.tokens}.weight", "front.tokens.weight"),
+            Pair(f"{prefix}{self.positions}.weight", "front.positions.table.weight"),
+        ]
+        for n in range(model.n_layers):
+            theirs, ours = f"{prefix}h.{n}", f"stack.blocks.{n}"
+            pairs += both(f"{theirs}.ln_1", f"{ours}.norm_attention")
+            pairs += both(f"{theirs}.attn.c_attn", f"{ours}.attention.to_qkv", TURNED)
+            pairs += both(f"{theirs}.attn.c_proj", f"{ours}.attention.to_out", TURNED)
+            pairs += both(f"{theirs}.ln_2", f"{ours}.norm_feed_forward")
+            pairs += both(f"{theirs}.mlp.c_fc", f"{ours}.feed_forward.to_hidden", TURNED)
+            pairs += both(f"{theirs}.mlp.c_proj", f"{ours}.feed_forward.to_out", TURNED)
+        if not self.is_first:
+            pairs += both(f"{prefix}ln_f", "stack.final_norm")
+        if label.task == "complete":
+            pairs.append(Pair("lm_head.weight", "head.linear.weight", tied=model.tie))
+        return [*pairs, *label.pairs()]
+
+
+def _prefix(names: Collection[str]) -> str:
+    """A language model as `transformers` saves it has one; the published files have none."""
+    return "transformer." if any(name.startswith("transformer.") for name in names) else ""
+
+
+def _first_activation(ours: str) -> str:
+    """GPT's own table: gelu (the tanh form), relu and silu."""
+    names = {"gelu-tanh": "gelu", "relu": "relu", "silu": "silu"}
+    if ours not in names:
+        raise UserError(f"it has no activation {ours!r}")
+    return names[ours]
+
+
+GPT2 = GptFamily("gpt2", "wte", "wpe", "GPT2", is_first=False)
+GPT = GptFamily("openai-gpt", "tokens_embed", "positions_embed", "OpenAIGPT", is_first=True)

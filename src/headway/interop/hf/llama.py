@@ -1,0 +1,201 @@
+"""Llama of Hugging Face, and those that follow it: Mistral (a window), Qwen2 (biases on q, k and
+v) and Qwen3 (norms on q and k)."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from headway.config.model import DecoderSettings, RopeSettings
+from headway.config.run import RunSettings
+from headway.errors import UserError
+from headway.interop.families import Architecture
+from headway.interop.given import LONGEST, Given
+from headway.interop.hf.labelled import Label, label_head, language_model
+from headway.interop.rules import Pair, both, stacked
+from headway.interop.writing import GATES, check_kind, check_said
+
+IGNORED = {
+    r"(.*\.)?rotary_emb\.inv_freq": "the rates of rotary positions, which are computed",
+}
+
+
+@dataclass(frozen=True)
+class LlamaFamily:
+    model_type: str
+    cls: str
+    attention_bias: str | None = None
+    """Which projections have one. None: the configuration says all or none."""
+
+    qk_norm: bool = False
+    window: bool = False
+    """Whether `sliding_window` is one for all layers."""
+
+    def read(
+        self, config: Mapping[str, Any], names: Collection[str], generation: Mapping[str, Any]
+    ) -> Architecture:
+        given = Given(config)
+        given.only("use_sliding_window", False, "a window in some of the layers")
+        label = label_head(given, (f"{self.cls}ForCausalLM", f"{self.cls}Model"))
+        n_heads, d_model = given.whole("num_attention_heads"), given.whole("hidden_size")
+        bias = self.attention_bias
+        if bias is None:
+            bias = "qkvo" * given.flag("attention_bias", False)
+        model = DecoderSettings(
+            vocab_size=given.whole("vocab_size"),
+            d_model=d_model,
+            n_layers=given.layers("num_hidden_layers", names),
+            n_heads=n_heads,
+            n_kv_heads=given.whole("num_key_value_heads", n_heads),
+            d_head=given.whole("head_dim", 128 if self.qk_norm else d_model // n_heads),
+            d_ff=given.whole("intermediate_size"),
+            max_len=given.whole("max_position_embeddings", 2048, most=LONGEST),
+            activation=_gate(given),
+            norm="rms",
+            norm_eps=given.number("rms_norm_eps", 1e-6),
+            positions="rotary",
+            rope=rope_settings(given),
+            window=self._window(given),
+            attention_bias=bias,
+            ff_bias=given.flag("mlp_bias", False),
+            qk_norm=self.qk_norm,
+            dropout=0.0,
+            attention_dropout=given.share("attention_dropout", 0.0),
+            tie=given.flag("tie_word_embeddings", False),
+            **label.settings,
+        )
+        pairs = self._pairs(model, _prefix(names), label)
+        return language_model(label, model, pairs, IGNORED, config, generation)
+
+    def write(self, settings: RunSettings) -> tuple[dict[str, Any], Architecture]:
+        ours = settings.model
+        check_kind(ours, DecoderSettings, self.cls)
+        assert isinstance(ours, DecoderSettings)
+        if ours.activation not in GATES:
+            raise UserError(f"{self.cls} has a gate in its layers, not {ours.activation!r} alone.")
+        config: dict[str, Any] = {
+            "model_type": self.model_type,
+            "vocab_size": ours.vocab_size,
+            "hidden_size": ours.d_model,
+            "num_hidden_layers": ours.n_layers,
+            "num_attention_heads": ours.n_heads,
+            "num_key_value_heads": ours.kv_heads,
+            "head_dim": ours.head_width,
+            "intermediate_size": ours.d_ff,
+            "max_position_embeddings": ours.max_len,
+            "hidden_act": GATES[ours.activation],
+            "rms_norm_eps": ours.norm_eps,
+            "rope_parameters": rope_parameters(ours),
+            "attention_bias": bool(ours.attention_bias),
+            "attention_dropout": ours.attention_dropout,
+            "mlp_bias": ours.ff_bias,
+            "tie_word_embeddings": ours.tie,
+            **Label.of_run(settings).config(self.cls, f"{self.cls}ForCausalLM"),
+        }
+        if self.window:
+            config["sliding_window"] = ours.window
+        said = self.read(config, [f"model.layers.{n}" for n in range(ours.n_layers)], {})
+        check_said(said_rope(ours), said.model, self.cls, wider=("attention_bias",))
+        return config, said
+
+    def _window(self, given: Given) -> int | None:
+        if not self.window or given.values.get("sliding_window") is None:
+            return None
+        return given.whole("sliding_window")
+
+    def _pairs(self, model: DecoderSettings, prefix: str, label: Label) -> list[Pair]:
+        pairs = [Pair(f"{prefix}embed_tokens.weight", "front.tokens.weight")]
+        width, bias = model.head_width, set(model.attention_bias)
+        sizes = [model.n_heads * width, model.kv_heads * width, model.kv_heads * width]
+        for n in range(model.n_layers):
+            theirs, ours = f"{prefix}layers.{n}", f"stack.blocks.{n}"
+            own = f"{theirs}.self_attn"
+            projections = [f"{own}.{letter}_proj" for letter in "qkv"]
+            pairs += both(f"{theirs}.input_layernorm", f"{ours}.norm_attention", bias=False)
+            pairs += stacked(
+                projections, f"{ours}.attention.to_qkv", sizes, bias=set("qkv") <= bias
+            )
+            pairs += both(f"{own}.o_proj", f"{ours}.attention.to_out", bias="o" in bias)
+            if model.qk_norm:
+                pairs += both(f"{own}.q_norm", f"{ours}.attention.norm_q", bias=False)
+                pairs += both(f"{own}.k_norm", f"{ours}.attention.norm_k", bias=False)
+            norm = f"{theirs}.post_attention_layernorm"
+            pairs += both(norm, f"{ours}.norm_feed_forward", bias=False)
+            gated = [f"{theirs}.mlp.gate_proj", f"{theirs}.mlp.up_proj"]
+            hidden, ff_bias = f"{ours}.feed_forward.to_hidden", model.ff_bias
+            pairs += stacked(gated, hidden, [model.d_ff] * 2, bias=ff_bias)
+            down = f"{theirs}.mlp.down_proj"
+            pairs += both(down, f"{ours}.feed_forward.to_out", bias=ff_bias)
+        pairs.append(Pair(f"{prefix}norm.weight", "stack.final_norm.weight"))
+        if not label.head:
+            pairs.append(Pair("lm_head.weight", "head.linear.weight", tied=model.tie))
+        return [*pairs, *label.pairs()]
+
+
+def _prefix(names: Collection[str]) -> str:
+    return "model." if any(name.startswith("model.") for name in names) else ""
+
+
+def _gate(given: Given) -> Any:
+    name = given.word("hidden_act", "silu")
+    gates = {"silu": "swiglu", "swish": "swiglu", "gelu": "geglu"}
+    gates |= dict.fromkeys(("gelu_pytorch_tanh", "gelu_new"), "geglu-tanh")
+    if name not in gates:
+        known = ", ".join(gates)
+        raise given.error("hidden_act", f"is not a gate that headway has ({known})")
+    return gates[name]
+
+
+def rope_settings(given: Given) -> RopeSettings:
+    """Both spellings: `rope_theta` with `rope_scaling`, and, since transformers 5,
+    `rope_parameters` with everything."""
+    new, old = given.table("rope_parameters"), given.table("rope_scaling")
+    values = Given({**old, **new}, f"{given.where}: rope_parameters")
+    base = values.number("rope_theta", given.number("rope_theta", 10_000.0), least=1e-9)
+    kind = values.word("rope_type", values.word("type", "default"))
+    values.only("partial_rotary_factor", 1.0, "all of a head is turned")
+    given.only("partial_rotary_factor", 1.0, "all of a head is turned")
+    if kind == "default":
+        return RopeSettings(base=base)
+    if kind == "linear":
+        return RopeSettings(base=base, scaling="linear", factor=values.number("factor", least=1.0))
+    if kind != "llama3":
+        key = "rope_parameters" if new else "rope_scaling"
+        raise given.error(key, f"scales by {kind!r}; headway has default, linear and llama3")
+    values.only("low_freq_factor", 1.0, "the ramp begins at the whole trained context")
+    values.only("high_freq_factor", 4.0, "the ramp ends at a quarter of the trained context")
+    return RopeSettings(
+        base=base,
+        scaling="llama3",
+        factor=values.number("factor", least=1.0),
+        trained_len=values.whole("original_max_position_embeddings", 8192),
+    )
+
+
+def rope_parameters(model: DecoderSettings) -> dict[str, Any]:
+    rope = model.rope
+    if rope.scaling == "none":
+        return {"rope_type": "default", "rope_theta": rope.base}
+    if rope.scaling == "ntk":  # is a larger base and nothing else
+        base = rope.base * rope.factor ** (model.head_width / (model.head_width - 2))
+        return {"rope_type": "default", "rope_theta": base}
+    found = {"rope_type": rope.scaling, "rope_theta": rope.base, "factor": rope.factor}
+    if rope.scaling == "llama3":
+        found |= {"low_freq_factor": 1.0, "high_freq_factor": 4.0}
+        found["original_max_position_embeddings"] = rope.trained_len
+    return found
+
+
+def said_rope(model: DecoderSettings) -> DecoderSettings:
+    """The same model with its rotary positions as they can be said."""
+    if model.positions != "rotary" or model.rope.scaling != "ntk":
+        return model
+    base = rope_parameters(model)["rope_theta"]
+    return replace(model, rope=RopeSettings(base=base))
+
+
+LLAMA = LlamaFamily("llama", "Llama")
+MISTRAL = LlamaFamily("mistral", "Mistral", attention_bias="", window=True)
+QWEN2 = LlamaFamily("qwen2", "Qwen2", attention_bias="qkv")
+QWEN3 = LlamaFamily("qwen3", "Qwen3", qk_norm=True)

@@ -1,0 +1,42 @@
+"""The files that make an encoder a model of sentence-transformers: pooling and normalisation."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from headway.config.durable import replace_text
+from headway.config.model import DecoderSettings, EncoderSettings
+from headway.config.run import RunSettings
+from headway.interop.sentence import MODULES, POOLINGS
+
+
+def write_modules(settings: RunSettings, out: Path) -> None:
+    """Nothing where vectors come out of BERT's pooler, which has no words there."""
+    model = settings.model
+    assert isinstance(model, EncoderSettings | DecoderSettings)
+    if model.pooling == "first" and "pooled" in model.heads:
+        return
+    kinds = ["Transformer", "Pooling"] + ["Normalize"] * settings.embed.normalise
+    listed = [
+        {
+            "idx": number,
+            "name": str(number),
+            "path": f"{number}_{kind}" if number else "",
+            "type": f"sentence_transformers.models.{kind}",
+        }
+        for number, kind in enumerate(kinds)
+    ]
+    _write(out / MODULES, listed)
+    for module in listed[1:]:
+        (out / str(module["path"])).mkdir()
+    pooling = {key: model.pooling == way for key, way in POOLINGS.items()}
+    _write(
+        out / "1_Pooling" / "config.json", {"word_embedding_dimension": model.d_model, **pooling}
+    )
+    _write(out / "sentence_bert_config.json", {"max_seq_length": model.max_len})
+
+
+def _write(path: Path, values: Any) -> None:
+    replace_text(path, json.dumps(values, indent=2) + "\n")

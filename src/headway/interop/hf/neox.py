@@ -1,0 +1,125 @@
+"""GPT-NeoX of Hugging Face with its layers one after the other: rotary positions, LayerNorm and no
+gate. Our own decoders are such, so this is their way to `transformers`."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from headway.config.model import DecoderSettings, RopeSettings
+from headway.config.run import RunSettings
+from headway.interop.families import Architecture
+from headway.interop.given import LONGEST, Given
+from headway.interop.hf.labelled import Label, label_head, language_model
+from headway.interop.hf.llama import rope_parameters, rope_settings, said_rope
+from headway.interop.rules import Change, Pair, both
+from headway.interop.writing import check_kind, check_said, their_activation
+
+IGNORED = {
+    r"(.*\.)?attention\.(bias|masked_bias)": "the causal mask, which is computed",
+    r"(.*\.)?rotary_emb\.inv_freq": "the rates of rotary positions, which are computed",
+}
+NAME = "GPTNeoX"
+
+
+@dataclass(frozen=True)
+class NeoxFamily:
+    def read(
+        self, config: Mapping[str, Any], names: Collection[str], generation: Mapping[str, Any]
+    ) -> Architecture:
+        given = Given(config)
+        if given.flag("use_parallel_residual", True):
+            raise given.error(
+                "use_parallel_residual",
+                "is not supported: attention and feed-forward would stand side by side, each with "
+                "a norm of its own",
+            )
+        label = label_head(given, (f"{NAME}ForCausalLM", f"{NAME}Model"), tags="classifier")
+        model = DecoderSettings(
+            vocab_size=given.whole("vocab_size"),
+            d_model=given.whole("hidden_size"),
+            n_layers=given.layers("num_hidden_layers", names),
+            n_heads=given.whole("num_attention_heads"),
+            d_ff=given.whole("intermediate_size"),
+            max_len=given.whole("max_position_embeddings", 2048, most=LONGEST),
+            activation=given.activation("hidden_act", "gelu"),
+            norm_eps=given.number("layer_norm_eps", 1e-5),
+            positions="rotary",
+            rope=_rope(given),
+            attention_bias="qkvo" * given.flag("attention_bias", True),
+            dropout=given.share("hidden_dropout", 0.0),
+            attention_dropout=given.share("attention_dropout", 0.0),
+            tie=given.flag("tie_word_embeddings", False),
+            **label.settings,
+        )
+        prefix = "gpt_neox." if any(name.startswith("gpt_neox.") for name in names) else ""
+        pairs = _pairs(model, prefix, label)
+        return language_model(label, model, pairs, IGNORED, config, generation)
+
+    def write(self, settings: RunSettings) -> tuple[dict[str, Any], Architecture]:
+        ours = settings.model
+        check_kind(ours, DecoderSettings, NAME)
+        assert isinstance(ours, DecoderSettings)
+        config: dict[str, Any] = {
+            "model_type": "gpt_neox",
+            "vocab_size": ours.vocab_size,
+            "hidden_size": ours.d_model,
+            "num_hidden_layers": ours.n_layers,
+            "num_attention_heads": ours.n_heads,
+            "intermediate_size": ours.d_ff,
+            "max_position_embeddings": ours.max_len,
+            "hidden_act": their_activation(ours.activation),
+            "layer_norm_eps": ours.norm_eps,
+            "rope_parameters": {**rope_parameters(ours), "partial_rotary_factor": 1.0},
+            "use_parallel_residual": False,
+            "attention_bias": bool(ours.attention_bias),
+            "hidden_dropout": ours.dropout,
+            "attention_dropout": ours.attention_dropout,
+            "tie_word_embeddings": ours.tie,
+            **Label.of_run(settings).config(NAME, f"{NAME}ForCausalLM"),
+        }
+        said = self.read(config, [f"gpt_neox.layers.{n}" for n in range(ours.n_layers)], {})
+        check_said(said_rope(ours), said.model, NAME, wider=("attention_bias", "ff_bias"))
+        return config, said
+
+
+def _rope(given: Given) -> RopeSettings:
+    """Its own words for the base and for how much of a head is turned, which must be all."""
+    table = given.table("rope_parameters")
+    part = table.get("partial_rotary_factor", given.values.get("rotary_pct", 0.25))
+    if part != 1:
+        key = "rope_parameters" if "partial_rotary_factor" in table else "rotary_pct"
+        raise given.error(key, "turns a part of each head; here all of it is turned")
+    base = given.number("rotary_emb_base", 10_000.0, least=1e-9)
+    return rope_settings(Given({**given.values, "rope_theta": base}, given.where))
+
+
+def _pairs(model: DecoderSettings, prefix: str, label: Label) -> list[Pair]:
+    apart = _by_heads(model.n_heads)
+    bias = bool(model.attention_bias)
+    pairs = [Pair(f"{prefix}embed_in.weight", "front.tokens.weight")]
+    for n in range(model.n_layers):
+        theirs, ours = f"{prefix}layers.{n}", f"stack.blocks.{n}"
+        own = f"{theirs}.attention"
+        pairs += both(f"{theirs}.input_layernorm", f"{ours}.norm_attention")
+        pairs += both(f"{own}.query_key_value", f"{ours}.attention.to_qkv", apart, bias=bias)
+        pairs += both(f"{own}.dense", f"{ours}.attention.to_out", bias=bias)
+        pairs += both(f"{theirs}.post_attention_layernorm", f"{ours}.norm_feed_forward")
+        pairs += both(f"{theirs}.mlp.dense_h_to_4h", f"{ours}.feed_forward.to_hidden")
+        pairs += both(f"{theirs}.mlp.dense_4h_to_h", f"{ours}.feed_forward.to_out")
+    pairs += both(f"{prefix}final_layer_norm", "stack.final_norm")
+    if not label.head:
+        pairs.append(Pair("embed_out.weight", "head.linear.weight", tied=model.tie))
+    return [*pairs, *label.pairs()]
+
+
+def _by_heads(n_heads: int) -> Change:
+    """It has q, k and v of one head side by side; we have all q, then all k, then all v."""
+    return Change(
+        lambda tensor: tensor.unflatten(0, (n_heads, 3, -1)).transpose(0, 1).flatten(0, 2),
+        lambda tensor: tensor.unflatten(0, (3, n_heads, -1)).transpose(0, 1).flatten(0, 2),
+    )
+
+
+NEOX = NeoxFamily()

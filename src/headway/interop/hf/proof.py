@@ -1,0 +1,177 @@
+"""Whether `transformers` says of an exported folder what we say of the run."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from numpy.typing import NDArray
+from torch import Tensor
+
+from headway.config.model import TextSettings
+from headway.interop.families import family_named
+from headway.interop.files import read_table
+from headway.interop.hf.tokens import around
+from headway.interop.importing import filled
+from headway.interop.proof import Proof, Reading, compared, our_logits, proof_ids, read_again
+from headway.interop.rules import to_ours
+from headway.interop.run import LoadedRun
+from headway.interop.weights import open_weights
+from headway.models.build import build_model
+from headway.models.folder import load_weights
+from headway.models.parts.heads import pooled
+from headway.nn.layout import Layout
+
+CLASSES = {
+    "translate": "AutoModelForSeq2SeqLM",
+    "complete": "AutoModelForCausalLM",
+    "fill": "AutoModelForMaskedLM",
+    "classify": "AutoModelForSequenceClassification",
+    "tag": "AutoModelForTokenClassification",
+    "embed": "AutoModel",
+}
+
+Scores = NDArray[np.float32]
+
+
+def prove(run: LoadedRun, out: Path, sentences: Sequence[str], *, int8: bool = False) -> Proof:
+    """By `transformers` where it is installed, else by reading the folder again ourselves."""
+    ours = our_logits(run, proof_ids(run, sentences))
+    what = "vectors" if run.settings.task == "embed" else "logits"
+    config = read_table(out / "config.json")
+    notes = _notes(run, config)
+    try:
+        transformers = importlib.import_module("transformers")
+    except ImportError:
+        theirs = _by_us(run, out, config, ours)
+        notes.append("transformers is not installed: the folder was imported again instead")
+        return compared("hf", ours, theirs, what=what, by="headway", notes=notes)
+    with _quiet(transformers), torch.no_grad():
+        theirs, loading = _by_transformers(transformers, run, out, config, ours)
+        same, about = _same_ids(transformers, run, out, sentences)
+    by = f"transformers {transformers.__version__}"
+    proof = compared("hf", ours, theirs, what=what, by=by, notes=[*notes, *loading, about])
+    if run.imported is None and run.vocab.source.preparation is None:
+        proof = replace(proof, equal_outputs=proof.equal_outputs * same)
+    return proof
+
+
+def _notes(run: LoadedRun, config: dict[str, Any]) -> list[str]:
+    """What the numbers owe to the format."""
+    said = family_named(config["model_type"]).read(config, _many(run.shape), {})
+    here, there = run.shape.norm_eps, said.model.norm_eps
+    if here == there:
+        return []
+    return [f"norms have an eps of {here:g} here and always {there:g} there"]
+
+
+def _many(shape: TextSettings) -> list[str]:
+    """Names enough for any number of layers."""
+    return [str(number) for number in range(2 * shape.n_layers + 64)]
+
+
+@contextmanager
+def _quiet(transformers: ModuleType) -> Iterator[None]:
+    """Without its progress bars and remarks."""
+    log = transformers.utils.logging
+    before, bars = log.get_verbosity(), log.is_progress_bar_enabled()
+    log.set_verbosity_error()
+    log.disable_progress_bar()
+    try:
+        yield
+    finally:
+        log.set_verbosity(before)
+        if bars:
+            log.enable_progress_bar()
+
+
+def _by_transformers(
+    transformers: ModuleType,
+    run: LoadedRun,
+    out: Path,
+    config: dict[str, Any],
+    readings: Sequence[Reading],
+) -> tuple[list[Scores], list[str]]:
+    name = (config.get("architectures") or [""])[0]
+    bare = name.endswith("Model") and not name.endswith(("LMHeadModel", "MTModel"))
+    if not hasattr(transformers, name) or (bare and run.settings.task != "embed"):
+        name = CLASSES[run.settings.task]
+    model, loading = getattr(transformers, name).from_pretrained(
+        out, output_loading_info=True, dtype=torch.float32, local_files_only=True
+    )
+    model.eval()
+    if run.settings.task == "classify":
+        model.config.pad_token_id = None  # one text at a time: its last token is its last
+    notes = [
+        f"{name} found {kind.replace('_', ' ')}: {', '.join(sorted(map(str, loading[kind])))}"
+        for kind in ("missing_keys", "unexpected_keys", "mismatched_keys")
+        if loading.get(kind)
+    ]
+    return [_scores(run, model, reading) for reading in readings], notes
+
+
+def _scores(run: LoadedRun, model: Any, reading: Reading) -> Scores:
+    inputs = {"input_ids": torch.tensor([reading.tokens])}
+    if reading.target:
+        inputs["decoder_input_ids"] = torch.tensor([reading.target])
+    if getattr(run.shape, "n_segments", 0) > 1:
+        inputs["token_type_ids"] = torch.tensor([reading.segments])
+    said = model(**inputs)
+    if run.settings.task == "embed":
+        found = _vector(run, said, len(reading.tokens))
+    elif run.settings.task == "classify":
+        found = said.logits
+    else:
+        found = (said.prediction_logits if "prediction_logits" in said else said.logits)[0]
+    return found.float().numpy()
+
+
+def _vector(run: LoadedRun, said: Any, length: int) -> Tensor:
+    shape: Any = run.shape
+    if shape.pooling == "first" and "pooled" in shape.heads:
+        found = said.pooler_output
+    else:
+        found = pooled(said.last_hidden_state[0], Layout.of([length]), shape.pooling)
+    return F.normalize(found, dim=-1) if run.settings.embed.normalise else found
+
+
+def _same_ids(
+    transformers: ModuleType, run: LoadedRun, out: Path, sentences: Sequence[str]
+) -> tuple[float, str]:
+    """The share of sentences that the exported tokenizer cuts as ours does, and a line about it.
+
+    An imported one adds what its makers wanted; there only the text itself is compared.
+    """
+    own = run.imported is None
+    before, behind = around(run) if own else ([], [])
+    try:
+        tokenizer = transformers.AutoTokenizer.from_pretrained(out, local_files_only=True)
+        theirs = [tokenizer(text, add_special_tokens=own)["input_ids"] for text in sentences]
+    except Exception as error:  # of any kind: it is their code and the user's file
+        return 0.0, f"transformers cannot read the tokenizer: {error}"
+    mine = [[*before, *ids, *behind] for ids in run.vocab.source.encode_batch(list(sentences))]
+    same = sum(list(a) == b for a, b in zip(theirs, mine, strict=True))
+    return same / len(mine), f"its tokenizer gives our ids for {same} of {len(mine)} sentences"
+
+
+@torch.no_grad()
+def _by_us(
+    run: LoadedRun, out: Path, config: dict[str, Any], readings: Sequence[Reading]
+) -> list[Scores]:
+    weights = open_weights(out)
+    found = family_named(config["model_type"]).read(config, weights.keys(), {})
+    model: Any = build_model(found.model).eval()
+    load_weights(model, filled(to_ours(weights, found.pairs, found.ignored), found).weights)
+    if run.settings.task == "embed":  # how a text becomes one vector is in no config.json
+        model.pooling = run.model.pooling
+    again = replace(run, model=model, settings=replace(run.settings, model=found.model))
+    said = [read_again(again, reading.tokens, reading.target) for reading in readings]
+    return [reading.scores for reading in said]

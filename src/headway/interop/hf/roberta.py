@@ -1,0 +1,78 @@
+"""RoBERTa and XLM-RoBERTa of transformers: BERT's body, positions that begin behind two rows, other
+heads."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from headway.config.model import EncoderSettings
+from headway.interop.families import Architecture
+from headway.interop.given import Given
+from headway.interop.hf.bert import bert_body, bert_config, bert_settings
+from headway.interop.hf.encoders import (
+    COUNTED,
+    EncoderFamily,
+    Seen,
+    refuse_variants,
+    word_pairs,
+)
+from headway.interop.rules import both
+
+PADDING = 1
+"""The number of the padding token; positions begin behind its row."""
+
+
+class Roberta(EncoderFamily):
+    model_type = "roberta"
+    class_name = "Roberta"
+    body = "roberta"
+    words = "lm_head."
+
+    def architecture(self, given: Given, seen: Seen) -> Architecture:
+        refuse_variants(given)
+        reading = self.reading(given, seen)
+        heads, ignored = reading.heads, dict(COUNTED)
+        if "classes" in heads:
+            # Its classification head brings a layer of its own in the place of the pooler.
+            heads = ("classes", "pooled")
+            ignored[r"roberta\.pooler\.dense\.\w+"] = "the classification head does not use it"
+        tied = given.flag("tie_word_embeddings", True)
+        offset = given.whole("pad_token_id", PADDING, least=0) + 1
+        n_labels = len(reading.labels)
+        model = bert_settings(given, seen, heads, n_labels, tied=tied, offset=offset)
+        pairs = bert_body(model, seen, offset)
+        if "classes" in heads:
+            pairs += both("classifier.dense", "heads.pooled.dense")
+            pairs += both("classifier.out_proj", "heads.classes.linear")
+        elif "pooled" in heads:
+            pairs += both(f"{seen.prefix}pooler.dense", "heads.pooled.dense")
+        if "tags" in heads:
+            pairs += both("classifier", "heads.tags.linear")
+        if "words" in heads:
+            given.only("hidden_act", ("gelu", "gelu_python"), "the head of words has gelu always")
+            pairs += both("lm_head.dense", "heads.words.dense")
+            pairs += both("lm_head.layer_norm", "heads.words.norm")
+            words, unused = word_pairs("lm_head", tied=tied, names=seen.names)
+            pairs += words
+            ignored |= unused
+        return Architecture(
+            task=reading.task, model=model, labels=reading.labels, pairs=pairs, ignored=ignored
+        )
+
+    def config(self, model: EncoderSettings) -> dict[str, Any]:
+        return bert_config(model) | {
+            "model_type": self.model_type,
+            "max_position_embeddings": model.max_len + PADDING + 1,
+            "pad_token_id": PADDING,
+            "bos_token_id": 0,
+            "eos_token_id": 2,
+        }
+
+
+class XlmRoberta(Roberta):
+    model_type = "xlm-roberta"
+    class_name = "XLMRoberta"
+
+
+ROBERTA = Roberta()
+XLM_ROBERTA = XlmRoberta()

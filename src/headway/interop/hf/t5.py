@@ -1,0 +1,181 @@
+"""T5 of Hugging Face, the first version and 1.1 (a gate, a softmax of its own), and mT5, which is
+1.1 with another vocabulary."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from headway.config.model import RelativeSettings, Seq2SeqSettings
+from headway.config.run import RunSettings
+from headway.errors import UserError
+from headway.interop.families import Architecture
+from headway.interop.given import LONGEST, Given
+from headway.interop.hf.bart import first_of
+from headway.interop.hf.generation import decode_settings
+from headway.interop.rules import Pair, both, stacked
+from headway.interop.writing import check_kind, check_said
+
+FEED_FORWARD = {
+    "relu": "relu",
+    "gelu": "gelu",
+    "gated-gelu": "geglu-tanh",
+    "gated-silu": "swiglu",
+    "gated-gelu_new": "geglu-tanh",
+}
+"""What `feed_forward_proj` says, and our activations."""
+
+IGNORED = {
+    r"decoder\.block\.0\.layer\.1\.EncDecAttention\.relative_attention_bias\.weight": (
+        "old files have it; attention to the source knows no distances"
+    ),
+}
+
+
+@dataclass(frozen=True)
+class T5Family:
+    model_type: str
+    cls: str
+
+    def read(
+        self, config: Mapping[str, Any], names: Collection[str], generation: Mapping[str, Any]
+    ) -> Architecture:
+        given = Given(config)
+        self._refuse(given)
+        n_layers = given.layers("num_layers", names)
+        tied = self._tied(given, names)
+        model = Seq2SeqSettings(
+            vocab_size=given.whole("vocab_size"),
+            d_model=given.whole("d_model"),
+            n_layers=n_layers,
+            n_decoder_layers=given.layers("num_decoder_layers", names, n_layers),
+            n_heads=given.whole("num_heads"),
+            d_head=given.whole("d_kv"),
+            d_ff=given.whole("d_ff"),
+            max_len=given.whole("n_positions", 512, most=LONGEST),
+            activation=_activation(given),
+            norm="rms",
+            norm_eps=given.number("layer_norm_epsilon", 1e-6),
+            wiring="pre",
+            positions="relative",
+            relative=RelativeSettings(
+                buckets=given.whole("relative_attention_num_buckets", 32, most=1 << 16),
+                max_distance=given.whole("relative_attention_max_distance", 128),
+            ),
+            scale_attention=False,
+            ff_bias=False,
+            embedding_scale=False,
+            dropout=given.share("dropout_rate", 0.1),
+            tie="all" if tied else "source-target",
+            scale_head=self._scales(given),
+        )
+        decode, notes = decode_settings(config, generation, has_source=True)
+        return Architecture(
+            task="translate",
+            model=model,
+            pairs=_pairs(model, names),
+            ignored=IGNORED,
+            decode=decode,
+            notes=notes,
+        )
+
+    def write(self, settings: RunSettings) -> tuple[dict[str, Any], Architecture]:
+        ours = settings.model
+        check_kind(ours, Seq2SeqSettings, self.cls)
+        assert isinstance(ours, Seq2SeqSettings)
+        forms = {activation: name for name, activation in reversed(FEED_FORWARD.items())}
+        if ours.activation not in forms:
+            raise UserError(f"{self.cls} has no activation {ours.activation!r}.")
+        config: dict[str, Any] = {
+            "model_type": self.model_type,
+            "architectures": [f"{self.cls}ForConditionalGeneration"],
+            "vocab_size": ours.vocab_size,
+            "d_model": ours.d_model,
+            "num_layers": ours.n_layers,
+            "num_decoder_layers": ours.decoder_layers,
+            "num_heads": ours.n_heads,
+            "d_kv": ours.head_width,
+            "d_ff": ours.d_ff,
+            "n_positions": ours.max_len,
+            "feed_forward_proj": forms[ours.activation],
+            "layer_norm_epsilon": ours.norm_eps,
+            "relative_attention_num_buckets": ours.relative.buckets,
+            "relative_attention_max_distance": ours.relative.max_distance,
+            "dropout_rate": ours.dropout,
+            "tie_word_embeddings": ours.tie == "all",
+            "scale_decoder_outputs": ours.scale_head,
+            "is_encoder_decoder": True,
+        }
+        names = [f"shared.{n}" for n in range(ours.n_layers + ours.decoder_layers)]
+        said = self.read(config, names + ["lm_head.weight"] * (ours.tie != "all"), {})
+        check_said(ours, said.model, self.cls)
+        return config, said
+
+    def _refuse(self, given: Given) -> None:
+        name = given.architecture()
+        known = (f"{self.cls}ForConditionalGeneration", f"{self.cls}WithLMHeadModel",
+                 f"{self.cls}Model")  # fmt: skip
+        if name is not None and name not in known:
+            raise given.error("architectures", f"is not supported; it may be {' or '.join(known)}")
+
+    def _scales(self, given: Given) -> bool:
+        """Transformers 5 writes it down; before, a softmax of its own meant version 1.1."""
+        if self.model_type != "t5":
+            return False
+        return given.flag("scale_decoder_outputs", given.flag("tie_word_embeddings", True))
+
+    def _tied(self, given: Given, names: Collection[str]) -> bool:
+        """Transformers 5 says that all is tied, also of 1.1, whose file has a softmax apart."""
+        return "lm_head.weight" not in names or self._scales(given)
+
+
+def _activation(given: Given) -> Any:
+    name = given.word("feed_forward_proj", "relu")
+    if name not in FEED_FORWARD:
+        known = ", ".join(FEED_FORWARD)
+        raise given.error("feed_forward_proj", f"is not a form that headway has ({known})")
+    return FEED_FORWARD[name]
+
+
+def _pairs(model: Seq2SeqSettings, names: Collection[str]) -> list[Pair]:
+    shared = [
+        Pair("shared.weight", "source_front.tokens.weight"),
+        Pair("encoder.embed_tokens.weight", "source_front.tokens.weight"),
+        Pair("decoder.embed_tokens.weight", "target_front.tokens.weight"),
+    ]
+    softmax = Pair("lm_head.weight", "head.linear.weight", tied=model.tie == "all")
+    pairs = first_of(shared, names)
+    for side, n_layers in (("encoder", model.n_layers), ("decoder", model.decoder_layers)):
+        table = f"{side}.block.0.layer.0.SelfAttention.relative_attention_bias.weight"
+        pairs.append(Pair(table, f"{side}.bias.table.weight"))
+        for n in range(n_layers):
+            pairs += _layer(f"{side}.block.{n}.layer", f"{side}.blocks.{n}", model)
+        pairs.append(Pair(f"{side}.final_layer_norm.weight", f"{side}.final_norm.weight"))
+    return [*pairs, softmax]
+
+
+def _layer(theirs: str, ours: str, model: Seq2SeqSettings) -> list[Pair]:
+    width = model.n_heads * model.head_width
+    kinds = [("SelfAttention", "attention", "norm_attention")]
+    if ours.startswith("decoder"):
+        kinds.append(("EncDecAttention", "cross", "norm_cross"))
+    pairs: list[Pair] = []
+    for place, (name, part, norm) in enumerate(kinds):
+        own = f"{theirs}.{place}.{name}"
+        projections = [f"{own}.{letter}" for letter in "qkv"]
+        pairs += stacked(projections, f"{ours}.{part}.to_qkv", [width] * 3, bias=False)
+        pairs += both(f"{own}.o", f"{ours}.{part}.to_out", bias=False)
+        pairs += both(f"{theirs}.{place}.layer_norm", f"{ours}.{norm}", bias=False)
+    last, hidden = f"{theirs}.{len(kinds)}", f"{ours}.feed_forward.to_hidden"
+    dense = f"{last}.DenseReluDense"
+    if model.activation in ("relu", "gelu"):
+        pairs += both(f"{dense}.wi", hidden, bias=False)
+    else:
+        pairs += stacked([f"{dense}.wi_0", f"{dense}.wi_1"], hidden, [model.d_ff] * 2, bias=False)
+    pairs += both(f"{dense}.wo", f"{ours}.feed_forward.to_out", bias=False)
+    return [*pairs, *both(f"{last}.layer_norm", f"{ours}.norm_feed_forward", bias=False)]
+
+
+T5 = T5Family("t5", "T5")
+MT5 = T5Family("mt5", "MT5")

@@ -1,0 +1,256 @@
+"""From published weights to a run folder: recognised, checked, renamed, written whole.
+
+Everything that can be wrong is found from the configuration and the headers of the files, before
+memory is taken for weights.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import tomllib
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import save_file
+from torch import Tensor
+
+from headway import __version__
+from headway.config.data import DataSettings
+from headway.config.decode import DecodeSettings
+from headway.config.durable import replace_text
+from headway.config.folder import CONFIG, TOKENIZER
+from headway.config.load import apply_override
+from headway.config.model import Seq2SeqSettings
+from headway.config.run import RunSettings, resolved_toml
+from headway.config.run import run_settings as from_values
+from headway.config.tasks import EmbedSettings
+from headway.errors import ConfigError, FolderError, UserError
+from headway.interop.families import Architecture
+from headway.interop.files import sha256
+from headway.interop.opening import Opened, open_source
+from headway.interop.rules import Taken, to_ours
+from headway.interop.run import IMPORT
+from headway.interop.weights import Weights
+from headway.models.build import build_model
+from headway.models.folder import describe_difference, save_weights
+from headway.text.tokenizer import Vocabularies
+
+IGNORED = "ignored.safetensors"
+"""Tensors without a place here; an export gives them back."""
+
+MAY_CHANGE = ("data.", "decode.", "embed.")
+
+TOKENIZER_FILES = "tokenizer"
+"""The folder of the original tokenizer's files."""
+
+
+@dataclass(frozen=True)
+class Imported:
+    """What was found, and what became of it."""
+
+    folder: Path
+    kind: str
+    model_type: str
+    settings: RunSettings
+    n_parameters: int
+    used: int
+    """Tensors of theirs that are in the model."""
+
+    ignored: dict[str, str]
+    notes: tuple[str, ...]
+
+
+def import_run(
+    source: str,
+    out: Path,
+    *,
+    tokenizer: Path | None = None,
+    task: str | None = None,
+    words: Sequence[str] = (),
+    note: Callable[[str], None] = lambda line: None,
+) -> Imported:
+    """Read a folder, a file or a hub id, and write a run folder, which is whole or not there.
+
+    `words` change how the run reads its input and decodes: `data.other_field=other`.
+    """
+    _check_free(out)
+    opened = open_source(source, tokenizer, note)
+    if task is not None:
+        opened = replace(opened, architecture=with_task(opened.architecture, task))
+    found = opened.architecture
+    settings = changed(run_settings(found), words)
+    n_parameters = check_shapes(found, opened.weights)
+    vocab = opened.vocabularies()
+    note(f"reading {len(opened.weights):,} tensors")
+    taken = filled(take(found, opened.weights), found)
+    _write(out, opened, taken, settings, vocab)
+    used = len(opened.weights) - len(taken.ignored)
+    return Imported(
+        folder=out,
+        kind=opened.kind,
+        model_type=opened.model_type,
+        settings=settings,
+        n_parameters=n_parameters,
+        used=used,
+        ignored=taken.ignored,
+        notes=found.notes,
+    )
+
+
+def with_task(found: Architecture, task: str) -> Architecture:
+    """Every encoder and decoder also makes vectors; other tasks need their heads."""
+    if task == found.task:
+        return found
+    if task == "embed" and not isinstance(found.model, Seq2SeqSettings):
+        return replace(found, task="embed", labels=(), decode={})
+    also = "" if isinstance(found.model, Seq2SeqSettings) else " or embed"
+    raise UserError(
+        f"this model can do {found.task}{also}, not {task}, for which it has no head. Import it "
+        f"as it is; `headway train {task} --from RUN` then trains one."
+    )
+
+
+def check_shapes(found: Architecture, weights: Weights) -> int:
+    """Refuse a file whose tensors are not those of its configuration. Nothing is read: both sides
+    exist only as shapes. Returns the number of parameters."""
+    try:
+        model = build_model(found.model, device="meta")
+    except (RuntimeError, OverflowError) as error:
+        raise UserError(f"no model has the sizes of this configuration: {error}") from error
+    taken = filled(take(found, weights.on_meta()), found)
+    theirs = {name: tuple(tensor.shape) for name, tensor in taken.weights.items()}
+    same = aliases(found)
+    ours = {
+        same.get(name, name): tuple(tensor.shape) for name, tensor in model.state_dict().items()
+    }
+    if ours != theirs:
+        raise UserError(
+            "the tensors in the file have not the shapes that the configuration says.\n"
+            + describe_difference(ours, theirs)
+        )
+    return sum(parameter.numel() for parameter in model.parameters())
+
+
+def take(found: Architecture, weights: Mapping[str, Tensor]) -> Taken:
+    """The tensors of a file as ours."""
+    return to_ours(weights, found.pairs, found.ignored, aliases(found))
+
+
+def aliases(found: Architecture) -> dict[str, str]:
+    """Names of tensors that go by several, each with the one that the file has a tensor for."""
+    has = {pair.ours for pair in found.pairs if not pair.tied}
+    named: dict[int, list[str]] = {}
+    for name, tensor in build_model(found.model, device="meta").state_dict(keep_vars=True).items():
+        named.setdefault(id(tensor), []).append(name)
+    return {
+        name: next((known for known in names if known in has), names[0])
+        for names in named.values()
+        for name in names
+    }
+
+
+def filled(taken: Taken, found: Architecture) -> Taken:
+    """With zeros for what the file has nothing for."""
+    if not found.zeros:
+        return taken
+    shapes = build_model(found.model, device="meta").state_dict()
+    zeros = {name: torch.zeros(shapes[name].shape) for name in found.zeros}
+    return replace(taken, weights=taken.weights | zeros)
+
+
+def run_settings(found: Architecture) -> RunSettings:
+    return RunSettings(
+        task=found.task,
+        model=found.model,
+        labels=found.labels,
+        decode=DecodeSettings(**found.decode),
+        embed=_embed(found),
+        data=_data(found),
+    )
+
+
+def changed(settings: RunSettings, words: Sequence[str]) -> RunSettings:
+    """The settings of the new run, as `key=value` words want them."""
+    for word in words:
+        if not word.startswith(MAY_CHANGE):
+            raise ConfigError(
+                f"{word!r} has no effect on an import: the model is what the files say. Settings "
+                f"that may be changed begin with {', '.join(MAY_CHANGE)}"
+            )
+    values = tomllib.loads(resolved_toml(settings))
+    for word in words:
+        apply_override(values, word)
+    return replace(from_values(values), asked={})
+
+
+def _data(found: Architecture) -> DataSettings:
+    """Sources are read whole as far as the model reads: a summary is one of the whole text."""
+    if not isinstance(found.model, Seq2SeqSettings):
+        return DataSettings()
+    return DataSettings(max_len=found.model.max_len)
+
+
+def _embed(found: Architecture) -> EmbedSettings:
+    """Vectors as the model makes them, unless the folder says that they are normalised."""
+    if found.task != "embed":
+        return EmbedSettings()
+    return EmbedSettings(**{"normalise": False, **found.embed})
+
+
+def _check_free(out: Path) -> None:
+    if out.exists() and (not out.is_dir() or any(out.iterdir())):
+        raise FolderError(f"{out} exists and is not empty. Give --out another folder.")
+
+
+def _write(
+    out: Path, opened: Opened, taken: Taken, settings: RunSettings, vocab: Vocabularies
+) -> None:
+    """Beside its place first: a folder of this name is complete."""
+    beside = out.with_name(f".{out.name}.part")
+    shutil.rmtree(beside, ignore_errors=True)
+    try:
+        beside.mkdir(parents=True)
+        save_weights(beside, taken.weights)
+        vocab.save(beside / TOKENIZER)
+        if taken.kept:
+            _save_kept(beside / IGNORED, taken.kept)
+        if opened.tokenizer_files:
+            (beside / TOKENIZER_FILES).mkdir()
+            for path in opened.tokenizer_files:
+                shutil.copyfile(path, beside / TOKENIZER_FILES / path.name)
+        facts = json.dumps(_facts(opened, taken), indent=1, ensure_ascii=False)
+        replace_text(beside / IMPORT, facts + "\n")
+        replace_text(beside / CONFIG, resolved_toml(settings))
+        if out.is_dir():
+            out.rmdir()
+        beside.replace(out)
+    except OSError as error:
+        raise FolderError(f"cannot write {out}: {error}.") from error
+    finally:
+        shutil.rmtree(beside, ignore_errors=True)
+
+
+def _save_kept(path: Path, kept: Mapping[str, Tensor]) -> None:
+    save_file({name: tensor.contiguous().clone() for name, tensor in kept.items()}, path)
+    path.chmod(0o644)  # the library lets only its owner read it
+
+
+def _facts(opened: Opened, taken: Taken) -> dict[str, Any]:
+    """All that an export needs to write the same files again, and where they came from."""
+    entries = opened.weights.entries
+    return {
+        "kind": opened.kind,
+        "name": opened.name,
+        "model_type": opened.model_type,
+        "architectures": opened.config.get("architectures"),
+        "config": opened.config,
+        "generation": opened.generation,
+        "files": {path.name: sha256(path) for path in opened.weights.files},
+        "tensors": {name: str(e.dtype).removeprefix("torch.") for name, e in entries.items()},
+        "ignored": taken.ignored,
+        "headway": __version__,
+    }

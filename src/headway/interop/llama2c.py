@@ -1,0 +1,178 @@
+"""The `.bin` files of llama2.c: a header of seven numbers, then all weights in fp32."""
+
+from __future__ import annotations
+
+import struct
+from functools import partial
+from math import prod
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from headway.config.model import DecoderSettings
+from headway.errors import FolderError
+from headway.interop.families import Architecture
+from headway.interop.given import LONGEST, MOST_LAYERS, Given
+from headway.interop.rules import Change, Pair
+from headway.interop.weights import Entry, Weights
+
+MAGIC = 0x616B3432
+"""`ak42`: the first number of files with a version; older ones begin with the width."""
+
+NUMBERS = ("dim", "hidden_dim", "n_layers", "n_heads", "n_kv_heads", "vocab_size", "max_seq_len")
+VERSIONED_HEADER = 256
+NORM_EPS = 1e-5
+
+
+class Header(NamedTuple):
+    values: dict[str, Any]
+    """The numbers by name; `shared`: the softmax is the embedding; `version`."""
+
+    size: int
+    """Bytes before the first weight."""
+
+
+def read_llama2c(path: Path) -> tuple[dict[str, Any], Architecture, Weights]:
+    """The facts of the header, the architecture and the weights, none of which is read yet."""
+    header = _header(path)
+    model = _settings(Given(header.values, str(path)))
+    entries, start = {}, header.size
+    for name, shape in _shapes(model, header.values["version"]):
+        entries[name] = Entry(shape, torch.float32, partial(_load, path, start, shape))
+        start += 4 * prod(shape)
+    if start != path.stat().st_size:
+        raise FolderError(
+            f"{path} is damaged or no file of llama2.c: its header means {start:,} bytes, and it "
+            f"has {path.stat().st_size:,}."
+        )
+    found = Architecture(
+        task="complete",
+        model=model,
+        pairs=_pairs(model),
+        ignored={r"freqs_(cos|sin)": "rotations, which are computed"},
+        decode={"beam": 1, "unknown": "keep"},
+    )
+    return header.values, found, Weights(entries, [path])
+
+
+def _header(path: Path) -> Header:
+    with path.open("rb") as file:
+        start = file.read(VERSIONED_HEADER)
+    if start[:4] == b"PK\x03\x04" or start[:1] == b"\x80":
+        raise FolderError(
+            f"{path} holds weights of torch, not of llama2.c. Give the folder it is in, with its "
+            "config.json."
+        )
+    if len(start) < 28:
+        raise FolderError(f"{path} is too short to be a file of llama2.c.")
+    if struct.unpack_from("<I", start)[0] != MAGIC:
+        values: dict[str, Any] = dict(zip(NUMBERS, struct.unpack_from("<7i", start), strict=True))
+        # A negative number of words says that the softmax has a matrix of its own.
+        shared = values["vocab_size"] > 0
+        values |= {"version": 0, "shared": shared, "vocab_size": abs(values["vocab_size"])}
+        return Header(values, 28)
+    if len(start) < VERSIONED_HEADER:
+        raise FolderError(f"{path} is too short to be a file of llama2.c.")
+    version, *numbers = struct.unpack_from("<8i", start, 4)
+    if version != 1:
+        raise FolderError(
+            f"{path} is a file of llama2.c of version {version}. Supported are the old form and "
+            "version 1, which hold fp32; 2 is quantised."
+        )
+    values = dict(zip(NUMBERS, numbers, strict=True))
+    return Header(values | {"version": 1, "shared": bool(start[36])}, VERSIONED_HEADER)
+
+
+def _settings(given: Given) -> DecoderSettings:
+    return DecoderSettings(
+        vocab_size=given.whole("vocab_size"),
+        d_model=given.whole("dim"),
+        n_layers=given.whole("n_layers", most=MOST_LAYERS),
+        n_heads=given.whole("n_heads"),
+        n_kv_heads=given.whole("n_kv_heads"),
+        d_ff=given.whole("hidden_dim"),
+        max_len=given.whole("max_seq_len", most=LONGEST),
+        activation="swiglu",
+        norm="rms",
+        norm_eps=NORM_EPS,
+        positions="rotary",
+        attention_bias="",
+        ff_bias=False,
+        dropout=0.0,
+        attention_dropout=0.0,
+        tie=given.flag("shared"),
+    )
+
+
+def _shapes(model: DecoderSettings, version: int) -> list[tuple[str, tuple[int, ...]]]:
+    """All tensors in the order of the file: one kind after another, of all layers each."""
+    width, n_kv = model.d_model, model.kv_heads * model.head_width
+    kinds: dict[str, tuple[int, ...]] = {
+        "attention_norm": (width,),
+        "attention.wq": (width, width),
+        "attention.wk": (n_kv, width),
+        "attention.wv": (n_kv, width),
+        "attention.wo": (width, width),
+        "ffn_norm": (width,),
+        "feed_forward.w1": (model.d_ff, width),
+        "feed_forward.w2": (width, model.d_ff),
+        "feed_forward.w3": (model.d_ff, width),
+    }
+    words = ("tok_embeddings.weight", (model.vocab_size, width))
+    final = ("norm.weight", (width,))
+
+    def layers(names: list[str]) -> list[tuple[str, tuple[int, ...]]]:
+        numbers = range(model.n_layers)
+        return [(f"layers.{n}.{name}.weight", kinds[name]) for name in names for n in numbers]
+
+    if version:
+        norms = ["attention_norm", "ffn_norm"]
+        rest = [name for name in kinds if name not in norms]
+        listed = [*layers(norms), final, words, *layers(rest)]
+    else:
+        turns = (model.max_len, model.head_width // 2)
+        listed = [words, *layers(list(kinds)), final, ("freqs_cos", turns), ("freqs_sin", turns)]
+    return listed if model.tie else [*listed, ("output.weight", words[1])]
+
+
+def _load(path: Path, start: int, shape: tuple[int, ...]) -> Tensor:
+    numbers = np.fromfile(path, "<f4", prod(shape), offset=start)
+    return torch.from_numpy(numbers).reshape(shape)
+
+
+def halves(n_heads: int) -> Change:
+    """llama2.c turns neighbours of a head (0 with 1, 2 with 3 ...), we number i with i + K/2."""
+
+    def to_ours(rows: Tensor) -> Tensor:
+        return rows.unflatten(0, (n_heads, -1, 2)).transpose(1, 2).flatten(0, 2)
+
+    def to_theirs(rows: Tensor) -> Tensor:
+        return rows.unflatten(0, (n_heads, 2, -1)).transpose(1, 2).flatten(0, 2)
+
+    return Change(to_ours, to_theirs)
+
+
+def _pairs(model: DecoderSettings) -> list[Pair]:
+    width, n_kv = model.d_model, model.kv_heads * model.head_width
+    pairs = [Pair("tok_embeddings.weight", "front.tokens.weight")]
+    for number in range(model.n_layers):
+        layer, block = f"layers.{number}", f"stack.blocks.{number}"
+        qkv = f"{block}.attention.to_qkv.weight"
+        hidden = f"{block}.feed_forward.to_hidden.weight"
+        pairs += [
+            Pair(f"{layer}.attention_norm.weight", f"{block}.norm_attention.weight"),
+            Pair(f"{layer}.attention.wq.weight", qkv, slice(0, width), halves(model.n_heads)),
+            Pair(f"{layer}.attention.wk.weight", qkv, slice(width, width + n_kv),
+                 halves(model.kv_heads)),
+            Pair(f"{layer}.attention.wv.weight", qkv, slice(width + n_kv, width + 2 * n_kv)),
+            Pair(f"{layer}.attention.wo.weight", f"{block}.attention.to_out.weight"),
+            Pair(f"{layer}.ffn_norm.weight", f"{block}.norm_feed_forward.weight"),
+            Pair(f"{layer}.feed_forward.w1.weight", hidden, slice(0, model.d_ff)),
+            Pair(f"{layer}.feed_forward.w3.weight", hidden, slice(model.d_ff, 2 * model.d_ff)),
+            Pair(f"{layer}.feed_forward.w2.weight", f"{block}.feed_forward.to_out.weight"),
+        ]  # fmt: skip
+    pairs.append(Pair("norm.weight", "stack.final_norm.weight"))
+    return pairs if model.tie else [*pairs, Pair("output.weight", "head.linear.weight")]

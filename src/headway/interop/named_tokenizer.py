@@ -1,0 +1,78 @@
+"""The tokenizer of an import: what stands beside the weights, or what `--tokenizer` names."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from headway.errors import DataError
+from headway.interop.files import inside
+from headway.text.files import tokenizer_files
+from headway.text.foreign import load_foreign
+from headway.text.llama2c import load_llama2c_tokenizer
+from headway.text.tokenizer import Vocabularies
+
+NAMES = ("*.model", "*.spm", "*.tiktoken", "tokenizer.json", "tokenizer_config.json",
+         "special_tokens_map.json", "added_tokens.json", "vocab.json", "vocab.txt",
+         "merges.txt")  # fmt: skip
+"""What the files of tokenizers are called."""
+
+HINTS = ("tokenizer_config.json", "special_tokens_map.json", "generation_config.json")
+USUAL = {"encoder.json": "vocab.json", "vocab.bpe": "merges.txt"}
+BY_KIND = {".json": "tokenizer.json", ".txt": "vocab.txt"}
+PAIRED = ("vocab.json", "merges.txt")
+
+
+def files_of(folder: Path) -> list[Path]:
+    """The files of the tokenizer in a folder."""
+    found = {path.name for name in NAMES for path in folder.glob(name) if path.is_file()}
+    return [inside(folder, name) for name in sorted(found)]
+
+
+def load_beside(
+    folder: Path, config: Mapping[str, Any], n_tokens: int, n_source: int | None = None
+) -> Vocabularies:
+    """That of a model folder. None of its files may be a link that leads out."""
+    files_of(folder)
+    return load_foreign(folder, config, n_tokens, n_source)
+
+
+def files_named(path: Path) -> list[Path]:
+    """A file of the user's choice, and what goes with it; or all in a folder."""
+    if path.is_dir():
+        return files_of(path)
+    if path.suffix in (".json", ".txt", ".bpe"):
+        return list(tokenizer_files(path))
+    return [path]
+
+
+def load_named(
+    path: Path, folder: Path | None, config: Mapping[str, Any], n_tokens: int,
+    n_source: int | None = None,
+) -> Vocabularies:  # fmt: skip
+    """A tokenizer of the user's choice, for the model in a folder, whose small files still say
+    which token plays which part."""
+    if path.suffix == ".bin":
+        both = load_llama2c_tokenizer(path, n_tokens)
+        return Vocabularies(both, both)
+    if path.is_dir():
+        return load_beside(path, config, n_tokens, n_source)
+    with tempfile.TemporaryDirectory() as name:
+        place = Path(name)
+        for hint in HINTS:
+            if folder is not None and (folder / hint).is_file():
+                shutil.copyfile(inside(folder, hint), place / hint)
+        for file in files_named(path):
+            usual = USUAL.get(file.name, file.name)
+            called = usual if usual in PAIRED else BY_KIND.get(file.suffix, usual)
+            try:
+                shutil.copyfile(file, place / called)
+            except OSError as error:
+                raise DataError(f"cannot read {file}: {error.strerror}.") from error
+        try:
+            return load_foreign(place, config, n_tokens, n_source)
+        except DataError as error:
+            raise DataError(str(error).replace(name, str(path.parent))) from error

@@ -1,0 +1,61 @@
+"""An ONNX graph with the matrices of its products in 8 bits (dynamic quantisation)."""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from headway.errors import needs
+
+
+def quantise(whole: Path, path: Path, *, large: bool) -> None:
+    """Weights in 8 bits with a scale a column; what they are multiplied with, as it comes.
+
+    Unsigned numbers: products of signed ones overflow on CPUs without VNNI. Embeddings, norms and
+    the products of attention stay as they are.
+    """
+    library = needs("onnxruntime.quantization", "onnx")
+    model = needs("onnx", "onnx").load(whole)
+    del model.graph.value_info[:]  # it tells the shapes of matrices that are turned here
+    _plain_products(model.graph)
+    library.quantize_dynamic(
+        model,
+        path,
+        op_types_to_quantize=["MatMul"],
+        per_channel=True,
+        weight_type=library.QuantType.QUInt8,
+        use_external_data_format=large,
+        extra_options={"MatMulConstBOnly": True},
+    )
+
+
+def _plain_products(graph: Any) -> None:
+    """Gemm with a stored matrix as MatMul and Add, with a turned copy of the matrix.
+
+    The quantiser does that too, but turns the matrix in place, although embeddings may share it.
+    """
+    helper, arrays = needs("onnx.helper", "onnx"), needs("onnx.numpy_helper", "onnx")
+    stored = {tensor.name: tensor for tensor in graph.initializer}
+    nodes, turned = [], {}
+    for node in graph.node:
+        if node.op_type != "Gemm" or node.input[1] not in stored:
+            nodes.append(node)
+            continue
+        assert {a.name: helper.get_attribute_value(a) for a in node.attribute}.get("transB") == 1
+        x, weight, *bias = node.input
+        if weight not in turned:
+            matrix = np.ascontiguousarray(arrays.to_array(stored[weight]).T)
+            turned[weight] = arrays.from_array(matrix, f"{weight}.turned")
+        product = f"{node.output[0]}.product" if bias else node.output[0]
+        nodes.append(helper.make_node("MatMul", [x, f"{weight}.turned"], [product]))
+        if bias:
+            nodes.append(helper.make_node("Add", [product, *bias], [node.output[0]]))
+    del graph.node[:]
+    graph.node.extend(nodes)
+    used = Counter(name for node in nodes for name in node.input)
+    kept = [tensor for tensor in graph.initializer if used[tensor.name]]
+    del graph.initializer[:]
+    graph.initializer.extend([*kept, *turned.values()])

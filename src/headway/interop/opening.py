@@ -1,0 +1,145 @@
+"""What a source is: a folder of Hugging Face or sentence-transformers, a file of llama2.c, an id
+of the hub. Opened, it says everything but the numbers."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from headway.config.model import Seq2SeqSettings
+from headway.errors import FolderError, UserError
+from headway.interop.families import NOT_YET, Architecture, family_named
+from headway.interop.files import inside, read_table
+from headway.interop.given import Given
+from headway.interop.hub import download
+from headway.interop.llama2c import read_llama2c
+from headway.interop.named_tokenizer import files_named, files_of, load_beside, load_named
+from headway.interop.sentence import MODULES, SentenceFolder
+from headway.interop.weights import Weights, open_weights
+from headway.text.tokenizer import Vocabularies
+
+HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
+CONFIG_JSON = "config.json"
+GENERATION_JSON = "generation_config.json"
+
+
+@dataclass(frozen=True)
+class Opened:
+    kind: str
+    """In words."""
+
+    name: str
+    """Of the folder, the file, or on the hub."""
+
+    model_type: str
+    architecture: Architecture
+    weights: Weights
+    vocabularies: Callable[[], Vocabularies]
+    tokenizer_files: list[Path] = field(default_factory=list)
+    config: dict[str, Any] = field(default_factory=dict)
+    generation: dict[str, Any] = field(default_factory=dict)
+
+
+def open_source(source: str, tokenizer: Path | None, note: Callable[[str], None]) -> Opened:
+    """`tokenizer`: a file or a folder instead of what stands beside the weights."""
+    path = Path(source)
+    if path.is_dir():
+        return _folder(path, path.absolute().name, tokenizer)
+    if path.is_file():
+        return _file(path, tokenizer)
+    if HUB_ID.fullmatch(source):
+        note(f"there is no folder {source}; asking the hub")
+        return _folder(download(source), source, tokenizer)
+    raise FolderError(
+        f"there is no {source}. Give a model folder with its config.json, a .bin file of llama2.c, "
+        "or owner/name on the Hugging Face hub."
+    )
+
+
+def _file(path: Path, tokenizer: Path | None) -> Opened:
+    if path.suffix in (".pt", ".pth"):
+        raise UserError(
+            f"{path} cannot be imported: a .pt file is read where it is one of Whisper, and "
+            f"{NOT_YET['whisper']}."
+        )
+    if path.suffix != ".bin":
+        raise UserError(
+            f"{path} is not a source by itself: give the folder with config.json, or a .bin file "
+            "of llama2.c."
+        )
+    config, found, weights = read_llama2c(path)
+    words = tokenizer or _beside(path)
+    size, like = found.model.vocab_size, {"model_type": "llama"}
+    return Opened(
+        kind="llama2.c file",
+        name=path.name,
+        model_type="llama2.c",
+        architecture=found,
+        weights=weights,
+        vocabularies=lambda: load_named(words, None, like, size),
+        tokenizer_files=files_named(words),
+        config=config,
+    )
+
+
+def _beside(path: Path) -> Path:
+    """The tokenizer of a llama2.c file: the only other .bin file that can be one."""
+    found = [p for p in sorted(path.parent.glob("tok*.bin")) if p != path]
+    if len(found) != 1:
+        names = ", ".join(p.name for p in found) or "none"
+        raise UserError(
+            f"a file of llama2.c needs a tokenizer beside it (tok*.bin, here: {names}). "
+            "Say which one with --tokenizer FILE."
+        )
+    return found[0]
+
+
+def _folder(folder: Path, name: str, tokenizer: Path | None) -> Opened:
+    if not (folder / MODULES).is_file():
+        return _plain(folder, name, tokenizer)
+    sentence = SentenceFolder(folder)
+    opened = _plain(sentence.home, name, tokenizer)
+    return replace(
+        opened,
+        kind="sentence-transformers folder",
+        architecture=sentence.applied(opened.architecture),
+    )
+
+
+def _plain(folder: Path, name: str, tokenizer: Path | None) -> Opened:
+    if not (folder / CONFIG_JSON).is_file():
+        raise FolderError(f"there is no {CONFIG_JSON} in {folder}.")
+    config = read_table(inside(folder, CONFIG_JSON))
+    generation = {}
+    if (folder / GENERATION_JSON).is_file():
+        generation = read_table(inside(folder, GENERATION_JSON))
+    given = Given(config)
+    model_type = given.word("model_type")
+    family = family_named(model_type)
+    if config.get("quantization_config") is not None:
+        raise given.error("quantization_config", "is not supported: fp32, fp16 and bf16 are read")
+    weights = open_weights(folder)
+    found = family.read(config, weights.keys(), generation)
+    model = found.model
+    source = model.source_vocab if isinstance(model, Seq2SeqSettings) else None
+    sizes = model.vocab_size, source
+
+    def words() -> Vocabularies:
+        if tokenizer is None:
+            return load_beside(folder, config, *sizes)
+        return load_named(tokenizer, folder, config, *sizes)
+
+    return Opened(
+        kind="Hugging Face folder",
+        name=name,
+        model_type=model_type,
+        architecture=found,
+        weights=weights,
+        vocabularies=words,
+        tokenizer_files=files_of(folder) if tokenizer is None else files_named(tokenizer),
+        config=config,
+        generation=generation,
+    )

@@ -1,0 +1,84 @@
+"""A finished run, loaded whole, as every export needs it."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from torch import nn
+
+from headway.config.folder import TOKENIZER, file_in, load_run, run_folder
+from headway.config.model import ModelSettings, Seq2SeqSettings
+from headway.config.run import RunSettings
+from headway.errors import FolderError
+from headway.models.folder import load_model
+from headway.text.tokenizer import Vocabularies
+
+IMPORT = "import.json"
+"""What `headway import` notes of the files that a run came from."""
+
+
+@dataclass(frozen=True)
+class LoadedRun:
+    folder: Path
+    settings: RunSettings
+    model: nn.Module
+    """In fp32 on the CPU, without dropout."""
+
+    vocab: Vocabularies
+    imported: dict[str, Any] | None = None
+    """`import.json`, where the run was imported."""
+
+    @property
+    def shape(self) -> ModelSettings:
+        """The settings of the model, which a finished run always has."""
+        assert self.settings.model is not None
+        return self.settings.model
+
+
+def load_run_for_export(name: str) -> LoadedRun:
+    """A run folder, or a shipped model by its name; everything in it is checked."""
+    folder = run_folder(name)
+    settings = load_run(folder)
+    vocab = Vocabularies.load(file_in(folder, TOKENIZER))
+    assert settings.model is not None
+    _check_fits(folder, settings.model, vocab)
+    return LoadedRun(folder, settings, load_model(folder).eval(), vocab, _imported(folder))
+
+
+def _check_fits(folder: Path, model: ModelSettings, vocab: Vocabularies) -> None:
+    source = model.source_vocab if isinstance(model, Seq2SeqSettings) else model.vocab_size
+    for side, tokenizer, rows in (
+        ("source", vocab.source, source),
+        ("target", vocab.target, model.vocab_size),
+    ):
+        if tokenizer.vocab_size != rows:
+            raise FolderError(
+                f"{folder / TOKENIZER} does not fit the model beside it: it has "
+                f"{tokenizer.vocab_size:,} {side} tokens and the model {rows:,}. Use the tokenizer "
+                "it was trained with."
+            )
+
+
+def _imported(folder: Path) -> dict[str, Any] | None:
+    path = folder / IMPORT
+    if not path.is_file():
+        return None
+    try:
+        facts = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError) as error:
+        raise FolderError(f"cannot read {path}: {error}.") from error
+    kinds = {
+        "model_type": str,
+        "config": dict,
+        "generation": dict,
+        "tensors": dict,
+        "ignored": dict,
+    }
+    if not isinstance(facts, dict) or any(
+        not isinstance(facts.get(key), kind) for key, kind in kinds.items()
+    ):
+        raise FolderError(f"{path} is not what `headway import` writes. Import the model again.")
+    return facts

@@ -1,0 +1,196 @@
+"""A run as a folder that `transformers` loads with `from_pretrained`.
+
+A run that was imported goes back under its old names, types and bytes. A run of our own is written
+as the first architecture that can say what it is.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import safe_open
+from safetensors.torch import save_file
+from torch import Tensor
+
+from headway.config.durable import replace_text
+from headway.config.folder import WEIGHTS
+from headway.config.model import family_of
+from headway.decode.hypothesis import Specials
+from headway.decode.rules import never
+from headway.errors import FolderError, UserError
+from headway.interop.families import FAMILIES, Architecture, family_named
+from headway.interop.hf import esm as hf_esm
+from headway.interop.hf import pegasus as hf_pegasus
+from headway.interop.hf.generation import generation_config
+from headway.interop.hf.modules import write_modules
+from headway.interop.hf.proof import prove
+from headway.interop.hf.tokens import special_ids, write_tokenizer
+from headway.interop.rules import to_theirs
+from headway.interop.run import IMPORT, LoadedRun
+from headway.interop.writing import widened
+
+__all__ = ["prove", "write"]
+
+CANDIDATES = {
+    "decoder": ("gpt2", "openai-gpt", "llama", "mistral", "qwen2", "qwen3", "gpt_neox"),
+    "encoder": ("bert", "distilbert", "albert", "esm"),
+    "seq2seq": ("marian", "pegasus", "bart", "t5"),
+}
+"""What a run of our own may become, in this order. Not RoBERTa: BERT can say all that it can, and
+its positions do not hang on the number of the padding token."""
+
+EXTRA: dict[str, Callable[[Mapping[str, Any]], dict[str, Tensor]]] = {
+    "esm": hf_esm.unused,
+    "pegasus": hf_pegasus.tables,
+}
+"""Tensors that a class looks for in its file beside those that are ours."""
+
+WAY_OUT = {
+    "decoder": "Decoders with rotary positions, LayerNorm and no gate, and those with RMSNorm and "
+    "swiglu, can be exported.",
+    "encoder": "Encoders with rotary positions, LayerNorm and no gate that fill gaps, tag or make "
+    "vectors, and those of a preset or trained --from an imported model, can be exported.",
+    "seq2seq": "Translators with sinusoidal positions, LayerNorm and no gate can be exported.",
+}
+
+ORIGINALS = "tokenizer"
+"""Where an imported run keeps the files of its tokenizer."""
+
+
+def write(run: LoadedRun, out: Path, *, int8: bool = False) -> None:
+    """Write config.json, model.safetensors, the tokenizer and how to decode."""
+    assert not int8, "refused before"
+    if _came_from_there(run):
+        _write_back(run, out)
+    else:
+        _write_ours(run, out)
+
+
+def _came_from_there(run: LoadedRun) -> bool:
+    return run.imported is not None and run.imported["model_type"] in FAMILIES
+
+
+def _write_back(run: LoadedRun, out: Path) -> None:
+    """The same tensors under the same names in the same types, and the files beside them."""
+    facts = run.imported
+    assert facts is not None
+    found = family_named(facts["model_type"]).read(
+        facts["config"], facts["tensors"], facts["generation"]
+    )
+    pairs = [pair for pair in found.pairs if pair.theirs not in facts["ignored"]]
+    theirs = to_theirs(run.model.state_dict(), pairs, _kept(run.folder))
+    save_tensors(out, _in_their_types(theirs, facts["tensors"], run.folder))
+    write_json(out / "config.json", facts["config"])
+    if facts["generation"]:
+        write_json(out / "generation_config.json", facts["generation"])
+    for path in sorted((run.folder / ORIGINALS).glob("*")):
+        if path.is_file() and not path.is_symlink():
+            shutil.copyfile(path, out / path.name)
+    if run.settings.task == "embed":
+        write_modules(run.settings, out)
+
+
+def _in_their_types(
+    theirs: Mapping[str, Tensor], kinds: Mapping[str, str], folder: Path
+) -> dict[str, Tensor]:
+    """The tensors that the original file had, in its order."""
+    dtypes = {name: getattr(torch, kind, None) for name, kind in kinds.items()}
+    wrong = [name for name, dtype in dtypes.items() if name not in theirs or dtype is None]
+    if wrong:
+        raise FolderError(
+            f"{folder / IMPORT} names tensors that this run does not have: {', '.join(wrong[:5])}. "
+            "Import the model again, or delete the file: then it is exported as a run of ours."
+        )
+    return {name: theirs[name].to(dtype) for name, dtype in dtypes.items()}
+
+
+def _kept(folder: Path) -> dict[str, Tensor]:
+    path = folder / "ignored.safetensors"
+    if not path.is_file():
+        return {}
+    with safe_open(path, framework="pt") as file:
+        return {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+
+
+def _write_ours(run: LoadedRun, out: Path) -> None:
+    config, found = described(run)
+    weights = widened(run.model, found.model)
+    _check_zeros(weights, found)
+    pairs = [pair for pair in found.pairs if not pair.tied]
+    theirs = to_theirs(weights, pairs)
+    extra = EXTRA[config["model_type"]](config) if config["model_type"] in EXTRA else {}
+    save_tensors(out, theirs | extra | _second_bias(config["model_type"], theirs))
+    ids = special_ids(run)
+    write_json(out / "config.json", {**config, **ids, "dtype": "float32"})
+    write_tokenizer(run, out)
+    if run.settings.task in ("translate", "complete"):
+        decode, target = run.settings.decode, run.vocab.target
+        banned = never(decode, Specials(target.bos, target.eos, target.unk, None, target.banned))
+        facts = generation_config(decode, ids, longest=run.shape.max_len, never=banned)
+        write_json(out / "generation_config.json", facts)
+    if run.settings.task == "embed":
+        write_modules(run.settings, out)
+
+
+def _second_bias(model_type: str, theirs: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """The bias of masked words goes by two names; where words are not tied both are looked for."""
+    heads = {"bert": "cls.predictions", "albert": "predictions"}
+    head = heads.get(model_type)
+    if head is None or f"{head}.decoder.weight" not in theirs:
+        return {}
+    names = (f"{head}.bias", f"{head}.decoder.bias")
+    bias = next(theirs[name] for name in names if name in theirs)
+    return dict.fromkeys(names, bias)
+
+
+def described(run: LoadedRun) -> tuple[dict[str, Any], Architecture]:
+    """The first architecture that fits; if none does, why none does."""
+    kind = family_of(run.shape)
+    _check_pooling(run)
+    reasons = []
+    for name in CANDIDATES[kind]:
+        try:
+            return family_named(name).write(run.settings)
+        except UserError as error:
+            reasons.append(f"  {name}: {error}")
+    raise UserError(
+        f"transformers has no architecture for this {kind}.\n" + "\n".join(reasons) + "\n"
+        f"{WAY_OUT[kind]} ctranslate2, onnx and torch may take what transformers does not."
+    )
+
+
+def _check_pooling(run: LoadedRun) -> None:
+    shape = run.shape
+    wanted = {"encoder": "first", "decoder": "last"}.get(family_of(shape))
+    if run.settings.task == "classify" and getattr(shape, "pooling", wanted) != wanted:
+        raise UserError(
+            f"transformers reads classes at the {wanted} token, and this run has "
+            f"model.pooling={shape.pooling}. Export to onnx or torch, or train with "  # type: ignore[union-attr]
+            f"model.pooling={wanted}."
+        )
+
+
+def _check_zeros(weights: Mapping[str, Tensor], found: Architecture) -> None:
+    """Nothing of ours may be left behind unless it is zero."""
+    written = {weights[pair.ours].data_ptr() for pair in found.pairs}  # tied ones count once
+    lost = [n for n, tensor in weights.items() if tensor.data_ptr() not in written and tensor.any()]
+    if lost:
+        raise UserError(
+            f"transformers' class has no place for {', '.join(lost)}. Train the head without it "
+            "(a bias of classes, transitions of tags), or export to onnx."
+        )
+
+
+def save_tensors(folder: Path, tensors: Mapping[str, Tensor]) -> None:
+    whole = {name: tensor.detach().contiguous().clone() for name, tensor in tensors.items()}
+    save_file(whole, folder / WEIGHTS, {"format": "pt"})
+    (folder / WEIGHTS).chmod(0o644)  # the library lets only its owner read it
+
+
+def write_json(path: Path, values: Mapping[str, Any]) -> None:
+    replace_text(path, json.dumps(values, indent=2, ensure_ascii=False) + "\n")

@@ -1,0 +1,45 @@
+"""`headway export --to torch`: `.pt2` files of `torch.export`; they need torch, nothing of ours.
+
+`torch.export.load("model.pt2").module()` is called with the inputs in the order of `graphs.json`.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import torch
+
+from headway.config.durable import replace_text
+from headway.interop.plain.graphs import Graph, graphs_of
+from headway.interop.plain.padded import Array, Call, prove_padded
+from headway.interop.plain.record import recorded
+from headway.interop.proof import Proof
+from headway.interop.run import LoadedRun
+
+NAMES = "graphs.json"
+
+
+def write(run: LoadedRun, out: Path, *, int8: bool) -> None:
+    assert not int8, "refused before"
+    graphs = graphs_of(run.model, run.settings)
+    for graph in graphs:
+        torch.export.save(recorded(graph), out / f"{graph.name}.pt2")
+    replace_text(out / NAMES, json.dumps([graph.facts() for graph in graphs], indent=2) + "\n")
+
+
+def prove(run: LoadedRun, out: Path, sentences: Sequence[str], *, int8: bool) -> Proof:
+    calls = {graph.name: _load(graph, out) for graph in graphs_of(run.model, run.settings)}
+    return prove_padded("torch", run, sentences, calls, by=f"torch {torch.__version__}")
+
+
+def _load(graph: Graph, folder: Path) -> Call:
+    module = torch.export.load(folder / f"{graph.name}.pt2").module()
+
+    @torch.no_grad()
+    def call(inputs: Mapping[str, Array]) -> dict[str, Array]:
+        found = module(*(torch.from_numpy(inputs[name]) for name in graph.example))
+        return {name: x.numpy() for name, x in zip(graph.outputs, found, strict=True)}
+
+    return call

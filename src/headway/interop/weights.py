@@ -1,0 +1,150 @@
+"""The tensors of a foreign folder: names, shapes and types at once, numbers when they are asked
+for. Safetensors are preferred; a pickle is read without running anything."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+from safetensors import SafetensorError, safe_open
+from torch import Tensor
+
+from headway.errors import FolderError
+from headway.interop.files import inside, read_table
+from headway.interop.pickles import read_pickle
+
+LARGEST_HEADER = 16 << 20
+MOST_SHARDS = 1000
+
+DTYPES = {
+    "F64": torch.float64,
+    "F32": torch.float32,
+    "F16": torch.float16,
+    "BF16": torch.bfloat16,
+    "I64": torch.int64,
+    "I32": torch.int32,
+    "I16": torch.int16,
+    "I8": torch.int8,
+    "U8": torch.uint8,
+    "BOOL": torch.bool,
+}
+"""Of safetensors; the others are for quantised weights, which are not read."""
+
+WHOLE = ("model.safetensors", "pytorch_model.bin")
+INDEX = tuple(f"{name}.index.json" for name in WHOLE)
+
+
+class Entry(NamedTuple):
+    shape: tuple[int, ...]
+    dtype: torch.dtype
+    load: Callable[[], Tensor]
+
+
+class Weights(Mapping[str, Tensor]):
+    """Tensors by name, in the order of the files; each is read when it is taken."""
+
+    def __init__(self, entries: dict[str, Entry], files: list[Path]) -> None:
+        self.entries, self.files = entries, files
+
+    def __getitem__(self, name: str) -> Tensor:
+        return self.entries[name].load()
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.entries)
+
+    def __len__(self) -> int:
+        return len(self.entries)
+
+    def __contains__(self, name: object) -> bool:
+        return name in self.entries
+
+    def on_meta(self) -> dict[str, Tensor]:
+        """Shapes and types alone."""
+        return {
+            name: torch.empty(entry.shape, dtype=entry.dtype, device="meta")
+            for name, entry in self.entries.items()
+        }
+
+
+def open_weights(folder: Path) -> Weights:
+    """The weights of a folder: one file, or several with an index."""
+    for whole, index in zip(WHOLE, INDEX, strict=True):
+        if (folder / whole).exists():
+            path = inside(folder, whole)
+            return Weights(_entries(path), [path])
+        if (folder / index).exists():
+            return _sharded(folder, index)
+    others = [p.name for p in folder.glob("*.h5")] + [p.name for p in folder.glob("*.msgpack")]
+    hint = f" {others[0]} is of TensorFlow or Flax: save it again as safetensors." if others else ""
+    raise FolderError(f"there are no weights in {folder}: {' or '.join(WHOLE)}.{hint}")
+
+
+def _sharded(folder: Path, index: str) -> Weights:
+    table = read_table(inside(folder, index)).get("weight_map")
+    if not isinstance(table, dict) or not all(isinstance(file, str) for file in table.values()):
+        raise FolderError(f"{folder / index} has no `weight_map` from tensors to files.")
+    names = list(dict.fromkeys(table.values()))
+    if len(names) > MOST_SHARDS:
+        raise FolderError(f"{folder / index} names {len(names):,} files, too many.")
+    suffix = Path(index.removesuffix(".index.json")).suffix
+    entries: dict[str, Entry] = {}
+    files = []
+    for name in names:
+        if Path(name).suffix != suffix:
+            raise FolderError(f"{folder / index} names {name[:200]!r}, which is no {suffix} file.")
+        files.append(inside(folder, name))
+        for tensor, entry in _entries(files[-1]).items():
+            if table.get(tensor) != name:
+                raise FolderError(
+                    f"{files[-1]} holds {tensor}, but {index} says {table.get(tensor)!r}."
+                )
+            entries[tensor] = entry
+    missing = [tensor for tensor in table if tensor not in entries]
+    if missing:
+        raise FolderError(f"{folder / index} names {missing[0]}, which its file does not hold.")
+    return Weights(entries, files)
+
+
+def _entries(path: Path) -> dict[str, Entry]:
+    if not path.is_file():
+        raise FolderError(f"there is no file {path}.")
+    if path.suffix == ".safetensors":
+        return _safetensors(path)
+    tensors = read_pickle(path)
+    return {
+        name: Entry(tuple(tensor.shape), tensor.dtype, partial(_detached, tensor))
+        for name, tensor in tensors.items()
+    }
+
+
+def _detached(tensor: Tensor) -> Tensor:
+    return tensor.detach()
+
+
+def _safetensors(path: Path) -> dict[str, Entry]:
+    """The library checks that the tensors fill the file without gaps or overlaps."""
+    with path.open("rb") as file:
+        length = int.from_bytes(file.read(8), "little")
+    if length > LARGEST_HEADER:
+        raise FolderError(
+            f"{path} is damaged or no safetensors file: its header would have {length:,} bytes."
+        )
+    try:
+        file_ = safe_open(path, framework="pt")
+        names = file_.keys()
+        return {name: _entry(file_, name, path) for name in names}
+    except (SafetensorError, OSError, ValueError, OverflowError, MemoryError) as error:
+        raise FolderError(
+            f"{path} is damaged or no safetensors file ({error}). Copy it again from its source."
+        ) from error
+
+
+def _entry(file: Any, name: str, path: Path) -> Entry:
+    view = file.get_slice(name)
+    kind = view.get_dtype()
+    if kind not in DTYPES:
+        raise FolderError(f"{path}: {name} is of the type {kind}, which is not supported.")
+    return Entry(tuple(view.get_shape()), DTYPES[kind], partial(file.get_tensor, name))

@@ -1,0 +1,114 @@
+"""What stands around an engine: windows begun ahead, order, errors, and what is refused."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import pytest
+
+from headway.config.decode import DecodeSettings
+from headway.decode.engine import AheadSearch, Engine, Tokens
+from headway.decode.hypothesis import Hypothesis, Specials, Wish
+from headway.decode.lines import LAST_WINDOW, one_ahead
+from headway.decode.translator import Translator
+from headway.errors import UserError
+
+from .test_translator import vocab
+
+SPECIALS = Specials(1, 2, 0)
+
+
+class Echo:
+    """Gives every source back, and notes when it was asked and when it answered."""
+
+    def __init__(self) -> None:
+        self.events: list[str] = []
+
+    def __call__(self, sources: Tokens, *_: Any) -> list[list[Hypothesis]]:
+        return [[Hypothesis(list(source[:-1]), -1.0, -1.0, [], True)] for source in sources]
+
+    def begin(
+        self, sources: Tokens, wishes: Sequence[Wish]
+    ) -> Callable[[], list[list[Hypothesis]]]:
+        assert len(sources) == len(wishes)
+        self.events.append("begin")
+
+        def end() -> list[list[Hypothesis]]:
+            self.events.append("end")
+            return self(sources)
+
+        return end
+
+
+class EchoEngine(Engine):
+    name = "echo"
+
+    def __init__(self) -> None:
+        self.search = Echo()
+
+    def searcher(self, settings: DecodeSettings, specials: Specials) -> Echo:
+        return self.search
+
+
+def translator(**more: Any) -> tuple[Translator, Echo]:
+    engine = EchoEngine()
+    return Translator([], vocab(), engine=engine, **more), engine.search
+
+
+def test_the_next_window_is_begun_before_the_last_is_waited_for() -> None:
+    assert isinstance(Echo(), AheadSearch)
+    found, search = translator()
+    lines = ["ba de", "", "go"] * (LAST_WINDOW // 2)
+    assert [one.text for one in found.translate(lines)] == lines
+    assert search.events == ["begin", "begin", "end", "end"]
+    assert found.summary.lines == len(lines)
+    assert found.summary.tokens == 5 * (LAST_WINDOW // 2)
+
+
+def test_who_waits_for_an_answer_gets_it_at_once() -> None:
+    found, search = translator()
+    asked: list[str] = []
+
+    def typed() -> Any:
+        for line in ("ba", "de"):
+            asked.append(line)
+            yield line
+
+    assert [one.text for one in found.translate(typed(), live=True)] == ["ba", "de"]
+    assert search.events in (["begin", "end"], ["begin", "end", "begin", "end"])
+
+
+def test_an_error_comes_after_what_was_begun_before_it() -> None:
+    found, _ = translator(max_len=3, on_long="error")
+    lines = ["ba"] * LAST_WINDOW + ["ba de fi go ko"]
+    outputs = found.translate(lines)
+    assert [next(outputs).text for _ in range(LAST_WINDOW)] == lines[:-1]
+    with pytest.raises(UserError, match=f"line {LAST_WINDOW + 1:,} has 5 tokens"):
+        next(outputs)
+
+
+def test_one_ahead_keeps_order_and_count() -> None:
+    made: list[int] = []
+
+    def numbers() -> Any:
+        for n in range(3):
+            made.append(n)
+            yield n
+
+    seen = [(n, len(made)) for n in one_ahead(numbers())]
+    assert seen == [(0, 2), (1, 3), (2, 3)]
+    assert list(one_ahead([])) == []
+
+
+def test_what_an_engine_cannot_is_said_by_name() -> None:
+    engine = Engine()
+    engine.name = "abacus"
+    for call in (
+        lambda: engine.searcher(DecodeSettings(), SPECIALS),
+        lambda: engine.prompt_searcher(DecodeSettings(), SPECIALS, None),
+        lambda: engine.attention([], [], 1),
+        lambda: engine.model(),
+    ):
+        with pytest.raises(UserError, match=r"--engine abacus does not .* Use --engine torch"):
+            call()

@@ -1,0 +1,85 @@
+"""`decode.precision`: models held in fewer bits answer nearly as before, and as they are asked."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Literal
+
+import pytest
+import torch
+
+from headway.config.decode import DecodeSettings
+from headway.config.folder import load_run, run_folder
+from headway.decode.completer import Completer
+from headway.decode.precision import hold_in
+from headway.decode.translator import Translator
+from headway.errors import UserError
+from headway.nn.int8 import Int8Embedding, Int8Linear, is_quick
+from headway.train.kind import Use
+
+from ..interop.padded_runs import tiny_run
+from ..models.variants import FAMILIES, VARIANTS, inputs_of, samples, tiny
+
+LINES = [
+    "Ich habe Hunger.",
+    "Wo ist der Bahnhof?",
+    "",
+    "Tom spricht sehr gut Deutsch und Englisch.",
+]
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+@pytest.mark.parametrize("family", FAMILIES)
+@torch.no_grad()
+def test_every_family_computes_nearly_the_same_in_int8(family: str, variant: str) -> None:
+    plain, small = tiny(family, variant), tiny(family, variant)
+    hold_in(small, "int8")
+    inputs = inputs_of(plain, samples([3, 1, 6, 4]))
+    expected = plain(*inputs)
+    difference = (small(*inputs) - expected).norm() / expected.norm()
+    assert 0 < difference < 0.15, difference
+
+
+def test_int8_is_refused_where_it_is_not_computed() -> None:
+    model = tiny("decoder", device="meta")
+    with pytest.raises(UserError, match="precision=bf16"):
+        hold_in(model, "int8")
+
+
+def translated(
+    lines: list[str], batch_tokens: int, precision: Literal["fp32", "int8"] = "int8"
+) -> list[str]:
+    folder = run_folder("tatoeba-de-en")
+    settings = replace(load_run(folder).decode, precision=precision, batch_tokens=batch_tokens)
+    found = Translator.load([folder], settings).translate(lines)
+    return [translation.text for translation in found]
+
+
+@pytest.mark.skipif(not is_quick(), reason="exact sums need products of small numbers")
+def test_what_is_said_does_not_depend_on_the_batch() -> None:
+    lines = [*LINES, *(f"Ich habe {n} Hunde und {n + 1} Katzen." for n in range(2, 16))]
+    together = translated(lines, 4096)
+    assert together == translated(lines, 1) == translated(lines, 200)
+    assert together[2] == ""
+
+
+def test_short_sentences_are_translated_as_in_fp32() -> None:
+    assert translated(LINES[:2], 4096) == translated(LINES[:2], 4096, "fp32")
+
+
+def test_a_story_is_written_in_int8() -> None:
+    settings = DecodeSettings(beam=1, max_len=8, precision="int8")
+    completer = Completer.load([run_folder("stories")], settings)
+    assert any(isinstance(part, Int8Embedding) for part in completer.models[0].modules())
+    [found] = completer.complete(["Once upon a time there was a little"])
+    assert found.outputs[0].text
+
+
+@pytest.mark.parametrize("task", ["classify", "tag", "fill", "embed"])
+def test_models_that_read_text_are_held_so_too(task: str, tmp_path: Path) -> None:
+    folder = tiny_run(tmp_path / task, task)
+    settings = load_run(folder)
+    decode = replace(settings.decode, precision="int8")
+    [model] = Use([folder], replace(settings, decode=decode), torch.device("cpu")).models()
+    assert any(isinstance(part, Int8Linear) for part in model.modules())

@@ -1,0 +1,135 @@
+"""From a run to a folder: whole or not at all, proved, and what is said to mistakes."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from types import ModuleType
+
+import numpy as np
+import pytest
+
+from headway.cli.main import main
+from headway.errors import FolderError
+from headway.interop import exporting
+from headway.interop.exporting import export_run
+from headway.interop.proof import Proof, compared, our_logits, proof_ids
+from headway.interop.run import LoadedRun, load_run_for_export
+
+from .ours import save_run, settings_of
+
+Output = pytest.CaptureFixture[str]
+
+
+class Copy(ModuleType):
+    """A target that writes one file and says what we say, a little off."""
+
+    off, breaks = 0.0, False
+
+    def write(self, run: LoadedRun, out: Path, *, int8: bool) -> None:
+        (out / "model").write_text("int8" if int8 else "fp32")
+        if self.breaks:
+            raise OSError("the disk is full")
+
+    def prove(self, run: LoadedRun, out: Path, sentences: Sequence[str], *, int8: bool) -> Proof:
+        assert (out / "model").is_file()
+        self.sentences = sentences
+        ours = our_logits(run, proof_ids(run, sentences))
+        return compared("copy", ours, [np.array(r.scores + self.off) for r in ours])
+
+
+@pytest.fixture
+def copy(monkeypatch: pytest.MonkeyPatch) -> Copy:
+    module = Copy("copy")
+    monkeypatch.setitem(sys.modules, "copy_target", module)
+    monkeypatch.setitem(exporting.TARGETS, "copy", "copy_target")
+    return module
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("runs") / "run"
+    return save_run(folder, settings_of("decoder", "complete"))
+
+
+def test_the_command_prints_the_proof_and_its_exit_code_is_the_verdict(
+    run: Path, copy: Copy, tmp_path: Path, capsys: Output
+) -> None:
+    out = tmp_path / "deep" / "out"
+    words = ["export", str(run), "--to", "copy", "--out", str(out)]
+    assert main(words) == 0
+    printed = capsys.readouterr()
+    assert "proof passed: 16 sentences" in printed.out
+    assert f"{out}: written" in printed.out
+    assert "writing" in printed.err
+    assert json.loads((out / "proof.json").read_text())["passed"] is True
+    assert sorted(path.name for path in out.parent.iterdir()) == ["out"]
+    copy.off = 0.1
+    words[-1] = str(tmp_path / "other")
+    assert main(words) == 1
+    assert "proof FAILED" in capsys.readouterr().out
+    assert json.loads((tmp_path / "other" / "proof.json").read_text())["passed"] is False
+
+
+def test_sentences_of_the_user_are_part_of_the_proof(run: Path, copy: Copy, tmp_path: Path) -> None:
+    file = tmp_path / "mine.txt"
+    file.write_text("a dog\n\nthe wet grass\n")
+    words = ["export", str(run), "--to", "copy", "--out", str(tmp_path / "out")]
+    assert main([*words, "--sentences", str(file)]) == 0
+    assert list(copy.sentences[:2]) == ["a dog", "the wet grass"]
+    assert len(copy.sentences) == 16
+
+
+def test_an_empty_folder_is_filled_and_a_full_one_is_left_alone(
+    run: Path, copy: Copy, tmp_path: Path
+) -> None:
+    out = tmp_path / "out"
+    out.mkdir()
+    export_run(str(run), "copy", out)
+    with pytest.raises(FolderError, match="is not empty"):
+        export_run(str(run), "copy", out)
+    (tmp_path / "file").write_text("mine")
+    with pytest.raises(FolderError, match="is not empty"):
+        export_run(str(run), "copy", tmp_path / "file")
+    assert (tmp_path / "file").read_text() == "mine"
+
+
+def test_what_breaks_leaves_nothing(run: Path, copy: Copy, tmp_path: Path, capsys: Output) -> None:
+    copy.breaks = True
+    assert main(["export", str(run), "--to", "copy", "--out", str(tmp_path / "out")]) == 2
+    assert "the disk is full" in capsys.readouterr().err
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--to", "hg"], "--to has no choice 'hg'. Known: hf, ctranslate2, onnx, torch."),
+        (["--to", "hf", "--int8"], "--int8 does not go with --to hf: transformers quantises"),
+        (["--to", "torch", "--int8"], "Leave it out, or use --to ctranslate2 or onnx."),
+    ],
+)
+def test_mistakes(run: Path, words: list[str], said: str, tmp_path: Path, capsys: Output) -> None:
+    assert main(["export", str(run), "--out", str(tmp_path / "out"), *words]) == 2
+    assert said in capsys.readouterr().err
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_run_that_is_not_whole_is_refused(tmp_path: Path, capsys: Output) -> None:
+    out = ["--to", "hf", "--out", str(tmp_path / "out")]
+    assert main(["export", str(tmp_path / "nothing"), *out]) == 2
+    assert "there is no folder" in capsys.readouterr().err
+    folder = save_run(tmp_path / "run", settings_of("decoder", "complete"))
+    (folder / "import.json").write_text("[1")
+    with pytest.raises(FolderError, match=r"cannot read .*import\.json"):
+        load_run_for_export(str(folder))
+    (folder / "import.json").write_text("[1]")
+    with pytest.raises(FolderError, match="Import the model again"):
+        load_run_for_export(str(folder))
+    (folder / "import.json").unlink()
+    other = settings_of("decoder", "complete", vocab_size=50)
+    save_run(tmp_path / "other", other)
+    with pytest.raises(FolderError, match="source tokens and the model 50"):
+        load_run_for_export(str(tmp_path / "other"))

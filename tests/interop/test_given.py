@@ -1,0 +1,69 @@
+"""Foreign configurations: a default for what is absent, an error by name for what cannot be."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from headway.errors import ConfigError
+from headway.interop.given import Given
+
+
+@pytest.mark.parametrize("value", [0, -1, 10**9, 2.0, "3", True, [3], float("nan")])
+def test_a_whole_number_is_one_of_sensible_size(value: Any) -> None:
+    assert Given({"n": 3}).whole("n") == 3
+    with pytest.raises(ConfigError, match=r"^config\.json: n = .* must be a whole number"):
+        Given({"n": value}).whole("n")
+
+
+@pytest.mark.parametrize("value", [-0.1, float("nan"), float("inf"), 10**400, "0.1", False])
+def test_a_number_is_finite_and_within_its_bounds(value: Any) -> None:
+    assert Given({"x": 1}).number("x") == 1.0
+    with pytest.raises(ConfigError, match=r"x = .* must be a number from 0"):
+        Given({"x": value}).number("x")
+
+
+@pytest.mark.parametrize("value", [None, 3])
+def test_what_is_absent_or_null_has_its_default(value: int | None) -> None:
+    given = Given({} if value is None else {"n": value})
+    assert given.whole("n", 3) == 3
+    assert Given({"n": None}).whole("n", 3) == 3
+    with pytest.raises(ConfigError, match=r"config\.json: m is missing"):
+        given.whole("m")
+
+
+def test_no_more_layers_than_tensors() -> None:
+    given = Given({"n": 5, "many": 3000})
+    assert given.layers("n", ["a"] * 5) == 5
+    with pytest.raises(ConfigError, match=r"n = 5 says more layers .* has tensors \(4\)"):
+        given.layers("n", ["a"] * 4)
+    with pytest.raises(ConfigError, match="from 1 to 2000"):
+        given.layers("many", ["a"] * 5000)
+
+
+def test_only_refuses_other_values_if_the_key_is_there() -> None:
+    given = Given({"a": 1, "b": {"x": 2}, "c": None})
+    given.only("a", 1, "reason")
+    given.only("a", (0, 1), "reason")
+    given.only("c", 5, "reason")
+    given.only("absent", 5, "reason")
+    for key, allowed in (("a", 2), ("b", {})):
+        with pytest.raises(ConfigError, match=f"{key} = .* is not supported: reason"):
+            given.only(key, allowed, "reason")
+
+
+def test_a_long_value_is_cut_in_the_message() -> None:
+    with pytest.raises(ConfigError) as caught:
+        Given({"n": "x" * 10_000}).whole("n")
+    assert len(str(caught.value)) < 200
+
+
+@pytest.mark.parametrize(
+    ("method", "value"),
+    [("flag", 1), ("flag", "true"), ("word", 3), ("activation", "mish"), ("activation", 3),
+     ("share", 1.0), ("table", [1])],
+)  # fmt: skip
+def test_other_types_are_refused(method: str, value: Any) -> None:
+    with pytest.raises(ConfigError, match="key = "):
+        getattr(Given({"key": value}), method)("key")

@@ -1,0 +1,188 @@
+"""Runs of every task as ONNX: the file says what it is, onnxruntime says what torch says, and the
+proof notices when it does not."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import onnxruntime
+import pytest
+import torch
+
+from headway.config.folder import load_run
+from headway.errors import ConfigError, FolderError, UserError
+from headway.interop import to_onnx
+from headway.interop.onnx.engine import OnnxEngine
+from headway.interop.onnx.int8 import quantise
+from headway.interop.onnx.session import Session
+from headway.interop.proof import proof_sentences
+from headway.interop.run import load_run_for_export
+
+from .padded_runs import LINES, RUNS, answers, assert_same_facts, decoding, lines_for, tiny_run
+
+Exported = Callable[[str], tuple[Path, Path]]
+
+
+@pytest.fixture(scope="module")
+def exported(tmp_path_factory: pytest.TempPathFactory) -> Exported:
+    """The folders of a run and of its export, by task; each is made once."""
+    made: dict[str, tuple[Path, Path]] = {}
+
+    def of(task: str) -> tuple[Path, Path]:
+        if task not in made:
+            folder = tmp_path_factory.mktemp(task)
+            run, out = tiny_run(folder / "run", task), folder / "out"
+            out.mkdir()
+            to_onnx.write(load_run_for_export(str(run)), out, int8=False)
+            made[task] = run, out
+        return made[task]
+
+    return of
+
+
+def engine_answers(folder: Path, lines: list[str]) -> list[dict[str, Any]]:
+    return answers(folder, lines, OnnxEngine(folder, load_run(folder)))
+
+
+QUICK = ("translate", "complete", "classify")
+tasks = pytest.mark.parametrize(
+    "task", [task if task in QUICK else pytest.param(task, marks=pytest.mark.slow) for task in RUNS]
+)
+"""Recording a graph takes seconds, however small it is."""
+
+
+@tasks
+def test_a_graph_agrees_in_sizes_that_it_was_not_recorded_with(
+    task: str, exported: Exported
+) -> None:
+    run, out = exported(task)
+    proof = to_onnx.prove(load_run_for_export(str(run)), out, proof_sentences(), int8=False)
+    assert proof.passed, proof.text()
+    assert proof.sentences == 16
+    assert proof.max_difference < 1e-4
+    assert proof.equal_outputs == 1.0
+
+
+@tasks
+def test_the_engine_answers_as_torch_does(task: str, exported: Exported) -> None:
+    run, out = exported(task)
+    assert_same_facts(answers(run, lines_for(task)), engine_answers(out, lines_for(task)))
+
+
+def test_a_file_says_what_it_is(exported: Exported) -> None:
+    _, out = exported("classify")
+    assert {path.name for path in out.iterdir()} == {"model.onnx", "config.toml", "tokenizer.json"}
+    model = onnx.load(out / "model.onnx")
+    onnx.checker.check_model(model)
+    assert [(entry.domain, entry.version) for entry in model.opset_import] == [("", 20)]
+    facts = {entry.key: entry.value for entry in model.metadata_props}
+    assert facts["task"] == "classify"
+    assert facts["labels"] == '["O", "B-x", "I-x"]'
+    assert facts["max_positions"] == "32"
+    assert b".py" not in (out / "model.onnx").read_bytes()  # of the machine it was made on
+    session = Session(out / "model.onnx")
+    shape = ["batch", "length"]
+    assert session.inputs == {
+        "input_ids": shape, "attention_mask": shape, "token_type_ids": shape,
+    }  # fmt: skip
+    assert session.outputs == {"last_hidden_state": [*shape, 32], "logits": ["batch", 3]}
+
+    writer = Session(exported("complete")[1] / "model.onnx")
+    assert writer.inputs["attention_mask"] == ["batch", "past_and_length"]
+    assert writer.inputs["past.0.key"] == ["batch", 2, "past", 8]
+    assert writer.outputs["present.0.value"] == ["batch", 2, "past_and_length", 8]
+
+
+def test_a_proof_fails_when_the_graph_says_something_else(
+    exported: Exported, tmp_path: Path
+) -> None:
+    run, out = exported("complete")
+    model = onnx.load(out / "model.onnx")
+    weight = next(
+        t for t in model.graph.initializer if t.name.endswith("feed_forward.to_out.weight")
+    )
+    values = onnx.numpy_helper.to_array(weight).copy()
+    values[0] += 0.1
+    weight.CopyFrom(onnx.numpy_helper.from_array(values, weight.name))
+    onnx.save(model, tmp_path / "model.onnx")
+    proof = to_onnx.prove(load_run_for_export(str(run)), tmp_path, proof_sentences(), int8=False)
+    assert not proof.passed
+    assert proof.max_difference > proof.tolerance
+
+
+@pytest.mark.parametrize("task", ["translate", "complete"])
+def test_int8_is_smaller_and_near(task: str, exported: Exported, tmp_path: Path) -> None:
+    run, out = exported(task)
+    for path in out.glob("*.onnx"):
+        quantise(path, tmp_path / path.name, large=False)
+        kinds = [node.op_type for node in onnx.load(tmp_path / path.name).graph.node]
+        assert "MatMulInteger" in kinds
+        assert "Gemm" not in kinds
+        assert Session(tmp_path / path.name).facts["task"] == task
+    proof = to_onnx.prove(load_run_for_export(str(run)), tmp_path, proof_sentences(), int8=True)
+    assert proof.passed, proof.text()
+    assert 1e-3 < proof.max_difference < proof.tolerance  # it is not the one in fp32
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("int8", [False, True])
+def test_weights_beyond_the_limit_of_the_format_have_a_file_of_their_own(
+    int8: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("headway.interop.to_onnx.ONE_FILE", 0)
+    run = load_run_for_export(str(tiny_run(tmp_path / "run", "classify", d_ff=512)))
+    out, moved = tmp_path / "out", tmp_path / "moved"
+    out.mkdir()
+    to_onnx.write(run, out, int8=int8)
+    assert (out / "model.onnx.data").stat().st_size > 40_000
+    out.rename(moved)
+    assert to_onnx.prove(run, moved, proof_sentences(), int8=int8).passed
+
+
+@pytest.mark.slow
+def test_a_folder_in_int8_holds_what_one_in_fp32_does(exported: Exported, tmp_path: Path) -> None:
+    run, out = exported("classify")
+    to_onnx.write(load_run_for_export(str(run)), tmp_path, int8=True)
+    assert {path.name for path in tmp_path.iterdir()} == {path.name for path in out.iterdir()}
+    small, whole = ((folder / "model.onnx").stat().st_size for folder in (tmp_path, out))
+    assert small < whole
+    assert len(engine_answers(tmp_path, LINES)) == len(LINES)
+
+
+def test_what_does_not_work_is_said(exported: Exported, monkeypatch: pytest.MonkeyPatch) -> None:
+    run, out = exported("complete")
+    with pytest.raises(ConfigError, match=r"decode.precision=bf16 .* --engine onnx"):
+        OnnxEngine(out, decoding(load_run(out), precision="bf16"))
+    with pytest.raises(FolderError, match=r"no model\.onnx"):
+        OnnxEngine(run, load_run(run))
+    (broken := run / "model.onnx").write_bytes(b"none")
+    with pytest.raises(FolderError, match="damaged or no ONNX file"):
+        OnnxEngine(run, load_run(run))
+    broken.unlink()
+    for package in ("onnxscript", "onnxruntime"):
+        monkeypatch.setitem(sys.modules, package, None)
+        with pytest.raises(UserError, match=r"pip install .*headway\[onnx\]"):
+            to_onnx.write(load_run_for_export(str(run)), out, int8=False)
+
+
+def test_onnxruntime_gets_as_many_threads_as_torch(
+    exported: Exported, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen = []
+    whole = onnxruntime.InferenceSession
+
+    def spy(path: Path, options: Any, **more: Any) -> Any:
+        seen.append(options.intra_op_num_threads)
+        return whole(path, options, **more)
+
+    monkeypatch.setattr(onnxruntime, "InferenceSession", spy)
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 3)
+    session = Session(exported("classify")[1] / "model.onnx")
+    assert seen == [3]
+    ids = np.ones((1, 1), np.int64)
+    assert session.call({"input_ids": ids, "attention_mask": ids, "token_type_ids": ids * 0})

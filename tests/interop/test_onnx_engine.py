@@ -1,0 +1,152 @@
+"""Our searches and tasks on graphs: here the graphs are run by torch, which is quick to set up;
+`test_onnx.py` has the same with onnxruntime."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from headway.config.folder import load_run
+from headway.decode.hypothesis import Specials
+from headway.decode.lm import DecoderSteps
+from headway.decode.steps import Seq2SeqSteps, Steps
+from headway.interop.onnx.engine import OnnxEngine
+from headway.interop.plain.graphs import Graph, graphs_of
+from headway.interop.plain.padded import Array
+from headway.interop.run import load_run_for_export
+from headway.models.folder import load_model
+from headway.nn.layout import Layout
+from headway.train.tasks.classes import has_segments
+
+from .padded_runs import LINES, RUNS, answers, assert_same_facts, lines_for, tiny_run
+
+CLOSE = {"rtol": 1e-5, "atol": 1e-5}
+
+
+class TorchSession:
+    """As `Session`, for the graphs of the run in whose folder the file would be."""
+
+    def __init__(self, path: Path) -> None:
+        run = load_run_for_export(str(path.parent))
+        graphs = {graph.name: graph for graph in graphs_of(run.model, run.settings)}
+        self.graph: Graph = graphs[path.stem]
+        self.n_positions = self.graph.reach
+
+    @torch.no_grad()
+    def call(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
+        found = self.graph.module(*(torch.from_numpy(inputs[name]) for name in self.graph.example))
+        return {name: x.numpy() for name, x in zip(self.graph.outputs, found, strict=True)}
+
+    @cached_property
+    def outputs(self) -> dict[str, Any]:
+        found = self.call({name: x.numpy() for name, x in self.graph.example.items()})
+        return {name: x.shape for name, x in found.items()}
+
+    @property
+    def heads(self) -> dict[str, tuple[int, int]]:
+        example = self.graph.example.items()
+        return {n: (x.shape[1], x.shape[3]) for n, x in example if n.startswith("past.")}
+
+
+@pytest.fixture(autouse=True)
+def no_onnx(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("headway.interop.onnx.engine.Session", TorchSession)
+    monkeypatch.setattr("headway.interop.onnx.engine.file_in", lambda folder, name: folder / name)
+
+
+def both(run: Path, lines: list[str], **more: Any) -> list[dict[str, Any]]:
+    """The answers of torch, after seeing that the engine has the same."""
+    ours = answers(run, lines, **more)
+    assert_same_facts(ours, answers(run, lines, OnnxEngine(run, load_run(run)), **more))
+    return ours
+
+
+@pytest.mark.parametrize("task", RUNS)
+def test_every_task_is_answered_as_by_torch(task: str, tmp_path: Path) -> None:
+    assert both(tiny_run(tmp_path / "run", task), lines_for(task))
+
+
+WAYS: list[dict[str, Any]] = [
+    {"beam": 1},
+    {"beam": 3, "n_best": 3},
+    {"beam": 4, "groups": 2, "diversity": 0.5},
+    {"sample": True, "n_best": 2, "temperature": 1.3},
+    {"beam": 2, "no_repeat_ngram": 1, "batch_tokens": 20},
+]
+
+
+@pytest.mark.parametrize("task", ["translate", "complete"])
+@pytest.mark.parametrize("way", WAYS, ids=[" ".join(way) for way in WAYS])
+def test_every_search_runs_on_a_graph(task: str, way: dict[str, Any], tmp_path: Path) -> None:
+    both(tiny_run(tmp_path / "run", task), LINES, **way)
+
+
+def test_alignments_coverage_and_wishes_too(tmp_path: Path) -> None:
+    run = tiny_run(tmp_path / "run", "translate", n_layers=3)
+    lines = ["ba de", "fi ko ga mo"]
+    wishes = tmp_path / "wishes.jsonl"
+    wishes.write_text('{"required": ["ku"]}\n{"banned": ["ba"]}\n')
+    assert both(run, lines, options={"alignments": True})[0]["outputs"][0]["alignment"]
+    both(run, lines, coverage=0.3)
+    wished = both(run, lines, options={"constraints": str(wishes)})
+    assert "ku" in wished[0]["outputs"][0]["text"]
+
+
+def test_a_long_prompt_is_read_in_parts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = tiny_run(tmp_path / "run", "complete")
+    monkeypatch.setattr("headway.interop.onnx.engine.SCORES_AT_ONCE", 300)
+    both(run, ["ba de fi ko ga mo pu ba", "go", "de ba"])
+
+
+@pytest.mark.parametrize("task", ["translate", "complete"])
+@torch.no_grad()
+def test_hypotheses_change_places_and_sources_leave(task: str, tmp_path: Path) -> None:
+    folder = tiny_run(tmp_path / "run", task)
+    engine, model = OnnxEngine(folder, load_run(folder)), load_model(folder).eval()
+    texts, width = [[3, 4, 5, 6], [7], [8, 9], [10, 11, 12]], 3
+    specials, settings = Specials(0, 1, 2), load_run(folder).decode
+    if task == "translate":
+        mine: Steps = Seq2SeqSteps(model, texts, width, 9, watch=True)
+        other = engine.searcher(settings, specials).steps(texts, width=width, capacity=9)
+    else:
+        mine = DecoderSteps(model, texts, width, 9)
+        other = engine.prompt_searcher(settings, specials, None).steps(
+            texts, width, 9, None, apart=False
+        )
+    draw = torch.Generator().manual_seed(2)
+    left = [4, 4, 3, 3, 2]
+    for step, n_sources in enumerate(left):
+        tokens_BW = torch.randint(3, 30, (n_sources, width), generator=draw)
+        if step == 0:
+            tokens_BW[:] = 0
+        torch.testing.assert_close(other.step(tokens_BW), mine.step(tokens_BW), **CLOSE)
+        if task == "translate":
+            n_read = mine.attention_BWS.shape[2]
+            torch.testing.assert_close(
+                other.attention_BWS[:, :, :n_read], mine.attention_BWS, **CLOSE
+            )
+        parents_BW = torch.randint(0, width, (n_sources, width), generator=draw)
+        kept = list(range(n_sources))[::-1][: left[min(step + 1, 4)]]
+        for steps in (mine, other):
+            steps.reorder(parents_BW)
+            steps.keep(kept)
+
+
+def test_pairs_have_segments(tmp_path: Path) -> None:
+    run = tiny_run(tmp_path / "run", "classify")
+    engine = OnnxEngine(run, load_run(run))
+    assert has_segments(engine.model())
+    single = tiny_run(tmp_path / "single", "classify", n_segments=1)
+    assert not has_segments(OnnxEngine(single, load_run(single)).model())
+    tokens_N, layout = torch.tensor([3, 4, 5, 6, 7]), Layout.of([3, 2])
+    one, other = (
+        engine.model()(tokens_N, layout, torch.tensor(segments))
+        for segments in ([0, 0, 0, 0, 0], [0, 1, 1, 0, 0])
+    )
+    assert not torch.allclose(one[0], other[0], atol=1e-3)
+    torch.testing.assert_close(one[1], other[1])

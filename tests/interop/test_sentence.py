@@ -1,0 +1,108 @@
+"""Folders of sentence-transformers: pooling and normalisation as their modules say."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from headway.config.folder import load_run
+from headway.config.model import EncoderSettings
+from headway.errors import UserError
+from headway.interop.importing import import_run
+
+from .folders import bert_folder, change
+from .test_importing import ids, predicted
+
+KINDS = ("Transformer", "Pooling", "Normalize")
+MODES = ("cls_token", "mean_tokens", "max_tokens", "mean_sqrt_len_tokens", "weightedmean_tokens")
+
+
+def sentence_folder(
+    folder: Path, mode: str = "mean_tokens", kinds: tuple[str, ...] = KINDS
+) -> tuple[Path, Any]:
+    folder, theirs = bert_folder(folder, "BertModel")
+    modules = [
+        {"idx": i, "name": str(i), "path": f"{i}_{kind}" if i else "",
+         "type": f"sentence_transformers.models.{kind}"}
+        for i, kind in enumerate(kinds)
+    ]  # fmt: skip
+    (folder / "modules.json").write_text(json.dumps(modules))
+    pooling = {f"pooling_mode_{name}": name == mode for name in (*MODES, "lasttoken")}
+    (folder / "1_Pooling").mkdir()
+    (folder / "1_Pooling" / "config.json").write_text(
+        json.dumps({"word_embedding_dimension": 32, **pooling})
+    )
+    (folder / "sentence_bert_config.json").write_text(
+        json.dumps({"max_seq_length": 20, "do_lower_case": False})
+    )
+    return folder, theirs
+
+
+@pytest.mark.parametrize("kinds", [KINDS, KINDS[:2]], ids=["normalised", "plain"])
+@pytest.mark.parametrize("mode", ["cls_token", "mean_tokens", "lasttoken"])
+@torch.no_grad()
+def test_vectors_are_pooled_and_normalised_as_the_modules_say(
+    mode: str, kinds: tuple[str, ...], tmp_path: Path
+) -> None:
+    source, theirs = sentence_folder(tmp_path / "model", mode, kinds)
+    done = import_run(str(source), tmp_path / "run")
+    texts = ["the film", "a long plot and the music of a scene", "ok"]
+    answers = predicted(tmp_path / "run", texts, tmp_path)
+    for text, answer in zip(texts, answers, strict=True):
+        hidden_TD = theirs(ids(text)).last_hidden_state[0]
+        x_D = {"cls_token": hidden_TD[0], "mean_tokens": hidden_TD.mean(0),
+               "lasttoken": hidden_TD[-1]}[mode]  # fmt: skip
+        x_D = x_D / x_D.norm() if "Normalize" in kinds else x_D
+        assert np.abs(np.array(answer["vector"]) - x_D.numpy()).max() < 1e-5
+    assert load_run(tmp_path / "run").embed.normalise == ("Normalize" in kinds)
+    assert any("20 tokens" in note for note in done.notes)
+    model = done.settings.model
+    assert isinstance(model, EncoderSettings)
+    # The first token goes through the pooler where there is one, so there must be none.
+    assert ("pooled" in model.heads) == (mode != "cls_token")
+    unused = [name for name, why in done.ignored.items() if "without the pooler" in why]
+    assert len(unused) == (2 if mode == "cls_token" else 0)
+
+
+@pytest.mark.parametrize(
+    "kinds",
+    [
+        ("Transformer",),
+        ("Transformer", "Pooling", "Dense"),
+        ("CLIPModel",),
+        ("Transformer", "Normalize", "Pooling"),
+    ],
+)
+def test_other_modules_are_refused(kinds: tuple[str, ...], tmp_path: Path) -> None:
+    source, _ = sentence_folder(tmp_path / "model", kinds=kinds)
+    with pytest.raises(UserError, match=r"Supported are Transformer, Pooling and Normalize"):
+        import_run(str(source), tmp_path / "run")
+
+
+@pytest.mark.parametrize("mode", ["max_tokens", "mean_sqrt_len_tokens", "none"])
+def test_other_poolings_are_refused(mode: str, tmp_path: Path) -> None:
+    source, _ = sentence_folder(tmp_path / "model", mode)
+    with pytest.raises(UserError, match="is not supported; it may be one of"):
+        import_run(str(source), tmp_path / "run")
+
+
+def test_two_poolings_at_once_are_refused(tmp_path: Path) -> None:
+    source, _ = sentence_folder(tmp_path / "model")
+    change(source / "1_Pooling" / "config.json", pooling_mode_cls_token=True)
+    with pytest.raises(UserError, match="pooling_mode_cls_token and pooling_mode_mean_tokens"):
+        import_run(str(source), tmp_path / "run")
+
+
+def test_words_added_to_every_text_are_refused(tmp_path: Path) -> None:
+    source, _ = sentence_folder(tmp_path / "model")
+    facts = {"prompts": {"query": "query: "}, "default_prompt_name": "query"}
+    (source / "config_sentence_transformers.json").write_text(json.dumps(facts))
+    with pytest.raises(UserError, match="default_prompt_name"):
+        import_run(str(source), tmp_path / "run")
+    change(source / "config_sentence_transformers.json", default_prompt_name=None)
+    import_run(str(source), tmp_path / "run")
