@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import pytest
 
 from headway.config.decode import DecodeSettings
-from headway.decode.engine import AheadSearch, Engine, Tokens
+from headway.decode.engine import AheadSearch, Batch, Engine, Tokens
 from headway.decode.hypothesis import Hypothesis, Specials, Wish
 from headway.decode.lines import LAST_WINDOW, one_ahead
 from headway.decode.translator import Translator
@@ -28,17 +28,17 @@ class Echo:
     def __call__(self, sources: Tokens, *_: Any) -> list[list[Hypothesis]]:
         return [[Hypothesis(list(source[:-1]), -1.0, -1.0, [], True)] for source in sources]
 
-    def begin(
-        self, sources: Tokens, wishes: Sequence[Wish]
-    ) -> Callable[[], list[list[Hypothesis]]]:
+    def begin(self, sources: Tokens, wishes: Sequence[Wish]) -> Iterator[Batch]:
         assert len(sources) == len(wishes)
         self.events.append("begin")
+        return self._ended(sources)
 
-        def end() -> list[list[Hypothesis]]:
-            self.events.append("end")
-            return self(sources)
-
-        return end
+    def _ended(self, sources: Tokens) -> Iterator[Batch]:
+        """In two batches, the second half first."""
+        self.events.append("end")
+        places, half = range(len(sources)), len(sources) // 2
+        yield places[half:], self(sources[half:])
+        yield places[:half], self(sources[:half])
 
 
 class EchoEngine(Engine):

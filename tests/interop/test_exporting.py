@@ -7,6 +7,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import numpy as np
 import pytest
@@ -91,9 +92,31 @@ def test_an_empty_folder_is_filled_and_a_full_one_is_left_alone(
     with pytest.raises(FolderError, match="is not empty"):
         export_run(str(run), "copy", out)
     (tmp_path / "file").write_text("mine")
-    with pytest.raises(FolderError, match="is not empty"):
+    with pytest.raises(FolderError, match="is a file"):
         export_run(str(run), "copy", tmp_path / "file")
     assert (tmp_path / "file").read_text() == "mine"
+
+
+def test_the_folder_one_stands_in_is_not_replaced(
+    run: Path, copy: Copy, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "here").mkdir()
+    monkeypatch.chdir(tmp_path / "here")
+    with pytest.raises(FolderError, match="the folder you are in"):
+        export_run(str(run), "copy", Path())
+    assert list(tmp_path.iterdir()) == [tmp_path / "here"]
+
+
+def test_a_proof_that_is_interrupted_leaves_nothing_unproved(
+    run: Path, copy: Copy, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted(*args: Any, **more: Any) -> Any:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(copy, "prove", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        export_run(str(run), "copy", tmp_path / "out")
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_what_breaks_leaves_nothing(run: Path, copy: Copy, tmp_path: Path, capsys: Output) -> None:

@@ -120,7 +120,7 @@ def test_a_folder_that_is_not_empty_is_left_alone(tmp_path: Path) -> None:
         import_run(str(source), out)
     assert (out / "config.toml").read_bytes() == before
     (tmp_path / "file").write_text("")
-    with pytest.raises(UserError, match="not empty"):
+    with pytest.raises(UserError, match="is a file"):
         import_run(str(source), tmp_path / "file")
 
 

@@ -122,3 +122,13 @@ def test_killed_on_the_way_it_goes_on_behind_the_last_block(
     assert said[0] == f"the teacher translates {len(prepared.train) - 80:,} sources"
     assert not part.exists()
     assert np.asarray(made.train.target.lengths).dtype == np.int32
+
+
+def test_what_a_teacher_says_is_cut_to_what_its_positions_reach(
+    school: tuple[Prepared, RunSettings], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The text of an output may have more tokens than the output had."""
+    prepared, settings = school
+    monkeypatch.setattr(module, "learned", lambda front: 4)
+    made = taught(prepared, settings, tmp_path / "run", CPU, lambda line: None)
+    assert int(made.train.target.lengths.max()) == 3

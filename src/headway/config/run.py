@@ -100,7 +100,7 @@ def load_run_settings(
     for key, value in (given or {}).items():
         _put(values, key.split("."), value)
     words = {apply_override(values, word): word for word in overrides}
-    words |= dict.fromkeys(given or {}, "")
+    words |= {key: f"{key}={value}" for key, value in (given or {}).items()}
     return run_settings(values, in_file(path, text, words) if path else nowhere)
 
 

@@ -7,7 +7,7 @@ has the table of those that exist.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import NoReturn, Protocol, runtime_checkable
 
 import torch
@@ -23,6 +23,9 @@ from headway.models.encoder import Encoder
 from headway.nn.layout import Layout
 
 Tokens = Sequence[Sequence[int]]
+
+Batch = tuple[Sequence[int], list[list[Hypothesis]]]
+"""Numbers of sources, and the outputs of each."""
 
 
 class SourceSearch(Protocol):
@@ -40,10 +43,8 @@ class SourceSearch(Protocol):
 class AheadSearch(SourceSearch, Protocol):
     """One that works while we do other things, and makes its batches itself."""
 
-    def begin(
-        self, sources: Tokens, wishes: Sequence[Wish]
-    ) -> Callable[[], list[list[Hypothesis]]]:
-        """Hand everything over; what comes back waits for the results."""
+    def begin(self, sources: Tokens, wishes: Sequence[Wish]) -> Iterator[Batch]:
+        """Hand everything over, at once; what comes back waits for the results of each batch."""
         ...
 
 

@@ -14,7 +14,7 @@ import torch
 from headway.config.decode import DecodeSettings
 from headway.decode.align import Attention, attention_of
 from headway.decode.bodies import learned
-from headway.decode.engine import AheadSearch, Engine, SourceSearch
+from headway.decode.engine import AheadSearch, Batch, Engine, SourceSearch
 from headway.decode.hypothesis import NO_WISH, Hypothesis, Wish
 from headway.decode.lines import LAST_WINDOW, batches, live_windows, one_ahead, windows
 from headway.decode.outputs import Writer
@@ -178,11 +178,10 @@ class Translator:
 
     def _done(self, work: Work) -> list[Translation]:
         flat = work.flat
-        if work.begun is not None:
-            outputs = self._written(flat, [self._wish(part.wish) for part in flat], work.begun())
-            found = dict(enumerate(outputs))
-        else:
-            found = self._in_batches(flat)
+        found: dict[int, list[Output]] = {}
+        for places, hypotheses in self._in_batches(flat) if work.begun is None else work.begun:
+            parts = [flat[place] for place in places]
+            found |= dict(zip(places, self._written(parts, hypotheses), strict=True))
         results, place = [], 0
         for line, of_line in zip(work.lines, work.parts, strict=True):
             of_parts = [found[place + number] for number in range(len(of_line))]
@@ -191,23 +190,18 @@ class Translator:
         self.summary.unfinished += sum(not found.outputs[0].finished for found in results)
         return results
 
-    def _in_batches(self, flat: Sequence[Part]) -> dict[int, list[Output]]:
+    def _in_batches(self, flat: Sequence[Part]) -> Iterator[Batch]:
         width = self.settings.n_best if self.settings.sample else self.settings.beam
-        found: dict[int, list[Output]] = {}
         room = max(1, self.settings.batch_tokens // width)
         for group in batches([len(self._source(part)) for part in flat], room):
             parts = [flat[place] for place in group]
-            wishes = [self._wish(part.wish) for part in parts]
-            outputs = self._written(parts, wishes, self._search(parts, wishes))
-            found |= dict(zip(group, outputs, strict=True))
-        return found
+            yield group, self._search(parts, [self._wish(part.wish) for part in parts])
 
-    def _written(
-        self, parts: Sequence[Part], wishes: Sequence[Wish], found: list[list[Hypothesis]]
-    ) -> list[list[Output]]:
+    def _written(self, parts: Sequence[Part], found: list[list[Hypothesis]]) -> list[list[Output]]:
         for place, part in enumerate(parts):
             if part.wish.banned:
-                found[place] = self._without_banned(part, wishes[place], found[place])
+                wish = self._wish(part.wish)
+                found[place] = self._without_banned(part, wish, found[place])
         best = [of_part[0] for of_part in found]
         self.summary.tokens += sum(len(h.tokens) + h.finished for h in best)
         with evaluating(self.models):

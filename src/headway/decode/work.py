@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
 
-from headway.decode.hypothesis import Hypothesis
+from headway.decode.engine import Batch
 from headway.decode.parts import Part
 from headway.decode.translation import Output, TextWish, Translation, joined
 from headway.errors import UserError
@@ -22,7 +22,8 @@ class Work:
     parts: list[list[Part]]
     """Of each line."""
 
-    begun: Callable[[], list[list[Hypothesis]]] | None = None
+    begun: Iterator[Batch] | None = None
+    """Results to wait for, where the search works ahead."""
 
     @property
     def flat(self) -> list[Part]:

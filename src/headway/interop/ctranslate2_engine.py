@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor
 
@@ -89,8 +90,25 @@ class Ctranslate2Engine(Engine):
         if side not in self.known:
             present = (name for name in VOCABULARIES if (self.folder / name).is_file())
             path = file_in(self.folder, next(present, f"{side}_vocabulary.json"))
-            self.known[side] = json.loads(path.read_text(encoding="utf-8"))
+            self.known[side] = self._words(path, side)
         return self.known[side]
+
+    def _words(self, path: Path, side: str) -> list[str]:
+        rows = self.shape.vocab_size
+        if side == "source" and isinstance(self.shape, Seq2SeqSettings):
+            rows = self.shape.source_vocab
+        try:
+            words = json.loads(path.read_text(encoding="utf-8"))
+        except (OSError, ValueError, RecursionError) as error:
+            raise FolderError(f"cannot read {path}: {error}. Export the model again.") from error
+        if not isinstance(words, list) or not all(isinstance(word, str) for word in words):
+            raise FolderError(f"{path} is no list of words. Export the model again.")
+        if len(words) != rows:
+            raise FolderError(
+                f"{path} does not fit the model beside it: it has {len(words):,} words and the "
+                f"model {rows:,}. Export the model again."
+            )
+        return words
 
     def attention(self, sources: Tokens, targets: Tokens, bos: int) -> list[Tensor]:
         found: dict[int, Tensor] = {}
@@ -126,7 +144,14 @@ class Ctranslate2Engine(Engine):
             self._cannot("give a vector for each token of this model")
         whole = build_model(self.shape, device="meta")
         assert isinstance(whole, Encoder)
-        whole.heads.load_state_dict(load_file(file_in(self.folder, HEADS)), assign=True)
+        path = file_in(self.folder, HEADS)
+        try:
+            whole.heads.load_state_dict(load_file(path), assign=True)
+        except (SafetensorError, OSError, RuntimeError) as error:  # torch's: names and shapes
+            reason = " ".join(str(error).split())
+            raise FolderError(
+                f"{path} is damaged or of another model ({reason}). Export the model again."
+            ) from error
         return BodyElsewhere(self._read, whole.heads, whole.pooling)
 
     def _read(self, tokens_N: Tensor, layout: Layout, segments_N: Tensor | None) -> Tensor:

@@ -26,8 +26,13 @@ POSITIONS = 1024
 """Rows of a table of sinusoids, which have no end with us, at least."""
 
 
-def check_exportable(model: ModelSettings) -> None:
+def check_exportable(model: ModelSettings, task: str) -> None:
     """Refuse what CTranslate2 cannot compute."""
+    if isinstance(model, DecoderSettings) and task != "complete":
+        raise ConfigError(
+            f"a decoder with task={task!r} cannot be exported to CTranslate2: its language models "
+            "give words and no vectors. Use --to onnx, or predict with --engine torch."
+        )
     for refused, key, reason in _refusals(model):
         if refused:
             raise ConfigError(

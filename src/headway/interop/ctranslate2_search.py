@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
 from headway.config.decode import DecodeSettings
-from headway.decode.engine import Tokens
+from headway.decode.engine import Batch, Tokens
 from headway.decode.hypothesis import NO_WISH, Hypothesis, Phrase, Specials, Wish
 from headway.decode.job import Job
 from headway.decode.lines import batches
@@ -54,10 +54,6 @@ class Ranking:
         return self.divisors[length]
 
 
-Found = tuple[list[list[str]], list[float]]
-"""Token lists and their scores."""
-
-
 class Asked(NamedTuple):
     """Of each source: its tokens, what it asks for, and the most tokens of its outputs."""
 
@@ -100,14 +96,14 @@ class SourceSearcher:
         wishes: Sequence[Wish] | None = None,
         numbers: Tokens | None = None,
     ) -> list[list[Hypothesis]]:
-        return self.begin(sources, [NO_WISH] * len(sources) if wishes is None else wishes)()
+        asked = self.begin(sources, [NO_WISH] * len(sources) if wishes is None else wishes)
+        found = {i: one for group, many in asked for i, one in zip(group, many, strict=True)}
+        return [found[i] for i in range(len(sources))]
 
-    def begin(
-        self, sources: Tokens, wishes: Sequence[Wish]
-    ) -> Callable[[], list[list[Hypothesis]]]:
+    def begin(self, sources: Tokens, wishes: Sequence[Wish]) -> Iterator[Batch]:
         self._check(sources, wishes)
         # Its own scores leave a forced beginning out, and share out what banned words had.
-        more = [i for i, wish in enumerate(wishes) if self.detail or wish != NO_WISH]
+        inexact = {i for i, wish in enumerate(wishes) if self.detail or wish != NO_WISH}
         wishes = with_begin(wishes, self.specials.target_begin)
         lengths = [len(source) for source in sources]
         # One position is left for the end, which is read where outputs are scored.
@@ -115,18 +111,31 @@ class SourceSearcher:
         limits = Job.of(self.settings, self.specials, lengths, wishes, reach).limits
         asked = Asked([spelled(source, self.source) for source in sources], wishes, limits)
         groups = list(self._groups(lengths, wishes))
-        waiting = [self._ask(asked, group) for group in groups]
+        return self._ended(asked, groups, [self._ask(asked, group) for group in groups], inexact)
 
-        def end() -> list[list[Hypothesis]]:
-            results = _results(groups, waiting)
-            # The longest source of a batch sets the limit for all: who went beyond is asked again.
-            late = [[i] for i, (one, _) in results.items() if max(map(len, one)) > limits[i]]
-            results |= _results(late, [self._ask(asked, group) for group in late])
-            found = {i: self.ranking.hypotheses(*one) for i, one in results.items()}
-            found |= self._scored(more, asked.texts, found)
-            return [found[i] for i in range(len(sources))]
-
-        return end
+    def _ended(
+        self, asked: Asked, groups: list[list[int]], waiting: list[Any], inexact: set[int]
+    ) -> Iterator[Batch]:
+        """Batch by batch; last come those that are asked again or scored, behind all others."""
+        last: dict[int, list[Hypothesis]] = {}
+        late: list[int] = []
+        for group, results in zip(groups, waiting, strict=True):
+            done: dict[int, list[Hypothesis]] = {}
+            for i, one in zip(group, results, strict=True):
+                result = one.result()
+                hypotheses, scores = result.hypotheses, result.scores
+                # The longest source of a batch sets the limit for all of it.
+                if max(map(len, hypotheses)) > asked.limits[i]:
+                    late.append(i)
+                else:
+                    ranked = self.ranking.hypotheses(hypotheses, scores)
+                    (last if i in inexact else done)[i] = ranked
+            yield list(done), list(done.values())
+        for i, [one] in [(i, self._ask(asked, [i])) for i in late]:
+            result = one.result()
+            last[i] = self.ranking.hypotheses(result.hypotheses, result.scores)
+        last |= self._scored([i for i in last if i in inexact], asked.texts, last)
+        yield list(last), list(last.values())
 
     def _ask(self, asked: Asked, group: Sequence[int]) -> Any:
         """Hand a batch over."""
@@ -193,16 +202,6 @@ class SourceSearcher:
                 logs[0] = 0.0  # what every output begins with says nothing about any
             scored[i].append(self.ranking.detailed(h, logs))
         return scored
-
-
-def _results(groups: Sequence[Sequence[int]], waiting: Sequence[Any]) -> dict[int, Found]:
-    """What was found for each place, once it is there."""
-    found = {}
-    for group, results in zip(groups, waiting, strict=True):
-        for i, one in zip(group, results, strict=True):
-            result = one.result()
-            found[i] = (result.hypotheses, result.scores)  # each asked for once: they are copied
-    return found
 
 
 def spelled(tokens: Sequence[int], vocabulary: Sequence[str]) -> list[str]:

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import importlib
-import shutil
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Protocol
 
-from headway.errors import FolderError, UserError, suggest
+from headway.errors import UserError, suggest
 from headway.interop.proof import Proof, proof_sentences
 from headway.interop.run import LoadedRun, load_run_for_export
+from headway.interop.whole import check_free, new_folder
 
 TARGETS = {
     "hf": "headway.interop.to_hf",
@@ -51,25 +51,14 @@ def export_run(
     `sentences`: used in the proof before our own.
     """
     target = _target(to, int8)
-    _check_free(out)
+    check_free(out)
     run = load_run_for_export(name)
-    beside = out.with_name(f".{out.name}.part")
-    if beside.exists():
-        shutil.rmtree(beside)
-    try:
-        beside.mkdir(parents=True)
+    with new_folder(out) as folder:
         note(f"writing {out}")
-        target.write(run, beside, int8=int8)
-        if out.is_dir():
-            out.rmdir()
-        beside.replace(out)
-    except OSError as error:
-        raise FolderError(f"cannot write {out}: {error}.") from error
-    finally:
-        shutil.rmtree(beside, ignore_errors=True)
-    note("comparing what both say")
-    proof = target.prove(run, out, proof_sentences(more=sentences), int8=int8)
-    proof.save(out)
+        target.write(run, folder, int8=int8)
+        note("comparing what both say")
+        proof = target.prove(run, folder, proof_sentences(more=sentences), int8=int8)
+        proof.save(folder)
     return proof
 
 
@@ -84,10 +73,3 @@ def _target(to: str, int8: bool) -> Target:
         )
     target: Target = importlib.import_module(TARGETS[to])
     return target
-
-
-def _check_free(out: Path) -> None:
-    if out.is_dir() and not any(out.iterdir()):
-        return
-    if out.exists():
-        raise FolderError(f"{out} exists and is not empty. Give --out another folder.")

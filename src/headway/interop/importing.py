@@ -28,13 +28,14 @@ from headway.config.model import Seq2SeqSettings
 from headway.config.run import RunSettings, resolved_toml
 from headway.config.run import run_settings as from_values
 from headway.config.tasks import EmbedSettings
-from headway.errors import ConfigError, FolderError, UserError
+from headway.errors import ConfigError, UserError
 from headway.interop.families import Architecture
 from headway.interop.files import sha256
 from headway.interop.opening import Opened, open_source
 from headway.interop.rules import Taken, to_ours
 from headway.interop.run import IMPORT
 from headway.interop.weights import Weights
+from headway.interop.whole import check_free, new_folder
 from headway.models.build import build_model
 from headway.models.folder import describe_difference, save_weights
 from headway.text.tokenizer import Vocabularies
@@ -77,7 +78,7 @@ def import_run(
 
     `words` change how the run reads its input and decodes: `data.other_field=other`.
     """
-    _check_free(out)
+    check_free(out)
     opened = open_source(source, tokenizer, note)
     if task is not None:
         opened = replace(opened, architecture=with_task(opened.architecture, task))
@@ -201,19 +202,10 @@ def _embed(found: Architecture) -> EmbedSettings:
     return EmbedSettings(**{"normalise": False, **found.embed})
 
 
-def _check_free(out: Path) -> None:
-    if out.exists() and (not out.is_dir() or any(out.iterdir())):
-        raise FolderError(f"{out} exists and is not empty. Give --out another folder.")
-
-
 def _write(
     out: Path, opened: Opened, taken: Taken, settings: RunSettings, vocab: Vocabularies
 ) -> None:
-    """Beside its place first: a folder of this name is complete."""
-    beside = out.with_name(f".{out.name}.part")
-    shutil.rmtree(beside, ignore_errors=True)
-    try:
-        beside.mkdir(parents=True)
+    with new_folder(out) as beside:
         save_weights(beside, taken.weights)
         vocab.save(beside / TOKENIZER)
         if taken.kept:
@@ -225,13 +217,6 @@ def _write(
         facts = json.dumps(_facts(opened, taken), indent=1, ensure_ascii=False)
         replace_text(beside / IMPORT, facts + "\n")
         replace_text(beside / CONFIG, resolved_toml(settings))
-        if out.is_dir():
-            out.rmdir()
-        beside.replace(out)
-    except OSError as error:
-        raise FolderError(f"cannot write {out}: {error}.") from error
-    finally:
-        shutil.rmtree(beside, ignore_errors=True)
 
 
 def _save_kept(path: Path, kept: Mapping[str, Tensor]) -> None:

@@ -41,7 +41,7 @@ shipped models: 93 % of sentences in any language, 97 to 99 % of those they were
 def write(run: LoadedRun, out: Path, *, int8: bool) -> None:
     """Everything that `--engine ctranslate2` needs, and that CTranslate2 itself reads."""
     needs("ctranslate2", "ctranslate2")
-    check_exportable(run.shape)
+    check_exportable(run.shape, run.settings.task)
     spec = spec_of(run.shape, run.model)
     target = vocabulary(run.vocab.target)
     if isinstance(run.shape, Seq2SeqSettings):
@@ -60,6 +60,7 @@ def write(run: LoadedRun, out: Path, *, int8: bool) -> None:
     if isinstance(run.model, Encoder):
         heads = run.model.heads.state_dict()
         save_file({name: tensor.clone() for name, tensor in heads.items()}, out / HEADS)
+        (out / HEADS).chmod(0o644)  # the library lets only its owner read it
 
 
 def vocabulary(tokenizer: Tokenizer) -> list[str]:
@@ -129,7 +130,8 @@ def _searched(
     ]
     same = len(sources) - len(differ)
     searched = f"translations with beam {settings.beam}: {same} of {len(sources)} equal"
-    return [searched, *differ]
+    more = [f"… and {len(differ) - SHOWN} more"] if len(differ) > SHOWN else []
+    return [searched, *differ[:SHOWN], *more]
 
 
 def _program() -> str:

@@ -54,7 +54,9 @@ WAY_OUT = {
     "decoder": "Decoders with rotary positions, LayerNorm and no gate, and those with RMSNorm and "
     "swiglu, can be exported.",
     "encoder": "Encoders with rotary positions, LayerNorm and no gate that fill gaps, tag or make "
-    "vectors, and those of a preset or trained --from an imported model, can be exported.",
+    "vectors, and those of a preset or trained --from an imported model, can be exported; classes "
+    "must be read behind a pooler (train with 'model.heads=[\"classes\", \"pooled\"]' and "
+    "model.pooling=first).",
     "seq2seq": "Translators with sinusoidal positions, LayerNorm and no gate can be exported.",
 }
 

@@ -122,6 +122,8 @@ def model_from(
              **WITHOUT_VECTORS}  # fmt: skip
     known = {field.name for field in fields(model)}
     changes = {**{k: v for k, v in plain.items() if k in known}, **needs, **asked}
+    if "heads" not in asked and _keeps_pooler(model, changes):
+        changes |= {"heads": (*changes["heads"], "pooled"), "pooler": getattr(model, "pooler", "")}
     wrong = [key for key in changes if key.partition(".")[0] not in known]
     if wrong:
         raise ConfigError(
@@ -131,6 +133,13 @@ def model_from(
     new: ModelSettings = changed(model, changes)
     check_same(run, model, new, may_grow="vocab_size" not in asked)
     return new
+
+
+def _keeps_pooler(model: ModelSettings, changes: Mapping[str, Any]) -> bool:
+    """Classes go on being read behind the pooler of the run, where it reads the first token."""
+    pooling = changes.get("pooling", getattr(model, "pooling", None))
+    has = "pooled" in getattr(model, "heads", ())
+    return has and pooling == "first" and "classes" in changes["heads"]
 
 
 def changed(settings: Any, changes: Mapping[str, Any]) -> Any:

@@ -83,6 +83,11 @@ class EncoderFamily:
         found = self.architecture(Given(config), seen)
         said = found.model
         assert isinstance(said, EncoderSettings)
+        if "pooled" in said.heads and "pooled" not in model.heads:
+            raise UserError(
+                f"{self.class_name}{kind} reads classes behind a pooler, and this model has none "
+                f"(model.heads={list(model.heads)})."
+            )
         if set(said.heads) != set(model.heads):
             raise UserError(
                 f"{self.class_name}{kind} has the heads {said.heads}, not {model.heads}."
@@ -99,7 +104,8 @@ class EncoderFamily:
     def reading(self, given: Given, seen: Seen) -> Reading:
         """The task and the heads, by the name of the class, or by the tensors where none is named.
 
-        A pooler in the file is kept even where the class does not use it: training may.
+        A pooler in the file is kept even where the class does not use it: training may. Classes are
+        always read behind one: a file without it is not whole.
         """
         name = given.architecture()
         kind = self._guess(given, seen) if name is None else name.removeprefix(self.class_name)
@@ -116,7 +122,8 @@ class EncoderFamily:
             )
             if len(labels) < 2:
                 raise given.error("id2label", "has one label: a number as answer is not supported")
-        return Reading(task, (*heads, "pooled") if seen.pooler else heads, labels)
+        pooled = seen.pooler or "classes" in heads
+        return Reading(task, (*heads, "pooled") if pooled else heads, labels)
 
     def _guess(self, given: Given, seen: Seen) -> str:
         if any("classifier" in name for name in seen.names):

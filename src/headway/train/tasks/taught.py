@@ -21,6 +21,7 @@ from headway.config.folder import TOKENIZER, file_in, run_folder
 from headway.config.run import RunSettings
 from headway.data.store import DATA, Prepared, prepare
 from headway.data.tokens import PairStore, TokenStore, lengths_file, tokens_file
+from headway.decode.bodies import learned
 from headway.decode.translator import Translator
 from headway.train.ranks import pick_device
 
@@ -82,6 +83,9 @@ def _translated(
     if first == len(rows):
         return
     teacher = Translator.load([run_folder(settings.distil.teacher)], device=device, on_long="cut")
+    # A text need not have the tokens that wrote it: it may have more than the student can read.
+    reach = learned(teacher.models[0].target_front)
+    room = None if reach is None else reach - 1 - (target.target_begin is not None)
     start = told = time.monotonic()
     note(f"the teacher translates {len(rows) - first:,} sources")
     with part.open("a", encoding="utf-8") as file:
@@ -89,6 +93,7 @@ def _translated(
             numbers = range(begin, min(begin + BLOCK, len(rows)))
             lines = [source.decode(rows[number].tolist()) for number in numbers]
             block = target.encode_batch([found.text for found in teacher.translate(lines)])
+            block = [ids[:room] for ids in block]
             file.write(json.dumps(block) + "\n")
             file.flush()
             yield from block
