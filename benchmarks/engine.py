@@ -25,7 +25,7 @@ from headway.config.run import resolved_toml
 from headway.data.files import open_lines
 from headway.decode.translator import Translator
 from headway.interop import to_ctranslate2
-from headway.interop.ctranslate2_engine import Ctranslate2Engine
+from headway.interop.ctranslate2.engine import Ctranslate2Engine
 from headway.interop.run import LoadedRun, load_run_for_export
 from headway.models.build import build_model
 
@@ -97,7 +97,8 @@ def alone(out: Path, sources: list[list[str]], decode: DecodeSettings, threads: 
 
 def measure(name: str, both: dict[str, Work], n_lines: int, rounds: int) -> dict[str, Any]:
     tokens = {system: work() for system, work in both.items()}
-    assert len(set(tokens.values())) == 1, f"not the same work: {tokens}"
+    # In int8 two outputs that are about as good may change places in another batch.
+    assert max(tokens.values()) < 1.001 * min(tokens.values()), f"not the same work: {tokens}"
     times = alternating(both, torch.device("cpu"), rounds)
     rows = {
         system: {"tokens_per_s": tokens[system] / seconds, "sentences_per_s": n_lines / seconds}

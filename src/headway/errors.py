@@ -37,5 +37,5 @@ def needs(module: str, extra: str) -> ModuleType:
         return importlib.import_module(module)
     except ImportError as error:
         raise UserError(
-            f"This needs `pip install headway[{extra}]` ({module}: {error})."
+            f"This needs `pip install 'headway[{extra}]'` ({module}: {error})."
         ) from error

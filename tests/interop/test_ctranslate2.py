@@ -13,8 +13,8 @@ from headway.config.folder import load_run
 from headway.decode.hypothesis import Specials
 from headway.errors import ConfigError, FolderError, UserError
 from headway.interop import to_ctranslate2
-from headway.interop.ctranslate2_engine import Ctranslate2Engine
-from headway.interop.ctranslate2_limits import POSITIONS
+from headway.interop.ctranslate2.engine import Ctranslate2Engine
+from headway.interop.ctranslate2.limits import POSITIONS
 from headway.interop.engines import engine_of
 from headway.interop.exporting import export_run
 from headway.interop.importing import import_run

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import fields, replace
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -21,9 +22,9 @@ from headway.decode.hypothesis import Specials
 from headway.decode.translator import TextWish, Translator
 from headway.errors import ConfigError, UserError
 from headway.interop import to_ctranslate2
-from headway.interop.ctranslate2_engine import Ctranslate2Engine
-from headway.interop.ctranslate2_options import MAPPED, REFUSED
-from headway.interop.ctranslate2_search import Ranking
+from headway.interop.ctranslate2.engine import Ctranslate2Engine
+from headway.interop.ctranslate2.options import MAPPED, REFUSED
+from headway.interop.ctranslate2.search import Ranking, even_batches
 from headway.interop.run import load_run_for_export
 from headway.models.folder import model_weights, save_weights
 from headway.text.roles import Roles
@@ -154,6 +155,20 @@ def test_a_line_longer_than_all_positions_is_split(tmp_path: Path) -> None:
     ours = answers(run, lines, beam=1)
     assert ours[0]["parts"] > 1
     assert_same_facts(ours, by_engine(out, lines, beam=1))
+
+
+@pytest.mark.parametrize("workers", [1, 2, 3])
+def test_batches_are_even(workers: int) -> None:
+    lengths = [1 + (7 * i) % 23 for i in range(100)]
+    groups = list(even_batches(lengths, 200, workers))
+    assert sorted(i for group in groups for i in group) == list(range(100))
+    assert len(groups) % workers == 0
+    tokens = [sum(lengths[i] for i in group) for group in groups]
+    assert max(tokens) < min(220, 1.3 * min(tokens))
+    for one, other in pairwise(groups):
+        assert min(lengths[i] for i in one) >= max(lengths[i] for i in other)
+    assert [*even_batches([5], 200, workers)] == [[0]]
+    assert [*even_batches([], 200, workers)] == []
 
 
 def test_what_ended_is_ranked_first_and_by_our_penalty() -> None:

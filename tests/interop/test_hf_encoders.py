@@ -312,8 +312,27 @@ def test_the_table_of_families_names_what_exists_and_what_must_wait() -> None:
     for name in NOT_YET:
         with pytest.raises(UserError, match="front yet"):
             family_named(name)
-    with pytest.raises(UserError, match="Did you mean 'bert'"):
-        family_named("berts")
+    with pytest.raises(UserError, match=r"It knows albert, bart, .* xlm-roberta\.") as error:
+        family_named("mamba")
+    assert "Did you mean" not in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("name", "missing"),
+    [
+        ("BertForSequenceClassification", "bert.pooler.dense."),
+        ("AlbertForSequenceClassification", "albert.pooler."),
+    ],
+)
+def test_a_classifier_without_its_pooler_is_not_whole(
+    name: str, missing: str, tmp_path: Path
+) -> None:
+    saved(reference(name, {**BERT, "num_labels": 3}), tmp_path)
+    path = tmp_path / "model.safetensors"
+    tensors = load_file(path)
+    save_file({n: t for n, t in tensors.items() if not n.startswith(missing)}, path)
+    with pytest.raises(UserError, match=rf"missing: .*{missing}"):
+        ours(tmp_path)
 
 
 def test_a_format_refuses_what_it_cannot_say() -> None:

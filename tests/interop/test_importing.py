@@ -15,9 +15,10 @@ from safetensors.torch import load_file, save_file
 
 from headway.cli.main import main
 from headway.config.folder import load_run
-from headway.config.model import EncoderSettings
+from headway.config.model import EncoderSettings, Seq2SeqSettings
 from headway.errors import UserError
-from headway.interop.importing import import_run
+from headway.interop.families import Architecture
+from headway.interop.importing import import_run, with_task
 from headway.models.folder import load_model
 from headway.text.tokenizer import Vocabularies
 from tests.train.labelled import people, sentiments, write_conll
@@ -157,6 +158,24 @@ def test_any_encoder_makes_vectors_but_other_tasks_need_their_head(tmp_path: Pat
     assert np.abs(np.array(answer["vector"]) - pooled.numpy()).max() < 1e-5
     with pytest.raises(UserError, match="headway train tag --from RUN"):
         import_run(str(source), tmp_path / "other", task="tag")
+    with pytest.raises(UserError, match="one of translate, complete, fill, classify, tag, embed"):
+        import_run(str(source), tmp_path / "other", task="nonsense")
+
+
+def test_what_no_training_makes_of_a_model_is_not_advised() -> None:
+    """An encoder-decoder makes no vectors, trained or not."""
+    model = Seq2SeqSettings(vocab_size=9)
+    found = Architecture(task="translate", model=model, pairs=[])
+    with pytest.raises(UserError, match="encoder or decoder family") as error:
+        with_task(found, "embed")
+    assert "train" not in str(error.value)
+
+
+def test_rows_without_a_token_are_said(tmp_path: Path) -> None:
+    source, _ = bert_folder(tmp_path / "bert", vocab_size=N_PIECES + 3)
+    assert "3 rows have no token" in import_run(str(source), tmp_path / "run").notes[-1]
+    whole, _ = bert_folder(tmp_path / "whole")
+    assert not import_run(str(whole), tmp_path / "other").notes
 
 
 # What is refused

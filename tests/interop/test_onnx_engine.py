@@ -36,6 +36,7 @@ class TorchSession:
         graphs = {graph.name: graph for graph in graphs_of(run.model, run.settings)}
         self.graph: Graph = graphs[path.stem]
         self.n_positions = self.graph.reach
+        self.inputs, self.facts = self.graph.example, {"task": run.settings.task}
 
     @torch.no_grad()
     def call(self, inputs: Mapping[str, Array]) -> dict[str, Array]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -11,12 +12,16 @@ import pytest
 import torch
 
 from headway.config.folder import load_run
-from headway.config.model import EncoderSettings
+from headway.config.model import DecoderSettings, EncoderSettings
 from headway.errors import UserError
 from headway.interop.importing import import_run
 
 from .folders import bert_folder, change
+from .test_hf_decoders import DECODERS
+from .test_hf_seq2seq import PAIRS
 from .test_importing import ids, predicted
+from .test_round_trip import write_words
+from .theirs import reference, saved
 
 KINDS = ("Transformer", "Pooling", "Normalize")
 MODES = ("cls_token", "mean_tokens", "max_tokens", "mean_sqrt_len_tokens", "weightedmean_tokens")
@@ -106,3 +111,28 @@ def test_words_added_to_every_text_are_refused(tmp_path: Path) -> None:
         import_run(str(source), tmp_path / "run")
     change(source / "config_sentence_transformers.json", default_prompt_name=None)
     import_run(str(source), tmp_path / "run")
+
+
+def test_decoders_make_sentence_vectors_too_but_not_pairs_of_stacks(tmp_path: Path) -> None:
+    modules = sentence_folder(tmp_path / "like", "lasttoken")[0]
+    for name, kind in (("decoder", "gpt2"), ("pair", "t5")):
+        source = saved(reference(*(DECODERS | PAIRS)[kind]), tmp_path / name)
+        write_words(source)
+        shutil.copy(modules / "modules.json", source)
+        shutil.copytree(modules / "1_Pooling", source / "1_Pooling")
+    done = import_run(str(tmp_path / "decoder"), tmp_path / "run")
+    assert isinstance(done.settings.model, DecoderSettings)
+    assert (done.settings.task, done.settings.model.pooling) == ("embed", "last")
+    with pytest.raises(UserError, match="of an encoder-decoder are not supported"):
+        import_run(str(tmp_path / "pair"), tmp_path / "no")
+
+
+@pytest.mark.parametrize("path", ["../outside", "a/b"])
+def test_names_of_modules_stay_in_the_folder(path: str, tmp_path: Path) -> None:
+    source, _ = sentence_folder(tmp_path / "model")
+    modules = json.loads((source / "modules.json").read_text())
+    modules[2]["path"] = path
+    (source / "modules.json").write_text(json.dumps(modules))
+    with pytest.raises(UserError, match="not the plain name"):
+        import_run(str(source), tmp_path / "run")
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["model"]

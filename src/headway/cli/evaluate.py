@@ -85,7 +85,7 @@ def evaluate(
     device: Annotated[str, typer.Option(help="cpu, cuda, cuda:1; auto: a GPU if any.")] = "auto",
 ) -> None:
     """Score a run on a test set, beside a trivial baseline."""
-    check_engine(engine)
+    check_engine(engine, device)
     if run is None and hypotheses is None:
         raise UserError("name a run to evaluate, or give its output with --hypotheses FILE.")
     overrides = _settings_only(words or [])

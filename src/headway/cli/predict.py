@@ -96,7 +96,7 @@ def predict(
     out: Annotated[str, typer.Option(metavar="FILE", help="Where the text goes.")] = "-",
 ) -> None:
     """Answer a file or standard input, line by line: translate, continue, fill, classify, tag."""
-    check_engine(engine)
+    check_engine(engine, device)
     path, overrides = file_and_settings(words or [])
     folders = run_folders(run, more or [])
     if int8 and engine != "torch":
@@ -108,6 +108,11 @@ def predict(
     if int8:
         given["precision"] = "int8"
     settings = settings_of(folders[0], overrides, given)
+    if int8 and settings.decode.precision != "int8":
+        raise UserError(
+            f"--int8 and decode.precision={settings.decode.precision} do not go together. Leave "
+            "one of them out."
+        )
     options: dict[str, Any] = {
         "with": more, "alignments": alignments, "on_long": on_long, "prefix": prefix,
         "constraints": constraints, "stream": stream, "shots": shots, "labels": labels,
@@ -154,11 +159,16 @@ def _show_piece(piece: str) -> None:
     sys.stdout.flush()
 
 
-def check_engine(name: str) -> None:
+def check_engine(name: str, device: str) -> None:
     from headway.interop.engines import ENGINES
 
     if name not in ENGINES:
         raise UserError(f"--engine has no choice {name!r}.{suggest(name, ENGINES)}")
+    if name != "torch" and device not in ("auto", "cpu"):
+        raise UserError(
+            f"--device {device} does not go with --engine {name}, which computes on the CPU here. "
+            "Leave it out, or use --engine torch with the run."
+        )
 
 
 def check_options(kind: Kind, options: Mapping[str, Any], n_runs: int) -> None:

@@ -16,6 +16,8 @@ TOKENIZER = "tokenizer.json"
 IMPORTED = "import.json"
 """Where the weights came from, if they are not our own."""
 
+IMPORT_IT = " If it is a model of Hugging Face, make a run of it: headway import {folder} --out RUN"
+
 SHIPPED = Path(__file__).parent.parent / "shipped"
 """Models that come with the package; they answer to their name."""
 
@@ -56,11 +58,19 @@ def file_in(folder: Path, name: str) -> Path:
     if (folder / name).is_file():
         return folder / name
     if folder.is_dir():
-        raise FolderError(f"there is no {name} in {folder}, which holds: {_listing(folder)}.")
+        raise FolderError(
+            f"there is no {name} in {folder}, which holds: {_listing(folder)}."
+            + (IMPORT_IT.format(folder=folder) if name == CONFIG and _is_theirs(folder) else "")
+        )
     near = folder.absolute().parent
     while not near.is_dir():
         near = near.parent
     raise FolderError(f"there is no folder {folder}. {near} holds: {_listing(near)}.")
+
+
+def _is_theirs(folder: Path) -> bool:
+    """Whether it looks like a folder of Hugging Face or sentence-transformers."""
+    return any((folder / name).is_file() for name in ("config.json", "modules.json"))
 
 
 def _listing(folder: Path, limit: int = 10) -> str:

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 ENGINES = {
     "torch": "",
-    "ctranslate2": "headway.interop.ctranslate2_engine:ctranslate2_engine",
+    "ctranslate2": "headway.interop.ctranslate2.engine:ctranslate2_engine",
     "onnx": "headway.interop.onnx.engine:onnx_engine",
 }
 """What `--engine` can say: a module and a function in it, called like `Make`."""
@@ -38,6 +38,12 @@ def engine_of(
         return None
     if not _holds(folder, name):
         shown = folder.name if folder.parent == SHIPPED else str(folder)
+        other = next((known for known in MARKS if _holds(folder, known)), None)
+        if other is not None and not (folder / WEIGHTS).exists():
+            raise FolderError(
+                f"{folder} was exported for --engine {other}, not {name}. Use --engine {other}, or "
+                f"export the run that it was made of: headway export RUN --to {name} --out DIR"
+            )
         raise FolderError(
             f"{folder} holds no model for --engine {name}. Make one: "
             f"headway export {shown} --to {name} --out DIR"

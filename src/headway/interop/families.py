@@ -9,7 +9,7 @@ from typing import Any, Protocol
 
 from headway.config.model import ModelSettings
 from headway.config.run import RunSettings
-from headway.errors import UserError, suggest
+from headway.errors import UserError
 from headway.interop.rules import Pair
 
 FAMILIES = {
@@ -87,8 +87,8 @@ def family_named(model_type: str) -> Family:
         raise UserError(f"model_type {model_type!r} cannot be imported: {NOT_YET[model_type]}.")
     if model_type not in FAMILIES:
         raise UserError(
-            f"model_type {model_type!r} is not an architecture that headway knows."
-            f"{suggest(model_type, FAMILIES)}"
+            f"model_type {model_type!r} is not an architecture that headway knows. It knows "
+            f"{', '.join(FAMILIES)}."
         )
     module, name = FAMILIES[model_type].split(":")
     found: Family = getattr(importlib.import_module(f"headway.interop.{module}"), name)

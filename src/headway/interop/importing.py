@@ -24,8 +24,8 @@ from headway.config.decode import DecodeSettings
 from headway.config.durable import replace_text
 from headway.config.folder import CONFIG, TOKENIZER
 from headway.config.load import apply_override
-from headway.config.model import Seq2SeqSettings
-from headway.config.run import RunSettings, resolved_toml
+from headway.config.model import Seq2SeqSettings, family_of
+from headway.config.run import FAMILIES_OF, TASKS, RunSettings, resolved_toml
 from headway.config.run import run_settings as from_values
 from headway.config.tasks import EmbedSettings
 from headway.errors import ConfigError, UserError
@@ -38,6 +38,7 @@ from headway.interop.weights import Weights
 from headway.interop.whole import check_free, new_folder
 from headway.models.build import build_model
 from headway.models.folder import describe_difference, save_weights
+from headway.text.rows import unused
 from headway.text.tokenizer import Vocabularies
 
 IGNORED = "ignored.safetensors"
@@ -98,8 +99,22 @@ def import_run(
         n_parameters=n_parameters,
         used=used,
         ignored=taken.ignored,
-        notes=found.notes,
+        notes=(*found.notes, *_without_token(vocab)),
     )
+
+
+def _without_token(vocab: Vocabularies) -> list[str]:
+    """A line for each vocabulary that has fewer tokens than the model has rows."""
+    sides = {"": vocab.source}
+    if not vocab.joint:
+        sides = {"source ": vocab.source, "target ": vocab.target}
+    notes = []
+    for side, tokenizer in sides.items():
+        n = sum(tokenizer.special(unused(i)) == i for i in range(tokenizer.vocab_size))
+        if n:
+            rows = f"{n:,} {side}rows have" if n > 1 else f"1 {side}row has"
+            notes.append(f"{rows} no token: the model is larger than its tokenizer")
+    return notes
 
 
 def with_task(found: Architecture, task: str) -> Architecture:
@@ -108,9 +123,17 @@ def with_task(found: Architecture, task: str) -> Architecture:
         return found
     if task == "embed" and not isinstance(found.model, Seq2SeqSettings):
         return replace(found, task="embed", labels=(), decode={})
-    also = "" if isinstance(found.model, Seq2SeqSettings) else " or embed"
+    if task not in TASKS:
+        raise UserError(f"--task has no choice {task!r}. It may be one of {', '.join(TASKS)}.")
+    family = family_of(found.model)
+    if family not in FAMILIES_OF[task]:
+        raise UserError(
+            f"this model can do {found.task}, not {task}: that needs a model of the "
+            f"{' or '.join(FAMILIES_OF[task])} family, and this is of the {family} family. Leave "
+            "--task out, or import another model."
+        )
     raise UserError(
-        f"this model can do {found.task}{also}, not {task}, for which it has no head. Import it "
+        f"this model can do {found.task} or embed, not {task}, for which it has no head. Import it "
         f"as it is; `headway train {task} --from RUN` then trains one."
     )
 
@@ -214,6 +237,8 @@ def _write(
             (beside / TOKENIZER_FILES).mkdir()
             for path in opened.tokenizer_files:
                 shutil.copyfile(path, beside / TOKENIZER_FILES / path.name)
+        if opened.sentence is not None:
+            opened.sentence.keep(beside)
         facts = json.dumps(_facts(opened, taken), indent=1, ensure_ascii=False)
         replace_text(beside / IMPORT, facts + "\n")
         replace_text(beside / CONFIG, resolved_toml(settings))

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from headway.config.folder import CONFIG
 from headway.config.model import Seq2SeqSettings
 from headway.errors import FolderError, UserError
 from headway.interop.families import NOT_YET, Architecture, family_named
@@ -41,6 +42,8 @@ class Opened:
     tokenizer_files: list[Path] = field(default_factory=list)
     config: dict[str, Any] = field(default_factory=dict)
     generation: dict[str, Any] = field(default_factory=dict)
+    sentence: SentenceFolder | None = None
+    """What makes the folder one of sentence-transformers."""
 
 
 def open_source(source: str, tokenizer: Path | None, note: Callable[[str], None]) -> Opened:
@@ -106,11 +109,17 @@ def _folder(folder: Path, name: str, tokenizer: Path | None) -> Opened:
         opened,
         kind="sentence-transformers folder",
         architecture=sentence.applied(opened.architecture),
+        sentence=sentence,
     )
 
 
 def _plain(folder: Path, name: str, tokenizer: Path | None) -> Opened:
     if not (folder / CONFIG_JSON).is_file():
+        if (folder / CONFIG).is_file():
+            raise FolderError(
+                f"{folder} is a run of headway already ({CONFIG}): predict, evaluate, export and "
+                "`train --from` take it as it is."
+            )
         raise FolderError(f"there is no {CONFIG_JSON} in {folder}.")
     config = read_table(inside(folder, CONFIG_JSON))
     generation = {}

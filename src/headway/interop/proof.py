@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from importlib import metadata
+from math import isfinite
 from pathlib import Path
 from typing import Any
 
@@ -71,8 +72,10 @@ class Proof:
 
     def save(self, folder: Path) -> None:
         facts: dict[str, Any] = {"passed": self.passed, **asdict(self)}
+        if not isfinite(self.max_difference):
+            facts["max_difference"] = None  # JSON has no word for it
         facts |= {"date": datetime.now(UTC).isoformat(timespec="seconds"), "versions": versions()}
-        replace_text(folder / PROOF, json.dumps(facts, indent=2) + "\n")
+        replace_text(folder / PROOF, json.dumps(facts, indent=2, allow_nan=False) + "\n")
 
 
 def versions() -> dict[str, str]:

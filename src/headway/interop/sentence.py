@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+import shutil
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from headway.config.model import EncoderSettings
+from headway.config.model import DecoderSettings, EncoderSettings
 from headway.errors import FolderError, UserError
 from headway.interop.families import Architecture
 from headway.interop.files import inside, read_json, read_table
 from headway.interop.given import Given
 
 MODULES = "modules.json"
+
+KEPT = "modules"
+"""Where a run keeps the files of the folder that it was imported from."""
+
+BESIDE = ("config_sentence_transformers.json", "sentence_bert_config.json", "README.md")
 
 POOLINGS = {
     "pooling_mode_cls_token": "first",
@@ -41,11 +47,31 @@ class SentenceFolder:
         self.normalise = "Normalize" in kinds
         self.pooling = _pooling(_part(folder, modules[1][1]) / "config.json")
         self.notes = _notes(folder, self.home)
+        self._folder, self._parts = folder, [path for _, path in modules[1:]]
+
+    def keep(self, run: Path) -> None:
+        """Copy what says how vectors are made into a run, for its way back. Where the encoder has a
+        folder of its own the way back is another, with files of our making."""
+        if self.home != self._folder:
+            return
+        (run / KEPT).mkdir()
+        for name in (MODULES, *BESIDE):
+            if (self._folder / name).is_file():
+                shutil.copyfile(inside(self._folder, name), run / KEPT / name)
+        for part in filter(None, self._parts):
+            path = inside(self._folder, part) / "config.json"
+            (run / KEPT / part).mkdir(exist_ok=True)
+            if path.is_file():
+                shutil.copyfile(inside(path.parent, path.name), run / KEPT / part / path.name)
 
     def applied(self, found: Architecture) -> Architecture:
-        """The architecture of the encoder as one that makes sentence vectors."""
+        """The architecture of the encoder or decoder as one that makes sentence vectors."""
         model = found.model
-        assert isinstance(model, EncoderSettings)
+        if not isinstance(model, EncoderSettings | DecoderSettings):
+            raise UserError(
+                f"{self._folder / MODULES}: sentence vectors of an encoder-decoder are not "
+                "supported; those of an encoder or a decoder are."
+            )
         changes: dict[str, Any] = {"pooling": self.pooling}
         if self.pooling == "first" and "pooled" in model.heads:
             changes["heads"] = tuple(head for head in model.heads if head != "pooled")

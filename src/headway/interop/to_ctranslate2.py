@@ -17,9 +17,10 @@ from headway.config.model import DecoderSettings, Seq2SeqSettings
 from headway.decode.hypothesis import Specials
 from headway.decode.search import Searcher
 from headway.errors import DataError, needs
-from headway.interop.ctranslate2_engine import HEADS, Ctranslate2Engine
-from headway.interop.ctranslate2_limits import check_exportable
-from headway.interop.ctranslate2_spec import spec_of
+from headway.interop.ctranslate2.engine import HEADS, Ctranslate2Engine
+from headway.interop.ctranslate2.limits import check_exportable
+from headway.interop.ctranslate2.spec import spec_of
+from headway.interop.int8_proof import judged_as_int8
 from headway.interop.proof import Proof, compared
 from headway.interop.reading import Reading, our_logits, proof_ids
 from headway.interop.run import LoadedRun
@@ -29,13 +30,8 @@ from headway.text.tokenizer import Tokenizer
 
 Scores = NDArray[np.float32]
 
-INT8_SHARE = 0.25
-"""The largest difference of int8, as a share of the largest score. Measured: 0.14 of `stories`,
-over all tokens and all words; the mean is 0.004."""
-
-INT8_EQUAL = 0.85
-"""The least share of rows whose best word, class or tag is the same in int8. Measured of the
-shipped models: 93 % of sentences in any language, 97 to 99 % of those they were made for."""
+SHOWN = 3
+"""Translations that differ, in the text of a proof."""
 
 
 def write(run: LoadedRun, out: Path, *, int8: bool) -> None:
@@ -99,20 +95,7 @@ def _compared(
     ours: Sequence[Reading], theirs: Sequence[Scores], what: str, *notes: str, int8: bool
 ) -> Proof:
     proof = compared("ctranslate2", ours, theirs, what=what, by=_program(), notes=notes)
-    if not int8:
-        return proof
-    allowed = INT8_SHARE * max(float(np.abs(one.scores).max()) for one in ours)
-    same = []
-    for one, scores in zip(ours, theirs, strict=True):
-        near = np.abs(one.scores - scores).max(-1) <= allowed
-        same.append(near if what == "vectors" else one.scores.argmax(-1) == scores.argmax(-1))
-    return replace(
-        proof,
-        tolerance=allowed,
-        equal_outputs=float(np.concatenate(same, axis=None).mean()),
-        least_equal=INT8_EQUAL,
-        notes=[*notes, "int8: equal outputs are counted row by row, not by sentence"],
-    )
+    return judged_as_int8(proof, ours, theirs) if int8 else proof
 
 
 def _searched(

@@ -7,13 +7,12 @@ as the first architecture that can say what it is.
 from __future__ import annotations
 
 import json
-import shutil
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import safe_open
+from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
@@ -27,9 +26,9 @@ from headway.interop.families import FAMILIES, Architecture, family_named
 from headway.interop.hf import esm as hf_esm
 from headway.interop.hf import pegasus as hf_pegasus
 from headway.interop.hf.generation import generation_config
-from headway.interop.hf.modules import write_modules
+from headway.interop.hf.modules import give_back_modules, write_modules
 from headway.interop.hf.proof import prove
-from headway.interop.hf.tokens import special_ids, write_tokenizer
+from headway.interop.hf.tokens import give_back_tokenizer, special_ids, write_tokenizer
 from headway.interop.rules import to_theirs
 from headway.interop.run import IMPORT, LoadedRun
 from headway.interop.writing import widened
@@ -55,13 +54,10 @@ WAY_OUT = {
     "swiglu, can be exported.",
     "encoder": "Encoders with rotary positions, LayerNorm and no gate that fill gaps, tag or make "
     "vectors, and those of a preset or trained --from an imported model, can be exported; classes "
-    "must be read behind a pooler (train with 'model.heads=[\"classes\", \"pooled\"]' and "
-    "model.pooling=first).",
+    'must be read behind a pooler (train with \'model.heads=["classes", "pooled"]\', '
+    "model.n_labels and model.pooling=first).",
     "seq2seq": "Translators with sinusoidal positions, LayerNorm and no gate can be exported.",
 }
-
-ORIGINALS = "tokenizer"
-"""Where an imported run keeps the files of its tokenizer."""
 
 
 def write(run: LoadedRun, out: Path, *, int8: bool = False) -> None:
@@ -90,10 +86,8 @@ def _write_back(run: LoadedRun, out: Path) -> None:
     write_json(out / "config.json", facts["config"])
     if facts["generation"]:
         write_json(out / "generation_config.json", facts["generation"])
-    for path in sorted((run.folder / ORIGINALS).glob("*")):
-        if path.is_file() and not path.is_symlink():
-            shutil.copyfile(path, out / path.name)
-    if run.settings.task == "embed":
+    give_back_tokenizer(run, out)
+    if run.settings.task == "embed" and not give_back_modules(run, out):
         write_modules(run.settings, out)
 
 
@@ -101,8 +95,9 @@ def _in_their_types(
     theirs: Mapping[str, Tensor], kinds: Mapping[str, str], folder: Path
 ) -> dict[str, Tensor]:
     """The tensors that the original file had, in its order."""
-    dtypes = {name: getattr(torch, kind, None) for name, kind in kinds.items()}
-    wrong = [name for name, dtype in dtypes.items() if name not in theirs or dtype is None]
+    dtypes = {name: getattr(torch, str(kind), None) for name, kind in kinds.items()}
+    known = {name for name, dtype in dtypes.items() if isinstance(dtype, torch.dtype)}
+    wrong = [name for name in dtypes if name not in theirs or name not in known]
     if wrong:
         raise FolderError(
             f"{folder / IMPORT} names tensors that this run does not have: {', '.join(wrong[:5])}. "
@@ -115,8 +110,14 @@ def _kept(folder: Path) -> dict[str, Tensor]:
     path = folder / "ignored.safetensors"
     if not path.is_file():
         return {}
-    with safe_open(path, framework="pt") as file:
-        return {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+    try:
+        with safe_open(path, framework="pt") as file:
+            return {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+    except (SafetensorError, OSError) as error:
+        raise FolderError(
+            f"{path} is damaged ({error}). Import the model again, or delete {IMPORT} beside it: "
+            "then it is exported as a run of ours."
+        ) from error
 
 
 def _write_ours(run: LoadedRun, out: Path) -> None:

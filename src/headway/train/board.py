@@ -1,4 +1,4 @@
-"""The same numbers for TensorBoard, which is an extra: `pip install headway[tensorboard]`."""
+"""The same numbers for TensorBoard, which is an extra: `pip install 'headway[tensorboard]'`."""
 
 from __future__ import annotations
 

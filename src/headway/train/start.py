@@ -123,7 +123,8 @@ def model_from(
     known = {field.name for field in fields(model)}
     changes = {**{k: v for k, v in plain.items() if k in known}, **needs, **asked}
     if "heads" not in asked and _keeps_pooler(model, changes):
-        changes |= {"heads": (*changes["heads"], "pooled"), "pooler": getattr(model, "pooler", "")}
+        changes |= {"pooler": getattr(model, "pooler", None), **asked}
+        changes["heads"] = (*changes["heads"], "pooled")
     wrong = [key for key in changes if key.partition(".")[0] not in known]
     if wrong:
         raise ConfigError(

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
 from headway.config.durable import replace_text
 from headway.config.model import DecoderSettings, EncoderSettings
 from headway.config.run import RunSettings
-from headway.interop.sentence import MODULES, POOLINGS
+from headway.interop.run import LoadedRun
+from headway.interop.sentence import KEPT, MODULES, POOLINGS, SentenceFolder
 
 
 def write_modules(settings: RunSettings, out: Path) -> None:
@@ -36,6 +38,24 @@ def write_modules(settings: RunSettings, out: Path) -> None:
         out / "1_Pooling" / "config.json", {"word_embedding_dimension": model.d_model, **pooling}
     )
     _write(out / "sentence_bert_config.json", {"max_seq_length": model.max_len})
+
+
+def give_back_modules(run: LoadedRun, out: Path) -> bool:
+    """The files of an imported folder, where there are any and they still say what the run does."""
+    kept = run.folder / KEPT
+    model = run.shape
+    assert isinstance(model, EncoderSettings | DecoderSettings)
+    if not (kept / MODULES).is_file():
+        return False
+    said = SentenceFolder(kept)
+    if (said.pooling, said.normalise) != (model.pooling, run.settings.embed.normalise):
+        return False
+    shutil.copytree(kept, out, dirs_exist_ok=True, ignore=_links)
+    return True
+
+
+def _links(folder: str, names: list[str]) -> list[str]:
+    return [name for name in names if (Path(folder) / name).is_symlink()]
 
 
 def _write(path: Path, values: Any) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import importlib
+import importlib.util
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -16,19 +16,22 @@ import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor
 
+from headway.config.folder import TOKENIZER
 from headway.config.model import TextSettings
 from headway.interop.families import family_named
 from headway.interop.files import read_table
-from headway.interop.hf.tokens import around
+from headway.interop.hf.tokens import ORIGINALS, around
 from headway.interop.importing import filled
 from headway.interop.proof import Proof, Reading, compared, our_logits, proof_ids, read_again
 from headway.interop.rules import to_ours
 from headway.interop.run import LoadedRun
+from headway.interop.sentence import MODULES, SentenceFolder
 from headway.interop.weights import open_weights
 from headway.models.build import build_model
 from headway.models.folder import load_weights
 from headway.models.parts.heads import pooled
 from headway.nn.layout import Layout
+from headway.text.vocabtxt import is_smiles
 
 CLASSES = {
     "translate": "AutoModelForSeq2SeqLM",
@@ -59,9 +62,7 @@ def prove(run: LoadedRun, out: Path, sentences: Sequence[str], *, int8: bool = F
         same, about = _same_ids(transformers, run, out, sentences)
     by = f"transformers {transformers.__version__}"
     proof = compared("hf", ours, theirs, what=what, by=by, notes=[*notes, *loading, about])
-    if run.imported is None and run.vocab.source.preparation is None:
-        proof = replace(proof, equal_outputs=proof.equal_outputs * same)
-    return proof
+    return replace(proof, equal_outputs=proof.equal_outputs * same)
 
 
 def _notes(run: LoadedRun, config: dict[str, Any]) -> list[str]:
@@ -100,10 +101,10 @@ def _by_transformers(
     config: dict[str, Any],
     readings: Sequence[Reading],
 ) -> tuple[list[Scores], list[str]]:
-    name = (config.get("architectures") or [""])[0]
-    bare = name.endswith("Model") and not name.endswith(("LMHeadModel", "MTModel"))
-    if not hasattr(transformers, name) or (bare and run.settings.task != "embed"):
-        name = CLASSES[run.settings.task]
+    named = (config.get("architectures") or [""])[0]
+    bare = named.endswith("Model") and not named.endswith(("LMHeadModel", "MTModel"))
+    embeds = run.settings.task == "embed"
+    name = named if hasattr(transformers, named) and bare == embeds else CLASSES[run.settings.task]
     model, loading = getattr(transformers, name).from_pretrained(
         out, output_loading_info=True, dtype=torch.float32, local_files_only=True
     )
@@ -113,12 +114,20 @@ def _by_transformers(
     notes = [
         f"{name} found {kind.replace('_', ' ')}: {', '.join(sorted(map(str, loading[kind])))}"
         for kind in ("missing_keys", "unexpected_keys", "mismatched_keys")
-        if loading.get(kind)
+        if loading.get(kind) and (name == named or not embeds)  # a body alone leaves the heads
     ]
-    return [_scores(run, model, reading) for reading in readings], notes
+    sentence = _sentence(out) if embeds else None
+    return [_scores(run, model, reading, sentence) for reading in readings], notes
 
 
-def _scores(run: LoadedRun, model: Any, reading: Reading) -> Scores:
+def _sentence(out: Path) -> SentenceFolder | None:
+    """How a text becomes one vector, as the folder says it."""
+    return SentenceFolder(out) if (out / MODULES).is_file() else None
+
+
+def _scores(
+    run: LoadedRun, model: Any, reading: Reading, sentence: SentenceFolder | None
+) -> Scores:
     inputs = {"input_ids": torch.tensor([reading.tokens])}
     if reading.target:
         inputs["decoder_input_ids"] = torch.tensor([reading.target])
@@ -126,7 +135,7 @@ def _scores(run: LoadedRun, model: Any, reading: Reading) -> Scores:
         inputs["token_type_ids"] = torch.tensor([reading.segments])
     said = model(**inputs)
     if run.settings.task == "embed":
-        found = _vector(run, said, len(reading.tokens))
+        found = _vector(run, said, len(reading.tokens), sentence)
     elif run.settings.task == "classify":
         found = said.logits
     else:
@@ -134,13 +143,14 @@ def _scores(run: LoadedRun, model: Any, reading: Reading) -> Scores:
     return found.float().numpy()
 
 
-def _vector(run: LoadedRun, said: Any, length: int) -> Tensor:
-    shape: Any = run.shape
-    if shape.pooling == "first" and "pooled" in shape.heads:
-        found = said.pooler_output
+def _vector(run: LoadedRun, said: Any, length: int, sentence: SentenceFolder | None) -> Tensor:
+    if sentence is None:  # only what comes out of BERT's pooler has no such files
+        found: Tensor = said.pooler_output
+        normalise = run.settings.embed.normalise
     else:
-        found = pooled(said.last_hidden_state[0], Layout.of([length]), shape.pooling)
-    return F.normalize(found, dim=-1) if run.settings.embed.normalise else found
+        found = pooled(said.last_hidden_state[0], Layout.of([length]), sentence.pooling)
+        normalise = sentence.normalise
+    return F.normalize(found, dim=-1) if normalise else found
 
 
 def _same_ids(
@@ -150,6 +160,9 @@ def _same_ids(
 
     An imported one adds what its makers wanted; there only the text itself is compared.
     """
+    excuse = _excuse(run, out)
+    if excuse is not None:
+        return 1.0, f"its tokenizer is not compared: {excuse}"
     own = run.imported is None
     before, behind = around(run) if own else ([], [])
     try:
@@ -162,16 +175,39 @@ def _same_ids(
     return same / len(mine), f"its tokenizer gives our ids for {same} of {len(mine)} sentences"
 
 
+def _excuse(run: LoadedRun, out: Path) -> str | None:
+    """Why the files of a tokenizer cannot say there what they say here."""
+    tokenizer = run.vocab.source
+    if (out / TOKENIZER).is_file():
+        ours = not (run.folder / ORIGINALS / TOKENIZER).is_file()
+        if ours and tokenizer.preparation is not None:
+            return "its JSON cannot say how SentencePiece prepares text"
+        return None
+    if (out / "vocab.txt").is_file():
+        pieces = (out / "vocab.txt").read_text(encoding="utf-8").split("\n")
+        if is_smiles({piece: i for i, piece in enumerate(pieces) if piece}):
+            return "vocab.txt has pieces of formulas, and no class there cuts formulas"
+    spm = any(out.glob("*.model")) or any(out.glob("*.spm"))
+    if spm and importlib.util.find_spec("sentencepiece") is None:
+        return "transformers reads it only where sentencepiece is installed"
+    return None
+
+
 @torch.no_grad()
 def _by_us(
     run: LoadedRun, out: Path, config: dict[str, Any], readings: Sequence[Reading]
 ) -> list[Scores]:
     weights = open_weights(out)
     found = family_named(config["model_type"]).read(config, weights.keys(), {})
+    embed, sentence = run.settings.embed, None
+    if run.settings.task == "embed":
+        sentence = _sentence(out)
+    if sentence is not None:
+        found = sentence.applied(found)
+        embed = replace(embed, normalise=sentence.normalise)
     model: Any = build_model(found.model).eval()
     load_weights(model, filled(to_ours(weights, found.pairs, found.ignored), found).weights)
-    if run.settings.task == "embed":  # how a text becomes one vector is in no config.json
-        model.pooling = run.model.pooling
-    again = replace(run, model=model, settings=replace(run.settings, model=found.model))
+    settings = replace(run.settings, model=found.model, embed=embed)
+    again = replace(run, model=model, settings=settings)
     said = [read_again(again, reading.tokens, reading.target) for reading in readings]
     return [reading.scores for reading in said]

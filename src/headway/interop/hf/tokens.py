@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,14 @@ from headway.interop.run import LoadedRun
 from headway.text.tokenizer import Tokenizer
 
 PADS = ("<pad>", "[PAD]", "<|pad|>", "<PAD>")
+ORIGINALS = "tokenizer"
+"""Where an imported run keeps the files of its tokenizer."""
+
+KNOWN_NAMES = (("tokenizer.json",), ("vocab.json", "merges.txt"), ("vocab.txt",),
+               ("source.spm", "target.spm", "vocab.json"), ("spiece.model",), ("tokenizer.model",),
+               ("sentencepiece.bpe.model",))  # fmt: skip
+"""Files by which `transformers` finds a tokenizer: one of these, each with all that it names."""
+
 TARGET = "target"
 """The folder of the second tokenizer, where source and target have one each."""
 
@@ -51,6 +60,21 @@ def padding(tokenizer: Tokenizer) -> int:
     return tokenizer.unk if own is None else own
 
 
+def give_back_tokenizer(run: LoadedRun, out: Path) -> None:
+    """The original files of an imported run. Those that `transformers` does not look for by their
+    names, as a tokenizer of the user's choice may have, are written in our way."""
+    files = [p for p in sorted((run.folder / ORIGINALS).glob("*"))
+             if p.is_file() and not p.is_symlink()]  # fmt: skip
+    names = {path.name for path in files}
+    if not any(names.issuperset(together) for together in KNOWN_NAMES):
+        write_tokenizer(run, out)
+        return
+    for path in files:
+        shutil.copyfile(path, out / path.name)
+    if names == {TOKENIZER}:  # else the class of the model would cut text in its own way
+        _write_config(run, run.vocab.source, out)
+
+
 def write_tokenizer(run: LoadedRun, out: Path) -> None:
     """tokenizer.json and tokenizer_config.json; of two vocabularies the second in a folder."""
     source, target = run.vocab.source, run.vocab.target
@@ -67,6 +91,10 @@ def _write(
     facts = json.loads(tokenizer.library_json())
     facts["post_processor"] = _post_processor(run, tokenizer, *ends)
     replace_text(out / TOKENIZER, json.dumps(facts, ensure_ascii=False))
+    _write_config(run, tokenizer, out)
+
+
+def _write_config(run: LoadedRun, tokenizer: Tokenizer, out: Path) -> None:
     values = _config(run, tokenizer)
     replace_text(out / "tokenizer_config.json", json.dumps(values, indent=2) + "\n")
 

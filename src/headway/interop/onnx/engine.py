@@ -24,6 +24,7 @@ from headway.decode.search import Searcher
 from headway.decode.steps import Steps
 from headway.errors import ConfigError
 from headway.interop.onnx.answers import Answers
+from headway.interop.onnx.expected import check_graph
 from headway.interop.onnx.session import Session
 from headway.interop.plain.graphs import ALONE, CROSS, LOGITS, READER, WRITER
 from headway.interop.plain.padded import Array, Growing, padded, sources_of
@@ -51,7 +52,11 @@ class OnnxEngine(Engine):
             )
         self.settings = settings
         names = (READER, WRITER) if settings.task == "translate" else (ALONE,)
-        self.graphs = {name: Session(file_in(folder, f"{name}.onnx")) for name in names}
+        self.graphs: dict[str, Session] = {}
+        for name in names:
+            path = file_in(folder, f"{name}.onnx")
+            self.graphs[name] = Session(path)
+            check_graph(path, name, self.graphs[name], settings)
 
     def searcher(self, settings: DecodeSettings, specials: Specials) -> Searcher:
         return SourceSearcher(self.graphs[READER], self.graphs[WRITER], settings, specials)

@@ -157,7 +157,7 @@ class SourceReader(nn.Module):
         super().__init__()
         self.body = Body(model.source_front, model.encoder, reach)  # type: ignore[arg-type]
         self.crosses = nn.ModuleList(block.cross for block in model.decoder.blocks)  # type: ignore
-        self.outputs = (STATES, *_layers("cross", len(self.crosses)))
+        self.outputs = (STATES, *layer_names("cross", len(self.crosses)))
 
     def forward(self, input_ids: Tensor, attention_mask: Tensor) -> tuple[Tensor, ...]:
         positions_BT = (attention_mask.cumsum(1) - 1).clamp(min=0)
@@ -238,10 +238,10 @@ def _writer(module: TextSteps | TargetSteps, name: str) -> Graph:
 
 
 def _names(kind: str, body: Body) -> list[str]:
-    return _layers(kind, len(body.blocks))
+    return layer_names(kind, len(body.blocks))
 
 
-def _layers(kind: str, n_layers: int) -> list[str]:
+def layer_names(kind: str, n_layers: int) -> list[str]:
     return [f"{kind}.{number}.{part}" for number in range(n_layers) for part in ("key", "value")]
 
 

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import replace
 from itertools import cycle
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from headway.config.model import Seq2SeqSettings
+from headway.interop.int8_proof import judged_as_int8
 from headway.interop.plain.graphs import (
     ALONE,
     IDS,
@@ -30,16 +30,6 @@ from headway.interop.run import LoadedRun
 Array = NDArray[Any]
 Call = Callable[[Mapping[str, Array]], dict[str, Array]]
 """A graph: all its inputs to all its outputs."""
-
-
-class Allowed(NamedTuple):
-    """How far an export may be from the model, where it is not in fp32."""
-
-    share: float
-    """The largest difference, as a share of the largest score."""
-
-    equal: float
-    """The least share of rows (next tokens, tags, texts) with the same best choice."""
 
 
 BATCHES = (1, 3, 5, 7)
@@ -118,34 +108,16 @@ def prove_padded(
     calls: Mapping[str, Call],
     *,
     by: str,
-    allowed: Allowed | None = None,
+    int8: bool = False,
 ) -> Proof:
-    """Sentences in batches of odd sizes, padded; those that grow also a token at a time.
-
-    `allowed`: None is as in fp32.
-    """
+    """Sentences in batches of odd sizes, padded; those that grow also a token at a time."""
     readings = our_logits(run, proof_ids(run, sentences))
     theirs = [scores for some in _batches(readings) for scores in said(run, calls, some)]
     what = "vectors" if run.settings.task == "embed" else "logits"
     sizes = ", ".join(map(str, BATCHES))
     notes = [f"padded batches of {sizes} texts; none was recorded in such a size"]
     proof = compared(to, readings, theirs, what=what, by=by, notes=notes)
-    if allowed is None:
-        return proof
-    most = allowed.share * max(float(np.abs(reading.scores).max()) for reading in readings)
-    same = [
-        np.abs(mine.scores - other).max(-1) <= most
-        if what == "vectors"
-        else mine.scores.argmax(-1) == other.argmax(-1)
-        for mine, other in zip(readings, theirs, strict=True)
-    ]
-    return replace(
-        proof,
-        tolerance=most,
-        equal_outputs=float(np.concatenate(same).mean()),
-        least_equal=allowed.equal,
-        notes=[*notes, "equal outputs are counted token by token, not by sentence"],
-    )
+    return judged_as_int8(proof, readings, theirs) if int8 else proof
 
 
 def _batches(readings: Sequence[Reading]) -> Iterator[Sequence[Reading]]:

@@ -1,6 +1,6 @@
 """Our models in the terms of CTranslate2: its specifications, filled with copies of our weights.
 
-What its format cannot say is refused before (`ctranslate2_limits.py`).
+What its format cannot say is refused before (`limits.py`).
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from headway.config.model import (
     TextSettings,
 )
 from headway.errors import needs
-from headway.interop.ctranslate2_limits import ACTIVATIONS, positions_of
+from headway.interop.ctranslate2.limits import ACTIVATIONS, positions_of
 from headway.models.decoder import Decoder
 from headway.models.encoder import Encoder
 from headway.models.parts.text import TextFront

@@ -22,10 +22,10 @@ from headway.decode.engine import BodyElsewhere, Engine, Tokens
 from headway.decode.hypothesis import Specials
 from headway.decode.lines import batches
 from headway.errors import FolderError, needs
-from headway.interop.ctranslate2_limits import positions_of
-from headway.interop.ctranslate2_options import AGAIN, ranks_again
-from headway.interop.ctranslate2_prompts import PromptSearcher
-from headway.interop.ctranslate2_search import SourceSearcher
+from headway.interop.ctranslate2.limits import positions_of
+from headway.interop.ctranslate2.options import AGAIN, ranks_again
+from headway.interop.ctranslate2.prompts import PromptSearcher
+from headway.interop.ctranslate2.search import SourceSearcher
 from headway.models.build import build_model
 from headway.models.encoder import Encoder
 from headway.nn.layout import Layout

@@ -11,8 +11,8 @@ from headway.decode.hypothesis import Hypothesis, Specials
 from headway.decode.job import Job
 from headway.decode.prompts import Prefix, check_settings, too_long
 from headway.decode.walk import Watch
-from headway.interop.ctranslate2_options import check_options, search_options
-from headway.interop.ctranslate2_search import Ranking, spelled
+from headway.interop.ctranslate2.options import check_options, search_options
+from headway.interop.ctranslate2.search import Ranking, spelled
 
 
 class PromptSearcher:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
@@ -10,10 +11,9 @@ from headway.config.decode import DecodeSettings
 from headway.decode.engine import Batch, Tokens
 from headway.decode.hypothesis import NO_WISH, Hypothesis, Phrase, Specials, Wish
 from headway.decode.job import Job
-from headway.decode.lines import batches
 from headway.decode.search import with_begin
 from headway.errors import UserError
-from headway.interop.ctranslate2_options import check_options, divisors, power, search_options
+from headway.interop.ctranslate2.options import check_options, divisors, power, search_options
 
 FIRST = 64
 """Numbers of tokens whose penalties are computed at first."""
@@ -167,8 +167,9 @@ class SourceSearcher:
             together.setdefault(wish.banned, []).append(i)
         width = self.settings.n_best if self.settings.sample else self.settings.beam
         room = max(1, self.settings.batch_tokens // width)
+        workers = self.runner.num_translators
         for places in together.values():
-            for group in batches([lengths[i] for i in places], room):
+            for group in even_batches([lengths[i] for i in places], room, workers):
                 yield [places[i] for i in group]
 
     def _prefixes(self, wishes: Sequence[Wish]) -> list[list[str]] | None:
@@ -202,6 +203,19 @@ class SourceSearcher:
                 logs[0] = 0.0  # what every output begins with says nothing about any
             scored[i].append(self.ranking.detailed(h, logs))
         return scored
+
+
+def even_batches(lengths: Sequence[int], room: int, workers: int) -> Iterator[list[int]]:
+    """Places in groups of similar length, longest first: about as many tokens in each, at most
+    about `room`, and as many groups for one worker as for another."""
+    total = sum(lengths)
+    n_groups = workers * math.ceil(total / (room * workers))
+    groups: list[list[int]] = [[] for _ in range(n_groups)]
+    before = 0
+    for place in sorted(range(len(lengths)), key=lambda place: -lengths[place]):
+        groups[before * n_groups // total].append(place)
+        before += lengths[place]
+    return (group for group in groups if group)
 
 
 def spelled(tokens: Sequence[int], vocabulary: Sequence[str]) -> list[str]:

@@ -1,0 +1,76 @@
+"""What a graph must be to stand in for a run: another model's would answer nonsense in silence."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from headway.config.run import RunSettings
+from headway.errors import FolderError
+from headway.interop.onnx.session import Session
+from headway.interop.plain.graphs import (
+    ALONE,
+    CROSS,
+    IDS,
+    LOGITS,
+    MASK,
+    PLACES,
+    READER,
+    SEGMENTS,
+    SENTENCE,
+    SOURCE_MASK,
+    STATES,
+    layer_names,
+)
+
+
+def check_graph(path: Path, name: str, graph: Session, settings: RunSettings) -> None:
+    """Refuse a file that was made for another task, another model, or in another place."""
+    task = graph.facts.get("task")
+    if task != settings.task:
+        raise _other(path, f"its task is {task}, and that of config.toml is {settings.task}")
+    inputs, outputs = _names(name, settings)
+    if set(graph.inputs) != set(inputs):
+        raise _other(path, f"its inputs are {_listed(graph.inputs)}, not {_listed(inputs)}")
+    missing = [output for output in outputs if output not in graph.outputs]
+    if missing:
+        raise _other(path, f"it has no output {_listed(missing)}")
+    columns, wanted = _columns(graph), _n_scores(settings)
+    if columns is not None and columns != wanted:
+        raise _other(path, f"it scores {columns:,} words or labels, and config.toml has {wanted:,}")
+
+
+def _names(name: str, settings: RunSettings) -> tuple[list[str], list[str]]:
+    """Inputs, all of them, and outputs that are needed."""
+    shape: Any = settings.model
+    layers = getattr(shape, "decoder_layers", shape.n_layers)
+    past, present, cross = (layer_names(kind, layers) for kind in ("past", "present", "cross"))
+    if name == READER:
+        return [IDS, MASK], [STATES, *cross]
+    if name == ALONE and settings.task == "complete":
+        return [IDS, MASK, PLACES, *past], [LOGITS, *present]
+    if name == ALONE:
+        segments = [SEGMENTS] if getattr(shape, "n_segments", 0) else []
+        return [IDS, MASK, *segments], [SENTENCE if settings.task == "embed" else LOGITS]
+    return [IDS, MASK, PLACES, SOURCE_MASK, *past, *cross], [LOGITS, CROSS, *present]
+
+
+def _columns(graph: Session) -> int | None:
+    shape: Sequence[int | str] = graph.outputs.get(LOGITS, ())
+    return shape[-1] if shape and isinstance(shape[-1], int) else None
+
+
+def _n_scores(settings: RunSettings) -> int:
+    shape: Any = settings.model
+    size: int = shape.n_labels if settings.task in ("classify", "tag") else shape.vocab_size
+    return size
+
+
+def _listed(names: Sequence[str] | dict[str, Any], limit: int = 6) -> str:
+    some = list(names)
+    return ", ".join(some[:limit]) + (f" and {len(some) - limit} more" * (len(some) > limit))
+
+
+def _other(path: Path, reason: str) -> FolderError:
+    return FolderError(f"{path} is a graph of another model: {reason}. Export the model again.")
