@@ -45,11 +45,14 @@ def alternating(
     systems: Mapping[str, Callable[[], object]], device: torch.device, rounds: int
 ) -> dict[str, float]:
     """Median seconds of each system's work, taking turns so that all see the same machine."""
+    threads = torch.get_num_threads()
     for work in systems.values():
+        torch.set_num_threads(threads)  # CTranslate2 leaves its caller with one
         work()
     times: dict[str, list[float]] = {name: [] for name in systems}
     for _ in range(rounds):
         for name, work in systems.items():
+            torch.set_num_threads(threads)
             times[name].append(seconds(work, device, 1))
     return {name: statistics.median(values) for name, values in times.items()}
 
