@@ -140,5 +140,5 @@ def test_tensorboard_that_is_not_installed_is_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, "tensorboard", None)
-    with pytest.raises(UserError, match=r"pip install headway\[tensorboard\]"):
+    with pytest.raises(UserError, match=r"pip install .headway\[tensorboard\]"):
         Board(tmp_path)
