@@ -42,7 +42,11 @@ def reference(name: str, sizes: dict[str, Any], seed: int = 0) -> Any:
     """A random model whose every weight matters: their own start has tiny weights, zero biases."""
     cls = getattr(transformers, name)
     torch.manual_seed(seed + len(str(sizes)))
-    model = cls(cls.config_class(**sizes)).eval()
+    return shaken(cls(cls.config_class(**sizes)).eval())
+
+
+def shaken(model: Any) -> Any:
+    """The model with weights large enough that everything matters."""
     with torch.no_grad():
         for part, weight in model.named_parameters():
             if weight.ndim > 1:

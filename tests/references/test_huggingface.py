@@ -19,6 +19,7 @@ from headway.config.presets import preset
 from headway.nn.cache import Cache
 from headway.nn.layout import Layout
 from headway.nn.positions import Rotary
+from tests.interop.theirs import shaken
 
 from .convert import converted, settings_of
 
@@ -139,21 +140,9 @@ def reference(name: str, sizes: dict[str, Any], attention: str = "eager") -> Any
     config.architectures = [cls.__name__]
     torch.manual_seed(len(str(sizes)))
     model = cls._from_config(config, attn_implementation=attention).eval()
+    shaken(model)
     with torch.no_grad():
-        for part, weight in model.named_parameters():
-            if weight.ndim > 1:
-                is_table = isinstance(model.get_submodule(part.rpartition(".")[0]), nn.Embedding)
-                weight.normal_(0.0, 0.5 if is_table else 1.2 * weight.shape[1] ** -0.5)
-                if part.endswith("Attention.q.weight"):  # T5 does not divide its scores by √K
-                    weight.mul_(model.config.d_kv**-0.5)
-            else:
-                weight.normal_(float(part.endswith("weight")), 0.3)
-        for part, buffer in model.named_buffers():
-            if part == "final_logits_bias":
-                buffer.normal_(0.0, 0.3)
         for part in model.modules():
-            if type(part).__name__ == "MarianSinusoidalPositionalEmbedding":
-                part.weight.copy_(part.create_weight())
             if type(part).__name__ == "BertLMPredictionHead":
                 part.bias.copy_(part.decoder.bias)  # where it is not tied it is not used
     return model

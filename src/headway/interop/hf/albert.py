@@ -11,13 +11,18 @@ from headway.interop.given import Given
 from headway.interop.hf.encoders import (
     COUNTED,
     EncoderFamily,
+    HeadNames,
     Seen,
+    head_pairs,
     norm,
     refuse_variants,
-    word_pairs,
 )
 from headway.interop.rules import Pair, both, stacked
 from headway.interop.writing import their_activation
+
+SENTENCE_ORDER = {
+    r"sop_classifier\.classifier\.\w+": "tells whether two sentences are in order",
+}
 
 MOST_SHARED = 1000
 """All layers are one, so that no file bounds their number; this does."""
@@ -37,21 +42,14 @@ class Albert(EncoderFamily):
         reading = self.reading(given, seen)
         tied = given.flag("tie_word_embeddings", True)
         model = _settings(given, reading.heads, len(reading.labels), tied)
-        pairs = _body(model, seen)
-        ignored = dict(COUNTED)
-        if "pooled" in reading.heads:
-            pairs += both(f"{seen.prefix}pooler", "heads.pooled.dense")
-        if "words" in reading.heads:
-            pairs += both("predictions.dense", "heads.words.dense")
-            pairs += norm("predictions.LayerNorm", "heads.words.norm", seen.gamma)
-            words, unused = word_pairs("predictions", tied=tied, names=seen.names)
-            pairs += words
-            ignored |= unused
-            ignored[r"sop_classifier\.classifier\.\w+"] = "tells whether two sentences are in order"
-        for head in {"classes", "tags"} & set(reading.heads):
-            pairs += both("classifier", f"heads.{head}.linear")
+        named = HeadNames("pooler", "predictions", "predictions.")
+        heads, unused = head_pairs(reading.heads, seen, named, tied=tied)
         return Architecture(
-            task=reading.task, model=model, labels=reading.labels, pairs=pairs, ignored=ignored
+            task=reading.task,
+            model=model,
+            labels=reading.labels,
+            pairs=_body(model, seen) + heads,
+            ignored=COUNTED | unused | (SENTENCE_ORDER if "words" in reading.heads else {}),
         )
 
     def config(self, model: EncoderSettings) -> dict[str, Any]:

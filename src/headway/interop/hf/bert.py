@@ -11,13 +11,16 @@ from headway.interop.given import Given
 from headway.interop.hf.encoders import (
     COUNTED,
     EncoderFamily,
+    HeadNames,
     Seen,
+    head_pairs,
     norm,
     refuse_variants,
-    word_pairs,
 )
 from headway.interop.rules import Pair, both, stacked
 from headway.interop.writing import their_activation
+
+NEXT_SENTENCE = {r"cls\.seq_relationship\.\w+": "tells whether two sentences follow each other"}
 
 
 class Bert(EncoderFamily):
@@ -30,21 +33,14 @@ class Bert(EncoderFamily):
         reading = self.reading(given, seen)
         tied = given.flag("tie_word_embeddings", True)
         model = bert_settings(given, seen, reading.heads, len(reading.labels), tied=tied)
-        pairs = bert_body(model, seen)
-        ignored = dict(COUNTED)
-        if "pooled" in reading.heads:
-            pairs += both(f"{seen.prefix}pooler.dense", "heads.pooled.dense")
-        if "words" in reading.heads:
-            pairs += both("cls.predictions.transform.dense", "heads.words.dense")
-            pairs += norm("cls.predictions.transform.LayerNorm", "heads.words.norm", seen.gamma)
-            words, unused = word_pairs("cls.predictions", tied=tied, names=seen.names)
-            pairs += words
-            ignored |= unused
-            ignored[r"cls\.seq_relationship\.\w+"] = "tells whether two sentences follow each other"
-        for head in {"classes", "tags"} & set(reading.heads):
-            pairs += both("classifier", f"heads.{head}.linear")
+        named = HeadNames("pooler.dense", "cls.predictions", "cls.predictions.transform.")
+        heads, unused = head_pairs(reading.heads, seen, named, tied=tied)
         return Architecture(
-            task=reading.task, model=model, labels=reading.labels, pairs=pairs, ignored=ignored
+            task=reading.task,
+            model=model,
+            labels=reading.labels,
+            pairs=bert_body(model, seen) + heads,
+            ignored=COUNTED | unused | (NEXT_SENTENCE if "words" in reading.heads else {}),
         )
 
     def config(self, model: EncoderSettings) -> dict[str, Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -49,7 +50,7 @@ class Reading:
     labels: tuple[str, ...] = ()
 
 
-class EncoderFamily:
+class EncoderFamily(ABC):
     """`read` and `write` of an encoder. A family says where the tensors are and what the keys of
     its configuration are called."""
 
@@ -95,11 +96,13 @@ class EncoderFamily:
         check_said(model, said, self.class_name, wider=BIASES, free=("pooling",))
         return config, found
 
+    @abstractmethod
     def config(self, model: EncoderSettings) -> dict[str, Any]:
-        raise NotImplementedError
+        """Their configuration of a model of ours; a `UserError` says what it has no word for."""
 
+    @abstractmethod
     def architecture(self, given: Given, seen: Seen) -> Architecture:
-        raise NotImplementedError
+        """The model that a configuration means, and where its tensors are."""
 
     def reading(self, given: Given, seen: Seen) -> Reading:
         """The task and the heads, by the name of the class, or by the tensors where none is named.
@@ -147,6 +150,33 @@ def norm(theirs: str, ours: str, gamma: bool) -> list[Pair]:
     if not gamma:
         return both(theirs, ours)
     return [Pair(f"{theirs}.gamma", f"{ours}.weight"), Pair(f"{theirs}.beta", f"{ours}.bias")]
+
+
+class HeadNames(NamedTuple):
+    """What the heads of BERT and ALBERT are called."""
+
+    pooler: str
+    words: str
+    before_words: str
+    """What names of the layer and the norm before the words begin with."""
+
+
+def head_pairs(
+    heads: Collection[str], seen: Seen, named: HeadNames, *, tied: bool
+) -> tuple[list[Pair], dict[str, str]]:
+    """Pairs of the heads that a model has, and what is ignored."""
+    pairs: list[Pair] = []
+    ignored: dict[str, str] = {}
+    if "pooled" in heads:
+        pairs += both(f"{seen.prefix}{named.pooler}", "heads.pooled.dense")
+    if "words" in heads:
+        pairs += both(f"{named.before_words}dense", "heads.words.dense")
+        pairs += norm(f"{named.before_words}LayerNorm", "heads.words.norm", seen.gamma)
+        words, ignored = word_pairs(named.words, tied=tied, names=seen.names)
+        pairs += words
+    for head in {"classes", "tags"} & set(heads):
+        pairs += both("classifier", f"heads.{head}.linear")
+    return pairs, ignored
 
 
 def word_pairs(

@@ -13,7 +13,8 @@ from headway.config.model import EncoderSettings, RopeSettings
 from headway.errors import UserError
 from headway.interop.families import Architecture
 from headway.interop.given import LONGEST, Given
-from headway.interop.hf.encoders import COUNTED, EncoderFamily, Seen, word_pairs
+from headway.interop.hf.encoders import COUNTED, EncoderFamily, Seen
+from headway.interop.hf.roberta import roberta_heads
 from headway.interop.rules import Pair, both, stacked
 from headway.nn.positions import rope_rates
 
@@ -55,22 +56,14 @@ class Esm(EncoderFamily):
             attention_dropout=given.share("attention_probs_dropout_prob", 0.1),
             **values,
         )
-        pairs, ignored = _body(model, seen.prefix), dict(IGNORED)
-        if "classes" in heads:
-            pairs += both("classifier.dense", "heads.pooled.dense")
-            pairs += both("classifier.out_proj", "heads.classes.linear")
-        elif "pooled" in heads:
-            pairs += both(f"{seen.prefix}pooler.dense", "heads.pooled.dense")
-        if "tags" in heads:
-            pairs += both("classifier", "heads.tags.linear")
-        if "words" in heads:
-            pairs += both("lm_head.dense", "heads.words.dense")
-            pairs += both("lm_head.layer_norm", "heads.words.norm")
-            words, unused = word_pairs("lm_head", tied=tied, names=["lm_head.bias"])
-            pairs += [pair for pair in words if pair.theirs != "lm_head.decoder.bias"]
-            ignored |= unused
+        named, unused = roberta_heads(heads, seen.prefix, tied=tied, names=["lm_head.bias"])
+        named = [pair for pair in named if pair.theirs != "lm_head.decoder.bias"]  # it has none
         return Architecture(
-            task=reading.task, model=model, labels=reading.labels, pairs=pairs, ignored=ignored
+            task=reading.task,
+            model=model,
+            labels=reading.labels,
+            pairs=_body(model, seen.prefix) + named,
+            ignored=IGNORED | unused,
         )
 
     def config(self, model: EncoderSettings) -> dict[str, Any]:

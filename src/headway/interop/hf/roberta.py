@@ -3,6 +3,7 @@ heads."""
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import Any
 
 from headway.config.model import EncoderSettings
@@ -16,7 +17,7 @@ from headway.interop.hf.encoders import (
     refuse_variants,
     word_pairs,
 )
-from headway.interop.rules import both
+from headway.interop.rules import Pair, both
 
 PADDING = 1
 """The number of the padding token; positions begin behind its row."""
@@ -40,23 +41,15 @@ class Roberta(EncoderFamily):
         offset = given.whole("pad_token_id", PADDING, least=0) + 1
         n_labels = len(reading.labels)
         model = bert_settings(given, seen, heads, n_labels, tied=tied, offset=offset)
-        pairs = bert_body(model, seen, offset)
-        if "classes" in heads:
-            pairs += both("classifier.dense", "heads.pooled.dense")
-            pairs += both("classifier.out_proj", "heads.classes.linear")
-        elif "pooled" in heads:
-            pairs += both(f"{seen.prefix}pooler.dense", "heads.pooled.dense")
-        if "tags" in heads:
-            pairs += both("classifier", "heads.tags.linear")
         if "words" in heads:
             given.only("hidden_act", ("gelu", "gelu_python"), "the head of words has gelu always")
-            pairs += both("lm_head.dense", "heads.words.dense")
-            pairs += both("lm_head.layer_norm", "heads.words.norm")
-            words, unused = word_pairs("lm_head", tied=tied, names=seen.names)
-            pairs += words
-            ignored |= unused
+        named, unused = roberta_heads(heads, seen.prefix, tied=tied, names=seen.names)
         return Architecture(
-            task=reading.task, model=model, labels=reading.labels, pairs=pairs, ignored=ignored
+            task=reading.task,
+            model=model,
+            labels=reading.labels,
+            pairs=bert_body(model, seen, offset) + named,
+            ignored=ignored | unused,
         )
 
     def config(self, model: EncoderSettings) -> dict[str, Any]:
@@ -67,6 +60,27 @@ class Roberta(EncoderFamily):
             "bos_token_id": 0,
             "eos_token_id": 2,
         }
+
+
+def roberta_heads(
+    heads: Collection[str], prefix: str, *, tied: bool, names: Collection[str]
+) -> tuple[list[Pair], dict[str, str]]:
+    """Pairs of the heads that a model has, and what is ignored. ESM has the same."""
+    pairs: list[Pair] = []
+    ignored: dict[str, str] = {}
+    if "classes" in heads:
+        pairs += both("classifier.dense", "heads.pooled.dense")
+        pairs += both("classifier.out_proj", "heads.classes.linear")
+    elif "pooled" in heads:
+        pairs += both(f"{prefix}pooler.dense", "heads.pooled.dense")
+    if "tags" in heads:
+        pairs += both("classifier", "heads.tags.linear")
+    if "words" in heads:
+        pairs += both("lm_head.dense", "heads.words.dense")
+        pairs += both("lm_head.layer_norm", "heads.words.norm")
+        words, ignored = word_pairs("lm_head", tied=tied, names=names)
+        pairs += words
+    return pairs, ignored
 
 
 class XlmRoberta(Roberta):

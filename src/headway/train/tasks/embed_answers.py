@@ -121,7 +121,9 @@ class Nearest(Vectorizer):
         self.known_SD = cosine(self.vectors(self.candidates))
 
     def summary(self) -> str:
-        return f"{self.lines:,} lines compared with {len(self.candidates):,}"
+        return (
+            f"{self.lines:,} line{'s' * (self.lines != 1)} compared with {len(self.candidates):,}"
+        )
 
 
 def predictor(use: Use) -> Vectorizer:
