@@ -12,6 +12,7 @@ from hypothesis import given, reject, settings
 from hypothesis import strategies as st
 
 from headway.config.hints import describe, setting_types
+from headway.config.kept import KeptHeads
 from headway.config.load import load_model_settings, model_settings
 from headway.config.model import (
     FAMILY_SETTINGS,
@@ -66,6 +67,8 @@ def any_settings(draw: st.DrawFn) -> ModelSettings:
     if family == "seq2seq":
         values["tie"] = draw(st.sampled_from(["all", "none", "target-softmax"]))
         values["n_decoder_layers"] = draw(st.none() | st.integers(1, 9))
+        if draw(st.booleans()):
+            values["kept_heads"] = KeptHeads(encoder=(tuple(range(repeats)),) * 6)
     try:
         return FAMILY_SETTINGS[family](**values)
     except ConfigError:  # a combination that is refused; what is written is never one
@@ -102,11 +105,13 @@ def test_every_setting_is_written_with_the_family_first() -> None:
     values = tomllib.loads(text)["model"]
     names = {field.name for field in fields(EncoderSettings)}
     assert set(values) == (names | {"family"}) - {
-        "n_kv_heads", "d_head", "window", "embeddings", "d_embedding"
+        "n_kv_heads", "d_head", "window", "embeddings", "d_embedding", "kept_heads"
     }  # fmt: skip
 
 
-@pytest.mark.parametrize("kind", [*FAMILY_SETTINGS.values(), RopeSettings, RelativeSettings])
+@pytest.mark.parametrize(
+    "kind", [*FAMILY_SETTINGS.values(), RopeSettings, RelativeSettings, KeptHeads]
+)
 def test_none_is_only_ever_a_default_since_it_is_written_by_leaving_it_out(kind: type) -> None:
     defaults = kind()
     for name, hint in setting_types(kind).items():

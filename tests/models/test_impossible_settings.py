@@ -17,6 +17,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from headway.config.hints import setting_types
+from headway.config.kept import KeptHeads
 from headway.config.model import (
     FAMILY_SETTINGS,
     DecoderSettings,
@@ -218,6 +219,13 @@ VALUES: dict[str, list[Any]] = {
     "ff_dropout": [0.0, 0.5],
     "n_decoder_layers": [None, 0, 1, 3],
     "source_vocab_size": [None, 1, 5],
+    "kept_heads": [
+        KeptHeads(),
+        KeptHeads(self=((0,),)),
+        KeptHeads(self=((0,), (0, 1))),
+        KeptHeads(encoder=((0,), (1,)), cross=((0, 1), (1,))),
+        KeptHeads(self=((),)),
+    ],
     "n_segments": [-1, 0, 1, 3],
     "n_labels": [-1, 0, 1, 3],
     "embeddings": [None, "vectors.txt"],

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from headway.config.durable import replace_text
 from headway.config.folder import CONFIG, TOKENIZER
+from headway.config.kept import KeptHeads
 from headway.config.model import DecoderSettings, EncoderSettings, ModelSettings, Seq2SeqSettings
 from headway.config.run import RunSettings, resolved_toml
 from headway.config.tasks import DistilSettings
@@ -92,6 +93,15 @@ def test_it_has_the_teachers_shape_front_and_heads(tmp_path: Path, family: type[
             old = old.replace(f"blocks.{number}.", f"blocks.{2 * number}.")
         assert torch.equal(tensor, theirs[old]), name
     assert all("starts from layers 1, 3 of 4" in line for line in said)
+
+
+def test_the_student_of_a_pruned_teacher_has_the_heads_of_its_layers(tmp_path: Path) -> None:
+    kept = KeptHeads(encoder=((0,), (1,), (2, 3), (3,)), cross=((0, 1), (2,), (1, 2, 3), (0,)))
+    shape = Seq2SeqSettings(**(SIZES | {"n_layers": 4}), kept_heads=kept)
+    settings = run_settings("translate", saved(tmp_path / "teacher", shape, "translate"))
+    model = student_model(shape, settings)
+    assert model.kept_heads == KeptHeads(encoder=((0,), (2, 3)), cross=((0, 1), (1, 2, 3)))
+    start_student(build_model(model), settings, lambda line: None)
 
 
 REFUSED: list[tuple[str, str, dict[str, Any], list[str]]] = [

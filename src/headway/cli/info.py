@@ -73,6 +73,9 @@ def _shape_rows(settings: ModelSettings) -> list[Row]:
         )
     grouped = settings.kv_heads != settings.n_heads
     heads = f"{settings.head_width} wide" + f", {settings.kv_heads} for keys and values" * grouped
+    whole = settings.n_heads * sum(settings.attention_layers.values())
+    if settings.n_kept_heads != whole:
+        heads += f"; {settings.n_kept_heads} of {whole} are left in all layers"
     gated = settings.activation in ("swiglu", "geglu", "geglu-tanh")
     return [
         *rows,
@@ -119,12 +122,20 @@ def _memory_rows(settings: ModelSettings, summary: Summary) -> list[Row]:
         ("", _size(2 * summary.parameters), "bf16 weights"),
     ]
     if summary.cache_numbers:
-        more = ", and as much a source token" * isinstance(settings, Seq2SeqSettings)
         rows += [
-            ("cache a token", _size(4 * summary.cache_numbers), f"fp32{more}"),
-            ("", _size(2 * summary.cache_numbers), f"bf16{more}"),
+            (name, _size(n_bytes * summary.cache_numbers), kind + _of_source(summary, n_bytes))
+            for name, kind, n_bytes in (("cache a token", "fp32", 4), ("", "bf16", 2))
         ]
     return rows
+
+
+def _of_source(summary: Summary, n_bytes: int) -> str:
+    """What a token of the source takes beside one of the target."""
+    if not summary.memory_numbers:
+        return ""
+    same = summary.memory_numbers == summary.cache_numbers
+    size = "as much" if same else _size(n_bytes * summary.memory_numbers)
+    return f", and {size} a source token"
 
 
 def _size(n_bytes: int) -> str:
@@ -148,5 +159,7 @@ def _facts(settings: ModelSettings, summary: Summary) -> dict[str, object]:
             "weights_bf16": 2 * summary.parameters,
             "cache_per_token_fp32": 4 * summary.cache_numbers,
             "cache_per_token_bf16": 2 * summary.cache_numbers,
+            "cache_per_source_token_fp32": 4 * summary.memory_numbers,
+            "cache_per_source_token_bf16": 2 * summary.memory_numbers,
         },
     }

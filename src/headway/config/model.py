@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from difflib import get_close_matches
 from typing import Any, Literal
 
+from headway.config.kept import ALL_HEADS, KeptHeads
 from headway.errors import ConfigError, suggest
 
 Activation = Literal["relu", "gelu", "gelu-tanh", "silu", "relu2", "swiglu", "geglu", "geglu-tanh"]
@@ -115,6 +116,9 @@ class TextSettings:
     d_head: int | None = None
     """Width of a head. None: `d_model / n_heads`."""
 
+    kept_heads: KeptHeads = ALL_HEADS
+    """Which of the `n_heads` heads each layer still has; `headway prune` takes some out."""
+
     d_ff: int = 2048
     max_len: int = 1024
     """The longest sequence. Only learned positions have parameters that depend on it."""
@@ -211,6 +215,7 @@ class TextSettings:
                 f"n_heads={self.n_heads} must be a multiple of n_kv_heads={self.n_kv_heads}. "
                 f"Try one of {', '.join(map(str, fits))}."
             )
+        self.kept_heads.check(self.attention_layers, self.n_heads, self.kv_heads)
 
     def _nearest_width(self) -> int:
         """The width nearest to `d_model` that heads and positions can have."""
@@ -247,6 +252,26 @@ class TextSettings:
                 f"the relative settings have no effect with positions={self.positions!r}. "
                 "Set positions=relative, or leave them out."
             )
+
+    @property
+    def attention_layers(self) -> dict[str, int]:
+        """Kinds of attention, and how many layers have a weight of their own in each."""
+        return {"self": self.n_layers}
+
+    def heads_in(self, kind: str, layer: int) -> tuple[int, int]:
+        """How many are left in this attention, and of how many keys and values."""
+        heads = self.kept_heads.of(kind, layer) or range(self.n_heads)
+        sharing = self.n_heads // self.kv_heads
+        return len(heads), len({head // sharing for head in heads})
+
+    @property
+    def n_kept_heads(self) -> int:
+        """In all layers with a weight of their own."""
+        return sum(
+            self.heads_in(kind, layer)[0]
+            for kind, n_layers in self.attention_layers.items()
+            for layer in range(n_layers)
+        )
 
     @property
     def kv_heads(self) -> int:
@@ -286,6 +311,14 @@ class Seq2SeqSettings(TextSettings):
                 f"source_vocab_size={self.source_vocab} and vocab_size={self.vocab_size} differ. "
                 "Use tie=target-softmax, or one shared vocabulary."
             )
+
+    @property
+    def attention_layers(self) -> dict[str, int]:
+        return {
+            "encoder": self.n_layers,
+            "decoder": self.decoder_layers,
+            "cross": self.decoder_layers,
+        }
 
     @property
     def decoder_layers(self) -> int:
@@ -358,6 +391,10 @@ class EncoderSettings(TextSettings):
             )
         if self.pooler != "tanh" and "pooled" not in self.heads:
             raise ConfigError(f"pooler={self.pooler!r} has no effect without a 'pooled' head.")
+
+    @property
+    def attention_layers(self) -> dict[str, int]:
+        return {"self": 1 if self.share_layers else self.n_layers}
 
     @property
     def embedding_width(self) -> int:

@@ -80,7 +80,9 @@ def section_toml(name: str, settings: Any, **first: str) -> str:
     for field in fields(settings):
         value = getattr(settings, field.name)
         if is_dataclass(value):
-            tables.append("\n" + section_toml(f"{name}.{field.name}", value))
+            table = section_toml(f"{name}.{field.name}", value)
+            if "=" in table:  # nothing is set in it: it need not be there
+                tables.append("\n" + table)
         elif value is not None:
             lines.append(f"{field.name} = {toml_value(value)}")
     return "\n".join(lines) + "\n" + "".join(tables)

@@ -18,6 +18,7 @@ from torch import Tensor
 
 from headway.config.durable import replace_text
 from headway.config.folder import WEIGHTS
+from headway.config.kept import ALL_HEADS
 from headway.config.model import family_of
 from headway.decode.hypothesis import Specials
 from headway.decode.rules import never
@@ -63,6 +64,11 @@ WAY_OUT = {
 def write(run: LoadedRun, out: Path, *, int8: bool = False) -> None:
     """Write config.json, model.safetensors, the tokenizer and how to decode."""
     assert not int8, "refused before"
+    if run.shape.kept_heads != ALL_HEADS:
+        raise UserError(
+            "a model without some of its heads cannot be exported to transformers: all its layers "
+            "have the same number. Use --to onnx or torch, or export the whole run."
+        )
     if _came_from_there(run):
         _write_back(run, out)
     else:

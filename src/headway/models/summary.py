@@ -58,6 +58,9 @@ class Summary:
     cache_numbers: int
     """Keys and values that decoding keeps for each token, in all layers. 0: no decoder."""
 
+    memory_numbers: int
+    """The same for each token of a source. 0: there is none."""
+
     @property
     def training_bytes(self) -> int:
         return TRAINING_BYTES * self.parameters
@@ -70,6 +73,7 @@ def summarise(settings: ModelSettings, batch_tokens: int) -> Summary:
         parts=parts(model),
         activations=activations(model, settings, batch_tokens),
         cache_numbers=cache_numbers(settings),
+        memory_numbers=memory_numbers(settings),
     )
 
 
@@ -177,5 +181,14 @@ def cache_numbers(settings: ModelSettings) -> int:
     """Keys and values that decoding keeps for each token, in all layers."""
     if isinstance(settings, EncoderSettings):
         return 0
-    layers = settings.decoder_layers if isinstance(settings, Seq2SeqSettings) else settings.n_layers
-    return 2 * layers * settings.kv_heads * settings.head_width
+    return _kept_numbers(settings, "decoder" if isinstance(settings, Seq2SeqSettings) else "self")
+
+
+def memory_numbers(settings: ModelSettings) -> int:
+    """The same for each token of a source."""
+    return _kept_numbers(settings, "cross") if isinstance(settings, Seq2SeqSettings) else 0
+
+
+def _kept_numbers(settings: ModelSettings, kind: str) -> int:
+    layers = range(settings.attention_layers[kind])
+    return 2 * settings.head_width * sum(settings.heads_in(kind, layer)[1] for layer in layers)

@@ -11,7 +11,7 @@ from headway.nn.attend import attend, attend_explicit
 from headway.nn.cache import LayerCache
 from headway.nn.layout import Layout
 from headway.nn.linear import Linear
-from headway.nn.positions import Rotary
+from headway.nn.positions import BiasOfSome, Rotary
 from headway.nn.scope import Scope
 from headway.nn.tap import Tap
 
@@ -54,6 +54,8 @@ class Attention(nn.Module):
             for name, size in zip("qkv", self.sizes, strict=True):
                 if name in bias:
                     self.some_bias[name] = nn.Parameter(torch.zeros(size))
+        self.bias = scope.bias if isinstance(scope.bias, BiasOfSome) else None
+        """Its own part of the stack's; here so that it moves along with the model."""
         self.rotary = rotary
         self.norm_q = None if qk_norm is None else qk_norm[0]
         self.norm_k = None if qk_norm is None else qk_norm[1]

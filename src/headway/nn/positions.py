@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor, nn
@@ -202,3 +202,18 @@ class Relative(nn.Module):
         log_TS = ratio_TS.log() / math.log(self.max_distance / exact) * (n_buckets - exact)
         far_TS = (exact + log_TS.long()).clamp(max=n_buckets - 1)
         return ahead_TS + back_TS.where(back_TS < exact, far_TS)
+
+
+class BiasOfSome(nn.Module):
+    """What a bias adds to some of its heads: those that a pruned attention still has."""
+
+    kept_H: Tensor
+
+    def __init__(self, bias: Callable[[Tensor], Tensor], kept: Sequence[int]) -> None:
+        super().__init__()
+        self.whole = (bias,)  # not as a part: the weights of a bias belong to the stack
+        self.register_buffer("kept_H", torch.tensor(kept), persistent=False)
+
+    def forward(self, distance_TS: Tensor) -> Tensor:
+        bias_HTS = self.whole[0](distance_TS)
+        return bias_HTS.index_select(-3, self.kept_H.to(bias_HTS.device))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from headway.config.kept import ALL_HEADS
 from headway.config.model import (
     DecoderSettings,
     EncoderSettings,
@@ -32,6 +33,11 @@ def check_exportable(model: ModelSettings, task: str) -> None:
         raise ConfigError(
             f"a decoder with task={task!r} cannot be exported to CTranslate2: its language models "
             "give words and no vectors. Use --to onnx, or predict with --engine torch."
+        )
+    if model.kept_heads != ALL_HEADS:
+        raise ConfigError(
+            "a model without some of its heads cannot be exported to CTranslate2: all its layers "
+            "have the same number. Use --to onnx or torch, or export the whole run."
         )
     for refused, key, reason in _refusals(model):
         if refused:

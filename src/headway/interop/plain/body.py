@@ -165,7 +165,10 @@ class Layer:
             k_BGSK = torch.cat([self.past[0], k_BGSK], dim=2)
             v_BGSK = torch.cat([self.past[1], v_BGSK], dim=2)
         self.present = (k_BGSK, v_BGSK)
-        out, _ = _attend(attention, q_BHTK, k_BGSK, v_BGSK, self.seen.added_BHTS)
+        added_BHTS = self.seen.added_BHTS
+        if attention.bias is not None:  # some heads are gone
+            added_BHTS = added_BHTS.index_select(1, attention.bias.kept_H)
+        out, _ = _attend(attention, q_BHTK, k_BGSK, v_BGSK, added_BHTS)
         return out
 
     def cross(self, x_ND: Tensor, memory: KeysValues, added_B11S: Tensor) -> Tensor:

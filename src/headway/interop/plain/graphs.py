@@ -230,10 +230,13 @@ def _writer(module: TextSteps | TargetSteps, name: str) -> Graph:
         axes[SOURCE_MASK] = {0: "batch", 1: "source"}
     kinds = {"past": past} | ({"cross": source} if isinstance(module, TargetSteps) else {})
     for kind, length in kinds.items():
-        for layer in _names(kind, module.body):
-            attention = module.body.blocks[0].attention
-            example[layer] = torch.zeros(batch, attention.n_kv_heads, length, attention.d_head)
-            axes[layer] = {0: "batch", 2: "source" if kind == "cross" else "past"}
+        names = iter(_names(kind, module.body))
+        for block in module.body.blocks:
+            attention = block.cross if kind == "cross" else block.attention
+            assert attention is not None
+            for layer in (next(names), next(names)):  # keys, values
+                example[layer] = torch.zeros(batch, attention.n_kv_heads, length, attention.d_head)
+                axes[layer] = {0: "batch", 2: "source" if kind == "cross" else "past"}
     return Graph(name, module, example, axes, module.outputs, module.body.reach)
 
 

@@ -133,10 +133,10 @@ def said(run: LoadedRun, calls: Mapping[str, Call], readings: Sequence[Reading])
     """The scores of each, as `Reading.scores`."""
     texts = [reading.tokens for reading in readings]
     shape, task = run.shape, run.settings.task
-    layers = getattr(shape, "decoder_layers", shape.n_layers)
+    kind = "decoder" if isinstance(shape, Seq2SeqSettings) else "self"
     heads = {
-        f"past.{layer}.{part}": (shape.kv_heads, shape.head_width)
-        for layer in range(layers)
+        f"past.{layer}.{part}": (shape.heads_in(kind, layer)[1], shape.head_width)
+        for layer in range(shape.attention_layers[kind])
         for part in ("key", "value")
     }
     if isinstance(shape, Seq2SeqSettings):

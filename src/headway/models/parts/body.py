@@ -8,7 +8,7 @@ from functools import partial
 
 from torch import nn
 
-from headway.config.model import TextSettings
+from headway.config.model import Seq2SeqSettings, TextSettings
 from headway.models.parts.text import TextFront
 from headway.nn.attention import Attention
 from headway.nn.block import WIRINGS, Block
@@ -17,6 +17,7 @@ from headway.nn.linear import Linear
 from headway.nn.norms import NORMS, RMSNorm
 from headway.nn.positions import (
     Alibi,
+    BiasOfSome,
     Learned,
     Relative,
     Rotary,
@@ -70,6 +71,9 @@ def stack(
     `shared`: one layer, run as often as there would be layers.
     """
     bias = _position_bias(settings, causal=causal)
+    kind = "self"
+    if isinstance(settings, Seq2SeqSettings):
+        kind = "decoder" if cross else "encoder"
     memory = Scope(
         dropout=settings.attention_dropout, scale=None if settings.scale_attention else 1.0
     )
@@ -77,9 +81,9 @@ def stack(
     rotary = _rotary(settings) if settings.positions == "rotary" else None
     norm = norm_maker(settings)
 
-    def block() -> Block:
+    def block(layer: int) -> Block:
         return WIRINGS[settings.wiring](
-            _attention(settings, own, rotary),
+            _attention(settings, own, rotary, (kind, layer)),
             FeedForward(
                 settings.d_model,
                 settings.d_ff,
@@ -88,25 +92,32 @@ def stack(
                 dropout=settings.ff_dropout,
             ),
             norm,
-            cross=_attention(settings, memory, None) if cross else None,
+            cross=_attention(settings, memory, None, ("cross", layer)) if cross else None,
             dropout=settings.dropout,
         )
 
     # Post-norm layers end with a norm each; the others leave the stream unscaled until the end.
     final_norm = None if settings.wiring == "post" else norm()
-    blocks = [block()] * n_layers if shared else [block() for _ in range(n_layers)]
+    blocks = [block(0)] * n_layers if shared else [block(layer) for layer in range(n_layers)]
     return Stack(blocks, final_norm, bias)
 
 
-def _attention(settings: TextSettings, scope: Scope, rotary: Rotary | None) -> Attention:
+def _attention(
+    settings: TextSettings, scope: Scope, rotary: Rotary | None, place: tuple[str, int]
+) -> Attention:
+    """`place`: kind and layer, which may lack some heads."""
+    n_heads, n_kv_heads = settings.heads_in(*place)
+    kept = settings.kept_heads.of(*place)
+    if kept is not None and scope.bias is not None:
+        scope = replace(scope, bias=BiasOfSome(scope.bias, kept))
     qk_norm = None
     if settings.qk_norm:
         width = settings.head_width
         qk_norm = (RMSNorm(width, settings.norm_eps), RMSNorm(width, settings.norm_eps))
     return Attention(
         settings.d_model,
-        settings.n_heads,
-        n_kv_heads=settings.kv_heads,
+        n_heads,
+        n_kv_heads=n_kv_heads,
         d_head=settings.head_width,
         bias=settings.attention_bias,
         scope=scope,

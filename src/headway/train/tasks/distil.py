@@ -188,11 +188,14 @@ def student_model(teacher: ModelSettings, settings: RunSettings) -> ModelSetting
              if k.startswith("model.")}  # fmt: skip
     shape = changed(teacher, {**WITHOUT_VECTORS, **asked})
     check_same(name, teacher, shape)
-    student = replace(shape, n_layers=n_layers(teacher.n_layers, settings))
-    if isinstance(student, Seq2SeqSettings) and isinstance(teacher, Seq2SeqSettings):
-        layers = n_layers(teacher.decoder_layers, settings)
-        student = replace(student, n_decoder_layers=layers)
-    return student
+    layers = n_layers(teacher.n_layers, settings)
+    picks = picked_layers(layers, teacher.n_layers)
+    if isinstance(shape, Seq2SeqSettings) and isinstance(teacher, Seq2SeqSettings):
+        decoder = n_layers(teacher.decoder_layers, settings)
+        others = picked_layers(decoder, teacher.decoder_layers)
+        kept = shape.kept_heads.of_layers({"encoder": picks, "decoder": others, "cross": others})
+        return replace(shape, n_layers=layers, n_decoder_layers=decoder, kept_heads=kept)
+    return replace(shape, n_layers=layers, kept_heads=shape.kept_heads.of_layers({"self": picks}))
 
 
 def n_layers(of_teacher: int, settings: RunSettings) -> int:

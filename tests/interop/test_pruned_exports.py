@@ -1,0 +1,72 @@
+"""Exports of runs without some heads: said where a format can say it, refused by name elsewhere."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+import torch
+
+from headway.errors import UserError
+from headway.inside.opening import load
+from headway.inside.pruning import least, save_pruned, units
+from headway.interop import to_ctranslate2, to_hf, to_onnx, to_torch
+from headway.interop.plain.graphs import Graph, graphs_of
+from headway.interop.plain.padded import Array, Call, prove_padded
+from headway.interop.proof import proof_sentences
+from headway.interop.run import LoadedRun, load_run_for_export
+
+from .padded_runs import tiny_run
+
+TASKS = ("translate", "complete", "tag")
+
+
+def small_run(tmp_path: Path, task: str) -> LoadedRun:
+    run = load(tiny_run(tmp_path / "whole", task, n_layers=2))
+    save_pruned(run, least(units(run.shape), 3, run.shape), tmp_path / "small")
+    return load_run_for_export(str(tmp_path / "small"))
+
+
+@pytest.mark.parametrize("target", [to_hf, to_ctranslate2])
+@pytest.mark.parametrize("task", TASKS)
+def test_formats_with_one_number_of_heads_refuse_in_one_line(target, task, tmp_path: Path) -> None:
+    run = small_run(tmp_path, task)
+    out = tmp_path / "out"
+    out.mkdir()
+    with pytest.raises(UserError, match="a model without some of its heads cannot") as caught:
+        target.write(run, out, int8=False)
+    assert "\n" not in str(caught.value)
+    assert not any(out.iterdir())
+
+
+@pytest.mark.parametrize("task", TASKS)
+def test_graphs_have_the_heads_that_are_left(task: str, tmp_path: Path) -> None:
+    run = small_run(tmp_path, task)
+    graphs = graphs_of(run.model, run.settings)
+
+    def call(graph: Graph) -> Call:
+        @torch.no_grad()
+        def called(inputs: Mapping[str, Array]) -> dict[str, Array]:
+            found = graph.module(*(torch.from_numpy(inputs[name]) for name in graph.example))
+            return {name: x.numpy() for name, x in zip(graph.outputs, found, strict=True)}
+
+        return called
+
+    calls = {graph.name: call(graph) for graph in graphs}
+    proof = prove_padded("torch", run, proof_sentences(), calls, by="torch")
+    assert proof.passed, proof.text()
+    assert proof.max_difference < 1e-4
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("target", [to_torch, to_onnx])
+@pytest.mark.parametrize("task", TASKS)
+def test_exported_graphs_agree(target, task: str, tmp_path: Path) -> None:
+    run = small_run(tmp_path, task)
+    out = tmp_path / "out"
+    out.mkdir()
+    target.write(run, out, int8=False)
+    proof = target.prove(run, out, proof_sentences(), int8=False)
+    assert proof.passed, proof.text()
+    assert proof.max_difference < 1e-4

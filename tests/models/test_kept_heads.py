@@ -1,0 +1,103 @@
+"""Models without some of their heads: what is left computes as if the others gave nothing."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+from headway.config.kept import KeptHeads
+from headway.config.model import DecoderSettings, EncoderSettings, ModelSettings, Seq2SeqSettings
+from headway.errors import ConfigError
+from headway.models.build import build_model
+from headway.models.folder import load_model, save_model
+from headway.models.summary import cache_numbers, count, memory_numbers, summarise
+from headway.nn.attention import Attention
+
+SIZES = {"vocab_size": 41, "d_model": 32, "n_layers": 2, "n_heads": 4, "d_ff": 48, "max_len": 32}
+
+BAD = [
+    (Seq2SeqSettings, {"self": [[0], [0]]}, "has the attention encoder, decoder, cross"),
+    (DecoderSettings, {"cross": [[0], [0]]}, "has the attention self"),
+    (DecoderSettings, {"self": [[0]]}, "of 1 layers, and there are 2"),
+    (DecoderSettings, {"self": [[0], []]}, "layer 2: no head is left"),
+    (DecoderSettings, {"self": [[0], [4]]}, "among the heads 0 to 3"),
+    (DecoderSettings, {"self": [[0], [-1]]}, "among the heads 0 to 3"),
+    (DecoderSettings, {"self": [[0], [2, 1]]}, "each once, in order"),
+    (DecoderSettings, {"self": [[0], [1, 1]]}, "each once, in order"),
+]
+
+
+@pytest.mark.parametrize(("family", "kept", "said"), BAD)
+def test_what_cannot_be_kept_is_refused_with_the_layer(
+    family: type[ModelSettings], kept: dict[str, list[list[int]]], said: str
+) -> None:
+    with pytest.raises(ConfigError, match=said):
+        family(**SIZES, kept_heads=KeptHeads(**kept))  # type: ignore[arg-type]
+
+
+def test_heads_that_share_keys_stay_together() -> None:
+    with pytest.raises(ConfigError, match="2 in a row belong together"):
+        DecoderSettings(**SIZES, n_kv_heads=2, kept_heads=KeptHeads(self=((0, 1), (1, 2))))
+    one = DecoderSettings(**SIZES, n_kv_heads=1, kept_heads=KeptHeads(self=((0, 3), (1,))))
+    shapes = [(part.n_heads, part.n_kv_heads) for part in attentions(one)]
+    assert shapes == [(2, 1), (1, 1)]
+
+
+def test_layers_that_are_one_have_one_list() -> None:
+    settings = EncoderSettings(**SIZES, share_layers=True, kept_heads=KeptHeads(self=((1, 3),)))
+    assert [part.n_heads for part in attentions(settings)] == [2]
+    with pytest.raises(ConfigError, match="of 2 layers, and there are 1"):
+        replace(settings, kept_heads=KeptHeads(self=((1, 3), (1, 3))))
+
+
+@pytest.mark.parametrize("bias", ["", "qkvo", "qv"])
+def test_the_number_of_parameters_is_that_of_the_formula(bias: str) -> None:
+    whole = Seq2SeqSettings(**SIZES, attention_bias=bias)
+    kept = KeptHeads(encoder=((0, 1, 2, 3), (2,)), cross=((1, 3), (0, 1, 2, 3)))
+    n_gone, width = 3 + 2, whole.head_width
+    a_head = 4 * whole.d_model * width + len(set(bias) & set("qkv")) * width
+    whole_count, small_count = (
+        count(build_model(each, device="meta")) for each in (whole, replace(whole, kept_heads=kept))
+    )
+    assert whole_count - small_count == n_gone * a_head
+
+
+def test_a_model_without_some_heads_is_saved_and_loaded_as_it_is(tmp_path) -> None:
+    settings = DecoderSettings(**SIZES, kept_heads=KeptHeads(self=((0, 3), (1,))))
+    model = build_model(settings)
+    save_model(tmp_path, model, settings)
+    assert "[model.kept_heads]\nself = [[0, 3], [1]]" in (tmp_path / "config.toml").read_text()
+    loaded = load_model(tmp_path)
+    for name, weight in model.state_dict().items():
+        assert torch.equal(weight, loaded.state_dict()[name])
+
+
+def test_a_whole_model_says_nothing_of_heads_in_its_settings(tmp_path) -> None:
+    settings = DecoderSettings(**SIZES)
+    save_model(tmp_path, build_model(settings), settings)
+    assert "kept_heads" not in (tmp_path / "config.toml").read_text()
+
+
+def test_the_cache_of_a_token_has_the_keys_that_are_left() -> None:
+    kept = KeptHeads(decoder=((0, 3), (1,)), cross=((0, 1, 2), (1,)))
+    settings = Seq2SeqSettings(**SIZES, kept_heads=kept)
+    assert cache_numbers(settings) == 2 * 3 * settings.head_width
+    assert memory_numbers(settings) == 2 * 4 * settings.head_width
+    whole = Seq2SeqSettings(**SIZES)
+    assert cache_numbers(whole) == memory_numbers(whole) == 2 * 8 * whole.head_width
+    assert summarise(settings, 64).activations.fused_bytes > 0
+
+
+def test_some_layers_of_a_pruned_model_have_the_heads_of_those_layers() -> None:
+    kept = KeptHeads(encoder=((0,), (1,), (2,), (3,)), cross=((0, 1), (2,)))
+    picks = {"encoder": [0, 2], "decoder": [1], "cross": [1]}
+    # A list of one would be that of layers which are one; the layer that is left has it.
+    assert kept.of_layers(picks) == KeptHeads(encoder=((0,), (2,)), cross=((2,),))
+    assert KeptHeads(self=((1, 3),)).of_layers({"self": [0, 2]}) == KeptHeads(self=((1, 3),))
+
+
+def attentions(settings: ModelSettings) -> list[Attention]:
+    model = build_model(settings, device="meta")
+    return [part for part in model.modules() if isinstance(part, Attention)]
