@@ -11,9 +11,10 @@ from headway.decode.hypothesis import Hypothesis
 from headway.decode.job import Job
 from headway.decode.penalties import coverage_penalty
 from headway.decode.steps import Steps
+from headway.decode.witness import Growth, Witness
 
 
-def beam_search(steps: Steps, job: Job) -> list[list[Hypothesis]]:
+def beam_search(steps: Steps, job: Job, witness: Witness | None = None) -> list[list[Hypothesis]]:
     """The search of `beam.py`; with several groups each is a beam of its own, which avoids what
     the groups before it chose (Vijayakumar et al. 2016)."""
     settings, eos = job.settings, job.specials.eos
@@ -43,6 +44,9 @@ def beam_search(steps: Steps, job: Job) -> list[list[Hypothesis]]:
                 beams, found, torch.tensor([at], device=device), eos=eos, penalty=job.penalty,
                 bonus_BC=bonus_BC, stop_at=min(settings.n_best, width),
             )  # fmt: skip
+            if witness is not None:
+                witness.grown(Growth(at, number, sources, groups[number], scores_BWV[:, mine],
+                                     price_BV, bonus_BC, found, beams))  # fmt: skip
             groups[number] = beams
             parents.append(parents_BW + number * width)
             chosen.append(beams.tokens_BWT[:, :, at])

@@ -18,6 +18,7 @@ from headway.decode.sample import sampler
 from headway.decode.search import evaluating
 from headway.decode.steps import Ensemble, Steps
 from headway.decode.walk import Watch, most_likely, walk
+from headway.decode.witness import Witness, seen_by
 from headway.errors import ConfigError, UserError
 from headway.models.decoder import Decoder
 from headway.nn.cache import Cache
@@ -64,11 +65,13 @@ class PromptSearcher:
         *,
         prefix: Prefix | None = None,
         watch: Watch | None = None,
+        witness: Witness | None = None,
     ) -> list[list[Hypothesis]]:
         """What follows each prompt (one token at least), from the best down.
 
         `numbers` tells prompts apart where outputs are drawn: their places if None. `watch` sees
-        each token as it comes, and can end an output; a beam search does not ask it.
+        each token as it comes, and can end an output; a beam search does not ask it. `witness` sees
+        every step, whatever the search.
         """
         if not prompts:
             return []
@@ -76,10 +79,10 @@ class PromptSearcher:
         job = Job.completing(self.settings, self.specials, prompts, self.context)
         numbers = [[place] for place in range(len(prompts))] if numbers is None else numbers
         with evaluating(self.models):
-            if self.recorded is not None and fits(job):
+            if self.recorded is not None and witness is None and fits(job):
                 cache = None if prefix is None else prefix.caches[0]
                 return self.recorded.search(prompts, job, numbers, prefix=cache, watch=watch)
-            return self._search(job, prompts, numbers, prefix, watch)
+            return self._search(job, prompts, numbers, prefix, watch, witness)
 
     def check(self, prompts: Sequence[Sequence[int]]) -> None:
         for number, prompt in enumerate(prompts, 1):
@@ -93,6 +96,7 @@ class PromptSearcher:
         numbers: Sequence[Sequence[int]],
         prefix: Prefix | None,
         watch: Watch | None,
+        witness: Witness | None,
     ) -> list[list[Hypothesis]]:
         settings, room = job.settings, max(job.limits)
         if settings.sample:
@@ -101,7 +105,9 @@ class PromptSearcher:
             width, pick = settings.beam, most_likely
         walks = settings.sample or width == 1
         steps = self.steps(prompts, width, room, prefix, apart=walks)
-        return walk(steps, job, width, pick, watch) if walks else beam_search(steps, job)
+        if walks:
+            return walk(steps, job, width, seen_by(witness, pick), watch)
+        return beam_search(steps, job, witness)
 
     def steps(
         self,

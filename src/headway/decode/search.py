@@ -22,6 +22,7 @@ from headway.decode.recorded import Recorded
 from headway.decode.sample import sampler
 from headway.decode.steps import Ensemble, Seq2SeqSteps, Steps
 from headway.decode.walk import most_likely, walk
+from headway.decode.witness import Witness, seen_by
 from headway.errors import ConfigError
 from headway.models.seq2seq import Seq2Seq
 
@@ -63,7 +64,10 @@ class Searcher:
         sources: Sequence[Sequence[int]],
         wishes: Sequence[Wish] | None = None,
         numbers: Sequence[Sequence[int]] | None = None,
+        *,
+        witness: Witness | None = None,
     ) -> list[list[Hypothesis]]:
+        """`witness` sees every step of a search without required phrases."""
         if not sources:
             return []
         wishes = [NO_WISH] * len(sources) if wishes is None else wishes
@@ -72,9 +76,9 @@ class Searcher:
         lengths = [len(source) for source in sources]
         job = Job.of(self.settings, self.specials, lengths, wishes, self.reach())
         with evaluating(self.models):
-            if self.recorded is not None and fits(job):
+            if self.recorded is not None and witness is None and fits(job):
                 return self.recorded.search(sources, job, numbers)
-            return _search(self.steps, sources, job, numbers)
+            return _search(self.steps, sources, job, numbers, witness)
 
     def steps(
         self,
@@ -140,6 +144,7 @@ def _search(
     sources: Sequence[Sequence[int]],
     job: Job,
     numbers: Sequence[Sequence[int]],
+    witness: Witness | None = None,
 ) -> list[list[Hypothesis]]:
     settings, room = job.settings, max(job.limits)
     required = [place for place, wish in enumerate(job.wishes) if wish.required]
@@ -151,12 +156,12 @@ def _search(
         width = max(settings.beam, MIN_WIDTH)
         return constrained_search(first(width=width), job, width)
     if settings.sample:
-        pick = sampler(settings, numbers, room)
+        pick = seen_by(witness, sampler(settings, numbers, room))
         return walk(first(width=settings.n_best), job, settings.n_best, pick)
     if settings.beam == 1:
-        return walk(first(width=1), job, 1, most_likely)
+        return walk(first(width=1), job, 1, seen_by(witness, most_likely))
     watch = settings.coverage > 0
-    return beam_search(first(width=settings.beam, watch=watch), job)
+    return beam_search(first(width=settings.beam, watch=watch), job, witness)
 
 
 def _apart(

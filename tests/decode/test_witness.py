@@ -1,0 +1,94 @@
+"""Someone may look on while a search goes; the search does not notice."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NoReturn
+
+import pytest
+import torch
+from torch import Tensor
+
+from headway.config.decode import DecodeSettings
+from headway.decode.prompts import PromptSearcher
+from headway.decode.search import Searcher, Specials, Wish
+from headway.decode.witness import Growth
+
+from . import copying, writing
+from .copying import BOS, EOS, UNK, copier
+
+
+class Notes:
+    """`Witness` that writes down what it sees."""
+
+    def __init__(self) -> None:
+        self.growths: list[Growth] = []
+        self.picks: list[tuple[list[int], list[int]]] = []
+
+    def grown(self, growth: Growth) -> None:
+        total_BWV = growth.before.log_prob_BW[:, :, None] + growth.scores_BWV
+        going_B = ~growth.before.done_B
+        best_B = total_BWV.flatten(1).amax(1)
+        if growth.price_BV is None:
+            assert torch.equal(best_B[going_B], growth.found.log_prob_BC[going_B, 0])
+        self.growths.append(growth)
+
+    def picked(self, scores_RV: Tensor, sources: Sequence[int], token_R: Tensor) -> None:
+        self.picks.append((list(sources), token_R.tolist()))
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        DecodeSettings(beam=3, n_best=3, max_len=9),
+        DecodeSettings(beam=4, groups=2, n_best=2, max_len=9),
+        DecodeSettings(beam=2, coverage=0.4, max_len=9),
+        DecodeSettings(beam=1, max_len=9),
+        DecodeSettings(sample=True, n_best=3, max_len=9),
+    ],
+)
+def test_a_watched_search_finds_the_same_to_the_last_bit(settings: DecodeSettings) -> None:
+    sources = copying.sources(12)
+    search = Searcher([copier()], settings, Specials(BOS, EOS, UNK))
+    notes = Notes()
+    assert search(sources, witness=notes) == search(sources)
+    if settings.sample or settings.beam == 1:
+        tokens: dict[int, list[int]] = {}
+        for numbers, chosen in notes.picks:
+            for number, token in zip(numbers, chosen[:: settings.n_best], strict=True):
+                tokens.setdefault(number, []).append(token)
+        assert tokens.keys() == set(range(len(sources)))
+    else:
+        groups = {growth.group for growth in notes.growths}
+        assert groups == set(range(settings.groups))
+        first = [growth for growth in notes.growths if growth.group == 0]
+        assert [growth.at for growth in first] == list(range(len(first)))
+        assert list(first[0].sources) == list(range(len(sources)))
+        assert len(first[-1].sources) < len(sources)  # those that were done have left
+
+
+def test_language_models_are_watched_too() -> None:
+    tokenizer = writing.tokenizer()
+    prompts = [[tokenizer.bos, *tokenizer.encode(text)] for text in ("the", "one two")]
+    for beam in (1, 3):
+        settings = DecodeSettings(beam=beam, max_len=8)
+        search = PromptSearcher([writing.writer()], settings, Specials.of(tokenizer), 96)
+        notes = Notes()
+        assert search(prompts, witness=notes) == search(prompts)
+        assert bool(notes.growths) == (beam == 3)
+        assert bool(notes.picks) == (beam == 1)
+
+
+def test_a_recorded_search_is_left_out_while_someone_looks_on() -> None:
+    class Refuses:
+        def search(self, *given: object, **more: object) -> NoReturn:
+            raise AssertionError("a recorded step shows nothing")
+
+    sources = copying.sources(3)
+    search = Searcher([copier()], DecodeSettings(beam=2, max_len=9), Specials(BOS, EOS, UNK))
+    search.recorded = Refuses()  # type: ignore[assignment]
+    notes = Notes()
+    search(sources, [Wish()] * 3, witness=notes)
+    assert notes.growths
+    with pytest.raises(AssertionError, match="shows nothing"):
+        search(sources)
