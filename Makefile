@@ -9,7 +9,7 @@ HEADWAY := $(VENV)/bin/headway
 INSTALL := $(PY) -m pip install --quiet --constraint constraints.txt
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test check test-slow test-gpu bench docs clean
+.PHONY: help setup demo test browser check test-slow test-gpu bench docs clean
 
 help: ## list the targets
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/\1\t\2/' | expand -t 12
@@ -20,8 +20,23 @@ demo: setup ## train a German-English translator for two minutes, try it and the
 	$(PY) examples/demo.py
 
 # Tiny tests gain nothing from threads: two workers of one thread each beat one with all of them.
-test: check ## check, then the fast tests
+test: check browser ## check, then the fast tests
 	OMP_NUM_THREADS=1 $(PY) -m pytest -n 2
+
+# Debian's package. Without a browser the tests of the page are skipped, and the summary says so.
+browser: ## find chromium for the tests of the page, or install it where apt-get may
+	@for name in $$CHROMIUM chromium chromium-browser google-chrome chrome; do \
+		command -v "$$name" >/dev/null && exit 0; done; \
+	root=""; [ "$$(id -u)" = 0 ] || root="sudo -n"; \
+	if command -v apt-get >/dev/null && $$root true 2>/dev/null; then \
+		echo "No chromium here: installing Debian's with apt-get for the tests of the page"; \
+		export DEBIAN_FRONTEND=noninteractive; \
+		$$root apt-get update -qq -o Acquire::http::Timeout=20 -o Acquire::Retries=1; \
+		$$root apt-get install -qq -y --no-install-recommends chromium fonts-noto-core >/dev/null \
+			&& command -v chromium >/dev/null && exit 0; \
+	fi; \
+	echo "!!! No chromium, and it could not be installed: THE BROWSER TESTS WILL BE SKIPPED." \
+		"Install it, or say where one is: make test CHROMIUM=/path/to/chromium" >&2
 
 check: setup ## lint, formatting and types
 	$(PY) -m ruff check .

@@ -20,7 +20,7 @@ def main() -> None:
         steps = [small, [*base, "--tokens", "320", "--rounds", "5"]]
         jobs = [
             *steps, ["benchmarks.encode"], ["benchmarks.decode"], ["benchmarks.gpt2_decode"],
-            ["benchmarks.data"], ["benchmarks.engine"],
+            ["benchmarks.data"], ["benchmarks.engine"], ["benchmarks.page"],
         ]  # fmt: skip
     for job in jobs:
         print(f"\n$ python -m {' '.join(job)}", flush=True)

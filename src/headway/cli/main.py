@@ -14,14 +14,18 @@ from headway.cli.average import average
 from headway.cli.check import check
 from headway.cli.evaluate import evaluate
 from headway.cli.export import export
+from headway.cli.factors import factors
 from headway.cli.import_ import import_
 from headway.cli.info import info
+from headway.cli.look import look
 from headway.cli.play import play
 from headway.cli.predict import predict
 from headway.cli.presets import presets
+from headway.cli.prune import prune
 from headway.cli.recipes import recipes
 from headway.cli.score import score
 from headway.cli.train import train
+from headway.cli.truth import truth
 from headway.errors import UserError
 
 # typer carries its own copy of click; this is the way to its error that depends on neither.
@@ -38,6 +42,8 @@ for command in (check, train, predict, play, evaluate, score, average, recipes, 
     app.command()(command)
 app.command("import")(import_)
 app.command()(export)
+for study in (look, truth, prune, factors):
+    app.command()(study)
 
 
 @app.callback(invoke_without_command=True)

@@ -1,0 +1,166 @@
+"""`headway factors`: a dictionary of the directions that a model's states are made of."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from headway.config.folder import SHIPPED, run_folder
+from headway.config.load import parse_override
+from headway.errors import FolderError, UserError
+
+if TYPE_CHECKING:
+    from headway.inside.factors import Factors
+
+TELLING = 10
+CONTEXT = 7
+"""Tokens before the strongest one that the table shows."""
+
+
+def factors(
+    run: Annotated[str, typer.Argument(metavar="RUN", help="A run folder or shipped model.")],
+    text: Annotated[
+        list[str],
+        typer.Option(
+            metavar="FILE",
+            help="A corpus, a text a line; for a translator also source<TAB>target.",
+        ),
+    ],
+    words: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="KEY=VALUE",
+            help="n=512, k=16, l1, layers=all, tokens, rows, browse, steps, minutes, seed.",
+        ),
+    ] = None,
+    out: Annotated[
+        Path | None,
+        typer.Option(metavar="FOLDER", help="Where they go; `factors` in the run folder."),
+    ] = None,
+    method: Annotated[
+        str,
+        typer.Option(metavar="sparse|topk", help="Sparse coding, or a TopK autoencoder."),
+    ] = "sparse",
+    restart: Annotated[
+        bool, typer.Option("--restart", help="Replace factors that are there already.")
+    ] = False,
+    device: Annotated[str, typer.Option(help="cpu, cuda, cuda:1; auto: a GPU if any.")] = "auto",
+) -> None:
+    """Learn factors of a model's states from a corpus; `headway look --factors` shows them."""
+    settings = _settings(words or [])
+    folder = run_folder(run)
+    place = _place(folder, out)
+    _check_free(place, restart)
+    from headway.inside.corpus import Corpus
+    from headway.inside.factors import factors as learn
+    from headway.inside.opening import load
+    from headway.train.ranks import pick_device
+
+    loaded = load(run)
+    corpus = Corpus.of(text, loaded)
+    where = pick_device(device)
+    found = learn(loaded, corpus, device=where, note=_say, method=method, **settings)
+    found.save(place)
+    _show(found)
+    print(f"\n{place}: written. See them: headway look {run} --text '…' --factors {place}")
+
+
+def _settings(words: list[str]) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for word in words:
+        if "=" not in word:
+            raise UserError(f"{word!r} is no key=value setting. Files go to --text.")
+        path, value = parse_override(word)
+        name = ".".join(path)
+        if name == "method":
+            raise UserError("the method is an option: --method sparse, --method topk.")
+        found[name] = str(value) if name == "layers" else value
+    return found
+
+
+def _place(folder: Path, out: Path | None) -> Path:
+    if out is not None:
+        return out
+    if folder.parent == SHIPPED:  # nothing is written into the package
+        return Path(f"{folder.name}-factors")
+    return folder / "factors"
+
+
+def _check_free(place: Path, restart: bool) -> None:
+    if place.exists() and not place.is_dir():
+        raise FolderError(f"{place} is a file; --out names a folder.")
+    if not restart and place.is_dir() and any(place.iterdir()):
+        raise FolderError(
+            f"{place} is there already. Give another folder with --out, or replace what is in it "
+            "with --restart."
+        )
+
+
+def _say(line: str) -> None:
+    print(f"headway factors: {line}", file=sys.stderr)
+
+
+def _show(found: Factors) -> None:
+    from headway.cli.table import show_table
+
+    figures, unit = found.figures, found.figures["unit"]
+    rows = [
+        ("explained variance", f"{figures['explained']:.1%}", "of centred states, held-out text"),
+        ("factors a token", f"{figures['l0']:.1f}", f"of {found.n:,}"),
+        ("dead factors", f"{figures['dead']:.1%}", f"in {figures['browsed_tokens']:,} tokens"),
+        ("loss recovered", _share(figures["recovered"]), f"{unit}; layers zeroed are 0 %"),
+        ("", _share(figures["recovered_mean"]), "layers replaced by their mean are 0 %"),
+    ]
+    show_table(["measure", "value", ""], rows, {"value"})
+    print()
+    named = zip(found.sites, figures["layers"], strict=True)
+    names = ("explained", "l0", "loss", "rebuilt", "mean", "zero")
+    show_table(
+        ["layer", "explained", "active", "loss", "rebuilt", "mean", "zeros"],
+        [(_layer(site), *(f"{facts[name]:.3f}" for name in names)) for site, facts in named],
+        {"explained", "active", "loss", "rebuilt", "mean", "zeros"},
+    )
+    print()
+    show_table(
+        ["factor", "fires", "layer", "effect", "where it fires most"],
+        [_line(found, number) for number in telling(found)],
+        {"factor", "fires", "effect"},
+    )
+
+
+def _share(value: float | None) -> str:
+    return "none" if value is None else f"{value:.1%}"
+
+
+def telling(found: Factors, n: int = TELLING) -> list[int]:
+    """Those that move the output most when removed: the best of each layer, then the second …"""
+    strong = [a for a, entry in enumerate(found.entries) if entry["effect"] is not None]
+    strong.sort(key=lambda a: -found.entries[a]["effect"]["kl"])
+    turns: dict[int, int] = {}
+    ranked = []
+    for factor in strong:
+        site = found.entries[factor]["site"]
+        turns[site] = turns.get(site, 0) + 1
+        ranked.append((turns[site], site, factor))
+    return [factor for _, _, factor in sorted(ranked)[:n]]
+
+
+def _line(found: Factors, number: int) -> tuple[str, ...]:
+    entry = found.entries[number]
+    context = entry["contexts"][0]
+    at, pieces = context["at"], context["pieces"]
+    before = "".join(pieces[max(0, at - CONTEXT) : at])
+    space = " " if pieces[at].startswith(" ") else ""
+    shown = f"{before}{space}[{pieces[at].strip()}]{''.join(pieces[at + 1 : at + 3])}"
+    effect = entry["effect"]["kl"]
+    layer = _layer(found.sites[entry["site"]])
+    return str(number), f"{entry['fires']:.2%}", layer, f"{effect:.3f}", shown.strip()
+
+
+def _layer(site: tuple[str, int]) -> str:
+    stack, layer = site
+    name = "embedding" if layer == 0 else f"layer {layer}"
+    return name if stack == "self" else f"{stack} {name}"

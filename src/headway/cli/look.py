@@ -1,0 +1,217 @@
+"""`headway look`: one page, one terminal view or one server that shows what a model does inside."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from headway.errors import ConfigError, UserError
+
+if TYPE_CHECKING:
+    from headway.inside.change import Change
+    from headway.inside.reading import Ask
+    from headway.interop.run import LoadedRun
+
+PORT = 8321
+
+
+def look(
+    run: Annotated[str, typer.Argument(metavar="RUN", help="A run folder or a shipped model.")],
+    words: Annotated[
+        list[str] | None, typer.Argument(metavar="KEY=VALUE", help="decode.* settings.")
+    ] = None,
+    text: Annotated[str | None, typer.Option(help="What the model shall read.")] = None,
+    out: Annotated[Path, typer.Option(help="The page.")] = Path("look.html"),
+    output: Annotated[
+        str | None, typer.Option(help="What the model shall have written; it only reads it.")
+    ] = None,
+    begin: Annotated[str, typer.Option(help="What its output has to begin with.")] = "",
+    new: Annotated[int, typer.Option(help="Tokens that a language model adds.")] = 24,
+    hide: Annotated[
+        list[str] | None, typer.Option(help="A token that no other sees: 3, or target.2.")
+    ] = None,
+    off: Annotated[
+        list[str] | None, typer.Option(help="A head that is switched off: cross.2.5.")
+    ] = None,
+    corpus: Annotated[
+        str | None, typer.Option(help="A text file, for head studies and for search.")
+    ] = None,
+    factors: Annotated[
+        Path | None, typer.Option(help="A folder that `headway factors` made.")
+    ] = None,
+    tuned: Annotated[
+        Path | None,
+        typer.Option(help="A tuned lens (.safetensors), or a text file to tune one on."),
+    ] = None,
+    truth: Annotated[
+        Path | None, typer.Option(help="A file of `headway truth`; else the one in RUN.")
+    ] = None,
+    against: Annotated[str | None, typer.Option(help="Another run to compare with.")] = None,
+    against_text: Annotated[str | None, typer.Option(help="Another text to compare with.")] = None,
+    walk: Annotated[
+        str | None, typer.Option(help="The token that is followed: cross.2.5.3, row last.")
+    ] = None,
+    pin: Annotated[
+        list[int] | None, typer.Option(help="A row kept exactly in a map of a long text.")
+    ] = None,
+    checkpoints: Annotated[
+        bool | None, typer.Option("--checkpoints/--no-checkpoints", help="Show the training.")
+    ] = None,
+    trace: Annotated[Path | None, typer.Option(help="A folder for the numbers themselves.")] = None,
+    terminal: Annotated[bool, typer.Option("--terminal", help="Print it; write no page.")] = False,
+    serve: Annotated[
+        bool, typer.Option("--serve", help="Serve it on 127.0.0.1 and answer to changes.")
+    ] = False,
+    port: Annotated[int, typer.Option(help="Of --serve; 0 is any that is free.")] = PORT,
+) -> None:
+    """Look inside a model while it reads a text: one HTML file that needs no network.
+
+    Layers, heads and tokens count from 1. RUN may also be a folder that --trace wrote.
+    """
+    _check_together(terminal=terminal, serve=serve, trace=trace is not None)
+    from headway.inside.looking import Extras
+    from headway.inside.opening import load
+    from headway.inside.trace import FACTS
+
+    if (Path(run) / FACTS).is_file():
+        _show_trace(Path(run), out, text)
+        return
+    if text is None and not serve:
+        raise UserError("give a text to look at: --text 'A sentence.'")
+    loaded = load(run)
+    given = _ask(loaded, words or [], output, begin, new)
+    changed = _change(loaded, hide or [], off or [])
+    extras = Extras(
+        corpus=corpus,
+        factors=factors,
+        tuned=_tuned(loaded, tuned, out),
+        truth=truth,
+        walk=None if walk is None else _place(walk),
+        pins=tuple(row - 1 for row in pin or ()),
+        checkpoints=checkpoints,
+    )
+    if serve:
+        from headway.inside.live import serve as start
+
+        start(loaded, text, given, changed, extras=extras, port=port, note=_note)
+        return
+    assert text is not None
+    if terminal:
+        _print(loaded, text, given, changed, extras)
+        return
+    _write(loaded, text, given, changed, extras, out, trace, against, against_text)
+
+
+def _write(
+    run: LoadedRun, text: str, ask: Ask, change: Change, extras: Any, out: Path,
+    trace: Path | None, against: str | None, against_text: str | None,
+) -> None:  # fmt: skip
+    from dataclasses import fields
+
+    from headway.inside.looking import look as make
+    from headway.inside.trace import trace as traced
+
+    more = {field.name: getattr(extras, field.name) for field in fields(extras)}
+    page = make(
+        run, text, ask, change, against=against, against_text=against_text, note=_note, **more
+    )
+    page.save(out)
+    if trace is not None:
+        traced(run, text, ask, change, gradients=True, beam=True).save(trace)
+        _note(f"numbers in {trace}")
+    _note(f"{len(page.html.encode()) / 1e6:.2f} MB in {out}, open it in a browser")
+
+
+def _print(run: LoadedRun, text: str, ask: Ask, change: Change, extras: Any) -> None:
+    from headway.inside.looking import looked_at
+    from headway.inside.terminal import show
+
+    print(show(looked_at(run, text, ask, change, extras), sys.stdout))
+
+
+def _show_trace(folder: Path, out: Path, text: str | None) -> None:
+    from headway.inside.looking import look as make
+    from headway.inside.trace import Trace
+
+    if text is not None:
+        raise UserError(f"{folder} is a trace, which has its text already. Leave --text out.")
+    make(Trace.load(folder)).save(out)
+    _note(f"the trace in {folder} is shown by {out}")
+
+
+def _ask(run: LoadedRun, words: list[str], output: str | None, begin: str, new: int) -> Ask:
+    from headway.cli.predict import settings_of
+    from headway.inside.reading import Ask
+
+    for word in words:
+        if not word.startswith("decode.") or "=" not in word:
+            raise ConfigError(f"{word!r} has no effect here: only decode.* settings have.")
+    if new < 0:
+        raise UserError(f"--new {new} must be 0 or more.")
+    decode = settings_of(run.folder, words, {}).decode if words else None
+    if decode is not None and run.settings.task == "complete":
+        named = {word.partition("=")[0] for word in words}
+        if not named & {"decode.beam", "decode.sample"}:
+            decode = replace(decode, sample=False, beam=1)
+    return Ask(output=output, begin=begin, decode=decode, new=new)
+
+
+def _change(run: LoadedRun, hide: list[str], off: list[str]) -> Change:
+    from headway.inside.anatomy import Anatomy
+    from headway.inside.change import Change
+
+    anatomy = Anatomy.of(run.model)
+    hidden = set()
+    for word in hide:
+        stream, dot, place = word.rpartition(".")
+        hidden.add((stream if dot else anatomy.stacks[0].stream, _number(place, word) - 1))
+    heads = set()
+    for word in off:
+        kind, *numbers = word.split(".")
+        if len(numbers) != 2:
+            raise UserError(f"--off {word!r} names no head. Write kind.layer.head: cross.2.5.")
+        layer, head = (_number(number, word) - 1 for number in numbers)
+        anatomy.head(kind, layer, head)
+        heads.add((kind, layer, head))
+    return Change(frozenset(hidden), frozenset(heads))
+
+
+def _place(word: str) -> tuple[str, int, int, int]:
+    kind, *numbers = word.split(".")
+    if len(numbers) != 3:
+        raise UserError(f"--walk {word!r}: write kind.layer.head.row, as in cross.2.5.3.")
+    layer, head, row = (_number(number, word) - 1 for number in numbers)
+    return kind, layer, head, row
+
+
+def _number(word: str, whole: str) -> int:
+    if not word.isdecimal() or int(word) < 1:
+        raise UserError(f"{whole!r} counts from 1, and {word!r} is no such number.")
+    return int(word)
+
+
+def _tuned(run: LoadedRun, path: Path | None, out: Path) -> Path | None:
+    """A file of a tuned lens; tuned now, beside the page, if a text is given instead."""
+    if path is None or path.suffix == ".safetensors":
+        return path
+    from headway.inside.corpus import Corpus
+    from headway.inside.lens import tune
+
+    place = out.with_suffix(".lens.safetensors")
+    tune(run, Corpus.of(path, run).lines).save(place)
+    _note(f"lens tuned on {path}, kept in {place}")
+    return place
+
+
+def _check_together(**given: bool) -> None:
+    asked = [f"--{name}" for name, on in given.items() if on]
+    if len(asked) > 1:
+        raise UserError(f"{' and '.join(asked)} do not go together. Choose one.")
+
+
+def _note(line: str) -> None:
+    print(f"headway look: {line}", file=sys.stderr)

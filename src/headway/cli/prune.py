@@ -1,0 +1,245 @@
+"""`headway prune`: a smaller run without its least important heads, and what that costs."""
+
+from __future__ import annotations
+
+import json
+import sys
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from headway.cli.evaluate import _pair_files, _text_files
+from headway.config.data import DataSettings
+from headway.config.folder import SHIPPED, load_run, run_folder
+from headway.errors import FolderError, UserError
+
+if TYPE_CHECKING:
+    from headway.inside.compared import Line
+    from headway.inside.heads import Heads
+    from headway.inside.pruning import Head
+    from headway.inside.streams import Reading
+    from headway.interop.run import LoadedRun
+
+
+def prune(
+    run: Annotated[str, typer.Argument(metavar="RUN", help="A run folder or shipped model.")],
+    heads: Annotated[
+        str | None,
+        typer.Option(
+            metavar="40%|N|cross.0.3,…",
+            help="How many heads go, the least important first, or which; from 0.",
+        ),
+    ] = None,
+    out: Annotated[Path | None, typer.Option(help="A new folder for the smaller run.")] = None,
+    kind: Annotated[
+        str | None, typer.Option(help="Take heads of this attention alone: encoder, cross, …")
+    ] = None,
+    curve: Annotated[
+        bool,
+        typer.Option("--curve", help="Measure the score at 0 to 90 %; kept in RUN for `look`."),
+    ] = False,
+    importance_from: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="FILE", help="Texts that heads are judged by; sources and targets with a tab."
+        ),
+    ] = None,
+    text: Annotated[
+        list[str] | None, typer.Option(help="The test set, in the form of the training data.")
+    ] = None,
+    source: Annotated[
+        list[str] | None, typer.Option(help="translate: sources of a test set.")
+    ] = None,
+    target: Annotated[list[str] | None, typer.Option(help="translate: its references.")] = None,
+    pairs: Annotated[
+        list[str] | None, typer.Option(help="TSV or JSONL with both sides, instead.")
+    ] = None,
+    encoding: Annotated[str | None, typer.Option(help="Of the text files.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> None:
+    """Take heads out of a model for good, and compare size, score and speed with the whole one."""
+    if heads is None and not curve:
+        raise UserError("say how many heads shall go (--heads 40%) or ask for --curve.")
+    if (heads is None) != (out is None):
+        raise UserError("--heads and --out go together: which heads, and where the run goes.")
+    folder = run_folder(run)
+    settings = load_run(folder)
+    files = _files(settings.task, settings.data, text, source, target, pairs, encoding)
+    if curve and files is None:
+        raise UserError("--curve needs a test set to score on: " + _give(settings.task))
+    assert settings.model is not None
+    wanted = None if heads is None else _wanted(heads, settings.model, kind)
+    from headway.inside.opening import load
+    from headway.interop.whole import check_free
+
+    if out is not None:
+        check_free(out)
+    whole = load(folder)
+    explicit = not isinstance(wanted, int) and wanted is not None
+    readings, where = _readings(whole, files, importance_from, needed=curve or not explicit)
+    found = _judged(whole, readings, where) if curve or not explicit else None
+    if curve:
+        assert files is not None
+        assert found is not None
+        _curve(whole, files, found, folder)
+    if out is not None:
+        assert wanted is not None
+        gone = _chosen(whole, wanted, kind, found)
+        _write(whole, gone, out, readings, files, as_json)
+
+
+def _files(
+    task: str,
+    data: DataSettings,
+    text: list[str] | None,
+    source: list[str] | None,
+    target: list[str] | None,
+    pairs: list[str] | None,
+    encoding: str | None,
+) -> DataSettings | None:
+    if task == "translate":
+        if text:
+            raise UserError("--text has no effect on a run of the task translate; " + _give(task))
+        return _pair_files(source, target, pairs, encoding) if source or target or pairs else None
+    if source or target:
+        raise UserError(f"--source and --target have no effect on a run of the task {task}.")
+    return _text_files(data, text, pairs, encoding) if text or pairs else None
+
+
+def _give(task: str) -> str:
+    if task == "translate":
+        return "give --source FILE --target FILE, or --pairs FILE."
+    return "give --text FILE."
+
+
+def _wanted(text: str, model: Any, kind: str | None) -> int | frozenset[Head]:
+    """A number of heads, or the heads themselves."""
+    from headway.inside.pruning import all_heads, head_named, prunable, without
+
+    if kind is not None and kind not in model.attention_layers:
+        has = ", ".join(model.attention_layers)
+        raise UserError(f"--kind {kind}: this model has the attention {has}.")
+    if "." in text.removesuffix("%") and not text.endswith("%"):
+        gone = frozenset(head_named(name) for name in text.split(","))
+        if kind is not None:
+            raise UserError("--kind has no effect where --heads names the heads. Leave it out.")
+        without(model, gone)  # an unknown head, or none left, surfaces here
+        return gone
+    total = sum(kind in (None, head[0]) for head in all_heads(model))
+    most = prunable(model, kind)
+    of = f"the {total} heads" + ("" if kind is None else f" of {kind} attention")
+    try:
+        share = text.endswith("%")
+        number = float(text.removesuffix("%")) / 100 * total if share else float(int(text))
+        n_gone = round(number)
+    except (ValueError, OverflowError) as error:
+        raise UserError(
+            f"--heads {text!r} is no share (40%), no number (12), and no list of heads "
+            "(cross.0.3,encoder.1.0)."
+        ) from error
+    if n_gone < 1:
+        raise UserError(f"--heads {text} takes none of {of} out. Give more.")
+    if n_gone > most:
+        raise UserError(
+            f"--heads {text} would take {n_gone} of {of} out, but every attention keeps at least "
+            f"one: {most} can go, which is {100 * most / total:.0f} %."
+        )
+    return n_gone
+
+
+def _readings(
+    run: LoadedRun, files: DataSettings | None, given: list[str] | None, *, needed: bool
+) -> tuple[list[Reading], str]:
+    """Texts to judge heads by, and where they come from."""
+    from headway.inside.corpus import Corpus
+    from headway.inside.examples import examples, from_files, own_examples
+
+    if given and run.settings.task in ("complete", "fill"):
+        texts = replace(run.settings.data, text=tuple(given), valid_text=())
+        return from_files(run, texts), ", ".join(given)
+    if given:
+        return examples(run, Corpus.of(given, run)), ", ".join(given)
+    if (run.folder / "data").is_dir():
+        return own_examples(run), "the run's validation data"
+    if files is not None:
+        return from_files(run, files), "the test set, on which the score is measured, too"
+    if needed:
+        raise FolderError(
+            f"{run.folder.name} keeps no data to judge heads by: {_give(run.settings.task)[:-1]}, "
+            "or --importance-from FILE with texts, a line each."
+        )
+    return [], ""
+
+
+def _judged(run: LoadedRun, readings: list[Reading], where: str) -> Heads:
+    from headway.inside.heads import heads
+
+    _say(f"importance of the heads from {len(readings):,} texts: {where}")
+    return replace(heads(run, readings), source=where)
+
+
+def _curve(run: LoadedRun, files: DataSettings, found: Heads, folder: Path) -> None:
+    from headway.cli.table import show_table
+    from headway.inside.curve import CURVE, curve, save_found
+
+    measured = curve(run, files, found, note=_say)
+    rows = [
+        (p.order, p.kind, f"{p.share:.0%}", str(p.gone), f"{p.score:.2f}") for p in measured.points
+    ]
+    show_table(["order", "attention", "share", "heads out", measured.metric], rows,
+               {"share", "heads out", measured.metric})  # fmt: skip
+    if SHIPPED in folder.parents:
+        _say(f"{folder.name} comes with headway, so nothing is kept. Copy it to keep the curve.")
+        return
+    save_found(folder, found, measured)
+    _say(f"{folder / CURVE}: kept for `headway look`")
+
+
+def _chosen(
+    run: LoadedRun, wanted: int | frozenset[Head], kind: str | None, found: Heads | None
+) -> frozenset[Head]:
+    if not isinstance(wanted, int):
+        return wanted
+    from headway.inside.curve import ordered
+    from headway.inside.pruning import least
+
+    assert found is not None
+    return least(ordered(run.shape, found.importance(), kind or "all"), wanted, run.shape)
+
+
+def _write(
+    run: LoadedRun, gone: frozenset[Head], out: Path, readings: list[Reading],
+    files: DataSettings | None, as_json: bool,
+) -> None:  # fmt: skip
+    from headway.inside.compared import compare
+    from headway.inside.opening import load
+    from headway.inside.pruning import name_of, save_pruned
+    from headway.interop.whole import new_folder
+
+    with new_folder(out) as folder:
+        save_pruned(run, gone, folder)
+    lines = compare(run, load(out), readings, files)
+    names = [name_of(head) for head in sorted(gone)]
+    if as_json:
+        print(json.dumps({"heads": names, "lines": [asdict(line) for line in lines]}, indent=2))
+        return
+    from headway.cli.table import show_table
+
+    rows = [_row(line) for line in lines]
+    show_table(["", "before", "after", "change", ""], rows, {"before", "after", "change"})
+    print(f"\nheads out: {' '.join(names)}")
+    _say(f"{out}: a run like any other; train it on with `headway train … --from {out}`")
+
+
+def _row(line: Line) -> tuple[str, ...]:
+    before, after = (f"{value:,.{line.digits}f}" for value in (line.before, line.after))
+    change = f"{line.after - line.before:+.{line.digits}f}"
+    if not line.digits and line.before:
+        change = f"{100 * (line.after / line.before - 1):+.1f} %"
+    return line.name, before, after, change, line.note
+
+
+def _say(line: str) -> None:
+    print(line, file=sys.stderr)

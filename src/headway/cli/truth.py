@@ -1,0 +1,158 @@
+"""`headway truth`: how often the maps of a run point at the right place, where that is known."""
+
+from __future__ import annotations
+
+import json
+import sys
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from headway.config.folder import SHIPPED, load_run, run_folder
+from headway.errors import UserError
+
+if TYPE_CHECKING:
+    from headway.inside.truth import Case, Truth
+    from headway.interop.run import LoadedRun
+
+BEST_HEADS = 5
+BASELINES = ("random", "diagonal")
+
+
+def truth(
+    run: Annotated[str, typer.Argument(metavar="RUN", help="A run folder or shipped model.")],
+    pairs: Annotated[
+        Path | None,
+        typer.Option(help="Translators: source, tab, target a line; tab, 0-0 1-2 if aligned."),
+    ] = None,
+    reactions: Annotated[
+        Path | None, typer.Option(help="Models of chemistry: SMILES with numbered atoms.")
+    ] = None,
+    texts: Annotated[int, typer.Option(min=2, help="The most texts to use.")] = 500,
+    few: Annotated[
+        int, typer.Option(min=0, help="Of these, how many for maps that take time.")
+    ] = 40,
+    out: Annotated[
+        Path | None, typer.Option(help="The file to write; else truth.json in the run folder.")
+    ] = None,
+    methods: Annotated[
+        str, typer.Option("--maps", help="Kinds of maps, with commas; all: every kind.")
+    ] = "all",
+    untrained: Annotated[
+        bool, typer.Option("--untrained", help="A control: the same shape with fresh weights.")
+    ] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> None:
+    """Measure every map and head of a run beside chance, and note it for its pages."""
+    folder = run_folder(run)
+    task = load_run(folder).task
+    if pairs is not None and task != "translate":
+        raise UserError(f"--pairs is for translators, and {run} is a run of the task {task}.")
+    if reactions is not None and task != "fill":
+        raise UserError(f"--reactions is for the task fill, and {run} is a run of the task {task}.")
+    if task == "translate" and pairs is None:
+        raise UserError(
+            f"{run} translates, so its truth comes from pairs: --pairs FILE, with a source, a tab "
+            "and its translation a line. Copied names and numbers in them are known alignments."
+        )
+    if task not in ("translate", "complete") and reactions is None:
+        print(f"not validated: nobody knows where a run of the task {task} has to look.")
+        return
+    from headway.inside.maps import METHODS, known
+    from headway.inside.opening import load
+    from headway.inside.truth import measure
+
+    wanted = known(METHODS if methods == "all" else methods.split(","))
+    loaded = load(run)
+    kind, cases = _cases(loaded, pairs, reactions, texts)
+    if not cases:
+        print(f"not validated: {kind}: there is none.")
+        return
+    if untrained:
+        loaded = _fresh(loaded)
+    found = measure(loaded, cases, wanted, task=kind, few=few, note=_Progress(len(cases)))
+    if out is not None or not untrained:
+        _save(found, folder, out)
+    if as_json:
+        print(json.dumps(asdict(found)))
+    else:
+        _show(found, len(cases))
+
+
+def _cases(
+    run: LoadedRun, pairs: Path | None, reactions: Path | None, most: int
+) -> tuple[str, list[Case]]:
+    """What the truth is, in words, and the texts."""
+    from headway.inside.truth import aligned, atom_maps, copied_words, read_known, repeats
+
+    if reactions is not None:
+        return "atoms of reactions", atom_maps(run, reactions)[:most]
+    if pairs is None:
+        return "tokens copied from random text", repeats(run, min(most, 200))
+    known = read_known(pairs)
+    if any(pair.links for pair in known):
+        return "words with a known alignment", aligned(run, known[:most])
+    copied = copied_words(run, [(pair.source, pair.target) for pair in known])
+    return "names and numbers copied", copied[:most]
+
+
+def _fresh(run: LoadedRun) -> LoadedRun:
+    """What a map finds there is in the shape of the model, not in what it has learned."""
+    import torch
+
+    from headway.models.build import build_model
+
+    torch.manual_seed(1)
+    return replace(run, model=build_model(run.shape).eval())
+
+
+def _save(found: Truth, folder: Path, out: Path | None) -> None:
+    from headway.inside.looking import TRUTH
+
+    if out is None and folder.is_relative_to(SHIPPED):
+        print("not written: this model comes with headway. Use --out FILE.", file=sys.stderr)
+        return
+    path = out or folder / TRUTH
+    found.save(path)
+    print(f"wrote {path}", file=sys.stderr)
+
+
+def _show(found: Truth, n_texts: int) -> None:
+    from headway.cli.table import show_table
+    from headway.inside.truth.measure import is_head
+
+    scores = found.maps
+    chance = scores["random"].random
+    print(f"{found.task}: {found.n} in {n_texts} texts; chance is right {chance:.3f} of the time\n")
+    names = sorted(scores, key=lambda name: -scores[name].p1)
+    heads = [name for name in names if is_head(name)]
+    shown = [n for n in names if n not in heads[BEST_HEADS:] and n not in BASELINES]
+    rows = [
+        (name, f"{scores[name].p1:.3f}", f"{scores[name].aer:.3f}", f"{scores[name].n}")
+        for name in [*shown, *BASELINES]
+    ]
+    show_table(["map", "P@1", "AER", "n"], rows, {"P@1", "AER", "n"})
+    print()
+    if len(heads) > BEST_HEADS:
+        mean = sum(scores[name].p1 for name in heads) / len(heads)
+        print(f"{len(heads)} heads in all, the mean of their P@1 is {mean:.3f}")
+    if found.best is not None:
+        best = found.best
+        print(
+            f"best head, chosen on one half of the texts: {best.name}, P@1 {best.p1:.3f} on the "
+            f"other half ({best.n})"
+        )
+
+
+class _Progress:
+    """A line for people who wait; nothing in a pipe."""
+
+    def __init__(self, total: int) -> None:
+        self.total, self.shown = total, sys.stderr.isatty()
+
+    def __call__(self, done: int) -> None:
+        if self.shown:
+            end = "\n" if done == self.total else ""
+            print(f"\r{done} of {self.total} texts", end=end, file=sys.stderr, flush=True)

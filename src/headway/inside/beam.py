@@ -1,0 +1,134 @@
+"""The search for an answer, looked at: its tree, and any of its hypotheses read again."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import replace
+
+from torch import Tensor
+
+from headway.config.decode import DecodeSettings
+from headway.decode.align import attention_of
+from headway.decode.hypothesis import NO_WISH, Specials, Wish
+from headway.decode.job import Job
+from headway.decode.prompts import PromptSearcher
+from headway.decode.runs import context_of
+from headway.decode.search import Searcher, evaluating, with_begin
+from headway.errors import UserError
+from headway.inside.growing import Recorder
+from headway.inside.streams import Output, Reading, Stream
+from headway.inside.tree import BeamTree, Node
+from headway.interop.run import LoadedRun
+from headway.models.decoder import Decoder
+from headway.models.seq2seq import Seq2Seq
+
+__all__ = ["BeamTree", "Node", "beam_tree", "cross_rows", "rerun", "searches"]
+
+BEAM = 4
+"""For runs whose own way is to draw tokens, which is no search."""
+
+
+def searches(run: LoadedRun) -> bool:
+    """Whether this run finds its answer by a search, token by token."""
+    return run.settings.task in ("translate", "complete")
+
+
+def beam_tree(
+    run: LoadedRun,
+    text: str | Sequence[int],
+    decode: DecodeSettings | None = None,
+    *,
+    wish: Wish = NO_WISH,
+    new: int = 24,
+) -> BeamTree:
+    """The tree of the search for the translation of a text, or for what follows it.
+
+    `text` may be tokens as the model reads them, special ones and all. `decode`: the run's own
+    settings if None; a run that draws tokens is searched with a beam of 4. `wish`: a prefix and
+    banned phrases of a translation. `new`: most tokens that a language model adds.
+    """
+    if not searches(run):
+        raise UserError(
+            f"{run.folder.name} is a run of `{run.settings.task}`, which answers at once: there is "
+            "no search to look at. Translators and language models have one."
+        )
+    if wish.required:
+        raise UserError("the tree of a search with required phrases cannot be drawn. Leave them.")
+    settings = _settings(run, decode, new)
+    searcher: Searcher | PromptSearcher
+    target, specials = run.vocab.target, Specials.of(run.vocab.target)
+    if isinstance(run.model, Seq2Seq):
+        source = run.vocab.source
+        ids = source.as_source(source.encode(text)) if isinstance(text, str) else text
+        searcher = Searcher([run.model], settings, specials)
+        wishes = with_begin([wish], target.target_begin)
+        job = Job.of(settings, specials, [len(ids)], wishes, searcher.reach())
+    else:
+        assert isinstance(run.model, Decoder)
+        ids = target.as_prompt(target.encode(text)) if isinstance(text, str) else text
+        searcher = PromptSearcher([run.model], settings, specials, context_of(run.settings))
+        searcher.check([ids])
+        job = Job.completing(settings, specials, [ids], searcher.context)
+    recorder = Recorder(job, target.tokens)
+    if isinstance(searcher, Searcher):
+        [found] = searcher([ids], [wish], witness=recorder)
+    else:
+        [found] = searcher([ids], witness=recorder)
+    return replace(recorder.tree(found), given=tuple(ids))
+
+
+def rerun(run: LoadedRun, reading: Reading, tree: BeamTree, node: Node | int) -> Reading:
+    """A hypothesis of the search for a reading, kept or not, as a reading of its own.
+
+    Its tokens are given, so that `trace` shows what the model did with exactly them; it stops
+    where the hypothesis stopped.
+    """
+    node = tree.nodes[node] if isinstance(node, int) else node
+    if not node.tokens:
+        raise UserError("node 0 is the beginning of all hypotheses and holds no token of its own.")
+    target = run.vocab.target
+    if tree.kind == "source":
+        ids, said = [target.bos, *node.tokens[:-1]], node.tokens
+        streams = {"source": reading.first, "target": Stream.of("target", ids, target)}
+    else:
+        ids = [*tree.given, *node.tokens[:-1]]
+        said = (*ids[1:], node.token)
+        streams = {"text": Stream.of("text", ids, target)}
+    names = target.tokens(said)
+    outputs = (Output(row, id, names[row]) for row, id in enumerate(said))
+    ended = node.fate in ("ended", "lost")
+    return replace(reading, streams=streams, outputs=tuple(outputs), finished=ended)
+
+
+def cross_rows(
+    run: LoadedRun, tree: BeamTree, wanted: Collection[int] | None = None
+) -> dict[int, Tensor]:
+    """For every node that was asked for its next token, what it then saw of the source (S).
+    `wanted`: for these nodes alone, with all before them.
+
+    All continuations of a node come from the same look at the source, so that the attention of any
+    hypothesis, kept or not, is that of the nodes before its tokens, one a row. It comes from
+    teacher-forced passes over the longest of them: the mean over the heads of the layer that aligns
+    best.
+    """
+    if not isinstance(run.model, Seq2Seq):
+        return {}
+    asked = [node for node in tree.nodes if node.next and (wanted is None or node.id in wanted)]
+    inner = {node.parent for node in asked}
+    ends = [node for node in asked if node.id not in inner]
+    sources, targets = [list(tree.given)] * len(ends), [list(node.tokens) for node in ends]
+    with evaluating([run.model]):
+        found = attention_of(run.model, sources, targets, run.vocab.target.bos)
+    rows: dict[int, Tensor] = {}
+    for node, attention_TS in zip(ends, found, strict=True):
+        path = [0, *(one.id for one in tree.path(node))]
+        rows |= dict(zip(path, attention_TS, strict=True))
+    return rows
+
+
+def _settings(run: LoadedRun, decode: DecodeSettings | None, new: int) -> DecodeSettings:
+    own = run.settings.decode
+    settings = decode or (replace(own, beam=max(own.beam, BEAM)) if own.sample else own)
+    if run.settings.task == "complete":
+        settings = replace(settings, max_len=min(new, settings.max_len or new))
+    return replace(settings, sample=False, n_best=min(settings.n_best, settings.beam))

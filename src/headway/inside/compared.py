@@ -1,0 +1,132 @@
+"""A run before and after something was taken out of it: size, loss, score and speed."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from headway.config.data import DataSettings
+from headway.config.folder import WEIGHTS
+from headway.inside.corpus import Passage
+from headway.inside.curve import METRICS, evaluated, headline
+from headway.inside.forward import say
+from headway.inside.passes import Batch, vectors_of
+from headway.inside.streams import Reading
+from headway.interop.run import LoadedRun
+from headway.models.summary import count
+from headway.train.kind import Use
+from headway.train.tasks.table import kind_of
+
+ROUNDS = 5
+"""Times that each of the two is timed, in turns, so that what else a machine does hits both."""
+
+TIMED = 32
+"""Texts of a round."""
+
+PROMPT, WRITTEN = 8, 32
+"""Tokens that a language model is given and writes, where it is timed."""
+
+
+@dataclass(frozen=True)
+class Line:
+    """One thing measured of both."""
+
+    name: str
+    before: float
+    after: float
+    note: str = ""
+    digits: int = 0
+
+
+def compare(
+    before: LoadedRun, after: LoadedRun, readings: Sequence[Reading], files: DataSettings | None
+) -> list[Line]:
+    """`readings`: for loss and speed; `files`: test data for the task's own metric."""
+    lines = [
+        Line("parameters", count(before.model), count(after.model)),
+        Line("heads", before.shape.n_kept_heads, after.shape.n_kept_heads, "in all layers"),
+        Line("bytes", _size(before), _size(after), WEIGHTS),
+    ]
+    if readings and readings[0].task != "embed":
+        note = f"nats an output, {len(readings):,} texts"
+        lines.append(Line("loss", mean_loss(before, readings), mean_loss(after, readings), note, 4))
+    if files is not None:
+        task = before.settings.task
+        first, second = (headline(task, evaluated(run.folder, files)) for run in (before, after))
+        lines.append(Line(METRICS[task][1], first, second, "on the test set", 2))
+    return lines + (_speeds(before, after, readings) if readings else [])
+
+
+@torch.no_grad()
+def mean_loss(run: LoadedRun, readings: Sequence[Reading]) -> float:
+    """Mean over texts of the mean over their outputs."""
+    losses = [-float(say(run, reading).log_probs_R.mean()) for reading in readings]
+    return sum(losses) / len(losses)
+
+
+def _size(run: LoadedRun) -> int:
+    return (run.folder / WEIGHTS).stat().st_size
+
+
+def _speeds(before: LoadedRun, after: LoadedRun, readings: Sequence[Reading]) -> list[Line]:
+    found = []
+    few = readings[:TIMED]
+    times = f"median of {ROUNDS}, in turns, {len(few)} texts"
+    if before.settings.task in ("translate", "complete"):
+        what = "target" if before.settings.task == "translate" else "new"
+        one, other = _in_turns(_predicting(before, few), _predicting(after, few))
+        found.append(Line("prediction", one, other, f"{what} tokens a second, {times}"))
+    one, other = _in_turns(_reading(before, few), _reading(after, few))
+    found.append(Line("forward", one, other, f"tokens a second, {times}"))
+    return found
+
+
+def _in_turns(*jobs: Callable[[], float]) -> list[float]:
+    """Tokens a second of each job, which says how many tokens it did."""
+    for job in jobs:
+        job()  # the first time is slower
+    speeds: list[list[float]] = [[] for _ in jobs]
+    for _ in range(ROUNDS):
+        for job, mine in zip(jobs, speeds, strict=True):
+            begun = time.perf_counter()
+            tokens = job()
+            mine.append(tokens / max(time.perf_counter() - begun, 1e-9))
+    return [statistics.median(mine) for mine in speeds]
+
+
+def _reading(run: LoadedRun, readings: Sequence[Reading]) -> Callable[[], float]:
+    ids = [{name: list(s.ids) for name, s in reading.streams.items()} for reading in readings]
+    batch = Batch.of([Passage(number, one) for number, one in enumerate(ids)])
+    n_tokens = float(sum(len(tokens) for tokens in batch.tokens.values()))
+
+    @torch.no_grad()
+    def job() -> float:
+        vectors_of(run.model, batch)
+        return n_tokens
+
+    return job
+
+
+def _predicting(run: LoadedRun, readings: Sequence[Reading]) -> Callable[[], float]:
+    settings, tokenizer = run.settings, run.vocab.target
+    lines = [" ".join(reading.text.split()) for reading in readings]
+    if settings.task == "complete":
+        decode = replace(settings.decode, max_len=WRITTEN, min_len=WRITTEN, sample=False, beam=1)
+        settings = replace(settings, decode=decode)
+        lines = [tokenizer.decode(tokenizer.encode(line)[:PROMPT]) for line in lines]
+    use = Use([Path(run.folder)], settings, torch.device("cpu"))
+    predictor = kind_of(settings.task).predictor(use)
+
+    def job() -> float:
+        answers: list[dict[str, Any]] = [one.facts for one in predictor.answers(lines)]
+        if settings.task == "complete":
+            return float(WRITTEN * len(answers))
+        return float(sum(len(answer["outputs"][0]["tokens"]) + 1 for answer in answers))
+
+    return job

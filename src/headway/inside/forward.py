@@ -1,0 +1,128 @@
+"""One reading through the model: vectors, and scores for everything that the model answers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from headway.inside.anatomy import Anatomy
+from headway.inside.change import NO_CHANGE, Change, gated, hiding
+from headway.inside.streams import Reading
+from headway.interop.run import LoadedRun
+from headway.models.decoder import Decoder
+from headway.models.encoder import Encoder
+from headway.models.seq2seq import Seq2Seq
+from headway.nn.attention import Memory
+from headway.nn.layout import Layout
+
+__all__ = ["NO_CHANGE", "Change", "Said", "read_out", "say", "vectors"]
+
+
+@dataclass(frozen=True)
+class Said:
+    x_ND: Tensor
+    """Vectors of the last stream, behind the final norm."""
+
+    scores_RC: Tensor
+    """A row for each output of the reading: scores of words, classes or tags; or the vector of
+    the text, not normalised."""
+
+    reading: Reading
+
+    @property
+    def log_probs_R(self) -> Tensor:
+        """Of what each output chose. Of a vector: how far it goes in the direction of the reading,
+        so that gradients and changes say what the vector hangs on."""
+        if self.reading.direction:
+            return self.scores_RC @ torch.tensor(self.reading.direction)
+        ids_R1 = torch.tensor([output.id for output in self.reading.outputs])[:, None]
+        return self.scores_RC.float().log_softmax(-1).gather(1, ids_R1).squeeze(1)
+
+
+def say(
+    run: LoadedRun,
+    reading: Reading,
+    change: Change = NO_CHANGE,
+    *,
+    fronts: Mapping[str, Tensor] | None = None,
+) -> Said:
+    """What the model says; with gradients where they are on.
+
+    `fronts` replaces what the front of a stack hands over (a row a token), by the stack's name.
+    """
+    change.check({name: len(stream.ids) for name, stream in reading.streams.items()})
+    with gated(run.model, change), _given(run.model, fronts or {}):
+        x_ND, layout = vectors(run.model, reading, change)
+        scores_RC = read_out(run, reading, x_ND, layout)
+    return Said(x_ND, scores_RC, reading)
+
+
+def vectors(
+    model: nn.Module, reading: Reading, change: Change = NO_CHANGE
+) -> tuple[Tensor, Layout]:
+    """Those of the last stream, and where they lie."""
+    flat = {name: torch.tensor(stream.ids) for name, stream in reading.streams.items()}
+    layouts = {
+        name: _layout(len(ids), change.places(name), causal=_causal(model, name))
+        for name, ids in flat.items()
+    }
+    if isinstance(model, Seq2Seq):
+        memory = model.encode(flat["source"], layouts["source"])
+        n_target, n_source = len(flat["target"]), len(flat["source"])
+        lies, hidden = replace(layouts["source"], tree=None, memo={}), change.places("source")
+        if hidden:
+            tree = hiding(n_target, n_source, hidden, causal=False, own=False)
+            lies = replace(lies, tree=tree)
+        x_ND = model.decode(flat["target"], layouts["target"], Memory(memory.x_MD, lies))
+        return x_ND, layouts["target"]
+    layout = layouts["text"]
+    if isinstance(model, Encoder):
+        return model(flat["text"], layout, torch.tensor(reading.segments)), layout
+    return model(flat["text"], layout), layout
+
+
+def read_out(run: LoadedRun, reading: Reading, x_ND: Tensor, layout: Layout) -> Tensor:
+    """Scores for every output, from vectors of the last stream: the task's own head."""
+    model, task = run.model, reading.task
+    layout = replace(layout, tree=None, memo={})
+    assert isinstance(model, Seq2Seq | Encoder | Decoder)
+    if isinstance(model, Encoder | Decoder):
+        if task == "classify":
+            return model.classes(x_ND, layout)
+        if task == "embed":
+            return model.pooled(x_ND, layout)
+    rows_R = torch.tensor([output.row for output in reading.outputs])
+    if task == "tag":
+        assert isinstance(model, Encoder | Decoder)
+        return model.tags(x_ND[rows_R])
+    return model.scores(x_ND[rows_R])
+
+
+def _causal(model: nn.Module, stream: str) -> bool:
+    return stream == "target" or isinstance(model, Decoder)
+
+
+def _layout(length: int, hidden: list[int], *, causal: bool) -> Layout:
+    layout = Layout.of([length])
+    if not hidden:
+        return layout
+    return replace(layout, tree=hiding(length, length, hidden, causal=causal, own=True))
+
+
+@contextmanager
+def _given(model: nn.Module, fronts: Mapping[str, Tensor]) -> Iterator[None]:
+    anatomy = Anatomy.of(model)
+    with ExitStack() as stack:
+        for name, x_ND in fronts.items():
+            hook = anatomy.stack(name).front.register_forward_hook(_instead(x_ND))
+            stack.callback(hook.remove)
+        yield
+
+
+def _instead(x_ND: Tensor) -> Any:
+    return lambda module, given, out: x_ND

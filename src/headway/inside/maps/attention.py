@@ -1,0 +1,38 @@
+"""Maps that are read off attention as it is: each head, and the mean or maximum of a layer."""
+
+from __future__ import annotations
+
+from torch import Tensor
+
+from headway.inside.maps.map import STREAMS, Map, readout_RT
+from headway.inside.trace import Trace
+from headway.interop.run import LoadedRun
+
+
+def head_maps(run: LoadedRun | None, trace: Trace) -> list[Map]:
+    """A map for each head whose rows are the stream that answers: `cross.2.5`."""
+    return [
+        Map.of(f"{name}.{head}", {columns: weights_HRS[head]})
+        for name, columns, weights_HRS in _layers(run, trace)
+        for head in range(len(weights_HRS))
+    ]
+
+
+def layer_maps(run: LoadedRun | None, trace: Trace, how: str) -> list[Map]:
+    """The `mean` or the `max` over the heads of each layer: `cross.2.mean`."""
+    made = []
+    for name, columns, weights_HRS in _layers(run, trace):
+        over_RS = weights_HRS.mean(0) if how == "mean" else weights_HRS.amax(0)
+        made.append(Map.of(f"{name}.{how}", {columns: over_RS}))
+    return made
+
+
+def _layers(run: LoadedRun | None, trace: Trace) -> list[tuple[str, str, Tensor]]:
+    """Name, stream of the columns and weights for every layer, a row an output."""
+    reads_RT = readout_RT(run, trace.reading)
+    return [
+        (f"{kind}.{layer}", STREAMS[kind][1], reads_RT @ weights_HTS.float())
+        for kind, layers in trace.attention.items()
+        if STREAMS[kind][0] == trace.reading.last.name
+        for layer, weights_HTS in enumerate(layers)
+    ]

@@ -1,0 +1,180 @@
+"""Integrated gradients (Sundararajan et al., 2017): slopes all along the way from a text that says
+nothing to the text itself. They add up to what the text changes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from headway.errors import UserError, suggest
+from headway.inside.anatomy import Anatomy, StackPart
+from headway.inside.forward import NO_CHANGE, Change, say
+from headway.inside.maps.map import Map
+from headway.inside.maps.slopes import Fronts, fronts_of, slopes_of
+from headway.inside.streams import Reading
+from headway.inside.trace import Trace
+from headway.interop.run import LoadedRun
+from headway.models.parts.text import TextFront
+from headway.nn.layout import Layout
+
+ENOUGH = 0.01
+"""The error at which no more steps are taken."""
+
+NODES = 4
+"""Steps in one piece of the way (Gauss's rule)."""
+
+MOST_STEPS = 256
+LEAST_EFFECT = 0.1
+"""In nats. Of an output that the text changes by less, the error is measured by this."""
+
+SAMPLE = 256
+"""Texts that the mean input is the mean of."""
+
+
+@dataclass(frozen=True)
+class _Piece:
+    """A part of the way, for some of the outputs. What its slopes add up to should be what the
+    model says differently at its two ends, so every piece knows its own error."""
+
+    start: float
+    end: float
+    rows_Q: Tensor
+    sums_QX: Tensor
+    """A column for each token of all streams."""
+
+    off_Q: Tensor
+
+    def only(self, chosen_Q: Tensor) -> _Piece:
+        parts = (x[chosen_Q] for x in (self.rows_Q, self.sums_QX, self.off_Q))
+        return _Piece(self.start, self.end, *parts)
+
+
+def integrated(
+    run: LoadedRun,
+    trace: Trace,
+    baseline: str = "mean",
+    fronts: Fronts | None = None,
+    change: Change = NO_CHANGE,
+    most: int = MOST_STEPS,
+) -> Map:
+    """Pieces of the way are halved where they are off until the sum of each row is within 1 % of
+    what the text changes, or `most` steps are made.
+
+    `baseline`: `mean` is the mean of all tokens at each place, `zero` is nothing at all. The map's
+    facts say the most steps of a row and the largest error that is left.
+    """
+    given = fronts_of(trace) | dict(fronts or {})
+    nothing = {name: baseline_TD(run, trace.reading, name, baseline) for name in given}
+    way = _Way(run, trace.reading, change, given, nothing)
+    effect_R = (way.says_R(1.0) - way.says_R(0.0)).abs().clamp(min=LEAST_EFFECT)
+    sums_RX, error_R, steps_R = _walked(way, effect_R, most)
+    streams = {part.name: part.stream for part in Anatomy.of(run.model).stacks}
+    columns = tuple((streams[name], len(x_TD)) for name, x_TD in given.items())
+    facts = {"steps": int(steps_R.max()), "error": float(error_R.max())}
+    return Map("integrated", columns, sums_RX, facts)
+
+
+def _walked(way: _Way, effect_R: Tensor, most: int) -> tuple[Tensor, Tensor, Tensor]:
+    """Sums, the error that is left, and the steps made, of each row."""
+    everyone_R = torch.arange(len(effect_R))
+    pieces = [way.piece(start, start + 0.5, everyone_R) for start in (0.0, 0.5)]
+    steps_R = torch.full_like(everyone_R, 2 * NODES)
+    while True:
+        off_R = torch.zeros_like(effect_R)
+        for piece in pieces:
+            off_R[piece.rows_Q] += piece.off_Q
+        error_R = off_R.abs() / effect_R
+        open_R = (error_R > ENOUGH) & (steps_R + 2 * NODES <= most)
+        if not open_R.any():
+            break
+        # The piece that is furthest off for a row that is not yet right, and all rows like that.
+        wrong = [(p.off_Q.abs() / effect_R[p.rows_Q]) * open_R[p.rows_Q] for p in pieces]
+        worst = max(range(len(pieces)), key=lambda number: float(wrong[number].max()))
+        piece, halve_Q = pieces.pop(worst), wrong[worst] > ENOUGH / 10
+        if not halve_Q.any():
+            halve_Q = wrong[worst] == wrong[worst].max()
+        pieces += [piece.only(~halve_Q)] if not halve_Q.all() else []
+        rows_Q, middle = piece.rows_Q[halve_Q], (piece.start + piece.end) / 2
+        pieces += [
+            way.piece(piece.start, middle, rows_Q),
+            way.piece(middle, piece.end, rows_Q),
+        ]
+        steps_R[rows_Q] += 2 * NODES
+    sums_RX = torch.zeros(len(effect_R), pieces[0].sums_QX.shape[1])
+    for piece in pieces:
+        sums_RX[piece.rows_Q] += piece.sums_QX
+    return sums_RX, error_R, steps_R
+
+
+class _Way:
+    """The straight way from one input to another."""
+
+    def __init__(
+        self, run: LoadedRun, reading: Reading, change: Change, given: Fronts, nothing: Fronts
+    ) -> None:
+        self.run, self.reading, self.change = run, reading, change
+        self.given, self.nothing = given, nothing
+        self.said: dict[float, Tensor] = {}
+
+    def says_R(self, place: float) -> Tensor:
+        if place not in self.said:
+            with torch.no_grad():
+                self.said[place] = self._say(self._at(place))
+        return self.said[place]
+
+    def piece(self, start: float, end: float, rows_Q: Tensor) -> _Piece:
+        places, weights = np.polynomial.legendre.leggauss(NODES)
+        middle, half = (start + end) / 2, (end - start) / 2
+        sums_QX = torch.stack(
+            [
+                float(weight) * half * self._slopes_QX(middle + half * float(place), rows_Q)
+                for place, weight in zip(places, weights, strict=True)
+            ]
+        ).sum(0)
+        said_Q = (self.says_R(end) - self.says_R(start))[rows_Q]
+        return _Piece(start, end, rows_Q, sums_QX, sums_QX.sum(1) - said_Q)
+
+    def _slopes_QX(self, place: float, rows_Q: Tensor) -> Tensor:
+        """Slope times the whole way, for these outputs, a column a token."""
+        inputs = {name: x_TD.requires_grad_() for name, x_TD in self._at(place).items()}
+        with torch.enable_grad():
+            slopes = slopes_of(self._say(inputs)[rows_Q], list(inputs.values()))
+        ways = [self.given[name] - self.nothing[name] for name in inputs]
+        touched = [(slope * way).sum(2) for slope, way in zip(slopes, ways, strict=True)]
+        return torch.cat(touched, 1)
+
+    def _at(self, place: float) -> dict[str, Tensor]:
+        return {
+            name: torch.lerp(self.nothing[name], x_TD, place) for name, x_TD in self.given.items()
+        }
+
+    def _say(self, inputs: Fronts) -> Tensor:
+        return say(self.run, self.reading, self.change, fronts=inputs).log_probs_R
+
+
+def baseline_TD(run: LoadedRun, reading: Reading, stack: str, kind: str) -> Tensor:
+    """What a front hands over for a text that says nothing."""
+    part = Anatomy.of(run.model).stack(stack)
+    stream = reading.streams[part.stream]
+    if kind == "mean":
+        return _mean_TD(part, reading, len(stream))
+    if kind != "zero":
+        raise UserError(f"unknown baseline {kind!r}.{suggest(kind, ['mean', 'zero'])}")
+    return torch.zeros_like(_mean_TD(part, reading, len(stream)))
+
+
+@torch.no_grad()
+def _mean_TD(part: StackPart, reading: Reading, length: int) -> Tensor:
+    """The mean over tokens spread over the vocabulary, at each place for itself."""
+    assert isinstance(part.front, TextFront)
+    size = part.front.tokens.num_embeddings
+    ids_B = torch.linspace(0, size - 1, min(size, SAMPLE)).long()
+    layout = Layout.of([length] * len(ids_B))
+    ids_N = ids_B.repeat_interleave(length)
+    if part.stream == "text" and reading.segments:
+        segments_N = torch.tensor(reading.segments).repeat(len(ids_B))
+        return part.front(ids_N, layout, segments_N).unflatten(0, (-1, length)).mean(0)
+    return part.front(ids_N, layout).unflatten(0, (-1, length)).mean(0)

@@ -1,0 +1,153 @@
+"""The data of a page as one text: a JSON header and small arrays, deflated, in base64.
+
+Attention as JSON numbers is fifty times larger than its weights in eight bits. Base64 also means
+that no text of a model can end the script element that holds it.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import math
+import re
+import struct
+import zlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+KINDS: dict[str, np.dtype[Any]] = {
+    "u8": np.dtype("u1"),
+    "sqrt8": np.dtype("u1"),
+    "f16": np.dtype("<f2"),
+    "f32": np.dtype("<f4"),
+    "i32": np.dtype("<i4"),
+    "u16": np.dtype("<u2"),
+}
+
+LARGEST_HALF = 65504.0
+ALIGNED = 4
+
+DATA = re.compile(r'<script[^>]* id="data" data-packed="(\w+)">([^<]*)</script>')
+
+
+@dataclass(frozen=True)
+class Array:
+    """Numbers that travel as bytes and arrive in the page as a typed array with a shape.
+
+    `u8` is linear between the lowest and the highest value, off by at most 1/510 of their
+    distance; `sqrt8` is finer near the lowest and at most 1/255 off, for weights of which most are
+    small. `f16` has three digits and becomes `f32` where a value does not fit.
+    """
+
+    values: Any
+    kind: str = "u8"
+    ends: tuple[float, float] | None = None
+    """Of the scale of eight bits; None: the lowest and the highest value. The wider they are, the
+    coarser and the smaller."""
+
+    def numpy(self) -> np.ndarray:
+        values = self.values
+        if hasattr(values, "detach"):
+            values = values.detach().cpu().float() if values.is_floating_point() else values.cpu()
+        return np.asarray(values)
+
+
+class _Writer:
+    """Collects the bytes of arrays while the tree is turned into plain JSON."""
+
+    def __init__(self) -> None:
+        self.parts: list[bytes] = []
+        self.size = 0
+
+    def array(self, array: Array) -> dict[str, Any]:
+        if array.kind not in KINDS:
+            raise ValueError(f"unknown kind of array {array.kind!r}: one of {', '.join(KINDS)}")
+        codes, kind, low, high = _encode(array.numpy(), array.kind, array.ends)
+        raw = codes.tobytes()
+        offset = self.size
+        self.parts.append(raw + bytes(-len(raw) % ALIGNED))
+        self.size += len(self.parts[-1])
+        return {"$": [kind, list(codes.shape), offset, low, high]}
+
+    def plain(self, node: Any) -> Any:
+        if isinstance(node, Array):
+            return self.array(node)
+        if isinstance(node, Mapping):
+            if "$" in node:
+                raise ValueError("the key '$' stands for an array")
+            return {str(key): self.plain(value) for key, value in node.items()}
+        if isinstance(node, list | tuple):
+            return [self.plain(value) for value in node]
+        if isinstance(node, np.generic):
+            return self.plain(node.item())
+        if isinstance(node, float) and not math.isfinite(node):
+            return None  # JSON has no infinity; the page shows a dash
+        return node
+
+
+def _encode(
+    values: np.ndarray, kind: str, ends: tuple[float, float] | None
+) -> tuple[np.ndarray, str, float, float]:
+    """The codes of the values, the kind that was used, and the values of the ends of the scale."""
+    if kind == "f16" and values.size and float(np.abs(values).max()) > LARGEST_HALF:
+        kind = "f32"
+    if kind not in ("u8", "sqrt8"):
+        return np.ascontiguousarray(values, KINDS[kind]), kind, 0.0, 0.0
+    if values.size == 0:
+        return np.zeros(values.shape, np.uint8), kind, 0.0, 0.0
+    low, high = ends or (float(values.min()), float(values.max()))
+    if not np.isfinite(values).all():
+        raise ValueError(f"an array of kind {kind} holds a value that is not finite")
+    share = (values.astype(np.float32) - low) / ((high - low) or 1.0)
+    share = np.clip(share if kind == "u8" else np.sqrt(np.clip(share, 0, 1)), 0, 1)
+    return np.rint(share * 255).astype(np.uint8), kind, low, high
+
+
+def pack(tree: Any, *, compress: bool = True) -> str:
+    """Dicts, lists, texts, numbers and `Array`s as one text that `unpack` and the page read.
+
+    Numbers that are not finite become null.
+    """
+    writer = _Writer()
+    plain = writer.plain(tree)
+    header = json.dumps(plain, ensure_ascii=False, separators=(",", ":"), allow_nan=False).encode()
+    header += b" " * (-len(header) % ALIGNED)
+    raw = b"".join([struct.pack("<I", len(header)), header, *writer.parts])
+    return base64.b64encode(zlib.compress(raw, 9) if compress else raw).decode()
+
+
+def unpack(text: str, *, compressed: bool = True) -> Any:
+    """What a page or a packed text holds, with NumPy arrays in the place of `Array`s."""
+    found = DATA.search(text)
+    if found:
+        compressed, text = found[1] == "deflate", found[2]
+    raw = base64.b64decode(text)
+    if compressed:
+        raw = zlib.decompress(raw)
+    (size,) = struct.unpack_from("<I", raw)
+    start = 4 + size
+    return _revive(json.loads(raw[4:start]), raw[start:])
+
+
+def _revive(node: Any, raw: bytes) -> Any:
+    if isinstance(node, list):
+        return [_revive(value, raw) for value in node]
+    if not isinstance(node, dict):
+        return node
+    if "$" in node:
+        return _decode(node["$"], raw)
+    return {key: _revive(value, raw) for key, value in node.items()}
+
+
+def _decode(record: list[Any], raw: bytes) -> np.ndarray:
+    kind, shape, offset, low, high = record
+    codes = np.frombuffer(raw, KINDS[kind], count=math.prod(shape), offset=offset).reshape(shape)
+    if kind in ("f32", "i32", "u16"):
+        return codes
+    if kind == "f16":
+        return codes.astype(np.float32)
+    share = codes.astype(np.float32) / 255
+    return (low + (high - low) * (share if kind == "u8" else share**2)).astype(np.float32)

@@ -1,0 +1,336 @@
+"""A text becomes a reading: cut into tokens as the run's task cuts it, and answered."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import torch
+import torch.nn.functional as F
+
+from headway.config.decode import DecodeSettings
+from headway.config.model import Seq2SeqSettings
+from headway.data.jsonl import parse_object, value_text
+from headway.data.streams import mark_names
+from headway.decode.bodies import learned
+from headway.decode.hypothesis import Hypothesis, Specials, Wish
+from headway.decode.prompts import PromptSearcher, too_long
+from headway.decode.search import Searcher
+from headway.errors import DataError, UserError
+from headway.inside.anatomy import Anatomy
+from headway.inside.change import NO_CHANGE, Change, gated
+from headway.inside.forward import read_out, vectors
+from headway.inside.streams import Output, Reading, Stream
+from headway.interop.reading import segments_of
+from headway.interop.run import LoadedRun
+from headway.models.decoder import Decoder
+from headway.models.seq2seq import Seq2Seq
+from headway.text.tokenizer import Tokenizer
+from headway.train.tasks.fill_answers import GAP
+from headway.train.tasks.tag_answers import words_of
+
+__all__ = ["PLAINLY", "Ask", "Output", "Reading", "Stream", "read"]
+
+NEW_TOKENS = 24
+"""How far a language model goes on from a prompt, unless asked."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Ask:
+    """How a text is to be answered, where the model writes the answer itself."""
+
+    output: str | Sequence[int] | None = None
+    """The answer, given: the model only reads it. Text, or ids without special tokens."""
+
+    begin: str = ""
+    """What the answer has to begin with."""
+
+    decode: DecodeSettings | None = None
+    """How to search; None: as the run says (a language model: greedily)."""
+
+    new: int = NEW_TOKENS
+    """Most tokens that a language model adds."""
+
+
+PLAINLY = Ask()
+
+
+def read(run: LoadedRun, text: str, ask: Ask = PLAINLY, change: Change = NO_CHANGE) -> Reading:
+    """The text as the run reads it, and what the run answers, with the model changed or not."""
+    if not text.strip():
+        raise UserError("the text is empty. Give a text to look at: --text 'A sentence.'")
+    if isinstance(run.model, Seq2Seq):
+        return _translated(run, run.model, text, ask, change)
+    if run.settings.task == "complete":
+        assert isinstance(run.model, Decoder)
+        return _continued(run, run.model, text, ask, change)
+    if ask.output is not None or ask.begin:
+        raise UserError(
+            f"a run of the task {run.settings.task} writes no text, so its output cannot be given."
+        )
+    return _labelled(run, text, change)
+
+
+def context(run: LoadedRun) -> int:
+    """The most tokens of a text that the run reads, special ones included."""
+    if isinstance(run.shape, Seq2SeqSettings):
+        ends = [learned(part.front) for part in Anatomy.of(run.model).stacks]
+        more = len(run.vocab.source.as_source([]))
+        return min([run.settings.data.max_len + more, *(end for end in ends if end is not None)])
+    return run.shape.max_len
+
+
+def _translated(run: LoadedRun, model: Seq2Seq, text: str, ask: Ask, change: Change) -> Reading:
+    source, target = run.vocab.source, run.vocab.target
+    ids = source.as_source(source.encode(text))
+    _check(run, len(ids))
+    first = Stream.of("source", ids, source)
+    change = _only(change, "source", len(ids))
+    begin = [target.bos] + ([] if target.target_begin is None else [target.target_begin])
+    given = _given(ask, target)
+    decode = run.settings.decode if ask.decode is None else ask.decode
+    if given is not None:
+        found = Hypothesis(given, 0.0, 0.0, [], finished=True)
+    elif change.hidden:
+        found = _greedily(run, first, [*begin, *target.encode(ask.begin)], change, decode)
+    else:
+        wish = Wish(prefix=tuple(target.encode(ask.begin)) if ask.begin else ())
+        with gated(model, change):
+            found = Searcher([model], decode, Specials.of(target))([ids], [wish])[0][0]
+    tokens = found.tokens
+    if given is not None and target.target_begin is not None:
+        tokens = [target.target_begin, *tokens]
+    reach = learned(model.target_front)
+    if reach is not None and len(tokens) + 1 > reach:
+        raise too_long("the output", len(tokens) + 1, reach)
+    chosen = [*tokens, target.eos] if found.finished else tokens
+    return Reading(
+        text=text,
+        task="translate",
+        streams={
+            "source": first,
+            "target": Stream.of("target", [target.bos, *tokens][: len(chosen)], target),
+        },
+        outputs=_next(chosen, target),
+        finished=found.finished,
+    )
+
+
+def _continued(run: LoadedRun, model: Decoder, text: str, ask: Ask, change: Change) -> Reading:
+    tokenizer = run.vocab.source
+    prompt = _prompt(run, text)
+    room = context(run)
+    if len(prompt) > room:
+        raise too_long("the text", len(prompt), room)
+    given = _given(ask, tokenizer)
+    start = [*prompt, *(tokenizer.encode(ask.begin) if ask.begin else [])]
+    new = min(ask.new, room - len(start))
+    if given is not None:
+        tokens, finished = given, False
+    elif new < 1:
+        tokens, finished = [], False
+    elif _only(change, "text", len(prompt)).hidden:
+        decode = replace(DecodeSettings(beam=1), max_len=new)
+        stream = Stream.of("text", start, tokenizer)
+        found = _greedily(run, stream, start, _only(change, "text", len(prompt)), decode)
+        tokens, finished = found.tokens, found.finished
+    else:
+        decode = DecodeSettings(beam=1) if ask.decode is None else ask.decode
+        search = PromptSearcher([model], replace(decode, max_len=new), Specials.of(tokenizer), room)
+        with gated(model, replace(change, hidden=frozenset())):
+            best = search([start])[0][0]
+        tokens, finished = best.tokens, best.finished
+    ids = [*start, *tokens][:room]
+    reading = Reading(
+        text=text,
+        task="complete",
+        streams={"text": Stream.of("text", ids, tokenizer)},
+        outputs=_next([*ids[1:], tokenizer.eos], tokenizer),
+        n_given=len(prompt),
+        finished=finished,
+    )
+    if finished:
+        return reading
+    # Nobody chose what follows the last token: it is what the model holds likeliest.
+    last = int(_scores(run, reading, change)[-1].argmax())
+    behind = _next([last], tokenizer, len(ids) - 1)
+    return replace(reading, outputs=(*reading.outputs[:-1], *behind))
+
+
+def _prompt(run: LoadedRun, text: str) -> list[int]:
+    """Of a run with fields, a line of JSON is a document, and its first missing field begins."""
+    tokenizer, fields = run.vocab.source, run.settings.data.fields
+    if not fields or not text.lstrip().startswith("{"):
+        return tokenizer.as_prompt(tokenizer.encode(text))
+    values = parse_object(text, "the text")
+    ids = [tokenizer.bos] if tokenizer.begins else []
+    for name in fields:
+        before, behind = (tokenizer.special(mark) for mark in mark_names([name]))
+        assert before is not None
+        assert behind is not None
+        if not values.get(name):
+            return [*ids, before]
+        ids += [before, *tokenizer.encode(value_text(values[name], name, "the text")), behind]
+    return ids
+
+
+def _labelled(run: LoadedRun, text: str, change: Change) -> Reading:
+    """Classes, tags, filled gaps or a vector: what is asked does not hang on the answer."""
+    tokenizer, task = run.vocab.source, run.settings.task
+    rows: list[int | None] = [None]
+    segments: list[int] = []
+    if task == "tag":
+        flat, pieces = tokenizer.encode_words([words_of(text, "the text")])
+        sizes = [int(size) for size in pieces.ids]
+        rows = [1 + sum(sizes[:number]) for number in range(len(sizes))]
+        ids = [tokenizer.bos, *(int(i) for i in flat.ids), tokenizer.eos]
+    elif task == "fill":
+        ids, rows = _gapped(text, tokenizer)
+    else:
+        ids, segments = _pair(run, text)
+    _check(run, len(ids))
+    reading = Reading(
+        text=text,
+        task=task,
+        streams={"text": Stream.of("text", ids, tokenizer)},
+        outputs=tuple(Output(row, -1, "vector") for row in rows),
+        segments=tuple(segments or segments_of(run, ids)),
+    )
+    if task == "embed":
+        vector_D = F.normalize(_scores(run, reading, NO_CHANGE)[0], dim=-1)
+        return replace(reading, direction=tuple(vector_D.tolist()))
+    chosen = _choose(run, reading, change)
+    return replace(
+        reading,
+        outputs=tuple(
+            Output(row, id, _name(run, id)) for row, id in zip(rows, chosen, strict=True)
+        ),
+    )
+
+
+def _choose(run: LoadedRun, reading: Reading, change: Change) -> list[int]:
+    tokenizer = run.vocab.source
+    rows = [output.row for output in reading.outputs]
+    scores_RC = _scores(run, reading, change)
+    if reading.task != "fill":
+        return [int(id) for id in scores_RC.argmax(-1)]
+    scores_RC[:, sorted(tokenizer.specials)] = -torch.inf
+    best = [int(id) for id in scores_RC.argmax(-1)]
+    ids = reading.last.ids
+    there = [ids[row] for row in rows if row is not None]
+    return [new if old == tokenizer.mask else old for new, old in zip(best, there, strict=True)]
+
+
+def _gapped(text: str, tokenizer: Tokenizer) -> tuple[list[int], list[int | None]]:
+    """A text with gaps, which are what is asked; without one every token is."""
+    parts = GAP.split(text)
+    parts = [*(part.removesuffix(" ") for part in parts[:-1]), parts[-1]]
+    goes_on = torch.tensor([False] + [True] * (len(parts) - 1)).numpy()
+    found = tokenizer.encode_parts(parts, goes_on).lists()
+    ids = [tokenizer.bos, *found[0]]
+    rows: list[int | None] = []
+    for part in found[1:]:
+        assert tokenizer.mask is not None
+        rows.append(len(ids))
+        ids += [tokenizer.mask, *part]
+    return [*ids, tokenizer.eos], rows or list(range(1, len(ids)))
+
+
+def _pair(run: LoadedRun, text: str) -> tuple[list[int], list[int]]:
+    tokenizer, data = run.vocab.source, run.settings.data
+    if data.fields and run.settings.task == "classify":
+        ids = [tokenizer.bos]
+        for name, value in parse_object(text, "the text").items():
+            before, behind = (tokenizer.special(mark) for mark in mark_names([name]))
+            if before is None or behind is None:
+                raise DataError(f"this run knows no field {name!r}: {', '.join(data.fields)}.")
+            ids += [before, *tokenizer.encode(value_text(value, name, "the text")), behind]
+        return [*ids, tokenizer.eos], [0] * (len(ids) + 1)
+    if not data.other_field or run.settings.task != "classify":
+        return [tokenizer.bos, *tokenizer.encode(text), tokenizer.eos], []
+    first, tab, second = text.partition("\t")
+    if not tab:
+        raise DataError(f"this model compares two texts. Put a tab between them: {text[:60]!r}.")
+    ends = [tokenizer.eos] * tokenizer.pair_ends
+    left = [tokenizer.bos, *tokenizer.encode(first), *ends]
+    right = [*tokenizer.encode(second), tokenizer.eos]
+    number = int(tokenizer.pair_ends == 1)
+    return [*left, *right], [0] * len(left) + [number] * len(right)
+
+
+def _name(run: LoadedRun, id: int) -> str:
+    if run.settings.task == "fill":
+        return run.vocab.source.tokens([id])[0]
+    labels = run.settings.labels
+    return labels[id] if id < len(labels) else str(id)
+
+
+def _next(tokens: Sequence[int], tokenizer: Tokenizer, first: int = 0) -> tuple[Output, ...]:
+    """Row t says token t."""
+    names = tokenizer.tokens(tokens)
+    return tuple(
+        Output(first + row, id, name)
+        for row, (id, name) in enumerate(zip(tokens, names, strict=True))
+    )
+
+
+def _given(ask: Ask, tokenizer: Tokenizer) -> list[int] | None:
+    if ask.output is None:
+        return None
+    return tokenizer.encode(ask.output) if isinstance(ask.output, str) else list(ask.output)
+
+
+def _check(run: LoadedRun, n_tokens: int) -> None:
+    if n_tokens > context(run):
+        raise too_long("the text", n_tokens, context(run))
+
+
+def _only(change: Change, stream: str, length: int) -> Change:
+    """What is hidden of the text that is given; the answer is not there yet."""
+    for name, place in change.hidden:
+        if name == stream and place < 0:
+            raise UserError(f"there is no token {place + 1} to hide.")
+    return replace(
+        change, hidden=frozenset(h for h in change.hidden if h[0] == stream and h[1] < length)
+    )
+
+
+@torch.no_grad()
+def _scores(run: LoadedRun, reading: Reading, change: Change) -> torch.Tensor:
+    with gated(run.model, change):
+        x_ND, layout = vectors(run.model, reading, change)
+        return read_out(run, reading, x_ND, layout).clone()
+
+
+def _greedily(
+    run: LoadedRun, first: Stream, start: list[int], change: Change, decode: DecodeSettings
+) -> Hypothesis:
+    """The likeliest token again and again, with all that came before read anew every time: no
+    cache knows of hidden tokens."""
+    tokenizer = run.vocab.target
+    is_pair = first.name == "source"
+    limit = decode.max_len or len(first) + decode.extra_len
+    tokens: list[int] = []
+    never = sorted(tokenizer.specials - {tokenizer.eos})
+    while len(tokens) < limit:
+        ids = [*start, *tokens]
+        name = "target" if is_pair else "text"
+        streams = {name: Stream.of(name, ids, tokenizer)}
+        reading = Reading(
+            text="",
+            task="translate" if is_pair else "complete",
+            streams={"source": first, **streams} if is_pair else streams,
+            outputs=(Output(len(ids) - 1, -1, ""),),
+        )
+        scores_V = _scores(run, reading, change)[0]
+        scores_V[never] = -torch.inf
+        best = int(scores_V.argmax())
+        if best == tokenizer.eos:
+            return Hypothesis(_written(start, tokens, is_pair), 0.0, 0.0, [], finished=True)
+        tokens.append(best)
+    return Hypothesis(_written(start, tokens, is_pair), 0.0, 0.0, [], finished=False)
+
+
+def _written(start: list[int], tokens: list[int], is_pair: bool) -> list[int]:
+    """A translation has what it begins with, but for the first token; a continuation has not."""
+    return [*start[1:], *tokens] if is_pair else tokens

@@ -1,0 +1,66 @@
+"""The sections of a page. Each is one file here that makes the data and one panel in `web/panels/`.
+
+A section's module has `section(looked)`, which gives a dict of JSON values and `Array`s, or None
+where this model or text has no such panel.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from importlib import import_module
+from typing import Any
+
+from headway.text.pieces import SPACE_MARK
+
+SECTIONS: dict[str, str] = {
+    "overview": "headway.inside.sections.overview",
+    "walk": "headway.inside.sections.walk",
+    "attention": "headway.inside.sections.attention",
+    "beam": "headway.inside.sections.beam",
+    "saliency": "headway.inside.sections.saliency",
+    "lens": "headway.inside.sections.lens",
+    "neurons": "headway.inside.sections.neurons",
+    "dictionary": "headway.inside.sections.dictionary",
+    "heads": "headway.inside.sections.heads",
+    "positions": "headway.inside.sections.positions",
+    "search": "headway.inside.sections.search",
+    "training": "headway.inside.sections.training",
+    "compare": "headway.inside.sections.compare",
+}
+"""Name and module of every section, in the order of the tabs."""
+
+
+def shown(piece: str) -> str:
+    """A token as a page writes it: without the mark of the space before it."""
+    bare = piece.replace(SPACE_MARK, " ").strip(" ")
+    return bare or "␣"
+
+
+def sections(looked: Any, names: Iterable[str] = SECTIONS) -> dict[str, dict[str, Any]]:
+    """The sections that this look has, by name."""
+    made = {name: import_module(SECTIONS[name]).section(looked) for name in names}
+    return {name: section for name, section in made.items() if section is not None}
+
+
+def look_of(label: str, looked: Any, names: Iterable[str] = SECTIONS) -> dict[str, Any]:
+    """One look of a page: what was read, and its sections."""
+    reading = looked.trace.reading
+    return {
+        "label": label,
+        "task": reading.task,
+        "text": reading.text,
+        "streams": {
+            name: {
+                "pieces": [shown(piece) for piece in stream.pieces],
+                "words": list(stream.words),
+                "special": list(stream.special),
+            }
+            for name, stream in reading.streams.items()
+        },
+        "outputs": [
+            {"row": output.row, "id": output.id, "name": shown(output.name)}
+            for output in reading.outputs
+        ],
+        "truth": looked.truth,
+        "sections": sections(looked, names),
+    }

@@ -1,0 +1,136 @@
+"""What each head is worth, what it does, and what pruning costs where someone measured it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from headway.inside.anatomy import Anatomy
+from headway.inside.curve import Curve, load_found
+from headway.inside.heads import HeadFacts, Heads, heads
+from headway.inside.roles import LIFT, ROLES
+from headway.interop.run import LoadedRun
+
+FEW = 64
+"""Texts of a corpus that a page takes; more change little and take their time."""
+
+DIGITS = 6
+
+MEASURES = {
+    "importance": ("blues", "", "Mean over texts of |dL/dg|: how the loss moves with its gate."),
+    "entropy": ("oranges", "nats", "Of its attention: 0 looks at one token, more is spread wider."),
+    "distance": ("oranges", "tokens", "Mean distance of what it looks at."),
+}
+"""What heads are coloured by: colours, unit, meaning."""
+
+
+def section(looked: Any) -> dict[str, Any] | None:
+    run: LoadedRun | None = looked.run
+    if run is None or not looked.trace.reading.outputs:
+        return None
+    saved = load_found(run.folder)
+    if saved is not None and not _fits(saved[0], run):
+        saved = None  # of another model that was in this folder
+    if looked.corpus is not None:
+        found = heads(run, looked.corpus, n=FEW)
+    else:
+        found = heads(run, [looked.trace.reading]) if saved is None else saved[0]
+    whole = looked.corpus is not None or saved is not None
+    task = run.settings.task
+    unit = "length" if task == "embed" else "nats"
+    files = "--source FILE --target FILE" if task == "translate" else "--text FILE"
+    return {
+        "kinds": _kinds(run),
+        "heads": [_head(one) for one in found.heads],
+        "roles": [
+            {"name": r.name, "mark": r.mark, "threshold": r.threshold, "meaning": r.meaning}
+            for r in ROLES.values()
+        ],
+        "role_note": f"A role also takes {LIFT:g} times what even attention would get. A head "
+        "without a letter has none of them.",
+        "measures": [
+            {"key": key, "map": colours, "unit": own or unit, "title": title}
+            for key, (colours, own, title) in MEASURES.items()
+        ],
+        "n_texts": found.n_texts,
+        "n_outputs": found.n_outputs,
+        "loss": _short(found.loss),
+        "one_text": not whole,
+        "scope": _scope(found, whole),
+        "curve": None if saved is None or saved[1] is None else _curve(saved[1]),
+        "command": f"headway prune {run.folder.name} --curve {files}",
+    }
+
+
+def _scope(found: Heads, whole: bool) -> str:
+    outputs = f"{found.n_outputs:,} output{'s' * (found.n_outputs != 1)}"
+    if not whole:
+        return f"On this text only: {outputs}. Give a corpus for what holds in general."
+    where = f": {found.source}" if found.source else ""
+    return f"Measured on {found.n_texts:,} texts with {outputs}{where}."
+
+
+def _fits(found: Heads, run: LoadedRun) -> bool:
+    known = {
+        (kind.name, layer): attention.n_heads
+        for kind in Anatomy.of(run.model).kinds
+        for layer, attention in enumerate(kind.layers)
+    }
+    counted: dict[tuple[str, int], int] = {}
+    for head in found.heads:
+        counted[head.kind, head.layer] = counted.get((head.kind, head.layer), 0) + 1
+    return counted == known
+
+
+def _kinds(run: LoadedRun) -> list[dict[str, Any]]:
+    """`n_heads`: of the whole model; some may be gone."""
+    return [
+        {
+            "name": kind.name,
+            "rows": kind.rows,
+            "columns": kind.columns,
+            "n_layers": len(kind.layers),
+            "n_heads": run.shape.n_heads,
+            "shared": len(kind.layers) > 1 and len(set(kind.layers)) == 1,
+        }
+        for kind in Anatomy.of(run.model).kinds
+    ]
+
+
+def _head(one: HeadFacts) -> dict[str, Any]:
+    return {
+        "kind": one.kind,
+        "layer": one.layer,
+        "head": one.head,
+        "number": one.number,
+        "importance": _short(one.importance),
+        "entropy": _short(one.entropy),
+        "evenness": _short(one.evenness),
+        "distance": _short(one.distance),
+        "roles": list(one.roles),
+        "scores": {name: _short(score) for name, score in one.scores.items()},
+    }
+
+
+def _short(value: float) -> float:
+    return float(f"{value:.{DIGITS}g}")
+
+
+def _curve(curve: Curve) -> dict[str, Any]:
+    series: dict[str, list[list[float]]] = {}
+    for point in curve.points:
+        name = point.kind if point.order == "importance" else f"{point.kind}, {point.order}"
+        line = series.setdefault(name, [])
+        if [point.gone, _short(point.score)] not in line:
+            line.append([point.gone, _short(point.score)])
+    by_kind = " “all” may take any head, the others heads of their kind." * (len(series) > 2)
+    data = f" Test set: {curve.data}." if curve.data else ""
+    return {
+        "hint": f"Heads are taken out for good, the least important first, and {curve.metric} is "
+        "measured each time. As long as a line stays level, the heads were not needed.",
+        "note": f"At least one head of every attention stays.{by_kind} “random” is the "
+        f"control.{data}",
+        "series": [{"name": name, "points": points} for name, points in series.items()],
+        "metric": curve.metric,
+        "higher_is_better": curve.higher_is_better,
+        "n_heads": curve.n_heads,
+    }

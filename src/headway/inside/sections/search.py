@@ -1,0 +1,99 @@
+"""For the tokens of this text the nearest tokens of a corpus, by the states of a few layers."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+from weakref import WeakKeyDictionary
+
+from torch import nn
+
+from headway.inside.anatomy import Anatomy
+from headway.inside.corpus import Corpus
+from headway.inside.packing import Array, pack
+from headway.inside.passes import Site
+from headway.inside.search import Index, indexes
+from headway.interop.run import LoadedRun
+
+TOKENS = 12_000
+"""Of the corpus, for a page."""
+
+HITS = 6
+MOST = 64
+"""Tokens of the text that are looked up, in each stream."""
+
+BUDGET = 200_000
+
+_KNOWN: WeakKeyDictionary[nn.Module, tuple[Corpus, dict[Site, Index]]] = WeakKeyDictionary()
+"""A served page asks again and again about the same corpus."""
+
+
+def section(looked: Any) -> dict[str, Any] | None:
+    if looked.corpus is None or looked.run is None:
+        return None
+    found = _indexes(looked.run, looked.corpus)
+    for hits in range(HITS, 0, -1):
+        made = _made(looked, found, hits)
+        if len(pack(made)) <= BUDGET:
+            return made
+    return None
+
+
+def chosen(run: LoadedRun, corpus: Corpus) -> list[Site]:
+    """The embedding, a layer in the middle and the last, of every stack that reads the corpus."""
+    parts = Anatomy.of(run.model).stacks
+    if len(parts) > 1 and corpus.targets is None:
+        parts = parts[:1]
+    return [
+        (part.name, layer)
+        for part in parts
+        for layer in sorted({0, (len(part.blocks) + 1) // 2, len(part.blocks)})
+    ]
+
+
+def _indexes(run: LoadedRun, corpus: Corpus) -> dict[Site, Index]:
+    known = _KNOWN.get(run.model)
+    if known is None or known[0] is not corpus:
+        known = corpus, indexes(run, corpus, chosen(run, corpus), max_tokens=TOKENS)
+        _KNOWN[run.model] = known
+    return known[1]
+
+
+def _made(looked: Any, found: dict[Site, Index], n_hits: int) -> dict[str, Any]:
+    contexts: dict[tuple[str, int, int], int] = {}
+    texts: list[list[Any]] = []
+    layers = []
+    for (stack, layer), index in found.items():
+        stream = looked.trace.reading.streams[index.stream]
+        places = [i for i, special in enumerate(stream.special) if not special][:MOST]
+        x_TD = looked.trace.states[stack][layer].detach()
+        rows = []
+        cosines = []
+        for hits in index.nearest_to(index.rows(x_TD[places]), n_hits):
+            numbers = []
+            for hit in hits:
+                key = (index.stream, hit.passage, hit.place)
+                if key not in contexts:
+                    contexts[key] = len(texts)
+                    context = index.shown(hit.passage, hit.place)
+                    texts.append([context["at"], context["pieces"]])
+                numbers.append(contexts[key])
+            rows.append(numbers)
+            cosines.append([hit.cosine for hit in hits])
+        layers.append(
+            {
+                "stack": stack,
+                "layer": layer,
+                "stream": index.stream,
+                "places": places,
+                "hits": rows,
+                "cosines": Array(cosines, "f16"),
+            }
+        )
+    n_tokens = {index.stream: len(index.where_N2) for index in found.values()}
+    return {
+        "corpus": ", ".join(Path(name).name for name in looked.corpus.name.split(", ")),
+        "tokens": n_tokens,
+        "texts": texts,
+        "layers": layers,
+    }

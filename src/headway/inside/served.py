@@ -1,0 +1,117 @@
+"""What a served page shows: the page of a request, and what its strip of controls needs to know."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+from headway.config.decode import DecodeSettings
+from headway.errors import UserError, suggest
+from headway.inside.anatomy import Anatomy
+from headway.inside.asking import Request
+from headway.inside.change import Change
+from headway.inside.corpus import Corpus
+from headway.inside.looking import Extras, Looked, Page, facts_of, looked_at
+from headway.inside.reading import Ask, Reading
+from headway.inside.sections import SECTIONS, look_of, shown
+from headway.inside.training import FINAL, checkpoints_of, label_of, stage_at
+from headway.interop.run import LoadedRun
+
+WRITING = ("translate", "complete")
+"""Tasks whose output is a text that the model writes itself."""
+
+SLOW = "saliency"
+"""The section that takes longer than all others together; a request has to ask for it."""
+
+GREEDY = "While tokens are hidden, the output is written greedily, whatever the beam."
+
+
+@dataclass(frozen=True)
+class Live:
+    """One run that answers requests; `usual` is how it decodes where a request leaves that open."""
+
+    run: LoadedRun
+    usual: DecodeSettings
+    extras: Extras
+
+    @classmethod
+    def of(cls, run: LoadedRun, ask: Ask, extras: Extras) -> Live:
+        writes = run.settings.task == "translate"
+        usual = run.settings.decode if writes else DecodeSettings(beam=1)
+        corpus = extras.corpus
+        if corpus is not None and not isinstance(corpus, Corpus):
+            corpus = Corpus.of(corpus, run)  # once for all requests
+        return cls(run, ask.decode or usual, replace(extras, corpus=corpus))
+
+    def page(self, request: Request) -> Page:
+        run, label = self._at(request.checkpoint), request.checkpoint or FINAL
+        extras = self.extras if request.walk is None else replace(self.extras, walk=request.walk)
+        looked = looked_at(run, request.text, request.ask(self.usual), request.change(), extras)
+        if label != FINAL:  # what was measured, and what was fitted, is about the final weights
+            looked = replace(looked, truth=None, tuned=None)
+        looked = replace(looked, walk=_within(looked))
+        shared = {"live": self._strip(request, looked.trace.reading)}
+        names = [name for name in SECTIONS if request.maps or name != SLOW]
+        return Page(run.folder.name, [look_of(label, looked, names)], shared, facts_of(run))
+
+    def _at(self, label: str | None) -> LoadedRun:
+        if label in (None, FINAL):
+            return self.run
+        paths = {label_of(path): path for path in checkpoints_of(self.run)}
+        if label not in paths:
+            raise UserError(f"there is no checkpoint {label!r}.{suggest(label, [*paths, FINAL])}")
+        return stage_at(self.run, paths[label]).run
+
+    def _strip(self, request: Request, reading: Reading) -> dict[str, Any]:
+        """For `web/live.js`: what was asked, what can be asked, and what an empty box means."""
+        task = self.run.settings.task
+        plain = asdict(Request(text=""))
+        del plain["text"]
+        return {
+            "request": asdict(request),
+            "plain": plain,
+            "task": task,
+            "writes": task in WRITING,
+            "usual": {"beam": self.usual.beam, "alpha": self.usual.alpha},
+            "checkpoints": [*map(label_of, checkpoints_of(self.run)), FINAL],
+            "given": reading.n_given or len(reading.first),
+            "heads": {
+                kind.name: [attention.n_heads for attention in kind.layers]
+                for kind in Anatomy.of(self.run.model).kinds
+            },
+            "answer": self._answer(reading),
+            "note": GREEDY if request.hidden and task in WRITING else "",
+        }
+
+    def _answer(self, reading: Reading) -> str:
+        """What the model says, as plain text; nothing where it says a vector."""
+        target = self.run.vocab.target
+        if reading.task == "translate":
+            return target.decode([i for i in reading.last.ids[1:] if i not in target.specials])
+        if reading.task == "complete":
+            return target.decode(reading.last.ids[reading.n_given :])
+        return " ".join(shown(output.name) for output in reading.outputs if output.id >= 0)
+
+
+def _within(looked: Looked) -> tuple[str, int, int, int] | None:
+    """The token that is followed, unless the new output is too short to have it."""
+    if looked.walk is None:
+        return None
+    kind, *_, row = looked.walk
+    weights = looked.trace.attention.get(kind)
+    return looked.walk if weights is None or row < weights[0].shape[1] else None
+
+
+def request_of(text: str, ask: Ask, change: Change) -> Request:
+    """What the command line asked for, as the first request."""
+    output = ask.output
+    if output is not None and not isinstance(output, str):
+        raise UserError("a served page takes the output as a text.")
+    return Request(
+        text=text,
+        output=output,
+        force=ask.begin,
+        hidden=tuple(sorted(change.hidden)),
+        off=tuple(sorted(f"{kind}.{layer}.{head}" for kind, layer, head in change.off)),
+        new=ask.new,
+    )

@@ -1,0 +1,44 @@
+"""The truth meter: where it is known what a model has to look at, how often do its maps say so?
+
+`measure(run, cases)` judges maps and heads beside chance; the other functions make cases.
+"""
+
+from headway.inside.truth.atoms import atom_case, atom_maps
+from headway.inside.truth.case import Case, Link, word_case
+from headway.inside.truth.measure import (
+    Best,
+    Score,
+    Truth,
+    chance_error,
+    diagonal_map,
+    measure,
+    random_map,
+)
+from headway.inside.truth.repeats import repeats
+from headway.inside.truth.toys import TOYS, copies, grammar, reverses
+from headway.inside.truth.words import Known, aligned, copied_words, read_known, write_known
+
+__all__ = [
+    "TOYS",
+    "Best",
+    "Case",
+    "Known",
+    "Link",
+    "Score",
+    "Truth",
+    "aligned",
+    "atom_case",
+    "atom_maps",
+    "chance_error",
+    "copied_words",
+    "copies",
+    "diagonal_map",
+    "grammar",
+    "measure",
+    "random_map",
+    "read_known",
+    "repeats",
+    "reverses",
+    "word_case",
+    "write_known",
+]

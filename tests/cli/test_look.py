@@ -1,0 +1,123 @@
+"""`headway look`: a page for every task with no other word than the text, and clear refusals."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from headway.cli.main import main
+from headway.inside.anatomy import Anatomy
+from headway.inside.opening import load
+from headway.inside.packing import unpack
+from headway.inside.reading import read
+from headway.nn.tap import record
+
+from ..interop.padded_runs import RUNS, tiny_run
+
+REQUEST = re.compile(r"""(?:src|href|action)\s*=|@import|url\(|https?://(?!www\.w3\.org/)""", re.I)
+"""What would make a browser ask someone; the name of SVG's namespace is only a name."""
+
+
+def text_for(task: str) -> str:
+    return "ba [MASK] de go" if task == "fill" else "ba de go fi"
+
+
+@pytest.mark.parametrize("task", RUNS)
+def test_every_task_has_a_page_that_holds_the_true_numbers(
+    task: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = tiny_run(tmp_path / "run", task, n_layers=2)
+    out = tmp_path / "page.html"
+    assert main(["look", str(folder), "--text", text_for(task), "--out", str(out)]) == 0
+    assert capsys.readouterr().out == ""
+    html = out.read_text(encoding="utf-8")
+    assert len(html) <= 400_000
+    shown = re.sub(r"<script.*?</script>", "", html, flags=re.S)
+    assert not REQUEST.findall(shown)
+    run = load(folder)
+    reading = read(run, text_for(task))
+    weights = _independent(run, reading)
+    [look] = unpack(html)["looks"]
+    kinds = look["sections"]["attention"]["kinds"]
+    assert {kind["name"] for kind in kinds} == set(weights)
+    for kind in kinds:
+        for layer, shown_HTS in enumerate(_layers(kind)):
+            np.testing.assert_allclose(shown_HTS, weights[kind["name"]][layer], atol=1 / 255)
+
+
+def _independent(run, reading):  # type: ignore[no-untyped-def]
+    """The weights, from queries and keys by another way than the trace's."""
+    from headway.inside.forward import say
+
+    found: dict[str, list[np.ndarray]] = {}
+    with record(run.model, ".weights") as seen, torch.no_grad():
+        say(run, reading)
+    names = {id(module): name for name, module in run.model.named_modules()}
+    for kind in Anatomy.of(run.model).kinds:
+        calls = [seen[names[id(layer.weights)]] for layer in kind.layers]
+        shared = len({id(layer) for layer in kind.layers}) == 1
+        found[kind.name] = [
+            (call[number] if shared else call[0])[0].numpy() for number, call in enumerate(calls)
+        ]
+    return found
+
+
+def _layers(kind):  # type: ignore[no-untyped-def]
+    return list(kind["layers"])
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ([], "give a text to look at"),
+        (["--text", "  "], "the text is empty"),
+        (["--text", "ba", "--off", "cross.1"], "names no head"),
+        (["--text", "ba", "--off", "cross.1.99"], "heads 1 to"),
+        (["--text", "ba", "--off", "crss.1.1"], "Did you mean 'cross'"),
+        (["--text", "ba", "--hide", "0"], "counts from 1"),
+        (["--text", "ba", "--hide", "99"], "no token 99 to hide"),
+        (["--text", "ba", "--checkpoints"], "no checkpoints to slide through"),
+        (["--text", "ba", "--terminal", "--serve"], "do not go together"),
+        (["--text", "ba", "model.n_heads=2"], "only decode.* settings"),
+        (["--text", "ba", "decode.beam=0"], "beam=0 must be at least 1"),
+        (["--text", "ba " * 99], "the model reads"),
+        (["--text", "ba", "--walk", "cross.1"], "kind.layer.head.row"),
+        (["--text", "ba", "--truth", "nowhere.json"], "cannot be read"),
+        (["--text", "ba", "--factors", "nowhere"], "nowhere"),
+        (["--text", "ba", "--corpus", "nowhere.txt"], "nowhere.txt"),
+        (["--text", "ba", "--tuned", "nowhere.safetensors"], "nowhere.safetensors"),
+        (["--text", "ba", "--against", "nowhere"], "no run folder nowhere"),
+    ],
+)
+def test_what_cannot_be_looked_at_is_said_in_one_line(
+    words: list[str],
+    message: str,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    folder = tiny_run(tmp_path / "run", "translate")
+    assert main(["look", str(folder), *words]) == 2
+    errors = capsys.readouterr().err
+    assert message in errors
+    assert errors.startswith("headway look: error: ")
+    assert not (tmp_path / "look.html").exists()
+
+
+def test_a_trace_is_kept_and_shown_again(tmp_path: Path) -> None:
+    folder = tiny_run(tmp_path / "run", "classify")
+    page, kept = tmp_path / "one.html", tmp_path / "kept"
+    words = ["look", str(folder), "--text", "ba de", "--out", str(page), "--trace", str(kept)]
+    assert main(words) == 0
+    assert main(["look", str(kept), "--out", str(tmp_path / "two.html")]) == 0
+    one, two = (unpack((tmp_path / f"{name}.html").read_text()) for name in ("one", "two"))
+    first, second = (page["looks"][0]["sections"]["attention"]["kinds"] for page in (one, two))
+    for mine, other in zip(first, second, strict=True):
+        for a, b in zip(mine["layers"], other["layers"], strict=True):
+            np.testing.assert_array_equal(a, b)
+    assert main(["look", str(kept), "--text", "ba"]) == 2

@@ -1,0 +1,95 @@
+"""`headway truth` prints what was measured, notes it, and says when there is nothing to measure."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from headway.cli.truth import truth
+from headway.errors import UserError
+from headway.inside.truth import Truth
+
+from ..interop.padded_runs import tiny_run
+
+PAIRS = """\
+Ich kenne Tom seit 1999.	I have known Tom since 1999.
+Wohnt Maria in Boston?	Does Mary live in Boston?
+Ich habe Tom in Boston gesehen.	I saw Tom in Boston.
+Hallo!	Hello!
+"""
+
+
+def pairs_file(folder: Path, text: str = PAIRS) -> Path:
+    (folder / "pairs.tsv").write_text(text)
+    return folder / "pairs.tsv"
+
+
+def test_maps_of_a_translator_are_measured_beside_chance(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "truth.json"
+    truth("tatoeba-de-en", pairs=pairs_file(tmp_path), few=1, out=out)
+    printed = capsys.readouterr()
+    assert printed.out.startswith("names and numbers copied: 5 in 3 texts; chance is right 0.197")
+    assert f"wrote {out}" in printed.err
+    names = [line.split()[0] for line in printed.out.splitlines() if line[:1].islower()]
+    for name in ("occlusion", "norm", "rollout", "cross.1.mean", "random", "diagonal"):
+        assert name in names
+    found = Truth.load(out)
+    assert found.n == 5
+    assert found.maps["cross.1.norm"].p1 > found.maps["random"].random
+    assert found.maps["occlusion"].n == 2
+    assert found.maps["random"].random == pytest.approx((2 / 5 + 1 / 4 + 2 / 6) / 5, abs=1e-3)
+
+
+def test_alignments_that_are_given_are_the_truth(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    lines = "Er kommt.\tHe comes.\t0-0 1-1\nSie geht.\tShe goes.\t0-0 1-1\n"
+    truth("tatoeba-de-en", pairs=pairs_file(tmp_path, lines), few=0, as_json=True)
+    printed = capsys.readouterr()
+    facts = json.loads(printed.out)
+    assert (facts["task"], facts["n"]) == ("words with a known alignment", 4)
+    assert facts["maps"]["random"]["random"] == 0.5
+    assert "not written: this model comes with headway" in printed.err
+
+
+def test_truth_is_noted_in_the_run_folder_and_not_for_a_control(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = tiny_run(tmp_path / "run", "translate")
+    pairs = pairs_file(tmp_path, "ba de\tde ba\t0-1 1-0\nko fi\tfi ko\t0-1 1-0\n")
+    truth(str(folder), pairs=pairs, few=0, untrained=True)
+    assert not (folder / "truth.json").exists()
+    truth(str(folder), pairs=pairs, few=0)
+    assert Truth.load(folder / "truth.json").n == 4
+    assert "best head, chosen on one half of the texts" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("task", ["classify", "tag", "embed", "fill"])
+def test_what_nobody_knows_is_not_validated(
+    task: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    truth(str(tiny_run(tmp_path / "run", task)))
+    assert capsys.readouterr().out.startswith("not validated: nobody knows where a run of the task")
+
+
+def test_where_nothing_is_copied_nothing_is_validated(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    truth(str(tiny_run(tmp_path / "run", "complete")), texts=2)
+    wanted = "not validated: tokens copied from random text: there is none.\n"
+    assert capsys.readouterr().out == wanted
+    truth("tatoeba-de-en", pairs=pairs_file(tmp_path, "Hallo!\tHello!\n"))
+    assert capsys.readouterr().out == "not validated: names and numbers copied: there is none.\n"
+
+
+def test_mistakes_are_said_before_anything_is_loaded(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="its truth comes from pairs: --pairs FILE"):
+        truth("tatoeba-de-en")
+    with pytest.raises(UserError, match="--pairs is for translators"):
+        truth("stories", pairs=pairs_file(tmp_path))
+    with pytest.raises(UserError, match="--reactions is for the task fill"):
+        truth("stories", reactions=tmp_path / "x.smi")

@@ -1,0 +1,143 @@
+"""A real browser for tests of the page: Debian's chromium, driven by playwright, without a network.
+
+`browser` is a fixture of all tests in this folder (`conftest.py`):
+
+    from tests.inside.browser import open_page
+
+    def test_something(browser, tmp_path):
+        page = open_page(browser, html, tmp_path)
+        assert page.locator("[data-value]").first.get_attribute("data-value") == "0.5"
+        page.close()
+
+`open_page` waits until the page is drawn. `page.complaints` has what the console and the page
+complained about, `page.asked` every request that was made (all are refused, except the file
+itself); `close()` of a page that complained or asked for anything fails the test.
+"""
+
+from __future__ import annotations
+
+import atexit
+import functools
+import os
+import shutil
+import warnings
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+NAMES = ("chromium", "chromium-browser", "google-chrome", "chrome")
+PLACES = ("left", "top", "cell")
+MISSING = (
+    "BROWSER TESTS SKIPPED: no chromium on this machine. `make test` installs it where apt-get "
+    "may; or set CHROMIUM=/path/to/chromium."
+)
+
+
+def chromium() -> str | None:
+    """Where the browser is: $CHROMIUM, or the first known name on the path."""
+    given = os.environ.get("CHROMIUM")
+    return given or next((path for path in map(shutil.which, NAMES) if path), None)
+
+
+@functools.cache
+def _launched(path: str) -> Any:
+    """One browser for a process: playwright allows no second one beside it."""
+    from playwright.sync_api import sync_playwright
+
+    driver = sync_playwright().start()
+    opened = driver.chromium.launch(executable_path=path, args=["--no-sandbox"])
+
+    def stop() -> None:
+        opened.close()
+        driver.stop()
+
+    atexit.register(stop)
+    return opened
+
+
+@pytest.fixture(scope="session")
+def browser() -> Any:
+    """A browser; without one the tests are skipped, loudly."""
+    path = chromium()
+    if path is None:
+        with warnings.catch_warnings():
+            warnings.simplefilter("default")  # a line in the summary, not an error
+            warnings.warn(MISSING, UserWarning, stacklevel=1)
+        pytest.skip(MISSING)
+    return _launched(path)
+
+
+class OpenPage:
+    """A playwright page (every attribute of it is here) that remembers complaints and requests."""
+
+    def __init__(self, page: Any) -> None:
+        self.page = page
+        self.complaints: list[str] = []
+        self.asked: list[str] = []
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.page, name)
+
+    def tab(self, name: str) -> None:
+        """Goes to a tab and waits until it is drawn."""
+        self.page.locator(f"[data-tab={name}]").click()
+        self.page.wait_for_selector(f"#root[data-drawn={name}]")
+
+    def click_cell(self, selector: str, row: int, column: int) -> None:
+        """Clicks a cell of a heatmap."""
+        canvas = self.page.locator(selector)
+        left, top, cell = (float(canvas.get_attribute(f"data-{name}")) for name in PLACES)
+        at = {"x": left + (column + 0.5) * cell, "y": top + (row + 0.5) * cell}
+        canvas.click(position=at)
+
+    def state(self) -> dict[str, str]:
+        """What stands in the `#` of the address."""
+        hashed = self.page.evaluate("location.hash.slice(1)")
+        return dict(part.split("=", 1) for part in hashed.split("&") if part)
+
+    def close(self) -> None:
+        self.page.context.close()
+        assert self.complaints == []
+        assert self.asked == []
+
+
+def open_page(
+    browser: Any,
+    html: str,
+    folder: Path,
+    *,
+    width: int = 1280,
+    height: int = 900,
+    dark: bool = False,
+    state: str = "",
+) -> OpenPage:
+    """The page from a file, with every request refused and recorded. `state` is put after `#`."""
+    file = folder / "page.html"
+    file.write_text(html, encoding="utf-8")
+    context = browser.new_context(
+        viewport={"width": width, "height": height},
+        color_scheme="dark" if dark else "light",
+        accept_downloads=True,
+    )
+    page = OpenPage(context.new_page())
+    address = file.resolve().as_uri()
+
+    def refuse(route: Any) -> None:
+        if route.request.url.split("#")[0] == address or route.request.url.startswith("data:"):
+            route.continue_()
+        else:
+            page.asked.append(route.request.url)
+            route.abort()
+
+    context.route("**/*", refuse)
+    page.page.on("pageerror", lambda error: page.complaints.append(str(error)))
+    page.page.on(
+        "console",
+        lambda said: (
+            page.complaints.append(said.text) if said.type in ("error", "warning") else None
+        ),
+    )
+    page.page.goto(address + ("#" + state if state else ""))
+    page.page.wait_for_selector("#root[data-drawn], .failed")
+    return page

@@ -1,0 +1,40 @@
+"""Tiny runs with checkpoints, as training leaves them."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from headway.models.folder import load_model, model_weights
+from headway.train.checkpoint import Checkpoints
+from headway.train.snapshot import Snapshot
+
+from ..interop.padded_runs import tiny_run
+
+STEPS = (10, 20, 30)
+
+
+def kept_run(folder: Path, task: str = "translate", steps: tuple[int, ...] = STEPS) -> Path:
+    """Its weights grow from near nothing to what they are in the end."""
+    tiny_run(folder, task, n_layers=2)
+    final = model_weights(load_model(folder))
+    checkpoints = Checkpoints(folder, 99, lambda line: None)
+    for number, step in enumerate(steps, 1):
+        weights = _shrunk(final, number / (len(steps) + 1))
+        assert checkpoints.save(Snapshot(step, {"model": weights}, {})) is not None
+    lines = [{"kind": "train", "step": step, "loss": 9.0 / step} for step in steps]
+    lines += [{"kind": "valid", "step": steps[-1], "loss": 0.5}]
+    lines += [{"kind": "end", "step": steps[-1], "kept": "average of the last 2"}]
+    (folder / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    return folder
+
+
+def _shrunk(weights: dict[str, Tensor], share: float) -> dict[str, Tensor]:
+    noise = torch.Generator().manual_seed(0)
+    return {
+        name: weight * share + 0.02 * torch.randn(weight.shape, generator=noise)
+        for name, weight in weights.items()
+    }

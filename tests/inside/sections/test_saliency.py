@@ -1,0 +1,195 @@
+"""The saliency panel shows what the maps are, and says how far they can be trusted."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from headway.inside import maps
+from headway.inside.change import Change
+from headway.inside.forward import say
+from headway.inside.looking import Looked
+from headway.inside.opening import load
+from headway.inside.packing import pack, unpack
+from headway.inside.page import page
+from headway.inside.reading import Ask
+from headway.inside.sections import look_of
+from headway.inside.sections.saliency import METHODS, section
+from headway.inside.trace import trace
+from tests.inside.browser import open_page
+
+from ...interop.padded_runs import RUNS, tiny_run
+
+TEXT = "Tom wohnt in Boston."
+NAMES = ("overview", "attention", "saliency")
+TRUTH = {
+    "task": "words",
+    "n": 182,
+    "maps": {"occlusion": {"p1": 0.975, "aer": 0.025, "n": 40, "random": 0.16}},
+    "best": {"name": "cross.1.0", "p1_chosen": 0.9, "p1": 0.9, "aer": 0.1, "n": 9},
+}
+
+
+@pytest.fixture(scope="module")
+def looked() -> Looked:
+    run = load("tatoeba-de-en")
+    return Looked(run=run, trace=trace(run, TEXT, Ask(output="Tom lives in Boston.")))
+
+
+@pytest.fixture(scope="module")
+def look(looked: Looked) -> dict[str, Any]:
+    return look_of("final", looked, NAMES)
+
+
+@pytest.fixture
+def shown(browser: Any, look: dict[str, Any], tmp_path: Path) -> Any:
+    opened = open_page(browser, page("one", [look], {"truth": TRUTH}), tmp_path)
+    opened.tab("saliency")
+    yield opened
+    opened.close()
+
+
+def weights(shown: Any, stream: str) -> list[float]:
+    nodes = shown.locator(f"[data-stream={stream}] [data-value]").all()
+    return [float(node.get_attribute("data-value")) for node in nodes]
+
+
+def test_what_is_sent_is_what_the_maps_are(looked: Looked, look: dict[str, Any]) -> None:
+    back = unpack(page("one", [look], {}))["looks"][0]["sections"]["saliency"]
+    sent = {one["key"]: one for one in back["methods"]}
+    assert list(sent) == list(METHODS)
+    made = {
+        m.name: m for m in maps.make(looked.run, looked.trace, ["rollout", "flow", "gradients"])
+    }
+    made |= {m.name: m for m in maps.layer_maps(looked.run, looked.trace, "mean")}
+    for name in ("rollout", "flow", "gradxattention", "gradxinput"):
+        wanted = made[name].weights_RS.numpy()
+        np.testing.assert_allclose(sent[name]["weights"][0], wanted, rtol=1e-3, atol=1e-6)
+    assert sent["mean"]["names"] == ["cross.0.mean", "cross.1.mean"]
+    both = [made["cross.1.mean"].weights_RS, made["decoder.1.mean"].weights_RS]
+    assert np.abs(sent["mean"]["weights"][1] - torch.cat(both, 1).numpy()).max() < 1 / 500
+    share_R = made["gradxinput"].share_R("source")
+    assert share_R is not None
+    np.testing.assert_allclose(sent["gradxinput"]["shares"][0], share_R.numpy(), atol=1e-4)
+
+
+def test_the_section_is_small(look: dict[str, Any]) -> None:
+    assert len(pack(look["sections"]["saliency"])) < 250_000
+
+
+def test_hidden_tokens_and_heads_that_are_off_stay_so(looked: Looked) -> None:
+    change = Change(off=frozenset({("cross", 1, 0)}), hidden=frozenset({("source", 0)}))
+    assert looked.run is not None
+    changed = Looked(run=looked.run, trace=trace(looked.run, looked.trace.reading, change=change),
+                     change=change)  # fmt: skip
+    found = section(changed)
+    assert found is not None
+    sent = {one["key"]: one for one in found["methods"]}["occlusion"]["weights"].numpy()[0]
+    with torch.no_grad():
+        both = Change(off=change.off, hidden=change.hidden | {("source", 3)})
+        before = say(looked.run, looked.trace.reading, change).log_probs_R
+        fall = before - say(looked.run, looked.trace.reading, both).log_probs_R
+    np.testing.assert_allclose(sent[:, 3], fall.numpy(), atol=1e-5)
+    assert np.abs(sent[:, 0]).max() < 1e-6
+
+
+@pytest.mark.parametrize("task", list(RUNS))
+def test_every_task_has_the_panel(task: str, browser: Any, tmp_path: Path) -> None:
+    run = load(tiny_run(tmp_path / "run", task, n_layers=2))
+    look = look_of("final", Looked(run=run, trace=trace(run, "ba de go [MASK] fi", Ask(new=3))),
+                   NAMES)  # fmt: skip
+    opened = open_page(browser, page("one", [look], {}), tmp_path)
+    opened.tab("saliency")
+    keys = ["head", *METHODS]
+    for key in keys:
+        opened.locator(f".chip[data-key={key}]").click()
+        values = [w for name in look["streams"] for w in weights(opened, name)]
+        assert values
+        assert "not validated" in opened.locator("[data-truth]").inner_text()
+    opened.close()
+
+
+def test_long_texts_leave_out_what_takes_time_and_say_so(tmp_path: Path) -> None:
+    run = load("stories")
+    text = "The cat sat on the mat and looked at the dog. " * 7
+    found = section(Looked(run=run, trace=trace(run, text, Ask(new=2))))
+    assert found is not None
+    assert {one["key"] for one in found["methods"]} == {"mean", "max", "norm", "rollout"}
+    assert [label for label, _ in found["skipped"]] == [
+        "Flow", "Gradient × input", "Integrated gradients", "Occlusion",
+    ]  # fmt: skip
+    assert all("takes long" in why for _, why in found["skipped"])
+    assert len(pack(found)) < 250_000
+    assert section(Looked(run=run, trace=trace(run, text * 4, Ask(new=2)))) is None
+
+
+def test_a_trace_from_elsewhere_has_the_maps_that_need_no_model(looked: Looked) -> None:
+    found = section(Looked(trace=looked.trace))
+    assert found is not None
+    assert {one["key"] for one in found["methods"]} == {"mean", "max", "rollout", "flow"}
+    assert ["Occlusion", "needs the model itself"] in found["skipped"]
+
+
+def test_the_page_shows_the_numbers_of_an_output(shown: Any, looked: Looked) -> None:
+    assert looked.run is not None
+    found = maps.occlusion(looked.run, looked.trace).parts()
+    np.testing.assert_allclose(weights(shown, "source"), found["source"][0].numpy(), atol=2e-3)
+    shown.locator("[data-outputs] .token").nth(3).click()
+    np.testing.assert_allclose(weights(shown, "source"), found["source"][3].numpy(), atol=5e-3)
+    # What comes after a word cannot have made it, so it has no value.
+    np.testing.assert_allclose(weights(shown, "target"), found["target"][3, :4].numpy(), atol=5e-3)
+    most = shown.locator(".bar").first
+    assert float(most.get_attribute("data-value")) == pytest.approx(
+        float(max(found["source"][3].abs().max(), found["target"][3].abs().max())), abs=5e-3
+    )
+    assert "row=3" in shown.url
+
+
+def test_pointing_at_an_output_shows_it_until_the_pointer_leaves(shown: Any) -> None:
+    before = weights(shown, "source")
+    shown.locator("[data-outputs] .token").nth(2).hover()
+    assert weights(shown, "source") != before
+    shown.locator("h1, header").first.hover()
+    assert weights(shown, "source") == before
+
+
+def test_a_head_is_shown_and_the_keys_change_it(shown: Any, looked: Looked) -> None:
+    shown.locator(".chip[data-key=head]").click()
+    assert shown.locator(".chip[data-key=head]").inner_text() == "Head cross 2.1"
+    for key, head in ((None, 0), ("3", 2)):
+        if key is not None:
+            shown.keyboard.press(key)
+        wanted = looked.trace.attention["cross"][1][head, 0].numpy()
+        np.testing.assert_allclose(weights(shown, "source"), wanted, atol=1 / 255)
+    shown.keyboard.press("ArrowUp")
+    assert shown.locator("[data-truth]").get_attribute("data-truth") == "cross.0.2"
+
+
+def test_every_map_says_its_truth_or_that_it_has_none(shown: Any) -> None:
+    measured = shown.locator("[data-truth]")
+    assert measured.inner_text().strip() == "Measured: P@1 0.97 (random 0.16), 40 words."
+    shown.locator(".chip[data-key=rollout]").click()
+    assert "not validated" in measured.inner_text()
+    assert "Weights are not importance" in shown.locator("#root").inner_text()
+
+
+def test_shares_and_agreement_stand_beside(shown: Any, looked: Looked) -> None:
+    assert looked.run is not None
+    shown.locator(".chip[data-key=gradxinput]").click()
+    share_R = maps.gradient_maps(looked.run, looked.trace)[1].share_R("source")
+    assert share_R is not None
+    card = shown.locator(".card", has_text="Source or prefix?")
+    values = [float(bar.get_attribute("data-value")) for bar in card.locator(".bar").all()]
+    np.testing.assert_allclose(values, share_R.numpy(), atol=1e-3)
+    judge = maps.occlusion(looked.run, looked.trace)
+    wanted = maps.agreement(maps.rollout(looked.run, looked.trace), judge, looked.trace.reading)
+    row = shown.locator("tr", has_text="Rollout")
+    assert float(row.locator("td").nth(1).inner_text().replace("−", "-")) == pytest.approx(
+        wanted, abs=6e-3
+    )
+    row.click()
+    assert shown.locator(".chip[data-key=rollout]").get_attribute("aria-pressed") == "true"

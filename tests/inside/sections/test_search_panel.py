@@ -1,0 +1,98 @@
+"""The search panel: the hits on the page are those of the index."""
+
+from __future__ import annotations
+
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from headway.inside.corpus import Corpus
+from headway.inside.looking import Looked
+from headway.inside.opening import load
+from headway.inside.packing import pack, unpack
+from headway.inside.page import page
+from headway.inside.reading import Ask
+from headway.inside.search import Index
+from headway.inside.sections import look_of
+from headway.inside.sections.search import BUDGET, section
+from headway.inside.trace import trace
+
+from ..browser import open_page
+
+TEXT = "The little dog ran to the park."
+LINES = ["The little dog ran to the park.", "A cat sat on a mat.", "Tom went to the big park.",
+         "The sun was hot.", "She had a red ball and a small dog."]  # fmt: skip
+
+
+@cache
+def looked() -> Looked:
+    run = load("stories")
+    corpus = Corpus.of_lines(LINES)
+    return Looked(run=run, trace=trace(run, TEXT, Ask(output="")), corpus=corpus)
+
+
+def html() -> str:
+    return page("search", [look_of("final", looked(), ["search"])])
+
+
+def data() -> Any:
+    return unpack(html())["looks"][0]["sections"]["search"]
+
+
+def test_the_page_has_the_hits_of_the_index_for_three_layers() -> None:
+    found, here = data(), looked()
+    assert [layer["layer"] for layer in found["layers"]] == [0, 3, 5]
+    for layer in found["layers"]:
+        index = Index.of(here.run, LINES, layer["layer"])  # type: ignore[arg-type]
+        for row, place in enumerate(layer["places"]):
+            hits = index.nearest(here.trace, "text", place, 6)
+            np.testing.assert_allclose(
+                layer["cosines"][row], [hit.cosine for hit in hits], atol=2e-3
+            )
+            shown = [found["texts"][number] for number in layer["hits"][row]]
+            expected = [index.shown(hit.passage, hit.place) for hit in hits]
+            assert shown == [[one["at"], one["pieces"]] for one in expected]
+
+
+def test_without_a_corpus_there_is_no_panel() -> None:
+    assert section(Looked(run=looked().run, trace=looked().trace)) is None
+
+
+def test_it_stays_within_its_budget(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert len(pack(section(looked()))) < BUDGET / 10
+    monkeypatch.setattr("headway.inside.sections.search.BUDGET", 2_000)
+    made = section(looked())
+    assert made is None or len(pack(made)) <= 2_000
+
+
+def test_a_translator_without_targets_searches_its_source() -> None:
+    run = load("tatoeba-de-en")
+    corpus = Corpus.of_lines(["Guten Morgen.", "Ich habe einen Hund."])
+    made = section(Looked(run=run, trace=trace(run, "Mein Hund."), corpus=corpus))
+    assert made is not None
+    assert {layer["stream"] for layer in made["layers"]} == {"source"}
+    both = Corpus.of_lines(["Ich habe einen Hund."], ["I have a dog."])
+    made = section(Looked(run=run, trace=trace(run, "Mein Hund."), corpus=both))
+    assert made is not None
+    assert {layer["stream"] for layer in made["layers"]} == {"source", "target"}
+
+
+def test_a_click_on_a_token_shows_its_neighbours(browser: Any, tmp_path: Path) -> None:
+    found = data()
+    shown = open_page(browser, html(), tmp_path, state="tab=search")
+    for place in (3, 5):
+        shown.locator("[data-card=search] .token").nth(place).click()
+        for layer in found["layers"]:
+            row = layer["places"].index(place)
+            column = shown.locator(f"[data-layer='{layer['layer']}']")
+            values = [
+                float(n.get_attribute("data-value")) for n in column.locator("[data-value]").all()
+            ]
+            np.testing.assert_allclose(values, layer["cosines"][row], rtol=1e-5)
+            words = [n.get_attribute("data-found") for n in column.locator("[data-found]").all()]
+            texts = [found["texts"][number] for number in layer["hits"][row]]
+            assert words == [pieces[at].strip() for at, pieces in texts]
+    shown.close()

@@ -1,0 +1,69 @@
+"""Maps become alignments of words, written and read as Pharaoh's pairs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from headway.errors import DataError, UserError
+from headway.inside import maps
+from headway.inside.alignments import aer, alignment, pharaoh, read_pharaoh
+from headway.inside.opening import load
+from headway.inside.reading import Ask
+from headway.inside.trace import trace
+from headway.inside.truth import copies
+
+from .copier import copier
+
+
+def test_pairs_go_through_text_and_back() -> None:
+    pairs = [(0, 0), (2, 1), (10, 3)]
+    assert pharaoh(pairs) == "0-0 2-1 10-3"
+    assert read_pharaoh(pharaoh(pairs)) == pairs
+    assert read_pharaoh("") == []
+    with pytest.raises(DataError, match="line 3 has '1-', and pairs look like 0-2"):
+        read_pharaoh("0-0 1-", "line 3")
+
+
+def test_the_error_rate_is_that_of_och_and_ney() -> None:
+    sure, possible = [(0, 0), (1, 1)], [(2, 1)]
+    assert aer(sure, sure) == 0.0
+    assert aer([(0, 1)], sure) == 1.0
+    # Two links, one sure and one possible: 1 - (1 + 2) / (2 + 2).
+    assert aer([(0, 0), (2, 1)], sure, possible) == pytest.approx(0.25)
+    assert aer([], []) == 0.0
+
+
+def test_a_map_of_a_model_that_copies_aligns_every_word_with_itself(tmp_path: Path) -> None:
+    run = copier(tmp_path)
+    traced = trace(run, "bo de be do bu")
+    right, wrong = maps.head_maps(run, traced)[-2:]
+    assert (right.name, wrong.name) == ("cross.0.0", "cross.0.1")
+    assert alignment(right, traced.reading) == [(i, i) for i in range(5)]
+    # Nothing stands behind the last word but the end of the text, which is no word.
+    assert alignment(wrong, traced.reading)[:4] == [(i + 1, i) for i in range(4)]
+    with pytest.raises(UserError, match=r"decoder\.0\.0 has no columns for a source"):
+        alignment(maps.head_maps(run, traced)[0], traced.reading)
+
+
+def test_pieces_are_merged_to_words() -> None:
+    run = load("tatoeba-de-en")
+    traced = trace(
+        run,
+        "Herr Schwarzenegger wohnt in Boston.",
+        Ask(output="Mr. Schwarzenegger lives in Boston."),
+    )
+    assert len(traced.reading.first) > 8
+    best = {m.name: m for m in maps.head_maps(run, traced)}["cross.1.0"]
+    found = alignment(best, traced.reading)
+    assert [target for _, target in found] == list(range(5))
+    assert {(1, 1), (4, 4)} <= set(found)
+
+
+def test_toy_alignments_say_what_was_copied() -> None:
+    for pair in copies(20, turned=True):
+        source, target = pair.source.split(), pair.target.split()
+        assert [target[t] for _, t in pair.links] == [source[s] for s, _ in pair.links]
+        assert len(pair.links) == len(target)
+        assert target == [word for word in source[::-1] if word.startswith("w")]

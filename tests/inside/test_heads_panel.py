@@ -1,0 +1,118 @@
+"""The heads on the page: true numbers, letters for roles, clicks that lead to the attention."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from headway.inside.anatomy import Anatomy
+from headway.inside.corpus import Corpus
+from headway.inside.curve import Curve, Point, save_found
+from headway.inside.heads import heads
+from headway.inside.looking import Extras, look, looked_at
+from headway.inside.opening import LoadedRun, load
+from headway.inside.pruning import save_pruned
+from headway.inside.sections.heads import section
+from headway.inside.trace import trace
+
+from ..interop.padded_runs import RUNS, tiny_run
+from .browser import browser, open_page
+
+__all__ = ["browser"]
+
+TEXT = {"tag": "ba de go", "fill": "ba [MASK] de go"}
+
+
+def opened(tmp_path: Path, task: str, **changes: Any) -> LoadedRun:
+    return load(tiny_run(tmp_path / task, task, **changes))
+
+
+@pytest.mark.parametrize("task", list(RUNS))
+def test_every_task_has_a_section_on_one_text(task: str, tmp_path: Path) -> None:
+    run = opened(tmp_path, task)
+    text = TEXT.get(task, "ba de go fi")
+    made = section(looked_at(run, text))
+    assert made is not None
+    assert made["one_text"]
+    assert made["scope"].startswith("On this text only: ")
+    assert made["curve"] is None
+    found = heads(run, [trace(run, text).reading])
+    assert [one["importance"] for one in made["heads"]] == pytest.approx(
+        [one.importance for one in found.heads], rel=1e-3, abs=1e-7
+    )
+    kinds = Anatomy.of(run.model).kinds
+    assert len(made["heads"]) == sum(layer.n_heads for kind in kinds for layer in kind.layers)
+
+
+def test_a_corpus_and_what_was_kept_come_before_one_text(tmp_path: Path) -> None:
+    run = opened(tmp_path, "translate")
+    found = heads(run, ["ba de", "go fi ko"])
+    points = [Point("importance", "all", 0, 0, 31.0), Point("importance", "all", 0.5, 6, 12.5)]
+    random = [Point("random", "all", 0, 0, 31.0), Point("random", "all", 0.5, 6, 9.0)]
+    save_found(run.folder, found, Curve((*points, *random), "BLEU", True, 12, "test.de"))
+    kept = section(looked_at(run, "ba de"))
+    assert kept is not None
+    assert kept["n_texts"] == 2
+    assert kept["curve"]["series"] == [
+        {"name": "all", "points": [[0, 31.0], [6, 12.5]]},
+        {"name": "all, random", "points": [[0, 31.0], [6, 9.0]]},
+    ]
+    lines = Corpus.of_lines(["ba de", "go", "fi ko ga"])
+    given = section(looked_at(run, "ba de", extras=Extras(corpus=lines)))
+    assert given is not None
+    assert given["n_texts"] == 3
+    assert given["curve"] is not None
+
+
+def test_what_was_kept_of_another_model_is_not_shown(tmp_path: Path) -> None:
+    run = opened(tmp_path, "translate")
+    found = heads(run, ["ba de"])
+    save_pruned(run, [("cross", 0, 0), ("cross", 0, 1)], tmp_path / "small")
+    small = load(tmp_path / "small")
+    save_found(small.folder, found, None)
+    made = section(looked_at(small, "ba de"))
+    assert made is not None
+    assert made["one_text"]
+    assert [one["number"] for one in made["heads"] if one["kind"] == "cross"] == [2, 3]
+
+
+def test_the_page_shows_true_numbers_and_leads_to_the_attention(browser, tmp_path: Path) -> None:
+    run = opened(tmp_path, "translate")
+    found = heads(run, ["ba de", "go fi ko"])
+    points = [Point("importance", "all", 0, 0, 31.0), Point("importance", "all", 0.5, 6, 12.5)]
+    save_found(run.folder, found, Curve(tuple(points), "BLEU", True, 12, "test.de"))
+    page = open_page(browser, look(run, "ba de go", checkpoints=False).html, tmp_path)
+    page.tab("heads")
+    for one in found.heads:
+        cell = page.locator(f"[data-head='{one.name}']")
+        assert float(cell.get_attribute("data-value")) == pytest.approx(one.importance, rel=1e-3)
+    page.locator("[data-key=entropy]").click()
+    page.wait_for_selector("[data-key=entropy][aria-pressed=true]")
+    value = page.locator("[data-head='cross.0.1']").get_attribute("data-value")
+    assert float(value) == pytest.approx(found["cross.0.1"].entropy, rel=1e-3)
+    drawn = page.locator("[data-card=pruning] circle")
+    assert [float(x.get_attribute("data-value")) for x in drawn.all()] == [31.0, 12.5]
+    best = max(found.heads, key=lambda one: one.importance)
+    first = page.locator("[data-card=heads-table] tbody tr").first
+    assert float(first.locator("td").nth(1).get_attribute("data-value")) == pytest.approx(
+        best.importance, rel=1e-3
+    )
+    page.locator("[data-head='cross.0.1']").click()
+    page.wait_for_selector("#root[data-drawn=attention]")
+    state = page.state()
+    assert (state["kind"], state["layer"], state["head"]) == ("cross", "0", "1")
+    page.close()
+
+
+def test_a_pruned_model_shows_where_heads_were(browser, tmp_path: Path) -> None:
+    run = opened(tmp_path, "complete", n_kv_heads=None)
+    save_pruned(run, [("self", 0, 1)], tmp_path / "small")
+    page = open_page(browser, look(tmp_path / "small", "ba de go").html, tmp_path)
+    page.tab("heads")
+    assert page.locator("[title=pruned]").count() == 1
+    assert page.locator("[data-head]").count() == 3
+    assert "self 1.2 (was 3)" in page.locator("[data-card=heads-table]").inner_text()
+    assert "On this text only" in page.locator("[data-scope]").inner_text()
+    page.close()

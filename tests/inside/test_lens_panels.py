@@ -1,0 +1,206 @@
+"""Lens, positions and walk in a browser: what the page shows is what the model computes."""
+
+from __future__ import annotations
+
+import copy
+import threading
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from headway.inside.asking import Request
+from headway.inside.forward import read_out, say
+from headway.inside.live import LiveServer
+from headway.inside.looking import Extras, Looked
+from headway.inside.opening import load
+from headway.inside.packing import Array
+from headway.inside.page import page
+from headway.inside.reading import PLAINLY, read
+from headway.inside.sections import look_of
+from headway.inside.served import Live
+from headway.inside.trace import trace
+from headway.inside.tuned import Tuned
+from headway.nn.layout import Layout
+from headway.nn.tap import record
+
+from ..interop.padded_runs import tiny_run
+from .browser import OpenPage, open_page
+
+PANELS = ("walk", "lens", "positions")
+TEXT = "Der Hund schläft unter dem Tisch."
+
+
+@cache
+def looked() -> Looked:
+    run = load("tatoeba-de-en")
+    return Looked(run=run, trace=trace(run, TEXT))
+
+
+@cache
+def sections() -> dict[str, Any]:
+    return look_of("final", looked(), PANELS)
+
+
+def shown(browser: Any, folder: Path, found: Looked, tab: str, **more: Any) -> OpenPage:
+    html = page("a look", [look_of("final", found, PANELS)])
+    return open_page(browser, html, folder, state=f"tab={tab}", **more)
+
+
+def value(node: Any) -> float:
+    return float(node.get_attribute("data-value"))
+
+
+def test_a_page_computes_the_walk_again(browser: Any, tmp_path: Path) -> None:
+    opened = open_page(browser, page("a look", [sections()]), tmp_path, state="tab=walk")
+    assert 0 < value(opened.locator("[data-walk=worst]")) < 1e-3
+    steps = opened.locator("[data-step]")
+    assert steps.count() == len(sections()["sections"]["walk"]["steps"]) - 1
+    assert all(value(step) < 1e-3 for step in steps.all())
+    text = opened.locator(".walk").inner_text()
+    assert "/ √64 = " in text
+    assert "Cross attention, head" in text
+    opened.close()
+
+
+def test_a_wrong_weight_shows(browser: Any, tmp_path: Path) -> None:
+    """The difference is computed in the page: it is not a number that Python put there."""
+    changed = copy.deepcopy(sections())
+    step = next(s for s in changed["sections"]["walk"]["steps"] if s["out"] == "cross.q")
+    step["weight"] = Array(step["weight"].values * 1.01, "f16")
+    opened = open_page(browser, page("a look", [changed]), tmp_path, state="tab=walk")
+    assert value(opened.locator("[data-walk=worst]")) > 1e-3
+    assert value(opened.locator("[data-step='cross.q']")) == pytest.approx(0.01, rel=0.1)
+    opened.close()
+
+
+@pytest.mark.parametrize(
+    ("task", "variant"),
+    [
+        ("complete", "llama-like"),
+        ("fill", "albert-like"),
+        ("classify", "pre-learned-all-biases"),
+        ("tag", "alibi-three-heads"),
+        ("embed", "relative-grouped"),
+        ("translate", "parallel-one-key-head"),
+        ("tag", "qk-norm-scaled-rotary"),
+    ],
+)
+def test_every_family_has_its_panels(browser: Any, tmp_path: Path, task: str, variant: str) -> None:
+    run = load(tiny_run(tmp_path / "run", task, variant, n_layers=2))
+    text = "ba [MASK] de go" if task == "fill" else "ba de go fi ko"
+    opened = shown(browser, tmp_path, Looked(run=run, trace=trace(run, text)), "walk", width=400)
+    assert value(opened.locator("[data-walk=worst]")) < 1e-3
+    opened.tab("lens")
+    opened.tab("positions")
+    assert not opened.locator(".failed").count()
+    opened.close()
+
+
+def test_the_lens_shows_what_each_layer_would_say(browser: Any, tmp_path: Path) -> None:
+    run = looked().run
+    assert run is not None
+    reading = read(run, TEXT)
+    opened = shown(browser, tmp_path, looked(), "lens")
+    with record(run.model, ".stream") as got, torch.no_grad():
+        said = say(run, reading)
+    states = [layers[0] for name, layers in got.items() if name.startswith("decoder")]
+    norm = run.model.decoder.final_norm
+    for layer, x_TD in enumerate(states, 1):
+        normed_TD = norm(x_TD)
+        scores_RC = read_out(run, reading, normed_TD, Layout.of([len(x_TD)])).detach()
+        if layer == len(states):
+            torch.testing.assert_close(scores_RC, said.scores_RC, rtol=1e-5, atol=1e-5)
+        for number, row_C in enumerate(scores_RC.softmax(-1)):
+            cell = opened.locator(f"[data-layer='{layer}'][data-output='{number}']")
+            best = run.vocab.target.tokens([int(row_C.argmax())])[0].replace("▁", "")
+            assert cell.get_attribute("data-word") == best
+            assert value(cell) == pytest.approx(float(row_C.max()), rel=1e-3)
+    opened.locator("[data-key=rank]").click()
+    ranks = opened.locator("[data-layer='0']").all()
+    ids = [output.id for output in reading.outputs]
+    front_TD = looked().trace.states["decoder"][0]
+    plain_RC = run.model.scores(norm(front_TD)).detach()
+    true = [1 + int((row > row[id]).sum()) for row, id in zip(plain_RC, ids, strict=True)]
+    assert [int(value(node)) for node in ranks] == true
+    opened.close()
+
+
+def test_a_cell_of_the_lens_can_be_picked(browser: Any, tmp_path: Path) -> None:
+    opened = shown(browser, tmp_path, looked(), "lens")
+    opened.locator("[data-layer='1'][data-output='2']").click()
+    assert opened.state()["row"] == "2"
+    assert opened.locator("td.picked").get_attribute("data-output") == "2"
+    assert opened.locator("td.picked").get_attribute("data-layer") == "1"
+    decided = opened.locator("[data-decided='2']").get_attribute("data-value")
+    top = opened.locator("[data-output='2']").all()
+    last = len(top) - 1
+    final = top[last].get_attribute("data-word")
+    assert all(cell.get_attribute("data-word") == final for cell in top[int(decided) :])
+    opened.locator("td.picked").hover()
+    assert "rank" in opened.locator(".tip").inner_text()
+    opened.close()
+
+
+def test_a_tuned_lens_has_a_switch(browser: Any, tmp_path: Path) -> None:
+    width = looked().trace.states["decoder"][0].shape[1]
+    half = Tuned(
+        torch.zeros(2, width, width), torch.randn(2, width), torch.ones(2), torch.zeros(2), 40, 4
+    )
+    half.save(tmp_path / "lens.safetensors")
+    found = Looked(run=looked().run, trace=looked().trace, tuned=tmp_path / "lens.safetensors")
+    opened = shown(browser, tmp_path, found, "lens")
+    cell = opened.locator("[data-layer='1'][data-output='1']")
+    with_map = value(cell)
+    opened.locator("[data-key=plain]").click()
+    assert value(cell) != with_map
+    assert "fitted on 40 lines" in opened.locator("#panel").inner_text()
+    opened.close()
+
+
+def test_positions_show_the_known_numbers(browser: Any, tmp_path: Path) -> None:
+    opened = shown(browser, tmp_path, looked(), "positions")
+    assert value(opened.locator("[data-fact=twin]")) == pytest.approx(0.236, abs=1e-3)
+    assert opened.locator("[data-fact=slow]").inner_text() == "40 %"
+    turned = opened.locator("tbody tr").first.locator("td").nth(1)
+    assert value(turned) < 2.5e-7
+    opened.close()
+
+
+def test_an_output_is_picked_by_the_row_that_it_is_read_from(browser: Any, tmp_path: Path) -> None:
+    """Other panels know the row of a token, not the number of an output."""
+    run = load(tiny_run(tmp_path / "run", "tag", n_layers=2))
+    opened = shown(browser, tmp_path, Looked(run=run, trace=trace(run, "ba de go fi")), "lens")
+    opened.locator("[data-layer='2'][data-output='2']").click()
+    assert opened.state()["row"] == "3"
+    assert opened.locator("td.picked").get_attribute("data-output") == "2"
+    opened.page.keyboard.press("ArrowRight")
+    assert opened.locator("td.picked").get_attribute("data-output") == "3"
+    opened.close()
+
+
+def test_a_served_page_follows_another_token(browser: Any) -> None:
+    run = looked().run
+    assert run is not None
+    live = Live.of(run, PLAINLY, Extras())
+    html = live.page(Request(text="Der Hund schläft.")).live_html
+    server = LiveServer(0, html, lambda request: live.page(request).packed)
+    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
+    thread.start()
+    try:
+        opened = browser.new_page()
+        opened.goto(server.url + "#tab=walk")
+        opened.wait_for_selector("#root[data-drawn=walk]")
+        opened.select_option("[data-walk=row]", "1")
+        opened.get_by_text("(place 2)").wait_for()
+        opened.select_option("[data-walk=kind]", "encoder")
+        opened.get_by_text("of the encoder").wait_for()
+        assert "“Hund” (place 2)" in opened.inner_text("#panel")
+        assert float(opened.get_attribute("[data-walk=worst]", "data-value")) < 1e-3
+        opened.close()
+    finally:
+        server.shutdown()
+        thread.join()
+        server.server_close()

@@ -1,0 +1,333 @@
+"""Each map is what its definition says, computed another way."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from headway.errors import UserError
+from headway.inside import maps
+from headway.inside.anatomy import Anatomy
+from headway.inside.change import Change
+from headway.inside.forward import say
+from headway.inside.maps.flow import Network, Pipes, max_flow
+from headway.inside.maps.map import Map
+from headway.inside.maps.norms import moved
+from headway.inside.maps.rollout import rolled
+from headway.inside.opening import LoadedRun, load
+from headway.inside.reading import PLAINLY, Ask
+from headway.inside.trace import Trace, trace
+from headway.nn.tap import record
+
+from ..interop.padded_runs import RUNS, tiny_run
+from .copier import copier
+
+TEXT = {"fill": "ba [MASK] de go fi"}
+Opened = Callable[[str], tuple[LoadedRun, Trace]]
+
+
+@pytest.fixture(scope="module")
+def opened(tmp_path_factory: pytest.TempPathFactory) -> Opened:
+    known: dict[str, tuple[LoadedRun, Trace]] = {}
+
+    def give(task: str) -> tuple[LoadedRun, Trace]:
+        if task not in known:
+            run = load(tiny_run(tmp_path_factory.mktemp(task) / "run", task, n_layers=2))
+            ask = Ask(output="ko fi de") if task == "translate" else PLAINLY
+            known[task] = run, trace(run, TEXT.get(task, "ba de go fi ko"), ask)
+        return known[task]
+
+    return give
+
+
+@pytest.fixture(params=list(RUNS))
+def both(request: pytest.FixtureRequest, opened: Opened) -> tuple[LoadedRun, Trace]:
+    return opened(request.param)
+
+
+def test_every_task_has_every_map_with_a_row_an_output(both: tuple[LoadedRun, Trace]) -> None:
+    run, traced = both
+    made = {map_.name: map_ for map_ in maps.make(run, traced)}
+    singles = ("rollout", "norm", "flow", "gradxattention", "gradxinput", "integrated", "occlusion")
+    assert made.keys() >= set(singles)
+    sizes = {name: len(stream) for name, stream in traced.reading.streams.items()}
+    for name in singles:
+        assert dict(made[name].columns) == sizes
+    for map_ in made.values():
+        width = sum(size for _, size in map_.columns)
+        assert map_.weights_RS.shape == (len(traced.reading.outputs), width)
+        assert map_.weights_RS.isfinite().all()
+
+
+def test_rows_of_heads_means_and_rollout_sum_to_one(both: tuple[LoadedRun, Trace]) -> None:
+    made = maps.make(*both, ["heads", "mean", "rollout"])
+    for map_ in made:
+        torch.testing.assert_close(map_.weights_RS.sum(1), torch.ones(len(map_.weights_RS)))
+    kinds = {map_.name.split(".")[0] for map_ in made} - {"rollout"}
+    assert kinds == ({"cross", "decoder"} if both[0].settings.task == "translate" else {"self"})
+
+
+def test_heads_are_the_weights_that_were_recorded(opened: Opened) -> None:
+    run, traced = opened("complete")
+    made = {map_.name: map_.weights_RS for map_ in maps.make(run, traced, ["heads", "max"])}
+    torch.testing.assert_close(made["self.1.2"], traced.attention["self"][1][2])
+    torch.testing.assert_close(made["self.1.max"], traced.attention["self"][1].amax(0))
+
+
+def test_a_pooled_output_reads_all_rows(opened: Opened) -> None:
+    run, traced = opened("embed")
+    assert run.model.pooling == "mean"
+    [row_S] = maps.head_maps(run, traced)[0].weights_RS
+    torch.testing.assert_close(row_S, traced.attention["self"][0][0].mean(0))
+
+
+def test_rollout_of_a_translator_is_a_product_of_matrices_over_all_tokens() -> None:
+    torch.manual_seed(0)
+    n_source, n_target = 4, 3
+
+    def weights(n: int, m: int) -> torch.Tensor:
+        return torch.randn(n, m).softmax(-1)
+
+    attention = {
+        "encoder": [weights(4, 4) for _ in range(2)],
+        "decoder": [weights(3, 3).tril() for _ in range(2)],
+        "cross": [weights(3, 4) for _ in range(2)],
+    }
+    found = rolled(attention, 0.5, 0.5)
+    whole = torch.eye(7)
+    for layer in attention["encoder"]:
+        whole = torch.block_diag((layer + torch.eye(4)) / 2, torch.eye(3)) @ whole
+    for own, cross in zip(attention["decoder"], attention["cross"], strict=True):
+        whole = torch.block_diag(torch.eye(4), (own + torch.eye(3)) / 2) @ whole
+        mixed = torch.eye(7)
+        mixed[n_source:, :n_source], mixed[n_source:, n_source:] = cross / 2, torch.eye(3) / 2
+        whole = mixed @ whole
+    torch.testing.assert_close(found["source"], whole[n_source:, :n_source])
+    torch.testing.assert_close(found["target"], whole[-n_target:, n_source:])
+
+
+def edmonds_karp(network: Network, row: int, level: int, end: int) -> float:
+    """The largest flow, one shortest way after another."""
+    starts = np.cumsum([0, *network.levels])
+    room = np.zeros((starts[-1], starts[-1]))
+    for pipe in network.pipes:
+        above, below = starts[pipe.above], starts[pipe.below]
+        n, m = pipe.widths_IJ.shape
+        room[above : above + n, below : below + m] = pipe.widths_IJ.numpy()
+    first, last, total = starts[-2] + row, starts[level] + end, 0.0
+    while True:
+        came = {first: first}
+        queue = [first]
+        for node in queue:
+            for other in np.nonzero(room[node] > 1e-9)[0]:
+                if other not in came:
+                    came[other] = node
+                    queue.append(other)
+        if last not in came:
+            return total
+        way, node = [], last
+        while node != first:
+            way.append((came[node], node))
+            node = came[node]
+        most = min(room[i, j] for i, j in way)
+        for i, j in way:
+            room[i, j] -= most
+            room[j, i] += most
+        total += most
+
+
+def test_flow_is_the_largest_flow() -> None:
+    torch.manual_seed(1)
+    own = torch.eye(3) / 2
+    pipes = [Pipes(n + 1, n, (4 * torch.randn(4, 4)).softmax(-1)) for n in range(2)]
+    pipes += [Pipes(4, 3, (4 * torch.randn(3, 3)).softmax(-1) / 2 + own)]
+    pipes += [Pipes(5, 2, (4 * torch.randn(3, 4)).softmax(-1) / 2), Pipes(5, 4, own)]
+    network = Network((4, 4, 4, 3, 3, 3), tuple(pipes), {"source": 0, "target": 3})
+    for level in (0, 3):
+        size = network.levels[level]
+        for row in range(3):
+            given = torch.zeros(3)
+            given[row] = 1.0
+            found = max_flow(network, given.expand(size, -1), level)
+            wanted = [edmonds_karp(network, row, level, end) for end in range(size)]
+            torch.testing.assert_close(found, torch.tensor(wanted).float(), atol=1e-4, rtol=1e-4)
+
+
+def test_flow_says_when_a_text_is_too_long(opened: Opened) -> None:
+    run, traced = opened("complete")
+    stream = traced.reading.first
+    long = replace(stream, ids=stream.ids * 20)
+    with pytest.raises(UserError, match="64 tokens at most"):
+        maps.flow(run, replace(traced, reading=replace(traced.reading, streams={"text": long})))
+
+
+def test_what_columns_add_sums_to_what_attention_added(both: tuple[LoadedRun, Trace]) -> None:
+    run, traced = both
+    kind = Anatomy.of(run.model).kinds[-1]
+    with record(run.model, ".heads") as seen, torch.no_grad():
+        say(run, traced.reading)
+    names = {id(module): name for name, module in run.model.named_modules()}
+    heads_THK = seen[names[id(kind.layers[0].heads)]][0]
+    wanted_TD = heads_THK.flatten(1) @ kind.layers[0].to_out.weight.T
+    moved_SHD = moved(kind.layers[0], traced.values[kind.name][0])
+    found_TD = torch.einsum("hts,shd->td", traced.attention[kind.name][0], moved_SHD)
+    torch.testing.assert_close(found_TD, wanted_TD, atol=1e-5, rtol=1e-4)
+    if kind.rows == traced.reading.last.name:
+        one = {map_.name: map_ for map_ in maps.norm_maps(run, traced)}[f"{kind.name}.0.norm"]
+        lengths_TS = torch.einsum("hts,shd->tsd", traced.attention[kind.name][0], moved_SHD).norm(
+            dim=-1
+        )
+        reads_RT = maps.readout_RT(run, traced.reading)
+        torch.testing.assert_close(one.weights_RS, reads_RT @ lengths_TS, atol=1e-5, rtol=1e-4)
+
+
+def test_gradient_times_input_is_what_a_little_more_of_a_token_does(
+    both: tuple[LoadedRun, Trace],
+) -> None:
+    run, traced = both
+    [stack] = [part.name for part in Anatomy.of(run.model).stacks][:1]
+    x_TD, step = traced.states[stack][0], 1e-2
+    found = maps.gradient_maps(run, traced)[1].parts()[traced.reading.first.name]
+    for place in (1, 2):
+        said = []
+        for sign in (1, -1):
+            changed_TD = x_TD.clone()
+            changed_TD[place] *= 1 + sign * step
+            said.append(say(run, traced.reading, fronts={stack: changed_TD}).log_probs_R)
+        slope_R = (said[0] - said[1]).detach() / (2 * step)
+        torch.testing.assert_close(found[:, place], slope_R, atol=5e-3, rtol=5e-2)
+
+
+def test_gradient_times_attention_of_one_output_is_what_the_trace_has(opened: Opened) -> None:
+    run, _ = opened("classify")
+    traced = trace(run, "ba de go fi ko", gradients=True)
+    helps = {
+        kind: [(slope * w).relu().mean(0) for slope, w in zip(of, traced.attention[kind],
+                                                              strict=True)]
+        for kind, of in traced.gradients.items()
+    }  # fmt: skip
+    [one, two] = helps["self"]
+    wanted_TT = (torch.eye(len(one)) + two) @ (torch.eye(len(one)) + one) - torch.eye(len(one))
+    wanted_RS = maps.readout_RT(run, traced.reading) @ wanted_TT
+    found = maps.gradient_maps(run, traced)[0]
+    torch.testing.assert_close(found.weights_RS, wanted_RS, atol=1e-6, rtol=1e-4)
+
+
+def off_by(run: LoadedRun, traced: Trace, baseline: str) -> float:
+    """How far the sums of integrated gradients are from what the text changes, at most."""
+    found = maps.integrated(run, traced, baseline)
+    nothing = {
+        part.name: maps.baseline_TD(run, traced.reading, part.name, baseline)
+        for part in Anatomy.of(run.model).stacks
+    }
+    with torch.no_grad():
+        changed_R = say(run, traced.reading).log_probs_R
+        changed_R = changed_R - say(run, traced.reading, fronts=nothing).log_probs_R
+    off_R = (found.weights_RS.sum(1) - changed_R).abs() / changed_R.abs().clamp(min=0.1)
+    assert found.facts["error"] == pytest.approx(float(off_R.max()), abs=1e-4)
+    return float(off_R.max())
+
+
+def test_integrated_gradients_add_up_to_what_the_text_changes(
+    both: tuple[LoadedRun, Trace],
+) -> None:
+    assert off_by(*both, "mean") < 0.01
+
+
+def test_integrated_gradients_may_start_from_zero(opened: Opened) -> None:
+    assert off_by(*opened("classify"), "zero") < 0.01
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["tatoeba-de-en", "stories"])
+def test_integrated_gradients_of_trained_models_add_up(name: str) -> None:
+    run = load(name)
+    text = "Tom wohnt in Boston." if name != "stories" else "Once upon a time"
+    assert off_by(run, trace(run, text, Ask(new=4)), "mean") < 0.01
+
+
+def test_integrated_gradients_say_how_far_off_they_are(opened: Opened) -> None:
+    run, traced = opened("translate")
+    few, many = (maps.integrated(run, traced, most=most).facts for most in (8, 256))
+    assert few["steps"] == 8
+    assert few["error"] >= many["error"]
+    with pytest.raises(UserError, match=r"baseline 'mena'.*mean"):
+        maps.integrated(run, traced, "mena")
+
+
+def test_occlusion_is_what_hiding_a_token_does(both: tuple[LoadedRun, Trace]) -> None:
+    run, traced = both
+    found = maps.occlusion(run, traced).parts()
+    with torch.no_grad():
+        before_R = say(run, traced.reading).log_probs_R
+        for name, stream in traced.reading.streams.items():
+            place = len(stream) - 2
+            without = say(run, traced.reading, Change(hidden=frozenset({(name, place)})))
+            wanted_R = before_R - without.log_probs_R
+            torch.testing.assert_close(found[name][:, place], wanted_R, atol=1e-6, rtol=1e-5)
+
+
+def test_shares_of_source_and_prefix_sum_to_one(opened: Opened) -> None:
+    run, traced = opened("translate")
+    for map_ in maps.make(run, traced, ["gradients", "occlusion", "norm", "rollout"]):
+        if len(map_.columns) == 2:
+            shares = [map_.share_R(stream) for stream in map_.streams]
+            torch.testing.assert_close(shares[0] + shares[1], torch.ones(len(shares[0])))
+            assert (shares[0] >= 0).all()
+    assert maps.head_maps(run, traced)[0].share_R("source") is None
+    parts = {
+        "source": torch.tensor([[3.0, -3.0], [0.0, 0.0]]),
+        "target": torch.tensor([[2.0], [0]]),
+    }
+    assert Map.of("signed", parts).share_R("source").tolist() == [0.75, 0.5]
+
+
+def test_a_source_of_zeros_has_no_share(opened: Opened) -> None:
+    run, traced = opened("translate")
+    before_R = maps.gradient_maps(run, traced)[1].share_R("source")
+    assert before_R is not None
+    assert before_R.mean() > 0.2
+    zeros = {"encoder": torch.zeros_like(traced.states["encoder"][0])}
+    touched = maps.gradient_maps(run, traced, zeros)[1]
+    path = maps.integrated(run, traced, "zero", zeros, most=16)
+    for map_ in (touched, path):
+        share_R = map_.share_R("source")
+        assert share_R is not None
+        assert share_R.max() < 0.05
+
+
+def test_maps_of_what_is_known_point_at_it(tmp_path: Path) -> None:
+    run = copier(tmp_path)
+    traced = trace(run, "bo de be do bu")
+    written = [output.name for output in traced.reading.outputs]
+    assert written == list(traced.reading.first.pieces)
+    made = {map_.name: map_ for map_ in maps.make(run, traced)}
+    places = torch.arange(len(traced.reading.outputs))
+    for name in ("cross.0.0", "norm", "gradxattention", "gradxinput", "integrated", "occlusion"):
+        found_R = made[name].parts()["source"].argmax(1)
+        assert torch.equal(found_R, places), name
+    assert not (made["cross.0.1"].parts()["source"].argmax(1) == places)[:-1].any()
+
+
+def test_agreement_is_the_rank_correlation_of_what_can_be_seen(opened: Opened) -> None:
+    assert maps.spearman(np.array([1.0, 2, 3]), np.array([2.0, 4, 9])) == pytest.approx(1)
+    assert maps.spearman(np.array([1.0, 2, 3]), np.array([9.0, 4, 2])) == pytest.approx(-1)
+    assert maps.spearman(np.array([1.0, 2, 2, 4]), np.array([1.0, 3, 2, 4])) == pytest.approx(
+        0.9486833
+    )
+    assert maps.spearman(np.array([1.0, 1, 1]), np.array([1.0, 2, 3])) is None
+    _, traced = opened("complete")
+    n = len(traced.reading.outputs)
+    one = Map.of("one", {"text": torch.rand(n, n)})
+    later = Map.of("later", {"text": one.weights_RS.tril() + torch.rand(n, n).triu(1)})
+    assert maps.agreement(one, later, traced.reading) == pytest.approx(1)
+
+
+def test_an_unknown_map_is_said_so(opened: Opened) -> None:
+    with pytest.raises(UserError, match=r"unknown map 'rolout'\. Did you mean 'rollout'"):
+        maps.make(*opened("classify"), ["rolout"])

@@ -1,0 +1,95 @@
+"""Many passages at once give the states that each has alone, and edits reach the right layer."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor
+
+from headway.inside.corpus import Corpus, passages
+from headway.inside.judging import answers, losses
+from headway.inside.opening import LoadedRun, load
+from headway.inside.passes import Batch, Site, edited, last_site, sites_of, states_of, vectors_of
+from headway.inside.streams import Output, Reading, Stream
+from headway.inside.trace import trace
+
+from ..interop.padded_runs import RUNS, tiny_run
+
+LINES = ["ba de go fi ko", "fi ko ga mo pu ba", "de ba"]
+
+
+@pytest.fixture(params=list(RUNS))
+def run(request: pytest.FixtureRequest, tmp_path: Path) -> LoadedRun:
+    return load(tiny_run(tmp_path / "run", request.param, n_layers=2))
+
+
+def batch_of(run: LoadedRun) -> Batch:
+    targets = LINES[::-1] if run.settings.task == "translate" else None
+    return Batch.of(passages(run, Corpus.of_lines(LINES, targets), 1000))
+
+
+def reading_of(run: LoadedRun, batch: Batch, number: int) -> Reading:
+    """One passage alone, as `trace` takes it."""
+    ids = batch.passages[number].ids
+    streams = {name: Stream.of(name, ids[name], run.vocab.target) for name in ids}
+    row = None if run.settings.task in ("classify", "embed") else 1
+    segments = tuple([0] * len(batch.passages[number].ids[batch.last]))
+    return Reading("", run.settings.task, streams, (Output(row, 0, ""),), segments)
+
+
+@torch.no_grad()
+def test_states_are_those_of_each_passage_alone(run: LoadedRun) -> None:
+    batch = batch_of(run)
+    states = states_of(run.model, batch)
+    assert list(states) == sites_of(run.model)
+    alone = trace(run, reading_of(run, batch, 1))
+    for (stack, layer), x_ND in states.items():
+        stream = {"encoder": "source", "decoder": "target"}.get(stack, "text")
+        own = batch.layouts[stream].split(x_ND)[1]
+        torch.testing.assert_close(own, alone.states[stack][layer], atol=1e-5, rtol=1e-5)
+
+
+@torch.no_grad()
+def test_an_edit_changes_its_layer_and_what_comes_behind(run: LoadedRun) -> None:
+    batch = batch_of(run)
+    before = states_of(run.model, batch)
+    wanted = (last_site(run.model)[0], 1)
+
+    def more(site: Site, x_ND: Tensor) -> Tensor | None:
+        seen[site] = x_ND
+        return x_ND + 1 if site == wanted else None
+
+    seen: dict[Site, Tensor] = {}
+    with edited(run.model, more):
+        changed = vectors_of(run.model, batch)
+    assert torch.equal(seen[wanted], before[wanted])
+    assert torch.equal(seen[wanted[0], 0], before[wanted[0], 0])
+    assert not torch.allclose(seen[wanted[0], 2], before[wanted[0], 2])
+    assert torch.equal(vectors_of(run.model, batch), vectors_of(run.model, batch))
+    assert not torch.allclose(changed, vectors_of(run.model, batch))
+
+
+@torch.no_grad()
+def test_nothing_is_lost_where_nothing_changes(run: LoadedRun) -> None:
+    batch = batch_of(run)
+    clean = answers(run, batch)
+    before_R, behind_R, kl_R = losses(run, clean, answers(run, batch))
+    torch.testing.assert_close(before_R, behind_R, atol=1e-6, rtol=0)
+    assert float(kl_R.abs().max()) < 1e-6
+    assert len(before_R) > 0
+
+
+@torch.no_grad()
+def test_the_loss_of_a_language_model_is_that_of_the_next_token(tmp_path: Path) -> None:
+    run = load(tiny_run(tmp_path / "run", "complete", n_layers=2))
+    batch = batch_of(run)
+    before_R, _, _ = losses(run, answers(run, batch), answers(run, batch))
+    expected = []
+    for passage in batch.passages:
+        ids = torch.tensor(passage.ids["text"])
+        one = Batch.of([passage])
+        logs_TV = run.model.scores(vectors_of(run.model, one)).log_softmax(-1)
+        expected += (-logs_TV[:-1].gather(1, ids[1:, None]).squeeze(1)).tolist()
+    assert before_R.tolist() == pytest.approx(expected, abs=1e-4)

@@ -1,0 +1,208 @@
+"""Pruned models: the numbers of a masked one, the weights of a smaller one."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+from headway.config.decode import DecodeSettings
+from headway.config.kept import ALL_HEADS
+from headway.config.model import EncoderSettings, Seq2SeqSettings
+from headway.decode.hypothesis import Specials
+from headway.decode.prompts import PromptSearcher
+from headway.decode.recorded import Recorded
+from headway.decode.search import Searcher
+from headway.errors import UserError
+from headway.inside.anatomy import Anatomy
+from headway.inside.change import Change, gated
+from headway.inside.pruning import (
+    Head,
+    all_heads,
+    head_named,
+    least,
+    name_of,
+    prunable,
+    pruned,
+    units,
+    without,
+)
+from headway.models.summary import count
+from headway.nn.int8 import hold_int8
+from tests.models.variants import FAMILIES, VARIANTS, samples, scores, settings_of, tiny
+
+CASES = [(family, variant) for family in FAMILIES for variant in VARIANTS]
+BATCH = samples([5, 1, 9, 3])
+
+
+def some(settings) -> frozenset[Head]:
+    """About half of all heads, others in every layer."""
+    chosen = units(settings)
+    return least(chosen[::2] + chosen[1::2], settings.n_kept_heads // 2 + 1, settings)
+
+
+@pytest.mark.parametrize(("family", "variant"), CASES)
+def test_a_pruned_model_computes_what_the_masked_one_does(family: str, variant: str) -> None:
+    settings, model = settings_of(family, variant), tiny(family, variant).double()
+    gone = some(settings)
+    assert gone
+    with torch.no_grad():
+        with gated(model, Change(off=gone)):
+            masked = torch.cat(scores(model, BATCH))
+        small = pruned(model, settings, gone).double()
+        torch.testing.assert_close(torch.cat(scores(small, BATCH)), masked, atol=1e-6, rtol=1e-6)
+        whole = torch.cat(scores(model, BATCH))
+    assert (whole - masked).abs().max() > 1e-3, "these heads matter"
+    assert count(small) < count(model)
+
+
+def test_pruning_in_two_turns_is_pruning_at_once() -> None:
+    settings, model = settings_of("seq2seq", "t5-like"), tiny("seq2seq", "t5-like")
+    first, second = {("decoder", 0, 1), ("cross", 1, 0)}, {("decoder", 0, 1), ("cross", 1, 2)}
+    at_once = first | {("decoder", 0, 2), ("cross", 1, 3)}  # by their numbers in the whole model
+    once = pruned(model, settings, first)
+    between = replace(settings, kept_heads=without(settings, first))
+    twice = pruned(once, between, second)
+    assert without(between, second) == without(settings, at_once)
+    want = pruned(model, settings, at_once).state_dict()
+    for name, weight in twice.state_dict().items():
+        assert torch.equal(weight, want[name]), name
+
+
+def test_no_head_taken_out_is_the_same_model() -> None:
+    settings, model = settings_of("decoder", "llama-like"), tiny("decoder", "llama-like")
+    assert without(settings, ()) == ALL_HEADS
+    for name, weight in pruned(model, settings, ()).state_dict().items():
+        assert torch.equal(weight, model.state_dict()[name])
+
+
+def test_heads_that_share_keys_go_together_and_shared_layers_count_once() -> None:
+    grouped = settings_of("decoder", "llama-like")
+    assert units(grouped)[:2] == [
+        (("self", 0, 0), ("self", 0, 1)),
+        (("self", 0, 2), ("self", 0, 3)),
+    ]
+    assert prunable(grouped) == 4
+    assert len(units(settings_of("decoder", "parallel-one-key-head"))) == 8
+    assert len(all_heads(settings_of("encoder", "albert-like"))) == 4
+    assert prunable(settings_of("encoder", "albert-like")) == 3
+
+
+def test_the_last_head_of_an_attention_is_never_chosen() -> None:
+    settings = settings_of("seq2seq", "as-published")
+    order = sorted(units(settings))  # all of one attention first
+    gone = least(order, 100, settings)
+    assert len(gone) == prunable(settings) == 18
+    assert {head[:2] for head in all_heads(settings) if head not in gone} == {
+        head[:2] for head in all_heads(settings)
+    }
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("cross.2.0", "cross has the layers 0 to 1"),
+        ("cross.0.4", "cross.0 has the heads 0 to 3"),
+        ("self.0.0", "kinds of attention are encoder, decoder, cross"),
+    ],
+)
+def test_a_head_that_is_not_there_is_named(name: str, said: str) -> None:
+    with pytest.raises(UserError, match=said):
+        without(FAMILIES["seq2seq"], [head_named(name)])
+
+
+@pytest.mark.parametrize("name", ["", "cross", "cross.1", "cross.1.x", "cross.-1.0", "1.2.3.4"])
+def test_what_is_no_head_is_refused(name: str) -> None:
+    with pytest.raises(UserError, match="is no head"):
+        head_named(name)
+
+
+def test_names_of_heads_go_both_ways() -> None:
+    for head in all_heads(FAMILIES["seq2seq"]):
+        assert head_named(name_of(head)) == head
+
+
+def test_all_heads_of_an_attention_cannot_go() -> None:
+    with pytest.raises(UserError, match=r"no head of cross\.1 would be left"):
+        without(FAMILIES["seq2seq"], [("cross", 1, head) for head in range(4)])
+
+
+@pytest.mark.parametrize("variant", ["as-published", "t5-like", "llama-like", "window-and-alibi"])
+def test_a_pruned_translator_searches_as_the_masked_one(variant: str) -> None:
+    settings, model = settings_of("seq2seq", variant), tiny("seq2seq", variant)
+    gone, sources = some(settings), [list(sample.source) for sample in BATCH]
+    decode = DecodeSettings(beam=3, max_len=7, n_best=2)
+    specials = Specials(bos=1, eos=2, unk=3)
+    with gated(model, Change(off=gone)):
+        masked = Searcher([model], decode, specials)(sources)
+    small = pruned(model, settings, gone)
+    assert _found(Searcher([small], decode, specials)(sources)) == _found(masked)
+
+
+@pytest.mark.parametrize("variant", ["as-published", "t5-like", "llama-like", "window-and-alibi"])
+@pytest.mark.parametrize("beam", [1, 3])
+def test_a_pruned_language_model_goes_on_as_the_masked_one(variant: str, beam: int) -> None:
+    settings, model = settings_of("decoder", variant), tiny("decoder", variant)
+    gone, prompts = some(settings), [list(sample.target) for sample in BATCH]
+    decode, specials = DecodeSettings(beam=beam, max_len=7), Specials(bos=1, eos=2, unk=3)
+    with gated(model, Change(off=gone)):
+        masked = PromptSearcher([model], decode, specials, 32)(prompts)
+    small = pruned(model, settings, gone)
+    assert _found(PromptSearcher([small], decode, specials, 32)(prompts)) == _found(masked)
+
+
+@pytest.mark.parametrize("variant", ["as-published", "t5-like", "llama-like"])
+def test_a_search_with_fixed_shapes_takes_pruned_models(variant: str) -> None:
+    settings = settings_of("seq2seq", variant)
+    small = pruned(tiny("seq2seq", variant), settings, some(settings))
+    sources, specials = [list(sample.source) for sample in BATCH], Specials(1, 2, 3)
+    plain = Searcher([small], DecodeSettings(beam=3, max_len=7), specials)
+    fixed = Searcher([small], DecodeSettings(beam=3, max_len=7), specials)
+    fixed.recorded = Recorded(small)
+    assert _found(fixed(sources)) == _found(plain(sources))
+
+
+def _found(batches) -> list[list[tuple[list[int], float]]]:
+    return [[(one.tokens, pytest.approx(one.log_prob, abs=1e-4)) for one in few] for few in batches]
+
+
+def test_a_pruned_model_computes_in_eight_bits() -> None:
+    settings, model = settings_of("seq2seq", "as-published"), tiny("seq2seq", "as-published")
+    small = pruned(model, settings, some(settings))
+    with torch.no_grad():
+        plain = torch.cat(scores(small, BATCH))
+        hold_int8(small)
+        rounded = torch.cat(scores(small, BATCH))
+    assert 0 < (plain - rounded).abs().max() < 0.15 * plain.abs().max()
+
+
+def test_a_pruned_model_learns() -> None:
+    settings, model = (
+        settings_of("encoder", "relative-grouped"),
+        tiny("encoder", "relative-grouped"),
+    )
+    small = pruned(model, settings, some(settings)).train()
+    torch.cat(scores(small, BATCH)).square().mean().backward()
+    for attention in Anatomy.of(small).kind("self").layers:
+        assert attention.to_qkv.weight.grad is not None
+        assert attention.to_qkv.weight.grad.abs().sum() > 0
+    assert small.stack.bias.table.weight.grad.abs().sum() > 0
+
+
+def test_a_copy_of_a_pruned_model_has_a_bias_of_its_own() -> None:
+    import copy
+
+    settings, model = settings_of("decoder", "t5-like"), tiny("decoder", "t5-like")
+    small = pruned(model, settings, some(settings))
+    before = torch.cat(scores(small, BATCH)).detach()
+    twin = copy.deepcopy(small)
+    with torch.no_grad():
+        twin.stack.bias.table.weight.normal_(0, 9.0)
+    assert torch.equal(torch.cat(scores(small, BATCH)).detach(), before)
+    assert not torch.allclose(torch.cat(scores(twin, BATCH)).detach(), before)
+
+
+def test_the_settings_of_families_say_what_can_be_pruned() -> None:
+    assert list(Seq2SeqSettings().attention_layers) == ["encoder", "decoder", "cross"]
+    assert EncoderSettings(share_layers=True).attention_layers == {"self": 1}

@@ -1,0 +1,131 @@
+"""A text is read, and answered, as `headway predict` reads and answers it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+
+from headway.config.decode import DecodeSettings
+from headway.decode.completer import Completer
+from headway.errors import DataError, UserError
+from headway.inside.change import Change
+from headway.inside.forward import say
+from headway.inside.opening import load
+from headway.inside.reading import Ask, context, read
+from headway.inside.streams import Reading
+
+from ..interop.padded_runs import answers, lines_for, tiny_run
+
+
+def written(reading: Reading, name: str = "tatoeba-de-en") -> str:
+    target = load(name).vocab.target
+    return target.decode([output.id for output in reading.outputs])
+
+
+@pytest.mark.parametrize("task", ["translate", "classify", "tag", "fill", "embed"])
+def test_the_answer_is_that_of_predict(task: str, tmp_path: Path) -> None:
+    folder = tiny_run(tmp_path / "run", task)
+    run = load(folder)
+    lines = [line for line in lines_for(task) if line.strip()]
+    if task == "tag":  # the best path of a run with transitions is no row by itself
+        with torch.no_grad():
+            run.model.heads["tags"].transitions.zero_()  # type: ignore[union-attr,index,operator]
+        from headway.models.folder import model_weights, save_weights
+
+        save_weights(folder, model_weights(run.model))
+        run = load(folder)
+    options = {"scores": True} if task == "classify" else {}
+    for line, facts in zip(lines, answers(folder, lines, None, options), strict=True):
+        reading = read(run, line)
+        names = [output.name for output in reading.outputs]
+        with torch.no_grad():
+            said = say(run, reading)
+        if task == "translate":
+            best = facts["outputs"][0]
+            assert run.vocab.target.decode([o.id for o in reading.outputs]) == best["text"]
+            assert float(said.log_probs_R.sum()) == pytest.approx(best["log_prob"], abs=1e-4)
+        elif task == "classify":
+            assert names == [facts["label"]]
+        elif task == "tag":
+            assert len(names) == len(facts["tags"])
+        elif task == "fill":
+            found = [gap[0]["word"] for gap in facts["gaps"]]
+            assert [name.replace("▁", "") for name in names] == [w.strip() for w in found]
+        else:
+            vector_D = torch.nn.functional.normalize(said.scores_RC[0], dim=-1)
+            torch.testing.assert_close(
+                vector_D, torch.tensor(facts["vector"]), atol=1e-5, rtol=1e-4
+            )
+
+
+def test_the_shipped_translator_is_read_as_it_translates() -> None:
+    run = load("tatoeba-de-en")
+    reading = read(run, "Ich gehe heute mit Tom nach Hause.")
+    assert reading.first.pieces[-1] == "</s>"
+    assert reading.first.words == (0, 1, 2, 3, 4, 5, 6, 6, -1)
+    assert reading.last.pieces[0] == "<s>"
+    assert [output.row for output in reading.outputs] == list(range(len(reading.last)))
+    assert reading.outputs[-1].name == "</s>"
+    assert "Tom" in written(reading)
+
+
+def test_an_output_begins_as_asked_and_a_hidden_word_is_not_translated() -> None:
+    run = load("tatoeba-de-en")
+    text = "Ich gehe heute mit Tom nach Hause."
+    assert written(read(run, text, Ask(begin="Today"))).startswith("Today")
+    reading = read(run, text)
+    tom = reading.first.pieces.index("▁Tom")
+    hidden = read(run, text, change=Change(hidden=frozenset({("source", tom)})))
+    assert "Tom" in written(reading)
+    assert "Tom" not in written(hidden)
+
+
+def test_with_nothing_hidden_the_loop_without_a_cache_is_greedy_search() -> None:
+    """What is hidden lies behind the source, so that nothing is."""
+    from headway.inside.reading import _greedily
+    from headway.inside.streams import Stream
+
+    run = load("tatoeba-de-en")
+    settings = DecodeSettings(beam=1)
+    greedy = read(run, "Wir haben kein Geld.", Ask(decode=settings))
+    source = Stream.of("source", list(greedy.first.ids), run.vocab.source)
+    slow = _greedily(run, source, [run.vocab.target.bos], Change(), settings)
+    assert slow.finished
+    assert [*slow.tokens, run.vocab.target.eos] == [output.id for output in greedy.outputs]
+
+
+def test_a_language_model_goes_on_greedily() -> None:
+    run = load("stories")
+    prompt = "Once upon a time there was a dog"
+    reading = read(run, prompt, Ask(new=8))
+    completer = Completer.load([run.folder], DecodeSettings(beam=1, max_len=8))
+    [found] = completer.complete([prompt])
+    new = run.vocab.source.decode(list(reading.last.ids[reading.n_given :]))
+    assert found.outputs[0].text.strip() == new.strip()
+    assert len(reading.last) == reading.n_given + 8
+    said = say(run, reading)
+    assert reading.outputs[-1].id == int(said.scores_RC[-1].argmax())
+    assert read(run, prompt, Ask(new=0)).last.ids == reading.last.ids[: reading.n_given]
+
+
+def test_a_pair_has_two_segments(tmp_path: Path) -> None:
+    folder = tiny_run(tmp_path / "run", "classify")
+    run = load(folder)
+    pairs = replace(run.settings, data=replace(run.settings.data, other_field="b"))
+    run = replace(run, settings=pairs)
+    reading = read(run, "ba de\tgo")
+    assert reading.segments == (0, 0, 0, 0, 1, 1)
+    with pytest.raises(DataError, match="Put a tab between them"):
+        read(run, "ba de")
+
+
+@pytest.mark.parametrize("name", ["tatoeba-de-en", "stories"])
+def test_what_cannot_be_read_is_said(name: str) -> None:
+    run = load(name)
+    with pytest.raises(UserError, match="the text is empty"):
+        read(run, " \t ")
+    with pytest.raises(UserError, match=rf"has \d,\d\d\d tokens.*reads {context(run)}"):
+        read(run, "und " * 3000)

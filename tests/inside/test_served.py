@@ -1,0 +1,281 @@
+"""A served page answers with what Python gives for the same change, and says so in a browser."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from headway.config.decode import DecodeSettings
+from headway.config.folder import SHIPPED
+from headway.errors import UserError
+from headway.inside.asking import Request
+from headway.inside.change import Change
+from headway.inside.live import LiveServer, serve
+from headway.inside.looking import Extras
+from headway.inside.opening import LoadedRun, load
+from headway.inside.packing import unpack
+from headway.inside.reading import PLAINLY, Ask
+from headway.inside.served import Live, request_of
+from headway.inside.trace import Trace, trace
+from headway.inside.training import stage_at
+
+from .browser import browser as browser
+from .kept_runs import kept_run
+
+TEXT = "Ich gehe heute nach Hause."
+
+
+@pytest.fixture(scope="module")
+def translator() -> LoadedRun:
+    return load(SHIPPED / "tatoeba-de-en")
+
+
+@contextmanager
+def served(run: LoadedRun, text: str = TEXT) -> Iterator[LiveServer]:
+    live = Live.of(run, PLAINLY, Extras())
+    html = live.page(Request(text=text)).live_html
+    server = LiveServer(0, html, lambda request: live.page(request).packed)
+    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
+    thread.start()
+    try:
+        yield server
+    finally:
+        server.shutdown()
+        thread.join()
+        server.server_close()
+
+
+def post(server: LiveServer, **keys: Any) -> dict[str, Any]:
+    connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=60)
+    kind = {"Content-Type": "application/json"}
+    connection.request("POST", "/look", json.dumps(keys), kind)
+    said = json.loads(connection.getresponse().read())
+    connection.close()
+    if "error" in said:
+        return said
+    shown = unpack(said["packed"])
+    assert len(shown["looks"]) == 1
+    return shown
+
+
+def assert_shows(shown: dict[str, Any], found: Trace) -> None:
+    """The page's data are the trace's: tokens, outputs and every weight of attention."""
+    seen = shown["looks"][0]
+    assert [output["id"] for output in seen["outputs"]] == [
+        output.id for output in found.reading.outputs
+    ]
+    kinds = {kind["name"]: kind for kind in seen["sections"]["attention"]["kinds"]}
+    assert kinds.keys() == found.attention.keys()
+    for name, layers in found.attention.items():
+        for array, weights_HTS in zip(kinds[name]["layers"], layers, strict=True):
+            np.testing.assert_allclose(array, weights_HTS.numpy(), atol=1 / 255)
+
+
+REQUESTS: dict[str, tuple[dict[str, Any], Ask, Change]] = {
+    "plain": ({}, PLAINLY, Change()),
+    "a hidden token": (
+        {"hidden": [["source", 2]]},
+        PLAINLY,
+        Change(hidden=frozenset({("source", 2)})),
+    ),
+    "heads off": (
+        {"off": ["cross.0.1", "encoder.1.2"]},
+        PLAINLY,
+        Change(off=frozenset({("cross", 0, 1), ("encoder", 1, 2)})),
+    ),
+    "a forced beginning": ({"force": "go ba"}, Ask(begin="go ba"), Change()),
+    "an output given": ({"output": "fi ko"}, Ask(output="fi ko"), Change()),
+    "another beam": (
+        {"beam": 1, "alpha": 0.0},
+        Ask(decode=DecodeSettings(beam=1, alpha=0.0, max_len=12)),
+        Change(),
+    ),
+    "drawn": (
+        {"temperature": 1.5, "seed": 7},
+        Ask(decode=DecodeSettings(beam=2, sample=True, temperature=1.5, seed=7, max_len=12)),
+        Change(),
+    ),
+}
+
+
+def test_the_server_answers_with_what_python_gives(tmp_path: Path) -> None:
+    run, text = load(kept_run(tmp_path / "tiny")), "ba de fi ko"
+    seen = set()
+    with served(run, text) as server:
+        for name, (keys, ask, change) in REQUESTS.items():
+            found = trace(run, text, ask, change)
+            shown = post(server, text=text, **keys)
+            assert_shows(shown, found)
+            assert shown["shared"]["live"]["request"]["text"] == text, name
+            seen.add(float(found.states["decoder"][-1].norm()))
+    assert len(seen) >= 6  # a beam of 1 may find what one of 2 finds; all others are changes
+
+
+@pytest.mark.parametrize(
+    ("keys", "message"),
+    [
+        ({"text": " "}, "the text is empty"),
+        ({"text": "a", "hidden": [["source", 99]]}, "there is no token 100 to hide"),
+        ({"text": "a", "hidden": [["sauce", 0]]}, "there is no stream 'sauce'"),
+        ({"text": "a", "off": ["cross.9.0"]}, "has layers 1 to 2, not 10"),
+        ({"text": "a", "off": ["self.0.0"]}, "no attention 'self'"),
+        ({"text": "a", "checkpoint": "step 7"}, "there is no checkpoint 'step 7'"),
+        ({"text": "a", "temperature": -1}, "must be positive"),
+        ({"text": "a", "alpha": -1}, "must be 0 or more"),
+        ({"text": "ja " * 400}, "tokens"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_what_the_model_cannot_do_is_said(
+    translator: LoadedRun, keys: dict[str, Any], message: str
+) -> None:
+    request = Request(**{**keys, "hidden": tuple(map(tuple, keys.get("hidden", [])))})
+    with pytest.raises(UserError) as found:
+        Live.of(translator, PLAINLY, Extras()).page(request)
+    assert message in str(found.value)
+
+
+@pytest.mark.parametrize("task", ["complete", "fill", "classify", "tag", "embed"])
+def test_every_task_can_be_served(tmp_path: Path, task: str) -> None:
+    folder = kept_run(tmp_path / task, task, steps=(5,))
+    run = load(folder)
+    live = Live.of(run, PLAINLY, Extras())
+    text = "ba [MASK] de ko" if task == "fill" else "ba de fi ko"
+    shown = unpack(live.page(Request(text=text, hidden=(("text", 1),))).packed)
+    assert_shows(shown, trace(run, text, change=Change(hidden=frozenset({("text", 1)}))))
+    strip = shown["shared"]["live"]
+    assert strip["checkpoints"] == ["step 5", "final"]
+    assert strip["writes"] == (task == "complete")
+    early = unpack(live.page(Request(text=text, checkpoint="step 5")).packed)
+    assert_shows(early, trace(stage_at(run, folder / "checkpoints/step-5").run, text))
+    if task != "complete":
+        with pytest.raises(UserError, match="output cannot be given"):
+            live.page(Request(text=text, force="ba"))
+
+
+def test_saliency_maps_are_made_when_they_are_asked_for(tmp_path: Path) -> None:
+    live = Live.of(load(kept_run(tmp_path / "lm", "complete")), PLAINLY, Extras())
+    for maps in (False, True):
+        shown = unpack(live.page(Request(text="ba de fi", maps=maps, new=2)).packed)
+        assert ("saliency" in shown["looks"][0]["sections"]) == maps
+
+
+def test_the_walk_follows_the_token_that_is_asked_for(tmp_path: Path) -> None:
+    live = Live.of(load(kept_run(tmp_path / "lm", "complete")), PLAINLY, Extras())
+    shown = unpack(live.page(Request(text="ba de fi", walk=("self", 1, 2, 0))).packed)
+    at = shown["looks"][0]["sections"]["walk"]["at"]
+    assert at == {"kind": "self", "layer": 1, "head": 2, "row": 0}
+    with pytest.raises(UserError):
+        live.page(Request(text="ba de fi", walk=("self", 9, 2, 0)))
+
+
+def test_the_first_request_is_what_the_command_asked_for() -> None:
+    ask = Ask(output="We sleep.", begin="We", new=5)
+    change = Change(hidden=frozenset({("source", 1)}), off=frozenset({("cross", 0, 1)}))
+    request = request_of("a", ask, change)
+    assert request == Request(
+        text="a", output="We sleep.", force="We", new=5, hidden=(("source", 1),), off=("cross.0.1",)
+    )
+    assert request.change() == change
+
+
+def test_serving_ends_quietly_and_frees_the_port(
+    translator: LoadedRun, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    def interrupted(server: LiveServer, poll_interval: float = 0.5) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(LiveServer, "serve_forever", interrupted)
+    said: list[str] = []
+    serve(translator, None, note=said.append)
+    assert len(said) == 1
+    port = int(said[0].split("127.0.0.1:")[1].split("/")[0])
+    assert capfd.readouterr() == ("", "")
+    LiveServer(port, "", str).server_close()
+
+
+class Browsed:
+    """The served page in a browser, which may speak to that server and to nobody else."""
+
+    def __init__(self, browser: Any, server: LiveServer, state: str = "") -> None:
+        self.context = browser.new_context(viewport={"width": 1280, "height": 900})
+        self.page = self.context.new_page()
+        self.asked: list[str] = []
+        self.complaints: list[str] = []
+        self.page.on("request", lambda request: self.asked.append(request.url))
+        self.page.on("pageerror", lambda error: self.complaints.append(str(error)))
+        self.page.goto(server.url + state)
+        self.page.wait_for_selector("#root[data-drawn]")
+        self.answers = 0
+
+    def after(self, act: Callable[[], None]) -> None:
+        """Does something that asks the server, and waits for the answer."""
+        act()
+        self.answers += 1
+        self.page.wait_for_selector(f"[data-live=said][data-answers='{self.answers}']")
+
+    def text(self, name: str) -> str:
+        return str(self.page.text_content(f"[data-live={name}]"))
+
+
+def test_the_strip_asks_for_other_texts_and_changes(browser: Any, translator: LoadedRun) -> None:
+    def answer(text: str, ask: Ask = PLAINLY, change: Change = Change()) -> str:  # noqa: B008
+        ids = trace(translator, text, ask, change).reading.last.ids[1:]
+        return translator.vocab.target.decode(ids)
+
+    with served(translator) as server:
+        there = Browsed(browser, server, "#tab=attention&kind=cross&layer=1&head=2")
+        page = there.page
+        assert there.text("answer") == f"output: {answer(TEXT)}"
+
+        text = "Der Hund schläft im Garten."
+        page.fill("[data-live=text]", text)
+        there.after(lambda: page.press("[data-live=text]", "Enter"))
+        assert there.text("answer") == f"output: {answer(text)}"
+        assert "tab=attention" in page.url  # the state is kept
+        assert page.get_attribute("#root", "data-drawn") == "attention"
+
+        place = trace(translator, text).reading.first.pieces.index("▁Hund")
+        there.after(lambda: page.click(f"[data-hide='{place}']"))
+        hidden = Change(hidden=frozenset({("source", place)}))
+        assert there.text("answer") == f"output: {answer(text, PLAINLY, hidden)}"
+        assert answer(text, PLAINLY, hidden) != answer(text)
+        assert page.get_attribute(f"[data-hide='{place}']", "aria-pressed") == "true"
+        there.after(lambda: page.click(f"[data-hide='{place}']"))
+        assert there.text("answer") == f"output: {answer(text)}"
+
+        there.after(lambda: page.click("[data-live=off]"))
+        assert page.get_attribute("[data-off]", "data-off") == "cross.1.2"
+        off = Change(off=frozenset({("cross", 1, 2)}))
+        assert there.text("answer") == f"output: {answer(text, PLAINLY, off)}"
+        there.after(lambda: page.click("[data-live=reset]"))
+        assert page.locator("[data-off]").count() == 0
+
+        page.fill("[data-live=force]", "Our")
+        there.after(lambda: page.press("[data-live=force]", "Enter"))
+        assert there.text("answer") == f"output: {answer(text, Ask(begin='Our'))}"
+
+        page.fill("[data-live=text]", "")
+        there.after(lambda: page.click("[data-live=go]"))
+        assert "the text is empty" in there.text("said")
+        there.context.close()
+        assert there.complaints == []
+        assert all(url.startswith((server.url, "data:", "blob:")) for url in there.asked)
+
+
+def test_a_text_with_markup_stays_text(browser: Any, tmp_path: Path) -> None:
+    evil = "<img src=x onerror=alert(1)> ba"
+    with served(load(kept_run(tmp_path / "tags", "tag")), evil) as server:
+        there = Browsed(browser, server)
+        assert there.page.locator("img").count() == 0
+        assert there.page.input_value("[data-live=text]") == evil
+        there.context.close()
+        assert there.complaints == []

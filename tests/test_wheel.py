@@ -1,0 +1,46 @@
+"""What is installed has everything: the wheel makes a page without the checkout beside it."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import tarfile
+import zipfile
+from pathlib import Path
+
+import pytest
+from hatchling.builders.sdist import SdistBuilder
+from hatchling.builders.wheel import WheelBuilder
+
+ROOT = Path(__file__).parents[1]
+
+CODE = """
+import sys
+sys.path.insert(0, sys.argv[1])
+import headway
+from headway.inside.page import page, web
+assert headway.__file__.startswith(sys.argv[1]), headway.__file__
+assert str(web()).startswith(sys.argv[1]), web()
+html = page("from the wheel", [{"label": "one", "streams": {}, "sections": {}}])
+print(html.count("<script data-panel="), "from the wheel" in html)
+"""
+
+
+def test_the_wheel_makes_a_page(tmp_path: Path) -> None:
+    (wheel,) = WheelBuilder(str(ROOT)).build(directory=str(tmp_path), versions=["standard"])
+    installed = tmp_path / "site"
+    with zipfile.ZipFile(wheel) as file:
+        file.extractall(installed)
+    command = [sys.executable, "-I", "-c", CODE, str(installed)]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, timeout=300)
+    panels = len(list((ROOT / "web" / "panels").glob("*.js")))
+    assert done.stdout == f"{panels} True\n", done.stderr
+
+
+@pytest.mark.slow
+def test_the_source_distribution_has_the_sources_of_the_page(tmp_path: Path) -> None:
+    (archive,) = SdistBuilder(str(ROOT)).build(directory=str(tmp_path), versions=["standard"])
+    with tarfile.open(archive) as file:
+        names = {name.split("/", 1)[1] for name in file.getnames() if "/" in name}
+    wanted = {str(path.relative_to(ROOT)) for path in (ROOT / "web").rglob("*.*")}
+    assert wanted <= names

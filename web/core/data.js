@@ -1,0 +1,81 @@
+// The data of the page: base64 of (deflated) bytes, a JSON header and then arrays.
+async function openPacked(text, deflated = true) {
+  const binary = atob(text.trim());
+  let bytes = new Uint8Array(binary.length);
+  for (let i = 0; i < bytes.length; i++) bytes[i] = binary.charCodeAt(i);
+  if (deflated) {
+    if (typeof DecompressionStream === "undefined") {
+      throw new Error("This browser is too old to unpack the page. Make the page without compression.");
+    }
+    const stream = new Blob([bytes]).stream().pipeThrough(new DecompressionStream("deflate"));
+    bytes = new Uint8Array(await new Response(stream).arrayBuffer());
+  }
+  const size = new DataView(bytes.buffer).getUint32(0, true);
+  const header = JSON.parse(new TextDecoder().decode(bytes.subarray(4, 4 + size)));
+  const start = 4 + size;
+  return revive({ tree: header }, bytes.buffer, start).tree;
+}
+
+// Arrays are decoded when somebody first reads them: a page of many looks opens at once.
+function revive(node, buffer, start) {
+  for (const [key, value] of Object.entries(node)) {
+    if (value === null || typeof value !== "object") continue;
+    if (!Array.isArray(value.$)) {
+      revive(value, buffer, start);
+      continue;
+    }
+    Object.defineProperty(node, key, {
+      configurable: true, enumerable: true,
+      get() {
+        const array = decodeArray(value.$, buffer, start);
+        Object.defineProperty(node, key, { value: array, enumerable: true });
+        return array;
+      },
+    });
+  }
+  return node;
+}
+
+const PLAIN = { f32: Float32Array, i32: Int32Array, u16: Uint16Array };
+
+function decodeArray([kind, shape, offset, low, high], buffer, start) {
+  const length = shape.reduce((a, b) => a * b, 1);
+  let array;
+  if (PLAIN[kind]) array = new PLAIN[kind](buffer, start + offset, length);
+  else {
+    const codes = kind === "f16" ? new Uint16Array(buffer, start + offset, length) : new Uint8Array(buffer, start + offset, length);
+    const table = codeTable(kind, low, high);
+    array = new Float32Array(length);
+    for (let i = 0; i < length; i++) array[i] = table[codes[i]];
+  }
+  array.shape = shape;
+  return array;
+}
+
+let halves = null;
+function codeTable(kind, low, high) {
+  if (kind === "f16") return (halves = halves || Float32Array.from({ length: 65536 }, (_, code) => half(code)));
+  const step = (high - low) / 255;
+  return Float32Array.from({ length: 256 }, (_, code) =>
+    kind === "u8" ? low + code * step : low + (high - low) * (code / 255) ** 2);
+}
+
+function half(code) {
+  const sign = code & 0x8000 ? -1 : 1;
+  const exponent = (code >> 10) & 31, rest = code & 1023;
+  if (exponent === 31) return rest ? NaN : sign * Infinity;
+  return sign * (exponent ? 2 ** (exponent - 15) * (1 + rest / 1024) : 2 ** -24 * rest);
+}
+
+// The part of an array at these first indices, without a copy; a number when all are given.
+function sub(array, ...index) {
+  let [from, size] = [0, array.length];
+  index.forEach((i, axis) => {
+    size /= array.shape[axis];
+    from += i * size;
+  });
+  if (index.length === array.shape.length) return array[from];
+  const part = array.subarray(from, from + size);
+  part.shape = array.shape.slice(index.length);
+  return part;
+}

@@ -1,0 +1,72 @@
+// A panel's card and its exports. What is exported is what is seen: a picture of the card's body
+// with its style inside, or the numbers as CSV.
+function frame(host, { title, hint, name, csv, svg: drawing }) {
+  const body = el("div", { class: "body" });
+  const file = (kind) => `${(document.title + " " + (name || title)).replace(/[^\w.-]+/g, "-")}.${kind}`;
+  const source = () => (drawing && drawing()) || body;
+  const choices = [
+    csv && ["CSV", () => save(new Blob([csvText(csv())], { type: "text/csv" }), file("csv"))],
+    ["SVG", () => save(new Blob([picture(source())], { type: "image/svg+xml" }), file("svg"))],
+    ["PNG", async () => save(await painted(source()), file("png"))],
+  ].filter(Boolean);
+  const menu = el("details", { class: "menu" },
+    el("summary", { title: "Save this panel as a file" }, "Export"),
+    el("div", {}, choices.map(([label, act]) => el("button", {
+      "data-export": label.toLowerCase(),
+      onclick: () => { menu.open = false; act(); },
+    }, label))));
+  host.append(el("section", { class: "card", "data-card": name || null, "aria-label": title },
+    el("header", {}, el("div", {}, el("h2", {}, title), hint && el("p", { class: "hint" }, hint)), menu), body));
+  return body;
+}
+
+function csvText(rows) {
+  const cell = (value) => {
+    const text = String(value ?? "");
+    return /[",\n\r]/.test(text) ? `"${text.replace(/"/g, '""')}"` : text;
+  };
+  return rows.map((row) => Array.from(row, cell).join(",")).join("\r\n") + "\r\n";
+}
+
+function save(blob, name) {
+  const link = el("a", { href: URL.createObjectURL(blob), download: name });
+  document.body.append(link);
+  link.click();
+  link.remove();
+  setTimeout(() => URL.revokeObjectURL(link.href), 10000);
+}
+
+// An SVG text of a node. Canvases become images; other HTML stands in a foreignObject with the
+// page's own style, so that text stays text.
+function picture(node) {
+  const box = node.getBoundingClientRect();
+  const [width, height] = [Math.ceil(box.width), Math.ceil(Math.max(box.height, node.scrollHeight || 0))];
+  const copy = node.cloneNode(true);
+  const from = [node, ...node.querySelectorAll("*")], to = [copy, ...copy.querySelectorAll("*")];
+  let whole = copy;
+  from.forEach((old, i) => {
+    if (!(old instanceof HTMLCanvasElement)) return;
+    const size = old.getBoundingClientRect();
+    const image = el("img", { src: old.toDataURL(), alt: "", class: old.className || null,
+      style: `width:${size.width}px;height:${size.height}px` });
+    if (to[i] === copy) whole = image;
+    else to[i].replaceWith(image);
+  });
+  for (const gone of whole.querySelectorAll(".noexport, script")) gone.remove();
+  const style = [...document.querySelectorAll("style")].map((sheet) => sheet.textContent).join("\n");
+  const inside = node instanceof SVGElement ? copy
+    : svg("foreignObject", { width, height }, el("div", { class: "picture" }, whole));
+  const [all, tall] = [width + 24, height + 24];
+  const root = svg("svg", { width: all, height: tall, viewBox: `-12 -12 ${all} ${tall}`, "data-theme": themeName() },
+    svg("style", {}, style), svg("rect", { x: -12, y: -12, width: all, height: tall, style: "fill:var(--card)" }), inside);
+  return new XMLSerializer().serializeToString(root);
+}
+
+async function painted(node) {
+  const image = new Image();
+  image.src = "data:image/svg+xml;charset=utf-8," + encodeURIComponent(picture(node));
+  await image.decode();
+  const canvas = el("canvas", { width: 2 * image.width, height: 2 * image.height });
+  canvas.getContext("2d").drawImage(image, 0, 0, canvas.width, canvas.height);
+  return new Promise((done) => canvas.toBlob(done, "image/png"));
+}

@@ -1,0 +1,57 @@
+// What is shown is in the `#` of the address, so that a link brings back the same view.
+function readState() {
+  const state = {};
+  for (const [key, value] of new URLSearchParams(location.hash.slice(1))) {
+    state[key] = /^-?\d+(\.\d+)?$/.test(value) ? Number(value) : value;
+  }
+  return state;
+}
+
+function writeState(state) {
+  const words = new URLSearchParams(Object.entries(state).filter(([, value]) => value != null));
+  try {
+    history.replaceState(null, "", "#" + words);
+  } catch {
+    // A sandboxed frame has no address of its own; the state then lives only in the page.
+  }
+}
+
+// What a page gives its panels. `redraw` draws the tab again.
+function makePage(data, redraw) {
+  const page = {
+    data, state: readState(), live: null,
+    // Of checkpoints the last is the finished model, and the one to begin with.
+    get steps() { return page.data.looks.every((look) => look.step != null); },
+    get look() {
+      const last = page.data.looks.length - 1;
+      return page.data.looks[clamp(page.state.look ?? (page.steps ? last : 0), 0, last)];
+    },
+    get other() {
+      const looks = page.data.looks, here = looks.indexOf(page.look);
+      const at = page.state.other ?? (page.steps ? -1 : here === 0 ? 1 : 0);
+      return at === here ? null : looks[at] || null;
+    },
+    section: (name) => page.look.sections[name] || page.data.shared[name] || null,
+    otherSection: (name) => page.other?.sections[name] || null,
+    stream: (name) => page.look.streams[name],
+    head: (kind, layer, head) => `${kind} ${layer + 1}.${head + 1}`,
+    set(changes) {
+      Object.assign(page.state, changes);
+      for (const key of Object.keys(page.state)) if (page.state[key] === null) delete page.state[key];
+      writeState(page.state);
+      redraw();
+    },
+    get truths() { return page.look.truth || page.data.shared.truth; },
+    truth(map) {
+      const found = page.truths?.maps[map];
+      if (!found) return "not validated";
+      const random = found.random == null ? "" : ` (random ${found.random.toFixed(2)})`;
+      return `P@1 ${found.p1.toFixed(2)}${random}, ${found.n} words`;
+    },
+    async open(packed, deflated = true) {
+      page.data = await openPacked(packed, deflated);
+      redraw();
+    },
+  };
+  return page;
+}

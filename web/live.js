@@ -1,0 +1,121 @@
+// The client of a served page: the only place that speaks to a server, and only to its own. The
+// strip under the title asks for another text, hides tokens, forces a beginning, switches heads off.
+const LIVE = {
+  draft: null, said: "", bad: false, busy: false, answers: 0,
+
+  async send(request) {
+    const answer = await fetch("look", {
+      method: "POST", headers: { "Content-Type": "application/json" }, body: JSON.stringify(request),
+    });
+    const said = await answer.json();
+    if (!answer.ok) throw new Error(said.error || answer.statusText);
+    return said;
+  },
+
+  // Sends what the strip says, changed so; the page then shows the answer and keeps its state.
+  async look(page, changes = {}) {
+    if (LIVE.busy) return;
+    const request = { ...LIVE.draft, ...changes };
+    LIVE.busy = true;
+    [LIVE.said, LIVE.bad] = ["computing …", false];
+    LIVE.tell();
+    try {
+      const begun = performance.now(), said = await LIVE.send(request);
+      LIVE.draft = request;
+      LIVE.said = `computed in ${Math.round(performance.now() - begun)} ms`;
+      LIVE.busy = false;
+      LIVE.answers += 1;
+      await page.open(said.packed);
+    } catch (error) {
+      LIVE.busy = false;
+      LIVE.answers += 1;
+      [LIVE.said, LIVE.bad] = [error.message, true];
+      LIVE.tell();
+    }
+  },
+
+  tell(root = document) {
+    const line = root.querySelector("[data-live=said]");
+    if (!line) return;
+    line.textContent = LIVE.said;
+    line.style.color = LIVE.bad ? "var(--bad)" : "";
+    line.dataset.answers = LIVE.answers;
+  },
+
+  bar(top, page) {
+    const known = page.data.shared.live;
+    if (!LIVE.draft) LIVE.draft = { ...known.request };
+    const draft = LIVE.draft, act = (changes) => LIVE.look(page, changes);
+    const fresh = (text) => (text === page.look.text ? {} : { text, hidden: [], walk: null });
+    const words = el("textarea", { rows: 1, "data-live": "text", "aria-label": "text", spellcheck: "false",
+      style: "flex:1 1 340px;min-width:0;resize:vertical;font:inherit;color:inherit;background:var(--card);border:1px solid var(--edge);border-radius:6px;padding:6px 9px",
+      oninput: (event) => { draft.text = event.target.value; },
+      onkeydown: (event) => { if (event.key === "Enter" && !event.shiftKey) { event.preventDefault(); act(fresh(draft.text)); } } });
+    words.value = draft.text;
+    const box = (key, label, attrs, width) => el("label", { class: "small soft" }, label + " ", el("input", {
+      ...attrs, "data-live": key, value: draft[key] ?? "", style: `width:${width};font:inherit;color:var(--ink);background:var(--card);border:1px solid var(--edge);border-radius:6px;padding:2px 7px`,
+      onchange: (event) => {
+        const typed = event.target.value;
+        const value = attrs.type !== "number" ? typed : typed === "" ? (key === "new" ? known.request.new : null) : Number(typed);
+        draft[key] = value;
+        act({ ...fresh(draft.text), [key]: value });
+      },
+    }));
+    const count = (key, label, low, high, step, hint) => box(key, label, { type: "number", min: low, max: high, step, placeholder: hint }, "6em");
+    const strip = el("section", { class: "card noprint", "data-live": "strip", "aria-label": "Ask the model", style: "margin-top:10px;padding:11px 13px;display:grid;gap:9px" },
+      el("div", { class: "row", style: "align-items:center" }, words,
+        el("button", { type: "button", class: "chip", "data-live": "go", onclick: () => act(fresh(draft.text)) }, "Look"),
+        el("button", { type: "button", class: "chip", "data-live": "reset", title: "Nothing hidden, forced or switched off", onclick: () => act({ ...known.plain, text: draft.text }) }, "Reset")));
+    top.insertBefore(strip, top.querySelector("nav"));
+    LIVE.hideable(strip, page, act);
+    const line = el("div", { class: "row", style: "align-items:center" },
+      known.writes && box("force", "output begins with", { type: "text", placeholder: "anything" }, "11em"),
+      known.writes && count("beam", "beam", 1, 32, 1, known.usual.beam),
+      known.task === "translate" && count("alpha", "length penalty", 0, 5, 0.1, known.usual.alpha),
+      known.writes && count("temperature", "temperature", 0.05, 5, 0.05, "search"),
+      known.writes && draft.temperature && count("seed", "seed", 0, 1e9, 1, 1),
+      known.task === "complete" && count("new", "new tokens", 1, 512, 1, 24),
+      el("label", { class: "small soft", title: "They run the model a hundred times, so an answer takes longer" },
+        el("input", { type: "checkbox", "data-live": "maps", checked: Boolean(draft.maps), onchange: (event) => act({ maps: event.target.checked }) }), " saliency maps (slow)"),
+      known.checkpoints.length > 1 && el("label", { class: "small soft" }, "weights ", el("select", { "data-live": "checkpoint",
+        onchange: (event) => act({ checkpoint: event.target.value }) },
+      known.checkpoints.map((label) => el("option", { value: label, selected: label === (draft.checkpoint || "final") }, label)))));
+    strip.append(line);
+    LIVE.heads(strip, page, draft, act);
+    if (known.answer) strip.append(el("div", { "data-live": "answer" }, el("span", { class: "small soft" }, "output: "), known.answer));
+    strip.append(el("div", { class: "small soft", role: "status", "data-live": "said" }), known.note && el("div", { class: "small soft" }, known.note) || "");
+    LIVE.tell(strip);
+  },
+
+  // The tokens that were given; a click hides one from all others, another brings it back.
+  hideable(strip, page, act) {
+    const name = Object.keys(page.look.streams)[0], stream = page.look.streams[name], n = page.data.shared.live.given;
+    const hidden = page.data.shared.live.request.hidden, is = (i) => hidden.some(([s, place]) => s === name && place === i);
+    const rest = (i) => hidden.filter(([s, place]) => !(s === name && place === i));
+    const row = el("div", { class: "row small", style: "align-items:center;gap:4px 10px" }, el("span", { class: "soft" }, "click to hide:"));
+    strip.append(row);
+    const part = { pieces: stream.pieces.slice(0, n), words: stream.words.slice(0, n), special: stream.special.slice(0, n) };
+    tokens(row, part, { onclick: (i) => act({ hidden: is(i) ? rest(i) : [...hidden, [name, i]] }),
+      title: (i) => (is(i) ? "hidden: no other token attends to it" : "hide it from all other tokens") })
+      .forEach((node, i) => {
+        node.dataset.hide = i;
+        node.setAttribute("aria-pressed", String(is(i)));
+        if (is(i)) node.style.cssText = "text-decoration:line-through;opacity:.5";
+      });
+  },
+
+  heads(strip, page, draft, act) {
+    const { off } = page.data.shared.live.request, { heads } = page.data.shared.live;
+    const kind = heads[page.state.kind] ? page.state.kind : Object.keys(heads)[0];
+    const at = (key, most) => clamp(Number(page.state[key]) || 0, 0, most - 1);
+    const layer = at("layer", heads[kind].length), head = at("head", heads[kind][layer]);
+    const name = `${kind}.${layer}.${head}`;
+    const shown = (id) => { const [k, l, h] = id.split("."); return page.head(k, Number(l), Number(h)); };
+    strip.append(el("div", { class: "row small", style: "align-items:center;gap:4px 10px" },
+      el("span", { class: "soft" }, "heads off:"), off.length ? null : el("span", { class: "soft" }, "none"),
+      off.map((id) => el("button", { type: "button", class: "chip", "data-off": id, title: "switch it on again",
+        onclick: () => act({ off: off.filter((other) => other !== id) }) }, shown(id) + " ✕")),
+      !off.includes(name) && el("button", { type: "button", class: "chip", "data-live": "off", "data-head": name,
+        title: "The head that is chosen in the panel below (keys ↑ ↓ and 1–9)", onclick: () => act({ off: [...off, name] }) }, "switch off " + shown(name))));
+  },
+};

@@ -1,0 +1,159 @@
+// Header, tabs, keyboard and start.
+const HELP = [
+  ["← →", "another token"], ["↑ ↓", "another layer"], ["1 … 9", "a head"], ["[ ]", "another tab"], ["/", "search"], ["?", "this help"],
+];
+
+function panelNames(page) {
+  const has = (name) => page.data.shared[name] || page.data.looks.some((look) => look.sections[name]);
+  return page.data.order.filter((name) => document.querySelector(`script[data-panel=${name}]`) && has(name));
+}
+
+function helpDialog() {
+  const dialog = el("dialog", { "aria-label": "Keys" }, el("h2", {}, "Keys"),
+    el("dl", {}, HELP.map(([key, what]) => [el("dt", {}, el("kbd", {}, key)), el("dd", {}, what)])),
+    el("button", { class: "chip", onclick: () => dialog.close() }, "Close"));
+  document.body.append(dialog);
+  dialog.addEventListener("close", () => dialog.remove());
+  dialog.showModal();
+}
+
+function lookPicker(page) {
+  const { looks } = page.data, here = looks.indexOf(page.look), box = el("div", { class: "looks" });
+  if (looks.length < 2) return null;
+  const compare = el("label", {}, "compare with ",
+    el("select", { "data-key": "other", onchange: (event) => page.set({ other: Number(event.target.value) }) },
+      el("option", { value: -1 }, "nothing"),
+      looks.map((look, i) => i !== here && el("option", { value: i, selected: look === page.other }, look.label))));
+  if (page.steps) {
+    box.append(el("label", {}, "checkpoint ", el("input", {
+      type: "range", min: 0, max: looks.length - 1, value: here, "data-key": "look", "aria-valuetext": page.look.label,
+      oninput: (event) => page.set({ look: Number(event.target.value) }),
+    })), el("output", { class: "num" }, page.look.label));
+  } else chips(box, looks.map((look, i) => ({ key: i, label: look.label })), here, (i) => page.set({ look: i }));
+  box.append(compare);
+  return box;
+}
+
+function header(page, names, current) {
+  const run = page.data.run || {}, other = themeName() === "dark" ? "light" : "dark";
+  return [
+    el("div", { class: "top" },
+      el("h1", {}, run.name || page.data.title), el("span", { class: "facts soft" }, (run.facts || []).map((fact) => el("span", {}, fact))),
+      el("span", { class: "tools noprint" },
+        el("button", { class: "tool", "data-key": "theme", "aria-label": "dark or light",
+          onclick: () => { ROOT.dataset.theme = other; page.set({}); } }, other === "light" ? "☀" : "☾"),
+        el("button", { class: "tool", "data-key": "help", "aria-label": "help", onclick: helpDialog }, "?"))),
+    page.look.text && !page.live && el("p", { class: "text" }, page.look.text),
+    lookPicker(page),
+    el("nav", { role: "tablist", class: "tabs noprint", "aria-label": "Panels" }, names.map((name) => el("button", {
+      role: "tab", id: "tab-" + name, "aria-selected": String(name === current), "aria-controls": "panel",
+      tabindex: name === current ? 0 : -1, "data-tab": name, onclick: () => page.set({ tab: name }),
+    }, PANELS[name] ? PANELS[name].title : name))),
+  ];
+}
+
+function failure(host, name, error) {
+  console.error(`panel ${name}:`, error);
+  host.append(el("section", { class: "card failed", role: "alert" }, el("h2", {}, `The panel “${name}” cannot be drawn`),
+    el("pre", {}, String(error?.stack || error))));
+}
+
+function drawPanel(host, name, page) {
+  const panel = PANELS[name], section = page.section(name);
+  if (!panel) return failure(host, name, new Error("its script did not run; the browser's console says why"));
+  if (!section) return host.append(el("section", { class: "card empty" }, `Nothing to show here for ${page.look.label}.`));
+  try {
+    panel.draw(host, section, page);
+  } catch (error) {
+    host.replaceChildren();
+    failure(host, name, error);
+  }
+  return undefined;
+}
+
+// The node that has the focus, found again after a redraw by its place in the tree.
+function focusPath(root) {
+  const path = [];
+  for (let node = document.activeElement; node && node !== root; node = node.parentElement) {
+    if (!node.parentElement) return null;
+    path.unshift([...node.parentElement.children].indexOf(node));
+  }
+  return path;
+}
+
+function focusAgain(root, path) {
+  const node = path && path.reduce((at, i) => at && at.children[i], root);
+  if (node && node !== root) node.focus({ preventScroll: true });
+}
+
+function limitsOf(page, name) {
+  const found = [name, "attention"].find((one) => PANELS[one]?.limits && page.section(one));
+  return (found && PANELS[found].limits(page.section(found), page)) || {};
+}
+
+function onKey(event, page, names, current) {
+  if (event.ctrlKey || event.metaKey || event.altKey || document.querySelector("dialog[open]")) return;
+  if (event.target.closest("input, textarea, select")) return;
+  const limits = limitsOf(page, current);
+  const move = (key, by) => {
+    if (!limits[key]) return false;
+    const at = page.state[key] ?? limits.now?.[key] ?? (by > 0 ? -1 : limits[key]);
+    page.set({ [key]: clamp(at + by, 0, limits[key] - 1) });
+    return true;
+  };
+  const turn = (by) => page.set({ tab: names[(names.indexOf(current) + by + names.length) % names.length] });
+  const tabbed = event.target.closest("[role=tablist]");
+  const acts = {
+    ArrowLeft: () => (tabbed ? turn(-1) : move("row", -1)), ArrowRight: () => (tabbed ? turn(1) : move("row", 1)),
+    ArrowUp: () => move("layer", 1), ArrowDown: () => move("layer", -1),
+    "[": () => turn(-1), "]": () => turn(1), "?": helpDialog,
+    "/": () => { const box = document.querySelector("#panel [data-search]"); if (box) box.focus(); else if (names.includes("search")) page.set({ tab: "search" }); },
+  };
+  const head = /^[1-9]$/.test(event.key) && limits.head >= Number(event.key);
+  if (!acts[event.key] && !head) return;
+  if (head) page.set({ head: Number(event.key) - 1 });
+  else if (acts[event.key]() === false) return;
+  event.preventDefault();
+}
+
+function bearing(page, root) {
+  const names = panelNames(page), current = names.includes(page.state.tab) ? page.state.tab : names[0];
+  const path = focusPath(root), [x, y] = [scrollX, scrollY];
+  const held = [...root.querySelectorAll(".scroll")].map((node) => node.scrollLeft);
+  const host = el("main", { id: "panel", role: "tabpanel", "aria-labelledby": "tab-" + current, tabindex: -1 });
+  tip(null);
+  const top = el("header", { class: "page" }, header(page, names, current));
+  page.live?.bar(top, page);
+  root.replaceChildren(top, host);
+  drawPanel(host, current, page);
+  root.querySelectorAll(".scroll").forEach((node, i) => { node.scrollLeft = held[i] || 0; });
+  const tab = root.querySelector("[role=tab][aria-selected=true]");
+  if (tab) tab.parentElement.scrollLeft = tab.offsetLeft - tab.parentElement.clientWidth / 2;
+  scrollTo(x, y);
+  focusAgain(root, path);
+  root.dataset.drawn = current;
+  return [names, current];
+}
+
+async function start() {
+  const root = document.getElementById("root"), packed = document.getElementById("data");
+  let [names, current] = [[], null];
+  try {
+    const data = await openPacked(packed.textContent, packed.dataset.packed === "deflate");
+    const page = makePage(data, () => { [names, current] = bearing(page, root); });
+    if (typeof LIVE !== "undefined") page.live = LIVE;
+    ROOT.dataset.theme = matchMedia("(prefers-color-scheme: dark)").matches ? "dark" : "light";
+    page.set({});
+    addEventListener("keydown", (event) => onKey(event, page, names, current));
+    addEventListener("hashchange", () => { page.state = readState(); page.set({}); });
+    let [width, before] = [innerWidth, null];
+    addEventListener("resize", () => { if (innerWidth !== width) { width = innerWidth; page.set({}); } });
+    matchMedia("print").onchange = ({ matches }) => {
+      [before, ROOT.dataset.theme] = [themeName(), matches ? "light" : before];
+      page.set({});
+    };
+  } catch (error) {
+    failure(root, "page", error);
+  }
+}
+start();

@@ -1,0 +1,101 @@
+// A browser of learned factors: a list, and everything known of the one that is picked.
+const SORTS = [["here", "on this text"], ["fires", "how often"], ["strength", "strongest"], ["effect", "effect"]];
+const LISTED = 25;
+const siteName = ([stack, layer]) => (stack === "self" ? "" : `${stack} `) + (layer ? `layer ${layer}` : "embedding");
+
+// A context as running text: tokens coloured by activation, the strongest one framed.
+function contextLine(s, f, c, high) {
+  const [, at, pieces] = s.factors[f].contexts[c], values = sub(s.values, f, c);
+  return el("div", { class: "small context", "data-context": c }, pieces.map((piece, i) => {
+    const rgb = values[i] > 0 ? colour(values[i] / high, "oranges") : null, frame = i === at ? ";box-shadow:0 0 0 1.5px var(--ink)" : "";
+    return [piece.startsWith(" ") && i ? " " : "", el("span", { "data-value": values[i], title: number(values[i]),
+      style: rgb ? `background:${css(rgb)};color:${ink(rgb)};border-radius:3px;padding:1px 2px${frame}` : null }, piece.trim())];
+  }));
+}
+
+function matches(factor, word) {
+  const text = [...factor.contexts.map((c) => c[2].join("")), ...(factor.promotes || []).map((w) => w[0])].join(" ").toLowerCase();
+  return text.includes(word);
+}
+
+function wordBars(host, title, words, colourOf) {
+  if (!words) return;
+  host.append(el("h3", {}, title));
+  bars(host, words.slice(0, 6).map(([label, value]) => ({ label, value: Math.abs(value) })), { colour: colourOf });
+}
+
+function listed(host, s, page, order, picked) {
+  const peak = (f) => [...f.contexts].length && `…${f.contexts[0][2].slice(Math.max(0, f.contexts[0][1] - 3), f.contexts[0][1]).join("")}${f.contexts[0][2][f.contexts[0][1]].startsWith(" ") ? " " : ""}`;
+  const rows = order.slice(0, LISTED).map((i) => {
+    const f = s.factors[i], c = f.contexts[0];
+    const where = c ? el("span", {}, el("span", { class: "soft" }, peak(f)), el("b", {}, c[2][c[1]].trim())) : el("span", { class: "soft" }, "never fires");
+    return [el("span", { class: "num", "data-factor": s.numbers[i] }, String(s.numbers[i])), 100 * f.fires, f.effect ? f.effect.kl : null, where];
+  });
+  table(host, ["factor", { name: "fires %", digits: 2 }, { name: "effect", digits: 3, title: "how far answers move without it (KL)" }, "strongest at"], rows,
+    { onclick: (_, at) => page.set({ dictionaryFactor: s.numbers[order[at]] }), picked: order.indexOf(picked) });
+  if (order.length > LISTED) host.append(el("p", { class: "small soft" }, `and ${order.length - LISTED} more; search, or sort otherwise`));
+  if (!order.length) host.append(el("p", { class: "empty" }, "No factor on this page has that word in its contexts."));
+}
+
+function about(host, s, page, at) {
+  const f = s.factors[at], unit = s.figures.unit, high = f.strength || 1;
+  const body = frame(host, { title: `Factor ${s.numbers[at]}`, name: "factor",
+    hint: `Fires at ${number(100 * f.fires, 2)} % of tokens in the layer where it is strongest (${siteName(s.sites[f.site])}); at most ${number(f.strength)} times the usual length of a state.`,
+    csv: () => [["context", "token", "activation"], ...f.contexts.flatMap(([, , pieces], c) => pieces.map((p, i) => [c + 1, p.trim(), sub(s.values, at, c, i)]))] });
+  body.append(el("h3", {}, "Where it fires most"), el("div", {}, f.contexts.map((_, c) => contextLine(s, at, c, high))));
+  legend(body, { low: 0, high, map: "oranges", label: "activation" });
+  const left = el("div"), right = el("div");
+  body.append(el("div", { class: "grid2" }, left, right));
+  left.append(el("h3", {}, "By layer (mean activation)"));
+  bars(left, f.profile.map((value, i) => ({ label: siteName(s.sites[i]), value, picked: i === f.site })));
+  const exact = (value, sign) => el("b", { class: "num", "data-value": value }, `${sign && value > 0 ? "+" : ""}${number(value)}`);
+  if (f.effect) left.append(el("h3", {}, "When it is removed there"), el("p", { class: "small", "data-effect": "" }, "Over its best contexts ", unit === "nats"
+    ? ["the loss changes by ", exact(f.effect.nats, true), " nats and the answers move by ", exact(f.effect.kl), " nats (KL)."]
+    : ["the vector of the text moves by ", exact(f.effect.nats), ` (${unit}).`]));
+  wordBars(right, "Speaks for (score rises by)", f.promotes, "var(--s1)");
+  wordBars(right, "Speaks against (score falls by)", f.suppresses, "var(--s2)");
+  if (!f.promotes) right.append(el("p", { class: "small soft" }, "No head turns these states into words, so there is no list of words it speaks for."));
+}
+
+PANELS.dictionary = {
+  title: "Dictionary",
+  draw(host, s, page) {
+    const streams = Object.keys(s.here), n = s.factors.length, word = String(page.state.dictionaryFind ?? "").toLowerCase();
+    const peaks = Array.from({ length: n }, (_, i) => Math.max(...streams.map((name) => Math.max(...sub(s.here[name], i)))));
+    const by = page.state.dictionarySort || "here";
+    const key = { here: (i) => peaks[i], fires: (i) => s.factors[i].fires, strength: (i) => s.factors[i].strength, effect: (i) => (s.factors[i].effect ? s.factors[i].effect.kl : -1) }[by];
+    const order = [...Array(n).keys()].filter((i) => !word || matches(s.factors[i], word)).sort((a, b) => key(b) - key(a) || a - b);
+    const asked = s.numbers.indexOf(page.state.dictionaryFactor), picked = asked >= 0 ? asked : order[0] ?? 0;
+    const fg = s.figures, top = Math.max(...peaks) || 1;
+    const text = frame(host, { title: "On this text", name: "dictionary-text",
+      hint: "The text coloured by the picked factor. Click a token to see the factors that fire there, strongest first.",
+      csv: () => [["factor", ...streams.flatMap((name) => page.stream(name).pieces)], ...s.numbers.map((f, i) => [f, ...streams.flatMap((name) => [...sub(s.here[name], i)])])] });
+    for (const name of streams) {
+      const values = sub(s.here[name], picked), stream = page.stream(name);
+      if (streams.length > 1) text.append(el("span", { class: "small soft" }, name));
+      tokens(text, stream, { value: (i) => values[i], low: 0, high: Math.max(peaks[picked], 0.3 * top), map: "oranges",
+        picked: page.state.dictionaryStream === name ? page.state.dictionaryToken : null,
+        onclick: (i) => page.set({ dictionaryStream: name, dictionaryToken: page.state.dictionaryToken === i && page.state.dictionaryStream === name ? null : i }) });
+    }
+    const place = page.state.dictionaryToken, line = s.here[page.state.dictionaryStream] ? page.state.dictionaryStream : streams.at(-1);
+    if (place !== undefined && place < page.stream(line).pieces.length) {
+      const there = [...Array(n).keys()].map((i) => [i, sub(s.here[line], i, place)]).filter((pair) => pair[1] > 0).sort((a, b) => b[1] - a[1]).slice(0, 10);
+      text.append(el("p", { class: "small soft" }, `Factors that fire at “${page.stream(line).pieces[place]}” (activation, the largest over layers):`));
+      bars(text, there.map(([i, value]) => ({ label: `factor ${s.numbers[i]}`, value, picked: i === picked, factor: s.numbers[i],
+        note: s.factors[i].contexts.slice(0, 3).map((c) => c[2][c[1]].trim()).join(" · ") })), { onclick: (item) => page.set({ dictionaryFactor: item.factor }) });
+    }
+    const two = el("div", { class: "grid2" }), left = el("div"), right = el("div");
+    two.append(left, right);
+    host.append(two);
+    const list = frame(left, { title: `${s.total} factors`, name: "dictionary", hint: `Directions that the states of all layers are sums of, learned from a corpus (${fg.method === "topk" ? "TopK autoencoder" : "sparse coding"}).` +
+      (s.total > n ? ` ${n} are on this page: those that fire here, then the most frequent.` : ""),
+      csv: () => [["factor", "fires", "strength", "layer", "kl", "nats"], ...s.factors.map((f, i) => [s.numbers[i], f.fires, f.strength, siteName(s.sites[f.site]), f.effect?.kl, f.effect?.nats])] });
+    list.append(el("input", { type: "search", placeholder: "a word in its contexts", value: word || null, "data-search": "", "aria-label": "search factors by a word",
+      onchange: (event) => page.set({ dictionaryFind: event.target.value.trim() || null, dictionaryFactor: null }) }));
+    chips(list, SORTS.map(([k, label]) => ({ key: k, label })), by, (k) => page.set({ dictionarySort: k, dictionaryFactor: null }));
+    listed(list, s, page, order, picked);
+    list.append(el("p", { class: "small soft" }, `On held-out text they hold ${percent(fg.explained)} of the variance with ${number(fg.l0, 2)} active a token; ` +
+      (fg.recovered === null ? "" : `the model with rebuilt states recovers ${percent(fg.recovered)} of its loss against zeros; `) + `${percent(fg.dead)} never fire.`));
+    if (n) about(right, s, page, picked);
+  },
+};

@@ -1,0 +1,69 @@
+// What every layer would say if it were the last: layers by outputs, the likeliest word in each cell.
+const range = (n) => [...Array(n).keys()], at = (array, l, r) => array[l * array.shape[1] + r];
+const latest = (decided) => decided.reduce((best, l, r) => ((l ?? -1) > (decided[best] ?? -1) ? r : best), 0);
+
+function top(section, { top: ids, probability }, l, r) {
+  const [, R, K] = ids.shape, first = (l * R + r) * K;
+  return range(K).map((k) => ({ label: section.words[ids[first + k]], value: probability[first + k] }));
+}
+
+function told(section, view, l, r) {
+  return [section.layers[l], ...top(section, view, l, r).map((one) => `${number(one.value).padEnd(8)} ${one.label}`),
+    `in the end “${section.outputs[r]}”: rank ${at(view.rank, l, r)}, probability ${number(at(view.chosen, l, r))}`, `${number(at(view.kl, l, r))} nats from the last layer`].join("\n");
+}
+
+function grid(section, view, ranks, page, picked) {
+  const { layers, outputs, reads } = section, turned = outputs.length > 14, most = Math.log(Math.max(2, ...view.rank));
+  const cell = (l, r) => {
+    const [first] = top(section, view, l, r), rank = at(view.rank, l, r), rgb = colour(0.85 * (ranks ? 1 - Math.log(rank) / most : first.value));
+    return el("td", { class: (rank === 1 ? "final" : "") + (l === picked[0] && r === picked[1] ? " picked" : ""), style: `background:${css(rgb)};color:${ink(rgb)}`,
+      "data-layer": l, "data-output": r, "data-value": ranks ? rank : first.value, "data-word": first.label }, ranks ? rank : first.label);
+  };
+  const heads = [...layers.map((name) => el("th", {}, name)), el("th", {}, "decided at")];
+  const names = outputs.map((name, r) => el("th", { class: r < section.n_given - 1 && "given" }, reads[r] && reads[r] + " → ", el("b", {}, name)));
+  const cells = outputs.map((_, r) => [...layers.map((__, l) => cell(l, r)), el("td", { class: "soft", "data-decided": r, "data-value": view.decided[r] ?? "" }, view.decided[r] === null ? "never" : view.decided[r] || "input")]);
+  const rows = turned ? [[el("th"), heads], ...names.map((name, r) => [name, cells[r]])] : [[el("th"), names], ...heads.map((name, l) => [name, cells.map((column) => column[l])])];
+  const on = (act) => (event) => { const { layer, output } = event.target.dataset; return layer ? act(event, Number(layer), Number(output)) : tip(null); };
+  return el("div", { class: "scroll" }, el("table", { class: "lens", onpointerleave: () => tip(null), onpointermove: on((event, l, r) => tip(event, told(section, view, l, r))),
+    onclick: on((_, l, r) => l && page.set({ layer: l - 1, row: page.look.outputs[r].row ?? r })) }, el("tbody", {}, rows.map((row) => el("tr", {}, row)))));
+}
+
+function curves(host, section, page) {
+  const other = page.otherSection("lens"), { fitted } = section, L = section.layers.length;
+  const list = (values) => values.map((x) => number(x, 2)).join(", ");
+  const body = frame(host, { title: "How it comes about, over all outputs", name: "lens-curves", hint: "Left: how far each layer is from the end. Right: how many outputs the layer has already right." +
+    (fitted ? ` The tuned lens was fitted on ${fitted.lines} lines. On ${fitted.held_out} others it is ${list(fitted.tuned)} nats from the end, the plain one ${list(fitted.plain)}.` : "") });
+  const views = [...section.views, ...(other && other.views.length ? [{ ...other.views[0], name: page.other.label }] : [])], pair = el("div", { class: "grid2" }, el("div"), el("div"));
+  body.append(pair);
+  const x = { label: "layer", ticks: range(L).filter((l) => L < 16 || l % 2 === 0).map((l) => [l, l || "in"]) };
+  const series = (value) => views.map((view) => ({ name: view.name, points: range(view.rank.shape[0]).map((l) => [l, range(view.rank.shape[1]).reduce((sum, r) => sum + value(view, l, r), 0) / view.rank.shape[1]]) }));
+  lines(pair.children[0], { series: series((view, l, r) => at(view.kl, l, r)), x, y: { label: "KL to the last layer (nats)", low: 0 } });
+  lines(pair.children[1], { series: series((view, l, r) => Number(at(view.rank, l, r) === 1)), x, y: { label: `share of ${section.outputs.length} outputs`, low: 0, high: 1 } });
+}
+
+PANELS.lens = {
+  title: "Lens",
+  draw(host, section, page) {
+    const { layers, outputs, reads, cosine, how } = section;
+    if (cosine) {
+      return bars(frame(host, { title: "How near each layer is to the final vector", name: "lens", csv: () => [["layer", "cosine"], ...layers.map((name, l) => [name, cosine[l]])],
+        hint: "This model answers with a vector. 1: pooled after this layer, it would point the same way. " + how }), layers.map((label, l) => ({ label, value: cosine[l] })), { max: 1 });
+    }
+    const view = section.views.find((one) => one.name === page.state.lens) || section.views.at(-1), ranks = page.state.lensmode === "rank";
+    const l = clamp((page.state.layer ?? layers.length) + 1, 0, layers.length - 1), spot = page.look.outputs.findIndex((one) => one.row >= page.state.row);
+    const r = page.state.row === undefined || spot < 0 ? latest(view.decided) : spot, first = view.decided[r];
+    const body = frame(host, {
+      title: "What each layer would say", name: "lens",
+      hint: (ranks ? "The rank at each layer of what is said in the end: 1 is the likeliest. Shades are on a log scale. " : "The likeliest answer if the model stopped at this layer; the stronger the colour, the surer. Bold: what it says in the end. ") + how,
+      csv: () => [["layer", "output", "word", "probability", "rank of the final word", "its probability", "KL"], ...layers.flatMap((name, i) => outputs.map((out, j) => [name, out, ...Object.values(top(section, view, i, j)[0]), at(view.rank, i, j), at(view.chosen, i, j), at(view.kl, i, j)]))],
+    });
+    const choice = el("div", { class: "row" });
+    chips(choice, [{ key: "words" }, { key: "rank", label: "rank of the final word" }], ranks ? "rank" : "words", (lensmode) => page.set({ lensmode }));
+    if (section.views.length > 1) chips(choice, section.views.map(({ name }) => ({ key: name, label: name + " lens" })), view.name, (lens) => page.set({ lens }));
+    body.append(choice, grid(section, view, ranks, page, [l, r]), el("h3", {}, layers[l] + (reads[r] ? `, at “${reads[r]}”` : "")));
+    bars(body, top(section, view, l, r).map((one) => ({ ...one, picked: one.label === outputs[r] })), { max: 1 });
+    body.append(el("p", {}, `“${outputs[r]}” is at rank ${at(view.rank, l, r)} here`, first === null ? " and never stays the likeliest: search, neighbours or the given text decided." : `; it is the likeliest from ${layers[first]} on.`));
+    return curves(host, section, page);
+  },
+  limits: ({ layers }, page) => ({ row: 1 + (page.look.outputs.at(-1).row ?? 0), layer: layers.length - 1 }),
+};

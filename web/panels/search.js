@@ -1,0 +1,31 @@
+// For the picked token: the tokens of a corpus with the nearest states, one column a layer.
+const stackOf = (layer) => (layer.layer ? `layer ${layer.layer}` : "embedding");
+
+PANELS.search = {
+  title: "Search",
+  draw(host, s, page) {
+    const streams = [...new Set(s.layers.map((l) => l.stream))], name = streams.includes(page.state.searchStream) ? page.state.searchStream : streams[0];
+    const layers = s.layers.filter((l) => l.stream === name), stream = page.stream(name), places = layers[0].places;
+    const asked = places.indexOf(page.state.row), row = asked >= 0 ? asked : Math.floor(places.length / 2), place = places[row];
+    const body = frame(host, { title: "Nearest tokens of a corpus", name: "search",
+      hint: `Pick a token: below are the tokens of ${s.corpus} (${s.tokens[name].toLocaleString("en")}) whose states are most alike, by cosine without the part that all share. In the embedding it is mostly the same word; higher up, the same role or meaning.`,
+      csv: () => [["token", "layer", "rank", "cosine", "found", "context"], ...layers.flatMap((l) => l.places.flatMap((p, r) => l.hits[r].map((t, k) =>
+        [stream.pieces[p], l.layer, k + 1, sub(l.cosines, r, k), s.texts[t][1][s.texts[t][0]].trim(), s.texts[t][1].join("").trim()])))] });
+    if (streams.length > 1) chips(body, streams.map((key) => ({ key, label: key })), name, (key) => page.set({ searchStream: key, row: null }));
+    tokens(body, stream, { picked: place, onclick: (i) => places.includes(i) && page.set({ searchStream: name, row: i }) });
+    const columns = el("div", { class: "hits" });
+    body.append(columns);
+    for (const l of layers) {
+      const column = el("div", { "data-layer": l.layer }, el("h3", {}, stackOf(l)));
+      columns.append(column);
+      l.hits[row].forEach((t, k) => {
+        const [at, pieces] = s.texts[t], cosine = sub(l.cosines, row, k), rgb = colour(clamp(cosine, 0, 1), "oranges");
+        column.append(el("div", { class: "small hit", "data-hit": k },
+          el("span", { class: "num soft", "data-value": cosine }, number(cosine, 2)),
+          el("span", {}, `…${pieces.slice(0, at).join("")}${pieces[at].startsWith(" ") ? " " : ""}`,
+            el("b", { "data-found": pieces[at].trim(), class: "lit", style: `background:${css(rgb)};color:${ink(rgb)}` }, pieces[at].trim()), `${pieces.slice(at + 1).join("")}…`)));
+      });
+    }
+  },
+  limits(s) { return { row: Math.max(...s.layers[0].places) + 1 }; },
+};
