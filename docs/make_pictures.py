@@ -1,0 +1,206 @@
+"""Make the pictures of the documentation: panels of `headway look` pages of the shipped models.
+
+    .venv/bin/python docs/make_pictures.py [NAME …]
+
+It needs playwright and chromium ($CHROMIUM, or one on the path). Pictures are light, at twice the
+size of the screen, and have 256 colours at most, so that they stay small.
+"""
+
+from __future__ import annotations
+
+import base64
+import os
+import shutil
+import struct
+import sys
+import tempfile
+import zlib
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+PICTURES = Path(__file__).parent / "pictures"
+GERMAN = "Ich habe gestern ein altes Buch gelesen."
+STORY = "Once upon a time, there was a little girl named Lily. She loved to play in the garden."
+KITE = "Tom was sad because his kite was stuck in the tall tree."
+DOG = "Ein Hund hat ihr ins Bein gebissen."
+MARGIN, COLOURS = 10, 256
+
+
+@dataclass(frozen=True)
+class Picture:
+    name: str
+    run: str
+    text: str
+    view: str
+    """The state of the page, as behind the `#` of its address."""
+
+    parts: tuple[str, ...]
+    """What is to be seen: the smallest box around these elements."""
+
+    width: int = 760
+    below: int = MARGIN
+    new: int = 24
+    extras: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def page(self) -> tuple[object, ...]:
+        """Pictures with the same one come from one page."""
+        return self.run, self.text, self.new, str(self.extras)
+
+
+def card(number: int) -> str:
+    return f".card >> nth={number - 1}"
+
+
+def steps(first: int, last: int) -> tuple[str, ...]:
+    return tuple(f".step >> nth={number - 1}" for number in range(first, last + 1))
+
+
+HABE = {"walk": ("encoder", 1, 1, 1)}
+TABLE = (
+    Picture("01-soft-lookup", "tatoeba-de-en", GERMAN,
+            "tab=attention&kind=cross&layer=1&head=1&row=5", (card(2),), width=820),
+    Picture("02-queries-keys-values", "tatoeba-de-en", GERMAN, "tab=walk", steps(3, 5), below=0,
+            extras=HABE),
+    Picture("03-why-one-over-root-d", "tatoeba-de-en", GERMAN, "tab=walk", steps(6, 7), below=0,
+            extras=HABE),
+    Picture("04-many-heads", "stories", STORY, "tab=attention&kind=self&layer=2&head=0",
+            (card(1),), width=480),
+    Picture("05-order-and-positions", "tatoeba-en-de", "The dog bites the man.", "tab=positions",
+            (card(1),)),
+    Picture("06-masks", "stories", "The cat sat on the mat and slept.",
+            "tab=attention&kind=self&layer=2&head=0&row=7", (card(2),), width=820, new=1),
+    Picture("07-cross-attention", "tatoeba-de-en", GERMAN,
+            "tab=attention&kind=cross&layer=0&head=1&row=1", (card(2),), width=820),
+    Picture("08-residuals-and-norms", "stories", KITE, "tab=lens&row=12", (card(1),), width=700,
+            new=1),
+    Picture("09-all-positions-at-once", "stories",
+            "Once upon a time, there was a little girl with a purple nose.",
+            "tab=overview&overview_item=10", (card(1),), new=1),
+    Picture("10-decoding-and-beams", "tatoeba-de-en", DOG, "tab=beam", (card(1),), width=900),
+    Picture("readme-attention", "tatoeba-de-en", GERMAN,
+            "tab=attention&kind=cross&layer=1&head=3&row=1", (card(1),), width=960),
+    Picture("readme-beam", "tatoeba-de-en", DOG, "tab=beam&beamShow=kept", (card(1),), width=960),
+    Picture("readme-lens", "stories", "The little dog was hungry. He wanted to", "tab=lens",
+            (card(1),), width=700, new=8),
+)  # fmt: skip
+
+
+def main(names: list[str]) -> None:
+    from playwright.sync_api import sync_playwright
+
+    chosen = [picture for picture in TABLE if not names or picture.name in names]
+    path = os.environ.get("CHROMIUM") or shutil.which("chromium") or shutil.which("google-chrome")
+    PICTURES.mkdir(exist_ok=True)
+    with sync_playwright() as driver, tempfile.TemporaryDirectory() as folder:
+        browser = driver.chromium.launch(executable_path=path, args=["--no-sandbox"])
+        pages: dict[tuple[object, ...], Path] = {}
+        for picture in chosen:
+            if picture.page not in pages:
+                pages[picture.page] = Path(folder) / f"{len(pages)}.html"
+                write_page(picture, pages[picture.page])
+            pixels_YXC = shot(browser, picture, pages[picture.page])
+            place = PICTURES / f"{picture.name}.png"
+            place.write_bytes(png(pixels_YXC))
+            size = place.stat().st_size / 1000
+            sys.stdout.write(
+                f"{place.name}: {pixels_YXC.shape[1]} × {len(pixels_YXC)}, {size:.0f} kB\n"
+            )
+        browser.close()
+
+
+def write_page(picture: Picture, path: Path) -> None:
+    from headway.inside.looking import look
+    from headway.inside.reading import Ask
+
+    look(picture.run, picture.text, Ask(new=picture.new), **picture.extras).save(path)
+
+
+def shot(browser: Any, picture: Picture, path: Path) -> NDArray[np.uint8]:
+    """The pixels (height × width × red, green, blue) of the elements of a picture."""
+    size = {"width": picture.width, "height": 800}
+    page = browser.new_page(viewport=size, device_scale_factor=2, color_scheme="light")
+    page.goto(f"{path.as_uri()}#{picture.view}")
+    page.wait_for_selector(picture.parts[0])
+    page.wait_for_timeout(500)
+    page.add_style_tag(content=".menu { visibility: hidden }")
+    boxes = [page.locator(part).bounding_box() for part in picture.parts]
+    left = max(0, min(box["x"] for box in boxes) - MARGIN)
+    top = max(0, min(box["y"] for box in boxes) - MARGIN)
+    right = max(box["x"] + box["width"] for box in boxes) + MARGIN
+    bottom = max(box["y"] + box["height"] for box in boxes) + picture.below
+    clip = {"x": left, "y": top, "width": right - left, "height": bottom - top}
+    taken = page.screenshot(clip=clip, full_page=True)
+    page.goto("about:blank")  # the page itself may fetch nothing, not even this
+    pixels_YXC = pixels_of(page, taken)
+    page.close()
+    return pixels_YXC
+
+
+def pixels_of(page: Any, taken: bytes) -> NDArray[np.uint8]:
+    """The browser itself reads the PNG, so that nothing else has to."""
+    width, height, data = page.evaluate(
+        """async (source) => {
+            const image = await createImageBitmap(await (await fetch(source)).blob());
+            const canvas = new OffscreenCanvas(image.width, image.height);
+            const context = canvas.getContext("2d");
+            context.drawImage(image, 0, 0);
+            const bytes = context.getImageData(0, 0, image.width, image.height).data;
+            let text = "";
+            for (let i = 0; i < bytes.length; i += 32768)
+                text += String.fromCharCode(...bytes.subarray(i, i + 32768));
+            return [image.width, image.height, btoa(text)];
+        }""",
+        "data:image/png;base64," + base64.b64encode(taken).decode(),
+    )
+    flat = np.frombuffer(base64.b64decode(data), np.uint8)
+    return flat.reshape(height, width, 4)[:, :, :3]
+
+
+def png(pixels_YXC: NDArray[np.uint8]) -> bytes:
+    """A PNG with a palette: every colour becomes the nearest of 256."""
+    height, width, _ = pixels_YXC.shape
+    found_UC, inverse, counts = np.unique(
+        pixels_YXC.reshape(-1, 3), axis=0, return_inverse=True, return_counts=True
+    )
+    palette_PC = palette(found_UC, counts)
+    nearest_U = np.concatenate(
+        [
+            np.square(part[:, None].astype(int) - palette_PC[None].astype(int)).sum(-1).argmin(1)
+            for part in np.array_split(found_UC, len(found_UC) // 1000 + 1)
+        ]
+    )
+    index_YX = nearest_U[inverse.reshape(-1)].astype(np.uint8).reshape(height, width)
+    lines = np.concatenate([np.zeros((height, 1), np.uint8), index_YX], axis=1)
+    chunks = {
+        b"IHDR": struct.pack(">IIBBBBB", width, height, 8, 3, 0, 0, 0),
+        b"PLTE": palette_PC.tobytes(),
+        b"IDAT": zlib.compress(lines.tobytes(), 9),
+        b"IEND": b"",
+    }
+    return b"\x89PNG\r\n\x1a\n" + b"".join(
+        struct.pack(">I", len(body)) + kind + body + struct.pack(">I", zlib.crc32(kind + body))
+        for kind, body in chunks.items()
+    )
+
+
+def palette(found_UC: NDArray[np.uint8], counts: NDArray[np.int64]) -> NDArray[np.uint8]:
+    """Median cut: the box of colours with the most spread is halved until there are enough. Of
+    each box its commonest colour stays, so that large areas keep theirs exactly."""
+    boxes = [np.arange(len(found_UC))]
+    while len(boxes) < COLOURS:
+        spans = [np.ptp(found_UC[box], axis=0).max() * len(box) ** 0.5 for box in boxes]
+        if max(spans) == 0:
+            break
+        box = boxes.pop(int(np.argmax(spans)))
+        box = box[found_UC[box][:, np.ptp(found_UC[box], axis=0).argmax()].argsort(kind="stable")]
+        boxes += [box[: len(box) // 2], box[len(box) // 2 :]]
+    return np.stack([found_UC[box[counts[box].argmax()]] for box in boxes])
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

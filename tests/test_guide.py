@@ -1,0 +1,74 @@
+"""The guide is true: every program prints what stands below it, and every picture is there."""
+
+from __future__ import annotations
+
+import re
+from contextlib import redirect_stdout
+from io import StringIO
+from pathlib import Path
+
+import pytest
+
+DOCS = Path(__file__).parents[1] / "docs"
+CHAPTERS = sorted((DOCS / "guide").glob("[0-9]*.md"))
+PROGRAM = re.compile(r"^```python\n(.*?)^```\n\n```text\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+PROGRAMS = [
+    pytest.param(match[1], match[2], id=f"{path.name}: {number}")
+    for path in [*CHAPTERS, DOCS / "inside.md"]
+    for number, match in enumerate(PROGRAM.finditer(path.read_text()), 1)
+]
+NUMBER = re.compile(r"-?\d+\.\d+")
+MOST_PICTURE, MOST_PICTURES = 120_000, 1_500_000
+
+
+@pytest.mark.parametrize(("program", "shown"), PROGRAMS)
+def test_a_program_of_the_guide_prints_what_stands_below_it(
+    program: str, shown: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    printed = StringIO()
+    with redirect_stdout(printed):
+        exec(compile(program, "the guide", "exec"), {"__name__": "__guide__"})
+    assert_alike("".join(line.rstrip() + "\n" for line in printed.getvalue().splitlines()), shown)
+
+
+def assert_alike(printed: str, shown: str) -> None:
+    """Equal, but for what another processor may do to the last digit that is shown."""
+    assert NUMBER.sub("…", printed) == NUMBER.sub("…", shown), printed
+    for one, other in zip(NUMBER.findall(printed), NUMBER.findall(shown), strict=True):
+        digit = 10.0 ** -len(other.partition(".")[2])
+        assert float(one) == pytest.approx(float(other), abs=max(2e-3, 1.01 * digit)), printed
+
+
+def test_numbers_may_differ_in_their_last_digit_and_nothing_else_may() -> None:
+    assert_alike("loss 3.02 of 16\n", "loss 3.03 of 16\n")
+    for wrong in ("loss 3.05 of 16\n", "loss 3.03 of 17\n", "lost 3.03 of 16\n"):
+        with pytest.raises(AssertionError):
+            assert_alike(wrong, "loss 3.03 of 16\n")
+
+
+def test_there_are_ten_chapters_and_a_tutorial_for_every_question() -> None:
+    assert [path.name[:2] for path in CHAPTERS] == [f"{n:02}" for n in range(1, 11)]
+    questions = re.findall(r"^## .*\?$", (DOCS / "inside.md").read_text(), re.MULTILINE)
+    assert len(questions) >= 7
+    assert len(PROGRAMS) >= len(CHAPTERS) + len(questions)
+
+
+@pytest.mark.parametrize("path", CHAPTERS, ids=lambda path: path.stem)
+def test_a_chapter_has_a_question_a_program_a_picture_and_an_answer(path: Path) -> None:
+    text = path.read_text()
+    assert re.match(r"# \d+\. .*\n\n\*\*.*\?\*\*\n", text)
+    assert len(PROGRAM.findall(text)) == text.count("```python") == 1
+    assert len(re.findall(r"!\[.+\]\(\.\./pictures/.*\.png\)", text)) == 1
+    assert text.count("\n**Answer.** ") == 1
+    prose = re.sub(r"```.*?```", "", text, flags=re.DOTALL)
+    assert 300 <= len(prose.split()) <= 600
+
+
+def test_pictures_are_small_and_all_of_them_are_used() -> None:
+    pictures = {path.name: path.stat().st_size for path in (DOCS / "pictures").glob("*.png")}
+    pages = [DOCS.parent / "README.md", *DOCS.rglob("*.md")]
+    text = "".join(path.read_text() for path in pages)
+    assert [name for name in pictures if f"pictures/{name})" not in text] == []
+    assert max(pictures.values()) <= MOST_PICTURE
+    assert sum(pictures.values()) <= MOST_PICTURES
