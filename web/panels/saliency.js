@@ -74,7 +74,7 @@ PANELS.saliency = {
     const maps = [single(section, page), ...section.methods.map((one) => stored(section, one))].filter(Boolean);
     const map = ["occlusion", "rollout"].reduce((found, key) => found || maps.find((one) => one.key === key), maps.find((one) => one.key === page.state.saliencyMap));
     const layerOf = (one) => one.layer ?? clamp(page.state.layer ?? Infinity, one.first, one.first + one.layers - 1);
-    const layer = layerOf(map), outputs = page.look.outputs, picked = clamp(page.state.row ?? 0, 0, outputs.length - 1);
+    const layer = layerOf(map), outputs = page.look.outputs, picked = clamp(page.state.row ?? outputs.length >> 1, 0, outputs.length - 1);
     const body = frame(host, { title: "What an output hangs on", name: "saliency",
       hint: "Point at an output: the tokens that the chosen map counts most light up. A click keeps it.",
       csv: () => [["output", "stream", "token", "weight"], ...outputs.flatMap((out, r) => Object.entries(map.row(layer, r)).flatMap(([stream, w]) => [...w].map((x, i) => [out.name, stream, page.stream(stream).pieces[i], x])))] });
