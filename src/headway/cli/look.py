@@ -58,6 +58,9 @@ def look(
     pin: Annotated[
         list[int] | None, typer.Option(help="A row kept exactly in a map of a long text.")
     ] = None,
+    slow: Annotated[
+        bool, typer.Option("--slow", help="Make every map, however long it takes.")
+    ] = False,
     checkpoints: Annotated[
         bool | None, typer.Option("--checkpoints/--no-checkpoints", help="Show the training.")
     ] = None,
@@ -92,6 +95,7 @@ def look(
         truth=truth,
         walk=None if walk is None else _place(walk),
         pins=tuple(row - 1 for row in pin or ()),
+        slow=slow,
         checkpoints=checkpoints,
     )
     if serve:

@@ -60,6 +60,9 @@ class Extras:
     pins: tuple[int, ...] = ()
     """Rows that are kept exactly in maps of more than 256 tokens."""
 
+    slow: bool = False
+    """Make every map, however long it takes."""
+
     checkpoints: bool | None = None
     """Whether the training is shown; None: where the run has kept checkpoints."""
 
@@ -80,6 +83,7 @@ class Looked:
     truth: dict[str, Any] | None = None
     walk: tuple[str, int, int, int] | None = None
     pins: tuple[int, ...] = ()
+    slow: bool = False
 
 
 @dataclass(frozen=True)
@@ -175,6 +179,7 @@ def looked_at(
         truth=truth_of(run, extras.truth),
         walk=extras.walk,
         pins=extras.pins,
+        slow=extras.slow,
     )
 
 

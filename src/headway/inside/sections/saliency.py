@@ -23,11 +23,11 @@ from headway.inside.streams import Reading
 LONGEST = 64
 """Tokens of all streams up to which maps that take time are made."""
 
-FLOW_WORK, PATH_WORK = 25_000, 800
-"""Outputs times tokens squared for the flow, outputs times tokens for integrated gradients."""
+FLOW_WORK, PATH_WORK = 25_000, 400
+"""Outputs times tokens squared for the flow, outputs times tokens for integrated gradients: what is
+made within seconds. `--slow` makes the others, too."""
 
-STEPS, FEW_STEPS = 48, 24
-FEW_OUTPUTS = 12
+STEPS = 128
 MOST_CELLS = 40_000
 """Numbers of a map with layers; above it only the last layer is kept."""
 
@@ -96,21 +96,20 @@ def _made(looked: Any) -> tuple[dict[str, list[Map]], dict[str, str]]:
     skipped: dict[str, str] = {}
     if run is not None and trace.values:
         made["norm"] = _joined(norm_maps(run, trace)[1:], reading)
-    steps = STEPS if n_outputs <= FEW_OUTPUTS else FEW_STEPS
     makers: dict[str, tuple[bool, Callable[[], list[Map]]]] = {
         "flow": (n_outputs * n_tokens**2 <= FLOW_WORK, lambda: [flow(run, trace)]),
         "gradxinput": (True, lambda: gradient_maps(run, trace, change=change)),
         "integrated": (
             n_outputs * n_tokens <= PATH_WORK,
-            lambda: [integrated(run, trace, change=change, most=steps)],
+            lambda: [integrated(run, trace, change=change, most=STEPS)],
         ),
         "occlusion": (True, lambda: [occlusion(run, trace, change)]),
     }
     for key, (is_quick, maker) in makers.items():
         if run is None and key != "flow":
             skipped[key] = "needs the model itself"
-        elif n_tokens > LONGEST or not is_quick:
-            skipped[key] = f"takes long: {n_tokens} tokens, {n_outputs} outputs"
+        elif not looked.slow and (n_tokens > LONGEST or not is_quick):
+            skipped[key] = f"takes long ({n_tokens} tokens, {n_outputs} outputs): look with --slow"
         else:
             try:
                 made |= {map_.name: [map_] for map_ in maker()}
