@@ -47,7 +47,7 @@ const LIVE = {
     if (!LIVE.draft) LIVE.draft = { ...known.request };
     const draft = LIVE.draft, act = (changes) => LIVE.look(page, changes);
     const fresh = (text) => (text === page.look.text ? {} : { text, hidden: [], walk: null });
-    const words = el("textarea", { rows: 1, "data-live": "text", "aria-label": "text", spellcheck: "false",
+    const words = el("textarea", { rows: 1, "data-live": "text", "aria-label": "text", dir: "auto", spellcheck: "false",
       style: "flex:1 1 340px;min-width:0;resize:vertical;font:inherit;color:inherit;background:var(--card);border:1px solid var(--edge);border-radius:6px;padding:6px 9px",
       oninput: (event) => { draft.text = event.target.value; },
       onkeydown: (event) => { if (event.key === "Enter" && !event.shiftKey) { event.preventDefault(); act(fresh(draft.text)); } } });
@@ -82,7 +82,7 @@ const LIVE = {
       known.checkpoints.map((label) => el("option", { value: label, selected: label === (draft.checkpoint || "final") }, label)))));
     strip.append(line);
     LIVE.heads(strip, page, draft, act);
-    if (known.answer) strip.append(el("div", { "data-live": "answer" }, el("span", { class: "small soft" }, "output: "), known.answer));
+    if (known.answer) strip.append(el("div", { "data-live": "answer" }, el("span", { class: "small soft" }, "output: "), el("bdi", {}, known.answer)));
     strip.append(el("div", { class: "small soft", role: "status", "data-live": "said" }), known.note && el("div", { class: "small soft" }, known.note) || "");
     LIVE.tell(strip);
   },
@@ -106,9 +106,8 @@ const LIVE = {
 
   heads(strip, page, draft, act) {
     const { off } = page.data.shared.live.request, { heads } = page.data.shared.live;
-    const kind = heads[page.state.kind] ? page.state.kind : Object.keys(heads)[0];
-    const at = (key, most) => clamp(Number(page.state[key]) || 0, 0, most - 1);
-    const layer = at("layer", heads[kind].length), head = at("head", heads[kind][layer]);
+    // The head that is on the screen; in a panel without one, the one that Attention would show.
+    const { kind, layer, head } = page.shown || limitsOf(page, "attention").now || { kind: Object.keys(heads)[0], layer: 0, head: 0 };
     const name = `${kind}.${layer}.${head}`;
     const shown = (id) => { const [k, l, h] = id.split("."); return page.head(k, Number(l), Number(h)); };
     strip.append(el("div", { class: "row small", style: "align-items:center;gap:4px 10px" },
@@ -116,6 +115,6 @@ const LIVE = {
       off.map((id) => el("button", { type: "button", class: "chip", "data-off": id, title: "switch it on again",
         onclick: () => act({ off: off.filter((other) => other !== id) }) }, shown(id) + " ✕")),
       !off.includes(name) && el("button", { type: "button", class: "chip", "data-live": "off", "data-head": name,
-        title: "The head that is chosen in the panel below (keys ↑ ↓ and 1–9)", onclick: () => act({ off: [...off, name] }) }, "switch off " + shown(name))));
+        title: "The head that the panel below shows (keys ↑ ↓ and 1–9)", onclick: () => act({ off: [...off, name] }) }, "switch off " + shown(name))));
   },
 };

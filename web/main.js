@@ -123,9 +123,10 @@ function bearing(page, root) {
   const host = el("main", { id: "panel", role: "tabpanel", "aria-labelledby": "tab-" + current, tabindex: -1 });
   tip(null);
   const top = el("header", { class: "page" }, header(page, names, current));
-  page.live?.bar(top, page);
+  page.shown = null;
   root.replaceChildren(top, host);
   drawPanel(host, current, page);
+  page.live?.bar(top, page);
   root.querySelectorAll(".scroll").forEach((node, i) => { node.scrollLeft = held[i] || 0; });
   const tab = root.querySelector("[role=tab][aria-selected=true]");
   if (tab) tab.parentElement.scrollLeft = tab.offsetLeft - tab.parentElement.clientWidth / 2;

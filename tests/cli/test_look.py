@@ -91,6 +91,11 @@ def _layers(kind):  # type: ignore[no-untyped-def]
         (["--text", "ba", "--corpus", "nowhere.txt"], "nowhere.txt"),
         (["--text", "ba", "--tuned", "nowhere.safetensors"], "nowhere.safetensors"),
         (["--text", "ba", "--against", "nowhere"], "no run folder nowhere"),
+        (["--text", "ba", "--against-text", " "], "--against-text is empty"),
+        (["--text", "ba", "--terminal", "--against", "x"], "--against has no effect with"),
+        (["--serve", "--checkpoints"], "--checkpoints has no effect with --serve"),
+        (["--text", "ba", "--against-text", "de", "--checkpoints"], "one of the two"),
+        (["--text", "ba", "--pin", "99"], "--pin 99"),
     ],
 )
 def test_what_cannot_be_looked_at_is_said_in_one_line(

@@ -13,7 +13,7 @@ from headway.config.folder import load_run
 from headway.inside.curve import load_found
 from headway.inside.forward import say
 from headway.inside.opening import load
-from headway.inside.pruning import head_named, pruned
+from headway.inside.pruning import pruned
 from headway.inside.reading import read
 from headway.models.summary import count
 
@@ -55,14 +55,13 @@ def test_a_share_of_the_heads_goes(run: Path, capsys: pytest.CaptureFixture[str]
 
 def test_named_heads_go_without_any_data(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out = run.parent / "small"
-    names = ["cross.0.3", "encoder.0.1"]
-    command = ["prune", str(run), "--heads", ",".join(names), "--out", str(out), "--json"]
+    command = ["prune", str(run), "--heads", "cross.1.4,encoder.1.2", "--out", str(out), "--json"]
     assert main(command) == 0
     found = json.loads(capsys.readouterr().out)
-    assert found["heads"] == names
+    assert found["heads"] == ["cross.0.3", "encoder.0.1"]  # data counts from 0
     assert [line["name"] for line in found["lines"]] == ["parameters", "heads", "bytes"]
     whole, small = load(run), load(out)
-    want = pruned(whole.model, whole.shape, [head_named(name) for name in names])
+    want = pruned(whole.model, whole.shape, [("cross", 0, 3), ("encoder", 0, 1)])
     for name, weight in small.model.state_dict().items():
         assert torch.equal(weight, want.state_dict()[name])
     reading = read(small, "ba de go")
@@ -83,7 +82,8 @@ def test_a_pruned_run_predicts_is_looked_at_and_trains_on(
     run: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     out, more = run.parent / "small", run.parent / "more"
-    assert main(["prune", str(run), "--heads", "cross.0.0", "--out", str(out)]) == 0
+    assert main(["prune", str(run), "--heads", "cross 1.1", "--out", str(out)]) == 0
+    assert "heads out: cross 1.1\n" in capsys.readouterr().out
     assert main(["predict", str(out), str(run.parent / "a.txt")]) == 0
     assert main(["evaluate", str(out), *test_set(run)]) == 0
     capsys.readouterr()
@@ -123,14 +123,16 @@ BAD = [
     (["--heads", "nan%"], "is no share"),
     (["--heads", "inf%"], "is no share"),
     (["--heads", "some"], "is no share (40%), no number (12), and no list"),
-    (["--heads", "cross.0.9"], "cross.0 has the heads 0 to 3"),
-    (["--heads", "cross.5.0"], "cross has the layers 0 to 0"),
-    (["--heads", "self.0.0"], "kinds of attention are encoder, decoder, cross"),
-    (["--heads", "cross.0"], "is no head"),
-    (["--heads", "cross.0.0,cross.0.1,cross.0.2,cross.0.3"], "no head of cross.0 would be left"),
+    (["--heads", "cross.1.9"], "no head 9 in layer 1 of cross attention. That layer has heads 1"),
+    (["--heads", "cross.5.1"], "no head 1 in layer 5 of cross attention. It has layers 1 to 1"),
+    (["--heads", "self.1.1"], "kinds of attention are encoder, decoder, cross"),
+    (["--heads", "cross.1"], "--heads 'cross.1' names no head"),
+    (["--heads", "cross.1.x"], "'cross.1.x' counts from 1, and 'x' is no such number"),
+    (["--heads", "cross.0.1"], "'cross.0.1' counts from 1, and '0' is no such number"),
+    (["--heads", "cross.1.1,cross.1.2,cross.1.3,cross.1.4"], "no head of cross layer 1 would be"),
     (["--heads", "50%", "--kind", "self"], "has the attention encoder, decoder, cross"),
     (["--heads", "4", "--kind", "cross"], "3 can go, which is 75 %"),
-    (["--heads", "cross.0.0", "--kind", "cross"], "has no effect where --heads names"),
+    (["--heads", "cross.1.1", "--kind", "cross"], "has no effect where --heads names"),
     (["--heads", "40%"], "keeps no data to judge heads by: give --source FILE --target FILE"),
     (["--heads", "40%", "--text", "x"], "--text has no effect on a run of the task translate"),
 ]
@@ -153,8 +155,8 @@ def test_other_mistakes(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
         (["--heads", "40%"], "go together"),
         (["--out", "x"], "say how many"),
         (["--curve"], "--curve needs a test set"),
-        (["--heads", "cross.0.0", "--out", str(run)], "is not empty"),
-        (["--heads", "cross.0.0", "--out", str(run.parent / "a.txt")], "is a file"),
+        (["--heads", "cross.1.1", "--out", str(run)], "is not empty"),
+        (["--heads", "cross.1.1", "--out", str(run.parent / "a.txt")], "is a file"),
     ):
         assert main(["prune", str(run), *given]) == 2
         assert said in capsys.readouterr().err

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import pytest
 
 from headway.cli.truth import truth
+from headway.config.folder import SHIPPED
 from headway.errors import UserError
 from headway.inside.truth import Truth
 
@@ -32,13 +34,21 @@ def test_maps_of_a_translator_are_measured_beside_chance(
     out = tmp_path / "truth.json"
     truth("tatoeba-de-en", pairs=pairs_file(tmp_path), few=1, out=out)
     printed = capsys.readouterr()
-    assert printed.out.startswith("names and numbers copied: 5 in 3 texts; chance is right 0.197")
+    assert printed.out.startswith(
+        "names and numbers copied: 5 words in 3 texts; chance is right 0.197"
+    )
     assert f"wrote {out}" in printed.err
-    names = [line.split()[0] for line in printed.out.splitlines() if line[:1].islower()]
-    for name in ("occlusion", "norm", "rollout", "cross.1.mean", "random", "diagonal"):
+    names = [line.partition("  ")[0] for line in printed.out.splitlines() if line[:1].islower()]
+    for name in ("occlusion", "norm", "rollout", "cross 2 mean", "random", "diagonal"):
         assert name in names
     found = Truth.load(out)
-    assert found.n == 5
+    assert (found.n, found.unit) == (5, "words")
+    assert found.best is not None
+    _, layer, head = found.best.name.split(".")
+    people = f"cross {int(layer) + 1}.{int(head) + 1}"
+    assert f"chosen on one half of the texts: {people}, P@1" in printed.out
+    assert people in names
+    assert "cross.1." not in printed.out
     assert found.maps["cross.1.norm"].p1 > found.maps["random"].random
     assert found.maps["occlusion"].n == 2
     assert found.maps["random"].random == pytest.approx((2 / 5 + 1 / 4 + 2 / 6) / 5, abs=1e-3)
@@ -93,3 +103,27 @@ def test_mistakes_are_said_before_anything_is_loaded(tmp_path: Path) -> None:
         truth("stories", pairs=pairs_file(tmp_path))
     with pytest.raises(UserError, match="--reactions is for the task fill"):
         truth("stories", reactions=tmp_path / "x.smi")
+
+
+def test_the_unit_of_what_was_judged_is_named_and_noted(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    truth("stories", texts=30, few=0, methods="mean", out=tmp_path / "stories.json")
+    shown = capsys.readouterr().out
+    assert re.match(r"tokens copied from random text: \d+ tokens in \d+ texts", shown)
+    assert re.search(r"^map +P@1 +AER +tokens$", shown, re.MULTILINE)
+    assert json.loads((tmp_path / "stories.json").read_text())["unit"] == "tokens"
+
+
+@pytest.mark.parametrize(
+    ("name", "unit"),
+    [("stories", "tokens"), ("tatoeba-de-en", "words"), ("tatoeba-en-de", "words")],
+)
+def test_shipped_truth_says_what_it_counts_and_is_as_it_would_be_written(
+    name: str, unit: str, tmp_path: Path
+) -> None:
+    path = SHIPPED / name / "truth.json"
+    found = Truth.load(path)
+    assert found.unit == unit
+    found.save(tmp_path / "again.json")
+    assert json.loads((tmp_path / "again.json").read_text()) == json.loads(path.read_text())

@@ -46,7 +46,9 @@ def _launched(path: str) -> Any:
     from playwright.sync_api import sync_playwright
 
     driver = sync_playwright().start()
-    opened = driver.chromium.launch(executable_path=path, args=["--no-sandbox"])
+    opened = driver.chromium.launch(
+        executable_path=path, args=["--no-sandbox", "--disable-dev-shm-usage"]
+    )
 
     def stop() -> None:
         opened.close()

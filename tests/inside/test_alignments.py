@@ -8,7 +8,7 @@ import pytest
 
 from headway.errors import DataError, UserError
 from headway.inside import maps
-from headway.inside.alignments import aer, alignment, pharaoh, read_pharaoh
+from headway.inside.alignments import aer, aligning_layer, alignment, pharaoh, read_pharaoh
 from headway.inside.opening import load
 from headway.inside.reading import Ask
 from headway.inside.trace import trace
@@ -33,6 +33,16 @@ def test_the_error_rate_is_that_of_och_and_ney() -> None:
     # Two links, one sure and one possible: 1 - (1 + 2) / (2 + 2).
     assert aer([(0, 0), (2, 1)], sure, possible) == pytest.approx(0.25)
     assert aer([], []) == 0.0
+
+
+def test_the_layer_that_was_measured_best_comes_first() -> None:
+    scores = {"cross.0.mean": 0.8, "cross.2.mean": 0.9, "cross.1.max": 0.95, "cross.7.mean": 0.99}
+    truth = {"maps": {name: {"p1": p1} for name, p1 in scores.items()}}
+    assert aligning_layer(3, truth) == (2, "layer 3, which was measured to align best")
+    for unmeasured in (None, {"maps": {"rollout": {"p1": 0.9}}}):
+        assert aligning_layer(3, unmeasured)[0] == 1
+        assert aligning_layer(3, unmeasured)[1].startswith("the last layer but one")
+    assert aligning_layer(1, None)[0] == 0
 
 
 def test_a_map_of_a_model_that_copies_aligns_every_word_with_itself(tmp_path: Path) -> None:

@@ -73,6 +73,22 @@ def test_attention_of_every_node_is_that_of_a_second_pass() -> None:
     assert {node.id for node in tree.nodes if node.next} == rows.keys()
 
 
+@pytest.mark.parametrize("best", [0, 1])
+def test_attention_is_that_of_the_layer_that_was_measured_best(best: int) -> None:
+    scores = {f"cross.{layer}.mean": {"p1": 0.9 - 0.1 * abs(layer - best)} for layer in (0, 1)}
+    measured = replace(looked(), truth={"maps": scores})
+    tree, run = measured.trace.beam, measured.run
+    assert tree is not None
+    assert run is not None
+    found = unpack(pack(section(measured)))
+    assert f"of layer {best + 1}, which was measured to align best" in found["seen"]
+    alone = trace(run, rerun(run, measured.trace.reading, tree, tree.best))
+    places = [found["attention"]["row"][one.parent] for one in tree.path(tree.best)]
+    expected_TS = alone.attention["cross"][best].mean(0).numpy()
+    assert np.abs(found["attention"]["rows"][places] - expected_TS).max() < 1 / 255
+    assert "of the last layer but one" in section(looked())["seen"]
+
+
 def test_a_large_tree_has_attention_only_on_paths_to_the_end(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

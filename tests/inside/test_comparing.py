@@ -16,6 +16,7 @@ from headway.inside.looking import Page, look
 from headway.inside.opening import load
 from headway.inside.packing import unpack
 from headway.inside.reading import Ask
+from headway.inside.sections import shown
 from headway.inside.trace import trace
 from headway.inside.training import stages
 
@@ -115,6 +116,23 @@ def test_differences_in_the_page_are_those_of_the_traces(
         (one.attention["encoder"][1][3] - other.attention["encoder"][1][3]).abs().max()
     )
     assert most == pytest.approx(expected, abs=2 / 255)
+    page.close()
+
+
+def test_rows_are_what_is_written_and_layers_go_up(
+    browser: Any, pair: Page, translator: Path, tmp_path: Path
+) -> None:
+    """As in the attention panel, for each side by its own output."""
+    page = open_page(browser, pair.html, tmp_path, state="tab=compare&kind=cross")
+    for side, text in (("a", TEXT), ("b", OTHER)):
+        outputs = trace(load(translator), text, ASK).reading.outputs
+        canvas = page.locator(f"[data-map={side}] canvas")
+        left, top = (float(canvas.get_attribute(f"data-{name}")) for name in ("left", "top"))
+        canvas.hover(position={"x": left + 3, "y": top + 3})
+        assert page.locator(".tip").inner_text().startswith(f"{shown(outputs[0].name)} → ")
+    above, below = (page.locator(f"[data-head='cross.{n}.1']").bounding_box() for n in (1, 0))
+    assert above["y"] < below["y"]
+    assert page.locator(".headrow").first.inner_text().split() == ["1", "2", "3", "4"]
     page.close()
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 
 import pytest
@@ -12,12 +13,14 @@ from headway.config.model import DecoderSettings, EncoderSettings, RelativeSetti
 from headway.config.run import RunSettings
 from headway.errors import UserError
 from headway.inside.anatomy import Anatomy
+from headway.inside.change import Change
 from headway.inside.corpus import Corpus
 from headway.inside.examples import examples, own_examples
 from headway.inside.forward import say
 from headway.inside.heads import Heads, heads
 from headway.inside.opening import LoadedRun, load
 from headway.inside.pruning import save_pruned
+from headway.inside.reading import Ask
 from headway.inside.roles import (
     ROLES,
     Frequencies,
@@ -29,6 +32,7 @@ from headway.inside.roles import (
     roles_of,
 )
 from headway.inside.streams import Reading, Stream
+from headway.inside.trace import trace
 from headway.models.build import build_model
 from headway.text.tokenizer import Vocabularies
 from headway.text.train import train_on_texts
@@ -160,6 +164,65 @@ def test_planted_previous_next_and_self_heads_are_found(tmp_path: Path) -> None:
     assert found["self.0.2"].distance == pytest.approx(0, abs=1e-4)
     assert found["self.0.2"].entropy == pytest.approx(0, abs=1e-4)
     assert found["self.0.3"].evenness == pytest.approx(1, abs=1e-4)
+
+
+@torch.no_grad()
+def test_entropy_and_distance_of_attention_that_is_known(tmp_path: Path) -> None:
+    vocab = words(30)
+    settings = EncoderSettings(
+        vocab_size=vocab.target.vocab_size, d_model=15, n_layers=1, n_heads=3, d_ff=8, max_len=32,
+        positions="relative", relative=RelativeSettings(buckets=8, max_distance=16),
+        heads=("classes",), n_labels=2, n_segments=0,
+    )  # fmt: skip
+    run = planted(settings, "classify", tmp_path, vocab)
+    bias = run.model.stack.bias
+    for head, distance in ((0, 0), (1, -1), (1, 1)):
+        bias.table.weight[bias.bucket(torch.tensor(distance)), head] = 30.0
+    reading = trace(run, "w1 w2 w3 w4 w5 w6 w7").reading
+    found, n = heads(run, [reading], importance=False), len(reading.first)
+    itself, beside, even = (found[f"self.0.{head}"] for head in range(3))
+    assert (itself.entropy, itself.distance) == pytest.approx((0, 0), abs=1e-4)
+    # Half on each neighbour; the first and the last token have only one.
+    assert beside.entropy == pytest.approx((n - 2) / n * math.log(2), abs=1e-4)
+    assert beside.distance == pytest.approx(1, abs=1e-4)
+    assert even.entropy == pytest.approx(math.log(n), abs=1e-4)
+    assert even.evenness == pytest.approx(1, abs=1e-4)
+    assert even.distance == pytest.approx((n * n - 1) / (3 * n), abs=1e-4)
+
+
+def test_entropy_and_distance_are_means_over_rows_of_every_kind(tmp_path: Path) -> None:
+    run = opened(tmp_path, "translate", n_layers=2)
+    seen = trace(run, "fi ko ga mo pu ba", Ask(output="de go"))
+    found = heads(run, [seen.reading])
+    for one in found.heads:
+        weights_TS = seen.attention[one.kind][one.layer][one.head].double().numpy()
+        n_rows, n_columns = weights_TS.shape
+        stretch = n_columns / n_rows if one.kind == "cross" else 1
+        entropy, distance = 0.0, 0.0
+        for row in range(n_rows):
+            for column in range(n_columns):
+                weight = float(weights_TS[row, column])
+                entropy -= weight * math.log(weight) if weight > 0 else 0
+                distance += weight * abs(column - stretch * row)
+        assert one.entropy == pytest.approx(entropy / n_rows, abs=1e-4)
+        assert one.distance == pytest.approx(distance / n_rows, abs=1e-4)
+
+
+@pytest.mark.parametrize("task", ["translate", "complete"])
+def test_heads_are_judged_as_changed(task: str, tmp_path: Path) -> None:
+    run = opened(tmp_path, task, n_layers=2)
+    kind, stream = ("cross", "source") if task == "translate" else ("self", "text")
+    change = Change(hidden=frozenset({(stream, 1)}), off=frozenset({(kind, 0, 1)}))
+    reading = trace(run, "ba de go fi", change=change).reading
+    whole, found = heads(run, [reading]), heads(run, [reading], change=change)
+    assert found[f"{kind}.0.1"].importance == 0 < whole[f"{kind}.0.1"].importance
+    with torch.no_grad():
+        loss = float(-say(run, reading, change).log_probs_R.mean())
+    assert found.loss == pytest.approx(loss, abs=1e-5)
+    assert found.loss != pytest.approx(whole.loss, abs=1e-5)
+    if task == "complete":  # heads are off in random tokens read twice, too
+        again = [one["self.1.0"].scores["duplicate"] for one in (whole, found)]
+        assert again[0] != pytest.approx(again[1], abs=1e-6)
 
 
 @torch.no_grad()

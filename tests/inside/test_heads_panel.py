@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from headway.inside.anatomy import Anatomy
+from headway.inside.change import Change
 from headway.inside.corpus import Corpus
 from headway.inside.curve import Curve, Point, save_found
 from headway.inside.heads import heads
@@ -66,6 +68,26 @@ def test_a_corpus_and_what_was_kept_come_before_one_text(tmp_path: Path) -> None
     assert given["curve"] is not None
 
 
+def test_what_was_kept_is_of_the_final_weights_with_all_heads(tmp_path: Path) -> None:
+    run = opened(tmp_path, "translate")
+    points = (Point("importance", "all", 0, 0, 31.0),)
+    save_found(run.folder, heads(run, ["ba de", "go fi ko"]), Curve(points, "BLEU", True, 12, "x"))
+    (run.folder / "truth.json").write_text('{"maps": {"cross.0.mean": {"p1": 0.9, "random": 0.1}}}')
+    whole = looked_at(run, "ba de go")
+    change = Change(off=frozenset({("cross", 0, 1)}), hidden=frozenset({("source", 2)}))
+    changed = looked_at(run, "ba de go", change=change)
+    assert (whole.truth is None, changed.truth is None) == (False, True)
+    lines = Corpus.of_lines(["ba", "go fi"])  # too short to have a third token to hide
+    for looked in (changed, replace(whole, final=False), replace(changed, corpus=lines)):
+        made = section(looked)
+        assert made is not None
+        assert made["n_texts"] == (1 if looked.corpus is None else 2)
+        assert made["curve"] is None
+        by_name = {(h["kind"], h["layer"], h["head"]): h["importance"] for h in made["heads"]}
+        assert (by_name["cross", 0, 1] == 0) == (looked.change == change)
+        assert max(by_name.values()) > 0
+
+
 def test_what_was_kept_of_another_model_is_not_shown(tmp_path: Path) -> None:
     run = opened(tmp_path, "translate")
     found = heads(run, ["ba de"])
@@ -115,4 +137,15 @@ def test_a_pruned_model_shows_where_heads_were(browser, tmp_path: Path) -> None:
     assert page.locator("[data-head]").count() == 3
     assert "self 1.2 (was 3)" in page.locator("[data-card=heads-table]").inner_text()
     assert "On this text only" in page.locator("[data-scope]").inner_text()
+    page.close()
+
+
+def test_on_paper_the_table_of_heads_is_whole(browser, tmp_path: Path) -> None:
+    run = opened(tmp_path, "complete", n_layers=9)
+    page = open_page(browser, look(run, "ba de go").html, tmp_path, state="tab=heads")
+    cut = "((node) => node.scrollHeight > node.clientHeight)(document.querySelector('.tall'))"
+    assert page.evaluate(cut)
+    page.emulate_media(media="print")
+    page.wait_for_selector("html[data-theme=light]")
+    assert not page.evaluate(cut)
     page.close()

@@ -162,6 +162,8 @@ def test_a_tuned_lens_has_a_switch(browser: Any, tmp_path: Path) -> None:
 
 def test_positions_show_the_known_numbers(browser: Any, tmp_path: Path) -> None:
     opened = shown(browser, tmp_path, looked(), "positions")
+    assert "less alike the further apart they are?" in opened.inner_text("main")
+    assert "ank correlation" not in opened.inner_text("main")
     assert value(opened.locator("[data-fact=twin]")) == pytest.approx(0.236, abs=1e-3)
     assert opened.locator("[data-fact=slow]").inner_text() == "40 %"
     turned = opened.locator("tbody tr").first.locator("td").nth(1)

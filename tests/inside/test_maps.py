@@ -119,7 +119,12 @@ def edmonds_karp(network: Network, row: int, level: int, end: int) -> float:
         above, below = starts[pipe.above], starts[pipe.below]
         n, m = pipe.widths_IJ.shape
         room[above : above + n, below : below + m] = pipe.widths_IJ.numpy()
-    first, last, total = starts[-2] + row, starts[level] + end, 0.0
+    return largest_flow(room, int(starts[-2] + row), int(starts[level] + end))
+
+
+def largest_flow(room: np.ndarray, first: int, last: int) -> float:
+    """From one node to another; `room` is used up."""
+    total = 0.0
     while True:
         came = {first: first}
         queue = [first]
@@ -156,6 +161,70 @@ def test_flow_is_the_largest_flow() -> None:
             found = max_flow(network, given.expand(size, -1), level)
             wanted = [edmonds_karp(network, row, level, end) for end in range(size)]
             torch.testing.assert_close(found, torch.tensor(wanted).float(), atol=1e-4, rtol=1e-4)
+
+
+def means(traced: Trace, kind: str) -> list[np.ndarray]:
+    return [weights_HTS.mean(0).double().numpy() for weights_HTS in traced.attention[kind]]
+
+
+@pytest.mark.parametrize("task", ["classify", "embed", "complete"])
+def test_flow_of_one_text_is_that_of_a_network_built_by_hand(opened: Opened, task: str) -> None:
+    """Half of what a token takes in is its own, half comes through attention."""
+    run, traced = opened(task)
+    n, layers = len(traced.reading.first), means(traced, "self")
+    top = n * len(layers)
+    room = np.zeros((top + n + 1, top + n + 1))  # node n·l + i: token i after l layers; the output
+    for level, weights_TS in enumerate(layers):
+        for i in range(n):
+            for j in range(n):
+                room[n * (level + 1) + i, n * level + j] = (weights_TS[i, j] + (i == j)) / 2
+    found = maps.flow(run, traced).weights_RS
+    for number, output in enumerate(traced.reading.outputs):
+        pipes = room.copy()
+        if task == "embed":
+            pipes[-1, top : top + n] = 1 / n
+        else:
+            pipes[-1, top + (output.row or 0)] = 1
+        wanted = [largest_flow(pipes.copy(), top + n, j) for j in range(n)]
+        torch.testing.assert_close(found[number], torch.tensor(wanted).float(), atol=1e-4, rtol=0)
+    assert found.max() > 0.4
+
+
+def test_flow_of_a_translator_is_that_of_a_network_built_by_hand(opened: Opened) -> None:
+    run, traced = opened("translate")
+    s, t = len(traced.reading.first), len(traced.reading.last)
+    nodes: dict[tuple[str, float, int], int] = {}
+
+    def node(stream: str, level: float, place: int) -> int:
+        return nodes.setdefault((stream, level, place), len(nodes))
+
+    pipes: list[tuple[int, int, float]] = []
+    for level, weights_SS in enumerate(means(traced, "encoder")):
+        for i, j in np.ndindex(s, s):
+            width = (weights_SS[i, j] + (i == j)) / 2
+            pipes.append((node("source", level + 1, i), node("source", level, j), width))
+    n_layers = len(traced.attention["encoder"])
+    both = zip(means(traced, "decoder"), means(traced, "cross"), strict=True)
+    for level, (own_TT, cross_TS) in enumerate(both):
+        for i, j in np.ndindex(t, t):
+            width = (own_TT[i, j] + (i == j)) / 2
+            pipes.append((node("target", level + 0.5, i), node("target", level, j), width))
+        for i in range(t):
+            pipes.append((node("target", level + 1, i), node("target", level + 0.5, i), 0.5))
+            for j in range(s):
+                width = cross_TS[i, j] / 2
+                pipes.append((node("target", level + 1, i), node("source", n_layers, j), width))
+    room = np.zeros((len(nodes), len(nodes)))
+    for above, below, width in pipes:
+        room[above, below] = width
+    found = maps.flow(run, traced).parts()
+    top = len(traced.attention["cross"])
+    for stream, size in (("source", s), ("target", t)):
+        for i, j in np.ndindex(t, size):
+            # What is read there is one output: no more than 1 goes in.
+            wanted = min(1, largest_flow(room.copy(), node("target", top, i), node(stream, 0, j)))
+            assert float(found[stream][i, j]) == pytest.approx(wanted, abs=1e-4)
+        assert found[stream].max() > 0.1
 
 
 def test_flow_says_when_a_text_is_too_long(opened: Opened) -> None:

@@ -206,6 +206,17 @@ def test_the_address_brings_back_the_view(browser: Any, own_panels: Path, tmp_pa
     again.close()
 
 
+def test_an_address_that_somebody_made_up_breaks_nothing(
+    browser: Any, own_panels: Path, tmp_path: Path
+) -> None:
+    odd = "row=2.5&layer=__proto__&head=toString&column=x&tab=constructor&__proto__=1&look=1e9"
+    shown = open_page(browser, made(), tmp_path, state=odd + "&other=-1&kind=3")
+    assert shown.state() == {"other": "-1", "kind": "3"}
+    shown.keyboard.press("ArrowRight")
+    assert shown.state()["row"] == "0"
+    shown.close()
+
+
 def test_keys_move_by_token_layer_head_and_tab(
     browser: Any, own_panels: Path, tmp_path: Path
 ) -> None:
@@ -329,6 +340,44 @@ def test_a_narrow_screen_needs_no_sideways_scrolling(
     shown = open_page(browser, made(), tmp_path, width=400)
     assert shown.evaluate("document.documentElement.scrollWidth") <= 400
     shown.close()
+
+
+def test_a_long_title_leaves_the_menu_on_a_narrow_screen(
+    browser: Any, own_panels: Path, tmp_path: Path
+) -> None:
+    (own_panels / "beam.js").write_text(PANEL.replace('"A map"', '"unbroken".repeat(12)'))
+    shown = open_page(browser, made(), tmp_path, width=400)
+    menu, card = (shown.locator(name).bounding_box() for name in (".menu", ".card"))
+    assert menu["x"] + menu["width"] <= card["x"] + card["width"]
+    shown.close()
+
+
+def test_text_from_right_to_left_keeps_the_header_in_order(
+    browser: Any, own_panels: Path, tmp_path: Path
+) -> None:
+    run = {"name": "מודל", "facts": ["תרגום", "שכבות", "d 256"]}
+    shown = open_page(browser, made({**look(), "text": "שלום עולם!"}, run=run), tmp_path)
+    places = [span.bounding_box()["x"] for span in shown.locator(".facts span").all()]
+    assert places == sorted(places)
+    mark, first = shown.evaluate(
+        """() => [9, 0].map((i) => { const range = document.createRange();
+        const text = document.querySelector(".text").firstChild;
+        range.setStart(text, i); range.setEnd(text, i + 1);
+        return range.getBoundingClientRect().x; })"""
+    )
+    assert mark < first  # it ends on the left
+    shown.close()
+
+
+def test_a_truth_is_counted_in_its_unit(browser: Any, own_panels: Path, tmp_path: Path) -> None:
+    (own_panels / "beam.js").write_text(
+        "PANELS.beam = { title: 'x', draw(host, s, page) { host.append(page.truth('a')); } };"
+    )
+    for unit, said in (("atoms", "7 atoms"), (None, "7 cases")):
+        truth = {"maps": {"a": {"p1": 0.5, "n": 7}}} | ({"unit": unit} if unit else {})
+        shown = open_page(browser, made({**look(), "truth": truth}), tmp_path)
+        assert shown.locator("main").inner_text() == f"P@1 0.50, {said}"
+        shown.close()
 
 
 def test_it_works_in_a_sandboxed_frame_of_a_notebook(

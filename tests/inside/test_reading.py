@@ -13,9 +13,10 @@ from headway.decode.completer import Completer
 from headway.errors import DataError, UserError
 from headway.inside.change import Change
 from headway.inside.forward import say
+from headway.inside.greedy import greedily
 from headway.inside.opening import load
 from headway.inside.reading import Ask, context, read
-from headway.inside.streams import Reading
+from headway.inside.streams import Reading, Stream
 
 from ..interop.padded_runs import answers, lines_for, tiny_run
 
@@ -85,19 +86,16 @@ def test_an_output_begins_as_asked_and_a_hidden_word_is_not_translated() -> None
 
 def test_with_nothing_hidden_the_loop_without_a_cache_is_greedy_search() -> None:
     """What is hidden lies behind the source, so that nothing is."""
-    from headway.inside.reading import _greedily
-    from headway.inside.streams import Stream
-
     run = load("tatoeba-de-en")
     settings = DecodeSettings(beam=1)
     greedy = read(run, "Wir haben kein Geld.", Ask(decode=settings))
     source = Stream.of("source", list(greedy.first.ids), run.vocab.source)
-    slow = _greedily(run, source, [run.vocab.target.bos], Change(), settings)
+    slow = greedily(run, source, [run.vocab.target.bos], Change(), settings)
     assert slow.finished
     assert [*slow.tokens, run.vocab.target.eos] == [output.id for output in greedy.outputs]
 
 
-def test_a_language_model_goes_on_greedily() -> None:
+def test_a_language_model_goes_ongreedily() -> None:
     run = load("stories")
     prompt = "Once upon a time there was a dog"
     reading = read(run, prompt, Ask(new=8))

@@ -18,6 +18,8 @@ from headway.config.folder import SHIPPED
 from headway.errors import UserError
 from headway.inside.asking import Request
 from headway.inside.change import Change
+from headway.inside.curve import save_found
+from headway.inside.heads import heads
 from headway.inside.live import LiveServer, serve
 from headway.inside.looking import Extras
 from headway.inside.opening import LoadedRun, load
@@ -161,6 +163,15 @@ def test_every_task_can_be_served(tmp_path: Path, task: str) -> None:
             live.page(Request(text=text, force="ba"))
 
 
+def test_heads_of_a_checkpoint_are_its_own(tmp_path: Path) -> None:
+    run = load(kept_run(tmp_path / "tiny"))
+    save_found(run.folder, heads(run, ["ba de", "go fi ko"]), None)
+    live = Live.of(run, PLAINLY, Extras())
+    for label, n_texts in (("final", 2), ("step 10", 1)):
+        shown = unpack(live.page(Request(text="ba de fi", checkpoint=label)).packed)
+        assert shown["looks"][0]["sections"]["heads"]["n_texts"] == n_texts
+
+
 def test_saliency_maps_are_made_when_they_are_asked_for(tmp_path: Path) -> None:
     live = Live.of(load(kept_run(tmp_path / "lm", "complete")), PLAINLY, Extras())
     for maps in (False, True):
@@ -269,6 +280,47 @@ def test_the_strip_asks_for_other_texts_and_changes(browser: Any, translator: Lo
         there.context.close()
         assert there.complaints == []
         assert all(url.startswith((server.url, "data:", "blob:")) for url in there.asked)
+
+
+def test_the_strip_switches_off_the_head_that_is_shown(browser: Any, translator: LoadedRun) -> None:
+    with served(translator) as server:
+        there = Browsed(browser, server, "#tab=attention")
+        page = there.page
+        assert page.locator("h2").nth(1).inner_text() == "cross 2.1"
+        assert there.text("off") == "switch off cross 2.1"
+        page.click("[data-tab=overview]")
+        assert there.text("off") == "switch off cross 2.1"
+        page.click("[data-tab=walk]")
+        at = [page.input_value(f"[data-walk={key}]") for key in ("kind", "layer", "head")]
+        assert page.get_attribute("[data-live=off]", "data-head") == ".".join(at)
+        page.click("[data-tab=attention]")
+        page.click("[data-head='encoder.2.3']")
+        assert there.text("off") == "switch off encoder 3.4"
+        page.click("[data-tab=heads]")
+        assert there.text("off") == "switch off encoder 3.4"
+        page.click("[data-tab=attention]")
+        there.after(lambda: page.click("[data-live=off]"))
+        assert page.get_attribute("[data-off]", "data-off") == "encoder.2.3"
+        there.context.close()
+        assert there.complaints == []
+
+
+def test_beside_the_map_of_one_head_the_strip_names_that_head(browser: Any, tmp_path: Path) -> None:
+    live = Live.of(load(kept_run(tmp_path / "tiny")), PLAINLY, Extras())
+    html = live.page(Request(text="ba de fi ko", maps=True)).live_html
+    server = LiveServer(0, html, str)
+    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
+    thread.start()
+    try:
+        there = Browsed(browser, server, "#tab=saliency&kind=encoder&saliencyMap=head&layer=0")
+        assert there.page.locator(".chip[data-key=head]").inner_text() == "Head cross 1.1"
+        assert there.text("off") == "switch off cross 1.1"
+        there.context.close()
+        assert there.complaints == []
+    finally:
+        server.shutdown()
+        thread.join()
+        server.server_close()
 
 
 def test_a_text_with_markup_stays_text(browser: Any, tmp_path: Path) -> None:

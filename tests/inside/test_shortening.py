@@ -10,7 +10,13 @@ from headway.inside.shortening import shorter, shorter_style
 @pytest.mark.parametrize(
     ("source", "short"),
     [
-        ("const a = 1;  // one\nconst b = 2;\n", "let a=1;let b=2;"),
+        ("const a = 1;  // one\nconst b = 2;\n", "let a=1,b=2;"),
+        ("let a = 1;\nlet { b } = c;\nd();\nlet e;", "let a=1,{b}=c;d();let e;"),
+        ("for (let i = 0; i < n; i++) f();\nlet b;", "for(let i=0;i<n;i++)f();let b;"),
+        ("let a = () => { let b = 1; f(); };\nlet c;", "let a=()=>{let b=1;f()},c;"),
+        ("let a = {}\nf();\nlet b;", "let a={}\nf();let b;"),
+        ("if (a) { b(); } let c; if (d) e(); let f;", "if(a){b()}let c;if(d)e();let f;"),
+        ("f({\n  a, b,\n}, [, ]);", "f({a,b},[,]);"),
         ("f( 'a  b', \"c // d\" )", "f('a  b',\"c // d\")"),
         ("x = `a  ${ b + `in  ${ c } ner` }  // d`", "x=`a  ${b+`in  ${c} ner`}  // d`"),
         ("t.replace( /[\"/ ]+/g, '' ) / 2", "t.replace(/[\"/ ]+/g,'')/2"),

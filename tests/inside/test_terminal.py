@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import os
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 
@@ -167,6 +168,19 @@ def test_a_real_run_shows_all_parts() -> None:
     [target, source, *_] = alignment(found.trace, BLOCKS, 200)[1:]
     pairs = dict(zip(target.split()[1:], source.split()[1:], strict=True))
     assert pairs["dog"] == "Hund"
+
+
+@pytest.mark.parametrize("best", [0, 1])
+def test_map_and_alignment_are_of_the_layer_that_was_measured_best(best: int) -> None:
+    found = translated()
+    own = "cross.0.mean", "cross.1.mean"
+    scores = {name: {"p1": 0.9 if n == best else 0.1, "random": 0.0} for n, name in enumerate(own)}
+    text = show(replace(found, truth={"maps": scores}), width=200, ink="blocks")
+    assert f"cross attention, layer {best + 1}, mean over heads" in text
+    assert "truth: P@1 0.90" in text
+    only = replace(found.trace, attention={"cross": [found.trace.attention["cross"][best]]})
+    lines = [line.rstrip() for line in alignment(only, BLOCKS, 200)]
+    assert "\n".join(lines) in text
 
 
 @pytest.mark.parametrize(

@@ -201,6 +201,8 @@ def test_scores_of_known_patterns() -> None:
         1.0,
         pytest.approx(1 / 3),
     ]
+    # Within one token of columns 0, 4 and 8 are 2, 3 and 2 of nine.
+    assert diagonal_H(torch.full((1, 3, 9), 1 / 9)).tolist() == [pytest.approx(7 / 27)]
 
 
 def test_rank_residual_is_zero_for_equal_rows_and_one_without_a_mean() -> None:

@@ -138,6 +138,7 @@ def test_what_was_measured_goes_through_a_file(run: LoadedRun, tmp_path: Path) -
     assert (again.task, again.n, again.maps.keys()) == ("words", found.n, found.maps.keys())
     assert again.maps["norm"].p1 == pytest.approx(found.maps["norm"].p1, abs=1e-4)
     assert again.best == found.best
+    assert again.unit == found.unit == "words"
     (tmp_path / "bad.json").write_text('{"task": "x"}')
     with pytest.raises(DataError, match="not what `headway truth` writes"):
         Truth.load(tmp_path / "bad.json")
@@ -244,6 +245,7 @@ def test_atoms_of_a_product_are_linked_to_what_they_were(tmp_path: Path) -> None
         "# made up\n[CH3:1][CH:2]([CH3:1])Br.[O-:3].[K+]>>[CH3:1][CH:2]([CH3:1])[OH:3]\n"
     )
     [case] = truth.atom_maps(run, path)
+    assert case.unit == "atoms"
     assert case.reading.text == "CC(C)Br.[O-].[K+]>>CC(C)O"
     pieces = case.reading.last.pieces
     assert [pieces[place] for (place,) in case.columns] == ["C", "C", "C", "Br", "[O-]", "[K+]"]

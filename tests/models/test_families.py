@@ -24,6 +24,7 @@ from .variants import (
     loss_of,
     samples,
     scores,
+    settings_of,
     tiny,
     vectors,
     word_loss,
@@ -315,7 +316,7 @@ def test_a_gpu_kernel_gives_the_scores_of_the_written_out_one_to_bf16(
 ) -> None:
     wide = {"d_model": 64, "n_heads": 4, "d_head": 16}
     model, batch = tiny(family, variant, device="cuda", **wide), samples(LENGTHS)
-    if any(kind in variant for kind in ("alibi", "relative")):
+    if settings_of(family, variant).positions in ("alibi", "relative"):
         pytest.skip("the kernels know no position bias")
     use_back_end("explicit", monkeypatch)
     exact_NV = torch.cat(scores(model, batch))

@@ -112,6 +112,15 @@ function table(host, columns, rows, { onclick, picked } = {}) {
   return body;
 }
 
+// What stands beside a map. A row of cross attention is the token that is being written, elsewhere
+// the token that was read; a block of tokens is named by its places, "3–4".
+function axisLabels(look, { columns, block }, name) {
+  const { pieces, words } = look.streams[name], written = name !== columns && look.outputs, n = pieces.length;
+  if (block > 1) return Array.from({ length: Math.ceil(n / block) }, (_, b) => [...new Set([b * block + 1, Math.min(n, (b + 1) * block)])].join("–"));
+  return pieces.map((piece, i) => (written?.[i] ? written[i].name
+    : (i && words[i] >= 0 && words[i] === words[i - 1] && /^[\p{L}\p{N}]/u.test(piece) ? "·" : "") + piece));
+}
+
 function tokens(host, stream, { value, map = "blues", low = 0, high = 1, onhover, onclick, picked, title, digits } = {}) {
   const nodes = stream.pieces.map((piece, i) => {
     const v = value ? value(i) : null, known = v != null;

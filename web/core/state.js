@@ -1,8 +1,13 @@
 // What is shown is in the `#` of the address, so that a link brings back the same view.
+// Anybody may write there: numbers must be whole, and names that every object has are no names.
+const NUMBERS = /^(look|other|layer|head|row|column|neuronsN|overview_item)$|(Node|Token|Factor)$/;
+
 function readState() {
   const state = {};
   for (const [key, value] of new URLSearchParams(location.hash.slice(1))) {
-    state[key] = /^-?\d+(\.\d+)?$/.test(value) ? Number(value) : value;
+    if (key in {} || value in {}) continue;
+    if (!NUMBERS.test(key)) state[key] = value;
+    else if (/^-?\d+$/.test(value)) state[key] = Number(value);
   }
   return state;
 }
@@ -46,7 +51,7 @@ function makePage(data, redraw) {
       const found = page.truths?.maps[map];
       if (!found) return "not validated";
       const random = found.random == null ? "" : ` (random ${found.random.toFixed(2)})`;
-      return `P@1 ${found.p1.toFixed(2)}${random}, ${found.n} words`;
+      return `P@1 ${found.p1.toFixed(2)}${random}, ${found.n} ${page.truths.unit || "cases"}`;
     },
     async open(packed, deflated = true) {
       page.data = await openPacked(packed, deflated);

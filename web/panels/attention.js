@@ -29,16 +29,6 @@ function viewOf(page, kind) {
     of(...which) { const b = matrix(twin, ...which); return matrix(kind, ...which).map((x, i) => x - b[i]); } };
 }
 
-// A row of cross attention is the token that is being written; elsewhere the token that was read.
-function labels(page, kind, name) {
-  const { pieces, words } = page.stream(name), written = name !== kind.columns ? page.look.outputs : null;
-  const each = pieces.map((piece, i) => {
-    if (written?.[i]) return written[i].name;
-    return (i && words[i] >= 0 && words[i] === words[i - 1] && /^[\p{L}\p{N}]/u.test(piece) ? "·" : "") + piece;
-  });
-  return kind.block === 1 ? each : each.filter((_, i) => i % kind.block === 0).map((text, b) => `${b * kind.block + 1} ${text}`);
-}
-
 function roleOf(page, kind, layer, head) {
   const { heads = [] } = page.section("heads") || {}, found = heads.find((one) => one.kind === kind && one.layer === layer && one.head === head);
   return found ? found.roles.join(", ") : "";
@@ -78,7 +68,7 @@ function drawLines(host, rows, columns, onpick) {
     drawn, marks, columns.map((label, i) => svg("text", { x: 190, y: y(i) }, shortText(label)))));
   return (r, row) => {
     marks.forEach((mark, i) => mark.classList.toggle("strong", i === r));
-    drawn.replaceChildren(...row.filter(([size], rank) => Math.abs(size) >= WEAK || (rank < FEW && size)).map(([size, c]) => svg("line", { x1: 115, y1: y(r) - 4, x2: 185, y2: y(c) - 4, "data-value": size, "data-column": c,
+    drawn.replaceChildren(...row.filter(([size], rank) => Math.abs(size) >= WEAK || rank < FEW).map(([size, c]) => svg("line", { x1: 115, y1: y(r) - 4, x2: 185, y2: y(c) - 4, "data-value": size, "data-column": c,
       style: `stroke:var(${size < 0 ? "--s2" : "--s1"});stroke-width:${1 + 4 * Math.abs(size)};opacity:${clamp(0.15 + Math.abs(size), 0, 1)}` })));
   };
 }
@@ -103,18 +93,20 @@ PANELS.attention = {
   title: "Attention",
   limits(section, page) {
     const now = pick(section, page), [head, row] = now.kind.layers[now.layer].shape;
-    return { layer: now.kind.layers.length, head, row, now: { layer: now.layer } };
+    return { layer: now.kind.layers.length, head, row, now: { kind: now.kind.name, layer: now.layer, head: now.head } };
   },
   draw(host, section, page) {
-    const now = pick(section, page), { kind, layer, head, map } = now, view = viewOf(page, kind), cross = kind.rows !== kind.columns;
+    const now = pick(section, page), { kind, layer, head, map } = now, view = viewOf(page, kind), cross = kind.rows !== kind.columns, { block } = kind;
+    page.shown = { kind: kind.name, layer, head };
     const grid = frame(host, { title: "All heads", name: "heads-grid",
-      hint: "A tile is a head: its rows are the tokens that look, its columns what they look at. Layers go up, heads to the right. Click one to see it large." }).appendChild(el("div", { class: "row" }));
+      hint: "A tile is a head: its rows are the tokens that look, its columns what they look at. Layer 1 is at the bottom; heads stand side by side. Click one to see it large." }).appendChild(el("div", { class: "row" }));
     for (const one of section.kinds) drawGrid(grid, page, one, now);
 
-    const data = view.of(layer, head, map), rows = labels(page, kind, kind.rows), columns = labels(page, kind, kind.columns), C = columns.length;
+    const data = view.of(layer, head, map), rows = axisLabels(page.look, kind, kind.rows), columns = axisLabels(page.look, kind, kind.columns), C = columns.length;
     const name = map === "raw" ? page.head(kind.name, layer, head) : `${kind.name} ${layer + 1}, ${map} over heads`;
+    const one = block > 1 ? `a block of ${block} tokens` : "a token";
     const body = frame(host, { title: name, name: name.replace(/\W+/g, "-"),
-      hint: `Each row is a token that ${cross ? "is being written, each column a token of the source" : "looks, each column what it looks at"}. ${view.difference ? "Orange is more, blue less than in the other" : kind.block > 1 ? "Pinned tokens are exact" : "Rows sum to 1"}. Weights say where a head looks; they are not importance.`,
+      hint: `Each row is ${one} that ${cross ? `is being written, each column ${one} of the source` : "looks, each column what it looks at"}. ${view.difference ? "Orange is more, blue less than in the other. " : block === 1 ? "Rows sum to 1. " : kind.pinned.length ? "Pinned tokens are exact. " : ""}Weights say where a head looks; they are not importance.`,
       csv: () => [["", ...columns], ...rows.map((label, r) => [label, ...data.subarray(r * C, (r + 1) * C)])] });
     const bar = body.appendChild(el("div", { class: "row noexport" }));
     chips(bar, [{ key: "raw", label: "this head" }, { key: "mean", label: "mean of heads" }, { key: "max", label: "max of heads" }], map, (key) => page.set({ map: key === "raw" ? null : key }));
@@ -127,22 +119,23 @@ PANELS.attention = {
     const role = map === "raw" && roleOf(page, kind.name, layer, head);
     body.append(el("p", { class: "small soft" }, role && [el("b", { "data-role": "" }, role), " · "], "truth: ",
       el("span", { "data-truth": "" }, page.truth(`${kind.name}.${layer}.${map === "raw" ? head : map}`)),
-      kind.block > 1 && ` · a cell is the largest weight of ${kind.block} × ${kind.block} tokens`));
+      block > 1 && ` · a cell is the largest weight of ${block} × ${block} tokens`));
     const left = el("div", { class: "map" }), right = el("div"), said = el("p", { class: "says", role: "status" });
     body.append(el("div", { class: "row" }, left, right), said);
     const lines = Math.max(rows.length, C) <= 80 && drawLines(right, rows, columns, (row) => page.set({ row }));
     const home = clamp(page.state.row ?? (cross ? 0 : page.stream(kind.rows).special.indexOf(false)), 0, rows.length - 1);
     const say = (r) => {
-      const row = Array.from(data.subarray(r * C, (r + 1) * C), (size, c) => [size, c]).sort((a, b) => Math.abs(b[0]) - Math.abs(a[0]));
+      const row = Array.from(data.subarray(r * C, (r + 1) * C), (size, c) => [size, c]).filter(([size]) => size).sort((a, b) => Math.abs(b[0]) - Math.abs(a[0]));
       if (lines) lines(r, row);
-      said.replaceChildren(el("b", {}, rows[r]), cross && kind.block === 1 ? ` (having read “${page.stream(kind.rows).pieces[r]}”) looks at ` : " looks at ",
+      const read = ` (${block > 1 ? "" : "having read "}“${page.stream(kind.rows).pieces.slice(r * block, (r + 1) * block).join(" ")}”)`;
+      said.replaceChildren(el("b", {}, rows[r]), cross || block > 1 ? read : "", row.length ? " looks at " : ": all zero",
         ...row.slice(0, FEW).flatMap(([size, c], i) => [i ? ", " : "", columns[c] + " ", el("span", { class: "num soft", "data-column": c, "data-value": size }, number(size))]));
     };
     heatmap(left, { data, rows, columns, scale: view.scale, row: home, width: body.clientWidth - (body.clientWidth > 760 && lines ? 330 : 0), label: `${name}: weights of ${rows.length} by ${C} tokens`,
       onhover: (r) => say(r ?? home), onclick: (r) => page.set({ row: r }) });
     legend(left, { ...view.scale, label: view.difference ? "difference of weights" : "attention weight" });
     say(home);
-    if (kind.block > 1) drawPinned(body, kind, layer, head, page);
+    if (block > 1) drawPinned(body, kind, layer, head, page);
     else if (cross && !view.difference) {
       const text = pharaoh(data, page, kind);
       body.append(el("p", { class: "small" }, el("span", { class: "soft" }, "source word-target word, counted from 0: "), el("code", { "data-pharaoh": "" }, text), " ",

@@ -17,13 +17,13 @@ const less = (x, y) => {
 };
 
 const headCells = (host, kinds, most, page) => host.append(el("div", { class: "row kinds" }, Object.entries(kinds).map(([name, layers]) => {
-  const size = clamp(Math.floor(440 / Math.max(...layers.map((heads) => heads.length))), 16, 34);
-  return el("div", { class: "scroll", style: `--size:${size}px` }, el("h3", {}, name), layers.map((heads, layer) =>
-    el("div", { class: "headrow" }, el("span", { class: "small soft num" }, `L${layer + 1}`), heads.map((value, head) => {
+  const widest = layers.reduce((a, b) => (b.length > a.length ? b : a)), size = clamp(Math.floor(440 / widest.length), 16, 34), label = (text) => el("span", { class: "small soft num" }, text);
+  return el("div", { class: "scroll", style: `--size:${size}px` }, el("h3", {}, name), el("div", { class: "headrow" }, label(""), widest.map((_, head) => label(head + 1))), layers.map((heads, layer) =>
+    el("div", { class: "headrow" }, label(layer + 1), heads.map((value, head) => {
       const here = page.state.kind === name && page.state.layer === layer && page.state.head === head, title = `${page.head(name, layer, head)}: mean |A − B| ${number(value)}`;
       return el("button", { "data-head": `${name}.${layer}.${head}`, "data-value": value, class: here ? "picked" : null, title, "aria-label": title,
         style: "background:" + css(colour(value / (most || 1), "oranges")), onclick: () => page.set({ kind: name, layer, head }) });
-    }))));
+    }))).reverse());
 })));
 
 // Maps side by side, each with its scale below. All get their place before the first is drawn: a map
@@ -48,8 +48,8 @@ const drawMaps = (host, a, b, name, page) => {
     csv: gap && (() => [["row", "column", "A", "B", "A−B"], ...Array.from(gap.data, (v, i) => [Math.floor(i / x.shape[1]) + 1, (i % x.shape[1]) + 1, x[i], y[i], v])]),
   });
   const map = (label, side, look, kind, data, scale) => {
-    const pieces = (stream, n) => Array.from({ length: n }, (_, i) => look.streams[stream].pieces[i * kind.block] ?? "");
-    return { label, side, data, scale, rows: pieces(kind.rows, data.shape[0]), columns: pieces(kind.columns, data.shape[1]) };
+    const [rows, columns] = [kind.rows, kind.columns].map((name) => axisLabels(look, kind, name));
+    return { label, side, data, scale, rows, columns };
   };
   if (gap) body.dataset.most = gap.most;
   const one = { low: 0, high: [...x, ...y].reduce((m, v) => Math.max(m, v), 0.01) };
@@ -101,10 +101,10 @@ PANELS.compare = {
     const most = Math.max(0, ...Object.values(values).flat(2));
     const body = frame(host, {
       title: "Where heads differ", name: "compare-heads",
-      hint: "Mean |A − B| over all pairs of tokens, a square a head, one scale for all. Click a head to see its maps.",
+      hint: "Mean |A − B| over all pairs of tokens, a square a head, one scale for all; layer 1 is at the bottom. Click a head to see its maps.",
       csv: () => [["kind", "layer", "head", "mean |A−B|"], ...Object.entries(values).flatMap(([name, layers]) => layers.flatMap((heads, l) => heads.map((v, h) => [name, l + 1, h + 1, v])))],
     });
-    body.append(el("p", { class: "small" }, el("b", {}, "A "), page.look.label, " · ", el("b", {}, "B "), page.other.label));
+    body.append(el("p", { class: "small" }, el("b", {}, "A "), el("bdi", {}, page.look.label), " · ", el("b", {}, "B "), el("bdi", {}, page.other.label)));
     headCells(body, values, most, page);
     if (most) legend(body, { high: most, map: "oranges", label: "mean |A − B|" });
     for (const name of Object.keys({ ...a, ...b })) {

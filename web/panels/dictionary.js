@@ -52,8 +52,8 @@ function about(host, s, page, at) {
   if (f.effect) left.append(el("h3", {}, "When it is removed there"), el("p", { class: "small", "data-effect": "" }, "Over its best contexts ", unit === "nats"
     ? ["the loss changes by ", exact(f.effect.nats, true), " nats and the answers move by ", exact(f.effect.kl), " nats (KL)."]
     : ["the vector of the text moves by ", exact(f.effect.nats), ` (${unit}).`]));
-  wordBars(right, "Speaks for (score rises by)", f.promotes, "var(--s1)");
-  wordBars(right, "Speaks against (score falls by)", f.suppresses, "var(--s2)");
+  wordBars(right, "Speaks for, in the last layer (score rises by)", f.promotes, "var(--s1)");
+  wordBars(right, "Speaks against, in the last layer (score falls by)", f.suppresses, "var(--s2)");
   if (!f.promotes) right.append(el("p", { class: "small soft" }, "No head turns these states into words, so there is no list of words it speaks for."));
 }
 
@@ -62,7 +62,7 @@ PANELS.dictionary = {
   draw(host, s, page) {
     const streams = Object.keys(s.here), n = s.factors.length, word = String(page.state.dictionaryFind ?? "").toLowerCase();
     const peaks = Array.from({ length: n }, (_, i) => Math.max(...streams.map((name) => Math.max(...sub(s.here[name], i)))));
-    const by = page.state.dictionarySort || "here";
+    const by = SORTS.find(([k]) => k === page.state.dictionarySort)?.[0] || "here";
     const key = { here: (i) => peaks[i], fires: (i) => s.factors[i].fires, strength: (i) => s.factors[i].strength, effect: (i) => (s.factors[i].effect ? s.factors[i].effect.kl : -1) }[by];
     const order = [...Array(n).keys()].filter((i) => !word || matches(s.factors[i], word)).sort((a, b) => key(b) - key(a) || a - b);
     const asked = s.numbers.indexOf(page.state.dictionaryFactor), picked = asked >= 0 ? asked : order[0] ?? 0;
@@ -78,7 +78,7 @@ PANELS.dictionary = {
         onclick: (i) => page.set({ dictionaryStream: name, dictionaryToken: page.state.dictionaryToken === i && page.state.dictionaryStream === name ? null : i }) });
     }
     const place = page.state.dictionaryToken, line = s.here[page.state.dictionaryStream] ? page.state.dictionaryStream : streams.at(-1);
-    if (place !== undefined && place < page.stream(line).pieces.length) {
+    if (place >= 0 && place < page.stream(line).pieces.length) {
       const there = [...Array(n).keys()].map((i) => [i, sub(s.here[line], i, place)]).filter((pair) => pair[1] > 0).sort((a, b) => b[1] - a[1]).slice(0, 10);
       text.append(el("p", { class: "small soft" }, `Factors that fire at “${page.stream(line).pieces[place]}” (activation, the largest over layers):`));
       bars(text, there.map(([i, value]) => ({ label: `factor ${s.numbers[i]}`, value, picked: i === picked, factor: s.numbers[i],

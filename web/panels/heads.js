@@ -20,8 +20,9 @@ function drawKind(host, section, page, kind, by, high) {
     if (!one) return el("span", { title: "pruned", style: box + "border:1px dashed var(--edge)" });
     const rgb = colour(one[by.key] / (high || 1), by.map), role = section.roles.find((each) => each.name === one.roles[0]);
     const picked = state.kind === kind.name && state.layer === layer && state.head === one.head;
+    if (picked) page.shown = { kind: kind.name, layer, head: one.head };
     return el("button", {
-      type: "button", "data-head": `${kind.name}.${layer}.${one.head}`, "data-value": one[by.key], "aria-label": about(section, page, one),
+      "data-head": `${kind.name}.${layer}.${one.head}`, "data-value": one[by.key], "aria-label": about(section, page, one),
       style: `${box}cursor:pointer;font:600 ${size > 26 ? 13 : 11}px system-ui;background:${css(rgb)};color:${ink(rgb)};${picked ? "box-shadow:0 0 0 2px var(--s2)" : ""}`,
       onclick: () => open(page, one), onpointermove: (event) => tip(event, about(section, page, one)), onpointerleave: () => tip(null),
     }, role && role.mark);
@@ -69,7 +70,7 @@ PANELS.heads = {
   draw(host, section, page) {
     const by = section.measures.find(({ key }) => key === page.state.heads_by) || section.measures[0], high = Math.max(...section.heads.map((one) => one[by.key]));
     const body = frame(host, { title: "What heads are worth and do", name: "heads",
-      hint: "The colour says how much a head matters, the letter where it looks. Layers go up, heads to the right; click a head to see its attention.",
+      hint: "The colour says how much a head matters, the letter where it looks. Layer 1 is at the bottom; click a head to see its attention.",
       csv: () => [["head", by.key], ...section.heads.map((one) => [nameOf(page, one), one[by.key]])] });
     const bar = el("div", { class: "row noexport" }), side = el("div", { class: "grid3" });
     body.append(el("p", { class: section.one_text ? "note" : "small soft", "data-scope": "" }, section.scope), bar, side);

@@ -25,7 +25,6 @@ function drawAnswer(host, answer, page) {
     legend(host, { label: "probability" });
   }
   const item = items[shown];
-  if (!item) return;
   host.append(el("h3", {}, written ? `Instead of “${item.name}”` : answer.kind === "tag" ? `Choices for “${word(item.row)}”` : "Choices" + (answer.kind === "fill" ? ` for token ${item.row + 1}` : "")));
   bars(host, item.choices.map(([label, value]) => ({ label, value, picked: label === item.name })), { max: 1 });
 }
@@ -50,7 +49,8 @@ PANELS.overview = {
   draw(host, section, page) {
     host.append(el("div", { class: "tiles" }, section.numbers.map(({ name, value, note }) =>
       el("div", {}, el("span", {}, name), el("b", { "data-number": name }, big(value)), el("small", {}, note)))));
-    drawAnswer(frame(host, { title: "The answer", name: "answer", hint: section.answer.kind === "vector" ? "This model answers with a point in space: texts that mean the same lie close together."
+    // A trace from elsewhere may have no outputs.
+    if (section.answer.size || section.answer.items?.length) drawAnswer(frame(host, { title: "The answer", name: "answer", hint: section.answer.kind === "vector" ? "This model answers with a point in space: texts that mean the same lie close together."
       : section.answer.kind === "classify" ? "How probable the model finds each label." : "How probable each part of the answer was when it was chosen; click one to see what it competed with.",
       csv: () => [["token", "probability"], ...(section.answer.items || []).map((item) => [item.name, item.p])] }), section.answer, page);
     drawThumbnails(host, page);

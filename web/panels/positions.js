@@ -60,7 +60,7 @@ function tables(host, code, name) {
   const curve = (label, by) => ({ name: label, points: points(kernel.map((k, d) => k + by * spread[d]), 0) });
   lines(pair.children[0], { series: [curve("mean over all places", 0), ...(Math.max(...spread) > 0.01 ? [curve("one spread more", 1), curve("one spread less", -1)] : [])], x: "places apart", y: "cosine" });
   pair.children[0].append(fact("twin", code.twin, `The two most alike places are ${code.twin_apart} apart; as vectors of length 1 they differ by `),
-    fact("spearman", code.kernel_spearman, "Rank correlation of the two distances: "));
+    fact("spearman", code.kernel_spearman, "Are places less alike the further apart they are? 1: always, 0: no rule; here "));
   shifts(pair.children[1], code);
   const third = frame(host, { title: rotary ? "Which speeds do queries and keys use?" : "What is left for meaning?", name: "use",
     hint: rotary ? "Size of the weights of queries times keys, beside the speed of each pair." : "Dimensions in which the code hardly moves are free. The lines show how much code and token embeddings vary.",
@@ -69,7 +69,7 @@ function tables(host, code, name) {
     said("By length: " + code.slow.map(([n, share]) => `${percent(share)} at ${n}`).join(", ") + "."));
   const [one, other, unit] = rotary ? ["speed", "queries × keys", "pair"] : ["variance of the code", "variance of the embeddings", "dimension"];
   lines(third, { series: [{ name: one, points: points(code.code_use) }, { name: other, points: points(use) }], x: `${unit} 1 … ${use.length}`, y: "share of the largest" });
-  third.append(fact("use", rho, "Rank correlation of the two: "), said(Math.abs(rho) < 0.2 ? "No clear pattern." : rotary ? `${rho < 0 ? "Slow" : "Fast"} pairs are used more.` : rho < 0 ? "Meaning keeps to where the code is quiet." : "Both move in the same dimensions."));
+  third.append(fact("use", rho, "Do both lines rise and fall together? 1: always, 0: no rule, −1: the other way round; here "), said(Math.abs(rho) < 0.2 ? "No clear pattern." : rotary ? `${rho < 0 ? "Slow" : "Fast"} pairs are used more.` : rho < 0 ? "Meaning keeps to where the code is quiet." : "Both move in the same dimensions."));
 }
 
 PANELS.positions = {

@@ -17,7 +17,7 @@ function single(section, page) {
   if (!kind || kind.block > 1) return null;
   const best = (page.truths?.best?.name || "").split(".").map(Number), layers = kind.layers.length;
   const layer = clamp(page.state.layer ?? best[1] ?? layers - 1, 0, layers - 1), heads = kind.layers[layer].shape[0], head = clamp(page.state.head ?? best[2] ?? 0, 0, heads - 1);
-  return { key: "head", label: `Head ${page.head(wanted, layer, head)}`, how: "The attention of one head; keys 1–9 change it.", first: 0, layers, layer, heads, shares: [], facts: {},
+  return { key: "head", label: `Head ${page.head(wanted, layer, head)}`, how: "The attention of one head; keys 1–9 change it.", first: 0, layers, layer, heads, at: { kind: wanted, layer, head }, shares: [], facts: {},
     name: (l) => `${wanted}.${l}.${head}`,
     row(l, r) {
       const data = sub(kind.layers[l], head), T = data.shape[0], row = page.look.outputs[r].row, out = new Float32Array(data.shape[1]);
@@ -75,6 +75,7 @@ PANELS.saliency = {
     const map = ["occlusion", "rollout"].reduce((found, key) => found || maps.find((one) => one.key === key), maps.find((one) => one.key === page.state.saliencyMap));
     const layerOf = (one) => one.layer ?? clamp(page.state.layer ?? Infinity, one.first, one.first + one.layers - 1);
     const layer = layerOf(map), outputs = page.look.outputs, picked = clamp(page.state.row ?? outputs.length >> 1, 0, outputs.length - 1);
+    page.shown = map.at;
     const body = frame(host, { title: "What an output hangs on", name: "saliency",
       hint: "Point at an output: the tokens that the chosen map counts most light up. A click keeps it.",
       csv: () => [["output", "stream", "token", "weight"], ...outputs.flatMap((out, r) => Object.entries(map.row(layer, r)).flatMap(([stream, w]) => [...w].map((x, i) => [out.name, stream, page.stream(stream).pieces[i], x])))] });

@@ -99,6 +99,7 @@ PANELS.walk = {
   title: "Walk",
   draw(host, section, page) {
     const { at, steps, heads } = section, found = check(section), worst = Math.max(...found.map((one) => one.worst));
+    page.shown = at;
     const body = frame(host, {
       title: `Walk: one token through layer ${at.layer + 1}${section.stack === "self" ? "" : " of the " + section.stack}`, name: "walk",
       hint: "The model's own numbers, from top to bottom. A strip is a vector: blue below zero, orange above; point at a number to read it.",

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from headway.cli.counted import head_given, number_given
 from headway.errors import ConfigError, UserError
 
 if TYPE_CHECKING:
@@ -59,7 +60,7 @@ def look(
         list[int] | None, typer.Option(help="A row kept exactly in a map of a long text.")
     ] = None,
     slow: Annotated[
-        bool, typer.Option("--slow", help="Make every map, however long it takes.")
+        bool, typer.Option("--slow", help="Also make the maps that take long.")
     ] = False,
     checkpoints: Annotated[
         bool | None, typer.Option("--checkpoints/--no-checkpoints", help="Show the training.")
@@ -76,11 +77,18 @@ def look(
     Layers, heads and tokens count from 1. RUN may also be a folder that --trace wrote.
     """
     _check_together(terminal=terminal, serve=serve, trace=trace is not None)
+    alone = "--serve" if serve else "--terminal" if terminal else None
+    if alone is not None:
+        _check_alone(alone, against=against, against_text=against_text, checkpoints=checkpoints)
+    if against_text is not None and not against_text.strip():
+        raise UserError("--against-text is empty. Give another text to compare with.")
     from headway.inside.looking import Extras
     from headway.inside.opening import load
     from headway.inside.trace import FACTS
 
     if (Path(run) / FACTS).is_file():
+        if alone is not None:
+            raise UserError(f"{run} is a trace, without a model: it is shown as a page only.")
         _show_trace(Path(run), out, text)
         return
     if text is None and not serve:
@@ -172,13 +180,10 @@ def _change(run: LoadedRun, hide: list[str], off: list[str]) -> Change:
     hidden = set()
     for word in hide:
         stream, dot, place = word.rpartition(".")
-        hidden.add((stream if dot else anatomy.stacks[0].stream, _number(place, word) - 1))
+        hidden.add((stream if dot else anatomy.stacks[0].stream, number_given(place, word) - 1))
     heads = set()
     for word in off:
-        kind, *numbers = word.split(".")
-        if len(numbers) != 2:
-            raise UserError(f"--off {word!r} names no head. Write kind.layer.head: cross.2.5.")
-        layer, head = (_number(number, word) - 1 for number in numbers)
+        kind, layer, head = head_given(word, "--off")
         anatomy.head(kind, layer, head)
         heads.add((kind, layer, head))
     return Change(frozenset(hidden), frozenset(heads))
@@ -188,14 +193,8 @@ def _place(word: str) -> tuple[str, int, int, int]:
     kind, *numbers = word.split(".")
     if len(numbers) != 3:
         raise UserError(f"--walk {word!r}: write kind.layer.head.row, as in cross.2.5.3.")
-    layer, head, row = (_number(number, word) - 1 for number in numbers)
+    layer, head, row = (number_given(number, word) - 1 for number in numbers)
     return kind, layer, head, row
-
-
-def _number(word: str, whole: str) -> int:
-    if not word.isdecimal() or int(word) < 1:
-        raise UserError(f"{whole!r} counts from 1, and {word!r} is no such number.")
-    return int(word)
 
 
 def _tuned(run: LoadedRun, path: Path | None, out: Path) -> Path | None:
@@ -215,6 +214,15 @@ def _check_together(**given: bool) -> None:
     asked = [f"--{name}" for name, on in given.items() if on]
     if len(asked) > 1:
         raise UserError(f"{' and '.join(asked)} do not go together. Choose one.")
+
+
+def _check_alone(name: str, **given: object) -> None:
+    for option, value in given.items():
+        if value is not None:
+            raise UserError(
+                f"--{option.replace('_', '-')} has no effect with {name}, only on a page. Leave "
+                "one of them out."
+            )
 
 
 def _note(line: str) -> None:

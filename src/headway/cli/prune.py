@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from headway.cli.counted import head_given, shown
 from headway.cli.evaluate import _pair_files, _text_files
 from headway.config.data import DataSettings
 from headway.config.folder import SHIPPED, load_run, run_folder
@@ -28,8 +29,8 @@ def prune(
     heads: Annotated[
         str | None,
         typer.Option(
-            metavar="40%|N|cross.0.3,…",
-            help="How many heads go, the least important first, or which; from 0.",
+            metavar="40%|N|cross.2.4,…",
+            help="How many heads go, the least important first, or which, from 1.",
         ),
     ] = None,
     out: Annotated[Path | None, typer.Option(help="A new folder for the smaller run.")] = None,
@@ -116,13 +117,13 @@ def _give(task: str) -> str:
 
 def _wanted(text: str, model: Any, kind: str | None) -> int | frozenset[Head]:
     """A number of heads, or the heads themselves."""
-    from headway.inside.pruning import all_heads, head_named, prunable, without
+    from headway.inside.pruning import all_heads, prunable, without
 
     if kind is not None and kind not in model.attention_layers:
         has = ", ".join(model.attention_layers)
         raise UserError(f"--kind {kind}: this model has the attention {has}.")
     if "." in text.removesuffix("%") and not text.endswith("%"):
-        gone = frozenset(head_named(name) for name in text.split(","))
+        gone = frozenset(head_given(name, "--heads") for name in text.split(","))
         if kind is not None:
             raise UserError("--kind has no effect where --heads names the heads. Leave it out.")
         without(model, gone)  # an unknown head, or none left, surfaces here
@@ -137,7 +138,7 @@ def _wanted(text: str, model: Any, kind: str | None) -> int | frozenset[Head]:
     except (ValueError, OverflowError) as error:
         raise UserError(
             f"--heads {text!r} is no share (40%), no number (12), and no list of heads "
-            "(cross.0.3,encoder.1.0)."
+            "(cross.2.4,encoder.1.1)."
         ) from error
     if n_gone < 1:
         raise UserError(f"--heads {text} takes none of {of} out. Give more.")
@@ -229,7 +230,7 @@ def _write(
 
     rows = [_row(line) for line in lines]
     show_table(["", "before", "after", "change", ""], rows, {"before", "after", "change"})
-    print(f"\nheads out: {' '.join(names)}")
+    print(f"\nheads out: {', '.join(map(shown, names))}")
     _say(f"{out}: a run like any other; train it on with `headway train … --from {out}`")
 
 

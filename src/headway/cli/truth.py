@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from headway.cli.counted import shown
 from headway.config.folder import SHIPPED, load_run, run_folder
 from headway.errors import UserError
 
@@ -125,15 +126,18 @@ def _show(found: Truth, n_texts: int) -> None:
 
     scores = found.maps
     chance = scores["random"].random
-    print(f"{found.task}: {found.n} in {n_texts} texts; chance is right {chance:.3f} of the time\n")
+    print(
+        f"{found.task}: {found.n} {found.unit} in {n_texts} texts; chance is right {chance:.3f} of "
+        "the time\n"
+    )
     names = sorted(scores, key=lambda name: -scores[name].p1)
     heads = [name for name in names if is_head(name)]
-    shown = [n for n in names if n not in heads[BEST_HEADS:] and n not in BASELINES]
+    chosen = [n for n in names if n not in heads[BEST_HEADS:] and n not in BASELINES]
     rows = [
-        (name, f"{scores[name].p1:.3f}", f"{scores[name].aer:.3f}", f"{scores[name].n}")
-        for name in [*shown, *BASELINES]
+        (shown(name), f"{scores[name].p1:.3f}", f"{scores[name].aer:.3f}", f"{scores[name].n}")
+        for name in [*chosen, *BASELINES]
     ]
-    show_table(["map", "P@1", "AER", "n"], rows, {"P@1", "AER", "n"})
+    show_table(["map", "P@1", "AER", found.unit], rows, {"P@1", "AER", found.unit})
     print()
     if len(heads) > BEST_HEADS:
         mean = sum(scores[name].p1 for name in heads) / len(heads)
@@ -141,8 +145,8 @@ def _show(found: Truth, n_texts: int) -> None:
     if found.best is not None:
         best = found.best
         print(
-            f"best head, chosen on one half of the texts: {best.name}, P@1 {best.p1:.3f} on the "
-            f"other half ({best.n})"
+            f"best head, chosen on one half of the texts: {shown(best.name)}, P@1 {best.p1:.3f} on "
+            f"the other half ({best.n} {found.unit})"
         )
 
 

@@ -4,13 +4,14 @@ alignments differ."""
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import Any
 
 from headway.decode.align import Pair, align_words, pharaoh
 from headway.errors import DataError, UserError
 from headway.inside.maps.map import Map, written_words
 from headway.inside.streams import Reading
 
-__all__ = ["Pair", "aer", "alignment", "pharaoh", "read_pharaoh"]
+__all__ = ["Pair", "aer", "aligning_layer", "alignment", "pharaoh", "read_pharaoh"]
 
 
 def alignment(map_: Map, reading: Reading) -> list[Pair]:
@@ -25,6 +26,24 @@ def alignment(map_: Map, reading: Reading) -> list[Pair]:
     rows = [number for number, word in enumerate(written) if word >= 0]
     weights_RS = parts["source"].abs()[rows][:, columns]
     return align_words(weights_RS, [source[c] for c in columns], [written[r] for r in rows])
+
+
+def aligning_layer(n_layers: int, truth: dict[str, Any] | None) -> tuple[int, str]:
+    """The layer whose cross attention, as the mean over its heads, is looked at for what a word is
+    about: the one that was right most often where that was measured. Elsewhere it is the last but
+    one, since the last may look for the next word already (Garg et al. 2019). And which, in words.
+    """
+    measured = (truth or {}).get("maps", {})
+    right = {
+        layer: float(measured[name]["p1"])
+        for layer in range(n_layers)
+        if (name := f"cross.{layer}.mean") in measured
+    }
+    if right:
+        best = max(right, key=right.__getitem__)
+        return best, f"layer {best + 1}, which was measured to align best"
+    names = "the last layer but one" if n_layers > 1 else "the only layer"
+    return max(0, n_layers - 2), f"{names} (which aligns best was not measured)"
 
 
 def read_pharaoh(line: str, where: str = "the alignment") -> list[Pair]:

@@ -101,15 +101,18 @@ def rerun(run: LoadedRun, reading: Reading, tree: BeamTree, node: Node | int) ->
 
 
 def cross_rows(
-    run: LoadedRun, tree: BeamTree, wanted: Collection[int] | None = None
+    run: LoadedRun,
+    tree: BeamTree,
+    wanted: Collection[int] | None = None,
+    layer: int | None = None,
 ) -> dict[int, Tensor]:
     """For every node that was asked for its next token, what it then saw of the source (S).
     `wanted`: for these nodes alone, with all before them.
 
     All continuations of a node come from the same look at the source, so that the attention of any
     hypothesis, kept or not, is that of the nodes before its tokens, one a row. It comes from
-    teacher-forced passes over the longest of them: the mean over the heads of the layer that aligns
-    best.
+    teacher-forced passes over the longest of them: the mean over the heads of a layer, the last but
+    one if none is given.
     """
     if not isinstance(run.model, Seq2Seq):
         return {}
@@ -118,7 +121,7 @@ def cross_rows(
     ends = [node for node in asked if node.id not in inner]
     sources, targets = [list(tree.given)] * len(ends), [list(node.tokens) for node in ends]
     with evaluating([run.model]):
-        found = attention_of(run.model, sources, targets, run.vocab.target.bos)
+        found = attention_of(run.model, sources, targets, run.vocab.target.bos, layer)
     rows: dict[int, Tensor] = {}
     for node, attention_TS in zip(ends, found, strict=True):
         path = [0, *(one.id for one in tree.path(node))]

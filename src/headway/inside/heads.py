@@ -8,13 +8,14 @@ its length along its own direction). It costs one pass back for each text and no
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from headway.inside.anatomy import Anatomy, AttentionKind
+from headway.inside.change import NO_CHANGE, Change
 from headway.inside.corpus import Corpus
 from headway.inside.examples import N_EXAMPLES, examples
 from headway.inside.forward import say
@@ -49,23 +50,27 @@ def heads(
     *,
     n: int = N_EXAMPLES,
     importance: bool = True,
+    change: Change = NO_CHANGE,
 ) -> Heads:
-    """Every head of a run, judged by some texts. Readings are taken as they are."""
+    """Every head of a run, judged by some texts. Readings are taken as they are.
+
+    `change`: what is done to the model meanwhile. A head that is off is worth nothing.
+    """
     readings, source = _readings(run, texts, n)
     kinds = Anatomy.of(run.model).kinds
     seen = {(kind.name, layer): _Layer() for kind in kinds for layer in range(len(kind.layers))}
     frequencies = Frequencies(readings)
     total = 0.0
     for number, reading in enumerate(readings):
-        passed = _pass(run, reading, gradients=importance)
+        passed = _pass(run, reading, change, gradients=importance)
         total += passed.loss
-        aligned = _aligned(run, reading) if number < ALIGNED else ([], [])
+        aligned = _aligned(run, reading, change) if number < ALIGNED else ([], [])
         for kind in kinds:
             for layer in range(len(kind.layers)):
                 one = passed.layers[kind.name, layer]
                 seen[kind.name, layer].add(kind, one, reading, frequencies, aligned)
     if isinstance(run.model, Decoder) and run.settings.task == "complete":
-        _repeat(run, seen)
+        _repeat(run, seen, replace(change, hidden=frozenset()))
     found = [
         fact
         for (kind, layer), one in seen.items()
@@ -98,14 +103,14 @@ class _Passed:
     layers: dict[tuple[str, int], _Seen]
 
 
-def _pass(run: LoadedRun, reading: Reading, *, gradients: bool) -> _Passed:
+def _pass(run: LoadedRun, reading: Reading, change: Change, *, gradients: bool) -> _Passed:
     """One text there and back. dL/dg of a head is the sum over its output of output × gradient,
     which also tells the calls of layers apart that share their weights."""
     with (
         torch.set_grad_enabled(gradients),
         record(run.model, "weights", "heads", gradients=True) as got,
     ):
-        loss = -say(run, reading).log_probs_R.mean()
+        loss = -say(run, reading, change).log_probs_R.mean()
         names = {part: name for name, part in run.model.named_modules()}
         calls = {name: iter(entries) for name, entries in got.items()}
         outputs: dict[tuple[str, int], tuple[Tensor, Tensor, bool]] = {}
@@ -180,7 +185,7 @@ class _Layer:
         return found
 
 
-def _aligned(run: LoadedRun, reading: Reading) -> tuple[list[int], list[int]]:
+def _aligned(run: LoadedRun, reading: Reading, change: Change) -> tuple[list[int], list[int]]:
     """For each output that is a word, its row and the source token that it hangs on most: where
     |gradient × input| of its log-probability, summed over the vector, is largest."""
     if "source" not in reading.streams:
@@ -190,7 +195,7 @@ def _aligned(run: LoadedRun, reading: Reading) -> tuple[list[int], list[int]]:
     hook = encoder.front.register_forward_hook(lambda module, x, out: given.append(out))
     try:
         with torch.enable_grad():
-            log_probs_R = say(run, reading).log_probs_R
+            log_probs_R = say(run, reading, change).log_probs_R
             pairs = []
             for number, output in enumerate(reading.outputs):
                 if output.row is None or _is_apart(run, output):
@@ -209,7 +214,7 @@ def _is_apart(run: LoadedRun, output: Output) -> bool:
 
 
 @torch.no_grad()
-def _repeat(run: LoadedRun, seen: dict[tuple[str, int], _Layer]) -> None:
+def _repeat(run: LoadedRun, seen: dict[tuple[str, int], _Layer], change: Change) -> None:
     """Random tokens, read twice."""
     tokenizer = run.vocab.target
     random = torch.Generator().manual_seed(0)
@@ -223,6 +228,6 @@ def _repeat(run: LoadedRun, seen: dict[tuple[str, int], _Layer]) -> None:
         ids = tokenizer.as_prompt([*half, *half])
         stream = Stream("text", tuple(ids), ("",) * len(ids), (-1,) * len(ids), (False,) * len(ids))
         reading = Reading("", "complete", {"text": stream}, (Output(0, ids[1], ""),))
-        for place, one in _pass(run, reading, gradients=False).layers.items():
+        for place, one in _pass(run, reading, change, gradients=False).layers.items():
             layer = seen[place]
             add_repeats(layer.means, layer.even, one.weights_HTS, len(ids) - 2 * period, period)

@@ -12,6 +12,7 @@ from typing import Any
 
 from headway.config.durable import replace_text
 from headway.errors import FolderError, UserError
+from headway.inside.anatomy import Anatomy
 from headway.inside.change import NO_CHANGE, Change
 from headway.inside.comparing import check_pair
 from headway.inside.comparing import of_stages as compare_stages
@@ -61,7 +62,7 @@ class Extras:
     """Rows that are kept exactly in maps of more than 256 tokens."""
 
     slow: bool = False
-    """Make every map, however long it takes."""
+    """Also make the maps that take long."""
 
     checkpoints: bool | None = None
     """Whether the training is shown; None: where the run has kept checkpoints."""
@@ -74,6 +75,9 @@ class Looked:
     trace: Trace
     run: LoadedRun | None = None
     """None where the trace comes from elsewhere."""
+
+    final: bool = True
+    """Whether these are the weights that the run ended with, not those of a checkpoint."""
 
     ask: Ask = PLAINLY
     change: Change = NO_CHANGE
@@ -168,15 +172,20 @@ def looked_at(
     extras: Extras = Extras(),  # noqa: B008 (it is frozen)
 ) -> Looked:  # fmt: skip
     """One text in one run, traced, with the files that sections ask for."""
+    found = trace(run, text, ask, change, gradients=True, beam=True)
+    longest = max(map(len, found.reading.streams.values()))
+    for row in extras.pins:
+        if not 0 <= row < longest:
+            raise UserError(f"--pin {row + 1}: the longest stream has {longest} tokens.")
     return Looked(
         run=run,
-        trace=trace(run, text, ask, change, gradients=True, beam=True),
+        trace=found,
         ask=ask,
         change=change,
         corpus=_corpus(extras.corpus, run),
         factors=extras.factors,
         tuned=extras.tuned,
-        truth=truth_of(run, extras.truth),
+        truth=truth_of(run, extras.truth) if change == NO_CHANGE else None,  # of the whole model
         walk=extras.walk,
         pins=extras.pins,
         slow=extras.slow,
@@ -209,13 +218,21 @@ def facts_of(run: LoadedRun) -> dict[str, Any]:
     size = f"{parameters / 1e6:.1f} M" if parameters >= 1e6 else f"{parameters / 1e3:.0f} k"
     facts = [
         run.settings.task,
-        f"{layers} layers × {shape.n_heads} heads",
+        f"{layers} layers × {shape.n_heads} heads" + _left(run),
         f"d {shape.d_model}",
         f"{size} parameters",
     ]
     if (run.folder / IMPORT).is_file():
         facts.append("imported")
     return {"name": run.folder.name, "facts": facts}
+
+
+def _left(run: LoadedRun) -> str:
+    """Of a model without some of its heads: how many it has."""
+    layers = [layer for kind in Anatomy.of(run.model).kinds for layer in set(kind.layers)]
+    there = sum(layer.n_heads for layer in layers)
+    whole = run.shape.n_heads * len(layers)
+    return "" if there == whole else f" ({there} of {whole} left)"
 
 
 def _along(
@@ -233,7 +250,7 @@ def _along(
         else:
             then = trace(stage.run, first.trace.reading, change=first.change)
             # What was measured, and what was fitted, is about the final weights.
-            found = replace(first, run=stage.run, trace=then, truth=None, tuned=None)
+            found = replace(first, run=stage.run, trace=then, final=False, truth=None, tuned=None)
             sections = LIGHT
         traces.append((stage, found.trace))
         made = look_of(stage.label, found) if sections is None else look_of(

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 
 from headway.inside.anatomy import Anatomy, StackPart
+from headway.inside.maps.agreement import spearman
 from headway.models.parts.text import TextFront
 from headway.nn.positions import Alibi, Learned, Relative, Rotary, Sinusoidal, sinusoids
 
@@ -156,7 +156,7 @@ def kernel(table_PD: Tensor) -> Kernel:
         spread_R,
         twin=float((2 - 2 * others_PP[place, other]).clamp(min=0).sqrt()),
         twin_apart=abs(place - other),
-        spearman=spearman(far_R.numpy(), np.arange(1, len(table_PD))),
+        spearman=_spearman(far_R, torch.arange(1, len(table_PD))),
     )
 
 
@@ -197,7 +197,7 @@ def use(model: nn.Module, code: PositionCode, n_places: int) -> PositionUse | No
         assert isinstance(part.front, TextFront)
         table_VD = part.front.tokens.weight.detach().double() * part.front.scale
         code_D, use_D = code.table_PD[:n_places].double().var(0), table_VD.var(0)
-    return PositionUse(code_D, use_D, spearman(code_D.numpy(), use_D.numpy()))
+    return PositionUse(code_D, use_D, _spearman(code_D, use_D))
 
 
 def _pair_sizes(part: StackPart) -> Tensor:
@@ -214,15 +214,6 @@ def _pair_sizes(part: StackPart) -> Tensor:
     return torch.stack(sizes).mean(0)
 
 
-def spearman(one: np.ndarray, other: np.ndarray) -> float:
-    """Rank correlation, ties sharing their rank; 0 where one of them does not vary."""
-    ranks = [_ranks(np.asarray(values, dtype=np.float64)) for values in (one, other)]
-    if any(np.ptp(rank) == 0 for rank in ranks):
-        return 0.0
-    return float(np.corrcoef(ranks[0], ranks[1])[0, 1])
-
-
-def _ranks(values: np.ndarray) -> np.ndarray:
-    _, number, counts = np.unique(values, return_inverse=True, return_counts=True)
-    ends = np.cumsum(counts)
-    return ((ends - counts + ends - 1) / 2)[number]
+def _spearman(one: Tensor, other: Tensor) -> float:
+    """0 where there is no rank correlation to speak of."""
+    return spearman(one.double().numpy(), other.double().numpy()) or 0.0

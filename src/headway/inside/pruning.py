@@ -30,15 +30,8 @@ Head = tuple[str, int, int]
 
 
 def name_of(head: Head) -> str:
+    """`cross.1.3`, as in all data: from 0."""
     return ".".join(map(str, head))
-
-
-def head_named(name: str) -> Head:
-    """`cross.2.5`, as in all data: from 0."""
-    kind, *numbers = name.strip().split(".")
-    if len(numbers) != 2 or not all(number.isdecimal() for number in numbers):
-        raise UserError(f"{name.strip()!r} is no head. Write kind.layer.head, such as cross.0.3.")
-    return kind, int(numbers[0]), int(numbers[1])
 
 
 def all_heads(settings: ModelSettings) -> list[Head]:
@@ -64,7 +57,7 @@ def without(settings: ModelSettings, gone: Collection[Head]) -> KeptHeads:
     known = set(all_heads(settings))
     for head in gone:
         if head not in known:
-            raise UserError(f"there is no head {name_of(head)}. {_there_are(settings, head)}")
+            raise UserError(_no_head(settings, head))
     kept: dict[str, list[tuple[int, ...]]] = {}
     for kind, n_layers in settings.attention_layers.items():
         for layer in range(n_layers):
@@ -72,7 +65,8 @@ def without(settings: ModelSettings, gone: Collection[Head]) -> KeptHeads:
             left = tuple(n for place, n in enumerate(numbers) if (kind, layer, place) not in gone)
             if not left:
                 raise UserError(
-                    f"no head of {kind}.{layer} would be left. Every attention keeps at least one."
+                    f"no head of {kind} layer {layer + 1} would be left. Every attention keeps at "
+                    "least one."
                 )
             kept.setdefault(kind, []).append(left)
     whole = tuple(range(settings.n_heads))
@@ -88,16 +82,18 @@ def _numbers(settings: ModelSettings, kind: str, layer: int) -> tuple[int, ...]:
     return settings.kept_heads.of(kind, layer) or tuple(range(settings.n_heads))
 
 
-def _there_are(settings: ModelSettings, head: Head) -> str:
-    kind, layer, _ = head
+def _no_head(settings: ModelSettings, head: Head) -> str:
+    """What there is instead, counted from 1 as messages do."""
+    kind, layer, number = head
     layers = settings.attention_layers
+    gone = f"there is no head {number + 1} in layer {layer + 1} of {kind} attention. "
     if kind not in layers:
-        return f"The kinds of attention are {', '.join(layers)}.{suggest(kind, layers)}"
+        return f"{gone}The kinds of attention are {', '.join(layers)}.{suggest(kind, layers)}"
     if layer >= layers[kind]:
         shared = isinstance(settings, EncoderSettings) and settings.share_layers
         why = " (all layers are one and the same)" if shared else ""
-        return f"{kind} has the layers 0 to {layers[kind] - 1}{why}."
-    return f"{kind}.{layer} has the heads 0 to {len(_numbers(settings, kind, layer)) - 1}."
+        return f"{gone}It has layers 1 to {layers[kind]}{why}."
+    return f"{gone}That layer has heads 1 to {len(_numbers(settings, kind, layer))}."
 
 
 def least(

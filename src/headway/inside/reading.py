@@ -19,7 +19,7 @@ from headway.decode.search import Searcher
 from headway.errors import DataError, UserError
 from headway.inside.anatomy import Anatomy
 from headway.inside.change import NO_CHANGE, Change, gated
-from headway.inside.forward import read_out, vectors
+from headway.inside.greedy import greedily, scores_of
 from headway.inside.streams import Output, Reading, Stream
 from headway.interop.reading import segments_of
 from headway.interop.run import LoadedRun
@@ -92,7 +92,7 @@ def _translated(run: LoadedRun, model: Seq2Seq, text: str, ask: Ask, change: Cha
     if given is not None:
         found = Hypothesis(given, 0.0, 0.0, [], finished=True)
     elif change.hidden:
-        found = _greedily(run, first, [*begin, *target.encode(ask.begin)], change, decode)
+        found = greedily(run, first, [*begin, *target.encode(ask.begin)], change, decode)
     else:
         wish = Wish(prefix=tuple(target.encode(ask.begin)) if ask.begin else ())
         with gated(model, change):
@@ -132,7 +132,7 @@ def _continued(run: LoadedRun, model: Decoder, text: str, ask: Ask, change: Chan
     elif _only(change, "text", len(prompt)).hidden:
         decode = replace(DecodeSettings(beam=1), max_len=new)
         stream = Stream.of("text", start, tokenizer)
-        found = _greedily(run, stream, start, _only(change, "text", len(prompt)), decode)
+        found = greedily(run, stream, start, _only(change, "text", len(prompt)), decode)
         tokens, finished = found.tokens, found.finished
     else:
         decode = DecodeSettings(beam=1) if ask.decode is None else ask.decode
@@ -152,7 +152,7 @@ def _continued(run: LoadedRun, model: Decoder, text: str, ask: Ask, change: Chan
     if finished:
         return reading
     # Nobody chose what follows the last token: it is what the model holds likeliest.
-    last = int(_scores(run, reading, change)[-1].argmax())
+    last = int(scores_of(run, reading, change)[-1].argmax())
     behind = _next([last], tokenizer, len(ids) - 1)
     return replace(reading, outputs=(*reading.outputs[:-1], *behind))
 
@@ -197,7 +197,7 @@ def _labelled(run: LoadedRun, text: str, change: Change) -> Reading:
         segments=tuple(segments or segments_of(run, ids)),
     )
     if task == "embed":
-        vector_D = F.normalize(_scores(run, reading, NO_CHANGE)[0], dim=-1)
+        vector_D = F.normalize(scores_of(run, reading, NO_CHANGE)[0], dim=-1)
         return replace(reading, direction=tuple(vector_D.tolist()))
     chosen = _choose(run, reading, change)
     return replace(
@@ -211,7 +211,7 @@ def _labelled(run: LoadedRun, text: str, change: Change) -> Reading:
 def _choose(run: LoadedRun, reading: Reading, change: Change) -> list[int]:
     tokenizer = run.vocab.source
     rows = [output.row for output in reading.outputs]
-    scores_RC = _scores(run, reading, change)
+    scores_RC = scores_of(run, reading, change)
     if reading.task != "fill":
         return [int(id) for id in scores_RC.argmax(-1)]
     scores_RC[:, sorted(tokenizer.specials)] = -torch.inf
@@ -293,44 +293,3 @@ def _only(change: Change, stream: str, length: int) -> Change:
     return replace(
         change, hidden=frozenset(h for h in change.hidden if h[0] == stream and h[1] < length)
     )
-
-
-@torch.no_grad()
-def _scores(run: LoadedRun, reading: Reading, change: Change) -> torch.Tensor:
-    with gated(run.model, change):
-        x_ND, layout = vectors(run.model, reading, change)
-        return read_out(run, reading, x_ND, layout).clone()
-
-
-def _greedily(
-    run: LoadedRun, first: Stream, start: list[int], change: Change, decode: DecodeSettings
-) -> Hypothesis:
-    """The likeliest token again and again, with all that came before read anew every time: no
-    cache knows of hidden tokens."""
-    tokenizer = run.vocab.target
-    is_pair = first.name == "source"
-    limit = decode.max_len or len(first) + decode.extra_len
-    tokens: list[int] = []
-    never = sorted(tokenizer.specials - {tokenizer.eos})
-    while len(tokens) < limit:
-        ids = [*start, *tokens]
-        name = "target" if is_pair else "text"
-        streams = {name: Stream.of(name, ids, tokenizer)}
-        reading = Reading(
-            text="",
-            task="translate" if is_pair else "complete",
-            streams={"source": first, **streams} if is_pair else streams,
-            outputs=(Output(len(ids) - 1, -1, ""),),
-        )
-        scores_V = _scores(run, reading, change)[0]
-        scores_V[never] = -torch.inf
-        best = int(scores_V.argmax())
-        if best == tokenizer.eos:
-            return Hypothesis(_written(start, tokens, is_pair), 0.0, 0.0, [], finished=True)
-        tokens.append(best)
-    return Hypothesis(_written(start, tokens, is_pair), 0.0, 0.0, [], finished=False)
-
-
-def _written(start: list[int], tokens: list[int], is_pair: bool) -> list[int]:
-    """A translation has what it begins with, but for the first token; a continuation has not."""
-    return [*start[1:], *tokens] if is_pair else tokens

@@ -48,7 +48,7 @@ class Live:
         extras = self.extras if request.walk is None else replace(self.extras, walk=request.walk)
         looked = looked_at(run, request.text, request.ask(self.usual), request.change(), extras)
         if label != FINAL:  # what was measured, and what was fitted, is about the final weights
-            looked = replace(looked, truth=None, tuned=None)
+            looked = replace(looked, final=False, truth=None, tuned=None)
         looked = replace(looked, walk=_within(looked))
         shared = {"live": self._strip(request, looked.trace.reading)}
         names = [name for name in SECTIONS if request.maps or name != SLOW]

@@ -1,7 +1,7 @@
 """The page's scripts and style without what only readers of the source need: comments, spaces.
 
 A line break stays wherever it could end a statement, and texts stay as they are. `const` becomes
-`let`, which is shorter and does the same in a script that works.
+`let`, which is shorter and does the same in a script that works; `let a; let b` becomes `let a, b`.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ WORD = re.compile(r"[\w$]")
 def shorter(source: str) -> str:
     """JavaScript that does the same. What does not parse stays as it is: the browser says why."""
     try:
-        return "".join(_joined(_without_parentheses(_with_gaps(source))))
+        return "".join(_joined(_with_one_let(_without_parentheses(_with_gaps(source)))))
     except IndexError:  # a template without an end
         return source
 
@@ -66,17 +66,45 @@ def _without_parentheses(tokens: list[tuple[str, str]]) -> Iterator[tuple[str, s
             yield (tokens[at - 1][0] or " " if at - 1 in gone else gap), text
 
 
+def _with_one_let(tokens: Iterable[tuple[str, str]]) -> Iterator[tuple[str, str]]:
+    """`let a = 1; let b = 2;` is `let a = 1, b = 2;`, where no line break ends the first."""
+    inside, held, last = [False], False, ";"  # by depth: is the statement one of `let`?
+    for gap, text in tokens:
+        if held and text == "let":
+            held, last = False, ","
+            yield "", ","
+            continue
+        if held:
+            held, inside[-1] = False, False
+            yield "", ";"
+        if gap == "\n" and last not in GOES_ON and text[0] not in CONTINUES:
+            inside[-1] = False
+        if text == "let" and (gap == "\n" or last in ";{}"):
+            inside[-1] = True
+        if text in ("(", "[", "{"):
+            inside.append(False)
+        elif text in (")", "]", "}") and len(inside) > 1:
+            inside.pop()
+        if text == ";" and inside[-1]:
+            held = True
+        else:
+            yield gap, text
+        last = text[-1]
+    if held:
+        yield "", ";"
+
+
 def _joined(tokens: Iterable[tuple[str, str]]) -> Iterator[str]:
     last, held = "", ""
     for gap, text in tokens:
-        if held and text != "}":  # the semicolon before a brace goes
+        if held and text != "}":  # the semicolon or comma before a brace goes
             yield held
         if last and gap == "\n":
             if last not in GOES_ON and text[0] not in CONTINUES:
                 yield "\n"
         elif last and gap and _needs_gap(last, text):
             yield " "
-        held = text if text == ";" else ""
+        held = text if text in (";", ",") else ""
         if not held:
             yield text
         last = text[-1]

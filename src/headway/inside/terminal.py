@@ -10,6 +10,7 @@ import torch
 from rich.cells import cell_len
 from torch import Tensor
 
+from headway.inside.alignments import aligning_layer
 from headway.inside.ink import INKS, Ink, bands, ink_for, width_of
 from headway.inside.lens import Lens, lens
 from headway.inside.maps.map import CAUTION
@@ -42,7 +43,7 @@ def show(
     run = None if isinstance(found, Trace) else found.run
     parts = [_head(trace, hand, room), heatmap(trace, hand, room, truth)]
     if "cross" in trace.attention:
-        parts.append(alignment(trace, hand, room))
+        parts.append(alignment(trace, hand, room, truth))
     if trace.beam is not None:
         parts.append(search(trace.beam, hand, room))
     if run is not None and trace.states and trace.reading.outputs:
@@ -74,18 +75,18 @@ def _head(trace: Trace, ink: Ink, width: int) -> list[str]:
     return lines
 
 
-def default_map(trace: Trace) -> tuple[str, str]:
-    """Kind of attention and name of the map that says most at a glance."""
+def default_map(trace: Trace, truth: dict[str, Any] | None = None) -> tuple[str, str]:
+    """Kind of attention and name of the map that says most at a glance: across texts the layer
+    that aligns best, where that was measured."""
     kind = "cross" if "cross" in trace.attention else list(trace.attention)[-1]
     n_layers = len(trace.attention[kind])
-    # The last cross attention looks for the next word already (Garg et al. 2019).
-    layer = max(0, n_layers - 2) if kind == "cross" else n_layers - 1
+    layer = aligning_layer(n_layers, truth)[0] if kind == "cross" else n_layers - 1
     return kind, f"{kind}.{layer}.mean"
 
 
 def heatmap(trace: Trace, ink: Ink, width: int, truth: dict[str, Any] | None = None) -> list[str]:
     """Rows are tokens that ask, columns what they attend to: the mean over the heads of a layer."""
-    kind, name = default_map(trace)
+    kind, name = default_map(trace, truth)
     layer = int(name.split(".")[1])
     weights_TS = trace.attention[kind][layer].mean(0)
     rows, columns = _sides(trace, kind)
@@ -149,10 +150,10 @@ def _upright(pieces: Sequence[str], cell: int, ink: Ink) -> list[str]:
     return ["".join(sign.ljust(cell) for sign in row).rstrip() for row in rows]
 
 
-def alignment(trace: Trace, ink: Ink, width: int) -> list[str]:
+def alignment(trace: Trace, ink: Ink, width: int, truth: dict[str, Any] | None = None) -> list[str]:
     """Each written word, and the source word that it attends to most."""
     source, target = trace.reading.first, trace.reading.last
-    _, name = default_map(trace)
+    _, name = default_map(trace, truth)
     weights_TS = trace.attention["cross"][int(name.split(".")[1])].mean(0)
     said, written = _words(target)
     heard, read = _words(source)

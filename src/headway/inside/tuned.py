@@ -1,7 +1,7 @@
 """The tuned lens: an affine map for each layer, so that its vectors speak the last layer's tongue.
 
 Fitted to say what the last layer says (Belrose et al. 2023). The plain lens is where each map
-starts, and where it stays if the fit does not help on text that it has not seen.
+starts, and where it stays if the fit does not help on lines that are kept for choosing.
 """
 
 from __future__ import annotations
@@ -53,10 +53,10 @@ class Tuned:
     matrix_LDD: Tensor
     shift_LD: Tensor
     plain_L: Tensor
-    """Divergence from the last layer on held-out text, in nats, of the plain lens."""
+    """Divergence from the last layer, in nats, of the plain lens; on lines for this alone."""
 
     tuned_L: Tensor
-    """The same with the maps. Never more."""
+    """The same with the maps."""
 
     n_lines: int
     n_held_out: int
@@ -117,8 +117,8 @@ class _Line:
 
 
 def tune(run: LoadedRun, lines: Sequence[str], seed: int = 0) -> Tuned:
-    """Fit the maps on eight tenths of the lines, stop each where another tenth says best, and
-    measure on the last tenth."""
+    """Fit the maps on eight tenths of the lines, keep each as it was when another tenth said best
+    (which may be before the first step), and measure on the last tenth, which chooses nothing."""
     texts = [line for line in lines if line.strip()]
     if run.settings.task == "embed":
         raise UserError(
@@ -137,12 +137,7 @@ def tune(run: LoadedRun, lines: Sequence[str], seed: int = 0) -> Tuned:
     found = _fitted(run, fit, choose, rng)
     plain_L = _divergence(run, held, None)
     tuned_L = _divergence(run, held, found)
-    for layer in range(len(plain_L)):
-        if tuned_L[layer] >= plain_L[layer]:
-            found[0][layer], found[1][layer] = 0, 0
-    return Tuned(
-        *found, plain_L, torch.minimum(plain_L, tuned_L), n_lines=len(texts), n_held_out=tenth
-    )
+    return Tuned(*found, plain_L, tuned_L, n_lines=len(texts), n_held_out=tenth)
 
 
 def _fitted(

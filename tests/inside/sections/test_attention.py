@@ -35,7 +35,8 @@ def looked() -> Looked:
 
 @pytest.fixture(scope="module")
 def html(looked: Looked) -> str:
-    truth = {"task": "toy", "n": 9, "maps": {"cross.1.2": {"p1": 0.94, "random": 0.14, "n": 212}}}
+    maps = {"cross.1.2": {"p1": 0.94, "random": 0.14, "n": 212}}
+    truth = {"task": "toy", "n": 9, "unit": "words", "maps": maps}
     return page("one", [look_of("final", looked, NAMES)], {"truth": truth})
 
 
@@ -166,7 +167,7 @@ def test_the_difference_of_the_same_is_nothing_and_of_others_theirs(
     }
     state = "tab=attention&attention_view=difference&layer=0&head=1&row=4"
     same = open_page(browser, page("t", [looks["A"], looks["A"]]), tmp_path, state=state)
-    assert set(values(same, ".says [data-value]").values()) == {0.0}
+    assert same.locator(".says").inner_text() == "w4: all zero"
     same.close()
     shown = open_page(browser, page("t", [looks["A"], looks["B"]]), tmp_path, state=state)
     expected = one.attention["self"][0][1, 4] - other.attention["self"][0][1, 4]
@@ -189,9 +190,32 @@ def test_a_long_text_and_a_layer_without_heads_are_drawn(browser: Any, tmp_path:
     first = look_of("A", Looked(trace=long, pins=(3,)), NAMES[1:])
     shown = open_page(browser, page("t", [first]), tmp_path, state="tab=attention")
     assert "largest weight of 3 × 3 tokens" in shown.locator("main").inner_text()
+    assert "Pinned tokens are exact" in shown.locator("main").inner_text()
     exact = [float(n.get_attribute("data-value")) for n in shown.locator(".token").all()]
     assert np.allclose(exact, long.attention["self"][0][0, 3].numpy(), rtol=1e-3, atol=1e-7)
     shown.close()
     none = open_page(browser, page("t", [look_of("A", Looked(trace=gone), NAMES[1:])]), tmp_path)
     assert none.locator(".failed").count() == 0
     none.close()
+
+
+def test_a_block_is_named_by_its_places_and_lists_only_what_it_can_see(
+    browser: Any, tmp_path: Path
+) -> None:
+    found = invented(301)
+    weights_HTS = found.attention["self"][0].tril()
+    weights_HTS /= weights_HTS.sum(-1, keepdim=True)
+    causal = dataclasses.replace(found, attention={"self": [weights_HTS]})
+    look = look_of("A", Looked(trace=causal), NAMES[1:])
+    shown = open_page(browser, page("t", [look]), tmp_path, state="tab=attention&row=1")
+    said = shown.locator(".says")
+    assert said.inner_text().startswith("3–4 (“w2 w3”) looks at ")
+    assert set(values(shown, ".says [data-value]")) <= {0, 1}
+    assert "Pinned" not in shown.locator("main").inner_text()
+    assert "block of 2 tokens" in shown.locator("main").inner_text()
+    shown.keyboard.press("ArrowLeft")
+    assert set(values(shown, ".says [data-value]")) == {0}
+    assert said.inner_text().startswith("1–2 (“w0 w1”) looks at 1–2 ")
+    shown.evaluate("location.hash = '#tab=attention&row=150'")
+    said.locator("b:text-is('301')").wait_for()  # the last one is alone
+    shown.close()

@@ -124,6 +124,7 @@ def test_the_browser_lists_sorts_searches_and_shows_factors(
     browser: Any, tmp_path: Path, html: str, data: Any, looked: Looked, folder: Path
 ) -> None:
     shown = open_page(browser, html, tmp_path, state="tab=dictionary")
+    assert "Speaks for, in the last layer" in shown.locator("[data-card=factor]").inner_text()
     rows = "[data-card=dictionary] tbody tr"
     listed = lambda: [  # noqa: E731
         int(node.get_attribute("data-factor"))
@@ -177,4 +178,14 @@ def test_a_token_says_which_factors_fire_there(
     column = np.sort(data["here"]["text"][:, 3])[::-1]
     np.testing.assert_allclose(values, column[column > 0][:10], rtol=1e-5)
     assert shown.locator("b").filter(has_text="It").count() == 0  # text of a model stays text
+    shown.close()
+
+
+def test_an_order_or_a_place_that_does_not_exist_is_passed_over(
+    browser: Any, tmp_path: Path, html: str
+) -> None:
+    state = "tab=dictionary&dictionarySort=size&dictionaryToken=-1&dictionaryStream=valueOf"
+    shown = open_page(browser, html, tmp_path, state=state)
+    assert shown.locator("[data-key=here][aria-pressed=true]").count() == 1
+    assert "undefined" not in shown.locator("main").inner_text()
     shown.close()

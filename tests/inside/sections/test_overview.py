@@ -140,6 +140,17 @@ def test_a_text_that_goes_on_shows_what_was_given_apart(browser: Any, tmp_path: 
     opened.close()
 
 
+def test_without_outputs_there_is_no_answer_to_show(browser: Any, tmp_path: Path) -> None:
+    found = trace(load("stories"), "Once upon a time", Ask(new=2))
+    bare = replace(found, reading=replace(found.reading, outputs=()))
+    for given in (bare, replace(bare, scores_RC=None)):
+        look = look_of("A", Looked(trace=given), NAMES)
+        opened = open_page(browser, page("t", [look]), tmp_path)
+        assert opened.locator("[data-card=answer]").count() == 0
+        assert opened.locator("[data-card=notes]").count() == 1
+        opened.close()
+
+
 def test_a_trace_alone_has_an_overview_too() -> None:
     run = load("stories")
     found = trace(run, "Once upon a time", Ask(new=2))

@@ -29,6 +29,7 @@ NAMES = ("overview", "attention", "saliency")
 TRUTH = {
     "task": "words",
     "n": 182,
+    "unit": "words",
     "maps": {"occlusion": {"p1": 0.975, "aer": 0.025, "n": 40, "random": 0.16}},
     "best": {"name": "cross.1.0", "p1_chosen": 0.9, "p1": 0.9, "aer": 0.1, "n": 9},
 }
@@ -95,6 +96,19 @@ def test_hidden_tokens_and_heads_that_are_off_stay_so(looked: Looked) -> None:
         fall = before - say(looked.run, looked.trace.reading, both).log_probs_R
     np.testing.assert_allclose(sent[:, 3], fall.numpy(), atol=1e-5)
     assert np.abs(sent[:, 0]).max() < 1e-6
+
+
+@pytest.mark.parametrize("task", ["embed", "classify"])
+def test_units_are_those_of_the_task(task: str, tmp_path: Path) -> None:
+    run = load(tiny_run(tmp_path / "run", task))
+    found = section(Looked(run=run, trace=trace(run, "ba de go")))
+    assert found is not None
+    sent = {one["key"]: one for one in found["methods"]}
+    texts = [f"{one['how']} {one['unit']}" for one in sent.values()]
+    is_vector = task == "embed"
+    unit = "in length along its own direction" if is_vector else "in nats"
+    assert any("log-probability" in text or "nats" in text for text in texts) != is_vector
+    assert sent["integrated"]["unit"] == sent["occlusion"]["unit"] == unit
 
 
 @pytest.mark.parametrize("task", list(RUNS))

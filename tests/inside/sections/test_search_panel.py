@@ -17,9 +17,10 @@ from headway.inside.page import page
 from headway.inside.reading import Ask
 from headway.inside.search import Index
 from headway.inside.sections import look_of
-from headway.inside.sections.search import BUDGET, section
+from headway.inside.sections.search import BUDGET, chosen, section
 from headway.inside.trace import trace
 
+from ...interop.padded_runs import tiny_run
 from ..browser import open_page
 
 TEXT = "The little dog ran to the park."
@@ -42,9 +43,9 @@ def data() -> Any:
     return unpack(html())["looks"][0]["sections"]["search"]
 
 
-def test_the_page_has_the_hits_of_the_index_for_three_layers() -> None:
+def test_the_page_has_the_hits_of_the_index_for_all_layers() -> None:
     found, here = data(), looked()
-    assert [layer["layer"] for layer in found["layers"]] == [0, 3, 5]
+    assert [layer["layer"] for layer in found["layers"]] == [0, 1, 2, 3, 4, 5]
     for layer in found["layers"]:
         index = Index.of(here.run, LINES, layer["layer"])  # type: ignore[arg-type]
         for row, place in enumerate(layer["places"]):
@@ -55,6 +56,15 @@ def test_the_page_has_the_hits_of_the_index_for_three_layers() -> None:
             shown = [found["texts"][number] for number in layer["hits"][row]]
             expected = [index.shown(hit.passage, hit.place) for hit in hits]
             assert shown == [[one["at"], one["pieces"]] for one in expected]
+
+
+def test_of_many_layers_six_are_searched_the_first_and_the_last_among_them(
+    tmp_path: Path,
+) -> None:
+    corpus = Corpus.of_lines(["ba de"])
+    for n_layers, layers in ((6, [0, 1, 2, 3, 4, 5, 6]), (12, [0, 1, 3, 5, 8, 10, 12])):
+        run = load(tiny_run(tmp_path / f"{n_layers}", "classify", n_layers=n_layers))
+        assert chosen(run, corpus) == [("self", layer) for layer in layers]
 
 
 def test_without_a_corpus_there_is_no_panel() -> None:

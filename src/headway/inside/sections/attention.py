@@ -11,17 +11,10 @@ from typing import Any
 import torch.nn.functional as F
 from torch import Tensor
 
+from headway.inside.maps.map import STREAMS
 from headway.inside.packing import Array
 
 MOST = 256
-
-STREAMS = {
-    "encoder": ("source", "source"),
-    "decoder": ("target", "target"),
-    "cross": ("target", "source"),
-    "self": ("text", "text"),
-}
-"""Kind: the stream that asks and the stream that is asked."""
 
 FIRST = {"cross": 0, "decoder": 1, "encoder": 2}
 """What a translator's page shows first is what the words of the output come from."""

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from headway.inside.alignments import aligning_layer
 from headway.inside.beam import cross_rows
 from headway.inside.change import gated
 from headway.inside.packing import Array
@@ -25,8 +26,8 @@ HINT = (
     "are likely tokens. Click a node, or walk with the arrow keys."
 )
 SEEN = (
-    "What each token saw of the source: mean over the heads of the layer that aligns best, from a "
-    "second pass with this text given."
+    "What each token saw of the source: mean over the heads of {layer}, from a second pass with "
+    "this text given."
 )
 NOTE = "The other tabs show an output that was made in another way than by this search."
 FACTS = ["parent", "step", "group", "rank", "piece", "log_prob", "score", "fate", "why"]
@@ -60,7 +61,7 @@ def section(looked: Looked) -> dict[str, Any] | None:
         "about": "The node that is picked in the tree. Its colours are probabilities.",
         "facts": FACTS,
         "note": "" if _shown(looked, tree) else NOTE,
-        "seen": SEEN,
+        "seen": SEEN.format(layer=_layer(looked)[1]),
         "settings": {
             "beam": tree.beam,
             "groups": tree.groups,
@@ -180,6 +181,10 @@ def _shown(looked: Looked, tree: BeamTree) -> bool:
     return reading.last.ids[len(tree.given) :] == written
 
 
+def _layer(looked: Looked) -> tuple[int, str]:
+    return aligning_layer(len(looked.trace.attention.get("cross", ())), looked.truth)
+
+
 def _attention(looked: Looked, tree: BeamTree) -> dict[str, Any] | None:
     """A row for each node that was asked, and the row of each node; -1: it has none."""
     if looked.run is None or tree.kind != "source":
@@ -189,7 +194,7 @@ def _attention(looked: Looked, tree: BeamTree) -> dict[str, Any] | None:
         ends = [node for node in tree.nodes if node.fate in ("ended", "limit")]
         wanted = {0} | {one.id for end in ends for one in tree.path(end)}
     with gated(looked.run.model, looked.change):
-        rows = cross_rows(looked.run, tree, wanted)
+        rows = cross_rows(looked.run, tree, wanted, _layer(looked)[0])
     place = {number: place for place, number in enumerate(rows)}
     return {
         "rows": Array(torch.stack(list(rows.values())), "u8"),

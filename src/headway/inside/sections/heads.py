@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from headway.inside.anatomy import Anatomy
+from headway.inside.change import NO_CHANGE
 from headway.inside.curve import Curve, load_found
 from headway.inside.heads import HeadFacts, Heads, heads
 from headway.inside.roles import LIFT, ROLES
@@ -27,13 +29,19 @@ def section(looked: Any) -> dict[str, Any] | None:
     run: LoadedRun | None = looked.run
     if run is None or not looked.trace.reading.outputs:
         return None
-    saved = load_found(run.folder)
+    # What was measured is about the final weights, with all their heads.
+    is_own = looked.final and looked.change == NO_CHANGE
+    saved = load_found(run.folder) if is_own else None
     if saved is not None and not _fits(saved[0], run):
         saved = None  # of another model that was in this folder
     if looked.corpus is not None:
-        found = heads(run, looked.corpus, n=FEW)
+        # Tokens are hidden in this text, heads are off in all.
+        off = replace(looked.change, hidden=frozenset())
+        found = heads(run, looked.corpus, n=FEW, change=off)
+    elif saved is not None:
+        found = saved[0]
     else:
-        found = heads(run, [looked.trace.reading]) if saved is None else saved[0]
+        found = heads(run, [looked.trace.reading], change=looked.change)
     whole = looked.corpus is not None or saved is not None
     task = run.settings.task
     unit = "length" if task == "embed" else "nats"

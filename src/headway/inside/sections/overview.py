@@ -8,8 +8,8 @@ import torch
 from torch import Tensor
 
 from headway.inside.anatomy import Anatomy
+from headway.inside.maps.map import STREAMS
 from headway.inside.sections import shown
-from headway.inside.sections.attention import STREAMS
 
 SINK = 0.6
 """A head looks at one token nearly always when that token gets this share of its attention."""

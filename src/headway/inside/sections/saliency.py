@@ -62,6 +62,12 @@ METHODS = {
 }
 SIGNED = ("gradxinput", "integrated", "occlusion")
 
+OF_VECTORS = {
+    "gradxinput": "Slope of the vector's length along its own direction.",
+    "occlusion": "How much shorter the vector is, along its own direction, when a token is hidden.",
+}
+"""A vector has no probability; its length is what changes."""
+
 
 def section(looked: Any) -> dict[str, Any] | None:
     reading: Reading = looked.trace.reading
@@ -137,12 +143,14 @@ def _packed(method: Method, maps: list[Map], judge: Map | None, reading: Reading
     if sum(map_.weights_RS.numel() for map_ in maps) > MOST_CELLS:
         first, maps = len(maps) - 1, maps[-1:]
     shares = [map_.share_R("source") for map_ in maps] if method.has_share else []
+    is_vector = reading.task == "embed"
+    unit = "in length along its own direction" if is_vector else "in nats"
     is_plain = method.key in ("mean", "max")
     weights = torch.stack([map_.weights_RS for map_ in maps])
     return {
         "key": method.key,
         "label": method.label,
-        "how": method.how,
+        "how": OF_VECTORS.get(method.key, method.how) if is_vector else method.how,
         "first": first,
         "names": [map_.name for map_ in maps],
         "signed": method.key in SIGNED,
@@ -152,7 +160,7 @@ def _packed(method: Method, maps: list[Map], judge: Map | None, reading: Reading
             None if judge is None or method.key == "occlusion" else agreement(map_, judge, reading)
             for map_ in maps
         ],
-        "unit": "in nats" if method.key in ("integrated", "occlusion") else "",
+        "unit": unit if method.key in ("integrated", "occlusion") else "",
         "facts": maps[0].facts,
     }
 

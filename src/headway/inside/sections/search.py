@@ -19,6 +19,10 @@ TOKENS = 12_000
 """Of the corpus, for a page."""
 
 HITS = 6
+LAYERS = 6
+"""Of a stack, and the embedding; of more, so many evenly spaced, the first and the last among them.
+"""
+
 MOST = 64
 """Tokens of the text that are looked up, in each stream."""
 
@@ -40,15 +44,17 @@ def section(looked: Any) -> dict[str, Any] | None:
 
 
 def chosen(run: LoadedRun, corpus: Corpus) -> list[Site]:
-    """The embedding, a layer in the middle and the last, of every stack that reads the corpus."""
+    """The embedding and the layers, of every stack that reads the corpus."""
     parts = Anatomy.of(run.model).stacks
     if len(parts) > 1 and corpus.targets is None:
         parts = parts[:1]
-    return [
-        (part.name, layer)
-        for part in parts
-        for layer in sorted({0, (len(part.blocks) + 1) // 2, len(part.blocks)})
-    ]
+    return [(part.name, layer) for part in parts for layer in [0, *_spaced(len(part.blocks))]]
+
+
+def _spaced(n_layers: int) -> list[int]:
+    """Of 12 layers 1, 3, 5, 8, 10 and 12."""
+    n = min(n_layers, LAYERS)
+    return [1 + (2 * step * (n_layers - 1) + n - 1) // (2 * max(n - 1, 1)) for step in range(n)]
 
 
 def _indexes(run: LoadedRun, corpus: Corpus) -> dict[Site, Index]:

@@ -60,7 +60,7 @@ def atom_case(run: LoadedRun, reaction: str, where: str = "the reaction") -> Cas
             sure = right if len(right) == 1 else frozenset()
             links.append(Link((rows[places[n]],), right, sure))
     columns = tuple((places[n],) for n in before)
-    return Case(reading, "text", columns, tuple(links)) if links else None
+    return Case(reading, "text", columns, tuple(links), "atoms") if links else None
 
 
 def unnumbered(piece: str) -> tuple[str, int | None]:

@@ -35,6 +35,8 @@ class Case:
     """The candidates: places that count as one, such as the pieces of a word."""
 
     links: tuple[Link, ...]
+    unit: str = "words"
+    """What a link is about: words, tokens or atoms."""
 
     def candidates(self, link: Link) -> tuple[int, ...]:
         return link.among or tuple(range(len(self.columns)))

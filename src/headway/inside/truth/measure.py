@@ -62,6 +62,8 @@ class Truth:
     maps: dict[str, Score]
     best: Best | None = None
     facts: dict[str, Any] = field(default_factory=dict)
+    unit: str = "words"
+    """What the things are that were judged: words, tokens or atoms."""
 
     def save(self, path: Path) -> None:
         try:
@@ -81,6 +83,7 @@ class Truth:
                 maps,
                 None if best is None else Best(**best),
                 facts.get("facts", {}),
+                facts.get("unit", "words"),
             )
         except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
             raise DataError(
@@ -100,6 +103,8 @@ def measure(
 ) -> Truth:
     """Every map of these methods on every case; costly ones on the first `few`.
 
+    All cases are of one kind: their `unit` is that of the first.
+
     `maker` makes the maps of a case instead. `note` is told how many cases are done.
     """
     if not cases:
@@ -113,7 +118,9 @@ def measure(
                 hits.setdefault(map_.name, []).extend(_judged(map_, case, number))
         note(number + 1)
     maps = {name: _score(found) for name, found in hits.items()}
-    return Truth(task, sum(len(case.links) for case in cases), maps, _best(hits))
+    return Truth(
+        task, sum(len(case.links) for case in cases), maps, _best(hits), unit=cases[0].unit
+    )
 
 
 def _made(run: LoadedRun, case: Case, methods: Sequence[str]) -> list[Map]:

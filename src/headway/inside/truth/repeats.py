@@ -46,7 +46,7 @@ def repeats(run: LoadedRun, n: int = TEXTS, length: int = HALF, seed: int = 1) -
         links = tuple(_link(row, length) for row in copying)
         if links:
             columns = tuple((place,) for place in range(len(ids)))
-            cases.append(Case(reading, "text", columns, links))
+            cases.append(Case(reading, "text", columns, links, "tokens"))
     return cases
 
 

@@ -1,0 +1,53 @@
+"""Answers written one token at a time, with all that came before read anew every time."""
+
+from __future__ import annotations
+
+import torch
+
+from headway.config.decode import DecodeSettings
+from headway.decode.hypothesis import Hypothesis
+from headway.inside.change import Change, gated
+from headway.inside.forward import read_out, vectors
+from headway.inside.streams import Output, Reading, Stream
+from headway.interop.run import LoadedRun
+
+
+@torch.no_grad()
+def scores_of(run: LoadedRun, reading: Reading, change: Change) -> torch.Tensor:
+    with gated(run.model, change):
+        x_ND, layout = vectors(run.model, reading, change)
+        return read_out(run, reading, x_ND, layout).clone()
+
+
+def greedily(
+    run: LoadedRun, first: Stream, start: list[int], change: Change, decode: DecodeSettings
+) -> Hypothesis:
+    """The likeliest token again and again, with all that came before read anew every time: no
+    cache knows of hidden tokens."""
+    tokenizer = run.vocab.target
+    is_pair = first.name == "source"
+    limit = decode.max_len or len(first) + decode.extra_len
+    tokens: list[int] = []
+    never = sorted(tokenizer.specials - {tokenizer.eos})
+    while len(tokens) < limit:
+        ids = [*start, *tokens]
+        name = "target" if is_pair else "text"
+        streams = {name: Stream.of(name, ids, tokenizer)}
+        reading = Reading(
+            text="",
+            task="translate" if is_pair else "complete",
+            streams={"source": first, **streams} if is_pair else streams,
+            outputs=(Output(len(ids) - 1, -1, ""),),
+        )
+        scores_V = scores_of(run, reading, change)[0]
+        scores_V[never] = -torch.inf
+        best = int(scores_V.argmax())
+        if best == tokenizer.eos:
+            return Hypothesis(_written(start, tokens, is_pair), 0.0, 0.0, [], finished=True)
+        tokens.append(best)
+    return Hypothesis(_written(start, tokens, is_pair), 0.0, 0.0, [], finished=False)
+
+
+def _written(start: list[int], tokens: list[int], is_pair: bool) -> list[int]:
+    """A translation has what it begins with, but for the first token; a continuation has not."""
+    return [*start[1:], *tokens] if is_pair else tokens
