@@ -38,6 +38,7 @@ def test_maps_of_a_translator_are_measured_beside_chance(
         "names and numbers copied: 5 words in 3 texts; chance is right 0.197"
     )
     assert f"wrote {out}" in printed.err
+    assert "only 5 words could be judged: too few" in printed.err
     names = [line.partition("  ")[0] for line in printed.out.splitlines() if line[:1].islower()]
     for name in ("occlusion", "norm", "rollout", "cross 2 mean", "random", "diagonal"):
         assert name in names

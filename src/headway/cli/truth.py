@@ -22,6 +22,10 @@ BEST_HEADS = 5
 BASELINES = ("random", "diagonal")
 
 
+ENOUGH = 50
+"""Judged cases below which a score is mostly luck: a share of a half is then known to 0.14."""
+
+
 def truth(
     run: Annotated[str, typer.Argument(metavar="RUN", help="A run folder or shipped model.")],
     pairs: Annotated[
@@ -74,6 +78,12 @@ def truth(
     if untrained:
         loaded = _fresh(loaded)
     found = measure(loaded, cases, wanted, task=kind, few=few, note=_Progress(len(cases)))
+    if found.n < ENOUGH:
+        print(
+            f"only {found.n} {found.unit} could be judged: too few to trust the figures. Give more "
+            "texts.",
+            file=sys.stderr,
+        )
     if out is not None or not untrained:
         _save(found, folder, out)
     if as_json:
