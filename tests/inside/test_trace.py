@@ -169,6 +169,7 @@ def test_a_trace_comes_back_from_the_disk(run: LoadedRun, tmp_path: Path) -> Non
     found = trace(run, text_for(run), gradients=True, beam=True)
     found.save(tmp_path / "kept")
     back = Trace.load(tmp_path / "kept")
+    assert (tmp_path / "kept" / TENSORS).stat().st_mode & 0o777 == 0o644
     assert back.reading == found.reading
     assert back.meta == found.meta
     assert (back.beam is None) == (found.beam is None)

@@ -80,6 +80,7 @@ class Trace:
         try:
             folder.mkdir(parents=True, exist_ok=True)
             replace_file(folder / TENSORS, lambda part: save_file(tensors, part))
+            (folder / TENSORS).chmod(0o644)  # the library lets only its owner read it
             replace_text(folder / FACTS, json.dumps(facts, ensure_ascii=False, indent=1) + "\n")
         except OSError as error:
             raise FolderError(f"cannot write the trace to {folder}: {error.strerror}.") from error

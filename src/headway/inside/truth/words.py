@@ -116,10 +116,6 @@ def _is_name(word: str) -> bool:
     return any(c.isdigit() for c in word) or (len(word) > 1 and word[0].isupper())
 
 
-def pairs_of(known: Iterable[Known]) -> list[tuple[str, str]]:
-    return [(pair.source, pair.target) for pair in known]
-
-
 def write_known(pairs: Iterable[Known], path: Path) -> None:
     """As `read_known` reads them."""
     lines = [
