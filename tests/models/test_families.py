@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from headway.models.parts.text import compute_in
+from headway.models.parts.front import compute_in
 from headway.nn.attend import BACK_ENDS, attend
 from headway.nn.layout import Layout, loss_weights
 

@@ -23,9 +23,15 @@ from headway.config.model import (
     DecoderSettings,
     EncoderSettings,
     ModelSettings,
+    PictureEncoderSettings,
+    PictureSeq2SeqSettings,
+    PictureSettings,
     RelativeSettings,
     RopeSettings,
     Seq2SeqSettings,
+    SoundEncoderSettings,
+    SoundSeq2SeqSettings,
+    SoundSettings,
 )
 from headway.errors import ConfigError
 from headway.models.build import build_model
@@ -97,6 +103,42 @@ IMPOSSIBLE: list[tuple[str, str, str]] = [
     ("EncoderSettings(heads=('tags',), n_labels=-1)", "'tags'", "needs n_labels"),
     ("EncoderSettings(n_labels=4)", "n_labels=4", "Add one: heads="),
     ("EncoderSettings(n_segments=-1)", "n_segments=-1", "0 (none) or more"),
+    ("PictureSettings(patch=0)", "patch=0", "at least 1"),
+    ("PictureSettings(channels=4)", "channels=4", "1 (grey) or 3"),
+    ("PictureSettings(stride=0)", "stride=0", "at least 1"),
+    ("PictureSettings(frames=3, tubelet=2)", "frames=3", "multiple of"),
+    ("PictureSettings(class_token=False, distil_token=True)", "distil_token", "set that too"),
+    ("PictureSettings(mean=(0.5, 0.5))", "picture.mean", "1 or 3 numbers"),
+    ("PictureSettings(std=(0.0,))", "picture.std=[0.0]", "positive"),
+    ("PictureSettings(height=8)", "8 × 224", "smaller picture.patch"),
+    ("PictureSettings(stem='grid', frames=4, tubelet=2)", "tubelet=2", "tubelet=1"),
+    ("PictureSettings(stem='conv', stride=0)", "stride=0", "at least 1"),
+    ("PictureEncoderSettings(positions='learned')", "positions='learned'", "picture.positions"),
+    ("PictureEncoderSettings(heads=('distilled',))", "'distilled'", "picture.distil_token=true"),
+    ("PictureEncoderSettings(n_labels=0)", "n_labels", "number of labels"),
+    (
+        "PictureEncoderSettings(picture=PictureSettings(class_token=False))",
+        "pooling=first",
+        "pooling=mean",
+    ),
+    ("PictureSeq2SeqSettings(tie='all')", "no words", "tie=target-softmax"),
+    ("PictureSeq2SeqSettings(source_vocab_size=5)", "source_vocab_size", "tie=target-softmax"),
+    (
+        "PictureEncoderSettings(d_model=18, n_heads=3, picture=PictureSettings("
+        "positions='sinusoidal'))",
+        "d_model=18",
+        "multiple of 4",
+    ),
+    ("SoundSettings(hop=0)", "hop=0", "at least 1"),
+    ("SoundSettings(hop=500)", "hop=500", "n_fft=400"),
+    ("SoundSettings(bands=300)", "bands=300", "tells apart"),
+    ("SoundSettings(strides=())", "strides=[]", "at least one"),
+    ("SoundSettings(strides=(2, 0))", "strides=[2, 0]", "1 or more"),
+    ("SoundSettings(pad_s=-1.0)", "pad_s=-1", "0 or more"),
+    ("SoundEncoderSettings(positions='sinusoidal')", "'sinusoidal'", "sound.positions"),
+    ("SoundEncoderSettings(d_model=9, n_heads=3)", "d_model=9", "must be even"),
+    ("SoundEncoderSettings(vocab_size=0)", "vocab_size=0", "at least 1"),
+    ("SoundSeq2SeqSettings(tie='source-target')", "no words", "tie=target-softmax"),
 ]
 
 
@@ -119,7 +161,6 @@ def test_all_of_it_is_refused_where_there_is_no_torch() -> None:
 import sys
 sys.modules["torch"] = None  # an import of it would fail
 from headway.config.model import *
-from headway.config.model import RopeSettings, RelativeSettings
 from headway.errors import ConfigError
 for code in {[code for code, _, _ in IMPOSSIBLE]!r}:
     try:
@@ -189,7 +230,16 @@ def test_changing_settings_checks_them_again() -> None:
         replace(DecoderSettings(), n_heads=7)
 
 
-TINY = {"vocab_size": 11, "d_model": 12, "n_layers": 2, "n_heads": 3, "d_ff": 10, "max_len": 8}
+TINY: dict[str, Any] = {"d_model": 12, "n_layers": 2, "n_heads": 3, "d_ff": 10, "max_len": 8}
+TINY_WORDS = {"vocab_size": 11}
+TINY_PICTURE = PictureSettings(height=8, width=8, patch=4, stem_width=4)
+TINY_SOUND = SoundSettings(rate=800, n_fft=40, hop=16, bands=6, max_rows=64)
+TINY_OF: dict[str, dict[str, Any]] = {
+    "picture-encoder": {"picture": TINY_PICTURE, "n_labels": 3},
+    "picture-seq2seq": {"picture": replace(TINY_PICTURE, class_token=False), **TINY_WORDS},
+    "sound-encoder": {"sound": TINY_SOUND, "n_labels": 3, **TINY_WORDS},
+    "sound-seq2seq": {"sound": TINY_SOUND, **TINY_WORDS},
+}
 
 VALUES: dict[str, list[Any]] = {
     "vocab_size": [1, 2, 11],
@@ -243,11 +293,44 @@ VALUES: dict[str, list[Any]] = {
 }
 """Values worth trying, some of them impossible. Choices and switches try all they have."""
 
+OWN_VALUES: dict[str, dict[str, list[Any]]] = {
+    "picture-encoder": {
+        "heads": [(), ("classes",), ("rebuild",), ("classes", "pooled"), ("classes", "distilled")],
+        "picture": [
+            TINY_PICTURE,
+            replace(TINY_PICTURE, patch=3, stride=2, stem="conv", stem_layers=1),
+            replace(TINY_PICTURE, stem="grid", positions="none"),
+            replace(TINY_PICTURE, class_token=False, positions="sinusoidal"),
+            replace(TINY_PICTURE, frames=4, tubelet=2, channels=1),
+            replace(TINY_PICTURE, distil_token=True),
+        ],
+    },
+    "picture-seq2seq": {
+        "picture": [
+            TINY_PICTURE,
+            replace(TINY_PICTURE, class_token=False, stem="grid"),
+            replace(TINY_PICTURE, class_token=False, frames=4, positions="sinusoidal"),
+        ],
+    },
+    "sound-encoder": {
+        "heads": [(), ("classes",), ("ctc",), ("rebuild", "classes"), ("ctc", "ctc")],
+        "sound": [
+            TINY_SOUND,
+            replace(TINY_SOUND, scale="standard", strides=(2, 2), positions="learned"),
+            replace(TINY_SOUND, strides=(1,), positions="none", pad_s=0.5),
+            replace(TINY_SOUND, positions="whisper"),
+        ],
+    },
+    "sound-seq2seq": {"sound": [TINY_SOUND, replace(TINY_SOUND, strides=(4,))]},
+}
+"""The same for settings that mean something else in a family, or are its own."""
+
 
 def values_of(family: str, name: str) -> list[Any]:
     hint = setting_types(FAMILY_SETTINGS[family])[name]
-    if name in VALUES:
-        return VALUES[name]
+    values = VALUES | OWN_VALUES.get(family, {})
+    if name in values:
+        return values[name]
     return [False, True] if hint is bool else list(get_args(hint))
 
 
@@ -264,7 +347,7 @@ def attempts(draw: st.DrawFn, family: str) -> dict[str, Any]:
             changes |= {"positions": "rotary", "d_head": draw(st.sampled_from([4, 6]))}
         elif "relative" in changes:
             changes |= {"positions": "relative"}
-        if "heads" in changes:
+        if "heads" in changes and family not in OWN_VALUES:
             changes["n_labels"] = 3 if {"classes", "tags"} & set(changes["heads"]) else 0
         if "source_vocab_size" in changes:
             changes["tie"] = "target-softmax"
@@ -276,11 +359,18 @@ def outputs(model: torch.nn.Module, wanted: ModelSettings) -> dict[str, torch.Te
     lengths = [min(wanted.max_len, length) for length in (3, 1, 8)]
     layout = Layout.of(lengths)
     tokens_N = torch.zeros(layout.n_rows, dtype=torch.long)
+    source, source_layout = seen_or_heard(model, wanted) or (tokens_N, layout)
     if isinstance(wanted, Seq2SeqSettings):
-        x_ND = model(tokens_N, layout, tokens_N, layout)
+        x_ND = model(source, source_layout, tokens_N, layout)
     else:
-        x_ND = model(tokens_N, layout)
+        x_ND = model(source, source_layout)
     found = {"vectors": x_ND}
+    if isinstance(wanted, PictureEncoderSettings | SoundEncoderSettings):
+        assert len(x_ND) == source_layout.n_rows
+        if "classes" in wanted.heads:
+            found["classes"] = model.classes(x_ND, source_layout)
+            assert found["classes"].shape == (3, wanted.n_labels)
+        return found
     reads_out = isinstance(wanted, EncoderSettings | DecoderSettings)
     if not reads_out or "words" in wanted.heads:
         found["scores"] = model.scores(x_ND)
@@ -295,6 +385,20 @@ def outputs(model: torch.nn.Module, wanted: ModelSettings) -> dict[str, torch.Te
             found["tags"] = model.tags(x_ND)
             assert found["tags"].shape == (layout.n_rows, wanted.n_labels)
     return found
+
+
+def seen_or_heard(model: torch.nn.Module, wanted: ModelSettings) -> tuple[Any, Layout] | None:
+    """Three pictures of two sizes, or three recordings, as the model reads them."""
+    front = model.source_front if isinstance(wanted, Seq2SeqSettings) else model.front
+    if isinstance(wanted, PictureEncoderSettings | PictureSeq2SeqSettings):
+        shape = wanted.picture
+        sizes = [(8, 8), (12, 8), (8, 8)]
+        size = (shape.frames, shape.channels)
+        return front.collate([torch.full((*size, *two), 9, dtype=torch.uint8) for two in sizes])
+    if isinstance(wanted, SoundEncoderSettings | SoundSeq2SeqSettings):
+        waves = [torch.sin(torch.arange(n) / 3).numpy() for n in (300, 1, 160)]
+        return front.collate(waves)
+    return None
 
 
 def runs(wanted: ModelSettings) -> None:
@@ -322,7 +426,7 @@ try_many = settings(
 def accepted(family: str, changes: dict[str, Any]) -> ModelSettings | None:
     """The settings, or None where they are refused as they should be."""
     try:
-        return FAMILY_SETTINGS[family](**TINY | changes)
+        return FAMILY_SETTINGS[family](**TINY | TINY_OF.get(family, TINY_WORDS) | changes)
     except ConfigError:
         return None
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from headway.config.model import check_values
+from headway.config.body import check_values
 from headway.errors import ConfigError
 
 Normalisation = Literal["nfc", "nfkc", "nfd", "nfkd", "none"]
@@ -39,6 +39,16 @@ class DataSettings:
     valid_text: tuple[str, ...] = ()
     """Without it a part of the text is split off."""
 
+    media: tuple[str, ...] = ()
+    """Pictures, videos or recordings: folders with a folder a class, or TSV, CSV or JSONL files of
+    paths with labels or texts; IDX files; CIFAR-10's sprites."""
+
+    valid_media: tuple[str, ...] = ()
+    """Without it a part of the media is split off."""
+
+    path_field: str = "path"
+    """Of a file with paths: where they stand, counted or named as `text_field`."""
+
     text_field: str = "text"
     """Of a JSONL line or a CSV, or the number of a TSV column counted from 1."""
 
@@ -68,6 +78,10 @@ class DataSettings:
         check_values(self)
         if self.text and (self.source or self.pairs):
             raise ConfigError("give either files of texts, or files of pairs, not both.")
+        if self.media and (self.text or self.source or self.pairs):
+            raise ConfigError("give either media or files of texts, not both.")
+        if self.valid_media and not self.media:
+            raise ConfigError("valid_media has no effect without media.")
         if len(set(self.fields)) != len(self.fields):
             raise ConfigError(f"fields={list(self.fields)} names a field twice.")
         if bool(self.source) != bool(self.target):

@@ -1,465 +1,50 @@
-"""The shapes of the model families as frozen settings. Symbols follow "Attention Is All You Need".
-
-Nothing here imports torch: settings are read, checked and refused before anything slow happens.
-"""
+"""The families of models, in a table you can see. Each has its settings in a file of its front."""
 
 from __future__ import annotations
 
-import math
-import typing
-from dataclasses import dataclass
-from difflib import get_close_matches
-from typing import Any, Literal
+from headway.config.body import BodySettings, RelativeSettings, RopeSettings, check_values
+from headway.config.pictures import PictureEncoderSettings, PictureSeq2SeqSettings, PictureSettings
+from headway.config.sounds import SoundEncoderSettings, SoundSeq2SeqSettings, SoundSettings
+from headway.config.text import DecoderSettings, EncoderSettings, Seq2SeqSettings, TextSettings
 
-from headway.config.kept import ALL_HEADS, KeptHeads
-from headway.errors import ConfigError, suggest
-
-Activation = Literal["relu", "gelu", "gelu-tanh", "silu", "relu2", "swiglu", "geglu", "geglu-tanh"]
-Norm = Literal["layer", "rms"]
-Wiring = Literal["post", "pre", "parallel"]
-Positions = Literal[
-    "sinusoidal", "sinusoidal-halves", "learned", "rotary", "alibi", "relative", "none"
+__all__ = [
+    "FAMILY_SETTINGS",
+    "BodySettings",
+    "DecoderSettings",
+    "EncoderSettings",
+    "ModelSettings",
+    "PictureEncoderSettings",
+    "PictureSeq2SeqSettings",
+    "PictureSettings",
+    "RelativeSettings",
+    "RopeSettings",
+    "Seq2SeqSettings",
+    "SoundEncoderSettings",
+    "SoundSeq2SeqSettings",
+    "SoundSettings",
+    "TextSettings",
+    "check_values",
+    "family_of",
 ]
-Scheme = Literal["paper", "gpt2", "bert", "small"]
-Pooling = Literal["first", "mean", "last"]
 
-
-def check_values(settings: Any) -> None:
-    """Refuse what no field of its type can hold, also where no loader looked at it."""
-    for name, hint in typing.get_type_hints(type(settings)).items():
-        value = getattr(settings, name)
-        several = typing.get_origin(hint) is tuple
-        choices = typing.get_args(typing.get_args(hint)[0] if several else hint)
-        if (several and choices) or typing.get_origin(hint) is Literal:
-            for word in value if several else [value]:
-                if word not in choices:
-                    near = suggest(word, choices) if get_close_matches(word, choices) else ""
-                    listed = ", ".join(choices)
-                    raise ConfigError(f"{name} has no choice {word!r}. It has: {listed}.{near}")
-        elif hint in (int, int | None) and value is not None and type(value) is not int:
-            raise ConfigError(f"{name}={value!r} must be a whole number.")
-        elif hint is float and not math.isfinite(value):
-            raise ConfigError(f"{name}={value!r} must be a number that is not infinite.")
-
-
-@dataclass(frozen=True, kw_only=True)
-class RopeSettings:
-    """Rotary positions; read only with `positions = "rotary"`."""
-
-    base: float = 10_000.0
-    scaling: Literal["none", "linear", "ntk", "llama3"] = "none"
-    """How a context longer than the trained one is reached."""
-
-    factor: float = 1.0
-    """How many times longer."""
-
-    trained_len: int = 8192
-    """Context before scaling; read by `llama3`."""
-
-    def __post_init__(self) -> None:
-        check_values(self)
-        if self.trained_len < 1:
-            raise ConfigError(f"rope.trained_len={self.trained_len} must be at least 1.")
-        if self.scaling != "llama3" and self.trained_len != 8192:
-            raise ConfigError(
-                f"rope.trained_len={self.trained_len} has no effect with "
-                f"rope.scaling={self.scaling!r}. Only llama3 reads it."
-            )
-        if self.base <= 0:
-            raise ConfigError(
-                f"rope.base={self.base:g} must be positive. The usual value is 10000."
-            )
-        if self.scaling == "none" and self.factor != 1.0:
-            raise ConfigError(
-                f"rope.factor={self.factor:g} has no effect with rope.scaling='none'. "
-                "Choose rope.scaling=linear, ntk or llama3, or leave the factor out."
-            )
-        if self.factor < 1.0:
-            raise ConfigError(
-                f"rope.factor={self.factor:g} would shorten the context. Use 1 or more."
-            )
-
-
-@dataclass(frozen=True, kw_only=True)
-class RelativeSettings:
-    """T5's relative buckets; read only with `positions = "relative"`."""
-
-    buckets: int = 32
-    max_distance: int = 128
-
-    def __post_init__(self) -> None:
-        if self.buckets < 4 or self.buckets % 4:
-            raise ConfigError(
-                f"relative.buckets={self.buckets} must be a multiple of 4: half of them look back, "
-                "half ahead, and half of each are exact distances. T5 uses 32."
-            )
-        if self.max_distance <= self.buckets // 2:
-            raise ConfigError(
-                f"relative.max_distance={self.max_distance} must exceed half of "
-                f"relative.buckets={self.buckets}, which are exact distances already."
-            )
-
-
-@dataclass(frozen=True, kw_only=True)
-class TextSettings:
-    """What every text family has. The defaults are those of the 2017 Transformer (base)."""
-
-    vocab_size: int = 37_000
-    d_model: int = 512
-    """Width of the residual stream."""
-
-    n_layers: int = 6
-    n_heads: int = 8
-    n_kv_heads: int | None = None
-    """Key/value heads; fewer than `n_heads` saves cache memory. None: same as `n_heads`."""
-
-    d_head: int | None = None
-    """Width of a head. None: `d_model / n_heads`."""
-
-    kept_heads: KeptHeads = ALL_HEADS
-    """Which of the `n_heads` heads each layer still has; `headway prune` takes some out."""
-
-    d_ff: int = 2048
-    max_len: int = 1024
-    """The longest sequence. Only learned positions have parameters that depend on it."""
-
-    activation: Activation = "relu"
-    """`swiglu`, `geglu` and `geglu-tanh` multiply a gate with a value: three matrices, not two."""
-
-    norm: Norm = "layer"
-    norm_eps: float = 1e-6
-    wiring: Wiring = "post"
-    """Where the norm stands: after the add (2017), before the sub-layer (GPT-2), or one norm
-    for attention and feed-forward side by side. `pre` and `parallel` end with a final norm."""
-
-    positions: Positions = "sinusoidal"
-    rope: RopeSettings = RopeSettings()
-    relative: RelativeSettings = RelativeSettings()
-    window: int | None = None
-    """Self-attention reaches only keys nearer than this. None: all."""
-
-    scale_attention: bool = True
-    """Divide attention scores by the root of the head's width. T5 does not."""
-
-    attention_bias: str = ""
-    """Which projections have a bias: letters of `qkvo`."""
-
-    ff_bias: bool = True
-    qk_norm: bool = False
-    """RMS-normalise queries and keys per head before they meet."""
-
-    embedding_scale: bool = True
-    """Multiply token embeddings by √d_model."""
-
-    embedding_norm: bool = False
-    """A norm on the sum of embeddings, as in BERT."""
-
-    head_bias: bool = False
-    """A bias per word in the vocabulary scores."""
-
-    dropout: float = 0.1
-    """On the embedding sum and on each sub-layer's output before it is added."""
-
-    attention_dropout: float = 0.0
-    ff_dropout: float = 0.0
-    init: Scheme = "paper"
-    embeddings: str | None = None
-    """A file of word vectors (word2vec's or GloVe's text form) that token embeddings start from."""
-
-    tune_embeddings: bool = True
-    """Whether vectors from a file are trained further."""
-
-    def __post_init__(self) -> None:
-        check_values(self)
-        self._check_sizes()
-        self._check_heads()
-        self._check_positions()
-        unknown = set(self.attention_bias) - set("qkvo")
-        if unknown or len(set(self.attention_bias)) != len(self.attention_bias):
-            raise ConfigError(
-                f"attention_bias={self.attention_bias!r} must be letters out of 'qkvo', each once; "
-                "'' is none and 'qkvo' is all."
-            )
-        if not self.tune_embeddings and self.embeddings is None:
-            raise ConfigError(
-                "tune_embeddings=false has no effect without word vectors. Name a file: "
-                "embeddings=vectors.txt."
-            )
-
-    def _check_sizes(self) -> None:
-        for name in ("vocab_size", "d_model", "n_layers", "n_heads", "d_ff", "max_len"):
-            if getattr(self, name) < 1:
-                raise ConfigError(f"{name}={getattr(self, name)} must be at least 1.")
-        for name in ("dropout", "attention_dropout", "ff_dropout"):
-            if not 0.0 <= getattr(self, name) < 1.0:
-                raise ConfigError(
-                    f"{name}={getattr(self, name):g} must be at least 0 and below 1: "
-                    "it is the share of values set to zero."
-                )
-        if self.norm_eps <= 0:
-            raise ConfigError(f"norm_eps={self.norm_eps:g} must be positive. Try 1e-6.")
-        if self.window is not None and self.window < 1:
-            raise ConfigError(f"window={self.window} leaves no key to attend to. Use 1 or more.")
-
-    def _check_heads(self) -> None:
-        if self.d_head is None and self.d_model % self.n_heads:
-            raise ConfigError(
-                f"d_model={self.d_model} does not divide into n_heads={self.n_heads}. "
-                f"Try d_model={self._nearest_width()}, or another n_heads."
-            )
-        if self.d_head is not None and self.d_head < 1:
-            raise ConfigError(f"d_head={self.d_head} must be at least 1.")
-        if self.kv_heads < 1 or self.n_heads % self.kv_heads:
-            fits = [g for g in range(1, self.n_heads + 1) if self.n_heads % g == 0]
-            raise ConfigError(
-                f"n_heads={self.n_heads} must be a multiple of n_kv_heads={self.n_kv_heads}. "
-                f"Try one of {', '.join(map(str, fits))}."
-            )
-        self.kept_heads.check(self.attention_layers, self.n_heads, self.kv_heads)
-
-    def _nearest_width(self) -> int:
-        """The width nearest to `d_model` that heads and positions can have."""
-        step = self.n_heads if self.d_head is None else 1
-        needs_pairs = self.positions.startswith("sinusoidal") and step % 2
-        if needs_pairs or (self.positions == "rotary" and self.d_head is None):
-            step *= 2
-        return step * max(1, round(self.d_model / step))
-
-    def _check_positions(self) -> None:
-        if self.positions == "rotary" and self.rope.scaling == "ntk" and self.head_width < 4:
-            raise ConfigError(
-                f"rope.scaling='ntk' slows down all pairs of a head but the first, and a head "
-                f"{self.head_width} wide has only one. Set d_head to 4 or more."
-            )
-        if self.positions == "rotary" and self.head_width % 2:
-            raise ConfigError(
-                f"rotary positions turn pairs of numbers, so the head width must be even; "
-                f"d_model={self.d_model} and n_heads={self.n_heads} give {self.head_width}. "
-                "Set d_head to an even number."
-            )
-        if self.positions.startswith("sinusoidal") and self.d_model % 2:
-            raise ConfigError(
-                f"sinusoidal positions are pairs of sine and cosine, so d_model={self.d_model} "
-                f"must be even. Try d_model={self._nearest_width()}."
-            )
-        if self.positions != "rotary" and self.rope != RopeSettings():
-            raise ConfigError(
-                f"the rope settings have no effect with positions={self.positions!r}. "
-                "Set positions=rotary, or leave them out."
-            )
-        if self.positions != "relative" and self.relative != RelativeSettings():
-            raise ConfigError(
-                f"the relative settings have no effect with positions={self.positions!r}. "
-                "Set positions=relative, or leave them out."
-            )
-
-    @property
-    def attention_layers(self) -> dict[str, int]:
-        """Kinds of attention, and how many layers have a weight of their own in each."""
-        return {"self": self.n_layers}
-
-    def heads_in(self, kind: str, layer: int) -> tuple[int, int]:
-        """How many are left in this attention, and of how many keys and values."""
-        heads = self.kept_heads.of(kind, layer) or range(self.n_heads)
-        sharing = self.n_heads // self.kv_heads
-        return len(heads), len({head // sharing for head in heads})
-
-    @property
-    def n_kept_heads(self) -> int:
-        """In all layers with a weight of their own."""
-        return sum(
-            self.heads_in(kind, layer)[0]
-            for kind, n_layers in self.attention_layers.items()
-            for layer in range(n_layers)
-        )
-
-    @property
-    def kv_heads(self) -> int:
-        return self.n_heads if self.n_kv_heads is None else self.n_kv_heads
-
-    @property
-    def head_width(self) -> int:
-        return self.d_model // self.n_heads if self.d_head is None else self.d_head
-
-
-@dataclass(frozen=True, kw_only=True)
-class Seq2SeqSettings(TextSettings):
-    """The encoder-decoder of "Attention Is All You Need"."""
-
-    n_decoder_layers: int | None = None
-    """None: as many as the encoder has (`n_layers`)."""
-
-    source_vocab_size: int | None = None
-    """None: one vocabulary for source and target (`vocab_size`)."""
-
-    tie: Literal["all", "source-target", "source-softmax", "target-softmax", "none"] = "all"
-    """Which of source embedding, target embedding and softmax are one matrix."""
-
-    scale_head: bool = False
-    """Divide the stream by √d_model before it is scored, as T5 does where the softmax is tied."""
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.decoder_layers < 1:
-            raise ConfigError(f"n_decoder_layers={self.n_decoder_layers} must be at least 1.")
-        if self.source_vocab < 1:
-            raise ConfigError(f"source_vocab_size={self.source_vocab_size} must be at least 1.")
-        shares_source = self.tie in ("all", "source-target", "source-softmax")
-        if shares_source and self.source_vocab != self.vocab_size:
-            raise ConfigError(
-                f"tie={self.tie!r} makes the source embedding one matrix with another, but "
-                f"source_vocab_size={self.source_vocab} and vocab_size={self.vocab_size} differ. "
-                "Use tie=target-softmax, or one shared vocabulary."
-            )
-
-    @property
-    def attention_layers(self) -> dict[str, int]:
-        return {
-            "encoder": self.n_layers,
-            "decoder": self.decoder_layers,
-            "cross": self.decoder_layers,
-        }
-
-    @property
-    def decoder_layers(self) -> int:
-        return self.n_layers if self.n_decoder_layers is None else self.n_decoder_layers
-
-    @property
-    def source_vocab(self) -> int:
-        return self.vocab_size if self.source_vocab_size is None else self.source_vocab_size
-
-
-@dataclass(frozen=True, kw_only=True)
-class EncoderSettings(TextSettings):
-    """BERT, DistilBERT, MiniLM: an encoder that reads in both directions. Defaults: BERT-base."""
-
-    vocab_size: int = 30_522
-    d_model: int = 768
-    n_layers: int = 12
-    n_heads: int = 12
-    d_ff: int = 3072
-    max_len: int = 512
-    activation: Activation = "gelu"
-    norm_eps: float = 1e-12
-    positions: Positions = "learned"
-    attention_bias: str = "qkvo"
-    embedding_scale: bool = False
-    embedding_norm: bool = True
-    head_bias: bool = True
-    attention_dropout: float = 0.1
-    init: Scheme = "bert"
-
-    d_embedding: int | None = None
-    """Width of the embeddings, which a matrix then brings to `d_model`, as in ALBERT. None:
-    `d_model`."""
-
-    share_layers: bool = False
-    """All layers are one and the same, as in ALBERT."""
-
-    n_segments: int = 2
-    """Kinds of segment embedding (sentence A, sentence B). 0: none, as in DistilBERT."""
-
-    heads: tuple[Literal["words", "pooled", "classes", "tags"], ...] = ("words", "pooled")
-    """What is read out: masked words, BERT's pooled vector, classes of a text, tags of words."""
-
-    pooling: Pooling = "first"
-    """How a text becomes one vector: its first token, its last, or the mean of all."""
-
-    pooler: Literal["tanh", "relu"] = "tanh"
-    """What ends the layer of the pooled head: BERT's and RoBERTa's, or DistilBERT's."""
-
-    n_labels: int = 0
-    """Classes or tags, when there is such a head."""
-
-    tag_transitions: bool = False
-    """Scores for one tag after another beside those of each tag: a linear-chain CRF."""
-
-    tie: bool = True
-    """Word scores use the embedding matrix."""
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        _check_heads(self.heads, self.n_labels, self.tag_transitions)
-        if self.n_segments < 0:
-            raise ConfigError(f"n_segments={self.n_segments} must be 0 (none) or more.")
-        if self.d_embedding is not None and self.d_embedding < 1:
-            raise ConfigError(f"d_embedding={self.d_embedding} must be at least 1.")
-        if self.positions.startswith("sinusoidal") and self.embedding_width % 2:
-            raise ConfigError(
-                f"sinusoidal positions are pairs of sine and cosine, so "
-                f"d_embedding={self.d_embedding} must be even."
-            )
-        if self.pooler != "tanh" and "pooled" not in self.heads:
-            raise ConfigError(f"pooler={self.pooler!r} has no effect without a 'pooled' head.")
-
-    @property
-    def attention_layers(self) -> dict[str, int]:
-        return {"self": 1 if self.share_layers else self.n_layers}
-
-    @property
-    def embedding_width(self) -> int:
-        return self.d_model if self.d_embedding is None else self.d_embedding
-
-
-@dataclass(frozen=True, kw_only=True)
-class DecoderSettings(TextSettings):
-    """GPT, GPT-2, Llama-style: a decoder that predicts the next token. Defaults: GPT-2 small."""
-
-    vocab_size: int = 50_257
-    d_model: int = 768
-    n_layers: int = 12
-    n_heads: int = 12
-    d_ff: int = 3072
-    activation: Activation = "gelu-tanh"
-    norm_eps: float = 1e-5
-    wiring: Wiring = "pre"
-    positions: Positions = "learned"
-    attention_bias: str = "qkvo"
-    embedding_scale: bool = False
-    attention_dropout: float = 0.1
-    init: Scheme = "gpt2"
-
-    heads: tuple[Literal["words", "classes", "tags"], ...] = ("words",)
-    """What is read out: the next word, classes of a text, tags of words."""
-
-    pooling: Pooling = "last"
-    """How a text becomes one vector: only its last token has seen all of it."""
-
-    n_labels: int = 0
-    """Classes or tags, when there is such a head."""
-
-    tag_transitions: bool = False
-    """Scores for one tag after another beside those of each tag: a linear-chain CRF."""
-
-    tie: bool = True
-    """Word scores use the embedding matrix."""
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        _check_heads(self.heads, self.n_labels, self.tag_transitions)
-
-
-def _check_heads(heads: tuple[str, ...], n_labels: int, tag_transitions: bool) -> None:
-    if len(set(heads)) != len(heads):
-        raise ConfigError(f"heads={list(heads)} names a head twice.")
-    labelled = [head for head in heads if head in ("classes", "tags")]
-    if labelled and n_labels < 1:
-        raise ConfigError(f"a {labelled[0]!r} head needs n_labels, the number of labels.")
-    if n_labels and not labelled:
-        raise ConfigError(
-            f"n_labels={n_labels} has no effect without a 'classes' or 'tags' head. "
-            f"Add one: heads={[*heads, 'classes']}."
-        )
-    if tag_transitions and "tags" not in heads:
-        raise ConfigError("tag_transitions has no effect without a 'tags' head.")
-
-
-ModelSettings = Seq2SeqSettings | EncoderSettings | DecoderSettings
+ModelSettings = (
+    Seq2SeqSettings
+    | EncoderSettings
+    | DecoderSettings
+    | PictureEncoderSettings
+    | PictureSeq2SeqSettings
+    | SoundEncoderSettings
+    | SoundSeq2SeqSettings
+)
 
 FAMILY_SETTINGS: dict[str, type[ModelSettings]] = {
     "seq2seq": Seq2SeqSettings,
     "encoder": EncoderSettings,
     "decoder": DecoderSettings,
+    "picture-encoder": PictureEncoderSettings,
+    "picture-seq2seq": PictureSeq2SeqSettings,
+    "sound-encoder": SoundEncoderSettings,
+    "sound-seq2seq": SoundSeq2SeqSettings,
 }
 
 

@@ -4,7 +4,18 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from headway.config.model import DecoderSettings, EncoderSettings, ModelSettings, Seq2SeqSettings
+from headway.config.model import (
+    DecoderSettings,
+    EncoderSettings,
+    ModelSettings,
+    PictureEncoderSettings,
+    PictureSeq2SeqSettings,
+    PictureSettings,
+    Seq2SeqSettings,
+    SoundEncoderSettings,
+    SoundSeq2SeqSettings,
+    SoundSettings,
+)
 from headway.errors import ConfigError, suggest
 
 
@@ -29,6 +40,42 @@ LLAMA = DecoderSettings(
     ff_bias=False,
     dropout=0.0,
     attention_dropout=0.0,
+)
+
+VIT = PictureEncoderSettings()
+SMALL_VIT = replace(
+    VIT,
+    d_model=256,
+    n_layers=7,
+    n_heads=4,
+    d_ff=512,
+    norm_eps=1e-6,
+    attention_bias="",
+    init="small",
+    picture=PictureSettings(
+        height=32,
+        width=32,
+        patch=4,
+        stem="conv",
+        class_token=False,
+        positions="sinusoidal",
+    ),
+    pooling="mean",
+    n_labels=10,
+)
+WHISPER = SoundSeq2SeqSettings(
+    vocab_size=51_865,
+    d_model=384,
+    n_layers=4,
+    n_heads=6,
+    d_ff=1536,
+    norm_eps=1e-5,
+    positions="learned",
+    attention_bias="qvo",
+    embedding_scale=False,
+    dropout=0.0,
+    init="bert",
+    sound=SoundSettings(positions="whisper", pad_s=30.0),
 )
 
 PRESETS: dict[str, Preset] = {
@@ -196,9 +243,79 @@ PRESETS: dict[str, Preset] = {
         published="",
         source="a modern decoder that trains on a laptop",
     ),
+    "vit-base": Preset(
+        settings=VIT, published="86 M", source="Dosovitskiy et al. 2020; patches of 16"
+    ),
+    "vit-large": Preset(
+        settings=replace(VIT, d_model=1024, n_layers=24, n_heads=16, d_ff=4096),
+        published="307 M",
+        source="Dosovitskiy et al. 2020; patches of 16",
+    ),
+    "deit-tiny": Preset(
+        settings=replace(VIT, d_model=192, n_heads=3, d_ff=768),
+        published="5.7 M",
+        source="Touvron et al. 2021; 5 M there",
+    ),
+    "deit-small": Preset(
+        settings=replace(VIT, d_model=384, n_heads=6, d_ff=1536),
+        published="22 M",
+        source="Touvron et al. 2021",
+    ),
+    "vit-small-pictures": Preset(
+        settings=SMALL_VIT, published="", source="a convolutional stem, for pictures of 32 × 32"
+    ),
+    "whisper-tiny": Preset(
+        settings=WHISPER, published="39 M", source="Radford et al. 2022, table 1"
+    ),
+    "whisper-base": Preset(
+        settings=replace(WHISPER, d_model=512, n_layers=6, n_heads=8, d_ff=2048),
+        published="74 M",
+        source="Radford et al. 2022, table 1",
+    ),
+    "whisper-small": Preset(
+        settings=replace(WHISPER, d_model=768, n_layers=12, n_heads=12, d_ff=3072),
+        published="244 M",
+        source="Radford et al. 2022, table 1",
+    ),
     "decoder-test": Preset(
         settings=replace(
             GPT2, vocab_size=100, d_model=32, n_layers=2, n_heads=4, d_ff=64, max_len=64
+        ),
+        published="",
+        source="for tests",
+    ),
+    "picture-encoder-test": Preset(
+        settings=replace(
+            SMALL_VIT,
+            d_model=32,
+            n_layers=2,
+            d_ff=64,
+            picture=PictureSettings(height=16, width=16, patch=4),
+            pooling="first",
+        ),
+        published="",
+        source="for tests",
+    ),
+    "picture-seq2seq-test": Preset(
+        settings=PictureSeq2SeqSettings(
+            vocab_size=100,
+            d_model=32,
+            n_layers=2,
+            d_ff=64,
+            max_len=64,
+            picture=PictureSettings(height=16, width=16, patch=4, class_token=False),
+        ),
+        published="",
+        source="for tests",
+    ),
+    "sound-encoder-test": Preset(
+        settings=SoundEncoderSettings(d_model=32, n_layers=2, d_ff=64),
+        published="",
+        source="for tests",
+    ),
+    "sound-seq2seq-test": Preset(
+        settings=SoundSeq2SeqSettings(
+            vocab_size=100, d_model=32, n_layers=2, d_ff=64, max_len=64, ctc=True
         ),
         published="",
         source="for tests",

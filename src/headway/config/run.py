@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
+from headway.config.augment import AugmentSettings
 from headway.config.data import DataSettings, TokenizerSettings
 from headway.config.decode import DecodeSettings
 from headway.config.load import (
@@ -24,20 +25,27 @@ from headway.config.load import (
 from headway.config.model import ModelSettings
 from headway.config.tasks import (
     SECTIONS,
+    CaptionSettings,
     ClassifySettings,
     CompleteSettings,
     DistilSettings,
     EmbedSettings,
     FillSettings,
+    IdentifySettings,
     LoraSettings,
+    SeeSettings,
     StartSettings,
     TagSettings,
+    TranscribeSettings,
+    WatchSettings,
 )
 from headway.config.toml import parse, read_text, section_toml, to_toml, toml_value
 from headway.config.train import TrainSettings
 from headway.errors import ConfigError, suggest
 
-TASKS = ("translate", "complete", "fill", "classify", "tag", "embed")
+TEXT_TASKS = ("translate", "complete", "fill", "classify", "tag", "embed")
+MEDIA_TASKS = ("see", "watch", "caption", "transcribe", "identify")
+TASKS = (*TEXT_TASKS, *MEDIA_TASKS)
 OTHER_WORDS = ("detect", "distil")
 """Also understood by `headway train`: `detect` is `classify` of documents with fields, and `distil`
 the task of a teacher."""
@@ -50,6 +58,7 @@ SETTINGS: dict[str, type[Any]] = {
     "start": StartSettings,
     "lora": LoraSettings,
     "distil": DistilSettings,
+    "augment": AugmentSettings,
     **SECTIONS,
 }
 
@@ -69,6 +78,12 @@ class RunSettings:
     classify: ClassifySettings = ClassifySettings()
     tag: TagSettings = TagSettings()
     embed: EmbedSettings = EmbedSettings()
+    see: SeeSettings = SeeSettings()
+    watch: WatchSettings = WatchSettings()
+    caption: CaptionSettings = CaptionSettings()
+    transcribe: TranscribeSettings = TranscribeSettings()
+    identify: IdentifySettings = IdentifySettings()
+    augment: AugmentSettings = AugmentSettings()
     start: StartSettings = StartSettings()
     lora: LoraSettings = LoraSettings()
     distil: DistilSettings = DistilSettings()
@@ -124,6 +139,12 @@ def run_settings(values: dict[str, Any], locate: Locate = nowhere) -> RunSetting
             raise ConfigError(
                 f"{locate(name)}the settings of {name!r} have no effect on the task {task!r}."
             )
+    media = task in MEDIA_TASKS or bool(dict(values.get("data") or {}).get("media"))
+    if "augment" in values and not media:
+        raise ConfigError(
+            f"{locate('augment')}the settings of 'augment' change pictures and recordings; the "
+            f"task {task!r} reads text."
+        )
     built: dict[str, Any] = {
         name: from_dict(cls, values.get(name, {}), f"{name}.", locate)
         for name, cls in sections.items()
@@ -141,10 +162,15 @@ def run_settings(values: dict[str, Any], locate: Locate = nowhere) -> RunSetting
 FAMILIES_OF = {
     "translate": ("seq2seq",),
     "complete": ("decoder",),
-    "fill": ("encoder",),
+    "fill": ("encoder", "picture-encoder", "sound-encoder"),
     "classify": ("encoder", "decoder"),
     "tag": ("encoder", "decoder"),
     "embed": ("encoder", "decoder"),
+    "see": ("picture-encoder",),
+    "watch": ("picture-encoder",),
+    "caption": ("picture-seq2seq",),
+    "transcribe": ("sound-seq2seq", "sound-encoder"),
+    "identify": ("sound-encoder",),
 }
 """The families that can do a task, the usual one first."""
 
@@ -153,8 +179,12 @@ def _check_changes(model: dict[str, Any], families: Sequence[str], locate: Locat
     """Refuse what is a setting of none of the families. Which heads and widths go together is seen
     when the rest of the model is chosen."""
     errors = []
-    loose = {"n_heads": model.get("n_kv_heads") or 1, "d_head": 64}
+    loose: dict[str, Any] = {"n_heads": model.get("n_kv_heads") or 1, "d_head": 64}
     for family in families:
+        if family == "picture-encoder":
+            distils = dict(model.get("picture") or {}).get("distil_token")
+            heads = ["classes", "distilled"] if distils else ["classes"]
+            loose |= {"pooling": "mean", "heads": heads}
         try:
             model_settings({"family": family, **loose, **model}, "model.", locate)
             return

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from headway.config.model import check_values
+from headway.config.body import check_values
 from headway.errors import ConfigError
 
 
@@ -97,6 +97,66 @@ class EmbedSettings:
 
 
 @dataclass(frozen=True, kw_only=True)
+class SeeSettings:
+    """Classes of pictures."""
+
+    balance: bool = False
+    """Weigh examples so that every class counts the same."""
+
+    teacher: str = ""
+    """A run of the same classes: what it answers teaches the distillation token, as in DeiT."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class WatchSettings:
+    """Classes of videos."""
+
+    balance: bool = False
+    """Weigh examples so that every class counts the same."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class CaptionSettings:
+    """Pictures and videos in words."""
+
+    what: Literal["pictures", "videos"] = "pictures"
+
+
+@dataclass(frozen=True, kw_only=True)
+class TranscribeSettings:
+    """Speech as text."""
+
+    ctc: float = 0.3
+    """The weight of CTC, in training and in searching; 0: the decoder alone, 1: CTC alone."""
+
+    def __post_init__(self) -> None:
+        check_values(self)
+        _share("ctc", self.ctc)
+
+
+@dataclass(frozen=True, kw_only=True)
+class IdentifySettings:
+    """Who speaks."""
+
+    balance: bool = False
+    """Weigh examples so that every class counts the same."""
+
+    margin: float = 0.0
+    """Radians that a recording must be nearer to its speaker than to others (ArcFace). 0: plain
+    classes, without angles."""
+
+    scale: float = 30.0
+    """What cosines are multiplied by where there is a margin."""
+
+    def __post_init__(self) -> None:
+        check_values(self)
+        if not 0.0 <= self.margin < 1.5:
+            raise ConfigError(f"margin={self.margin:g} must be 0 or more and below 1.5.")
+        if self.scale <= 0:
+            raise ConfigError(f"scale={self.scale:g} must be positive.")
+
+
+@dataclass(frozen=True, kw_only=True)
 class StartSettings:
     """Where the weights come from before training: `--from RUN`."""
 
@@ -169,6 +229,11 @@ SECTIONS = {
     "classify": ClassifySettings,
     "tag": TagSettings,
     "embed": EmbedSettings,
+    "see": SeeSettings,
+    "watch": WatchSettings,
+    "caption": CaptionSettings,
+    "transcribe": TranscribeSettings,
+    "identify": IdentifySettings,
 }
 """The sections that only the task of their name reads."""
 

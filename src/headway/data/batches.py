@@ -6,8 +6,8 @@ two integers, the epoch and the number of the next step in it, and needs no stat
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-from typing import TypeVar
+from dataclasses import dataclass, is_dataclass, replace
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
@@ -141,12 +141,9 @@ class Collator:
         source, source_lengths = _with_ends(
             *self.source.gather(rows), self.source_begin, self.source_eos
         )
-        labels, target_lengths = _with_ends(
-            *self.target.gather(rows), self.target_begin, self.target_eos
+        inputs, labels, target_lengths = fed(
+            *self.target.gather(rows), self.bos, self.target_eos, self.target_begin
         )
-        inputs = np.empty_like(labels)
-        inputs[1:] = labels[:-1]
-        inputs[np.cumsum(target_lengths) - target_lengths] = self.bos
         if fixed is None:
             layouts = [Layout.of(side.tolist()) for side in (source_lengths, target_lengths)]
         else:
@@ -185,6 +182,18 @@ def fixed_shapes(plan: StepPlan, source_tokens: int, target_tokens: int, longest
     return Fixed(source_rows=rows[0], target_rows=rows[1], n_sequences=n_sequences, longest=longest)
 
 
+def fed(
+    tokens: NDArray[np.int64], lengths: NDArray[np.int64], bos: int, eos: int, begin: int | None
+) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
+    """What a decoder reads of targets (the start token, then the target), what it should say (the
+    target, then the end token), and their lengths. `begin`: what every target begins with."""
+    said, longer = _with_ends(tokens, lengths, begin, eos)
+    read = np.empty_like(said)
+    read[1:] = said[:-1]
+    read[np.cumsum(longer) - longer] = bos
+    return read, said, longer
+
+
 def _with_ends(
     tokens: NDArray[np.int64], lengths: NDArray[np.int64], begin: int | None, end: int
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
@@ -212,27 +221,35 @@ Batch = TypeVar("Batch")
 
 
 def moved(batch: Batch, device: torch.device | str) -> Batch:
-    """The same on the device: any dataclass of tensors and layouts, or of none of them.
+    """The same on the device: any dataclass of tensors, of tuples of them, of layouts, or of
+    dataclasses likewise.
 
     It goes there from pinned memory, so that nobody waits for it.
     """
     if torch.device(device).type == "cpu":
         return batch
-    changed: dict[str, Tensor | Layout] = {}
-    for name, value in vars(batch).items():
-        if isinstance(value, Layout):
-            parts: dict[str, Tensor] = {
-                key: _sent(part, device)
-                for key, part in vars(value).items()
-                if isinstance(part, Tensor)
-            }
-            if value.bounds is not None:  # the starts are a view of the bounds: keep it one
-                parts["starts_B"] = parts["bounds"][:-1]
-            changed[name] = replace(value, **parts, memo={})  # type: ignore[arg-type]
-        elif isinstance(value, Tensor):
-            changed[name] = _sent(value, device)
+    changed = {name: _moved(value, device) for name, value in vars(batch).items()}
     return replace(batch, **changed)  # type: ignore[type-var]
 
 
+def _moved(value: Any, device: torch.device | str) -> Any:
+    if isinstance(value, Tensor):
+        return _sent(value, device)
+    if isinstance(value, tuple):
+        return tuple(_moved(part, device) for part in value)
+    if isinstance(value, Layout):
+        parts: dict[str, Any] = {
+            key: _sent(part, device)
+            for key, part in vars(value).items()
+            if isinstance(part, Tensor)
+        }
+        if value.bounds is not None:  # the starts are a view of the bounds: keep it one
+            parts["starts_B"] = parts["bounds"][:-1]
+        return replace(value, **parts, memo={})
+    return moved(value, device) if is_dataclass(value) else value
+
+
 def _sent(x: Tensor, device: torch.device | str) -> Tensor:
+    if x.device.type != "cpu":  # there already, as pictures are that a GPU keeps
+        return x
     return x.pin_memory().to(device, non_blocking=True)

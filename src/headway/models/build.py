@@ -11,6 +11,8 @@ from torch import nn
 from headway.config.model import ModelSettings, family_of
 from headway.models.decoder import decoder
 from headway.models.encoder import encoder
+from headway.models.hearing import sound_encoder, sound_seq2seq
+from headway.models.seeing import picture_encoder, picture_seq2seq
 from headway.models.seq2seq import seq2seq
 from headway.nn.init import initialise
 
@@ -18,6 +20,10 @@ FAMILIES: dict[str, Callable[[Any], nn.Module]] = {
     "seq2seq": seq2seq,
     "encoder": encoder,
     "decoder": decoder,
+    "picture-encoder": picture_encoder,
+    "picture-seq2seq": picture_seq2seq,
+    "sound-encoder": sound_encoder,
+    "sound-seq2seq": sound_seq2seq,
 }
 
 

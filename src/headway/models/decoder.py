@@ -7,6 +7,7 @@ from torch import Tensor, nn
 from headway.config.model import DecoderSettings
 from headway.errors import UserError
 from headway.models.parts.body import stack, text_front
+from headway.models.parts.front import Front
 from headway.models.parts.heads import LabelHead, Readable, WordHead
 from headway.nn.cache import Cache
 from headway.nn.embedding import Embedding
@@ -21,7 +22,7 @@ class Decoder(Readable):
 
     def __init__(
         self,
-        front: nn.Module,
+        front: Front,
         stack: nn.Module,
         head: WordHead | None,
         heads: nn.ModuleDict | None = None,

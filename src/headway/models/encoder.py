@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from torch import Tensor, nn
 
 from headway.config.model import EncoderSettings
@@ -21,8 +23,10 @@ class Encoder(Readable):
         super().__init__()
         self.front, self.stack, self.heads, self.pooling = front, stack, heads, pooling
 
-    def forward(self, tokens_N: Tensor, layout: Layout, segments_N: Tensor | None = None) -> Tensor:
-        return self.stack(self.front(tokens_N, layout, segments_N), layout)
+    def forward(self, tokens_N: Any, layout: Layout, segments_N: Tensor | None = None) -> Tensor:
+        """`tokens_N`: what the front reads: token numbers, pictures, recordings."""
+        more = () if segments_N is None else (segments_N,)
+        return self.stack(self.front(tokens_N, layout, *more), layout)
 
     def scores(self, x_ND: Tensor) -> Tensor:
         """Word scores for the given rows: in masked training only the masked ones."""

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from torch import Tensor, nn
 
 from headway.config.model import Seq2SeqSettings
 from headway.models.parts.body import stack, text_front
+from headway.models.parts.front import Front
 from headway.models.parts.heads import WordHead
 from headway.nn.attention import Memory
 from headway.nn.cache import Cache
@@ -18,17 +21,21 @@ class Seq2Seq(nn.Module):
 
     def __init__(
         self,
-        source_front: nn.Module,
+        source_front: Front,
         encoder: nn.Module,
-        target_front: nn.Module,
+        target_front: Front,
         decoder: nn.Module,
         head: WordHead,
+        ctc: WordHead | None = None,
     ) -> None:
+        """`ctc` scores symbols, the last of them the blank, for each row of the memory."""
         super().__init__()
         self.source_front, self.encoder = source_front, encoder
         self.target_front, self.decoder, self.head = target_front, decoder, head
+        self.ctc = ctc
 
-    def encode(self, source_M: Tensor, layout: Layout) -> Memory:
+    def encode(self, source_M: Any, layout: Layout) -> Memory:
+        """`source_M`: what the source's front reads: token numbers, pictures, recordings."""
         x_MD = self.source_front(source_M, layout)
         return Memory(self.encoder(x_MD, layout), layout)
 
@@ -43,7 +50,7 @@ class Seq2Seq(nn.Module):
         return self.head(x_ND)
 
     def forward(
-        self, source_M: Tensor, source_layout: Layout, target_N: Tensor, target_layout: Layout
+        self, source_M: Any, source_layout: Layout, target_N: Tensor, target_layout: Layout
     ) -> Tensor:
         return self.decode(target_N, target_layout, self.encode(source_M, source_layout))
 

@@ -17,9 +17,17 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
-from headway.config.model import EncoderSettings, ModelSettings, Seq2SeqSettings
+from headway.config.model import (
+    EncoderSettings,
+    ModelSettings,
+    PictureEncoderSettings,
+    Seq2SeqSettings,
+    SoundEncoderSettings,
+)
 from headway.errors import UserError
 from headway.models.build import build_model
+from headway.models.parts.pictures import PictureFront
+from headway.models.parts.sounds import SoundFront
 from headway.nn.layout import Layout
 
 TRAINING_BYTES = 16
@@ -131,7 +139,21 @@ def activations(model: nn.Module, settings: ModelSettings, batch_tokens: int) ->
     length = batch_tokens // sequences
     layout = Layout.of([length] * sequences, device="meta")
     tokens_N = torch.zeros(layout.n_rows, dtype=torch.long, device="meta")
-    inputs = (tokens_N, layout) * (2 if isinstance(settings, Seq2SeqSettings) else 1)
+    inputs: tuple[Any, ...] = (tokens_N, layout)
+    front = model.source_front if isinstance(settings, Seq2SeqSettings) else model.front
+    if isinstance(front, PictureFront | SoundFront):
+        items = front.blanks(batch_tokens)
+        read, rows = front.collate(items, "meta")
+        sequences, length = len(items), rows.longest
+        if isinstance(settings, Seq2SeqSettings):  # as many texts as sources, about as long
+            each = min(settings.max_len, length)
+            layout = Layout.of([each] * sequences, device="meta")
+            tokens_N = torch.zeros(layout.n_rows, dtype=torch.long, device="meta")
+            inputs = (read, rows, tokens_N, layout)
+        else:
+            inputs = (read, rows)
+    elif isinstance(settings, Seq2SeqSettings):
+        inputs *= 2
     model.train()
     with _kept(model) as written_out:
         model(*inputs)
@@ -179,7 +201,7 @@ class _FusedAttention(TorchFunctionMode):
 
 def cache_numbers(settings: ModelSettings) -> int:
     """Keys and values that decoding keeps for each token, in all layers."""
-    if isinstance(settings, EncoderSettings):
+    if isinstance(settings, EncoderSettings | PictureEncoderSettings | SoundEncoderSettings):
         return 0
     return _kept_numbers(settings, "decoder" if isinstance(settings, Seq2SeqSettings) else "self")
 

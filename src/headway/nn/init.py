@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from headway.nn.attention import Attention
 from headway.nn.block import Block
 from headway.nn.feedforward import FeedForward
+from headway.nn.positions import Grid2d
 
 STD = 0.02
 SCHEMES = ("paper", "bert", "gpt2", "small")
@@ -54,13 +55,13 @@ def _deviation(
 ) -> float | None:
     """Standard deviation of a normal; None stands for Glorot uniform."""
     if scheme == "paper":
-        return matrix.shape[1] ** -0.5 if is_table else None
+        return matrix[0].numel() ** -0.5 if is_table else None
     if is_output and scheme == "gpt2":
         return STD * max(n_sublayers, 1) ** -0.5
     if is_output and scheme == "small":
         return 0.0
     if scheme == "small" and not is_table:
-        return matrix.shape[1] ** -0.5
+        return matrix[0].numel() ** -0.5  # of a convolution: all that one result reads
     return STD
 
 
@@ -74,7 +75,7 @@ def _drawn(matrix: Tensor, std: float | None, random: torch.Generator) -> Tensor
 
 
 def _is_table(model: nn.Module, name: str) -> bool:
-    return isinstance(model.get_submodule(name.rpartition(".")[0]), nn.Embedding)
+    return isinstance(model.get_submodule(name.rpartition(".")[0]), nn.Embedding | Grid2d)
 
 
 def _matrices(model: nn.Module, name: str, parameter: Tensor) -> list[Tensor]:

@@ -12,12 +12,16 @@ from headway.errors import UserError
 from headway.nn.layout import Layout
 
 
-def sinusoids(n_positions: int, width: int, *, halves: bool = False) -> Tensor:
+def sinusoids(
+    n_positions: int, width: int, *, halves: bool = False, whisper: bool = False
+) -> Tensor:
     """The paper's code: sin(pos / 10000^(2i/d)) in dimension 2i and the cosine in 2i + 1.
 
-    `halves` puts all sines first, then all cosines, as Marian and Whisper store theirs.
+    `halves` puts all sines first, then all cosines, as Marian and Whisper store theirs. `whisper`:
+    with its rates, which end at 1 / 10000 exactly.
     """
-    rate_I = torch.exp(torch.arange(0, width, 2).double() * (-math.log(10_000.0) / width))
+    end = width - 2 if whisper else width
+    rate_I = torch.exp(torch.arange(0, width, 2).double() * (-math.log(10_000.0) / end))
     angle_PI = torch.arange(n_positions).double()[:, None] * rate_I
     pair = [angle_PI.sin(), angle_PI.cos()]
     table_PD = torch.cat(pair, dim=1) if halves else torch.stack(pair, dim=2).flatten(1)
@@ -38,14 +42,17 @@ class Sinusoidal(nn.Module):
 
     table_PD: Tensor
 
-    def __init__(self, width: int, max_len: int, *, halves: bool = False) -> None:
+    def __init__(
+        self, width: int, max_len: int, *, halves: bool = False, whisper: bool = False
+    ) -> None:
         super().__init__()
         self.halves = halves
-        self.register_buffer("table_PD", sinusoids(max_len, width, halves=halves), persistent=False)
+        self.kind = {"halves": halves, "whisper": whisper}
+        self.register_buffer("table_PD", sinusoids(max_len, width, **self.kind), persistent=False)
 
     def forward(self, x_ND: Tensor, layout: Layout) -> Tensor:
         if layout.reach > len(self.table_PD):
-            longer = sinusoids(layout.reach, self.table_PD.shape[1], halves=self.halves)
+            longer = sinusoids(layout.reach, self.table_PD.shape[1], **self.kind)
             self.table_PD = longer.to(self.table_PD)
         return x_ND + self.table_PD[layout.positions_N].to(x_ND.dtype)
 

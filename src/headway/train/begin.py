@@ -24,8 +24,9 @@ def begin(model: nn.Module, settings: RunSettings, prepared: Any, note: Note) ->
     elif settings.start.run:
         start_from(model, settings, note)
     assert settings.model is not None
-    if settings.model.embeddings is not None:
-        _word_vectors(model, settings.model.embeddings, prepared.tokenizer, note)
+    vectors = getattr(settings.model, "embeddings", None)
+    if vectors is not None:
+        _word_vectors(model, vectors, prepared.tokenizer, note)
 
 
 def restrict(model: nn.Module, settings: RunSettings) -> None:
@@ -36,7 +37,7 @@ def restrict(model: nn.Module, settings: RunSettings) -> None:
     if settings.lora.rank:
         lora = settings.lora
         add_lora(model, lora.rank, lora.alpha, lora.targets, settings.train.seed)
-    if not settings.model.tune_embeddings:
+    if not getattr(settings.model, "tune_embeddings", True):
         for front in _fronts(model):
             front.tokens.weight.requires_grad_(False)
 

@@ -50,22 +50,27 @@ class GraphedStep(Generic[B]):
 
 
 def copy_into(old: Any, new: Any) -> None:
-    """Copy every tensor of a dataclass, also of dataclasses inside it, into its twin's place.
+    """Copy every tensor of a dataclass, also of dataclasses and tuples inside it, into its twin's
+    place.
 
     What is not a tensor was recorded and cannot change, so it must be equal.
     """
     for field in fields(old):
-        before, after = getattr(old, field.name), getattr(new, field.name)
-        if isinstance(before, Tensor):
-            if before.shape != after.shape:
-                raise ValueError(
-                    f"a recorded step has {field.name} of shape {(*before.shape,)} "
-                    f"and cannot be given {(*after.shape,)}"
-                )
-            before.copy_(after, non_blocking=True)
-        elif is_dataclass(before):
-            copy_into(before, after)
-        elif field.compare and before != after:
+        _copy(getattr(old, field.name), getattr(new, field.name), field.name, field.compare)
+
+
+def _copy(before: Any, after: Any, name: str, compare: bool) -> None:
+    if isinstance(before, Tensor):
+        if before.shape != after.shape:
             raise ValueError(
-                f"a recorded step has {field.name}={before!r} and cannot be given {after!r}"
+                f"a recorded step has {name} of shape {(*before.shape,)} "
+                f"and cannot be given {(*after.shape,)}"
             )
+        before.copy_(after, non_blocking=True)
+    elif is_dataclass(before):
+        copy_into(before, after)
+    elif isinstance(before, tuple) and any(isinstance(part, Tensor) for part in before):
+        for old, new in zip(before, after, strict=True):
+            _copy(old, new, name, compare)
+    elif compare and before != after:
+        raise ValueError(f"a recorded step has {name}={before!r} and cannot be given {after!r}")

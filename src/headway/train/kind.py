@@ -34,6 +34,11 @@ class Prepared(Protocol):
     @property
     def fingerprint(self) -> str: ...
 
+    @property
+    def has_tokenizer(self) -> bool:
+        """Whether there are words at all: labels of pictures have none."""
+        ...
+
     def save_tokenizer(self, path: Path) -> None: ...
 
 
@@ -46,6 +51,9 @@ class Answer:
 
     facts: dict[str, Any]
     """For programs: what `--json` prints."""
+
+    error: str = ""
+    """Why there is no answer, where what was given cannot be read; the others get theirs."""
 
 
 @dataclass(frozen=True)

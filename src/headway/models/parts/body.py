@@ -8,7 +8,7 @@ from functools import partial
 
 from torch import nn
 
-from headway.config.model import Seq2SeqSettings, TextSettings
+from headway.config.model import BodySettings, Seq2SeqSettings, TextSettings
 from headway.models.parts.text import TextFront
 from headway.nn.attention import Attention
 from headway.nn.block import WIRINGS, Block
@@ -28,7 +28,7 @@ from headway.nn.scope import Scope
 from headway.nn.stack import Stack
 
 
-def norm_maker(settings: TextSettings, width: int | None = None) -> Callable[[], nn.Module]:
+def norm_maker(settings: BodySettings, width: int | None = None) -> Callable[[], nn.Module]:
     return lambda: NORMS[settings.norm](width or settings.d_model, settings.norm_eps)
 
 
@@ -59,7 +59,7 @@ def added_positions(settings: TextSettings, width: int) -> nn.Module | None:
 
 
 def stack(
-    settings: TextSettings,
+    settings: BodySettings,
     n_layers: int,
     *,
     causal: bool,
@@ -103,7 +103,7 @@ def stack(
 
 
 def _attention(
-    settings: TextSettings, scope: Scope, rotary: Rotary | None, place: tuple[str, int]
+    settings: BodySettings, scope: Scope, rotary: Rotary | None, place: tuple[str, int]
 ) -> Attention:
     """`place`: kind and layer, which may lack some heads."""
     n_heads, n_kv_heads = settings.heads_in(*place)
@@ -126,7 +126,7 @@ def _attention(
     )
 
 
-def _position_bias(settings: TextSettings, *, causal: bool) -> nn.Module | None:
+def _position_bias(settings: BodySettings, *, causal: bool) -> nn.Module | None:
     if settings.positions == "alibi":
         return Alibi(settings.n_heads)
     if settings.positions == "relative":
@@ -135,7 +135,7 @@ def _position_bias(settings: TextSettings, *, causal: bool) -> nn.Module | None:
     return None
 
 
-def _rotary(settings: TextSettings) -> Rotary:
+def _rotary(settings: BodySettings) -> Rotary:
     rope = settings.rope
     rates = partial(
         rope_rates, settings.head_width, rope.base, rope.scaling, rope.factor, rope.trained_len

@@ -111,6 +111,17 @@ class LabelHead(nn.Module):
         return self.linear(self.drop(x_ND))
 
 
+class RebuildHead(nn.Module):
+    """What a hidden row stood for: the pixels of a patch, or the mel frames of a moment."""
+
+    def __init__(self, d_model: int, n_values: int) -> None:
+        super().__init__()
+        self.linear = Linear(d_model, n_values)
+
+    def forward(self, x_ND: Tensor) -> Tensor:
+        return self.linear(x_ND)
+
+
 class Readable(nn.Module):
     """A model whose `heads`, by name, read out classes of texts and tags of tokens."""
 

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor, nn
 
+from headway.models.parts.front import Front
 from headway.nn.dropout import Dropout
 from headway.nn.layout import Layout
 
 
-class TextFront(nn.Module):
+class TextFront(Front):
     """Token embedding, positions and segments added up, then a norm where the family has one.
 
     `dtype` is the type of the residual stream, and so of all computation behind it.
@@ -33,7 +36,15 @@ class TextFront(nn.Module):
         self.segments = nn.Embedding(n_segments, tokens.embedding_dim) if n_segments else None
         self.scale = tokens.embedding_dim**0.5 if scale else 1.0
         self.drop = Dropout(dropout)
-        self.dtype: torch.dtype | None = None
+
+    def rows(self, item: Sequence[int]) -> int:
+        return len(item)
+
+    def collate(
+        self, items: Sequence[Sequence[int]], device: torch.device | str = "cpu"
+    ) -> tuple[Tensor, Layout]:
+        tokens_N = torch.tensor([token for item in items for token in item], dtype=torch.long)
+        return tokens_N.to(device), Layout.of([len(item) for item in items], device)
 
     def forward(self, tokens_N: Tensor, layout: Layout, segments_N: Tensor | None = None) -> Tensor:
         x_ND: Tensor = self.tokens(tokens_N)
@@ -50,10 +61,3 @@ class TextFront(nn.Module):
             x_ND = self.norm(x_ND)
         x_ND = self.drop(x_ND)
         return x_ND if self.to_stream is None else self.to_stream(x_ND)
-
-
-def compute_in(model: nn.Module, dtype: torch.dtype | None) -> None:
-    """Let every front hand over its stream in this type (None: that of the weights)."""
-    for part in model.modules():
-        if isinstance(part, TextFront):
-            part.dtype = dtype

@@ -1,0 +1,71 @@
+"""Families that look: ViT and DeiT (an encoder of patches), and captioners (with a decoder)."""
+
+from __future__ import annotations
+
+from torch import Tensor, nn
+
+from headway.config.model import PictureEncoderSettings, PictureSeq2SeqSettings
+from headway.models.encoder import Encoder
+from headway.models.parts.body import stack, text_front
+from headway.models.parts.heads import LabelHead, Pooler, RebuildHead, WordHead, pooled
+from headway.models.parts.pictures import PictureFront
+from headway.models.seq2seq import Seq2Seq
+from headway.nn.embedding import Embedding
+from headway.nn.layout import Layout
+
+
+class Viewer(Encoder):
+    """`forward` gives a vector a row: first the class token, where there is one, then patches."""
+
+    def classes(self, x_ND: Tensor, layout: Layout) -> Tensor:
+        """A row of scores for each picture: the mean of two where one head learned from a
+        teacher, as in DeiT. Both are trained apart."""
+        scores_BC: Tensor = self.head_named("classes")(pooled(x_ND, layout, self.pooling))
+        if "distilled" in self.heads and not self.training:
+            return (scores_BC + self.distilled(x_ND, layout)) / 2
+        return scores_BC
+
+    def distilled(self, x_ND: Tensor, layout: Layout) -> Tensor:
+        """The scores of the distillation token, which stands behind the class token."""
+        row_B = (layout.starts_B.long() + 1).clamp(max=layout.n_rows - 1)
+        return self.head_named("distilled")(x_ND[row_B])
+
+
+def picture_encoder(settings: PictureEncoderSettings) -> Viewer:
+    return Viewer(
+        PictureFront(
+            settings.picture,
+            settings.d_model,
+            dropout=settings.dropout,
+            masks="rebuild" in settings.heads,
+        ),
+        stack(settings, settings.n_layers, causal=False),
+        nn.ModuleDict({name: _head(settings, name) for name in settings.heads}),
+        settings.pooling,
+    )
+
+
+def _head(settings: PictureEncoderSettings, name: str) -> nn.Module:
+    if name == "rebuild":
+        picture = settings.picture
+        return RebuildHead(settings.d_model, picture.channels * picture.tubelet * picture.patch**2)
+    if name == "pooled":
+        return Pooler(settings.d_model, settings.pooling)
+    return LabelHead(settings.d_model, settings.n_labels, settings.dropout)
+
+
+def picture_seq2seq(settings: PictureSeq2SeqSettings) -> Seq2Seq:
+    target = Embedding(settings.vocab_size, settings.d_model)
+    return Seq2Seq(
+        PictureFront(settings.picture, settings.d_model, dropout=settings.dropout),
+        stack(settings, settings.n_layers, causal=False),
+        text_front(settings, target),
+        stack(settings, settings.decoder_layers, causal=True, cross=True),
+        WordHead(
+            settings.d_model,
+            settings.vocab_size,
+            target if settings.tie == "target-softmax" else None,
+            settings.head_bias,
+            scale=settings.d_model**-0.5 if settings.scale_head else 1.0,
+        ),
+    )

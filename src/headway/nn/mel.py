@@ -1,0 +1,230 @@
+"""Log-mel pictures of sound on flat batches, with Whisper's numbers, and SpecAugment on them.
+
+Recordings stand side by side in `samples_S`; a frame is a window around its middle sample, which
+reflects at the ends of its own recording as `torch.stft(center=True)` does. All in fp32: a
+spectrum spans ten powers of ten, which 16 bits do not hold. Q are the frequencies of the
+transform, F the bands, W the samples of a window, B the recordings.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Literal, Self
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+Scale = Literal["whisper", "standard"]
+
+FLOOR = 1e-10
+"""No power counts as less, so that silence has a logarithm."""
+
+BREAK_HZ, BREAK_MEL, STEP = 1000.0, 15.0, math.log(6.4) / 27.0
+"""Slaney's scale: 3 mel in 200 Hz up to 1 kHz, then 27 mel for each factor of 6.4."""
+
+FRAMES_AT_ONCE = {"cpu": 1024}
+MOST_FRAMES_AT_ONCE = 16_384
+"""Windows are cut out of the samples this many at a time: what a processor's cache holds, and
+elsewhere what bounds the memory."""
+
+
+def mel_filters(rate: int, n_fft: int, bands: int) -> Tensor:
+    """Triangles from 0 Hz to half the rate, of equal area, on Slaney's scale: (Q F).
+
+    A band narrower than the transform resolves would be empty: `empty_bands` counts those.
+    """
+    top = _mel_of(rate / 2)
+    edges = _hertz_of(torch.linspace(0.0, top, bands + 2, dtype=torch.float64))
+    low_F, peak_F, high_F = edges[:-2], edges[1:-1], edges[2:]
+    hertz_Q1 = torch.linspace(0.0, rate / 2, n_fft // 2 + 1, dtype=torch.float64)[:, None]
+    up_QF = (hertz_Q1 - low_F) / (peak_F - low_F)
+    down_QF = (high_F - hertz_Q1) / (high_F - peak_F)
+    height_F = 2.0 / (high_F - low_F)
+    return (torch.minimum(up_QF, down_QF).clamp(min=0.0) * height_F).float()
+
+
+def empty_bands(rate: int, n_fft: int, bands: int) -> int:
+    """How many bands lie between two frequencies of the transform and so hear nothing."""
+    return int((mel_filters(rate, n_fft, bands).amax(0) == 0).sum())
+
+
+def _mel_of(hertz: float) -> float:
+    if hertz < BREAK_HZ:
+        return hertz * 3.0 / 200.0
+    return BREAK_MEL + math.log(hertz / BREAK_HZ) / STEP
+
+
+def _hertz_of(mel: Tensor) -> Tensor:
+    above = BREAK_HZ * torch.exp(STEP * (mel - BREAK_MEL))
+    return torch.where(mel < BREAK_MEL, mel * 200.0 / 3.0, above)
+
+
+class LogMel(nn.Module):
+    """Samples to log-mel frames; each recording is scaled by itself, whatever stands beside it.
+
+    `whisper`: log10 of the power, no less than 8 below the recording's highest, then (x + 4) / 4.
+    `standard`: the natural logarithm, then mean 0 and variance 1 in each band of a recording.
+    """
+
+    window_W: Tensor
+    filters_QF: Tensor
+
+    def __init__(self, rate: int, n_fft: int, hop: int, bands: int, scale: Scale) -> None:
+        super().__init__()
+        self.rate, self.n_fft, self.hop, self.bands = rate, n_fft, hop, bands
+        self.scale: Scale = scale
+        self.register_buffer("window_W", torch.hann_window(n_fft), persistent=False)
+        self.register_buffer("filters_QF", mel_filters(rate, n_fft, bands), persistent=False)
+
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
+        """A model cast to 16 bits keeps its ears: these tables stay fp32."""
+        super()._apply(fn, recurse)
+        if self.window_W.dtype != torch.float32:
+            device = self.window_W.device
+            self.window_W = torch.hann_window(self.n_fft, device=device)
+            self.filters_QF = mel_filters(self.rate, self.n_fft, self.bands).to(device)
+        return self
+
+    def forward(
+        self,
+        samples_S: Tensor,
+        centre_A: Tensor,
+        low_A: Tensor,
+        high_A: Tensor,
+        number_A: Tensor,
+        n_recordings: int,
+    ) -> Tensor:
+        """The frames around `centre_A`, of recordings in samples `low_A` up to `high_A`.
+
+        `number_A` says which recording a frame is of: frames of one are scaled together. A
+        recording shorter than the window is reflected as often as needed.
+        """
+        size = FRAMES_AT_ONCE.get(samples_S.device.type, MOST_FRAMES_AT_ONCE)
+        parts = zip(*(x_A.split(size) for x_A in (centre_A, low_A, high_A)), strict=True)
+        powers = [self._power(samples_S.float(), *part) for part in parts]
+        power_AF = torch.cat(powers) if powers else samples_S.new_zeros(0, self.bands)
+        if self.scale == "whisper":
+            return _whisper_scale(power_AF, number_A, n_recordings)
+        return _standard_scale(power_AF, number_A, n_recordings)
+
+    def _power(self, samples_S: Tensor, centre_A: Tensor, low_A: Tensor, high_A: Tensor) -> Tensor:
+        offset_W = torch.arange(self.n_fft, device=samples_S.device) - self.n_fft // 2
+        place_AW = (centre_A - low_A)[:, None] + offset_W
+        # A walk to and fro over a recording of n samples comes back after 2 (n − 1) steps.
+        round_A1 = (2 * (high_A - low_A - 1)).clamp(min=1)[:, None]
+        place_AW = place_AW.remainder(round_A1)
+        place_AW = torch.minimum(place_AW, round_A1 - place_AW) + low_A[:, None]
+        frame_AW = samples_S.index_select(0, place_AW.flatten()).view(place_AW.shape)
+        spectrum_AQ = torch.fft.rfft(frame_AW * self.window_W)
+        return (spectrum_AQ.real.square() + spectrum_AQ.imag.square()) @ self.filters_QF
+
+
+def _whisper_scale(power_AF: Tensor, number_A: Tensor, n_recordings: int) -> Tensor:
+    log_AF = power_AF.clamp(min=FLOOR).log10()
+    top_B = log_AF.new_full((n_recordings,), -math.inf)
+    top_B = top_B.scatter_reduce(0, number_A.long(), log_AF.amax(1), "amax")
+    return (torch.maximum(log_AF, top_B[number_A, None] - 8.0) + 4.0) / 4.0
+
+
+def _standard_scale(power_AF: Tensor, number_A: Tensor, n_recordings: int) -> Tensor:
+    log_AF = power_AF.clamp(min=FLOOR).log()
+    centred_AF = log_AF - _means(log_AF, number_A, n_recordings)[number_A]
+    variance_BF = _means(centred_AF.square(), number_A, n_recordings)
+    # A band without change, as in digital silence, becomes zeros.
+    return centred_AF * variance_BF.clamp(min=1e-6).rsqrt()[number_A]
+
+
+def _means(x_AF: Tensor, number_A: Tensor, n_recordings: int) -> Tensor:
+    # Sums on a GPU are taken in any order; in fp64 the mean is the same fp32 number each time.
+    total_BF = x_AF.new_zeros(n_recordings, x_AF.shape[1], dtype=torch.float64)
+    total_BF = total_BF.index_add(0, number_A, x_AF.double())
+    count_B = total_BF.new_zeros(n_recordings).index_add(
+        0, number_A, total_BF.new_ones(len(number_A))
+    )
+    return (total_BF / count_B.clamp(min=1)[:, None]).to(x_AF.dtype)
+
+
+def log_mel(
+    samples_S: Tensor,
+    *,
+    rate: int = 16_000,
+    n_fft: int = 400,
+    hop: int = 160,
+    bands: int = 80,
+    scale: Scale = "whisper",
+) -> Tensor:
+    """The frames of one recording (A F), by `torch.stft`: a frame for each whole hop, at least one.
+
+    As Whisper does, the frame in the middle of which the recording ends is left out.
+    """
+    half = n_fft // 2
+    padded = torch.from_numpy(np.pad(samples_S.float().numpy(), half, mode="reflect"))
+    spectrum_QA = torch.stft(
+        padded, n_fft, hop, window=torch.hann_window(n_fft), center=False, return_complex=True
+    )
+    n_frames = max(1, len(samples_S) // hop)
+    power_AF = spectrum_QA[:, :n_frames].abs().square().T @ mel_filters(rate, n_fft, bands)
+    if scale == "whisper":
+        log_AF = power_AF.clamp(min=FLOOR).log10()
+        return (log_AF.clamp(min=log_AF.max() - 8.0) + 4.0) / 4.0
+    log_AF = power_AF.clamp(min=FLOOR).log()
+    variance_F, mean_F = torch.var_mean(log_AF, 0, correction=0)
+    return (log_AF - mean_F) / variance_F.clamp(min=1e-6).sqrt()
+
+
+@dataclass(frozen=True)
+class SpecAugment:
+    """Hides bands and spans of time of each recording behind its mean (Park et al. 2019).
+
+    How wide a mask is and where it lies is drawn for each recording, on the device of the frames.
+    """
+
+    bands: int = 2
+    """Masks over bands, for each recording ..."""
+
+    band_width: int = 27
+    """... and each hides up to this many."""
+
+    spans: int = 2
+    span_width: int = 40
+    """In frames ..."""
+
+    most: float = 0.2
+    """... and never more than this share of the recording."""
+
+    def __call__(self, mel_AF: Tensor, number_A: Tensor, n_recordings: int) -> Tensor:
+        """`number_A`: the recording of each frame, in order."""
+        number_A = number_A.long()
+        every_B = torch.arange(n_recordings, device=mel_AF.device)
+        first_B = torch.searchsorted(number_A, every_B)
+        length_B = torch.searchsorted(number_A, every_B, right=True) - first_B
+        place_A = torch.arange(len(mel_AF), device=mel_AF.device) - first_B[number_A]
+        n_bands = mel_AF.shape[1]
+        whole_B = torch.full_like(length_B, n_bands)
+        masks_BF = _drawn(
+            torch.arange(n_bands, device=mel_AF.device).expand(n_recordings, -1),
+            *_masks(whole_B, self.bands, whole_B.clamp(max=self.band_width)),
+        )
+        widest_B = (length_B * self.most).long().clamp(max=self.span_width)
+        first_BM, width_BM = _masks(length_B, self.spans, widest_B)
+        masks_A = _drawn(place_A[:, None], first_BM[number_A], width_BM[number_A])
+        hidden_AF = masks_BF[number_A] | masks_A
+        mean_B1 = _means(mel_AF, number_A, n_recordings).mean(1, keepdim=True)
+        return torch.where(hidden_AF, mean_B1[number_A], mel_AF)
+
+
+def _masks(length_B: Tensor, n_masks: int, widest_B: Tensor) -> tuple[Tensor, Tensor]:
+    """First place and width (B M) of masks that lie within each length."""
+    draw_2BM = torch.rand(2, len(length_B), n_masks, device=length_B.device)
+    width_BM = (draw_2BM[0] * (widest_B[:, None] + 1)).long()
+    first_BM = (draw_2BM[1] * (length_B[:, None] - width_BM + 1)).long()
+    return first_BM, width_BM
+
+
+def _drawn(place_BP: Tensor, first_BM: Tensor, width_BM: Tensor) -> Tensor:
+    """Whether each place lies under one of the masks of its row."""
+    distance_BPM = place_BP[:, :, None] - first_BM[:, None]
+    return ((distance_BPM >= 0) & (distance_BPM < width_BM[:, None])).any(-1)
