@@ -12,6 +12,7 @@ from headway.models.parts.heads import LabelHead, MaskedWordHead, Pooler, Readab
 from headway.nn.embedding import Embedding
 from headway.nn.feedforward import ACTIVATIONS
 from headway.nn.layout import Layout
+from headway.nn.stack import Stack
 
 
 class Encoder(Readable):
@@ -27,6 +28,25 @@ class Encoder(Readable):
         """`tokens_N`: what the front reads: token numbers, pictures, recordings."""
         more = () if segments_N is None else (segments_N,)
         return self.stack(self.front(tokens_N, layout, *more), layout)
+
+    def for_classes(
+        self, tokens_N: Any, layout: Layout, segments_N: Tensor | None = None
+    ) -> tuple[Tensor, Layout]:
+        """Vectors from which `classes` reads the same as from all, and how they lie: where classes
+        are read from first rows, the last layer computes no others."""
+        n_first = self.n_first
+        whole = n_first is None or not layout.has_all(n_first)
+        if whole or not isinstance(self.stack, Stack) or not self.stack.can_end_early:
+            return self(tokens_N, layout, segments_N), layout
+        more = () if segments_N is None else (segments_N,)
+        x_ND = self.front(tokens_N, layout, *more)
+        first = layout.beginnings(int(n_first or 0))[1]
+        return self.stack(x_ND, layout, n_first=n_first), first
+
+    @property
+    def n_first(self) -> int | None:
+        """How many first rows classes are read from, if from those alone."""
+        return 1 if self.pooling == "first" else None
 
     def scores(self, x_ND: Tensor) -> Tensor:
         """Word scores for the given rows: in masked training only the masked ones."""

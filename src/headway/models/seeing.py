@@ -25,6 +25,11 @@ class Viewer(Encoder):
             return (scores_BC + self.distilled(x_ND, layout)) / 2
         return scores_BC
 
+    @property
+    def n_first(self) -> int | None:
+        n_first = super().n_first
+        return 2 if n_first and "distilled" in self.heads else n_first
+
     def distilled(self, x_ND: Tensor, layout: Layout) -> Tensor:
         """The scores of the distillation token, which stands behind the class token."""
         row_B = (layout.starts_B.long() + 1).clamp(max=layout.n_rows - 1)

@@ -39,6 +39,32 @@ class Block(nn.Module):
         self.norm_cross = None if self.cross is None else norm()
         self.norm_feed_forward = norm()
 
+    def attended(
+        self,
+        x_ND: Tensor,
+        normed_ND: Tensor,
+        layout: Layout,
+        cache: LayerCache | None,
+        n_first: int | None,
+    ) -> tuple[Tensor, Tensor, Layout]:
+        """Rows of the stream, what attention adds to them, and how they lie.
+
+        `n_first`: only so many rows of each sequence go on; all of its rows are their memory.
+        """
+        if n_first is None:
+            return x_ND, self.attention(normed_ND, layout, cache=cache), layout
+        row_N, first = layout.beginnings(n_first)
+        added_ND = self.attention(normed_ND[row_N], first, Memory(normed_ND, layout))
+        return x_ND[row_N], added_ND, first
+
+    @property
+    def can_end_early(self) -> bool:
+        """Whether `n_first` is possible: only where attention does not ask how far apart rows are,
+        since it takes a memory's last rows for those that ask."""
+        scope = self.attention.scope
+        near = scope.causal or scope.window is not None or scope.bias is not None
+        return self.attention.rotary is None and not near
+
 
 class PostNorm(Block):
     """x = norm(x + sub-layer(x)): the 2017 Transformer, BERT, GPT."""
@@ -49,9 +75,11 @@ class PostNorm(Block):
         layout: Layout,
         memory: Memory | None = None,
         cache: LayerCache | None = None,
+        n_first: int | None = None,
     ) -> Tensor:
         rate = self.drop.p if self.training else 0.0
-        x_ND = add_norm(self.norm_attention, x_ND, self.attention(x_ND, layout, cache=cache), rate)
+        x_ND, added_ND, layout = self.attended(x_ND, x_ND, layout, cache, n_first)
+        x_ND = add_norm(self.norm_attention, x_ND, added_ND, rate)
         if self.cross is not None and self.norm_cross is not None:
             x_ND = add_norm(self.norm_cross, x_ND, self.cross(x_ND, layout, memory, cache), rate)
         x_ND = add_norm(self.norm_feed_forward, x_ND, self.feed_forward(x_ND), rate)
@@ -67,8 +95,11 @@ class PreNorm(Block):
         layout: Layout,
         memory: Memory | None = None,
         cache: LayerCache | None = None,
+        n_first: int | None = None,
     ) -> Tensor:
-        x_ND = x_ND + self.drop(self.attention(self.norm_attention(x_ND), layout, cache=cache))
+        normed_ND = self.norm_attention(x_ND)
+        x_ND, added_ND, layout = self.attended(x_ND, normed_ND, layout, cache, n_first)
+        x_ND = x_ND + self.drop(added_ND)
         if self.cross is not None and self.norm_cross is not None:
             x_ND = x_ND + self.drop(self.cross(self.norm_cross(x_ND), layout, memory, cache))
         x_ND = x_ND + self.drop(self.feed_forward(self.norm_feed_forward(x_ND)))
@@ -87,9 +118,14 @@ class Parallel(Block):
         layout: Layout,
         memory: Memory | None = None,
         cache: LayerCache | None = None,
+        n_first: int | None = None,
     ) -> Tensor:
         normed_ND = self.norm_attention(x_ND)
-        added_ND = self.attention(normed_ND, layout, cache=cache) + self.feed_forward(normed_ND)
+        x_ND, added_ND, rows = self.attended(x_ND, normed_ND, layout, cache, n_first)
+        if n_first is not None:
+            normed_ND = normed_ND[layout.beginnings(n_first)[0]]
+        added_ND = added_ND + self.feed_forward(normed_ND)
+        layout = rows
         if self.cross is not None:
             added_ND = added_ND + self.cross(normed_ND, layout, memory, cache)
         return self.stream(x_ND + self.drop(added_ND))

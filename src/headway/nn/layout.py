@@ -196,6 +196,17 @@ class Layout:
         """Every sequence has `longest` rows and they stand side by side."""
         return self.bounds is not None and self.stride is not None
 
+    def has_all(self, n_rows: int) -> bool:
+        """Whether every sequence is known to have at least so many rows."""
+        return self.lengths is not None and min(self.lengths, default=0) >= n_rows
+
+    def beginnings(self, n_rows: int) -> tuple[Tensor, Layout]:
+        """The first rows of each sequence, which must have so many, and how they lie by
+        themselves."""
+        new_R = torch.arange(n_rows, device=self.starts_B.device)
+        row_N = (self.starts_B.long()[:, None] + new_R).flatten()
+        return row_N, Layout.steps(torch.zeros_like(self.starts_B), n_rows, n_rows)
+
     def to(self, device: torch.device | str) -> Layout:
         return replace(
             self,

@@ -33,12 +33,25 @@ class Stack(nn.Module):
         layout: Layout,
         memory: Memory | None = None,
         cache: Cache | None = None,
+        n_first: int | None = None,
     ) -> Tensor:
+        """`n_first`: only so many rows of each sequence are wanted, and the last block computes no
+        others, where `can_end_early`."""
+        last = len(self.blocks) - 1
         for number, block in enumerate(self.blocks):
-            x_ND = block(x_ND, layout, memory, None if cache is None else cache.layers[number])
+            layer = None if cache is None else cache.layers[number]
+            if n_first is not None and number == last:
+                x_ND = block(x_ND, layout, memory, layer, n_first)
+            else:
+                x_ND = block(x_ND, layout, memory, layer)
         if cache is not None:
             cache.advance(layout)
         return x_ND if self.final_norm is None else self.final_norm(x_ND)
+
+    @property
+    def can_end_early(self) -> bool:
+        last = self.blocks[-1]
+        return isinstance(last, Block) and last.can_end_early
 
     def compile_blocks(self) -> None:
         """Compile one block; all blocks of the stack share the result, since they look alike."""

@@ -79,10 +79,10 @@ def class_scores(model: nn.Module, batch: ClassBatch) -> Tensor:
     """A row of scores for each reading, in fp32."""
     assert isinstance(model, Encoder | Decoder)
     if isinstance(model, Encoder):
-        x_ND = model(batch.tokens_N, batch.layout, batch.segments_N)
+        x_ND, layout = model.for_classes(batch.tokens_N, batch.layout, batch.segments_N)
     else:
-        x_ND = model(batch.tokens_N, batch.layout)
-    return model.classes(x_ND, batch.layout).float()
+        x_ND, layout = model(batch.tokens_N, batch.layout), batch.layout
+    return model.classes(x_ND, layout).float()
 
 
 def has_segments(model: nn.Module) -> bool:
