@@ -20,7 +20,7 @@ from playwright.sync_api import sync_playwright
 from benchmarks.machine import save
 from headway.inside.looking import look
 from headway.inside.page import page, scripts, web
-from headway.inside.sections import look_of
+from headway.inside.sections import SECTIONS, look_of
 from headway.inside.streams import Reading, Stream
 from headway.inside.trace import Trace
 from tests.inside.browser import chromium
@@ -100,7 +100,7 @@ def main() -> None:
     rounds = words.parse_args().rounds
     path = chromium()
     assert path is not None, "no chromium here: see `make browser`"
-    texts = [text for _, text in scripts(web())]
+    texts = [text for _, text in scripts(web(), SECTIONS)]
     found: dict[str, Any] = {"script_bytes": sum(len(text.encode()) for text in texts)}
     pages = {
         "24 × 16 heads, 256 tokens": page_of(invented(24, 16, 256)),

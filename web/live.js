@@ -47,7 +47,7 @@ const LIVE = {
     if (!LIVE.draft) LIVE.draft = { ...known.request };
     const draft = LIVE.draft, act = (changes) => LIVE.look(page, changes);
     const fresh = (text) => (text === page.look.text ? {} : { text, hidden: [], walk: null });
-    const words = el("textarea", { rows: 1, "data-live": "text", "aria-label": "text", dir: "auto", spellcheck: "false",
+    const words = el("textarea", { rows: 1, "data-live": "text", "aria-label": "text", disabled: known.media, dir: "auto", spellcheck: "false",
       style: "flex:1 1 340px;min-width:0;resize:vertical;font:inherit;color:inherit;background:var(--card);border:1px solid var(--edge);border-radius:6px;padding:6px 9px",
       oninput: (event) => { draft.text = event.target.value; },
       onkeydown: (event) => { if (event.key === "Enter" && !event.shiftKey) { event.preventDefault(); act(fresh(draft.text)); } } });
@@ -67,15 +67,15 @@ const LIVE = {
         el("button", { type: "button", class: "chip", "data-live": "go", onclick: () => act(fresh(draft.text)) }, "Look"),
         el("button", { type: "button", class: "chip", "data-live": "reset", title: "Nothing hidden, forced or switched off", onclick: () => act({ ...known.plain, text: draft.text }) }, "Reset")));
     top.insertBefore(strip, top.querySelector("nav"));
-    LIVE.hideable(strip, page, act);
+    if (!known.media) LIVE.hideable(strip, page, act);
     const line = el("div", { class: "row", style: "align-items:center" },
       known.writes && box("force", "output begins with", { type: "text", placeholder: "anything" }, "11em"),
       known.writes && count("beam", "beam", 1, 32, 1, known.usual.beam),
-      known.task === "translate" && count("alpha", "length penalty", 0, 5, 0.1, known.usual.alpha),
+      known.writes && known.task !== "complete" && count("alpha", "length penalty", 0, 5, 0.1, known.usual.alpha),
       known.writes && count("temperature", "temperature", 0.05, 5, 0.05, "search"),
       known.writes && draft.temperature && count("seed", "seed", 0, 1e9, 1, 1),
       known.task === "complete" && count("new", "new tokens", 1, 512, 1, 24),
-      el("label", { class: "small soft", title: "They run the model a hundred times, so an answer takes longer" },
+      !known.media && el("label", { class: "small soft", title: "They run the model a hundred times, so an answer takes longer" },
         el("input", { type: "checkbox", "data-live": "maps", checked: Boolean(draft.maps), onchange: (event) => act({ maps: event.target.checked }) }), " saliency maps (slow)"),
       known.checkpoints.length > 1 && el("label", { class: "small soft" }, "weights ", el("select", { "data-live": "checkpoint",
         onchange: (event) => act({ checkpoint: event.target.value }) },

@@ -171,7 +171,8 @@ def test_a_recipe_loads_and_says_what_it_is_for(name: str) -> None:
     path = recipe_path(name)
     settings = load_run_settings(path, [], is_recipe=True)
     assert settings.task in TASKS
-    assert settings.data.text or settings.data.source or settings.data.pairs
+    data = settings.data
+    assert data.text or data.source or data.pairs or data.media
     assert read_back(settings) == settings
     assert len(about(path)) > 20
     assert path.parent == FOLDER

@@ -37,9 +37,7 @@ def small_model(vocab_size: int = 9, variant: str = "as-published", **more: Any)
     return model
 
 
-def next_given(
-    models: Sequence[Seq2Seq], source: Sequence[int], banned: Sequence[int] = (BOS, UNK)
-) -> Next:
+def next_given(models: Sequence[Seq2Seq], source: Any, banned: Sequence[int] = (BOS, UNK)) -> Next:
     """The mean of the models' probabilities, each computed in one pass over all tokens."""
 
     @cache
@@ -49,9 +47,8 @@ def next_given(
         for model in models:
             device = next(model.parameters()).device
             target = torch.tensor([BOS, *tokens], device=device)
-            given = torch.tensor(source, device=device)
-            layouts = (Layout.of([len(given)], device), Layout.of([len(target)], device))
-            x_ND = model(given, layouts[0], target, layouts[1])
+            given, layout = model.source_front.collate([source], device)
+            x_ND = model(given, layout, target, Layout.of([len(target)], device))
             found.append(model.scores(x_ND)[-1].double().log_softmax(-1).cpu())
         mean_V = torch.stack(found).logsumexp(0) - math.log(len(found))
         mean_V[list(banned)] = -torch.inf

@@ -76,6 +76,23 @@ def test_fixed_shapes_serve_every_kind_of_model(variant: str, device: torch.devi
     check_same(recorded(model.to(device), settings)(sources), expected)
 
 
+@pytest.mark.parametrize("name", SETTINGS)
+def test_outputs_that_begin_alike_have_fixed_shapes_too(name: str, device: torch.device) -> None:
+    """A first token for all, and tokens that may not come behind it."""
+    model, settings = copier(), SETTINGS[name]
+    sources = copying.sources(12, seed=8)
+    begun = Specials(BOS, EOS, UNK, target_begin=5)
+    freely = Searcher([model], settings, begun)(sources)
+    second = next(found[0].tokens[1] for found in freely if len(found[0].tokens) > 1)
+    specials = begun._replace(never_first=(second, EOS))
+    expected = Searcher([model], settings, specials)(sources)
+    assert all(h.tokens[0] == 5 and h.tokens[1] != second for found in expected for h in found)
+    on_device = Searcher([deepcopy(model).to(device)], settings, specials)
+    on_device.recorded = Recorded(on_device.models[0])
+    check_same(on_device(sources), expected)
+    assert on_device.recorded.searches
+
+
 def test_weights_that_moved_are_not_read_where_they_were(device: torch.device) -> None:
     settings, sources = SETTINGS["greedy"], copying.sources(9)
     model = deepcopy(copier()).to(device)

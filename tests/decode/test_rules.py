@@ -11,7 +11,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headway.config.decode import DecodeSettings
-from headway.decode.rules import ban_phrases, ban_repeated, min_length, penalise_repetition
+from headway.decode.hypothesis import NO_WISH
+from headway.decode.rules import (
+    Rules,
+    ban_phrases,
+    ban_repeated,
+    min_length,
+    penalise_repetition,
+)
 from headway.decode.search import Hypothesis, Searcher, Specials, Wish, search
 from headway.errors import ConfigError
 
@@ -67,6 +74,19 @@ def test_a_banned_phrase_never_becomes_complete(
             new = [*text, token]
             ends = any(new[len(new) - len(phrase) :] == phrase for phrase in phrases)
             assert (scores_RV[row, token] == -torch.inf) == ends
+
+
+@pytest.mark.parametrize(("begin", "place"), [(None, 0), (7, 1)])
+def test_tokens_that_no_output_begins_with_are_banned_there_alone(
+    begin: int | None, place: int
+) -> None:
+    specials = Specials(bos=0, eos=1, unk=1, target_begin=begin, banned=(5,), never_first=(1, 3))
+    rules = Rules(DecodeSettings(unknown="keep"), specials, [NO_WISH])
+    for length in range(4):
+        scores_RV = torch.zeros(1, 9)
+        rules(scores_RV, torch.full((1, length), 4), [0])
+        gone = {0, 5, *([1, 3] if length == place else [])}
+        assert set(scores_RV[0].isinf().nonzero().flatten().tolist()) == gone
 
 
 def test_an_end_before_the_minimum_length_is_banned() -> None:

@@ -12,8 +12,8 @@ import pytest
 
 from headway.inside import page as pages
 from headway.inside.packing import Array, unpack
-from headway.inside.page import page, policy, scripts, web
-from headway.inside.sections import SECTIONS
+from headway.inside.page import page, panels_of, policy, scripts, web
+from headway.inside.sections import OF_MEDIA, OF_SEVERAL, SECTIONS
 from tests.inside.browser import open_page
 
 MOST_SCRIPT = 100_000
@@ -80,16 +80,40 @@ def test_no_script_makes_up_numbers_or_speaks_to_anybody() -> None:
     words = (r"Math\.random", r"https?://", r"\bfetch\b", r"XMLHttpRequest", r"WebSocket",
              r"innerHTML|outerHTML|insertAdjacentHTML", r"\beval\b|new Function", r"\bimport\b",
              r"sendBeacon", r"document\.write", r"crypto")  # fmt: skip
-    for _, text in scripts(web()):
+    for _, text in scripts(web(), SECTIONS):
         for word in words:
             assert not re.search(word, text), word
-    live = [text for _, text in scripts(web(), live=True) if "fetch(" in text]
+    live = [text for _, text in scripts(web(), SECTIONS, live=True) if "fetch(" in text]
     assert len(live) == 1  # it would be seen
 
 
-def test_all_scripts_together_stay_small() -> None:
-    sizes = {name: len(text.encode()) for name, text in scripts(web())}
-    assert sum(len(text.encode()) for _, text in scripts(web())) <= MOST_SCRIPT, sizes
+@pytest.mark.parametrize("kind", ["text", "picture", "sound"])
+@pytest.mark.parametrize("live", [False, True])
+def test_all_scripts_of_a_page_stay_small(kind: str, live: bool) -> None:
+    """Of every kind of page, with all the panels that it can have."""
+    text = [name for name in SECTIONS if name not in OF_MEDIA]
+    # Nobody has a corpus, factors or neighbours of pictures and recordings.
+    never = ("saliency", "dictionary", "search")
+    names = text if kind == "text" else [kind, *(name for name in text if name not in never)]
+    if live:
+        names = [name for name in names if name not in OF_SEVERAL]
+    look = {"sections": dict.fromkeys(names)}
+    panels = panels_of([look], {}, live)
+    assert sorted(names) == panels
+    sizes = {name: len(text.encode()) for name, text in scripts(web(), panels, live)}
+    whole = sum(len(text.encode()) for _, text in scripts(web(), panels, live))
+    assert whole <= MOST_SCRIPT, sizes
+
+
+def test_a_page_has_the_panels_and_the_style_of_its_sections_alone() -> None:
+    html = made(look(lens={"x": 1}), shared={"compare": {"x": 1}})
+    assert sorted(re.findall(r'data-panel="(\w+)"', html)) == ["beam", "compare", "lens"]
+    assert ".lens" in html
+    assert ".walk" not in html
+    served = made(look(), live=True)  # it may be sent other sections later
+    assert set(re.findall(r'data-panel="(\w+)"', served)) == {
+        name for name in SECTIONS if name not in (*OF_MEDIA, *OF_SEVERAL)
+    }
 
 
 def test_every_panel_has_a_section_and_every_section_a_panel() -> None:
@@ -115,7 +139,7 @@ def test_a_page_may_connect_nowhere_and_a_served_one_to_its_server() -> None:
 def test_a_script_cannot_hold_the_end_of_its_element(own_panels: Path) -> None:
     (own_panels / "bad.js").write_text('PANELS.bad = "</script>";')
     with pytest.raises(ValueError, match="end of a script element"):
-        made()
+        made(look(bad={"x": 1}))
 
 
 def test_text_of_a_model_is_text(browser: Any, own_panels: Path, tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ from safetensors.torch import load_file, save_file
 from headway.config.model import EncoderSettings
 from headway.config.run import RunSettings
 from headway.errors import UserError
-from headway.interop.families import FAMILIES, NOT_YET, family_named
+from headway.interop.families import FAMILIES, family_named
 from headway.interop.rules import to_ours, to_theirs
 from headway.interop.weights import open_weights
 
@@ -306,12 +306,9 @@ def test_a_missing_tensor_and_one_without_a_place_are_named(tmp_path: Path) -> N
     assert "without a place here: stranger.weight" in str(caught.value)
 
 
-def test_the_table_of_families_names_what_exists_and_what_must_wait() -> None:
+def test_the_table_of_families_names_what_exists() -> None:
     for name in FAMILIES:
         assert hasattr(family_named(name), "read"), name
-    for name in NOT_YET:
-        with pytest.raises(UserError, match="front yet"):
-            family_named(name)
     with pytest.raises(UserError, match=r"It knows albert, bart, .* xlm-roberta\.") as error:
         family_named("mamba")
     assert "Did you mean" not in str(error.value)

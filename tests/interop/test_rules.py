@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from headway.errors import UserError
-from headway.interop.rules import TURNED, Pair, Taken, both, stacked, to_ours, to_theirs
+from headway.interop.rules import TURNED, Change, Pair, Taken, both, stacked, to_ours, to_theirs
 
 from .folders import bert_folder
 from .theirs import architecture
@@ -111,3 +111,18 @@ def test_a_layer_left_out_of_a_table_would_be_seen(tmp_path: Path) -> None:
     found = architecture(folder)
     with pytest.raises(UserError, match="without a place here: bert"):
         to_ours(theirs.state_dict(), found.pairs[5:], found.ignored)
+
+
+def test_one_of_theirs_may_be_several_of_ours() -> None:
+    first = Change(lambda t: t[0, :1], lambda t: t[None])
+    rest = Change(lambda t: t[0, 1:], lambda t: t[None])
+    pairs = [Pair("places", "a", change=first, along=1), Pair("places", "b", change=rest, along=1)]
+    theirs = {"places": torch.arange(10.0).view(1, 5, 2)}
+    taken = to_ours(theirs, pairs, {})
+    assert {name: tuple(tensor.shape) for name, tensor in taken.weights.items()} == {
+        "a": (1, 2),
+        "b": (4, 2),
+    }
+    assert torch.equal(to_theirs(taken.weights, pairs)["places"], theirs["places"])
+    with pytest.raises(UserError, match="missing: places"):
+        to_ours({}, pairs, {})

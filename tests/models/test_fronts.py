@@ -215,3 +215,29 @@ def test_the_stream_has_the_type_that_is_asked_for() -> None:
         model.front.dtype = torch.bfloat16
         read, layout = model.front.collate([item])
         assert model(read, layout).dtype == torch.bfloat16
+
+
+def test_a_recording_heard_quicker_is_shorter_and_higher() -> None:
+    """A tone of 100 Hz heard a quarter quicker is one of 125 Hz, and lasts 1.6 s of 2."""
+    shape = replace(SOUND, bands=12, n_fft=80)
+    front = SoundFront(shape, 16)
+    wave = np.sin(2 * np.pi * 100 * np.arange(1600) / 800).astype(np.float32)
+    higher = np.sin(2 * np.pi * 125 * np.arange(1280) / 800).astype(np.float32)
+    (quick, quick_rows), (plain, rows) = (
+        collate_sounds([wave], shape, [1.25]),
+        collate_sounds([higher], shape),
+    )
+    assert quick_rows == rows == [40]
+    bands = [front.mel(sound)[4:-4].argmax(1) for sound in (quick, plain)]
+    assert torch.equal(*bands)
+    usual = front.mel(collate_sounds([wave], shape)[0])[4:-4].argmax(1)
+    assert (usual[: len(bands[0])] < bands[0]).all()
+
+
+def test_the_usual_speed_changes_nothing() -> None:
+    front = SoundFront(SOUND, 16)
+    items = [recording(n, n) for n in LENGTHS]
+    plain, lengths = collate_sounds(items, SOUND)
+    usual, same = collate_sounds(items, SOUND, [1.0] * len(items))
+    assert lengths == same
+    torch.testing.assert_close(front.mel(usual), front.mel(plain))

@@ -177,6 +177,11 @@ GAPPED = Layout.in_cache([1, 2], 3)
         ("short", on_cuda(width=16), SENTENCES, None, Scope()),
         ("short", on_cuda(requires_grad=True), SENTENCES, None, Scope(causal=True)),
         ("dense", on_cuda(requires_grad=True), SENTENCES, SENTENCES.pick([1, 1]), Scope()),
+        ("short", on_cuda(), Layout.of([64, 64]), None, Scope()),
+        ("grid", on_cuda(), Layout.of([197, 197]), None, Scope()),
+        ("varlen", on_cuda(), Layout.of([197, 197]), None, Scope(window=9)),
+        ("varlen", on_cuda(width=256), Layout.of([197, 197]), None, Scope()),
+        ("varlen", on_cuda(), Layout.of([197, 196]), None, Scope()),
         ("varlen", on_cuda(), PAGES, None, Scope(causal=True)),
         ("varlen", on_cuda(), SENTENCES, PAGES, Scope()),
         ("varlen", on_cuda(), PAGES, SENTENCES, Scope()),
@@ -229,6 +234,7 @@ def test_the_fixed_form_is_short_or_long_by_its_bound(chosen: Callable[..., str]
         ("short", on_cuda(), SENTENCES, Scope(bias=Alibi(4)), "no position bias"),
         ("short", on_cuda(requires_grad=True), GAPPED, Scope(), "no gradient to keys with gaps"),
         ("short", on_cuda(width=8), SENTENCES, Scope(), "8 wide.*16 to 128"),
+        ("grid", on_cuda(), PAGES, Scope(), "as many rows of every sequence"),
         ("varlen", torch.zeros(1, 4, 64), PAGES, Scope(), "CUDA device.*are on cpu"),
         ("varlen", on_cuda(dtype=torch.float64), PAGES, Scope(), "bf16 or fp16.*float64"),
         ("varlen", on_cuda(), GAPPED, Scope(), "side by side, without gaps"),
@@ -251,7 +257,7 @@ def test_an_unknown_back_end_gets_a_suggestion() -> None:
     q = torch.zeros(1, 1, 8)
     with pytest.raises(UserError, match=r"'densse'\. Did you mean 'dense'\?"):
         attend(q, q, q, layout, layout, back_end="densse")
-    with pytest.raises(UserError, match="Known: step, short, varlen, dense, explicit"):
+    with pytest.raises(UserError, match="Known: step, short, grid, varlen, dense, explicit"):
         attend(q, q, q, layout, layout, back_end="?")
 
 

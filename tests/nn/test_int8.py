@@ -10,8 +10,10 @@ import torch
 from torch import Tensor, nn
 
 from headway.nn import int8
+from headway.nn.attention import Attention
 from headway.nn.embedding import Embedding
 from headway.nn.int8 import Int8Embedding, Int8Linear, Rounded, hold_int8, is_quick
+from headway.nn.layout import Layout
 from headway.nn.linear import Linear
 from headway.nn.lora import LoraLinear
 
@@ -156,3 +158,15 @@ def test_what_lora_learned_is_part_of_the_rounded_weight() -> None:
     expected, model = tuned(x_ND), nn.Sequential(tuned)
     hold_int8(model)
     assert (model(x_ND) - expected).norm() < 0.03 * expected.norm()
+
+
+@pytest.mark.parametrize("bias", ["", "qv", "qkv"])
+def test_attention_never_unpacks_its_weights(bias: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whisper has a bias for some of q, k and v: to know its size must not cost a whole matrix."""
+    attention = Attention(16, 2, bias=bias)
+    model = nn.Sequential(attention)
+    x_ND, layout = torch.randn(5, 16), Layout.of([2, 3])
+    expected_ND = attention(x_ND, layout)
+    hold_int8(model)
+    monkeypatch.setattr(Int8Linear, "weight", property(lambda self: pytest.fail("unpacked")))
+    assert (attention(x_ND, layout) - expected_ND).abs().max() < 0.05

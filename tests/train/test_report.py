@@ -206,7 +206,17 @@ def test_a_value_lies_where_its_axis_says() -> None:
 
 
 @pytest.mark.parametrize(
-    ("low", "high"), [(0, 1), (0.00012, 0.0007), (-3, 17), (5, 5), (0, 0), (1e6, 3e6), (1.9, 2.0)]
+    ("low", "high"),
+    [
+        (0, 1),
+        (0.00012, 0.0007),
+        (-3, 17),
+        (5, 5),
+        (0, 0),
+        (1e6, 3e6),
+        (1.9, 2.0),
+        (100, 100.00000000000003),
+    ],
 )
 def test_round_ticks_hold_the_data(low: float, high: float) -> None:
     axis = linear_axis(low, high, 5)

@@ -13,7 +13,7 @@ from headway.config.presets import preset
 from headway.config.train import TrainSettings
 from headway.data.batches import Collator, Fixed, FlatTokens, StepPlan, fixed_shapes
 from headway.models.build import build_model
-from headway.models.parts.text import compute_in
+from headway.models.parts.front import compute_in
 from headway.nn.loss import Smoothing
 from headway.train.optim import build_optimizer
 from headway.train.ranks import Ranks

@@ -1,5 +1,5 @@
-"""Runs on text that start from nothing, from a run, or from a teacher: killed or stopped anywhere
-and run again, they end with the same bytes."""
+"""Runs on text and pictures that start from nothing, from a run, or from a teacher: killed or
+stopped anywhere and run again, they end with the same bytes."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ import pytest
 from safetensors import safe_open
 
 from .fork_server import Server, hook
+from .shown import write_pictures
 from .test_kill import SAVE, STEP, assert_same
 
 STEPS = 6
@@ -24,6 +25,8 @@ TRAINING = [
 ]  # fmt: skip
 MODEL = ["model.family=encoder", "model.d_model=16", "model.n_layers=2", "model.n_heads=2",
          "model.d_ff=24", "model.dropout=0.1", "tokenizer.kind=words"]  # fmt: skip
+SEE = [*(word for word in MODEL[1:] if word.startswith("model.")), "augment.rand=1",
+       "augment.cutmix=1"]  # fmt: skip
 
 
 @pytest.fixture(scope="module")
@@ -48,7 +51,12 @@ def files(folder: Path) -> dict[str, str]:
     (folder / "text").write_text("".join(f"{line}\n" for line in lines))
     labelled = "".join(f"{line}\t{'dog' in line}\n" for line in lines)
     (folder / "labelled.tsv").write_text(labelled)
-    return {"text": str(folder / "text"), "labelled": str(folder / "labelled.tsv")}
+    pictures = write_pictures(folder / "pictures", 48)
+    return {
+        "text": str(folder / "text"),
+        "labelled": str(folder / "labelled.tsv"),
+        "pictures": pictures,
+    }
 
 
 @pytest.fixture(scope="module")
@@ -69,10 +77,11 @@ def command(kind: str, files: dict[str, str], filled: Path) -> list[str]:
         "frozen": ["train", "classify", *classify, "start.freeze=1", "start.layer_decay=0.5"],
         "distil": ["train", "distil", "--teacher", str(filled), *fill],
         "embed": ["train", "embed", *fill, *MODEL],
+        "see": ["train", "see", "--device", "cpu", "--media", files["pictures"], *SEE, *TRAINING],
     }[kind]
 
 
-@pytest.mark.parametrize("kind", ["fill", "lora", "frozen", "distil", "embed"])
+@pytest.mark.parametrize("kind", ["fill", "lora", "frozen", "distil", "embed", "see"])
 def test_killed_and_stopped_it_ends_with_the_same_bytes(
     server: Server, folder: Path, files: dict[str, str], filled: Path, kind: str
 ) -> None:

@@ -115,8 +115,9 @@ function table(host, columns, rows, { onclick, picked } = {}) {
 // What stands beside a map. A row of cross attention is the token that is being written, elsewhere
 // the token that was read; a block of tokens is named by its places, "3–4".
 function axisLabels(look, { columns, block }, name) {
-  const { pieces, words } = look.streams[name], written = name !== columns && look.outputs, n = pieces.length;
+  const { pieces, words, short } = look.streams[name], written = name !== columns && look.outputs, n = pieces.length;
   if (block > 1) return Array.from({ length: Math.ceil(n / block) }, (_, b) => [...new Set([b * block + 1, Math.min(n, (b + 1) * block)])].join("–"));
+  if (short) return short;
   return pieces.map((piece, i) => (written?.[i] ? written[i].name
     : (i && words[i] >= 0 && words[i] === words[i - 1] && /^[\p{L}\p{N}]/u.test(piece) ? "·" : "") + piece));
 }

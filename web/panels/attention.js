@@ -136,7 +136,7 @@ PANELS.attention = {
     legend(left, { ...view.scale, label: view.difference ? "difference of weights" : "attention weight" });
     say(home);
     if (block > 1) drawPinned(body, kind, layer, head, page);
-    else if (cross && !view.difference) {
+    else if (cross && !view.difference && !page.stream(kind.columns).short) {
       const text = pharaoh(data, page, kind);
       body.append(el("p", { class: "small" }, el("span", { class: "soft" }, "source word-target word, counted from 0: "), el("code", { "data-pharaoh": "" }, text), " ",
         el("button", { class: "chip noexport", onclick: () => save(new Blob([text + "\n"]), "alignment.txt") }, "Save as Pharaoh")));

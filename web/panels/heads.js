@@ -41,6 +41,7 @@ function drawRoles(host, section) {
 }
 
 function drawCurve(host, { curve, command }) {
+  if (!curve && !command) return;
   const body = frame(host, { title: "What pruning costs", name: "pruning", hint: curve ? curve.hint : "How the score falls as heads are taken out.",
     csv: curve && (() => [["order", "heads out", curve.metric], ...curve.series.flatMap((one) => one.points.map((point) => [one.name, ...point]))]) });
   if (!curve) {

@@ -10,7 +10,7 @@ function drawAnswer(host, answer, page) {
   const word = (row) => stream.pieces.filter((_, i) => i === row || (stream.words[row] >= 0 && stream.words[i] === stream.words[row])).join("").replaceAll("##", "");
   const named = (item) => (answer.kind === "tag" ? `${word(item.row)}: ${item.name}` : item.name);
   const { items } = answer, shown = clamp(page.state.overview_item ?? answer.given ?? 0, 0, items.length - 1);
-  const written = answer.kind === "translate" || answer.kind === "complete";
+  const written = answer.writes;
   if (items.length > 1) {
     const part = (title, from, to) => {
       if (title) host.append(el("h3", {}, title));

@@ -30,6 +30,11 @@ def check(
         typer.Option(help="Plain text, JSONL, TSV or CSV with labels, CoNLL columns."),
     ] = [],  # noqa: B006
     valid_text: Files = [],  # noqa: B006
+    media: Annotated[
+        list[str],
+        typer.Option(help="Pictures, videos, recordings: folders by class, or TSV/JSONL of paths."),
+    ] = [],  # noqa: B006
+    valid_media: Files = [],  # noqa: B006
     source: Files = [],  # noqa: B006 (typer's way to say: none)
     target: Files = [],  # noqa: B006
     pairs: Annotated[list[str], typer.Option(help="TSV or JSONL with both sides.")] = [],  # noqa: B006
@@ -46,7 +51,7 @@ def check(
     options = {
         "source": source, "target": target, "pairs": pairs, "valid_source": valid_source,
         "valid_target": valid_target, "valid_pairs": valid_pairs, "encoding": encoding,
-        "text": text, "valid_text": valid_text,
+        "text": text, "valid_text": valid_text, "media": media, "valid_media": valid_media,
     }  # fmt: skip
     files = {f"data.{name}": value for name, value in options.items() if value}
     settings = _settings(words, files, start, teacher)

@@ -12,7 +12,7 @@ import typer
 
 from headway.cli.predict import check_engine, run_folders, settings_of
 from headway.config.data import DataSettings
-from headway.config.run import RunSettings
+from headway.config.run import MEDIA_TASKS, RunSettings
 from headway.errors import ConfigError, UserError
 
 if TYPE_CHECKING:
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 TRANSLATING = ("source", "target", "hypotheses", "against", "lowercase", "tokenised", "out")
 """Options that only translations have."""
 
-TOGETHER = ("translate", "classify", "tag")
+TOGETHER = ("translate", "classify", "tag", "see", "watch", "caption", "identify")
 """Tasks whose runs can be scored as an ensemble."""
 
 
@@ -35,6 +35,10 @@ def evaluate(
     ] = None,
     text: Annotated[
         list[str] | None, typer.Option(help="The test set, in the form of the training data.")
+    ] = None,
+    media: Annotated[
+        list[str] | None,
+        typer.Option(help="The test set of pictures, videos or recordings, as in training."),
     ] = None,
     source: Annotated[
         list[str] | None, typer.Option(help="translate: sources, a line each.")
@@ -104,7 +108,13 @@ def evaluate(
         "against": against, "lowercase": lowercase, "tokenize": tokenize, "tokenised": tokenised,
         "out": out,
     }  # fmt: skip
-    if settings.task == "translate":
+    of_media = settings.task in MEDIA_TASKS or bool(settings.data.media)
+    if media and not of_media:
+        raise UserError(f"--media has no effect on a run of the task {settings.task}.")
+    if of_media:
+        _refuse(settings.task, {**options, "text": text, "pairs": pairs})
+        files = _media_files(settings.data, media, encoding)
+    elif settings.task == "translate":
         files = _pair_files(source, target, pairs, encoding)
         if against is not None and not Path(against).is_file():
             options |= {"against": None, "against_folders": run_folders(against, [])}
@@ -152,9 +162,16 @@ def _text_files(
     )  # fmt: skip
 
 
+def _media_files(data: DataSettings, media: list[str] | None, encoding: str | None) -> DataSettings:
+    """The same for pictures and recordings."""
+    if not media:
+        raise UserError("give a test set: --media PATH.")
+    return replace(data, media=tuple(media), valid_media=(), encoding=encoding or data.encoding)
+
+
 def _refuse(task: str, options: dict[str, Any]) -> None:
-    for name in TRANSLATING:
-        if options[name]:
+    for name in (*TRANSLATING, "text", "pairs"):
+        if options.get(name):
             raise UserError(f"--{name} has no effect on a run of the task {task}.")
 
 

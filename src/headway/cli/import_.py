@@ -19,6 +19,8 @@ NEXT = {
     "classify": "headway predict {run} < texts.txt",
     "tag": "headway predict {run} < sentences.txt",
     "embed": "headway predict {run} < sentences.txt",
+    "see": "headway predict {run} picture.png",
+    "transcribe": "headway predict {run} recording.wav",
 }
 """What can be done with a model of each task."""
 
@@ -29,7 +31,7 @@ def import_(
         typer.Argument(
             metavar="SOURCE",
             help="A model folder of Hugging Face or sentence-transformers, a .bin file of "
-            "llama2.c, or owner/name on the Hugging Face hub.",
+            "llama2.c, a .pt file of Whisper, or owner/name on the Hugging Face hub.",
         ),
     ],
     out: Annotated[Path, typer.Option(help="The new run folder.")],

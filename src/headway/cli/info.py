@@ -11,7 +11,16 @@ import typer
 
 from headway.config.folder import load_settings
 from headway.config.load import load_model_settings
-from headway.config.model import ModelSettings, Seq2SeqSettings, family_of
+from headway.config.model import (
+    ModelSettings,
+    PictureEncoderSettings,
+    PictureSeq2SeqSettings,
+    Seq2SeqSettings,
+    SoundEncoderSettings,
+    SoundSeq2SeqSettings,
+    TextSettings,
+    family_of,
+)
 from headway.config.presets import PRESETS
 from headway.errors import UserError, suggest
 
@@ -82,11 +91,34 @@ def _shape_rows(settings: ModelSettings) -> list[Row]:
         ("width", f"{settings.d_model:,}", ""),
         ("heads", str(settings.n_heads), heads),
         ("feed-forward", f"{settings.d_ff:,}", settings.activation + ", gated" * gated),
-        ("vocabulary", f"{settings.vocab_size:,}", ""),
-        ("positions", settings.positions, f"up to {settings.max_len:,}"),
+        *_words(settings),
+        *_front(settings),
         ("wiring", settings.wiring, f"{settings.norm} norm"),
         ("dropout", f"{settings.dropout:g}", f"attention {settings.attention_dropout:g}"),
     ]
+
+
+def _words(settings: ModelSettings) -> list[Row]:
+    n_words = getattr(settings, "vocab_size", None)
+    return [] if n_words is None else [("vocabulary", f"{n_words:,}", "")]
+
+
+def _front(settings: ModelSettings) -> list[Row]:
+    """What goes in, and how it knows its place."""
+    rows: list[Row] = []
+    if isinstance(settings, PictureEncoderSettings | PictureSeq2SeqSettings):
+        shape = settings.picture
+        many = f"{shape.frames} frames of " if shape.frames > 1 else ""
+        size = f"{many}{shape.height} × {shape.width}"
+        n_rows = shape.rows_of(shape.frames, shape.height, shape.width)
+        rows.append(("pictures", size, f"{shape.stem}, {n_rows:,} rows, {shape.positions}"))
+    if isinstance(settings, SoundEncoderSettings | SoundSeq2SeqSettings):
+        sound = settings.sound
+        heard = f"{sound.bands} bands, a row each {1000 * sound.row_seconds:g} ms"
+        rows.append(("sound", f"{sound.rate:,} Hz", heard))
+    if isinstance(settings, TextSettings) or settings.positions != "none":
+        rows.append(("positions", settings.positions, f"up to {settings.max_len:,}"))
+    return rows
 
 
 def _part_rows(summary: Summary) -> list[Row]:

@@ -14,6 +14,7 @@ from headway.errors import ConfigError, UserError
 
 if TYPE_CHECKING:
     from headway.inside.change import Change
+    from headway.inside.media import Media
     from headway.inside.reading import Ask
     from headway.interop.run import LoadedRun
 
@@ -26,6 +27,9 @@ def look(
         list[str] | None, typer.Argument(metavar="KEY=VALUE", help="decode.* settings.")
     ] = None,
     text: Annotated[str | None, typer.Option(help="What the model shall read.")] = None,
+    file: Annotated[
+        Path | None, typer.Option(help="The same: a picture, a video or a recording.")
+    ] = None,
     out: Annotated[Path, typer.Option(help="The page.")] = Path("look.html"),
     output: Annotated[
         str | None, typer.Option(help="What the model shall have written; it only reads it.")
@@ -53,6 +57,9 @@ def look(
     ] = None,
     against: Annotated[str | None, typer.Option(help="Another run to compare with.")] = None,
     against_text: Annotated[str | None, typer.Option(help="Another text to compare with.")] = None,
+    against_file: Annotated[
+        Path | None, typer.Option(help="Another picture, video or recording to compare with.")
+    ] = None,
     walk: Annotated[
         str | None, typer.Option(help="The token that is followed: cross.2.5.3, row last.")
     ] = None,
@@ -72,14 +79,15 @@ def look(
     ] = False,
     port: Annotated[int, typer.Option(help="Of --serve; 0 is any that is free.")] = PORT,
 ) -> None:
-    """Look inside a model while it reads a text: one HTML file that needs no network.
+    """Look inside a model while it reads: one HTML file that needs no network.
 
     Layers, heads and tokens count from 1. RUN may also be a folder that --trace wrote.
     """
     _check_together(terminal=terminal, serve=serve, trace=trace is not None)
     alone = "--serve" if serve else "--terminal" if terminal else None
     if alone is not None:
-        _check_alone(alone, against=against, against_text=against_text, checkpoints=checkpoints)
+        others = {"against_text": against_text, "against_file": against_file}
+        _check_alone(alone, against=against, **others, checkpoints=checkpoints)
     if against_text is not None and not against_text.strip():
         raise UserError("--against-text is empty. Give another text to compare with.")
     from headway.inside.looking import Extras
@@ -89,11 +97,10 @@ def look(
     if (Path(run) / FACTS).is_file():
         if alone is not None:
             raise UserError(f"{run} is a trace, without a model: it is shown as a page only.")
-        _show_trace(Path(run), out, text)
+        _show_trace(Path(run), out, text, file)
         return
-    if text is None and not serve:
-        raise UserError("give a text to look at: --text 'A sentence.'")
     loaded = load(run)
+    subject = _subject(loaded, text, file, serve=serve)
     given = _ask(loaded, words or [], output, begin, new)
     changed = _change(loaded, hide or [], off or [])
     extras = Extras(
@@ -109,18 +116,37 @@ def look(
     if serve:
         from headway.inside.live import serve as start
 
-        start(loaded, text, given, changed, extras=extras, port=port, note=_note)
+        start(loaded, subject, given, changed, extras=extras, port=port, note=_note)
         return
-    assert text is not None
+    assert subject is not None
     if terminal:
-        _print(loaded, text, given, changed, extras)
+        _print(loaded, subject, given, changed, extras)
         return
-    _write(loaded, text, given, changed, extras, out, trace, against, against_text)
+    other = _other(loaded, against_text, against_file)
+    _write(loaded, subject, given, changed, extras, out, trace, against, other)
+
+
+def _subject(
+    run: LoadedRun, text: str | None, file: Path | None, *, serve: bool
+) -> str | Media | None:
+    """What the model shall read; nothing for a server of texts, which has one to begin with."""
+    from headway.inside.media import check_given, media_settings, open_media
+
+    if serve and text is None and file is None and media_settings(run) is None:
+        return None
+    check_given(run, text, file)
+    return text if file is None else open_media(run, file)
+
+
+def _other(run: LoadedRun, text: str | None, file: Path | None) -> str | Media | None:
+    if text is None and file is None:
+        return None
+    return _subject(run, text, file, serve=False)
 
 
 def _write(
-    run: LoadedRun, text: str, ask: Ask, change: Change, extras: Any, out: Path,
-    trace: Path | None, against: str | None, against_text: str | None,
+    run: LoadedRun, text: str | Media, ask: Ask, change: Change, extras: Any, out: Path,
+    trace: Path | None, against: str | None, against_text: str | Media | None,
 ) -> None:  # fmt: skip
     from dataclasses import fields
 
@@ -138,19 +164,20 @@ def _write(
     _note(f"{len(page.html.encode()) / 1e6:.2f} MB in {out}, open it in a browser")
 
 
-def _print(run: LoadedRun, text: str, ask: Ask, change: Change, extras: Any) -> None:
+def _print(run: LoadedRun, text: str | Media, ask: Ask, change: Change, extras: Any) -> None:
     from headway.inside.looking import looked_at
     from headway.inside.terminal import show
 
     print(show(looked_at(run, text, ask, change, extras), sys.stdout))
 
 
-def _show_trace(folder: Path, out: Path, text: str | None) -> None:
+def _show_trace(folder: Path, out: Path, text: str | None, file: Path | None) -> None:
     from headway.inside.looking import look as make
     from headway.inside.trace import Trace
 
-    if text is not None:
-        raise UserError(f"{folder} is a trace, which has its text already. Leave --text out.")
+    if text is not None or file is not None:
+        option = "--text" if file is None else "--file"
+        raise UserError(f"{folder} is a trace, which has its text already. Leave {option} out.")
     make(Trace.load(folder)).save(out)
     _note(f"the trace in {folder} is shown by {out}")
 

@@ -18,6 +18,7 @@ from headway.cli.factors import factors
 from headway.cli.import_ import import_
 from headway.cli.info import info
 from headway.cli.look import look
+from headway.cli.make import make
 from headway.cli.play import play
 from headway.cli.predict import predict
 from headway.cli.presets import presets
@@ -42,6 +43,7 @@ for command in (check, train, predict, play, evaluate, score, average, recipes, 
     app.command()(command)
 app.command("import")(import_)
 app.command()(export)
+app.command()(make)
 for study in (look, truth, prune, factors):
     app.command()(study)
 

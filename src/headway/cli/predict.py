@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TextIO
 import typer
 
 from headway.config.folder import CONFIG, file_in, run_folder
-from headway.config.run import RunSettings, load_run_settings
+from headway.config.run import MEDIA_TASKS, RunSettings, load_run_settings
 from headway.errors import ConfigError, UserError, suggest
 
 if TYPE_CHECKING:
@@ -26,7 +26,10 @@ def predict(
     ],
     words: Annotated[
         list[str] | None,
-        typer.Argument(metavar="[FILE] [KEY=VALUE]...", help="Text, and decode.* settings."),
+        typer.Argument(
+            metavar="[FILE]... [KEY=VALUE]...",
+            help="Text; pictures, recordings or a list of them; decode.* settings.",
+        ),
     ] = None,
     beam: Annotated[int | None, typer.Option(help="Hypotheses kept; 1 is greedy.")] = None,
     n_best: Annotated[int | None, typer.Option(help="Outputs a line.")] = None,
@@ -72,13 +75,27 @@ def predict(
         typer.Option(metavar="RUN", help="complete: a small model that guesses ahead."),
     ] = None,
     to: Annotated[
-        str | None, typer.Option(metavar="FILE.npy", help="embed: where the vectors go.")
+        str | None, typer.Option(metavar="FILE.npy", help="embed, identify: where vectors go.")
     ] = None,
     nearest: Annotated[
         str | None,
         typer.Option(metavar="FILE", help="embed: print the nearest lines of this file."),
     ] = None,
-    top: Annotated[int | None, typer.Option(help="embed: how many nearest lines.")] = None,
+    top: Annotated[
+        int | None,
+        typer.Option(help="see, watch, identify: likeliest classes; embed: nearest lines."),
+    ] = None,
+    against: Annotated[
+        str | None,
+        typer.Option(
+            metavar="FILE",
+            help="identify: is it who speaks here? Of a list of paths and labels: who is it?",
+        ),
+    ] = None,
+    form: Annotated[
+        str | None,
+        typer.Option("--format", metavar="text|srt|vtt", help="transcribe: subtitles, or text."),
+    ] = None,
     batch_tokens: Annotated[
         int | None, typer.Option(help="Tokens (times beam) computed together.")
     ] = None,
@@ -94,10 +111,11 @@ def predict(
     device: Annotated[str, typer.Option(help="cpu, cuda, cuda:1; auto: a GPU if any.")] = "auto",
     encoding: Annotated[str, typer.Option(help="Of the input; the output is UTF-8.")] = "utf-8",
     out: Annotated[str, typer.Option(metavar="FILE", help="Where the text goes.")] = "-",
-) -> None:
-    """Answer a file or standard input, line by line: translate, continue, fill, classify, tag."""
+) -> int:
+    """Answer a file or standard input, line by line: translate, continue, fill, classify, tag. Of
+    pictures and recordings the lines are paths, or files are named one after another."""
     check_engine(engine, device)
-    path, overrides = file_and_settings(words or [])
+    files, overrides = files_and_settings(words or [])
     folders = run_folders(run, more or [])
     if int8 and engine != "torch":
         raise UserError(
@@ -117,8 +135,10 @@ def predict(
         "with": more, "alignments": alignments, "on_long": on_long, "prefix": prefix,
         "constraints": constraints, "stream": stream, "shots": shots, "labels": labels,
         "field": field, "draft": draft, "to": to, "nearest": nearest, "top": top,
-        "scores": scores, "json": as_json,
+        "against": against, "format": form, "scores": scores, "json": as_json,
     }  # fmt: skip
+    names = media_files(settings, files)
+    path = "-" if names is not None else one_file(files)
     from headway.data.files import is_stream, open_lines
     from headway.interop.engines import engine_of
     from headway.train.kind import Use
@@ -138,20 +158,29 @@ def predict(
     predictor = kind.predictor(Use(folders, settings, place, options, runtime))
     for note in () if runtime is None else runtime.notes:
         print(f"headway predict: {note}", file=sys.stderr)
-    live = is_stream(path)
+    live = not names and is_stream(path)
+    lines = iter(names) if names else open_lines(path, encoding)
     with _output(out) as file:
-        _answer(predictor, open_lines(path, encoding), file, live=live, as_json=as_json)
+        failed = _answer(predictor, lines, file, live=live, as_json=as_json)
     print(f"headway predict: {predictor.summary()}", file=sys.stderr)
+    return 2 if failed else 0
 
 
 def _answer(
     predictor: Predictor, lines: Iterator[str], file: TextIO, *, live: bool, as_json: bool
-) -> None:
+) -> int:
+    """How many could not be answered: what is wrong with each goes to standard error."""
+    failed = 0
     for answer in predictor.answers(lines, live):
-        shown = json.dumps(answer.facts, ensure_ascii=False) if as_json else answer.text
+        facts = {"error": answer.error, **answer.facts} if answer.error else answer.facts
+        shown = json.dumps(facts, ensure_ascii=False) if as_json else answer.text
         file.write(shown + "\n")
         if live:
             file.flush()
+        if answer.error:
+            failed += 1
+            print(f"headway predict: {answer.error}", file=sys.stderr)
+    return failed
 
 
 def _show_piece(piece: str) -> None:
@@ -199,16 +228,34 @@ def run_folders(run: str, more: Sequence[str]) -> list[Path]:
     return [run_folder(name.strip()) for name in [*names, *more]]
 
 
-def file_and_settings(words: Sequence[str]) -> tuple[str, list[str]]:
-    """The words that are no `key=value` name the file; without one it is standard input."""
+def files_and_settings(words: Sequence[str]) -> tuple[list[str], list[str]]:
+    """The words that are no `key=value` name files."""
     overrides = [word for word in words if "=" in word and not Path(word).exists()]
     files = [word for word in words if word not in overrides]
-    if len(files) > 1:
-        raise UserError(f"one file at a time, but there are {len(files)}: {', '.join(files)}.")
     for word in overrides:
         if not word.startswith("decode."):
             raise ConfigError(f"{word!r} has no effect here: only decode.* settings have.")
-    return files[0] if files else "-", overrides
+    return files, overrides
+
+
+def one_file(files: Sequence[str]) -> str:
+    """Of text; without one it is standard input."""
+    if len(files) > 1:
+        raise UserError(f"one file at a time, but there are {len(files)}: {', '.join(files)}.")
+    return files[0] if files else "-"
+
+
+def media_files(settings: RunSettings, files: Sequence[str]) -> list[str] | None:
+    """The files that a run on pictures or recordings is to answer, none of them: standard input
+    names them; None for a run on text."""
+    if settings.task not in MEDIA_TASKS and not settings.data.media:
+        return None
+    if not files and sys.stdin.isatty():
+        raise UserError(
+            f"name the files that this run of the task {settings.task} is to answer, or a TSV, CSV "
+            "or JSONL file of paths."
+        )
+    return [] if list(files) == ["-"] else list(files)
 
 
 def settings_of(folder: Path, overrides: Sequence[str], given: Mapping[str, Any]) -> RunSettings:

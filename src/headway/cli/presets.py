@@ -46,7 +46,7 @@ def _row(name: str, preset: Preset) -> dict[str, int | str]:
         "width": settings.d_model,
         "heads": settings.n_heads,
         "d_ff": settings.d_ff,
-        "vocabulary": settings.vocab_size,
+        "vocabulary": getattr(settings, "vocab_size", ""),
         "parameters": count(outline(settings)),
         "published": preset.published,
         "source": preset.source,

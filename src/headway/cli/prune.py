@@ -155,8 +155,9 @@ def _readings(
 ) -> tuple[list[Reading], str]:
     """Texts to judge heads by, and where they come from."""
     from headway.inside.corpus import Corpus
-    from headway.inside.examples import examples, from_files, own_examples
+    from headway.inside.examples import check_text, examples, from_files, own_examples
 
+    check_text(run)
     if given and run.settings.task in ("complete", "fill"):
         texts = replace(run.settings.data, text=tuple(given), valid_text=())
         return from_files(run, texts), ", ".join(given)

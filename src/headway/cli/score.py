@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
-from headway.cli.predict import file_and_settings, run_folders, settings_of
+from headway.cli.predict import files_and_settings, one_file, run_folders, settings_of
 from headway.config.data import DataSettings
 from headway.errors import UserError
 
@@ -34,7 +34,8 @@ def score(
     device: Annotated[str, typer.Option(help="cpu, cuda, cuda:1; auto: a GPU if any.")] = "auto",
 ) -> None:
     """Print for each pair log P, log P a token, and the tokens counted, the end among them."""
-    path, overrides = file_and_settings(words or [])
+    files, overrides = files_and_settings(words or [])
+    path = one_file(files)
     if path != "-":
         raise UserError(f"{path!r} is no key=value setting. Files go to --source and --target.")
     folders = run_folders(run, more or [])

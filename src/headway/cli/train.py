@@ -11,7 +11,14 @@ import typer
 
 from headway.config.folder import load_run, run_folder
 from headway.config.recipes import in_folder, recipe_path
-from headway.config.run import OTHER_WORDS, TASKS, RunSettings, load_run_settings, resolved_toml
+from headway.config.run import (
+    MEDIA_TASKS,
+    OTHER_WORDS,
+    TASKS,
+    RunSettings,
+    load_run_settings,
+    resolved_toml,
+)
 from headway.errors import ConfigError, suggest
 
 Files = Annotated[list[str], typer.Option(help="May be given several times; `-`: standard input.")]
@@ -22,7 +29,8 @@ def train(
         list[str] | None,
         typer.Argument(
             metavar="TASK [KEY=VALUE]...",
-            help="translate, complete, fill, classify, tag, embed, detect or distil; settings.",
+            help="translate, complete, fill, classify, tag, embed, detect, distil; see, watch, "
+            "caption, transcribe, identify; and settings.",
         ),
     ] = None,
     text: Annotated[
@@ -30,6 +38,11 @@ def train(
         typer.Option(help="Plain text, JSONL, TSV or CSV with labels, CoNLL columns."),
     ] = [],  # noqa: B006
     valid_text: Files = [],  # noqa: B006
+    media: Annotated[
+        list[str],
+        typer.Option(help="Pictures, videos, recordings: folders by class, or TSV/JSONL of paths."),
+    ] = [],  # noqa: B006
+    valid_media: Files = [],  # noqa: B006
     source: Files = [],  # noqa: B006 (typer's way to say: none)
     target: Files = [],  # noqa: B006
     pairs: Annotated[list[str], typer.Option(help="TSV or JSONL with both sides.")] = [],  # noqa: B006
@@ -71,7 +84,7 @@ def train(
     options = {
         "source": source, "target": target, "pairs": pairs, "valid_source": valid_source,
         "valid_target": valid_target, "valid_pairs": valid_pairs, "encoding": encoding,
-        "text": text, "valid_text": valid_text,
+        "text": text, "valid_text": valid_text, "media": media, "valid_media": valid_media,
     }  # fmt: skip
     given |= {f"data.{name}": value for name, value in options.items() if value}
     given |= beginning(task, start, teacher, overrides)
@@ -177,6 +190,11 @@ def check_files(settings: RunSettings) -> None:
             raise ConfigError(
                 "no data. Give --source FILE --target FILE, or --pairs FILE (TSV or JSONL)."
             )
+    elif task in MEDIA_TASKS:
+        if not data.media:
+            raise ConfigError(f"no data. {task} reads media: --media FOLDER, or a file of paths.")
+    elif task == "fill" and data.media:
+        return
     elif not data.text and not (task == "embed" and data.pairs):
         more = ", or --pairs FILE" if task == "embed" else ""
         raise ConfigError(f"no data. Give --text FILE{more}.")

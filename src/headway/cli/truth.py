@@ -6,21 +6,25 @@ import json
 import sys
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from headway.cli.counted import shown
 from headway.config.folder import SHIPPED, load_run, run_folder
+from headway.config.run import MEDIA_TASKS
 from headway.errors import UserError
 
 if TYPE_CHECKING:
-    from headway.inside.truth import Case, Truth
+    from headway.inside.truth import Case, Spoken, Truth
     from headway.interop.run import LoadedRun
 
 BEST_HEADS = 5
-BASELINES = ("random", "diagonal")
+BASELINES = ("random", "diagonal", "centre")
 
+
+WITH_TRUTH = ("see", "watch", "caption", "transcribe")
+"""Tasks of pictures, videos and recordings where it can be known what there is to look at."""
 
 ENOUGH = 50
 """Judged cases below which a score is mostly luck: a share of a half is then known to 0.14."""
@@ -34,6 +38,10 @@ def truth(
     ] = None,
     reactions: Annotated[
         Path | None, typer.Option(help="Models of chemistry: SMILES with numbered atoms.")
+    ] = None,
+    media: Annotated[
+        Path | None,
+        typer.Option(help="Pictures with boxes, recordings with word times: a JSONL manifest."),
     ] = None,
     texts: Annotated[int, typer.Option(min=2, help="The most texts to use.")] = 500,
     few: Annotated[
@@ -57,27 +65,48 @@ def truth(
         raise UserError(f"--pairs is for translators, and {run} is a run of the task {task}.")
     if reactions is not None and task != "fill":
         raise UserError(f"--reactions is for the task fill, and {run} is a run of the task {task}.")
+    if media is not None and task not in MEDIA_TASKS:
+        raise UserError(f"--media is for {', '.join(MEDIA_TASKS)}; {run} is a run of {task}.")
     if task == "translate" and pairs is None:
         raise UserError(
             f"{run} translates, so its truth comes from pairs: --pairs FILE, with a source, a tab "
             "and its translation a line. Copied names and numbers in them are known alignments."
         )
-    if task not in ("translate", "complete") and reactions is None:
+    if task in WITH_TRUTH and media is None:
+        made = "digits" if task == "transcribe" else "moving" if task == "watch" else "shapes"
+        raise UserError(
+            f"{run} is a run of {task}: its truth comes from a manifest, --media FILE.jsonl, in "
+            f"which boxes or times are known. `headway make {made}` writes such."
+        )
+    if task not in ("translate", "complete", *WITH_TRUTH) and reactions is None:
         print(f"not validated: nobody knows where a run of the task {task} has to look.")
         return
     from headway.inside.maps import METHODS, known
     from headway.inside.opening import load
-    from headway.inside.truth import measure
+    from headway.inside.truth import measure, measured_times
+    from headway.inside.truth.times import with_aligning
 
     wanted = known(METHODS if methods == "all" else methods.split(","))
-    loaded = load(run)
-    kind, cases = _cases(loaded, pairs, reactions, texts)
+    loaded = _fresh(load(run)) if untrained else load(run)
+    spoken: list[Spoken] = []
+    if media is not None:
+        kind, cases, spoken = _media_cases(loaded, media, texts)
+    else:
+        kind, cases = _cases(loaded, pairs, reactions, texts)
     if not cases:
         print(f"not validated: {kind}: there is none.")
         return
-    if untrained:
-        loaded = _fresh(loaded)
-    found = measure(loaded, cases, wanted, task=kind, few=few, note=_Progress(len(cases)))
+    found = measure(
+        loaded,
+        cases,
+        wanted,
+        task=kind,
+        few=few,
+        maker=with_aligning(wanted, few) if spoken else None,
+        note=_Progress(len(cases)),
+    )
+    if spoken:
+        found = replace(found, facts={**found.facts, "times": measured_times(loaded, spoken)})
     if found.n < ENOUGH:
         print(
             f"only {found.n} {found.unit} could be judged: too few to trust the figures. Give more "
@@ -109,6 +138,19 @@ def _cases(
     return "names and numbers copied", copied[:most]
 
 
+def _media_cases(run: LoadedRun, manifest: Path, most: int) -> tuple[str, list[Case], list[Spoken]]:
+    """The same for pictures, videos and recordings; of recordings also when words were said."""
+    from headway.inside.truth import recordings, scenes
+    from headway.models.seq2seq import Seq2Seq
+
+    if run.settings.task != "transcribe":
+        return "things with known boxes", scenes(run, manifest, most), []
+    if not isinstance(run.model, Seq2Seq):
+        raise UserError("a model with CTC alone looks at nothing word by word: no maps to judge.")
+    spoken = recordings(run, manifest, most)
+    return "words with known times", [each.case for each in spoken if each.case.links], spoken
+
+
 def _fresh(run: LoadedRun) -> LoadedRun:
     """What a map finds there is in the shape of the model, not in what it has learned."""
     import torch
@@ -135,19 +177,22 @@ def _show(found: Truth, n_texts: int) -> None:
     from headway.inside.truth.measure import is_head
 
     scores = found.maps
-    chance = scores["random"].random
+    chance, items = scores["random"].random, _items(found)
     print(
-        f"{found.task}: {found.n} {found.unit} in {n_texts} texts; chance is right {chance:.3f} of "
-        "the time\n"
+        f"{found.task}: {found.n} {found.unit} in {n_texts} {items}; chance is right {chance:.3f} "
+        "of the time\n"
     )
     names = sorted(scores, key=lambda name: -scores[name].p1)
     heads = [name for name in names if is_head(name)]
     chosen = [n for n in names if n not in heads[BEST_HEADS:] and n not in BASELINES]
-    rows = [
-        (shown(name), f"{scores[name].p1:.3f}", f"{scores[name].aer:.3f}", f"{scores[name].n}")
-        for name in [*chosen, *BASELINES]
-    ]
-    show_table(["map", "P@1", "AER", found.unit], rows, {"P@1", "AER", found.unit})
+    # A word is linked to one word or to few; of a thing any patch will do.
+    figures = ["P@1", "AER"] if items == "texts" else ["P@1"]
+    rows = []
+    for name in [*chosen, *(name for name in BASELINES if name in scores)]:
+        score = scores[name]
+        rates = [f"{score.p1:.3f}", f"{score.aer:.3f}"][: len(figures)]
+        rows.append((shown(name), *rates, f"{score.n}"))
+    show_table(["map", *figures, found.unit], rows, {*figures, found.unit})
     print()
     if len(heads) > BEST_HEADS:
         mean = sum(scores[name].p1 for name in heads) / len(heads)
@@ -155,9 +200,30 @@ def _show(found: Truth, n_texts: int) -> None:
     if found.best is not None:
         best = found.best
         print(
-            f"best head, chosen on one half of the texts: {shown(best.name)}, P@1 {best.p1:.3f} on "
-            f"the other half ({best.n} {found.unit})"
+            f"best head, chosen on one half of the {items}: {shown(best.name)}, P@1 {best.p1:.3f} "
+            f"on the other half ({best.n} {found.unit})"
         )
+    if "times" in found.facts:
+        _show_times(found.facts["times"])
+
+
+def _items(found: Truth) -> str:
+    if "times" in found.facts:
+        return "recordings"
+    return "pictures" if "centre" in found.maps else "texts"
+
+
+def _show_times(times: dict[str, Any]) -> None:
+    from headway.cli.table import show_table
+
+    print(f"\nwhere {times['words']} words begin and end, median error\n")
+    rows = [(_way(name), f"{ms:.0f} ms") for name, ms in times["median_ms"].items()]
+    show_table(["by", "error"], rows, {"error"})
+
+
+def _way(name: str) -> str:
+    kind, _, head = name.partition(" ")
+    return f"{shown(head)}, chosen on one half" if kind == "head" else name
 
 
 class _Progress:

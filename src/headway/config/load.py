@@ -26,7 +26,8 @@ Locate = Callable[[str], str]
 
 SECTIONS = ("model",)
 OTHERS = ("task", "fingerprint", "labels", "data", "tokenizer", "train", "decode", "start", "lora",
-          "distil", "complete", "fill", "classify", "tag", "embed", "asked")  # fmt: skip
+          "distil", "complete", "fill", "classify", "tag", "embed", "see", "watch", "caption",
+          "transcribe", "identify", "augment", "asked")  # fmt: skip
 """What else a run's `config.toml` holds; of no concern to the model."""
 
 

@@ -11,7 +11,7 @@ from headway.errors import ConfigError, suggest
 FOLDER = Path(__file__).parent / "recipes"
 FILES = (
     "source", "target", "pairs", "text", "valid_source", "valid_target", "valid_pairs",
-    "valid_text",
+    "valid_text", "media", "valid_media",
 )  # fmt: skip
 
 
@@ -44,7 +44,7 @@ def in_folder(path: Path, data: Path) -> dict[str, Any]:
         for name, of_side in files.items()
         if of_side
     }
-    missing = [file for names in found.values() for file in names if not Path(file).is_file()]
+    missing = [file for names in found.values() for file in names if not Path(file).exists()]
     if missing:
         raise ConfigError(
             f"the recipe {path.stem} reads {', '.join(Path(m).name for m in missing)}, which "

@@ -139,7 +139,8 @@ def run_settings(values: dict[str, Any], locate: Locate = nowhere) -> RunSetting
             raise ConfigError(
                 f"{locate(name)}the settings of {name!r} have no effect on the task {task!r}."
             )
-    media = task in MEDIA_TASKS or bool(dict(values.get("data") or {}).get("media"))
+    data = values.get("data")
+    media = task in MEDIA_TASKS or bool(isinstance(data, dict) and data.get("media"))
     if "augment" in values and not media:
         raise ConfigError(
             f"{locate('augment')}the settings of 'augment' change pictures and recordings; the "
@@ -182,15 +183,30 @@ def _check_changes(model: dict[str, Any], families: Sequence[str], locate: Locat
     loose: dict[str, Any] = {"n_heads": model.get("n_kv_heads") or 1, "d_head": 64}
     for family in families:
         if family == "picture-encoder":
-            distils = dict(model.get("picture") or {}).get("distil_token")
+            picture = model.get("picture")
+            distils = isinstance(picture, dict) and picture.get("distil_token")
             heads = ["classes", "distilled"] if distils else ["classes"]
             loose |= {"pooling": "mean", "heads": heads}
+        changed = {"family": family, **loose, **model}
+        if isinstance(model.get("picture"), dict):
+            changed["picture"] = _loose_picture(model["picture"])
         try:
-            model_settings({"family": family, **loose, **model}, "model.", locate)
+            model_settings(changed, "model.", locate)
             return
         except ConfigError as error:
             errors.append(error)
     raise errors[0]
+
+
+def _loose_picture(asked: dict[str, Any]) -> dict[str, Any]:
+    """Sizes that go with those asked for, as the pictures themselves will bring them."""
+    loose: dict[str, Any] = {}
+    patch, tubelet = asked.get("patch", 1), asked.get("tubelet", 1)
+    if "height" in asked or "width" in asked or type(patch) is not int or patch > 224:
+        loose |= {"height": patch, "width": patch, "patch": 1}
+    if type(tubelet) is int:
+        loose["frames"] = tubelet
+    return {**loose, **asked}
 
 
 def resolved_toml(settings: RunSettings) -> str:

@@ -28,7 +28,7 @@ class CompleteSettings:
 
 @dataclass(frozen=True, kw_only=True)
 class FillSettings:
-    """Filling gaps: a masked language model."""
+    """Filling gaps: a masked language model, or what is hidden of pictures and recordings."""
 
     context: int | None = None
     """Tokens read at a time; longer documents are cut into windows. None: the model's max_len."""
@@ -45,10 +45,19 @@ class FillSettings:
     keep: float = 0.1
     """... and the share left as it is."""
 
+    what: Literal["auto", "pictures", "videos", "sounds"] = "auto"
+    """Of media: what the files hold. `auto`: as their names say."""
+
+    span: int = 1
+    """Of media: rows that are hidden together, a square with so many patches on each side, or so
+    many rows of a recording."""
+
     def __post_init__(self) -> None:
         check_values(self)
         if self.context is not None and self.context < 2:
             raise ConfigError(f"context={self.context} must be at least 2.")
+        if self.span < 1:
+            raise ConfigError(f"span={self.span} must be at least 1.")
         for name in ("mask", "random", "keep"):
             _share(name, getattr(self, name))
         if not self.mask:
@@ -120,6 +129,13 @@ class CaptionSettings:
     """Pictures and videos in words."""
 
     what: Literal["pictures", "videos"] = "pictures"
+    hide: float = 0.0
+    """The share of its own words that the decoder does not get to read in training: what comes next
+    it must then see in the picture, instead of knowing which words follow each other."""
+
+    def __post_init__(self) -> None:
+        check_values(self)
+        _share("hide", self.hide)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -57,6 +57,10 @@ class Prepared:
     fingerprint: str
     """Changes with the inputs, the settings of data and tokenizer, and anything made from them."""
 
+    @property
+    def has_tokenizer(self) -> bool:
+        return True
+
     def save_tokenizer(self, path: Path) -> None:
         self.vocab.save(path)
 

@@ -61,6 +61,10 @@ class PreparedText:
     fingerprint: str
     """Changes with the inputs, the settings of data and tokenizer, and anything made from them."""
 
+    @property
+    def has_tokenizer(self) -> bool:
+        return True
+
     def save_tokenizer(self, path: Path) -> None:
         Vocabularies(self.tokenizer, self.tokenizer).save(path)
 

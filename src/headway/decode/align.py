@@ -3,31 +3,31 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from headway.decode.steps import alignment_layer
 from headway.models.seq2seq import Seq2Seq
-from headway.nn.layout import Layout
 from headway.nn.tap import record
 from headway.text.tokenizer import SPACE_MARK, Tokenizer
 
 Pair = tuple[int, int]
 
-Attention = Callable[[Sequence[Sequence[int]], Sequence[Sequence[int]], int], list[Tensor]]
+Attention = Callable[[Sequence[Any], Sequence[Sequence[int]], int], list[Tensor]]
 """`attention_of` for one model: sources, targets and the token that targets begin with."""
 
 
 @torch.no_grad()
 def attention_of(
     model: Seq2Seq,
-    sources: Sequence[Sequence[int]],
+    sources: Sequence[Any],
     targets: Sequence[Sequence[int]],
     bos: int,
     layer: int | None = None,
 ) -> list[Tensor]:
-    """For each pair what every target token and the end (T + 1) saw of every source token (S).
+    """For each pair what every target token and the end (T + 1) saw of every row of the source (S).
 
     The mean over the heads of one decoder layer: the one that aligns best, if none is given.
     """
@@ -36,13 +36,11 @@ def attention_of(
     inputs = [[bos, *target] for target in targets]
     name = f"decoder.blocks.{layer}.cross.weights"
     with record(model, name) as seen:
-        model(*_flat(sources, device), *_flat(inputs, device))
+        model(
+            *model.source_front.collate(sources, device),
+            *model.target_front.collate(inputs, device),
+        )
     return [weights_HTS.mean(0).cpu() for weights_HTS in seen[name][0]]
-
-
-def _flat(texts: Sequence[Sequence[int]], device: torch.device) -> tuple[Tensor, Layout]:
-    tokens = torch.tensor([token for text in texts for token in text], dtype=torch.long)
-    return tokens.to(device), Layout.of([len(text) for text in texts], device)
 
 
 def word_numbers(pieces: Sequence[str], unknown: str | None = None) -> list[int]:

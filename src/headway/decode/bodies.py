@@ -26,7 +26,7 @@ class Shape:
     n_sources: int
     width: int
     source_room: int
-    """Tokens of the longest source or prompt."""
+    """Rows of the longest source in the encoder's output, or tokens of the longest prompt."""
 
     room: int
     """Tokens of the longest output, end token included."""
@@ -51,7 +51,7 @@ class Body(Protocol):
     reach: int | None
     """Positions that the model knows, if there is an end to them."""
 
-    def load(self, sources: Sequence[Sequence[int]], cache: Cache, prefix: Cache | None) -> Start:
+    def load(self, sources: Sequence[Any], cache: Cache, prefix: Cache | None) -> Start:
         """Take a batch."""
 
     def vectors(self, tokens_N: Tensor, layout: Layout, cache: Cache) -> Tensor: ...
@@ -73,11 +73,12 @@ class Seq2SeqBody:
         in_memory = Layout.in_cache([room] * n_sources, room, device, tree)
         self.memory = Memory(torch.empty(0, device=device), replace(in_memory, lengths=None))
 
-    def load(self, sources: Sequence[Sequence[int]], cache: Cache, prefix: Cache | None) -> Start:
+    def load(self, sources: Sequence[Any], cache: Cache, prefix: Cache | None) -> Start:
         room, n_sources = self.shape.source_room, self.shape.n_sources
         memory = encoded(self.model, sources, self.device, room)
         lack = n_sources - len(sources)
-        lengths_B = torch.tensor([*map(len, sources), *[1] * lack], device=self.device)
+        lengths = memory.layout.known_lengths()
+        lengths_B = torch.tensor([*lengths, *[1] * lack], device=self.device)
         cell_S = torch.arange(room, device=self.device)
         self.sees_BWS.copy_((cell_S < lengths_B[:, None])[:, None].expand_as(self.sees_BWS))
         for layer, block in zip(cache.layers, self.blocks, strict=True):

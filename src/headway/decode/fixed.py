@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import fields, replace
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -95,6 +96,9 @@ class FixedSearch:
         self.used_BWV = torch.zeros(
             n_sources, width, n_words, dtype=torch.bool, device=self.device
         )  # which tokens each hypothesis has, where that has a price
+        self.never_first_K = torch.tensor(
+            job.specials.never_first, dtype=torch.long, device=self.device
+        )
         limit_B = torch.ones(n_sources, dtype=torch.long, device=self.device)
         self.state: Beams | Paths = self._start(limit_B)
         self.base = Layout.of([width] * n_sources, self.device)
@@ -106,7 +110,7 @@ class FixedSearch:
 
     def begin(
         self,
-        sources: Sequence[Sequence[int]],
+        sources: Sequence[Any],
         limits: Sequence[int],
         numbers: Sequence[Sequence[int]] | None = None,
         prefix: Cache | None = None,
@@ -204,6 +208,16 @@ class FixedSearch:
         if self.penalty != 1.0:
             used_RV = self.used_BWV.flatten(0, 1)
             scores_RV.copy_(torch.where(used_RV, scores_RV * self.penalty, scores_RV))
+        begin = begin_of(self.job)
+        if len(self.never_first_K):
+            first_1 = self.cache.at_1 == (0 if begin is None else 1)
+            banned_RK = scores_RV.index_select(1, self.never_first_K)
+            banned_RK = banned_RK.masked_fill(first_1, -torch.inf)
+            scores_RV.index_copy_(1, self.never_first_K, banned_RK)
+        if begin is not None:  # it says nothing about the source: its probability is 1
+            begins_1 = self.cache.at_1 == 0
+            scores_RV.masked_fill_(begins_1, -torch.inf)
+            scores_RV[:, begin].masked_fill_(begins_1, 0.0)
 
     def changing(self) -> list[Tensor]:
         """All that a step changes and that has a row for each source, but for keys and values,
@@ -234,8 +248,17 @@ def fits(job: Job) -> bool:
     """Whether this is a search of one model that fixed shapes can do."""
     settings = job.settings
     plain = settings.sample or (settings.groups == 1 and not settings.coverage)
-    asked = any(wish.prefix or wish.required or wish.banned for wish in job.wishes)
+    begin = begin_of(job)
+    asked = any(
+        wish.required or wish.banned or wish.prefix != (() if begin is None else (begin,))
+        for wish in job.wishes
+    )
     return plain and not settings.no_repeat_ngram and not asked
+
+
+def begin_of(job: Job) -> int | None:
+    """The token that every output begins with, if there is one; prompts have it already."""
+    return job.specials.target_begin if job.prompts is None else None
 
 
 def width_of(job: Job) -> int:

@@ -18,11 +18,20 @@ class Specials(NamedTuple):
     banned: tuple[int, ...] = ()
     """Tokens that no output has."""
 
+    never_first: tuple[int, ...] = ()
+    """Tokens that no output begins with, behind `target_begin`."""
+
     @classmethod
     def of(cls, tokenizer: Tokenizer, end: int | None = None) -> Specials:
         """`end`: the token that ends an output instead of the text's end."""
-        end = tokenizer.eos if end is None else end
-        return cls(tokenizer.bos, end, tokenizer.unk, tokenizer.target_begin, tokenizer.banned)
+        return cls(
+            bos=tokenizer.bos,
+            eos=tokenizer.eos if end is None else end,
+            unk=tokenizer.unk,
+            target_begin=tokenizer.target_begin,
+            banned=(*tokenizer.banned, *tokenizer.unwritten),
+            never_first=tokenizer.never_first,
+        )
 
 
 @dataclass(frozen=True)

@@ -28,6 +28,9 @@ SOURCES = (1, 2, 4, 8, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 102
 LENGTHS = (16, 32, 64, 128, 256, 512, 1024, 2048, 4096)
 """The same for lengths."""
 
+SOURCE_LENGTHS = (16, 32, 64, 128, 256, 512, 768, 1024, 1536, 2048, 3072, 4096)
+"""The same for sources, which are encoded once: long ones lose less to what is filled up."""
+
 FEWEST = 8
 """A batch of fewer sources takes as long, so none moves to a smaller one."""
 
@@ -43,6 +46,7 @@ class Recorded:
 
     def __init__(self, model: Seq2Seq | Decoder) -> None:
         self.model = model
+        self.front = model.front if isinstance(model, Decoder) else model.source_front
         self.weights: tuple[int, ...] = ()
         """Where they are; a graph knows only places."""
 
@@ -52,7 +56,7 @@ class Recorded:
 
     def search(
         self,
-        sources: Sequence[Sequence[int]],
+        sources: Sequence[Any],
         job: Job,
         numbers: Sequence[Sequence[int]] | None = None,
         *,
@@ -63,7 +67,7 @@ class Recorded:
         shape = Shape(
             n_sources=_room(SOURCES, len(sources)),
             width=width_of(job),
-            source_room=_room(LENGTHS, max(map(len, sources))),
+            source_room=_room(SOURCE_LENGTHS, max(map(self.front.rows, sources))),
             room=_room(LENGTHS, max(job.limits)),
         )
         stretch(self.model, shape.source_room + shape.room)

@@ -29,6 +29,9 @@ class Rules:
         self.rules = [ban_tokens(never(settings, specials))]
         if settings.min_len:
             self.rules.append(min_length(settings.min_len, specials.eos))
+        if specials.never_first:
+            begun = 0 if specials.target_begin is None else 1
+            self.rules.append(only_at(begun, ban_tokens(specials.never_first)))
         before = Before(prompts)
         if settings.repetition_penalty != 1.0:
             self.rules.append(before.counted(penalise_repetition(settings.repetition_penalty)))
@@ -100,9 +103,22 @@ def never(settings: DecodeSettings, specials: Specials) -> list[int]:
 
 
 def ban_tokens(tokens: Sequence[int]) -> Rule:
+    index_K = torch.tensor(tokens, dtype=torch.long)
+
     def rule(scores_RV: Tensor, tokens_RT: Tensor, sources: Sequence[int]) -> None:
-        for token in tokens:
-            scores_RV[:, token] = -torch.inf
+        nonlocal index_K
+        index_K = index_K.to(scores_RV.device)
+        scores_RV.index_fill_(1, index_K, -torch.inf)
+
+    return rule
+
+
+def only_at(place: int, inner: Rule) -> Rule:
+    """A rule for the token at this place alone, counted from 0."""
+
+    def rule(scores_RV: Tensor, tokens_RT: Tensor, sources: Sequence[int]) -> None:
+        if tokens_RT.shape[1] == place:
+            inner(scores_RV, tokens_RT, sources)
 
     return rule
 

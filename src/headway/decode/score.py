@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -17,13 +18,13 @@ ROWS = 1024
 @torch.no_grad()
 def token_log_probs(
     models: Sequence[Seq2Seq],
-    sources: Sequence[Sequence[int]],
+    sources: Sequence[Any],
     targets: Sequence[Sequence[int]],
     *,
     bos: int,
     eos: int,
 ) -> list[list[float]]:
-    """The log-probability of each target's tokens and its end; sources end with `eos` already.
+    """The log-probability of each target's tokens and its end; sources of text have theirs.
 
     Of several models: of the mean of their probabilities.
     """
@@ -39,15 +40,14 @@ def token_log_probs(
 
 def _given(
     model: Seq2Seq,
-    sources: Sequence[Sequence[int]],
+    sources: Sequence[Any],
     inputs_N: Tensor,
     lengths: list[int],
     labels_N: Tensor,
 ) -> Tensor:
     device = next(model.parameters()).device
-    source_M = torch.tensor([token for source in sources for token in source]).to(device)
-    source = Layout.of([len(source) for source in sources], device)
-    x_ND = model(source_M, source, inputs_N.to(device), Layout.of(lengths, device))
+    given, layout = model.source_front.collate(sources, device)
+    x_ND = model(given, layout, inputs_N.to(device), Layout.of(lengths, device))
     found = []
     for x_RD, labels_R in zip(x_ND.split(ROWS), labels_N.to(device).split(ROWS), strict=True):
         logs_RV = model.scores(x_RD).float().log_softmax(-1)

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from functools import partial
-from typing import Protocol
+from typing import Any, Protocol
 
 import torch
 from torch import nn
@@ -31,7 +31,7 @@ __all__ = ["Hypothesis", "Searcher", "Specials", "Wish", "evaluating", "search"]
 
 def search(
     models: Sequence[Seq2Seq],
-    sources: Sequence[Sequence[int]],
+    sources: Sequence[Any],
     settings: DecodeSettings,
     *,
     bos: int,
@@ -40,8 +40,9 @@ def search(
     wishes: Sequence[Wish] | None = None,
     numbers: Sequence[Sequence[int]] | None = None,
 ) -> list[list[Hypothesis]]:
-    """The best outputs of each source (which ends with `eos`), from the best down.
+    """The best outputs of each source, from the best down.
 
+    A source is what the model's front takes: tokens (which end with `eos`), a picture, a recording.
     Several models are an ensemble. All sources are decoded together; make batches of what is
     alike in length. `numbers` tells sources apart where outputs are drawn: their places if None.
     """
@@ -61,7 +62,7 @@ class Searcher:
     @torch.no_grad()
     def __call__(
         self,
-        sources: Sequence[Sequence[int]],
+        sources: Sequence[Any],
         wishes: Sequence[Wish] | None = None,
         numbers: Sequence[Sequence[int]] | None = None,
         *,
@@ -73,7 +74,7 @@ class Searcher:
         wishes = [NO_WISH] * len(sources) if wishes is None else wishes
         wishes = with_begin(wishes, self.specials.target_begin)
         numbers = [[place] for place in range(len(sources))] if numbers is None else numbers
-        lengths = [len(source) for source in sources]
+        lengths = [self.rows(source) for source in sources]
         job = Job.of(self.settings, self.specials, lengths, wishes, self.reach())
         with evaluating(self.models):
             if self.recorded is not None and witness is None and fits(job):
@@ -82,7 +83,7 @@ class Searcher:
 
     def steps(
         self,
-        sources: Sequence[Sequence[int]],
+        sources: Sequence[Any],
         *,
         width: int,
         capacity: int,
@@ -93,6 +94,10 @@ class Searcher:
             Seq2SeqSteps(model, sources, width, capacity, watch=watch) for model in self.models
         ]
         return members[0] if len(members) == 1 else Ensemble(members)
+
+    def rows(self, source: Any) -> int:
+        """Rows of the encoder's output: what the length of an output is measured by."""
+        return max(model.source_front.rows(source) for model in self.models)
 
     def reach(self) -> int | None:
         """The most positions that all the decoders know."""
@@ -112,7 +117,7 @@ class Begin(Protocol):
 
     def __call__(
         self,
-        sources: Sequence[Sequence[int]],
+        sources: Sequence[Any],
         *,
         width: int,
         capacity: int,
@@ -141,7 +146,7 @@ def evaluating(models: Sequence[nn.Module]) -> Iterator[None]:
 
 def _search(
     begin: Begin,
-    sources: Sequence[Sequence[int]],
+    sources: Sequence[Any],
     job: Job,
     numbers: Sequence[Sequence[int]],
     witness: Witness | None = None,
@@ -166,7 +171,7 @@ def _search(
 
 def _apart(
     begin: Begin,
-    sources: Sequence[Sequence[int]],
+    sources: Sequence[Any],
     job: Job,
     numbers: Sequence[Sequence[int]],
     required: Sequence[int],

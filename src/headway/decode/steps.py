@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Protocol
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
@@ -39,7 +39,7 @@ class Steps(Protocol):
 
     @property
     def attention_BWS(self) -> Tensor:
-        """What each source token got in the last step, if the steps were made to watch it."""
+        """What each row of the source got in the last step, if the steps were made to watch it."""
 
 
 class Seq2SeqSteps:
@@ -49,7 +49,7 @@ class Seq2SeqSteps:
     def __init__(
         self,
         model: Seq2Seq,
-        sources: Sequence[Sequence[int]],
+        sources: Sequence[Any],
         width: int,
         capacity: int,
         *,
@@ -152,18 +152,19 @@ def alignment_layer(model: Seq2Seq) -> int:
 
 def encoded(
     model: Seq2Seq,
-    sources: Sequence[Sequence[int]],
+    sources: Sequence[Any],
     device: torch.device,
     room: int | None = None,
 ) -> Memory:
     """The encoder's output as a grid, a row of cells a source, so that no step has to sort it.
 
-    A row has as many cells as the longest source has tokens, or `room`.
+    What a source is, the model's front knows: tokens, a picture, a recording. A row of the grid has
+    as many cells as the longest source has rows, or `room`.
     """
-    lengths = [len(source) for source in sources]
+    given, layout = model.source_front.collate(sources, device)
+    lengths = layout.known_lengths()
     room = max(lengths) if room is None else room
-    tokens_M = torch.tensor([token for source in sources for token in source]).to(device)
-    x_MD = model.encode(tokens_M, Layout.of(lengths, device)).x_MD
+    x_MD = model.encode(given, layout).x_MD
     if min(lengths) < room:
         real_BS = torch.arange(room) < torch.tensor(lengths)[:, None]
         grid_CD = x_MD.new_zeros(len(lengths) * room, x_MD.shape[1])

@@ -1,8 +1,8 @@
 """The parts of a model by the names that everything in here uses, whatever the family.
 
-A translator attends in three ways: `encoder` (source to source), `decoder` (target to target) and
-`cross` (target to source). Every other model has one way, `self` (text to text). A stack has the
-name of its own attention.
+A model that writes one thing from another attends in three ways: `encoder` (source to source),
+`decoder` (target to target) and `cross` (target to source). Every other model has one way, `self`
+(text to text, or patch to patch). A stack has the name of its own attention.
 """
 
 from __future__ import annotations
@@ -14,6 +14,8 @@ from torch import nn
 from headway.errors import UserError, suggest
 from headway.models.decoder import Decoder
 from headway.models.encoder import Encoder
+from headway.models.parts.pictures import PictureFront
+from headway.models.parts.sounds import SoundFront
 from headway.models.seq2seq import Seq2Seq
 from headway.nn.attention import Attention
 from headway.nn.block import Block
@@ -63,7 +65,7 @@ class Anatomy:
                 [_own(encoder), _own(decoder), AttentionKind("cross", "target", "source", cross)],
             )
         assert isinstance(model, Encoder | Decoder)
-        part = StackPart("self", "text", model.front, _stack(model.stack))
+        part = StackPart("self", stream_read_by(model.front), model.front, _stack(model.stack))
         return cls([part], [_own(part)])
 
     def kind(self, name: str) -> AttentionKind:
@@ -89,6 +91,13 @@ class Anatomy:
                 f"layer {layer + 1} of {kind} attention has heads 1 to {n_heads}, not {head + 1}."
             )
         return layers[layer]
+
+
+def stream_read_by(front: nn.Module) -> str:
+    """The name of the stream of a model that has but one."""
+    if isinstance(front, PictureFront):
+        return "picture"
+    return "sound" if isinstance(front, SoundFront) else "text"
 
 
 def _own(part: StackPart) -> AttentionKind:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from dataclasses import replace
+from typing import Any
 
 from torch import Tensor
 
@@ -11,11 +12,13 @@ from headway.config.decode import DecodeSettings
 from headway.decode.align import attention_of
 from headway.decode.hypothesis import NO_WISH, Specials, Wish
 from headway.decode.job import Job
+from headway.decode.joint import JointSearcher
 from headway.decode.prompts import PromptSearcher
 from headway.decode.runs import context_of
 from headway.decode.search import Searcher, evaluating, with_begin
 from headway.errors import UserError
 from headway.inside.growing import Recorder
+from headway.inside.media import Media
 from headway.inside.streams import Output, Reading, Stream
 from headway.inside.tree import BeamTree, Node
 from headway.interop.run import LoadedRun
@@ -30,18 +33,28 @@ BEAM = 4
 
 def searches(run: LoadedRun) -> bool:
     """Whether this run finds its answer by a search, token by token."""
-    return run.settings.task in ("translate", "complete")
+    writes = run.settings.task in ("translate", "complete", "caption", "transcribe")
+    return writes and isinstance(run.model, Seq2Seq | Decoder)
+
+
+def searcher_for(run: LoadedRun, model: Seq2Seq, decode: DecodeSettings) -> Searcher:
+    """How the run itself searches: with CTC as a second opinion, if it has that."""
+    specials = Specials.of(run.vocab.target)
+    if run.settings.task != "transcribe" or model.ctc is None:
+        return Searcher([model], decode, specials)
+    return JointSearcher(model, decode, specials, run.settings.transcribe.ctc)
 
 
 def beam_tree(
     run: LoadedRun,
-    text: str | Sequence[int],
+    text: str | Sequence[int] | Media,
     decode: DecodeSettings | None = None,
     *,
     wish: Wish = NO_WISH,
     new: int = 24,
 ) -> BeamTree:
-    """The tree of the search for the translation of a text, or for what follows it.
+    """The tree of the search for the translation of a text, for the words of a picture or a
+    recording, or for what follows a text.
 
     `text` may be tokens as the model reads them, special ones and all. `decode`: the run's own
     settings if None; a run that draws tokens is searched with a beam of 4. `wish`: a prefix and
@@ -50,7 +63,7 @@ def beam_tree(
     if not searches(run):
         raise UserError(
             f"{run.folder.name} is a run of `{run.settings.task}`, which answers at once: there is "
-            "no search to look at. Translators and language models have one."
+            "no search to look at. Models that write have one."
         )
     if wish.required:
         raise UserError("the tree of a search with required phrases cannot be drawn. Leave them.")
@@ -59,22 +72,26 @@ def beam_tree(
     target, specials = run.vocab.target, Specials.of(run.vocab.target)
     if isinstance(run.model, Seq2Seq):
         source = run.vocab.source
-        ids = source.as_source(source.encode(text)) if isinstance(text, str) else text
-        searcher = Searcher([run.model], settings, specials)
+        item: Any = text.item if isinstance(text, Media) else text
+        if isinstance(text, str):
+            item = source.as_source(source.encode(text))
+        prompt = item
+        searcher = searcher_for(run, run.model, settings)
         wishes = with_begin([wish], target.target_begin)
-        job = Job.of(settings, specials, [len(ids)], wishes, searcher.reach())
+        job = Job.of(settings, specials, [searcher.rows(item)], wishes, searcher.reach())
     else:
         assert isinstance(run.model, Decoder)
-        ids = target.as_prompt(target.encode(text)) if isinstance(text, str) else text
+        assert not isinstance(text, Media)
+        prompt = target.as_prompt(target.encode(text)) if isinstance(text, str) else text
         searcher = PromptSearcher([run.model], settings, specials, context_of(run.settings))
-        searcher.check([ids])
-        job = Job.completing(settings, specials, [ids], searcher.context)
+        searcher.check([prompt])
+        job = Job.completing(settings, specials, [prompt], searcher.context)
     recorder = Recorder(job, target.tokens)
     if isinstance(searcher, Searcher):
-        [found] = searcher([ids], [wish], witness=recorder)
+        [found] = searcher([item], [wish], witness=recorder)
     else:
-        [found] = searcher([ids], witness=recorder)
-    return replace(recorder.tree(found), given=tuple(ids))
+        [found] = searcher([prompt], witness=recorder)
+    return replace(recorder.tree(found), given=() if isinstance(text, Media) else tuple(prompt))
 
 
 def rerun(run: LoadedRun, reading: Reading, tree: BeamTree, node: Node | int) -> Reading:

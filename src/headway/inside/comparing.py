@@ -10,6 +10,7 @@ from torch import Tensor
 
 from headway.errors import UserError
 from headway.inside.sections import shown
+from headway.inside.streams import LABELLED
 from headway.inside.trace import Trace
 from headway.interop.run import LoadedRun
 
@@ -88,7 +89,7 @@ def side(run: LoadedRun | None, trace: Trace) -> dict[str, Any]:
 def _named(run: LoadedRun | None, trace: Trace, logs_K: Tensor, ids_K: Tensor) -> list[list[Any]]:
     ids = [int(id) for id in ids_K]
     names = [str(id) for id in ids]
-    if trace.reading.task in ("classify", "tag"):
+    if trace.reading.task in LABELLED:
         labels = trace.meta.get("labels", [])
         names = [labels[id] if id < len(labels) else str(id) for id in ids]
     elif run is not None:

@@ -10,7 +10,8 @@ from pathlib import Path
 from headway.data.files import open_lines, shown
 from headway.data.jsonl import is_json, parse_object, text_of
 from headway.data.records import read_records
-from headway.errors import DataError
+from headway.errors import DataError, UserError
+from headway.inside.media import media_settings, what_it_reads
 from headway.inside.streams import Stream
 from headway.interop.reading import segments_of
 from headway.interop.run import LoadedRun
@@ -39,6 +40,11 @@ class Corpus:
     def of(cls, paths: str | Path | Sequence[str | Path], run: LoadedRun) -> Corpus:
         """Text files, a line each (JSONL and labelled tables are read as in training). For a
         translator a line may be `source<TAB>target`."""
+        if media_settings(run) is not None:
+            raise UserError(
+                f"{run.folder.name} reads {what_it_reads(run)}, so a corpus of text says nothing "
+                "about it. Leave it out."
+            )
         many = [paths] if isinstance(paths, str | Path) else list(paths)
         names = [str(path) for path in many]
         lines, cut = _bounded(line for path in names for line in _lines_of(path, run))

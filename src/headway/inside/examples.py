@@ -12,6 +12,7 @@ from headway.data.items import Source, TextKind
 from headway.data.pairs import read_pairs
 from headway.errors import DataError, FolderError, UserError
 from headway.inside.corpus import Corpus, Passage, passages
+from headway.inside.media import media_settings, what_it_reads
 from headway.inside.reading import Output, Reading, Stream, read
 from headway.interop.run import LoadedRun
 from headway.train.tasks.classify_scores import labelled_examples, texts_of
@@ -125,6 +126,15 @@ def from_files(run: LoadedRun, files: DataSettings, n: int = N_EXAMPLES) -> list
         documents = (" ".join(filter(None, item.texts)) for item in islice(items, n))
         return examples(run, Corpus.of_lines(documents), n)
     return examples(run, Corpus.of(files.text, run), n)
+
+
+def check_text(run: LoadedRun) -> None:
+    """Heads of runs that read pictures or recordings cannot be judged by texts."""
+    if media_settings(run) is not None:
+        raise UserError(
+            f"{run.folder.name} reads {what_it_reads(run)}: heads are judged, and taken out, by "
+            "texts only so far. `headway look` shows what they do in one file."
+        )
 
 
 def own_examples(run: LoadedRun, n: int = N_EXAMPLES) -> list[Reading]:

@@ -146,7 +146,7 @@ def identity(run: LoadedRun) -> dict[str, Any]:
         "name": run.folder.name,
         "task": run.settings.task,
         "d_model": model.d_model,
-        "vocab_size": model.vocab_size,
+        "vocab_size": getattr(model, "vocab_size", 0),  # some have labels alone
         "parameters": size,
     }
 

@@ -16,9 +16,15 @@ from headway.inside.streams import Reading
 from headway.interop.run import LoadedRun
 from headway.models.decoder import Decoder
 from headway.models.encoder import Encoder
+from headway.models.hearing import Listener
+from headway.models.parts.front import Front
 from headway.models.seq2seq import Seq2Seq
 from headway.nn.attention import Memory
 from headway.nn.layout import Layout
+from headway.train.tasks.media_labels import score_of
+
+CLASSES = ("classify", "see", "watch", "identify")
+"""Tasks whose answer is one class for all that was read."""
 
 __all__ = ["NO_CHANGE", "Change", "Said", "read_out", "say", "vectors"]
 
@@ -66,24 +72,33 @@ def vectors(
     model: nn.Module, reading: Reading, change: Change = NO_CHANGE
 ) -> tuple[Tensor, Layout]:
     """Those of the last stream, and where they lie."""
-    flat = {name: torch.tensor(stream.ids) for name, stream in reading.streams.items()}
+    flat = {name: _input(model, reading, name) for name in reading.streams}
     layouts = {
-        name: _layout(len(ids), change.places(name), causal=_causal(model, name))
-        for name, ids in flat.items()
+        name: _layout(len(stream), change.places(name), causal=_causal(model, name))
+        for name, stream in reading.streams.items()
     }
     if isinstance(model, Seq2Seq):
         memory = model.encode(flat["source"], layouts["source"])
-        n_target, n_source = len(flat["target"]), len(flat["source"])
+        n_target, n_source = (len(reading.streams[name]) for name in ("target", "source"))
         lies, hidden = replace(layouts["source"], tree=None, memo={}), change.places("source")
         if hidden:
             tree = hiding(n_target, n_source, hidden, causal=False, own=False)
             lies = replace(lies, tree=tree)
         x_ND = model.decode(flat["target"], layouts["target"], Memory(memory.x_MD, lies))
         return x_ND, layouts["target"]
-    layout = layouts["text"]
-    if isinstance(model, Encoder):
-        return model(flat["text"], layout, torch.tensor(reading.segments)), layout
-    return model(flat["text"], layout), layout
+    [(name, layout)] = layouts.items()
+    if isinstance(model, Encoder) and reading.media is None:
+        return model(flat[name], layout, torch.tensor(reading.segments)), layout
+    return model(flat[name], layout), layout
+
+
+def _input(model: nn.Module, reading: Reading, stream: str) -> Any:
+    """What the front of a stream takes: tokens, or the picture or recording as a batch of one."""
+    if reading.media is None or stream == "target":
+        return torch.tensor(reading.streams[stream].ids)
+    front = model.source_front if isinstance(model, Seq2Seq) else model.front
+    assert isinstance(front, Front)
+    return front.collate([reading.media.item])[0]
 
 
 def read_out(run: LoadedRun, reading: Reading, x_ND: Tensor, layout: Layout) -> Tensor:
@@ -94,9 +109,14 @@ def read_out(run: LoadedRun, reading: Reading, x_ND: Tensor, layout: Layout) -> 
     if isinstance(model, Encoder | Decoder):
         if task == "classify":
             return model.classes(x_ND, layout)
+        if task in CLASSES:
+            assert isinstance(model, Encoder)
+            return score_of(run.settings)(model, x_ND, layout)
         if task == "embed":
             return model.pooled(x_ND, layout)
     rows_R = torch.tensor([output.row for output in reading.outputs])
+    if isinstance(model, Listener):
+        return model.ctc(x_ND[rows_R])
     if task == "tag":
         assert isinstance(model, Encoder | Decoder)
         return model.tags(x_ND[rows_R])

@@ -8,6 +8,7 @@ from headway.config.decode import DecodeSettings
 from headway.decode.hypothesis import Hypothesis
 from headway.inside.change import Change, gated
 from headway.inside.forward import read_out, vectors
+from headway.inside.media import Media
 from headway.inside.streams import Output, Reading, Stream
 from headway.interop.run import LoadedRun
 
@@ -20,7 +21,12 @@ def scores_of(run: LoadedRun, reading: Reading, change: Change) -> torch.Tensor:
 
 
 def greedily(
-    run: LoadedRun, first: Stream, start: list[int], change: Change, decode: DecodeSettings
+    run: LoadedRun,
+    first: Stream,
+    start: list[int],
+    change: Change,
+    decode: DecodeSettings,
+    media: Media | None = None,
 ) -> Hypothesis:
     """The likeliest token again and again, with all that came before read anew every time: no
     cache knows of hidden tokens."""
@@ -38,6 +44,7 @@ def greedily(
             task="translate" if is_pair else "complete",
             streams={"source": first, **streams} if is_pair else streams,
             outputs=(Output(len(ids) - 1, -1, ""),),
+            media=media,
         )
         scores_V = scores_of(run, reading, change)[0]
         scores_V[never] = -torch.inf

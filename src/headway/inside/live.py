@@ -19,6 +19,7 @@ from headway.errors import UserError
 from headway.inside.asking import Request, parse
 from headway.inside.change import NO_CHANGE, Change
 from headway.inside.looking import Extras
+from headway.inside.media import Media
 from headway.inside.reading import PLAINLY, Ask
 from headway.inside.served import Live, request_of
 from headway.interop.run import LoadedRun
@@ -51,7 +52,7 @@ EVERYTHING = Extras()
 
 def serve(
     run: LoadedRun,
-    text: str | None = None,
+    text: str | Media | None = None,
     ask: Ask = PLAINLY,
     change: Change = NO_CHANGE,
     *,
@@ -60,10 +61,13 @@ def serve(
     note: Callable[[str], None] = lambda line: None,
 ) -> None:
     """Serve the page of a run until Ctrl-C. `note` is told the address."""
-    live = Live.of(run, ask, extras)
+    media = text if isinstance(text, Media) else None
+    live = Live.of(run, ask, extras, media)
     server = LiveServer(port, "", lambda request: live.page(request).packed)
     try:
-        server.html = live.page(request_of(text or GREETING, ask, change)).live_html
+        first = media.name if media is not None else text or GREETING
+        assert isinstance(first, str)
+        server.html = live.page(request_of(first, ask, change)).live_html
         note(f"serving {run.folder.name} at {server.url} (Ctrl-C ends it)")
         server.serve_forever()
     except KeyboardInterrupt:

@@ -17,9 +17,10 @@ from headway.inside.change import NO_CHANGE, Change
 from headway.inside.comparing import check_pair
 from headway.inside.comparing import of_stages as compare_stages
 from headway.inside.corpus import Corpus
+from headway.inside.media import Media, check_given, open_media
 from headway.inside.opening import LoadedRun, load
 from headway.inside.packing import pack
-from headway.inside.page import data, inline
+from headway.inside.page import data, inline, panels_of
 from headway.inside.reading import PLAINLY, Ask
 from headway.inside.sections import look_of
 from headway.inside.sections import training as training_section
@@ -30,7 +31,7 @@ from headway.interop.run import IMPORT
 TRUTH = "truth.json"
 """In a run folder: how often each map was right where the truth is known; see `truth.py`."""
 
-LIGHT = ("overview", "attention", "lens")
+LIGHT = ("overview", "picture", "sound", "attention", "lens")
 """Sections of a look at a checkpoint; the final weights have all of them."""
 
 HEIGHT = 760
@@ -106,12 +107,13 @@ class Page:
 
     @cached_property
     def html(self) -> str:
-        return inline(self.title, self.packed)
+        return inline(self.title, self.packed, panels_of(self.looks, self.shared))
 
     @property
     def live_html(self) -> str:
         """The same for a server that answers it."""
-        return inline(self.title, self.packed, live=True)
+        panels = panels_of(self.looks, self.shared, live=True)
+        return inline(self.title, self.packed, panels, live=True)
 
     def save(self, path: str | Path) -> None:
         try:
@@ -131,23 +133,31 @@ class Page:
 
 def look(
     run: str | Path | LoadedRun | Trace,
-    text: str = "",
+    text: str | Media = "",
     ask: Ask = PLAINLY,
     change: Change = NO_CHANGE,
     *,
+    file: str | Path | None = None,
     against: str | Path | LoadedRun | None = None,
-    against_text: str | None = None,
+    against_text: str | Media | None = None,
     note: Note = lambda line: None,
     **extras: Any,
 ) -> Page:
-    """A page about one text in one run. A run's folder or its shipped name will do.
+    """A page about one text in one run, or about one `file`: a picture, a video or a recording. A
+    run's folder or its shipped name will do.
 
-    `against` and `against_text` put another run, or another text, beside it. `extras` are the
-    fields of `Extras`. `note` is told what was left out, a line each.
+    `against` and `against_text` put another run, or another text (or `open_media` of another
+    file), beside it. `extras` are the fields of `Extras`. `note` is told what was left
+    out, a line each.
     """
     if isinstance(run, Trace):
         return _of_trace(run)
     own, more = _opened(run), Extras(**extras)
+    if file is not None:
+        if text:
+            raise UserError("give a text or a file to look at, not both.")
+        check_given(own, None, file)
+        text = open_media(own, file)
     corpus = _corpus(more.corpus, own)
     first = looked_at(own, text, ask, change, replace(more, corpus=corpus))
     looks: list[dict[str, Any]]
@@ -168,11 +178,11 @@ def look(
 
 
 def looked_at(
-    run: LoadedRun, text: str, ask: Ask = PLAINLY, change: Change = NO_CHANGE,
+    run: LoadedRun, text: str | Media, ask: Ask = PLAINLY, change: Change = NO_CHANGE,
     extras: Extras = Extras(),  # noqa: B008 (it is frozen)
 ) -> Looked:  # fmt: skip
-    """One text in one run, traced, with the files that sections ask for."""
-    found = trace(run, text, ask, change, gradients=True, beam=True)
+    """One text or file in one run, traced, with the files that sections ask for."""
+    found = trace(run, text, ask, change, beam=True)
     longest = max(map(len, found.reading.streams.values()))
     for row in extras.pins:
         if not 0 <= row < longest:
@@ -281,14 +291,20 @@ def _corpus(given: Any, run: LoadedRun) -> Corpus | None:
     return given if given is None or isinstance(given, Corpus) else Corpus.of(given, run)
 
 
-def _title(run: LoadedRun, text: str) -> str:
-    short = " ".join(text.split())
+def _title(run: LoadedRun, text: str | Media) -> str:
+    short = " ".join(_said(text).split())
     return f"{run.folder.name}: {short[:60]}{'…' * (len(short) > 60)}"
 
 
-def _labels(one: LoadedRun, other: LoadedRun, text: str, other_text: str | None) -> tuple[str, str]:
+def _said(text: str | Media) -> str:
+    return text if isinstance(text, str) else text.name
+
+
+def _labels(
+    one: LoadedRun, other: LoadedRun, text: str | Media, other_text: str | Media | None
+) -> tuple[str, str]:
     if one.folder.name != other.folder.name:
         return one.folder.name, other.folder.name
     if other_text is None:  # folders of the same name; where they are is nobody's business
         return f"A: {one.folder.name}", f"B: {other.folder.name}"
-    return text[:40], other_text[:40]
+    return _said(text)[:40], _said(other_text)[:40]

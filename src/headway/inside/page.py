@@ -9,12 +9,12 @@ import base64
 import hashlib
 import html
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from headway.inside.packing import pack
-from headway.inside.sections import SECTIONS
+from headway.inside.sections import OF_MEDIA, OF_SEVERAL, SECTIONS
 from headway.inside.shortening import shorter, shorter_style
 
 
@@ -39,9 +39,21 @@ def page(
     `shared` has the sections that do not depend on the look; `run` what the header says about the
     model. A `live` page may speak to the server that it came from, and to nobody else.
     """
-    return inline(
-        title, pack(data(title, looks, shared, run=run), compress=compress), live, compress
-    )
+    packed = pack(data(title, looks, shared, run=run), compress=compress)
+    return inline(title, packed, panels_of(looks, shared or {}, live), live, compress)
+
+
+def panels_of(
+    looks: Sequence[Mapping[str, Any]], shared: Mapping[str, Any], live: bool = False
+) -> list[str]:
+    """The panels that a page needs: those of its sections. A served page may be sent others, too,
+    which a later answer has: of a text all but those of several looks, of a picture or a recording
+    the search."""
+    found = {name for part in (shared, *(look["sections"] for look in looks)) for name in part}
+    if live:
+        media = found.intersection(OF_MEDIA)
+        found |= {"beam"} if media else set(SECTIONS).difference(OF_MEDIA, OF_SEVERAL)
+    return sorted(found)
 
 
 def data(
@@ -61,14 +73,16 @@ def data(
     }
 
 
-def inline(title: str, packed: str, live: bool = False, compress: bool = True) -> str:
-    """The sources and the packed data in one file."""
+def inline(
+    title: str, packed: str, panels: Collection[str], live: bool = False, compress: bool = True
+) -> str:
+    """The sources, with these panels alone, and the packed data in one file."""
     folder = web()
-    texts = scripts(folder, live)
+    texts = scripts(folder, panels, live)
     parts = {
         "policy": policy([text for _, text in texts], live),
         "title": html.escape(title),
-        "style": shorter_style(_style(folder)),
+        "style": shorter_style(_style(folder, panels)),
         "packed": "deflate" if compress else "plain",
         "scripts": "\n".join(_element(name, text) for name, text in texts),
         "data": packed,
@@ -77,19 +91,24 @@ def inline(title: str, packed: str, live: bool = False, compress: bool = True) -
     return re.sub(r"\{\{(\w+)\}\}", lambda place: parts[place[1]], frame)
 
 
-def _style(folder: Path) -> str:
-    files = [folder / "style.css", *sorted(folder.glob("panels/*.css"))]
+def _style(folder: Path, panels: Collection[str]) -> str:
+    files = [folder / "style.css", *_files(folder, panels, "css")]
     return "\n".join(file.read_text(encoding="utf-8") for file in files)
 
 
-def scripts(folder: Path, live: bool = False) -> list[tuple[str, str]]:
-    """Name and text of each script: the core, then every panel in a block of its own, then main.
+def _files(folder: Path, panels: Collection[str], kind: str) -> list[Path]:
+    return [path for path in sorted(folder.glob(f"panels/*.{kind}")) if path.stem in panels]
+
+
+def scripts(folder: Path, panels: Collection[str], live: bool = False) -> list[tuple[str, str]]:
+    """Name and text of each script: the core, then each of the panels in a block of its own, then
+    main.
 
     A panel that does not parse then takes only itself down.
     """
     core = "\n".join(path.read_text(encoding="utf-8") for path in sorted(folder.glob("core/*.js")))
     found = [("", f'"use strict";\n{core}')]
-    for path in sorted(folder.glob("panels/*.js")):
+    for path in _files(folder, panels, "js"):
         found.append((path.stem, f'"use strict";\n{{\n{path.read_text(encoding="utf-8")}\n}}'))
     last = [folder / "live.js"] if live else []
     for path in [*last, folder / "main.js"]:
@@ -103,7 +122,8 @@ def policy(sources: Sequence[str], live: bool = False) -> str:
     connect = "'self'" if live else "'none'"
     return (
         f"default-src 'none'; script-src {hashes}; style-src 'unsafe-inline'; "
-        f"img-src data: blob:; connect-src {connect}; base-uri 'none'; form-action 'none'"
+        f"img-src data: blob:; media-src data:; connect-src {connect}; "
+        "base-uri 'none'; form-action 'none'"
     )
 
 

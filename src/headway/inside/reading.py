@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from pathlib import Path
 
 import torch
 import torch.nn.functional as F
@@ -13,14 +13,25 @@ from headway.config.model import Seq2SeqSettings
 from headway.data.jsonl import parse_object, value_text
 from headway.data.streams import mark_names
 from headway.decode.bodies import learned
-from headway.decode.hypothesis import Hypothesis, Specials, Wish
+from headway.decode.hypothesis import Specials
 from headway.decode.prompts import PromptSearcher, too_long
-from headway.decode.search import Searcher
 from headway.errors import DataError, UserError
 from headway.inside.anatomy import Anatomy
 from headway.inside.change import NO_CHANGE, Change, gated
 from headway.inside.greedy import greedily, scores_of
+from headway.inside.media import Media, media_settings, open_media
+from headway.inside.media_reading import read_media
 from headway.inside.streams import Output, Reading, Stream
+from headway.inside.written import (
+    NEW_TOKENS,
+    PLAINLY,
+    Ask,
+    Source,
+    given_tokens,
+    next_outputs,
+    only,
+    written,
+)
 from headway.interop.reading import segments_of
 from headway.interop.run import LoadedRun
 from headway.models.decoder import Decoder
@@ -29,34 +40,22 @@ from headway.text.tokenizer import Tokenizer
 from headway.train.tasks.fill_answers import GAP
 from headway.train.tasks.tag_answers import words_of
 
-__all__ = ["PLAINLY", "Ask", "Output", "Reading", "Stream", "read"]
-
-NEW_TOKENS = 24
-"""How far a language model goes on from a prompt, unless asked."""
+__all__ = ["NEW_TOKENS", "PLAINLY", "Ask", "Output", "Reading", "Stream", "read"]
 
 
-@dataclass(frozen=True, kw_only=True)
-class Ask:
-    """How a text is to be answered, where the model writes the answer itself."""
+def read(
+    run: LoadedRun, text: str | Path | Media, ask: Ask = PLAINLY, change: Change = NO_CHANGE
+) -> Reading:
+    """The text as the run reads it, and what the run answers, with the model changed or not.
 
-    output: str | Sequence[int] | None = None
-    """The answer, given: the model only reads it. Text, or ids without special tokens."""
-
-    begin: str = ""
-    """What the answer has to begin with."""
-
-    decode: DecodeSettings | None = None
-    """How to search; None: as the run says (a language model: greedily)."""
-
-    new: int = NEW_TOKENS
-    """Most tokens that a language model adds."""
-
-
-PLAINLY = Ask()
-
-
-def read(run: LoadedRun, text: str, ask: Ask = PLAINLY, change: Change = NO_CHANGE) -> Reading:
-    """The text as the run reads it, and what the run answers, with the model changed or not."""
+    A run of pictures, videos or recordings reads a file.
+    """
+    if isinstance(text, Media):
+        return read_media(run, text, ask, change)
+    if media_settings(run) is not None:
+        return read_media(run, open_media(run, text), ask, change)
+    if not isinstance(text, str):
+        raise UserError(f"{run.folder.name} reads text, not files. Give the text itself.")
     if not text.strip():
         raise UserError("the text is empty. Give a text to look at: --text 'A sentence.'")
     if isinstance(run.model, Seq2Seq):
@@ -81,39 +80,10 @@ def context(run: LoadedRun) -> int:
 
 
 def _translated(run: LoadedRun, model: Seq2Seq, text: str, ask: Ask, change: Change) -> Reading:
-    source, target = run.vocab.source, run.vocab.target
+    source = run.vocab.source
     ids = source.as_source(source.encode(text))
     _check(run, len(ids))
-    first = Stream.of("source", ids, source)
-    change = _only(change, "source", len(ids))
-    begin = [target.bos] + ([] if target.target_begin is None else [target.target_begin])
-    given = _given(ask, target)
-    decode = run.settings.decode if ask.decode is None else ask.decode
-    if given is not None:
-        found = Hypothesis(given, 0.0, 0.0, [], finished=True)
-    elif change.hidden:
-        found = greedily(run, first, [*begin, *target.encode(ask.begin)], change, decode)
-    else:
-        wish = Wish(prefix=tuple(target.encode(ask.begin)) if ask.begin else ())
-        with gated(model, change):
-            found = Searcher([model], decode, Specials.of(target))([ids], [wish])[0][0]
-    tokens = found.tokens
-    if given is not None and target.target_begin is not None:
-        tokens = [target.target_begin, *tokens]
-    reach = learned(model.target_front)
-    if reach is not None and len(tokens) + 1 > reach:
-        raise too_long("the output", len(tokens) + 1, reach)
-    chosen = [*tokens, target.eos] if found.finished else tokens
-    return Reading(
-        text=text,
-        task="translate",
-        streams={
-            "source": first,
-            "target": Stream.of("target", [target.bos, *tokens][: len(chosen)], target),
-        },
-        outputs=_next(chosen, target),
-        finished=found.finished,
-    )
+    return written(run, model, Source(text, Stream.of("source", ids, source), ids), ask, change)
 
 
 def _continued(run: LoadedRun, model: Decoder, text: str, ask: Ask, change: Change) -> Reading:
@@ -122,17 +92,17 @@ def _continued(run: LoadedRun, model: Decoder, text: str, ask: Ask, change: Chan
     room = context(run)
     if len(prompt) > room:
         raise too_long("the text", len(prompt), room)
-    given = _given(ask, tokenizer)
+    given = given_tokens(ask, tokenizer)
     start = [*prompt, *(tokenizer.encode(ask.begin) if ask.begin else [])]
     new = min(ask.new, room - len(start))
     if given is not None:
         tokens, finished = given, False
     elif new < 1:
         tokens, finished = [], False
-    elif _only(change, "text", len(prompt)).hidden:
+    elif only(change, "text", len(prompt)).hidden:
         decode = replace(DecodeSettings(beam=1), max_len=new)
         stream = Stream.of("text", start, tokenizer)
-        found = greedily(run, stream, start, _only(change, "text", len(prompt)), decode)
+        found = greedily(run, stream, start, only(change, "text", len(prompt)), decode)
         tokens, finished = found.tokens, found.finished
     else:
         decode = DecodeSettings(beam=1) if ask.decode is None else ask.decode
@@ -145,7 +115,7 @@ def _continued(run: LoadedRun, model: Decoder, text: str, ask: Ask, change: Chan
         text=text,
         task="complete",
         streams={"text": Stream.of("text", ids, tokenizer)},
-        outputs=_next([*ids[1:], tokenizer.eos], tokenizer),
+        outputs=next_outputs([*ids[1:], tokenizer.eos], tokenizer),
         n_given=len(prompt),
         finished=finished,
     )
@@ -153,7 +123,7 @@ def _continued(run: LoadedRun, model: Decoder, text: str, ask: Ask, change: Chan
         return reading
     # Nobody chose what follows the last token: it is what the model holds likeliest.
     last = int(scores_of(run, reading, change)[-1].argmax())
-    behind = _next([last], tokenizer, len(ids) - 1)
+    behind = next_outputs([last], tokenizer, len(ids) - 1)
     return replace(reading, outputs=(*reading.outputs[:-1], *behind))
 
 
@@ -265,31 +235,6 @@ def _name(run: LoadedRun, id: int) -> str:
     return labels[id] if id < len(labels) else str(id)
 
 
-def _next(tokens: Sequence[int], tokenizer: Tokenizer, first: int = 0) -> tuple[Output, ...]:
-    """Row t says token t."""
-    names = tokenizer.tokens(tokens)
-    return tuple(
-        Output(first + row, id, name)
-        for row, (id, name) in enumerate(zip(tokens, names, strict=True))
-    )
-
-
-def _given(ask: Ask, tokenizer: Tokenizer) -> list[int] | None:
-    if ask.output is None:
-        return None
-    return tokenizer.encode(ask.output) if isinstance(ask.output, str) else list(ask.output)
-
-
 def _check(run: LoadedRun, n_tokens: int) -> None:
     if n_tokens > context(run):
         raise too_long("the text", n_tokens, context(run))
-
-
-def _only(change: Change, stream: str, length: int) -> Change:
-    """What is hidden of the text that is given; the answer is not there yet."""
-    for name, place in change.hidden:
-        if name == stream and place < 0:
-            raise UserError(f"there is no token {place + 1} to hide.")
-    return replace(
-        change, hidden=frozenset(h for h in change.hidden if h[0] == stream and h[1] < length)
-    )

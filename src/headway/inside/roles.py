@@ -7,7 +7,7 @@ evenly over the same tokens would get.
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -78,17 +78,17 @@ class Frequencies:
     """How often tokens occur in the texts; of tokens as frequent the one learned later is rarer."""
 
     def __init__(self, readings: Iterable[Reading]) -> None:
-        self.counts = {"source": Counter[int](), "target": Counter[int](), "text": Counter[int]()}
+        self.counts: defaultdict[str, Counter[int]] = defaultdict(Counter)
         for reading in readings:
             for name, stream in reading.streams.items():
                 self.counts[name].update(stream.ids)
 
     def rarest(self, stream: Stream) -> int | None:
-        """Its place."""
+        """Its place; patches and stretches of sound have no number by which they come again."""
         places = [
             place
             for place, (piece, apart) in enumerate(zip(stream.pieces, stream.special, strict=True))
-            if not apart and not is_punctuation(piece)
+            if not apart and not is_punctuation(piece) and stream.ids[place] >= 0
         ]
         counts = self.counts[stream.name]
         if not places:

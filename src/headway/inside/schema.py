@@ -15,15 +15,19 @@ if TYPE_CHECKING:
 
 Value = TypeVar("Value")
 
+ONLY = "text"
+"""The stream of a model that reads but one; of pictures and recordings it is `picture` or `sound`.
+"""
+
 KINDS = {
     "encoder": ("source", "source"),
     "decoder": ("target", "target"),
     "cross": ("target", "source"),
-    "self": ("text", "text"),
+    "self": (ONLY, ONLY),
 }
 """Of each kind of attention the stream that asks and the one that is attended to."""
 
-STACKS = {"encoder": "source", "decoder": "target", "self": "text"}
+STACKS = {"encoder": "source", "decoder": "target", "self": ONLY}
 """Of each stack the stream that it reads."""
 
 
@@ -96,6 +100,8 @@ def _known(name: str, table: Mapping[str, Value], group: str) -> Value:
 
 
 def _length(reading: Reading, stream: str) -> int:
+    if stream == ONLY and list(reading.streams) in (["picture"], ["sound"]):
+        stream = reading.first.name
     if stream not in reading.streams:
         raise DataError(f"there is no stream {stream!r}, but {', '.join(reading.streams)}.")
     return len(reading.streams[stream])

@@ -9,16 +9,16 @@ from headway.config.decode import DecodeSettings
 from headway.errors import UserError, suggest
 from headway.inside.anatomy import Anatomy
 from headway.inside.asking import Request
+from headway.inside.beam import searches
 from headway.inside.change import Change
 from headway.inside.corpus import Corpus
 from headway.inside.looking import Extras, Looked, Page, facts_of, looked_at
+from headway.inside.media import Media
 from headway.inside.reading import Ask, Reading
 from headway.inside.sections import SECTIONS, look_of, shown
 from headway.inside.training import FINAL, checkpoints_of, label_of, stage_at
 from headway.interop.run import LoadedRun
-
-WRITING = ("translate", "complete")
-"""Tasks whose output is a text that the model writes itself."""
+from headway.models.seq2seq import Seq2Seq
 
 SLOW = "saliency"
 """The section that takes longer than all others together; a request has to ask for it."""
@@ -33,20 +33,23 @@ class Live:
     run: LoadedRun
     usual: DecodeSettings
     extras: Extras
+    media: Media | None = None
+    """What a run of pictures, videos or recordings looks at: requests cannot name files."""
 
     @classmethod
-    def of(cls, run: LoadedRun, ask: Ask, extras: Extras) -> Live:
-        writes = run.settings.task == "translate"
+    def of(cls, run: LoadedRun, ask: Ask, extras: Extras, media: Media | None = None) -> Live:
+        writes = isinstance(run.model, Seq2Seq)
         usual = run.settings.decode if writes else DecodeSettings(beam=1)
         corpus = extras.corpus
         if corpus is not None and not isinstance(corpus, Corpus):
             corpus = Corpus.of(corpus, run)  # once for all requests
-        return cls(run, ask.decode or usual, replace(extras, corpus=corpus))
+        return cls(run, ask.decode or usual, replace(extras, corpus=corpus), media)
 
     def page(self, request: Request) -> Page:
         run, label = self._at(request.checkpoint), request.checkpoint or FINAL
         extras = self.extras if request.walk is None else replace(self.extras, walk=request.walk)
-        looked = looked_at(run, request.text, request.ask(self.usual), request.change(), extras)
+        read = request.text if self.media is None else self.media
+        looked = looked_at(run, read, request.ask(self.usual), request.change(), extras)
         if label != FINAL:  # what was measured, and what was fitted, is about the final weights
             looked = replace(looked, final=False, truth=None, tuned=None)
         looked = replace(looked, walk=_within(looked))
@@ -71,7 +74,8 @@ class Live:
             "request": asdict(request),
             "plain": plain,
             "task": task,
-            "writes": task in WRITING,
+            "writes": searches(self.run),
+            "media": self.media is not None,
             "usual": {"beam": self.usual.beam, "alpha": self.usual.alpha},
             "checkpoints": [*map(label_of, checkpoints_of(self.run)), FINAL],
             "given": reading.n_given or len(reading.first),
@@ -80,16 +84,16 @@ class Live:
                 for kind in Anatomy.of(self.run.model).kinds
             },
             "answer": self._answer(reading),
-            "note": GREEDY if request.hidden and task in WRITING else "",
+            "note": GREEDY if request.hidden and searches(self.run) else "",
         }
 
     def _answer(self, reading: Reading) -> str:
         """What the model says, as plain text; nothing where it says a vector."""
-        target = self.run.vocab.target
-        if reading.task == "translate":
+        if "target" in reading.streams:
+            target = self.run.vocab.target
             return target.decode([i for i in reading.last.ids[1:] if i not in target.specials])
         if reading.task == "complete":
-            return target.decode(reading.last.ids[reading.n_given :])
+            return self.run.vocab.target.decode(reading.last.ids[reading.n_given :])
         return " ".join(shown(output.name) for output in reading.outputs if output.id >= 0)
 
 

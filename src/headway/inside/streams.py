@@ -3,17 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
-from typing import Any
+from dataclasses import asdict, dataclass, replace
+from typing import TYPE_CHECKING, Any
 
 from headway.decode.align import word_numbers
 from headway.text.pieces import SPACE_MARK
 from headway.text.tokenizer import Tokenizer
 
+if TYPE_CHECKING:
+    from headway.inside.media import Media
+
+LABELLED = ("classify", "tag", "see", "watch", "identify")
+"""Tasks whose answers are labels."""
+
 
 @dataclass(frozen=True)
 class Stream:
-    """Tokens that are read together: `source` and `target` of a translator, else `text`."""
+    """Tokens that are read together: `source` and `target` of a model that writes one from the
+    other, else `text`; of an encoder of patches or of sound `picture` or `sound`."""
 
     name: str
     ids: tuple[int, ...]
@@ -70,6 +77,14 @@ class Reading:
     finished: bool = True
     """Whether an output that the model wrote ended by itself."""
 
+    media: Media | None = None
+    """The picture, video or recording that was read, where it was no text."""
+
+    @property
+    def writes(self) -> bool:
+        """Whether the model wrote its answer token by token, so that row t says token t + 1."""
+        return self.task == "complete" or "target" in self.streams
+
     @property
     def first(self) -> Stream:
         return next(iter(self.streams.values()))
@@ -79,8 +94,12 @@ class Reading:
         return list(self.streams.values())[-1]
 
     def facts(self) -> dict[str, Any]:
-        """As JSON."""
-        return asdict(self)
+        """As JSON, without the pixels of a picture or the samples of a recording."""
+        if self.media is None:
+            found = asdict(self)
+            del found["media"]
+            return found
+        return {**asdict(replace(self, media=None)), "media": self.media.facts()}
 
     @classmethod
     def from_facts(cls, facts: Mapping[str, Any]) -> Reading:

@@ -64,7 +64,7 @@ def _head(trace: Trace, ink: Ink, width: int) -> list[str]:
     reading, meta = trace.reading, trace.meta
     facts = [str(meta[key]) for key in ("run", "task", "family", "module") if key in meta]
     lines = [ink.strong(ink.fit(ink.safe(f" {ink.dot} ".join(facts)) or "trace", width).rstrip())]
-    if reading.task in ("translate", "complete"):
+    if reading.writes:
         last = reading.last
         written = zip(last.pieces, last.special, strict=True)
         said = "".join(piece for piece, apart in list(written)[reading.n_given :] if not apart)

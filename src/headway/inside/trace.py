@@ -26,6 +26,7 @@ from headway.inside.anatomy import Anatomy
 from headway.inside.beam import BeamTree, beam_tree, searches
 from headway.inside.change import NO_CHANGE, Change, gated
 from headway.inside.forward import say
+from headway.inside.media import Media
 from headway.inside.reading import PLAINLY, Ask, Reading, read
 from headway.inside.schema import check
 from headway.interop.run import LoadedRun
@@ -71,6 +72,8 @@ class Trace:
         }
         if self.scores_RC is not None:
             tensors["scores"] = self.scores_RC.detach().contiguous()
+        if self.reading.media is not None:
+            tensors["media"] = torch.from_numpy(self.reading.media.item.copy())
         facts = {
             "version": VERSION,
             "reading": self.reading.facts(),
@@ -92,8 +95,12 @@ class Trace:
             tensors = load_file(folder / TENSORS)
             groups = {group: _layers(tensors, group) for group in GROUPS}
             beam = facts["beam"]
+            reading = Reading.from_facts(facts["reading"])
+            if "media" in tensors:
+                media = Media.from_facts(facts["reading"]["media"], tensors["media"].numpy())
+                reading = replace(reading, media=media)
             found = cls(
-                reading=Reading.from_facts(facts["reading"]),
+                reading=reading,
                 scores_RC=tensors.get("scores"),
                 beam=None if beam is None else BeamTree.from_dict(beam),
                 meta=facts["meta"],
@@ -112,21 +119,22 @@ class Trace:
 
 def trace(
     run: LoadedRun,
-    text: str | Reading,
+    text: str | Path | Media | Reading,
     ask: Ask = PLAINLY,
     change: Change = NO_CHANGE,
     *,
     gradients: bool = False,
     beam: bool = False,
 ) -> Trace:
-    """Everything that happens inside while the run reads a text.
+    """Everything that happens inside while the run reads a text, or a picture, a video or a
+    recording by its file.
 
     `gradients`: also how the outputs hang on every attention weight. `beam`: also the search that
     led to the output. A `Reading` is taken as it is: nothing is searched.
     """
     reading = text if isinstance(text, Reading) else read(run, text, ask, change)
     found = _recorded(run, reading, change, gradients=gradients)
-    asked = ask.output is None and (ask.new > 0 or reading.task == "translate")
+    asked = ask.output is None and (ask.new > 0 or "target" in reading.streams)
     if beam and searches(run) and asked and not change.hidden:
         with gated(run.model, change):
             found = replace(found, beam=_search(run, reading, ask))
@@ -136,8 +144,8 @@ def trace(
 def _search(run: LoadedRun, reading: Reading, ask: Ask) -> BeamTree:
     begin = tuple(run.vocab.target.encode(ask.begin)) if ask.begin else ()
     if "source" in reading.streams:
-        ids = list(reading.streams["source"].ids)
-        return beam_tree(run, ids, ask.decode, wish=Wish(prefix=begin))
+        source = list(reading.first.ids) if reading.media is None else reading.media
+        return beam_tree(run, source, ask.decode, wish=Wish(prefix=begin))
     ids = list(reading.last.ids[: reading.n_given + len(begin)])
     return beam_tree(run, ids, ask.decode, new=ask.new)
 

@@ -95,7 +95,7 @@ def _last_word(found: Trace) -> int:
     reading = found.reading
     rows = [output.row for output in reading.outputs if output.row is not None]
     if rows:
-        ends = reading.task in ("translate", "complete") and reading.finished and len(rows) > 1
+        ends = reading.writes and reading.finished and len(rows) > 1
         return rows[-2] if ends else rows[-1]
     plain = [row for row, apart in enumerate(reading.last.special) if not apart]
     return plain[-1] if plain else 0

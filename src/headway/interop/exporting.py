@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Protocol
 
+from headway.config.model import family_of
 from headway.errors import UserError, suggest
 from headway.interop.proof import Proof, proof_sentences
 from headway.interop.run import LoadedRun, load_run_for_export
@@ -25,6 +26,11 @@ FULL_PRECISION = {
     "torch": "a .pt2 holds the model as it computes, in fp32",
 }
 """Targets without int8, and why."""
+
+
+TEXT_FAMILIES = ("seq2seq", "encoder", "decoder")
+LOOK_AND_LISTEN = ("hf",)
+"""Targets for models of pictures and recordings, too."""
 
 
 class Target(Protocol):
@@ -53,6 +59,11 @@ def export_run(
     target = _target(to, int8)
     check_free(out)
     run = load_run_for_export(name)
+    if to not in LOOK_AND_LISTEN and family_of(run.shape) not in TEXT_FAMILIES:
+        raise UserError(
+            f"--to {to} takes models that read text; this one is of the {family_of(run.shape)} "
+            f"family. Use --to {' or '.join(LOOK_AND_LISTEN)}."
+        )
     with new_folder(out) as folder:
         note(f"writing {out}")
         target.write(run, folder, int8=int8)

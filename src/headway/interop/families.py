@@ -16,6 +16,7 @@ FAMILIES = {
     "albert": "hf.albert:ALBERT",
     "bart": "hf.bart:BART",
     "bert": "hf.bert:BERT",
+    "deit": "hf.deit:DEIT",
     "distilbert": "hf.distilbert:DISTILBERT",
     "esm": "hf.esm:ESM",
     "gpt2": "hf.gpt:GPT2",
@@ -30,16 +31,11 @@ FAMILIES = {
     "qwen3": "hf.llama:QWEN3",
     "roberta": "hf.roberta:ROBERTA",
     "t5": "hf.t5:T5",
+    "vit": "hf.vit:VIT",
+    "whisper": "hf.whisper:WHISPER",
     "xlm-roberta": "hf.roberta:XLM_ROBERTA",
 }
 """By the `model_type` of their configuration: a file here and the object in it."""
-
-NOT_YET = {
-    "vit": "it reads pictures, and headway has no image front yet",
-    "deit": "it reads pictures, and headway has no image front yet",
-    "whisper": "it listens to sound, and headway has no sound front yet",
-}
-"""Known, with a place in the table, and refused for this reason."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,7 +43,8 @@ class Architecture:
     """What a foreign configuration comes to."""
 
     task: str
-    """translate, complete, fill, classify, tag or embed: what it can do as it comes."""
+    """translate, complete, fill, classify, tag, embed, see, transcribe: what it can do as it
+    comes."""
 
     model: ModelSettings
     pairs: list[Pair]
@@ -83,8 +80,6 @@ class Family(Protocol):
 
 
 def family_named(model_type: str) -> Family:
-    if model_type in NOT_YET:
-        raise UserError(f"model_type {model_type!r} cannot be imported: {NOT_YET[model_type]}.")
     if model_type not in FAMILIES:
         raise UserError(
             f"model_type {model_type!r} is not an architecture that headway knows. It knows "

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from typing import Any
 
-from headway.config.model import Activation
+from headway.config.body import Activation
 from headway.errors import ConfigError
 
 ACTIVATIONS: dict[str, Activation] = {

@@ -24,10 +24,10 @@ from headway.config.decode import DecodeSettings
 from headway.config.durable import replace_text
 from headway.config.folder import CONFIG, TOKENIZER
 from headway.config.load import apply_override
-from headway.config.model import Seq2SeqSettings, family_of
+from headway.config.model import DecoderSettings, EncoderSettings, Seq2SeqSettings, family_of
 from headway.config.run import FAMILIES_OF, TASKS, RunSettings, resolved_toml
 from headway.config.run import run_settings as from_values
-from headway.config.tasks import EmbedSettings
+from headway.config.tasks import EmbedSettings, TranscribeSettings
 from headway.errors import ConfigError, UserError
 from headway.interop.families import Architecture
 from headway.interop.files import sha256
@@ -86,7 +86,7 @@ def import_run(
     found = opened.architecture
     settings = changed(run_settings(found), words)
     n_parameters = check_shapes(found, opened.weights)
-    vocab = opened.vocabularies()
+    vocab = None if opened.vocabularies is None else opened.vocabularies()
     note(f"reading {len(opened.weights):,} tensors")
     taken = filled(take(found, opened.weights), found)
     _write(out, opened, taken, settings, vocab)
@@ -103,8 +103,10 @@ def import_run(
     )
 
 
-def _without_token(vocab: Vocabularies) -> list[str]:
+def _without_token(vocab: Vocabularies | None) -> list[str]:
     """A line for each vocabulary that has fewer tokens than the model has rows."""
+    if vocab is None:
+        return []
     sides = {"": vocab.source}
     if not vocab.joint:
         sides = {"source ": vocab.source, "target ": vocab.target}
@@ -121,7 +123,7 @@ def with_task(found: Architecture, task: str) -> Architecture:
     """Every encoder and decoder also makes vectors; other tasks need their heads."""
     if task == found.task:
         return found
-    if task == "embed" and not isinstance(found.model, Seq2SeqSettings):
+    if task == "embed" and isinstance(found.model, EncoderSettings | DecoderSettings):
         return replace(found, task="embed", labels=(), decode={})
     if task not in TASKS:
         raise UserError(f"--task has no choice {task!r}. It may be one of {', '.join(TASKS)}.")
@@ -132,8 +134,9 @@ def with_task(found: Architecture, task: str) -> Architecture:
             f"{' or '.join(FAMILIES_OF[task])} family, and this is of the {family} family. Leave "
             "--task out, or import another model."
         )
+    also = " or embed" if isinstance(found.model, EncoderSettings | DecoderSettings) else ""
     raise UserError(
-        f"this model can do {found.task} or embed, not {task}, for which it has no head. Import it "
+        f"this model can do {found.task}{also}, not {task}, for which it has no head. Import it "
         f"as it is; `headway train {task} --from RUN` then trains one."
     )
 
@@ -193,6 +196,9 @@ def run_settings(found: Architecture) -> RunSettings:
         labels=found.labels,
         decode=DecodeSettings(**found.decode),
         embed=_embed(found),
+        transcribe=TranscribeSettings(ctc=0.0)
+        if found.task == "transcribe"
+        else TranscribeSettings(),
         data=_data(found),
     )
 
@@ -226,11 +232,12 @@ def _embed(found: Architecture) -> EmbedSettings:
 
 
 def _write(
-    out: Path, opened: Opened, taken: Taken, settings: RunSettings, vocab: Vocabularies
+    out: Path, opened: Opened, taken: Taken, settings: RunSettings, vocab: Vocabularies | None
 ) -> None:
     with new_folder(out) as beside:
         save_weights(beside, taken.weights)
-        vocab.save(beside / TOKENIZER)
+        if vocab is not None:
+            vocab.save(beside / TOKENIZER)
         if taken.kept:
             _save_kept(beside / IGNORED, taken.kept)
         if opened.tokenizer_files:
@@ -259,6 +266,7 @@ def _facts(opened: Opened, taken: Taken) -> dict[str, Any]:
         "architectures": opened.config.get("architectures"),
         "config": opened.config,
         "generation": opened.generation,
+        "preprocessor": opened.preprocessor,
         "files": {path.name: sha256(path) for path in opened.weights.files},
         "tensors": {name: str(e.dtype).removeprefix("torch.") for name, e in entries.items()},
         "ignored": taken.ignored,

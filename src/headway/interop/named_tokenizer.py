@@ -42,11 +42,18 @@ def load_beside(
 
 def files_named(path: Path) -> list[Path]:
     """A file of the user's choice, and what goes with it; or all in a folder."""
+    path = _gpt2_in(path)
     if path.is_dir():
         return files_of(path)
     if path.suffix in (".json", ".txt", ".bpe"):
         return list(tokenizer_files(path))
     return [path]
+
+
+def _gpt2_in(path: Path) -> Path:
+    """A folder with the two files of GPT-2, under the names that OpenAI gave them, is those."""
+    files = [path / name for name in USUAL]
+    return files[0] if path.is_dir() and all(file.is_file() for file in files) else path
 
 
 def load_named(
@@ -55,6 +62,7 @@ def load_named(
 ) -> Vocabularies:  # fmt: skip
     """A tokenizer of the user's choice, for the model in a folder, whose small files still say
     which token plays which part."""
+    path = _gpt2_in(path)
     if path.suffix == ".bin":
         both = load_llama2c_tokenizer(path, n_tokens)
         return Vocabularies(both, both)

@@ -1,5 +1,5 @@
-"""What a source is: a folder of Hugging Face or sentence-transformers, a file of llama2.c, an id
-of the hub. Opened, it says everything but the numbers."""
+"""What a source is: a folder of Hugging Face or sentence-transformers, a file of llama2.c or of
+OpenAI's Whisper, an id of the hub. Opened, it says everything but the numbers."""
 
 from __future__ import annotations
 
@@ -10,14 +10,16 @@ from pathlib import Path
 from typing import Any
 
 from headway.config.folder import CONFIG
-from headway.config.model import Seq2SeqSettings
+from headway.config.model import PictureEncoderSettings, Seq2SeqSettings, TextSettings
 from headway.errors import FolderError, UserError
-from headway.interop.families import NOT_YET, Architecture, family_named
+from headway.interop.families import Architecture, family_named
 from headway.interop.files import inside, read_table
 from headway.interop.given import Given
+from headway.interop.hf.preprocessing import PREPROCESSOR_JSON, with_preprocessing
 from headway.interop.hub import download
 from headway.interop.llama2c import read_llama2c
 from headway.interop.named_tokenizer import files_named, files_of, load_beside, load_named
+from headway.interop.openai_whisper import read_openai_whisper
 from headway.interop.sentence import MODULES, SentenceFolder
 from headway.interop.weights import Weights, open_weights
 from headway.text.tokenizer import Vocabularies
@@ -38,10 +40,13 @@ class Opened:
     model_type: str
     architecture: Architecture
     weights: Weights
-    vocabularies: Callable[[], Vocabularies]
+    vocabularies: Callable[[], Vocabularies] | None
+    """None where there are no words."""
+
     tokenizer_files: list[Path] = field(default_factory=list)
     config: dict[str, Any] = field(default_factory=dict)
     generation: dict[str, Any] = field(default_factory=dict)
+    preprocessor: dict[str, Any] = field(default_factory=dict)
     sentence: SentenceFolder | None = None
     """What makes the folder one of sentence-transformers."""
 
@@ -58,23 +63,21 @@ def open_source(source: str, tokenizer: Path | None, note: Callable[[str], None]
         return _folder(download(source), source, tokenizer)
     raise FolderError(
         f"there is no {source}. Give a model folder with its config.json, a .bin file of llama2.c, "
-        "or owner/name on the Hugging Face hub."
+        "a .pt file of Whisper, or owner/name on the Hugging Face hub."
     )
 
 
 def _file(path: Path, tokenizer: Path | None) -> Opened:
     if path.suffix in (".pt", ".pth"):
-        raise UserError(
-            f"{path} cannot be imported: a .pt file is read where it is one of Whisper, and "
-            f"{NOT_YET['whisper']}."
-        )
+        return _openai(path, tokenizer)
     if path.suffix != ".bin":
         raise UserError(
-            f"{path} is not a source by itself: give the folder with config.json, or a .bin file "
-            "of llama2.c."
+            f"{path} is not a source by itself: give the folder with config.json, a .bin file "
+            "of llama2.c, or a .pt file of Whisper."
         )
     config, found, weights = read_llama2c(path)
     words = tokenizer or _beside(path)
+    assert isinstance(found.model, TextSettings)
     size, like = found.model.vocab_size, {"model_type": "llama"}
     return Opened(
         kind="llama2.c file",
@@ -85,6 +88,28 @@ def _file(path: Path, tokenizer: Path | None) -> Opened:
         vocabularies=lambda: load_named(words, None, like, size),
         tokenizer_files=files_named(words),
         config=config,
+    )
+
+
+def _openai(path: Path, tokenizer: Path | None) -> Opened:
+    """Its vocabulary is part of OpenAI's program, so it has to be named."""
+    dims, found, weights = read_openai_whisper(path)
+    if tokenizer is None:
+        raise UserError(
+            f"{path} has no vocabulary in it. Name one with --tokenizer: of an English model "
+            "encoder.json and vocab.bpe of GPT-2, of others multilingual.tiktoken."
+        )
+    assert isinstance(found.model, TextSettings)
+    words, size, like = tokenizer, found.model.vocab_size, {"model_type": "whisper"}
+    return Opened(
+        kind="OpenAI Whisper file",
+        name=path.name,
+        model_type="openai-whisper",
+        architecture=found,
+        weights=weights,
+        vocabularies=lambda: load_named(words, None, like, size),
+        tokenizer_files=files_named(words),
+        config=dims,
     )
 
 
@@ -132,15 +157,32 @@ def _plain(folder: Path, name: str, tokenizer: Path | None) -> Opened:
         raise given.error("quantization_config", "is not supported: fp32, fp16 and bf16 are read")
     weights = open_weights(folder)
     found = family.read(config, weights.keys(), generation)
+    preprocessor = {}
+    if (folder / PREPROCESSOR_JSON).is_file():
+        preprocessor = read_table(inside(folder, PREPROCESSOR_JSON))
+    found = with_preprocessing(found, preprocessor)
     model = found.model
-    source = model.source_vocab if isinstance(model, Seq2SeqSettings) else None
-    sizes = model.vocab_size, source
+    source = model.source_vocab if type(model) is Seq2SeqSettings else None
+    sizes = getattr(model, "vocab_size", 0), source
 
     def words() -> Vocabularies:
         if tokenizer is None:
             return load_beside(folder, config, *sizes)
         return load_named(tokenizer, folder, config, *sizes)
 
+    if isinstance(model, PictureEncoderSettings):
+        if tokenizer is not None:
+            raise UserError("this model has no words: leave --tokenizer out.")
+        return Opened(
+            kind="Hugging Face folder",
+            name=name,
+            model_type=model_type,
+            architecture=found,
+            weights=weights,
+            vocabularies=None,
+            config=config,
+            preprocessor=preprocessor,
+        )
     return Opened(
         kind="Hugging Face folder",
         name=name,
@@ -151,4 +193,5 @@ def _plain(folder: Path, name: str, tokenizer: Path | None) -> Opened:
         tokenizer_files=files_of(folder) if tokenizer is None else files_named(tokenizer),
         config=config,
         generation=generation,
+        preprocessor=preprocessor,
     )

@@ -39,6 +39,25 @@ tensors, the order of the numbers."""
 def read_pickle(path: Path) -> dict[str, Tensor]:
     """The tensors of a file, in its order. They are mapped where the file allows it, and hold no
     more numbers than the file has."""
+    return _checked(_loaded(path), path)
+
+
+def read_checkpoint(
+    path: Path, facts: str, tensors: str
+) -> tuple[dict[str, Any], dict[str, Tensor]]:
+    """The same of a file that holds a table of whole numbers beside that of tensors: both, by
+    their names in it."""
+    value = _loaded(path)
+    if not isinstance(value, dict) or set(value) != {facts, tensors}:
+        raise FolderError(f"{path} does not hold {facts!r} and {tensors!r}, and nothing else.")
+    table = value[facts]
+    if not isinstance(table, dict) or not all(type(number) is int for number in table.values()):
+        raise FolderError(f"{path}: {facts!r} is no table of whole numbers.")
+    return {str(name): number for name, number in table.items()}, _checked(value[tensors], path)
+
+
+def _loaded(path: Path) -> Any:
+    """What the pickle holds: numbers, text, tables and tensors, nothing else."""
     try:
         with path.open("rb") as file:
             zipped = file.read(4) == b"PK\x03\x04"
@@ -46,7 +65,7 @@ def read_pickle(path: Path) -> dict[str, Tensor]:
                 _check_zip(path)
             else:
                 _check_legacy(file, path)
-        value = torch.load(path, map_location="cpu", weights_only=True, mmap=zipped or None)
+        return torch.load(path, map_location="cpu", weights_only=True, mmap=zipped or None)
     except FolderError:
         raise
     except (OSError, EOFError, zipfile.BadZipFile, MemoryError, RecursionError) as error:
@@ -55,7 +74,6 @@ def read_pickle(path: Path) -> dict[str, Tensor]:
         raise _damaged(path, error) from error
     except (AttributeError, OverflowError, AssertionError) as error:
         raise _damaged(path, error) from error
-    return _checked(value, path)
 
 
 def _damaged(path: Path, error: Exception) -> FolderError:

@@ -53,6 +53,11 @@ class Proof:
     """What ran the exported model."""
 
     notes: list[str] = field(default_factory=list)
+    items: str = "sentences"
+    """What `sentences` counts: of models that look or listen, pictures or recordings."""
+
+    units: str = "tokens"
+    """What `tokens` counts."""
 
     @property
     def passed(self) -> bool:
@@ -63,7 +68,8 @@ class Proof:
         verdict = "passed" if self.passed else "FAILED"
         by = f" by {self.by}" if self.by else ""
         lines = [
-            f"proof {verdict}: {self.sentences} sentences, {self.tokens:,} tokens through both{by}",
+            f"proof {verdict}: {self.sentences} {self.items}, {self.tokens:,} {self.units} "
+            f"through both{by}",
             f"  {self.what}: largest difference {self.max_difference:.2g} "
             f"(allowed {self.tolerance:.2g})",
             f"  equal outputs: {self.equal_outputs:.1%} (at least {self.least_equal:.0%})",

@@ -178,8 +178,7 @@ def _read_out(run: LoadedRun, x_ND: torch.Tensor, layout: Layout) -> torch.Tenso
 
 
 def _specials(run: LoadedRun) -> Specials:
-    target = run.vocab.target
-    return Specials(target.bos, target.eos, target.unk, target.target_begin, target.banned)
+    return Specials.of(run.vocab.target)
 
 
 def _translated(

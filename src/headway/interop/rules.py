@@ -56,6 +56,10 @@ class Pair(NamedTuple):
     """`slice(n, None)`: ours begins at this row of theirs (positions of RoBERTa and BART, whose
     first two are for padding). The rows before are kept beside the ignored tensors."""
 
+    along: int | None = None
+    """Theirs is several of ours, one behind the other along this axis of it: each of the pairs
+    takes its part by its `change` (the positions of ViT: those of first rows, and the grid)."""
+
 
 @dataclass(frozen=True)
 class Taken:
@@ -117,6 +121,8 @@ def to_theirs(
             n = pair.their_rows.start
             before = kept.get(_cut(pair), tensor.new_zeros(n, *tensor.shape[1:]))
             tensor = torch.cat([before.to(tensor.dtype), tensor])
+        if pair.along is not None and pair.theirs in theirs:
+            tensor = torch.cat([theirs[pair.theirs], tensor], pair.along)
         theirs[pair.theirs] = tensor.contiguous()
     return theirs | {name: tensor for name, tensor in kept.items() if not name.endswith("]")}
 
@@ -127,7 +133,9 @@ def check_names(
     """Refuse a file that lacks a tensor or has one without a place. Returns the ignored ones."""
     pairs = list(pairs)
     known = {pair.theirs for pair in pairs}
-    assert len(known) == len(pairs), "a table names a tensor twice"
+    whole = [pair.theirs for pair in pairs if pair.along is None]
+    parts = {pair.theirs for pair in pairs if pair.along is not None}
+    assert len(known) == len(whole) + len(parts), "a table names a tensor twice"
     reasons: dict[str, str] = {}
     unknown = []
     for name in theirs:

@@ -10,7 +10,12 @@ from typing import Any
 from torch import nn
 
 from headway.config.folder import TOKENIZER, file_in, load_run, run_folder
-from headway.config.model import ModelSettings, Seq2SeqSettings
+from headway.config.model import (
+    ModelSettings,
+    PictureEncoderSettings,
+    Seq2SeqSettings,
+    SoundEncoderSettings,
+)
 from headway.config.run import RunSettings
 from headway.errors import FolderError
 from headway.models.folder import load_model
@@ -27,9 +32,17 @@ class LoadedRun:
     model: nn.Module
     """In fp32 on the CPU, without dropout."""
 
-    vocab: Vocabularies
+    words: Vocabularies | None
+    """None where the model has none: it looks at pictures."""
+
     imported: dict[str, Any] | None = None
     """`import.json`, where the run was imported."""
+
+    @property
+    def vocab(self) -> Vocabularies:
+        """The words of a model that has some."""
+        assert self.words is not None
+        return self.words
 
     @property
     def shape(self) -> ModelSettings:
@@ -42,13 +55,18 @@ def load_run_for_export(name: str) -> LoadedRun:
     """A run folder, or a shipped model by its name; everything in it is checked."""
     folder = run_folder(name)
     settings = load_run(folder)
-    vocab = Vocabularies.load(file_in(folder, TOKENIZER))
     assert settings.model is not None
-    _check_fits(folder, settings.model, vocab)
-    return LoadedRun(folder, settings, load_model(folder).eval(), vocab, _imported(folder))
+    words = None
+    looks = isinstance(settings.model, PictureEncoderSettings | SoundEncoderSettings)
+    if not looks or (folder / TOKENIZER).is_file():
+        words = Vocabularies.load(file_in(folder, TOKENIZER))
+        _check_fits(folder, settings.model, words)
+    return LoadedRun(folder, settings, load_model(folder).eval(), words, _imported(folder))
 
 
 def _check_fits(folder: Path, model: ModelSettings, vocab: Vocabularies) -> None:
+    if isinstance(model, PictureEncoderSettings):
+        return
     source = model.source_vocab if isinstance(model, Seq2SeqSettings) else model.vocab_size
     for side, tokenizer, rows in (
         ("source", vocab.source, source),

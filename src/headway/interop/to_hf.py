@@ -26,8 +26,9 @@ from headway.errors import FolderError, UserError
 from headway.interop.families import FAMILIES, Architecture, family_named
 from headway.interop.hf import esm as hf_esm
 from headway.interop.hf import pegasus as hf_pegasus
-from headway.interop.hf.generation import generation_config
+from headway.interop.hf.generation import generation_config, whisper_generation
 from headway.interop.hf.modules import give_back_modules, write_modules
+from headway.interop.hf.preprocessing import PREPROCESSOR_JSON, preprocessor_config
 from headway.interop.hf.proof import prove
 from headway.interop.hf.tokens import give_back_tokenizer, special_ids, write_tokenizer
 from headway.interop.rules import to_theirs
@@ -40,6 +41,8 @@ CANDIDATES = {
     "decoder": ("gpt2", "openai-gpt", "llama", "mistral", "qwen2", "qwen3", "gpt_neox"),
     "encoder": ("bert", "distilbert", "albert", "esm"),
     "seq2seq": ("marian", "pegasus", "bart", "t5"),
+    "picture-encoder": ("vit", "deit"),
+    "sound-seq2seq": ("whisper",),
 }
 """What a run of our own may become, in this order. Not RoBERTa: BERT can say all that it can, and
 its positions do not hang on the number of the padding token."""
@@ -58,7 +61,14 @@ WAY_OUT = {
     'must be read behind a pooler (train with \'model.heads=["classes", "pooled"]\', '
     "model.n_labels and model.pooling=first).",
     "seq2seq": "Translators with sinusoidal positions, LayerNorm and no gate can be exported.",
+    "picture-encoder": "Classifiers of pictures with patches side by side, a class token and "
+    "learned positions can be exported.",
+    "sound-seq2seq": "Transcribers without CTC, with learned positions and windows of a fixed "
+    "length (model.sound.positions=learned, model.sound.pad_s=30), can be exported.",
 }
+
+
+OTHERS = " ctranslate2, onnx and torch may take what transformers does not."
 
 
 def write(run: LoadedRun, out: Path, *, int8: bool = False) -> None:
@@ -92,7 +102,10 @@ def _write_back(run: LoadedRun, out: Path) -> None:
     write_json(out / "config.json", facts["config"])
     if facts["generation"]:
         write_json(out / "generation_config.json", facts["generation"])
-    give_back_tokenizer(run, out)
+    if facts.get("preprocessor"):
+        write_json(out / PREPROCESSOR_JSON, facts["preprocessor"])
+    if run.words is not None:
+        give_back_tokenizer(run, out)
     if run.settings.task == "embed" and not give_back_modules(run, out):
         write_modules(run.settings, out)
 
@@ -134,12 +147,20 @@ def _write_ours(run: LoadedRun, out: Path) -> None:
     theirs = to_theirs(weights, pairs)
     extra = EXTRA[config["model_type"]](config) if config["model_type"] in EXTRA else {}
     save_tensors(out, theirs | extra | _second_bias(config["model_type"], theirs))
+    preprocessor = preprocessor_config(run.shape, config["model_type"])
+    if preprocessor:
+        write_json(out / PREPROCESSOR_JSON, preprocessor)
+    if run.words is None:
+        write_json(out / "config.json", {**config, "dtype": "float32"})
+        return
     ids = special_ids(run)
     write_json(out / "config.json", {**config, **ids, "dtype": "float32"})
     write_tokenizer(run, out)
+    if run.settings.task == "transcribe":
+        write_json(out / "generation_config.json", whisper_generation(run.vocab.target, run.shape))
     if run.settings.task in ("translate", "complete"):
         decode, target = run.settings.decode, run.vocab.target
-        banned = never(decode, Specials(target.bos, target.eos, target.unk, None, target.banned))
+        banned = never(decode, Specials.of(target))
         facts = generation_config(decode, ids, longest=run.shape.max_len, never=banned)
         write_json(out / "generation_config.json", facts)
     if run.settings.task == "embed":
@@ -160,6 +181,11 @@ def _second_bias(model_type: str, theirs: Mapping[str, Tensor]) -> dict[str, Ten
 def described(run: LoadedRun) -> tuple[dict[str, Any], Architecture]:
     """The first architecture that fits; if none does, why none does."""
     kind = family_of(run.shape)
+    if kind not in CANDIDATES:
+        raise UserError(
+            f"transformers has no architecture for the family {kind}. Families that it has: "
+            f"{', '.join(CANDIDATES)}."
+        )
     _check_pooling(run)
     reasons = []
     for name in CANDIDATES[kind]:
@@ -169,7 +195,7 @@ def described(run: LoadedRun) -> tuple[dict[str, Any], Architecture]:
             reasons.append(f"  {name}: {error}")
     raise UserError(
         f"transformers has no architecture for this {kind}.\n" + "\n".join(reasons) + "\n"
-        f"{WAY_OUT[kind]} ctranslate2, onnx and torch may take what transformers does not."
+        f"{WAY_OUT[kind]}{'' if '-' in kind else OTHERS}"
     )
 
 

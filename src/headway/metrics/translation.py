@@ -7,7 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from itertools import zip_longest
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -22,6 +23,10 @@ if TYPE_CHECKING:
 SAMPLES = 1000
 SEED = 12345
 N_GRAMS = 4
+
+
+Reference = str | Sequence[str]
+"""What an output should be; or several texts, each of which would be right."""
 
 
 @dataclass(frozen=True)
@@ -52,7 +57,7 @@ class Comparison:
 
 def bleu(
     outputs: Sequence[str],
-    references: Sequence[str],
+    references: Sequence[Reference],
     *,
     lowercase: bool = False,
     tokenize: str = "13a",
@@ -62,13 +67,13 @@ def bleu(
     from sacrebleu.metrics.bleu import BLEU
 
     metric = BLEU(lowercase=lowercase, tokenize=_tokenizer(tokenize), force=True)
-    value = metric.corpus_score(list(outputs), [list(references)]).score
+    value = metric.corpus_score(list(outputs), _streams(references)).score
     return Score("BLEU", value, str(metric.get_signature()))
 
 
 def chrf(
     outputs: Sequence[str],
-    references: Sequence[str],
+    references: Sequence[Reference],
     *,
     lowercase: bool = False,
     word_order: int = 0,
@@ -78,7 +83,7 @@ def chrf(
     from sacrebleu.metrics.chrf import CHRF
 
     metric = CHRF(lowercase=lowercase, word_order=word_order)
-    value = metric.corpus_score(list(outputs), [list(references)]).score
+    value = metric.corpus_score(list(outputs), _streams(references)).score
     return Score("chrF" + "+" * word_order, value, str(metric.get_signature()))
 
 
@@ -109,18 +114,19 @@ def moses(texts: Sequence[str], language: str, *, lowercase: bool) -> list[str]:
 
 
 def exact_match(
-    outputs: Sequence[str], references: Sequence[str], *, lowercase: bool = False
+    outputs: Sequence[str], references: Sequence[Reference], *, lowercase: bool = False
 ) -> Score:
-    """The percentage of outputs that are their reference, letter for letter."""
+    """The percentage of outputs that are their reference, or one of them, letter for letter."""
     _check(outputs, references)
+    folded = str.lower if lowercase else str
     pairs = zip(outputs, references, strict=True)
-    same = sum(a.lower() == b.lower() if lowercase else a == b for a, b in pairs)
+    same = sum(folded(output) in map(folded, several(these)) for output, these in pairs)
     return Score("exact match", 100.0 * same / len(outputs), "")
 
 
 def bleu_interval(
     outputs: Sequence[str],
-    references: Sequence[str],
+    references: Sequence[Reference],
     *,
     lowercase: bool = False,
     tokenize: str = "13a",
@@ -153,7 +159,7 @@ def compare_bleu(
 
 
 def _counts(
-    outputs: Sequence[str], references: Sequence[str], lowercase: bool, tokenize: str
+    outputs: Sequence[str], references: Sequence[Reference], lowercase: bool, tokenize: str
 ) -> Numbers:
     """A row a sentence: matched n-grams, n-grams, and the lengths of output and reference."""
     _check(outputs, references)
@@ -164,7 +170,7 @@ def _counts(
     )
     rows = []
     for output, reference in zip(outputs, references, strict=True):
-        score = metric.sentence_score(output, [reference])
+        score = metric.sentence_score(output, several(reference))
         rows.append([*score.counts, *score.totals, score.sys_len, score.ref_len])
     return np.array(rows, dtype=np.float64)
 
@@ -195,7 +201,18 @@ def _interval(value: Numbers | float, drawn: Numbers) -> Interval:
     return Interval(float(value), float(low), float(high))
 
 
-def _check(outputs: Sequence[str], references: Sequence[str]) -> None:
+def several(reference: Reference) -> list[str]:
+    return [reference] if isinstance(reference, str) else list(reference)
+
+
+def _streams(references: Sequence[Reference]) -> list[Sequence[str]]:
+    """As sacreBLEU wants them: the first reference of every output, the second, and so on; None
+    where an output has no more."""
+    rows: Any = zip_longest(*map(several, references))
+    return [list(row) for row in rows]
+
+
+def _check(outputs: Sequence[str], references: Sequence[Reference]) -> None:
     if len(outputs) != len(references):
         raise UserError(
             f"{len(outputs):,} outputs but {len(references):,} references: they must come in pairs."

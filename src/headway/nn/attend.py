@@ -185,6 +185,18 @@ def _step_refuses(
     return None
 
 
+def _grid_refuses(
+    q_NHK: Tensor, k_MGK: Tensor, queries: Layout, keys: Layout, scope: Scope
+) -> str | None:
+    if not (queries.is_full_grid and keys.is_full_grid) or keys.tree is not None:
+        return "it needs as many rows of every sequence, side by side"
+    if scope.bias is not None or scope.window is not None or scope.dropout:
+        return "it is quicker than others only without bias, window and dropout"
+    if q_NHK.shape[-1] % 8 or q_NHK.shape[-1] > 128:
+        return f"heads are {q_NHK.shape[-1]} wide and it takes multiples of 8 up to 128"
+    return _kernel_refuses(q_NHK)
+
+
 def _varlen_refuses(
     q_NHK: Tensor, k_MGK: Tensor, queries: Layout, keys: Layout, scope: Scope
 ) -> str | None:
@@ -208,6 +220,7 @@ def _nothing_refused(
 BACK_ENDS: dict[str, BackEnd] = {
     "step": BackEnd(_step_refuses, _run_step),
     "short": BackEnd(_short_refuses, _run_short),
+    "grid": BackEnd(_grid_refuses, attend_dense),
     "varlen": BackEnd(_varlen_refuses, _run_varlen),
     "dense": BackEnd(_nothing_refused, attend_dense),
     "explicit": BackEnd(_nothing_refused, _run_explicit),

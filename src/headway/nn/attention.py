@@ -143,6 +143,6 @@ class Attention(nn.Module):
     def _qkv_bias(self) -> Tensor | None:
         if self.to_qkv.bias is not None or not self.some_bias:
             return self.to_qkv.bias
-        zero = self.to_qkv.weight.new_zeros
+        zero = next(iter(self.some_bias.values())).new_zeros  # weights of eight bits are packed
         parts = zip("qkv", self.sizes, strict=True)
         return torch.cat([self.some_bias.get(name, zero(size)) for name, size in parts])

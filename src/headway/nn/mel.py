@@ -96,29 +96,49 @@ class LogMel(nn.Module):
         high_A: Tensor,
         number_A: Tensor,
         n_recordings: int,
+        speed_A: Tensor | None = None,
     ) -> Tensor:
         """The frames around `centre_A`, of recordings in samples `low_A` up to `high_A`.
 
         `number_A` says which recording a frame is of: frames of one are scaled together. A
-        recording shorter than the window is reflected as often as needed.
+        recording shorter than the window is reflected as often as needed. `speed_A`: so many
+        samples of a recording are one here, read on straight lines between them.
         """
         size = FRAMES_AT_ONCE.get(samples_S.device.type, MOST_FRAMES_AT_ONCE)
-        parts = zip(*(x_A.split(size) for x_A in (centre_A, low_A, high_A)), strict=True)
+        inputs = [centre_A, low_A, high_A, *([] if speed_A is None else [speed_A])]
+        parts = zip(*(x_A.split(size) for x_A in inputs), strict=True)
         powers = [self._power(samples_S.float(), *part) for part in parts]
         power_AF = torch.cat(powers) if powers else samples_S.new_zeros(0, self.bands)
         if self.scale == "whisper":
             return _whisper_scale(power_AF, number_A, n_recordings)
         return _standard_scale(power_AF, number_A, n_recordings)
 
-    def _power(self, samples_S: Tensor, centre_A: Tensor, low_A: Tensor, high_A: Tensor) -> Tensor:
+    def _power(
+        self,
+        samples_S: Tensor,
+        centre_A: Tensor,
+        low_A: Tensor,
+        high_A: Tensor,
+        speed_A: Tensor | None = None,
+    ) -> Tensor:
         offset_W = torch.arange(self.n_fft, device=samples_S.device) - self.n_fft // 2
-        place_AW = (centre_A - low_A)[:, None] + offset_W
         # A walk to and fro over a recording of n samples comes back after 2 (n − 1) steps.
-        round_A1 = (2 * (high_A - low_A - 1)).clamp(min=1)[:, None]
-        place_AW = place_AW.remainder(round_A1)
-        place_AW = torch.minimum(place_AW, round_A1 - place_AW) + low_A[:, None]
-        frame_AW = samples_S.index_select(0, place_AW.flatten()).view(place_AW.shape)
-        spectrum_AQ = torch.fft.rfft(frame_AW * self.window_W)
+        last_A1 = (high_A - low_A - 1)[:, None]
+        round_A1 = (2 * last_A1).clamp(min=1)
+        begin_A1 = (centre_A - low_A)[:, None]
+        offset_AW = offset_W if speed_A is None else offset_W * speed_A[:, None]
+        place_AW = (begin_A1 + offset_AW).remainder(round_A1)
+        place_AW = torch.minimum(place_AW, round_A1 - place_AW)
+        if speed_A is None:
+            heard_AW = samples_S[place_AW + low_A[:, None]]
+        else:
+            before_AW = place_AW.floor().long().clamp(min=0).minimum(last_A1)
+            after_AW = (before_AW + 1).minimum(last_A1)
+            first_AW, second_AW = (
+                samples_S[one_AW + low_A[:, None]] for one_AW in (before_AW, after_AW)
+            )
+            heard_AW = torch.lerp(first_AW, second_AW, place_AW - before_AW)
+        spectrum_AQ = torch.fft.rfft(heard_AW * self.window_W)
         return (spectrum_AQ.real.square() + spectrum_AQ.imag.square()) @ self.filters_QF
 
 

@@ -22,6 +22,7 @@ from headway.text.rows import unused, with_rows
 from headway.text.spm import UNUSED, library_tokenizer, read_sentencepiece
 from headway.text.tokenizer import Tokenizer, Vocabularies
 from headway.text.vocabtxt import vocab_txt
+from headway.text.whisper import spaced, whisper_roles, whisper_specials
 
 MARIAN = ("source.spm", "target.spm", "vocab.json")
 OTHER_NUMBERS = ("xlm-roberta", "camembert", "mbart", "pegasus", "xlnet", "m2m_100")
@@ -50,6 +51,8 @@ def load_foreign(
     if all((folder / name).is_file() for name in MARIAN):
         return _marian(folder, hints, n_tokens, n_source_tokens or n_tokens)
     raw = _raw(folder, hints)
+    if hints.model_type == "whisper":
+        return _whisper(raw, hints, n_tokens)
     extra = {t: i for t, i in hints.added.items() if raw.inner.token_to_id(t) is None}
     inner = with_rows(raw.inner, n_tokens, raw.where, extra)
     both = _finished(Raw(inner, raw.where, raw.preparation), hints, n_tokens)
@@ -66,6 +69,19 @@ def _finished(raw: Raw, hints: Hints, n_tokens: int) -> Tokenizer:
     made = Tokenizer(inner, raw.where, roles, preparation=raw.preparation, size=raw.size)
     assert made.vocab_size == n_tokens, (made.vocab_size, n_tokens)
     return made
+
+
+def _whisper(raw: Raw, hints: Hints, n_tokens: int) -> Vocabularies:
+    """GPT-2's way to cut, with a space before each text, and many special tokens."""
+    known = raw.inner.get_vocab(with_added_tokens=True)
+    taken = set(known.values())
+    extra = whisper_specials(n_tokens) | dict(hints.added)
+    extra = {t: i for t, i in extra.items() if t not in known and i not in taken}
+    inner = with_rows(raw.inner, n_tokens, raw.where, extra)
+    inner.add_special_tokens([t for t in (*extra, *whisper_specials(n_tokens)) if t in known])
+    both = Tokenizer(spaced(inner), raw.where, whisper_roles(inner, hints.generation, raw.where))
+    assert both.vocab_size == n_tokens, (both.vocab_size, n_tokens)
+    return Vocabularies(both, both)
 
 
 def _raw(folder: Path, hints: Hints) -> Raw:

@@ -37,6 +37,12 @@ class Roles:
     banned: tuple[str, ...] = ()
     """Tokens that no output has (Marian's `<pad>`)."""
 
+    unwritten: tuple[str, ...] = ()
+    """Pieces of text that no output has (Whisper: brackets, notes of music)."""
+
+    never_first: tuple[str, ...] = ()
+    """Tokens that no output begins with, behind `target_begin` (Whisper: a blank, the end)."""
+
     def as_dict(self) -> dict[str, Any]:
         """What differs from the defaults, for JSON."""
         default = {field.name: field.default for field in fields(self)}

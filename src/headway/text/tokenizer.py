@@ -73,6 +73,8 @@ class Tokenizer:
     target_begin: int | None
     pair_ends: int
     banned: tuple[int, ...]
+    unwritten: tuple[int, ...] = ()
+    never_first: tuple[int, ...] = ()
 
     def __init__(
         self,
@@ -112,6 +114,8 @@ class Tokenizer:
         self.source_begin = found(roles.source_begin) if roles.source_begin else None
         self.target_begin = found(roles.target_begin) if roles.target_begin else None
         self.banned = tuple(found(name) for name in roles.banned)
+        self.unwritten = tuple(found(name) for name in roles.unwritten)
+        self.never_first = tuple(found(name) for name in roles.never_first)
         if roles.mask:
             found(roles.mask)
 

@@ -88,7 +88,7 @@ def thinned(points: Sequence[Point]) -> list[Point]:
 
 def linear_axis(low: float, high: float, n_ticks: int, *, tight: bool = False) -> Axis:
     """Round ticks; the ends are ticks too unless `tight`, which ends the axis at the data."""
-    if high <= low:
+    if high - low <= 1e-9 * abs(high):  # ticks have twelve digits: less is no range
         room = abs(low) / 2 or 0.5
         low, high = (low, low + 1) if tight else (low - room, high + room)
     raw = (high - low) / n_ticks

@@ -7,26 +7,39 @@ left out. All text that came from data is escaped.
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from html import escape
 from typing import Any
 
 from headway.train.chart import BOTTOM, HEIGHT, LEFT, RIGHT, TOP, WIDTH
+from headway.train.gallery import captions, gallery, icons
 from headway.train.history import number
 
 MOST_LABELS = 40
 """Beyond that a confusion matrix is no longer read, and the most frequent mistakes are listed."""
 
 MOST_MISTAKES = 20
+BROAD = 8
+"""Rows from which on the matrix does not fit beside another figure."""
 
 
 def figures(found: dict[str, Any], main: str) -> str:
     """All that can be drawn; `main` is what the score of classes and baselines is called."""
+    confusion = _confusion(found.get("confusion"), icons(found.get("pictures")))
+    classes = _classes(found.get("classes"))
+    # A matrix of many classes needs the width of the page.
+    broad = confusion.count("<tr>") > BROAD
     columns = [
-        _confusion(found.get("confusion")) + _classes(found.get("classes")),
-        _reliability(found.get("calibration")) + _baselines(found.get("baselines"), main),
+        classes if broad else confusion + classes,
+        _reliability(found.get("calibration"))
+        + _baselines(found.get("baselines"), main)
+        + _verification(found.get("verification")),
         _beside_teacher(found.get("distilled")),
     ]
-    return "".join(f'<div class="column">{column}</div>' for column in columns if column)
+    shown = "".join(f'<div class="column">{column}</div>' for column in columns if column)
+    if broad:
+        shown = f'<div class="column broad">{confusion}</div>' + shown
+    return shown + gallery(found.get("pictures")) + captions(found.get("described"))
 
 
 def _baselines(values: Any, main: str) -> str:
@@ -59,7 +72,23 @@ def _beside_teacher(found: Any) -> str:
     return f'<div class="wide">{_table(f"<tr>{head}</tr>" + "".join(rows))}</div>'
 
 
-def _confusion(found: Any) -> str:
+def _verification(found: Any) -> str:
+    """Whether two recordings are of one speaker."""
+    try:
+        rows = [
+            ("equal error rate", f"{100 * number(found['eer']):.2f} %"),
+            ("the same speaker from a cosine of", f"{number(found['threshold']):.3f}"),
+            ("pairs of one speaker", f"{int(found['same']):,}"),
+            ("pairs of two", f"{int(found['other']):,}"),
+        ]
+    except (TypeError, KeyError, ValueError):
+        return ""
+    head = "<tr><th>verification, validation</th><th></th></tr>"
+    lines = "".join(f"<tr><td>{name}</td><td class=num>{value}</td></tr>" for name, value in rows)
+    return f'<div class="wide">{_table(head + lines)}</div>'
+
+
+def _confusion(found: Any, pictures: Mapping[str, str]) -> str:
     """A heat map as a table: each row is coloured by the share of its class."""
     try:
         labels = [str(label) for label in found["labels"]]
@@ -69,12 +98,15 @@ def _confusion(found: Any) -> str:
     if len(counts) != len(labels) or any(len(row) != len(labels) for row in counts):
         return ""
     title = "<figcaption><b>Confusion matrix, validation</b></figcaption>"
-    body = _mistakes(labels, counts) if len(labels) > MOST_LABELS else _heat(labels, counts)
+    body = (
+        _mistakes(labels, counts) if len(labels) > MOST_LABELS else _heat(labels, counts, pictures)
+    )
     return f'<figure class="confusion">{title}{body}</figure>'
 
 
-def _heat(labels: list[str], counts: list[list[int]]) -> str:
-    head = "".join(f'<th class="num" dir="auto">{escape(_short(label))}</th>' for label in labels)
+def _heat(labels: list[str], counts: list[list[int]], pictures: Mapping[str, str]) -> str:
+    names = [f"{pictures.get(label, '')}{escape(_short(label))}" for label in labels]
+    head = "".join(f'<th class="num" dir="auto">{name}</th>' for name in names)
     rows = [f"<tr><th>true ↓ answered →</th>{head}</tr>"]
     for i, row in enumerate(counts):
         total = max(1, sum(row))
@@ -85,7 +117,7 @@ def _heat(labels: list[str], counts: list[list[int]]) -> str:
             f"{cell:,}</td>"
             for j, cell in enumerate(row)
         )
-        rows.append(f'<tr><th dir="auto">{escape(_short(labels[i]))}</th>{cells}</tr>')
+        rows.append(f'<tr><th dir="auto">{names[i]}</th>{cells}</tr>')
     return f'<div class="heat">{_table("".join(rows))}</div>'
 
 
@@ -101,7 +133,7 @@ def _mistakes(labels: list[str], counts: list[list[int]]) -> str:
         f"<tr><td>{escape(true)}</td><td>{escape(said)}</td><td class=num>{cell:,}</td></tr>"
         for cell, true, said in cells[:MOST_MISTAKES]
     )
-    head = "<tr><th>true</th><th>answered</th><th class=num>texts</th></tr>"
+    head = "<tr><th>true</th><th>answered</th><th class=num>times</th></tr>"
     return f'<div class="heat">{_table(head + rows)}</div>'
 
 

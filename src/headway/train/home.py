@@ -20,7 +20,9 @@ ANY = re.compile("")
 OWN = {
     **dict.fromkeys((CONFIG, WEIGHTS, TOKENIZER, METRICS, "report.html", "bad-batch.json"), ANY),
     "checkpoints": re.compile(r"\.?step-\d+"),
-    "data": re.compile(r"(manifest|report|tokenizer)\.json|valid\.jsonl|(train|valid)\."),
+    "data": re.compile(
+        r"(manifest|report|tokenizer)\.json|(valid|problems)\.jsonl|(train|valid|items)\."
+    ),
     "data.tmp": ANY,
     "data.work": ANY,
     "input.tmp": ANY,

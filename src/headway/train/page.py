@@ -86,7 +86,29 @@ th.num, td.num { text-align: right; }
 .heat td.wrong { background: color-mix(in srgb, var(--s2) var(--share), transparent); }
 .figures { display: grid; grid-template-columns: repeat(auto-fit, minmax(min(100%, 440px), 1fr));
   gap: 14px; align-items: start; }
-.column { display: grid; gap: 14px; }
+.column { display: grid; gap: 14px; grid-template-columns: minmax(0, 1fr); min-width: 0; }
+.column.broad { grid-column: 1 / -1; }
+.column.broad .heat table { width: 100%; }
+.heat th img { display: block; width: 26px; height: 26px; object-fit: contain; margin: 0 0 2px auto;
+  border-radius: 4px; image-rendering: pixelated; }
+.heat tr > th:first-child img { display: inline-block; margin: 0 8px 0 0; vertical-align: middle; }
+.gallery { grid-column: 1 / -1; padding: 4px 16px 16px; }
+.gallery h3 { font-size: 15px; margin: 14px 0 8px; }
+.pairs { display: grid; grid-template-columns: repeat(auto-fill, minmax(min(100%, 340px), 1fr));
+  gap: 14px 22px; }
+.pair p { margin: 0 0 6px; } .pair small { display: block; color: var(--soft); font-size: 13px; }
+.said { color: var(--s2); }
+.strip { display: flex; flex-wrap: wrap; gap: 10px; }
+.strip figure { border: 0; padding: 0; background: none; }
+.strip img { display: block; width: 58px; height: 58px; object-fit: contain; border-radius: 6px;
+  border: 1px solid var(--line); image-rendering: pixelated; background: var(--page); }
+.strip figcaption { display: block; margin: 2px 0 0; max-width: 84px; font-size: 12px;
+  line-height: 1.3; color: var(--soft); overflow-wrap: anywhere; }
+.strip figcaption b { font-weight: 600; color: var(--ink); }
+.strip.wide { border: 0; padding: 0; } .strip.wide img { width: 96px; height: 96px; }
+.strip.wide figure { width: 190px; }
+.strip.wide figcaption { max-width: 190px; font-size: 13px; }
+.strip figcaption b.said { color: var(--s2); }
 .bar { fill: var(--s1); }
 details { margin-top: 16px; padding: 10px 14px; }
 details .wide { border: 0; padding: 0; margin-top: 6px; }

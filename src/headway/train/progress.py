@@ -13,13 +13,14 @@ LINE_EVERY = 10.0
 """Seconds between lines where there is no terminal."""
 
 BAR, NARROW_BAR = 24, 6
-SPARED = ("grad_norm", "lr", "chrf", "padding", "tokens_per_s")
+SPARED = ("grad_norm", "lr", "chrf", "cider", "padding", "tokens_per_s")
 """What a narrow terminal does without, the first first."""
 
 SHOWN = {
     "loss": "loss {:.3f}",
     "bleu": "BLEU {:.1f}",
     "chrf": "chrF {:.1f}",
+    "cider": "CIDEr {:.2f}",
     "lr": "lr {:.1e}",
     "grad_norm": "|g| {:.2f}",
     "padding": "padding {:.0%}",

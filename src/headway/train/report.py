@@ -30,20 +30,25 @@ MOST_SAMPLES = 12
 MOST_EVENTS = 200
 MOST_EXAMPLES = 3
 LABELS = {
-    "loss": "loss", "ppl": "perplexity", "bits_per_byte": "bits a byte", "bleu": "BLEU",
-    "chrf": "chrF", "accuracy": "accuracy", "f1": "F1", "precision": "precision",
-    "recall": "recall",
+    "loss": "loss", "ppl": "perplexity", "bits_per_byte": "bits a byte", "exact": "exact match",
+    "bleu": "BLEU", "chrf": "chrF", "cider": "CIDEr-D", "accuracy": "accuracy",
+    "top5": "top 5", "f1": "F1", "precision": "precision", "recall": "recall",
 }  # fmt: skip
 LOWER = ("loss", "ppl", "bits_per_byte")
 """Scores that are better when they are smaller."""
 
 UNITS = {
     "translate": "target token", "complete": "token", "fill": "masked token", "classify": "text",
-    "tag": "word", "embed": "pair",
+    "tag": "word", "embed": "pair", "see": "picture", "watch": "video", "identify": "recording",
+    "caption": "token", "transcribe": "token",
 }  # fmt: skip
 """What the loss of a task is divided by, and its speed counted in."""
 
-SAMPLE_NAMES = {"classify": ("text", "label"), "tag": ("sentence", "tags")}
+SAMPLE_NAMES = {
+    "classify": ("text", "label"), "tag": ("sentence", "tags"), "see": ("picture", "label"),
+    "watch": ("video", "label"), "identify": ("recording", "speaker"),
+    "caption": ("picture", "caption"), "transcribe": ("recording", "transcript"),
+}  # fmt: skip
 """What stands in a sample as `source` and `target`."""
 
 

@@ -142,7 +142,8 @@ class Run:
         else:
             settings = replace(self._resolve(prepared), fingerprint=prepared.fingerprint)
         if self.ranks.is_first:
-            replace_file(self.out / TOKENIZER, prepared.save_tokenizer)
+            if prepared.has_tokenizer:
+                replace_file(self.out / TOKENIZER, prepared.save_tokenizer)
             if not is_known:  # a folder that has settings has all else
                 replace_text(self.out / CONFIG, resolved_toml(settings))
         return settings

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from headway.config.folder import load_run, run_folder
-from headway.config.model import ModelSettings, family_of
+from headway.config.model import ModelSettings, SoundEncoderSettings, family_of
 from headway.config.run import FAMILIES_OF, RunSettings
 from headway.errors import ConfigError
 from headway.models.folder import load_model
@@ -24,14 +24,17 @@ Note = Callable[[str], None]
 
 MAY_DIFFER = {"heads", "n_labels", "pooling", "pooler", "tag_transitions", "tie", "head_bias",
               "max_len", "dropout", "attention_dropout", "ff_dropout", "init", "embeddings",
-              "tune_embeddings"}  # fmt: skip
+              "tune_embeddings", "ctc"}  # fmt: skip
 """Settings of a model that its front and body can do without, or that have no weights there."""
 
 WITHOUT_VECTORS: dict[str, Any] = {"embeddings": None, "tune_embeddings": True}
 """Word vectors have done their part in the run that started with them."""
 
-HEADS = ("head.", "heads.")
-LABEL_HEADS = ("heads.classes.", "heads.tags.")
+MASK = "front.mask.weight"
+"""What stands for hidden rows: only a run that hides some has it."""
+
+HEADS = ("head.", "heads.", "ctc.")
+LABEL_HEADS = ("heads.classes.", "heads.distilled.", "heads.tags.")
 BY_WORD = ("front.tokens.weight", "head.linear.weight", "head.linear.bias",
            "words.words.linear.weight", "words.words.linear.bias")  # fmt: skip
 """Weights with a row for each token: a new task may bring tokens of its own, behind the others."""
@@ -46,7 +49,7 @@ class Started:
     """Names of the new model's weights that came from there; a tied one has several."""
 
     fresh: frozenset[str]
-    """Names of those that did not: all of them of heads."""
+    """Names of those that did not: of heads, and the vector of hidden rows."""
 
     unused: tuple[str, ...]
     """Names of the old run's weights that have no place in the new model."""
@@ -54,7 +57,7 @@ class Started:
     def lines(self) -> list[str]:
         said = [f"starting from {self.run}: {len(self.loaded)} tensors loaded"]
         if self.fresh:
-            said[0] += f"; fresh: {_heads(self.fresh)}"
+            said[0] += f"; fresh: {_heads(sorted(self.fresh))}"
         if self.unused:
             said.append(f"not used: {_heads(self.unused)} ({len(self.unused)} tensors)")
         return said
@@ -93,7 +96,7 @@ def take_over(model: nn.Module, old: nn.Module, name: str, same_labels: bool) ->
             tensor[len(known) :].copy_(known.mean(0, keepdim=True))  # a word like any other
             loaded.update(names)
             used.update(names)
-        elif all(n.startswith(HEADS) for n in names):
+        elif all(n.startswith(HEADS) or n == MASK for n in names):
             fresh.update(names)
         else:
             has = tuple(theirs[found].shape) if found else "none"
@@ -175,7 +178,8 @@ def check_same(
             f"{family_of(new)} family. Start from another run, or from scratch."
         )
     kept = [field.name for field in fields(old) if field.name not in MAY_DIFFER]
-    if may_grow and new.vocab_size > old.vocab_size:
+    words = n_words(old)
+    if "vocab_size" in kept and (not words or (may_grow and n_words(new) > words)):
         kept.remove("vocab_size")
     if new.positions == "learned":
         kept.append("max_len")
@@ -189,6 +193,13 @@ def check_same(
     elif different == ["max_len"]:
         way_out = "Learned positions go no further than they were trained; leave max_len out."
     raise ConfigError(f"--from {name} has another model: {listed}. {way_out}")
+
+
+def n_words(model: ModelSettings) -> int:
+    """Words that the model has weights for; 0 where it neither reads nor says any."""
+    if isinstance(model, SoundEncoderSettings) and "ctc" not in model.heads:
+        return 0
+    return int(getattr(model, "vocab_size", 0))
 
 
 def trainable(model: nn.Module) -> tuple[int, int]:
@@ -259,7 +270,10 @@ def _heads(names: Iterable[str]) -> str:
     """`heads.classes.linear.weight` is of the head classes."""
     found: dict[str, None] = {}
     for name in names:
+        if name == MASK:
+            found["mask of hidden rows"] = None
+            continue
         first, second, *_ = name.split(".")
-        found[f"head {'words' if first == 'head' else second}" if f"{first}." in HEADS
-              else first] = None  # fmt: skip
+        name = {"head": "words", "ctc": "ctc"}.get(first, second)
+        found[f"head {name}" if f"{first}." in HEADS else first] = None
     return ", ".join(found)

@@ -26,7 +26,7 @@ from headway.train.plan import (
     with_intervals,
     with_precision,
 )
-from headway.train.start import check_task, model_from
+from headway.train.start import check_task, model_from, n_words
 from headway.train.tasks.distil import student_model
 
 MODERN: dict[str, Any] = {
@@ -84,6 +84,9 @@ class TextPlan:
     metrics: tuple[str, ...] = ("loss",)
     """The scores it has, its own first."""
 
+    batch_tokens: int | None = None
+    """Of a step, where nobody says. None: from the number of tokens and the device."""
+
 
 def resolve_text(
     settings: RunSettings, tokenizer: Tokenizer, device: torch.device, plan: TextPlan
@@ -91,7 +94,15 @@ def resolve_text(
     """All settings of a run. What was asked for stays as it was asked for."""
     check_metric(settings, plan.metrics)
     model, chosen = text_model(settings, tokenizer, device, plan)
-    settings = replace(settings, model=model)
+    return with_training(replace(settings, model=model), chosen, device, plan)
+
+
+def with_training(
+    settings: RunSettings, chosen: bool, device: torch.device, plan: TextPlan
+) -> RunSettings:
+    """How the model of the settings is trained; `chosen`: nobody named it."""
+    model = settings.model
+    assert model is not None
     starts = bool(settings.start.run or settings.distil.teacher)
     usual = {**FINE_TUNING, "smoothing": 0.0} if starts else FROM_SCRATCH if chosen else PAPER
     own = plan.fine_tuning if starts else plan.training
@@ -100,17 +111,18 @@ def resolve_text(
         values["lr"] = LORA_RATE
     elif settings.start.run:
         values["lr"] = fine_tuning_rate(settings.start.run, model)
-    train = replace(settings.train, **_left_open(settings, "train", values))
+    train = replace(settings.train, **left_open(settings, "train", values))
     check_optimizer(train)
     if train.batch_tokens is None:
-        train = replace(train, batch_tokens=batch_tokens(plan.n_tokens, device))
+        tokens = plan.batch_tokens or batch_tokens(plan.n_tokens, device)
+        train = replace(train, batch_tokens=tokens)
     if train.micro_tokens is None:
         train = replace(train, micro_tokens=micro_tokens(model, known(train.batch_tokens), device))
     if train.steps is None:
         per_epoch = max(1, round(plan.n_tokens / known(train.batch_tokens)))
         train = replace(train, steps=max(100, plan.epochs * per_epoch))
     train = with_intervals(with_precision(train, device), EVALUATIONS)
-    decode = replace(settings.decode, **_left_open(settings, "decode", plan.decode))
+    decode = replace(settings.decode, **left_open(settings, "decode", plan.decode))
     return replace(settings, train=train, decode=decode)
 
 
@@ -133,12 +145,12 @@ def text_model(
         if key.startswith("model.")
     }
     if settings.distil.teacher:
-        return student_model(_model_of(settings.distil.teacher), settings), False
+        return student_model(model_of(settings.distil.teacher), settings), False
     if settings.start.run:
-        old = _model_of(settings.start.run)
+        old = model_of(settings.start.run)
         check_task(settings.start.run, settings.task, old)
         needs = {**plan.model, "dropout": max(old.dropout, plan.least_dropout)}
-        needs["vocab_size"] = max(old.vocab_size, tokenizer.vocab_size)
+        needs["vocab_size"] = max(n_words(old), tokenizer.vocab_size)
         if device.type == "cuda" and plan.longest > SHORT_LIMIT:
             needs["attention_dropout"] = 0.0  # none of the kernels for these lengths has it
         return model_from(old, needs, asked, settings.start.run), False
@@ -198,18 +210,22 @@ def batch_tokens(n_tokens: int, device: torch.device) -> int:
 
 
 def tokenizer_of(settings: RunSettings) -> Tokenizer | None:
-    """That of the run which this one starts from or learns from, if there is one."""
+    """That of the run which this one starts from or learns from, if there is one that has words."""
     name = settings.distil.teacher or settings.start.run
     if not name:
         return None
-    return Vocabularies.load(file_in(run_folder(name), TOKENIZER)).target
+    folder = run_folder(name)
+    if not (folder / TOKENIZER).is_file() and not n_words(model_of(name)):
+        return None
+    return Vocabularies.load(file_in(folder, TOKENIZER)).target
 
 
-def _model_of(run: str) -> ModelSettings:
+def model_of(run: str) -> ModelSettings:
     model = load_run(run_folder(run)).model
     assert model is not None
     return model
 
 
-def _left_open(settings: RunSettings, section: str, values: dict[str, Any]) -> dict[str, Any]:
+def left_open(settings: RunSettings, section: str, values: dict[str, Any]) -> dict[str, Any]:
+    """Those of the values that the user did not choose."""
     return {key: value for key, value in values.items() if f"{section}.{key}" not in settings.asked}

@@ -17,7 +17,7 @@ from headway.config.train import known
 from headway.errors import ConfigError
 from headway.models.build import build_model
 from headway.models.folder import load_weights
-from headway.models.parts.text import compute_in
+from headway.models.parts.front import compute_in
 from headway.nn.attend import SHORT_LIMIT
 from headway.nn.stack import Stack
 from headway.train import plan

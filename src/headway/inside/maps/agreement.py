@@ -31,7 +31,7 @@ def agreement(one: Map, other: Map, reading: Reading) -> float | None:
 
 def _seen(weights_S: Tensor, stream: str, row: int | None, reading: Reading) -> NDArray[np.float64]:
     """Without what comes later in a text that is written from left to right."""
-    causal = reading.task in ("translate", "complete") and stream == reading.last.name
+    causal = reading.writes and stream == reading.last.name
     end = None if row is None or not causal else row + 1
     return weights_S[:end].abs().double().numpy()
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from headway.inside.maps.map import STREAMS, Map, readout_RT
+from headway.inside.maps.map import Map, readout_RT, streams_of
 from headway.inside.trace import Trace
 from headway.interop.run import LoadedRun
 
@@ -31,8 +31,8 @@ def _layers(run: LoadedRun | None, trace: Trace) -> list[tuple[str, str, Tensor]
     """Name, stream of the columns and weights for every layer, a row an output."""
     reads_RT = readout_RT(run, trace.reading)
     return [
-        (f"{kind}.{layer}", STREAMS[kind][1], reads_RT @ weights_HTS.float())
+        (f"{kind}.{layer}", streams_of(kind, trace.reading)[1], reads_RT @ weights_HTS.float())
         for kind, layers in trace.attention.items()
-        if STREAMS[kind][0] == trace.reading.last.name
+        if streams_of(kind, trace.reading)[0] == trace.reading.last.name
         for layer, weights_HTS in enumerate(layers)
     ]

@@ -79,7 +79,7 @@ def _network(trace: Trace) -> Network:
     if "cross" not in halves:
         n_tokens = len(halves["self"][0])
         pipes = [Pipes(n + 1, n, _with_own(half)) for n, half in enumerate(halves["self"])]
-        return Network((n_tokens,) * (len(pipes) + 1), tuple(pipes), {"text": 0})
+        return Network((n_tokens,) * (len(pipes) + 1), tuple(pipes), {trace.reading.last.name: 0})
     n_target, n_source = halves["cross"][0].shape
     pipes = [Pipes(n + 1, n, _with_own(half)) for n, half in enumerate(halves["encoder"])]
     memory = len(pipes)

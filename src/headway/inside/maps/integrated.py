@@ -17,6 +17,7 @@ from headway.inside.maps.slopes import Fronts, fronts_of, slopes_of
 from headway.inside.streams import Reading
 from headway.inside.trace import Trace
 from headway.interop.run import LoadedRun
+from headway.models.parts.front import Front
 from headway.models.parts.text import TextFront
 from headway.nn.layout import Layout
 
@@ -156,14 +157,28 @@ class _Way:
 
 
 def baseline_TD(run: LoadedRun, reading: Reading, stack: str, kind: str) -> Tensor:
-    """What a front hands over for a text that says nothing."""
+    """What a front hands over for a text that says nothing; for a picture of one colour, its own
+    mean; for silence."""
     part = Anatomy.of(run.model).stack(stack)
     stream = reading.streams[part.stream]
+    if kind == "mean" and reading.media is not None and part.stream != "target":
+        return _empty_TD(part, reading)
     if kind == "mean":
         return _mean_TD(part, reading, len(stream))
     if kind != "zero":
         raise UserError(f"unknown baseline {kind!r}.{suggest(kind, ['mean', 'zero'])}")
-    return torch.zeros_like(_mean_TD(part, reading, len(stream)))
+    return torch.zeros_like(baseline_TD(run, reading, stack, "mean"))
+
+
+@torch.no_grad()
+def _empty_TD(part: StackPart, reading: Reading) -> Tensor:
+    assert reading.media is not None
+    assert isinstance(part.front, Front)
+    item = reading.media.item
+    nothing = np.zeros_like(item)
+    if reading.media.kind == "picture":
+        nothing[:] = item.mean((0, 2, 3), keepdims=True).round()
+    return part.front(*part.front.collate([nothing]))
 
 
 @torch.no_grad()

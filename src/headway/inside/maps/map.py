@@ -59,9 +59,13 @@ STREAMS = {
     "encoder": ("source", "source"),
     "decoder": ("target", "target"),
     "cross": ("target", "source"),
-    "self": ("text", "text"),
 }
-"""Of each kind of attention the stream of its rows and that of its columns."""
+
+
+def streams_of(kind: str, reading: Reading) -> tuple[str, str]:
+    """Of a kind of attention the stream of its rows and that of its columns."""
+    only = reading.first.name
+    return STREAMS.get(kind, (only, only))
 
 
 def readout_RT(run: LoadedRun | None, reading: Reading) -> Tensor:
@@ -69,7 +73,8 @@ def readout_RT(run: LoadedRun | None, reading: Reading) -> Tensor:
 
     A class or a vector of a whole text is read where the model pools it.
     """
-    pooling = getattr(None if run is None else run.model, "pooling", "first")
+    model = None if run is None else run.model
+    pooling = getattr(model, "pooling", "first")
     weights_RT = torch.zeros(len(reading.outputs), len(reading.last))
     for number, output in enumerate(reading.outputs):
         if output.row is not None:
@@ -78,6 +83,10 @@ def readout_RT(run: LoadedRun | None, reading: Reading) -> Tensor:
             weights_RT[number] = 1 / len(reading.last)
         else:
             weights_RT[number, -1 if pooling == "last" else 0] = 1.0
+        if output.row is None and "distilled" in getattr(model, "heads", ()):
+            # The mean of two answers, of which the other is read from the second row.
+            weights_RT[number] /= 2
+            weights_RT[number, 1] += 0.5
     return weights_RT
 
 
@@ -87,5 +96,5 @@ def written_words(reading: Reading) -> list[int]:
     What a translator or a language model writes in a row stands one place behind it.
     """
     words = [*reading.last.words, -1]
-    behind = 1 if reading.task in ("translate", "complete") else 0
+    behind = int(reading.writes)
     return [-1 if output.row is None else words[output.row + behind] for output in reading.outputs]

@@ -19,20 +19,22 @@ def rollout(run: LoadedRun | None, trace: Trace) -> Map:
         for kind, layers in trace.attention.items()
     }
     reads_RT = readout_RT(run, trace.reading)
-    return Map.of("rollout", {name: reads_RT @ x for name, x in rolled(means, 0.5, 0.5).items()})
+    found = rolled(means, 0.5, 0.5, trace.reading.last.name)
+    return Map.of("rollout", {name: reads_RT @ x for name, x in found.items()})
 
 
 def rolled(
-    attention: Mapping[str, Sequence[Tensor]], keep: float, take: float
+    attention: Mapping[str, Sequence[Tensor]], keep: float, take: float, only: str = "text"
 ) -> dict[str, Tensor]:
     """What each row of the last stream holds of every token of every stream, after all layers.
 
     Attention has one matrix (T S) a layer. A layer keeps `keep` of a row and adds `take` of the
     rows it attends to; if the two sum to 1, so does every row. The decoder of a translator attends
-    to itself first and then to what the encoder made of the source.
+    to itself first and then to what the encoder made of the source. `only`: the name of the stream
+    of a model that has but one.
     """
     if "cross" not in attention:
-        return {"text": _through(attention["self"], keep, take)}
+        return {only: _through(attention["self"], keep, take)}
     encoder_SS = _through(attention["encoder"], keep, take)
     n_rows, n_source = attention["cross"][0].shape
     source_TS = torch.zeros(n_rows, n_source)

@@ -58,7 +58,7 @@ def gradient_maps(
             kind: [(slope * w).relu().mean(0) for slope, w in zip(of, weights[kind], strict=True)]
             for kind, of in slopes.attention.items()
         }
-        for stream, x_TS in rolled(helps, 1.0, 1.0).items():
+        for stream, x_TS in rolled(helps, 1.0, 1.0, trace.reading.last.name).items():
             own = torch.eye(len(x_TS)) if stream == trace.reading.last.name else 0.0
             weighed[stream].append(reads_RT[row] @ (x_TS - own))
     return [

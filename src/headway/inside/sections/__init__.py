@@ -14,6 +14,8 @@ from headway.text.pieces import SPACE_MARK
 
 SECTIONS: dict[str, str] = {
     "overview": "headway.inside.sections.overview",
+    "picture": "headway.inside.sections.picture",
+    "sound": "headway.inside.sections.sound",
     "walk": "headway.inside.sections.walk",
     "attention": "headway.inside.sections.attention",
     "beam": "headway.inside.sections.beam",
@@ -29,6 +31,12 @@ SECTIONS: dict[str, str] = {
 }
 """Name and module of every section, in the order of the tabs."""
 
+OF_MEDIA = ("picture", "sound")
+"""Sections of pictures, videos and recordings."""
+
+OF_SEVERAL = ("training", "compare")
+"""Sections that no look has alone."""
+
 
 def shown(piece: str) -> str:
     """A token as a page writes it: without the mark of the space before it."""
@@ -40,6 +48,13 @@ def sections(looked: Any, names: Iterable[str] = SECTIONS) -> dict[str, dict[str
     """The sections that this look has, by name."""
     made = {name: import_module(SECTIONS[name]).section(looked) for name in names}
     return {name: section for name, section in made.items() if section is not None}
+
+
+def _short(reading: Any, stream: str) -> dict[str, Any]:
+    """Patches and stretches of sound have long names, and short ones for the sides of maps."""
+    if reading.media is None or stream == "target":
+        return {}
+    return {"short": reading.media.short()}
 
 
 def look_of(label: str, looked: Any, names: Iterable[str] = SECTIONS) -> dict[str, Any]:
@@ -54,6 +69,7 @@ def look_of(label: str, looked: Any, names: Iterable[str] = SECTIONS) -> dict[st
                 "pieces": [shown(piece) for piece in stream.pieces],
                 "words": list(stream.words),
                 "special": list(stream.special),
+                **_short(reading, name),
             }
             for name, stream in reading.streams.items()
         },

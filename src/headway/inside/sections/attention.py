@@ -11,7 +11,7 @@ from typing import Any
 import torch.nn.functional as F
 from torch import Tensor
 
-from headway.inside.maps.map import STREAMS
+from headway.inside.maps.map import streams_of
 from headway.inside.packing import Array
 
 MOST = 256
@@ -30,8 +30,7 @@ def section(looked: Any) -> dict[str, Any] | None:
 
 def _kind(name: str, trace: Any, pins: tuple[int, ...]) -> dict[str, Any]:
     layers: list[Tensor] = trace.attention[name]
-    streams = trace.reading.streams
-    rows, columns = STREAMS.get(name, (next(iter(streams)), next(iter(streams))))
+    rows, columns = streams_of(name, trace.reading)
     block = block_size(max(max(layer.shape[-2:]) for layer in layers))
     found = {
         "name": name,

@@ -186,8 +186,9 @@ def _layer(looked: Looked) -> tuple[int, str]:
 
 
 def _attention(looked: Looked, tree: BeamTree) -> dict[str, Any] | None:
-    """A row for each node that was asked, and the row of each node; -1: it has none."""
-    if looked.run is None or tree.kind != "source":
+    """A row for each node that was asked, and the row of each node; -1: it has none. What the words
+    of a picture or a recording saw is drawn over it, in a tab of its own."""
+    if looked.run is None or tree.kind != "source" or not tree.given:
         return None
     wanted = None
     if sum(bool(node.next) for node in tree.nodes) * len(tree.given) > MOST_CELLS:

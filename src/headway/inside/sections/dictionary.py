@@ -9,6 +9,7 @@ import torch
 from numpy.typing import NDArray
 
 from headway.inside.factors import Factors
+from headway.inside.maps.map import streams_of
 from headway.inside.packing import Array
 from headway.inside.sections import shown
 
@@ -45,7 +46,7 @@ def on_text(found: Factors, trace: Any) -> dict[str, NDArray[np.float32]]:
     here: dict[str, NDArray[np.float32]] = {}
     for site in found.sites:
         stack, layer = site
-        stream = {"encoder": "source", "decoder": "target"}.get(stack, "text")
+        stream, _ = streams_of(stack, trace.reading)
         code_AT = found.codes(trace.states[stack][layer].detach(), site).T.numpy().copy()
         code_AT[:, np.array(trace.reading.streams[stream].special)] = 0.0
         here[stream] = np.maximum(here[stream], code_AT) if stream in here else code_AT

@@ -44,6 +44,7 @@ def section(looked: Any) -> dict[str, Any] | None:
         found = heads(run, [looked.trace.reading], change=looked.change)
     whole = looked.corpus is not None or saved is not None
     task = run.settings.task
+    is_text = looked.trace.reading.media is None
     unit = "length" if task == "embed" else "nats"
     files = "--source FILE --target FILE" if task == "translate" else "--text FILE"
     return {
@@ -65,7 +66,7 @@ def section(looked: Any) -> dict[str, Any] | None:
         "one_text": not whole,
         "scope": _scope(found, whole),
         "curve": None if saved is None or saved[1] is None else _curve(saved[1]),
-        "command": f"headway prune {run.folder.name} --curve {files}",
+        "command": f"headway prune {run.folder.name} --curve {files}" if is_text else None,
     }
 
 

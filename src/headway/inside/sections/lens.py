@@ -9,6 +9,8 @@ from torch import Tensor
 from headway.inside.lens import Lens, lens
 from headway.inside.packing import Array
 from headway.inside.sections import shown
+from headway.inside.sections.overview import BLANK
+from headway.inside.streams import LABELLED
 from headway.inside.tuned import Tuned
 from headway.interop.run import LoadedRun
 
@@ -44,10 +46,11 @@ def section(looked: Any) -> dict[str, Any] | None:
 
 def names(run: LoadedRun, ids: list[int]) -> list[str]:
     """Of words or of labels, whatever the run's head scores."""
-    if run.settings.task in ("classify", "tag"):
+    if run.settings.task in LABELLED:
         labels = run.settings.labels
         return [labels[i] if i < len(labels) else str(i) for i in ids]
-    return run.vocab.target.tokens(ids)
+    target = run.vocab.target
+    return [BLANK if i >= target.vocab_size else target.tokens([i])[0] for i in ids]
 
 
 def _visible(piece: str) -> str:

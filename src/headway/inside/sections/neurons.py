@@ -7,6 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from headway.inside.maps.map import streams_of
 from headway.inside.nmf import Nmf, nmf
 from headway.inside.packing import Array
 
@@ -14,6 +15,12 @@ NUMBERS = (2, 3, 4, 6, 8, 12)
 """How many factors one may choose, beside the usual number."""
 
 USUAL = 6
+MOST_ROWS = 1024
+"""Tokens, patches or stretches of sound; longer streams have no factors on a page."""
+
+MOST_NUMBERS = 2_000_000
+"""Activations of a stack; of more there is the usual number of factors alone."""
+
 TOP = 6
 
 
@@ -21,21 +28,18 @@ def section(looked: Any) -> dict[str, Any] | None:
     trace = looked.trace
     stacks = {}
     for part, layers in trace.hidden.items():
-        stream = trace.reading.streams.get(_stream(part))
-        if stream is not None and len(stream) >= 2 and layers:
+        stream = trace.reading.streams.get(streams_of(part, trace.reading)[0])
+        if stream is not None and 2 <= len(stream) <= MOST_ROWS and layers:
             stacks[part] = _stack(layers, stream.name)
     return {"stacks": stacks} if stacks else None
-
-
-def _stream(stack: str) -> str:
-    return {"encoder": "source", "decoder": "target"}.get(stack, "text")
 
 
 def _stack(layers: list[Tensor], stream: str) -> dict[str, Any]:
     x_TF = torch.cat([layer.detach().float() for layer in layers], dim=1)
     n_tokens = len(x_TF)
     usual = max(1, min(USUAL, n_tokens // 3))
-    numbers = sorted({usual, *(n for n in NUMBERS if n <= n_tokens // 2)})
+    others = [n for n in NUMBERS if n <= n_tokens // 2] if x_TF.numel() <= MOST_NUMBERS else []
+    numbers = sorted({usual, *others})
     widths = [layer.shape[1] for layer in layers]
     return {
         "stream": stream,

@@ -8,8 +8,10 @@ import torch
 from torch import Tensor
 
 from headway.inside.anatomy import Anatomy
-from headway.inside.maps.map import STREAMS
+from headway.inside.forward import CLASSES
+from headway.inside.maps.map import streams_of
 from headway.inside.sections import shown
+from headway.inside.streams import LABELLED
 
 SINK = 0.6
 """A head looks at one token nearly always when that token gets this share of its attention."""
@@ -22,6 +24,9 @@ SILENT = 0.05
 
 UNSURE = 0.3
 CHOICES = 5
+BLANK = "∅"
+"""Of CTC: no symbol here."""
+
 FEWEST = 6
 """Tokens from which on a share of attention says anything."""
 
@@ -49,9 +54,15 @@ def _numbers(looked: Any) -> list[dict[str, Any]]:
         found += [
             ("width", run.shape.d_model, "numbers that a token is inside"),
             ("feed-forward", run.shape.d_ff, "neurons in every layer"),
-            ("vocabulary", run.shape.vocab_size, "tokens it knows"),
+            _knows(looked),
         ]
     return [{"name": name, "value": value, "note": note} for name, value, note in found]
+
+
+def _knows(looked: Any) -> tuple[str, Any, str]:
+    if looked.trace.reading.task in LABELLED and looked.trace.reading.media is not None:
+        return "labels", len(looked.run.settings.labels), "that it tells apart"
+    return "vocabulary", looked.run.shape.vocab_size, "tokens it knows"
 
 
 def _answer(looked: Any) -> dict[str, Any]:
@@ -81,24 +92,30 @@ def _answer(looked: Any) -> dict[str, Any]:
         )
     # Of a text that goes on: how many of the outputs were given, not chosen.
     given = max(0, trace.reading.n_given - 1) if trace.reading.task == "complete" else 0
-    return {"kind": trace.reading.task, "items": items, "given": given}
+    return {
+        "kind": "classify" if trace.reading.task in CLASSES else trace.reading.task,
+        "writes": trace.reading.writes,
+        "items": items,
+        "given": given,
+    }
 
 
 def _name(looked: Any, id: int) -> str:
     labels = looked.trace.meta.get("labels") or []
-    if labels and looked.trace.reading.task in ("classify", "tag"):
+    if labels and looked.trace.reading.task in LABELLED:
         return str(labels[id])
     if looked.run is None:
         return str(id)
-    return shown(looked.run.vocab.target.tokens([id])[0])
+    target = looked.run.vocab.target
+    return BLANK if id >= target.vocab_size else shown(target.tokens([id])[0])
 
 
 def _answer_warnings(looked: Any) -> list[dict[str, Any]]:
     reading = looked.trace.reading
     found = []
-    if not reading.finished and reading.task == "translate":
+    if not reading.finished and "target" in reading.streams:
         found.append(_warning("The answer did not end by itself: it was cut."))
-    if looked.run is not None:
+    if looked.run is not None and reading.media is None:
         sides = {"target": looked.run.vocab.target}
         unknown = sum(
             id == sides.get(name, looked.run.vocab.source).unk
@@ -202,7 +219,7 @@ def loudness(looked: Any, kind: str, layer: int) -> list[float]:
 
 
 def _pieces(reading: Any, kind: str, n: int) -> list[str]:
-    stream = reading.streams.get(STREAMS.get(kind, ("", ""))[1])
+    stream = reading.streams.get(streams_of(kind, reading)[1])
     return [str(place) for place in range(n)] if stream is None else [*map(shown, stream.pieces)]
 
 

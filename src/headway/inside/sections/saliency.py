@@ -71,6 +71,8 @@ OF_VECTORS = {
 
 def section(looked: Any) -> dict[str, Any] | None:
     reading: Reading = looked.trace.reading
+    if reading.media is not None:
+        return None  # its maps are drawn over the picture or the sound
     known = looked.trace.attention.keys() in ({"self"}, {"encoder", "decoder", "cross"})
     too_long = max(map(len, reading.streams.values()), default=0) > MOST_TOKENS
     if not known or not reading.outputs or too_long:
@@ -79,7 +81,7 @@ def section(looked: Any) -> dict[str, Any] | None:
     judge = made["occlusion"][0] if "occlusion" in made else None
     return {
         "columns": [[name, len(stream)] for name, stream in reading.streams.items()],
-        "causal": reading.task in ("translate", "complete"),
+        "causal": reading.writes,
         "pooling": getattr(getattr(looked.run, "model", None), "pooling", "first"),
         "methods": [
             _packed(METHODS[key], made[key], judge, reading) for key in METHODS if key in made

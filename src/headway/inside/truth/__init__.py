@@ -9,12 +9,15 @@ from headway.inside.truth.measure import (
     Best,
     Score,
     Truth,
+    centre_map,
     chance_error,
     diagonal_map,
     measure,
     random_map,
 )
 from headway.inside.truth.repeats import repeats
+from headway.inside.truth.seen import Spoken, recordings, scenes
+from headway.inside.truth.times import boundary_errors, even_times, measured_times
 from headway.inside.truth.toys import TOYS, copies, grammar, reverses
 from headway.inside.truth.words import Known, aligned, copied_words, read_known, write_known
 
@@ -25,20 +28,27 @@ __all__ = [
     "Known",
     "Link",
     "Score",
+    "Spoken",
     "Truth",
     "aligned",
     "atom_case",
     "atom_maps",
+    "boundary_errors",
+    "centre_map",
     "chance_error",
     "copied_words",
     "copies",
     "diagonal_map",
+    "even_times",
     "grammar",
     "measure",
+    "measured_times",
     "random_map",
     "read_known",
+    "recordings",
     "repeats",
     "reverses",
+    "scenes",
     "word_case",
     "write_known",
 ]

@@ -113,7 +113,7 @@ def measure(
     for number, case in enumerate(case.narrowed() for case in cases):
         wanted = [m for m in methods if m not in COSTLY or number < few]
         made = maker(run, case) if maker else _made(run, case, wanted)
-        for map_ in [*made, random_map(case, number), diagonal_map(case)]:
+        for map_ in [*made, random_map(case, number), plain_map(case)]:
             if case.stream in map_.streams:
                 hits.setdefault(map_.name, []).extend(_judged(map_, case, number))
         note(number + 1)
@@ -199,6 +199,24 @@ def _levelled(weights_RS: Tensor, case: Case) -> Tensor:
     weights_RS[:, others_S] = 0.0
     weights_RS[rows] = 0.0
     return weights_RS
+
+
+def plain_map(case: Case) -> Map:
+    """What knows nothing of what was read: the diagonal, and of a picture its middle."""
+    media = case.reading.media
+    is_picture = media is not None and media.kind == "picture"
+    return centre_map(case) if is_picture else diagonal_map(case)
+
+
+def centre_map(case: Case) -> Map:
+    """Points at the middle of a picture, where things often are."""
+    media = case.reading.media
+    assert media is not None
+    at = [torch.linspace(-1, 1, n) if n > 1 else torch.zeros(1) for n in media.grid]
+    time_T, line_Y, column_X = at
+    far_TYX = time_T[:, None, None] ** 2 + line_Y[:, None] ** 2 + column_X**2
+    row_S = torch.cat([torch.zeros(media.extra), 4 - far_TYX.flatten()])
+    return Map.of("centre", {case.stream: row_S.expand(len(case.reading.outputs), -1)})
 
 
 def diagonal_map(case: Case) -> Map:

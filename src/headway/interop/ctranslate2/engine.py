@@ -16,7 +16,7 @@ from torch import Tensor
 
 from headway.config.decode import DecodeSettings
 from headway.config.folder import file_in
-from headway.config.model import EncoderSettings, Seq2SeqSettings
+from headway.config.model import EncoderSettings, Seq2SeqSettings, TextSettings
 from headway.config.run import RunSettings
 from headway.decode.engine import BodyElsewhere, Engine, Tokens
 from headway.decode.hypothesis import Specials
@@ -48,8 +48,8 @@ class Ctranslate2Engine(Engine):
     def __init__(self, folder: Path, settings: RunSettings, detail: bool = False) -> None:
         """`detail`: the log-probability of every token is wanted, which costs a pass more."""
         self.settings, self.folder, self.detail = settings, folder, detail
-        assert settings.model is not None
-        self.shape = settings.model
+        assert isinstance(settings.model, TextSettings)
+        self.shape: TextSettings = settings.model
         self.reach = positions_of(self.shape)
         self.known: dict[str, list[str]] = {}
         library = needs("ctranslate2", "ctranslate2")

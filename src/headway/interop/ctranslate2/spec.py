@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from headway.config.model import (
     DecoderSettings,
+    EncoderSettings,
     ModelSettings,
     Seq2SeqSettings,
     TextSettings,
@@ -53,6 +54,7 @@ def spec_of(settings: ModelSettings, model: nn.Module) -> Any:
         )
     else:
         assert isinstance(model, Encoder)
+        assert isinstance(settings, EncoderSettings)
         spec = specs.TransformerEncoderModelSpec(_encoder(settings, model.front, model.stack))
     spec.config.layer_norm_epsilon = settings.norm_eps
     return spec

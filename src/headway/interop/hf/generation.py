@@ -9,7 +9,11 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from headway.config.decode import DecodeSettings
+from headway.config.model import ModelSettings
+from headway.decode.hypothesis import Specials
 from headway.interop.given import Given
+from headway.text.tokenizer import Tokenizer
+from headway.text.whisper import LANGUAGES, NO_TIMES
 
 SAMPLING = {"temperature": "temperature", "top_p": "top_p", "min_p": "min_p"}
 WITHOUT_A_PLACE = {
@@ -144,4 +148,35 @@ def generation_config(
             found["min_p"] = decode.min_p
     elif decode.beam > 1:
         found["length_penalty"] = 0.0 if decode.length_penalty == "none" else decode.alpha
+    return found
+
+
+def whisper_generation(words: Tokenizer, model: ModelSettings) -> dict[str, Any]:
+    """A `generation_config.json` for a transcriber: greedy, without times, as it decodes here."""
+    specials = Specials.of(words)
+    found: dict[str, Any] = {
+        "bos_token_id": words.eos,
+        "eos_token_id": words.eos,
+        "pad_token_id": words.eos,
+        "decoder_start_token_id": words.bos,
+        "max_length": model.max_len,
+        "is_multilingual": False,
+        "return_timestamps": False,
+        "suppress_tokens": sorted({words.bos, *specials.banned}),
+        "begin_suppress_tokens": list(specials.never_first),
+    }
+    if specials.target_begin is not None:
+        forced = [[1, specials.target_begin]]
+        return found | {"no_timestamps_token_id": specials.target_begin,
+                        "forced_decoder_ids": forced}  # fmt: skip
+    codes = {f"<|{code}|>": words.special(f"<|{code}|>") for code in LANGUAGES}
+    spoken = {name: i for name, i in codes.items() if i is not None}
+    if spoken and words.special(NO_TIMES) is not None:
+        found |= {
+            "is_multilingual": True,
+            "no_timestamps_token_id": words.special(NO_TIMES),
+            "lang_to_id": spoken,
+            "task_to_id": {name: words.special(f"<|{name}|>") for name in
+                           ("transcribe", "translate")},
+        }  # fmt: skip
     return found

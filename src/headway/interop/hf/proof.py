@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
@@ -17,9 +16,11 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from headway.config.folder import TOKENIZER
-from headway.config.model import TextSettings
+from headway.config.model import SoundSeq2SeqSettings, TextSettings
 from headway.interop.families import family_named
 from headway.interop.files import read_table
+from headway.interop.hf.media_proof import prove_media
+from headway.interop.hf.quiet import quiet
 from headway.interop.hf.tokens import ORIGINALS, around
 from headway.interop.importing import filled
 from headway.interop.proof import Proof, Reading, compared, our_logits, proof_ids, read_again
@@ -47,6 +48,8 @@ Scores = NDArray[np.float32]
 
 def prove(run: LoadedRun, out: Path, sentences: Sequence[str], *, int8: bool = False) -> Proof:
     """By `transformers` where it is installed, else by reading the folder again ourselves."""
+    if not isinstance(run.shape, TextSettings) or isinstance(run.shape, SoundSeq2SeqSettings):
+        return prove_media(run, out)
     ours = our_logits(run, proof_ids(run, sentences))
     what = "vectors" if run.settings.task == "embed" else "logits"
     config = read_table(out / "config.json")
@@ -57,7 +60,7 @@ def prove(run: LoadedRun, out: Path, sentences: Sequence[str], *, int8: bool = F
         theirs = _by_us(run, out, config, ours)
         notes.append("transformers is not installed: the folder was imported again instead")
         return compared("hf", ours, theirs, what=what, by="headway", notes=notes)
-    with _quiet(transformers), torch.no_grad():
+    with quiet(transformers), torch.no_grad():
         theirs, loading = _by_transformers(transformers, run, out, config, ours)
         same, about = _same_ids(transformers, run, out, sentences)
     by = f"transformers {transformers.__version__}"
@@ -67,6 +70,7 @@ def prove(run: LoadedRun, out: Path, sentences: Sequence[str], *, int8: bool = F
 
 def _notes(run: LoadedRun, config: dict[str, Any]) -> list[str]:
     """What the numbers owe to the format."""
+    assert isinstance(run.shape, TextSettings)
     said = family_named(config["model_type"]).read(config, _many(run.shape), {})
     here, there = run.shape.norm_eps, said.model.norm_eps
     if here == there:
@@ -77,21 +81,6 @@ def _notes(run: LoadedRun, config: dict[str, Any]) -> list[str]:
 def _many(shape: TextSettings) -> list[str]:
     """Names enough for any number of layers."""
     return [str(number) for number in range(2 * shape.n_layers + 64)]
-
-
-@contextmanager
-def _quiet(transformers: ModuleType) -> Iterator[None]:
-    """Without its progress bars and remarks."""
-    log = transformers.utils.logging
-    before, bars = log.get_verbosity(), log.is_progress_bar_enabled()
-    log.set_verbosity_error()
-    log.disable_progress_bar()
-    try:
-        yield
-    finally:
-        log.set_verbosity(before)
-        if bars:
-            log.enable_progress_bar()
 
 
 def _by_transformers(

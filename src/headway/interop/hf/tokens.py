@@ -29,6 +29,8 @@ TARGET = "target"
 def around(run: LoadedRun) -> tuple[list[int], list[int]]:
     """The special tokens before and behind a text, as the task of the run reads it."""
     tokenizer = run.vocab.source
+    if run.settings.task == "transcribe":  # what it is to write: it reads no text
+        return [tokenizer.bos, *_present(tokenizer.target_begin)], [tokenizer.eos]
     if isinstance(run.shape, Seq2SeqSettings):
         return _present(tokenizer.source_begin), [tokenizer.eos]
     if run.settings.task == "complete":

@@ -145,6 +145,9 @@ class SourceSearcher(Searcher):
         given = sources_of(self.reader.call, sources)
         return GraphSteps(_growing(self.writer, len(sources), given), len(sources), width)
 
+    def rows(self, source: Sequence[int]) -> int:
+        return len(source)
+
     def reach(self) -> int | None:
         return self.writer.n_positions
 

@@ -53,6 +53,9 @@ class Sound:
     stands for silence at the ends."""
 
     n_recordings: int
+    speed_A: Tensor | None = None
+    """How much quicker than recorded each frame is heard, where some are."""
+
     mel_AF: Tensor | None = None
     """Taken in the place of the recordings' own, where someone has changed it."""
 
@@ -60,11 +63,18 @@ class Sound:
     """True for rows that the model must do without."""
 
 
-def collate_sounds(items: Sequence[Any], shape: SoundSettings) -> tuple[Sound, list[int]]:
-    """Recordings (16-bit or float samples at the settings' rate) as a batch, and their rows."""
+def collate_sounds(
+    items: Sequence[Any], shape: SoundSettings, speeds: Sequence[float] | None = None
+) -> tuple[Sound, list[int]]:
+    """Recordings (16-bit or float samples at the settings' rate) as a batch, and their rows.
+
+    `speeds`: 1.1 is heard a tenth quicker, and so higher and shorter.
+    """
     waves = [_wave(item, shape) for item in items]
     n_samples = np.array([len(wave) for wave in waves], dtype=np.int64)
-    frames = np.array([shape.frames_of(len(wave)) for wave in waves], dtype=np.int64)
+    speed = np.ones(len(waves), np.float32) if speeds is None else np.array(speeds, np.float32)
+    heard = (n_samples / speed).astype(np.int64)
+    frames = np.array([shape.frames_of(n) for n in heard.tolist()], dtype=np.int64)
     starts = np.cumsum(n_samples) - n_samples
     number = np.repeat(np.arange(len(waves)), frames)
     place = np.arange(int(frames.sum())) - np.repeat(np.cumsum(frames) - frames, frames)
@@ -76,12 +86,15 @@ def collate_sounds(items: Sequence[Any], shape: SoundSettings) -> tuple[Sound, l
         taps.append(torch.from_numpy(tap))
     sound = Sound(
         samples_S=torch.from_numpy(np.concatenate(waves)),
-        centre_A=torch.from_numpy(low + place * shape.hop),
+        centre_A=torch.from_numpy(
+            low + np.rint(place * shape.hop * speed[number]).astype(np.int64)
+        ),
         low_A=torch.from_numpy(low),
         high_A=torch.from_numpy(low + n_samples[number]),
         number_A=torch.from_numpy(number),
         taps=tuple(taps),
         n_recordings=len(waves),
+        speed_A=None if speeds is None else torch.from_numpy(speed[number]),
     )
     return sound, lengths.tolist()
 
@@ -169,6 +182,7 @@ class SoundFront(Front):
             sound.high_A,
             sound.number_A,
             sound.n_recordings,
+            sound.speed_A,
         )
 
     def forward(self, sound: Sound, layout: Layout) -> Tensor:

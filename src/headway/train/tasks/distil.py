@@ -23,7 +23,7 @@ from headway.config.run import RunSettings
 from headway.config.tasks import DistilSettings
 from headway.errors import ConfigError
 from headway.models.folder import load_model
-from headway.models.parts.text import compute_in
+from headway.models.parts.front import compute_in
 from headway.train.kind import Note
 from headway.train.start import WITHOUT_VECTORS, changed, check_same, stacks
 from headway.train.task import Part, Scores, Task, TaskLoss

@@ -13,19 +13,25 @@ import torch
 from torch import Tensor, nn
 
 from headway.config.data import DataSettings
+from headway.config.model import EncoderSettings, family_of
 from headway.config.run import RunSettings
 from headway.config.train import known
 from headway.data.batches import moved
 from headway.data.masking import Masker
+from headway.data.media.prepared import PreparedMedia, load_prepared_media
+from headway.data.sealed import read_sealed
+from headway.data.store import DATA
 from headway.data.texts import PreparedText, load_prepared_text, prepare_text
 from headway.data.windows import WindowRows
-from headway.errors import ConfigError
+from headway.errors import ConfigError, UserError
 from headway.models.encoder import Encoder
 from headway.nn.loss import Smoothing
 from headway.text.tokenizer import MASK
 from headway.train.kind import Evaluation, Note, Predictor, Use
 from headway.train.task import Part, Scores, TaskLoss
+from headway.train.tasks import fill_media
 from headway.train.tasks.gaps import ENDS, FillBatch, FillFixed, FramedWindows, Gaps, Reader
+from headway.train.tasks.rebuild import RebuildTask
 from headway.train.textplan import TextPlan, resolve_text, tokenizer_of
 
 QUICK_TOKENS = 100_000
@@ -127,7 +133,12 @@ class Fill:
     decode = frozenset({"n_best", "batch_tokens", "precision"})
     METRICS = ("loss", "ppl", "accuracy")
 
-    def prepare(self, settings: RunSettings, folder: Path, note: Note) -> PreparedText:
+    def prepare(
+        self, settings: RunSettings, folder: Path, note: Note
+    ) -> PreparedText | PreparedMedia:
+        if settings.data.media:
+            return fill_media.prepare(settings, folder, note)
+        fill_media.check_fill(settings, fill_media.OF_MEDIA, "text")
         tokenizer = tokenizer_of(settings)
         if tokenizer is not None and tokenizer.mask is None:
             name = settings.distil.teacher or settings.start.run
@@ -139,17 +150,30 @@ class Fill:
             "documents", settings, folder, note, tokenizer=tokenizer, specials=[MASK]
         )
 
-    def load_prepared(self, folder: Path) -> PreparedText:
+    def load_prepared(self, folder: Path) -> PreparedText | PreparedMedia:
+        made = read_sealed(folder / DATA)
+        if made is not None and "form" in made.get("inputs", {}):
+            return load_prepared_media(folder)
         return load_prepared_text(folder)
 
-    def describe(self, prepared: PreparedText) -> str:
+    def describe(self, prepared: PreparedText | PreparedMedia) -> str:
+        if isinstance(prepared, PreparedMedia):
+            return fill_media.describe(prepared)
         n = len(prepared.train)
         tokens = int(prepared.train.text.lengths.sum())
         return f"{n:,} document{'s' * (n != 1)} of {tokens:,} tokens"
 
     def resolve(
-        self, settings: RunSettings, prepared: PreparedText, device: torch.device
+        self, settings: RunSettings, prepared: PreparedText | PreparedMedia, device: torch.device
     ) -> RunSettings:
+        if isinstance(prepared, PreparedMedia):
+            return fill_media.resolve(settings, prepared, device)
+        if settings.model is not None and not isinstance(settings.model, EncoderSettings):
+            raise ConfigError(
+                f"to fill gaps of text takes a model of the encoder family, not of the "
+                f"{family_of(settings.model)} family. Give --media to learn from pictures or "
+                "recordings."
+            )
         lengths = prepared.train.text.lengths
         n_tokens = int(lengths.sum()) + ENDS * len(lengths)
         most = 128 if device.type == "cpu" else 256
@@ -164,15 +188,29 @@ class Fill:
         )
         return resolve_text(settings, prepared.tokenizer, device, plan)
 
-    def task(self, settings: RunSettings, prepared: PreparedText) -> FillTask:
+    def task(
+        self, settings: RunSettings, prepared: PreparedText | PreparedMedia
+    ) -> FillTask | RebuildTask:
+        if isinstance(prepared, PreparedMedia):
+            return RebuildTask(prepared, settings)
         return FillTask(prepared, settings)
 
     def predictor(self, use: Use) -> Predictor:
+        if use.settings.data.media:
+            raise UserError(
+                f"{use.folders[0]} has learned to rebuild hidden parts and answers nothing. Train "
+                "a run that starts from it: headway train see --from "
+                f"{use.folders[0]} --media …"
+            )
         from headway.train.tasks.fill_answers import Filler
 
         return Filler.load(use)
 
     def evaluation(self, use: Use, files: DataSettings) -> Evaluation:
+        if use.settings.data.media:
+            from headway.train.tasks.rebuild import evaluate_rebuilding
+
+            return evaluate_rebuilding(use, files)
         from headway.train.tasks.fill_answers import evaluation
 
         return evaluation(use, files)

@@ -13,6 +13,11 @@ KINDS = {
     "classify": "Classify",
     "tag": "Tag",
     "embed": "Embed",
+    "see": "See",
+    "watch": "Watch",
+    "caption": "Caption",
+    "transcribe": "Transcribe",
+    "identify": "Identify",
 }
 
 

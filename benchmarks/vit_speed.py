@@ -1,0 +1,324 @@
+"""ViT-B/16: a training step and inference, headway beside Hugging Face's ViT, compiled.
+
+    python -m benchmarks.vit_speed                 # on a GPU, within three minutes
+    python -m benchmarks.vit_speed --device cpu --tiny
+
+Same weights at the start, same pictures (uint8, 224 × 224, on the device; both normalise them),
+same loss, AdamW on fp32 weights, bf16 products, no dropout, taking turns in one process; the median
+of several rounds. Ours is what `headway train see` runs: blocks compiled, the step recorded as a
+CUDA graph, classes read from the first row alone. Hugging Face's is the best of several ways to
+compile it, each with SDPA, autocast and the fused optimiser; inference is in bf16 for both.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from benchmarks.machine import alternating, peaks, pick_device, save
+from headway.config.pictures import PictureEncoderSettings, PictureSettings
+from headway.config.run import RunSettings
+from headway.config.train import TrainSettings
+from headway.interop.hf.vit import VIT
+from headway.interop.rules import to_theirs
+from headway.models.build import build_model
+from headway.models.parts.front import compute_in
+from headway.models.parts.pictures import Pictures
+from headway.models.seeing import Viewer
+from headway.nn.layout import Layout
+from headway.train.graph import GraphedStep
+from headway.train.optim import build_optimizer
+from headway.train.ranks import Ranks
+from headway.train.step import Step
+from headway.train.task import TaskLoss
+
+Work = Callable[[], object]
+
+MODES = {
+    "default": {},
+    "reduce-overhead": {"mode": "reduce-overhead"},
+    "max-autotune": {"mode": "max-autotune"},
+}
+"""Ways of torch.compile."""
+
+
+@dataclass(frozen=True)
+class Batch:
+    pictures: Pictures
+    labels_B: Tensor
+
+
+def example(settings: PictureEncoderSettings, n: int, device: torch.device) -> Batch:
+    draw = torch.Generator().manual_seed(0)
+    size = (n, 1, 3, settings.picture.height, settings.picture.width)
+    x_BTCYX = torch.randint(0, 256, size, dtype=torch.uint8, generator=draw)
+    labels_B = torch.randint(settings.n_labels, (n,), generator=draw)
+    return Batch(Pictures((x_BTCYX.to(device),)), labels_B.to(device))
+
+
+def our_model(settings: PictureEncoderSettings, device: torch.device, fast: bool) -> Any:
+    model: Any = build_model(settings, device=device)
+    assert isinstance(model, Viewer)
+    if device.type == "cuda":
+        compute_in(model, torch.bfloat16)
+    if fast:
+        model.stack.compile_blocks()  # type: ignore[operator]
+    return model
+
+
+def fixed_layout(settings: PictureEncoderSettings, n: int, device: torch.device) -> Layout:
+    picture = settings.picture
+    rows = picture.rows_of(1, picture.height, picture.width)
+    return Layout.of([rows] * n, device=device)
+
+
+def our_step(settings: PictureEncoderSettings, batch: Batch, *, fast: bool) -> Work:
+    """The optimiser step of `headway train`."""
+    n, device = len(batch.labels_B), batch.labels_B.device
+    model = our_model(settings, device, fast).train()
+    layout = fixed_layout(settings, n, device)
+    train = TrainSettings(optimizer="adamw", weight_decay=0.05, beta2=0.999, eps=1e-8)
+    optimizer = build_optimizer(model, train, device=device, capturable=fast)
+
+    def loss_of(model: Any, given: Batch) -> TaskLoss:
+        x_ND, first = model.for_classes(given.pictures, layout)
+        logs_BC = model.classes(x_ND, first).float().log_softmax(-1)
+        loss = F.nll_loss(logs_BC, given.labels_B, reduction="sum")
+        return TaskLoss(loss, loss.detach())
+
+    step = Step(model, loss_of, optimizer, Ranks(device=device), recorded=fast)
+
+    def work() -> None:
+        step.add(batch, n)
+        step.finish(1e-4)
+
+    return work
+
+
+def their_model(settings: PictureEncoderSettings, device: torch.device) -> Any:
+    """With the weights that ours begins with."""
+    from transformers import ViTConfig, ViTForImageClassification
+
+    labels = tuple(f"class {i}" for i in range(settings.n_labels))
+    run = RunSettings(task="see", model=settings, labels=labels)
+    config, found = VIT.write(run)
+    kind: Any = ViTConfig
+    model: Any = ViTForImageClassification(kind(**config, attn_implementation="sdpa"))
+    theirs = to_theirs(build_model(settings).state_dict(), found.pairs)
+    names = model.state_dict().keys()
+    renamed = {_new_name(name) if name not in names else name: t for name, t in theirs.items()}
+    model.load_state_dict(renamed)
+    return model.to(device)
+
+
+def _new_name(name: str) -> str:
+    """Files keep the names that transformers had before version 5."""
+    for old, new in {
+        "encoder.layer.": "layers.",
+        "attention.attention.query": "attention.q_proj",
+        "attention.attention.key": "attention.k_proj",
+        "attention.attention.value": "attention.v_proj",
+        "attention.output.dense": "attention.o_proj",
+        "intermediate.dense": "mlp.fc1",
+        "output.dense": "mlp.fc2",
+    }.items():
+        name = name.replace(old, new)
+    return name
+
+
+def pixels(batch: Batch) -> Tensor:
+    return (batch.pictures.groups[0][:, 0].float() / 255.0 - 0.5) / 0.5
+
+
+def their_step(
+    settings: PictureEncoderSettings, batch: Batch, *, mode: dict[str, Any] | None, lasting: bool
+) -> Work:
+    """`mode`: None is without compiling; `lasting`: channels last."""
+    device = batch.labels_B.device
+    model = their_model(settings, device).train()
+    if lasting:
+        model = model.to(memory_format=torch.channels_last)
+    fused = device.type == "cuda"
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, weight_decay=0.05, fused=fused)
+
+    def loss_of(x_BTCYX: Tensor, labels_B: Tensor) -> Tensor:
+        x_BCYX = (x_BTCYX[:, 0].float() / 255.0 - 0.5) / 0.5
+        if lasting:
+            x_BCYX = x_BCYX.contiguous(memory_format=torch.channels_last)
+        with torch.autocast(device.type, torch.bfloat16, enabled=device.type == "cuda"):
+            logits_BC = model(pixel_values=x_BCYX).logits
+        return F.cross_entropy(logits_BC.float(), labels_B)
+
+    call: Any = loss_of if mode is None else torch.compile(loss_of, **mode)
+
+    def work() -> Tensor:
+        loss = call(batch.pictures.groups[0], batch.labels_B)
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad(set_to_none=True)
+        return loss.detach()
+
+    return work
+
+
+@torch.no_grad()
+def our_pass(settings: PictureEncoderSettings, batch: Batch, *, fast: bool) -> Work:
+    device = batch.labels_B.device
+    model = our_model(settings, device, fast).eval()
+    if device.type == "cuda":
+        model = model.bfloat16()
+    layout = fixed_layout(settings, len(batch.labels_B), device)
+
+    @torch.no_grad()
+    def step(given: Batch) -> Tensor:
+        x_ND, first = model.for_classes(given.pictures, layout)
+        return model.classes(x_ND, first)
+
+    play: Any = GraphedStep(step, batch).replay if fast else lambda: step(batch)
+    return play
+
+
+def their_pass(
+    settings: PictureEncoderSettings, batch: Batch, *, mode: dict[str, Any] | None
+) -> Work:
+    device = batch.labels_B.device
+    model = their_model(settings, device).eval()
+    if device.type == "cuda":
+        model = model.bfloat16()
+
+    def scores(x_BTCYX: Tensor) -> Tensor:
+        x_BCYX = (x_BTCYX[:, 0].float() / 255.0 - 0.5) / 0.5
+        return model(pixel_values=x_BCYX.to(model.dtype)).logits
+
+    call: Any = scores if mode is None else torch.compile(scores, **mode)
+
+    @torch.no_grad()
+    def work() -> Tensor:
+        return call(batch.pictures.groups[0])
+
+    return work
+
+
+def flops(settings: PictureEncoderSettings) -> float:
+    """Of a forward pass of one picture: products of weights, and attention."""
+    rows = settings.picture.rows_of(1, settings.picture.height, settings.picture.width)
+    d = settings.d_model
+    weights = settings.n_layers * (4 * d * d + 2 * d * settings.d_ff)
+    return 2.0 * rows * weights + 4.0 * settings.n_layers * d * rows * rows
+
+
+def measure(
+    builders: dict[str, Callable[[], Work]], device: torch.device, rounds: int, inner: int
+) -> dict[str, dict[str, Any]]:
+    """Seconds of one call of each, all of them ready before any is timed."""
+    works: dict[str, Work] = {}
+    table: dict[str, dict[str, Any]] = {}
+    for name, build in builders.items():
+        gc.collect()
+        start = time.perf_counter()
+        try:
+            work = build()
+            for _ in range(3):
+                work()
+        except Exception as error:  # what does not run here is reported, not hidden
+            print(f"{name}: failed: {type(error).__name__}: {str(error)[:300]}", flush=True)
+            table[name] = {"failed": f"{type(error).__name__}: {str(error)[:300]}"}
+            continue
+        works[name] = lambda work=work: [work() for _ in range(inner)]
+        table[name] = {"first_s": time.perf_counter() - start}
+        print(f"{name}: ready after {table[name]['first_s']:.1f} s", flush=True)
+    for name, time_s in alternating(works, device, rounds).items():
+        table[name]["seconds"] = time_s / inner
+    return table
+
+
+def difference(settings: PictureEncoderSettings, device: torch.device) -> float:
+    """Of the scores of both in fp32, to see that they compute the same thing."""
+    few = example(settings, 4, device)
+    mine: Any = build_model(settings, device=device).eval()
+    with torch.no_grad():
+        given, layout = mine.front.collate(list(few.pictures.groups[0].cpu()), device)
+        scores_BC = mine.classes(mine(given, layout), layout)
+        theirs_BC = their_model(settings, device).eval()(pixel_values=pixels(few)).logits
+    return float((scores_BC - theirs_BC).norm() / theirs_BC.norm())
+
+
+def report(table: dict[str, dict[str, Any]], n: int, work: float, peak: float) -> float | None:
+    """Print a line each; ours over the best of theirs."""
+    for name, found in table.items():
+        if "seconds" in found:
+            rate = n / found["seconds"]
+            found |= {"pictures_per_s": rate, "share_of_matmul_peak": rate * work / peak / 1e12}
+            share = found["share_of_matmul_peak"]
+            print(f"{name:44s} {rate:9,.0f} pictures/s {share:6.1%} of peak")
+    rates = {name: found.get("pictures_per_s", 0.0) for name, found in table.items()}
+    ours = max((rate for name, rate in rates.items() if name.startswith("headway")), default=0.0)
+    theirs = max((rate for name, rate in rates.items() if name.startswith("HF")), default=0.0)
+    if not ours or not theirs:
+        return None
+    print(f"headway is {ours / theirs:.2f} times as fast as the best of HF")
+    return ours / theirs
+
+
+def tiny(settings: PictureEncoderSettings) -> PictureEncoderSettings:
+    picture = PictureSettings(height=32, width=32, patch=8)
+    return replace(settings, d_model=64, n_layers=2, n_heads=2, d_ff=128, n_labels=10,
+                   picture=picture)  # fmt: skip
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--device", type=torch.device, default=pick_device())
+    parser.add_argument("--pictures", type=int, default=128, help="of a training step")
+    parser.add_argument("--read", type=int, default=256, help="pictures at a time in inference")
+    parser.add_argument("--rounds", type=int, default=7)
+    parser.add_argument("--inner", type=int, default=5, help="calls a round")
+    parser.add_argument("--modes", nargs="*", default=["default", "reduce-overhead"],
+                        choices=list(MODES), help="max-autotune takes minutes more")  # fmt: skip
+    parser.add_argument("--tiny", action="store_true", help="small shapes, to try the code")
+    args = parser.parse_args()
+    device, settings = args.device, PictureEncoderSettings()
+    if args.tiny:
+        settings, args.pictures, args.read, args.rounds, args.inner = tiny(settings), 4, 4, 2, 1
+    fast = device.type == "cuda"
+    modes: dict[str, Any] = {name: MODES[name] for name in args.modes} if fast else {"eager": None}
+    torch.set_float32_matmul_precision("high")
+    batch, other = (example(settings, n, device) for n in (args.pictures, args.read))
+    training = {"headway": lambda: our_step(settings, batch, fast=fast)} | {
+        f"HF {name}{', channels last' if lasting else ''}": (
+            lambda mode=mode, lasting=lasting: their_step(
+                settings, batch, mode=mode, lasting=lasting
+            )
+        )
+        for name, mode in modes.items()
+        for lasting in ((False, True) if name == "default" else (False,))
+    }
+    reading = {"headway": lambda: our_pass(settings, other, fast=fast)} | {
+        f"HF {name}": lambda mode=mode: their_pass(settings, other, mode=mode)
+        for name, mode in modes.items()
+    }
+    ceiling = peaks(device)
+    results: dict[str, Any] = {"peaks": ceiling, "difference": difference(settings, device)}
+    print(f"scores differ by {results['difference']:.1e} (relative, fp32)")
+    for what, builders, n, passes in (
+        ("training", training, args.pictures, 3.0), ("inference", reading, args.read, 1.0)
+    ):  # fmt: skip
+        print(f"{what}, {n} pictures at a time", flush=True)
+        table = measure(builders, device, args.rounds, args.inner)
+        ratio = report(table, n, passes * flops(settings), ceiling["tflops"])
+        results[what] = {"pictures": n, "systems": table, "ratio_to_best": ratio}
+        torch.compiler.reset()
+    if not args.tiny:
+        print(save("vit-speed", device, results))
+
+
+if __name__ == "__main__":
+    main()

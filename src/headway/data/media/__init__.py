@@ -1,0 +1,1 @@
+"""Pictures, videos and recordings: files to stores of pixels and samples."""

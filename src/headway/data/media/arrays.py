@@ -1,0 +1,133 @@
+"""Pictures and videos that lie together in one file: `.npy` stacks and the IDX files of MNIST.
+
+Both are mapped, not read, so that an item costs what it holds; only IDX files that are compressed
+are unpacked into memory, up to a limit.
+"""
+
+from __future__ import annotations
+
+import gzip
+import zlib
+from functools import lru_cache
+from math import prod
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from headway.data.media.pictures import MAX_PIXELS
+from headway.data.media.pixels import Pixels, to_frames
+from headway.errors import DataError
+
+MAX_UNPACKED = 2_000_000_000
+"""Bytes of a compressed IDX file."""
+
+_UBYTE = 8
+_GZIP = b"\x1f\x8b"
+
+
+def open_npy(path: str) -> NDArray[Any]:
+    """A mapped array. Its header must fit the file, and it must hold numbers, not objects."""
+    if not Path(path).is_file():
+        raise DataError(f"{path} is not a file.")
+    state = Path(path).stat()
+    return _mapped(path, state.st_mtime_ns, state.st_size)
+
+
+@lru_cache(maxsize=8)
+def _mapped(path: str, *state: int) -> NDArray[Any]:
+    """Kept open for the next item, as long as the file is what it was."""
+    try:
+        values = np.load(path, mmap_mode="r", allow_pickle=False)
+        if not isinstance(values, np.ndarray):
+            raise ValueError("it holds several arrays")
+    except Exception as error:  # a damaged header makes numpy raise nearly anything
+        raise DataError(
+            f"{path} cannot be read as an .npy array of numbers: {str(error).rstrip('.')}."
+        ) from error
+    if not values.size:
+        raise DataError(f"{path} is an array without numbers: its shape is {values.shape}.")
+    return values
+
+
+def npy_item(path: str, index: int | None) -> NDArray[Any]:
+    """The whole array, or one of the stack."""
+    values = open_npy(path)
+    if index is None:
+        return values
+    if not 0 <= index < len(values):
+        raise DataError(f"{path} has {len(values):,} items; there is no item {index} from 0 on.")
+    item: NDArray[Any] = values[index]
+    return item
+
+
+def npy_frames(values: NDArray[Any], moving: bool, channels: int, where: str) -> Pixels:
+    """T C Y X of a picture Y X [C] or a video T Y X [C]."""
+    axes = "T Y X [C]" if moving else "Y X [C]"
+    n_axes = values.ndim - moving
+    if n_axes not in (2, 3):
+        raise DataError(
+            f"{where} has the shape {values.shape}; a {'video' if moving else 'picture'} has the "
+            f"axes {axes}, and a stack of them one more in front, whose item `index` names."
+        )
+    if prod(values.shape) > 4 * MAX_PIXELS:
+        raise DataError(f"{where} has {prod(values.shape):,} numbers: too many for one item.")
+    with_channels = values if n_axes == 3 else values[..., None]
+    frames = with_channels if moving else with_channels[None]
+    return to_frames(np.asarray(frames), channels, where)
+
+
+def open_idx(path: Path) -> NDArray[np.uint8]:
+    """The array of an IDX file; what its header says must be what is there."""
+    try:
+        with path.open("rb") as raw:
+            if raw.read(2) == _GZIP:
+                return _unpacked(path)
+        with path.open("rb") as raw:
+            shape = _idx_shape(raw.read(4), raw, path)
+        start = 4 + 4 * len(shape)
+        size = path.stat().st_size - start
+        if not prod(shape):
+            raise DataError(f"{path} is an IDX file without any items.")
+        if size != prod(shape):
+            raise _wrong_size(path, shape, size)
+        return np.memmap(path, np.uint8, "r", start, shape)
+    except FileNotFoundError as error:
+        raise DataError(f"there is no file {path}.") from error
+    except OSError as error:
+        raise DataError(f"cannot read {path}: {error.strerror or error}.") from error
+
+
+def _unpacked(path: Path) -> NDArray[np.uint8]:
+    try:
+        with gzip.open(path) as file:
+            shape = _idx_shape(file.read(4), file, path)
+            if prod(shape) > MAX_UNPACKED:
+                raise DataError(
+                    f"{path} would take {prod(shape):,} bytes of memory. Unpack it first: an IDX "
+                    "file that is not compressed is not read as a whole."
+                )
+            values = file.read(prod(shape) + 1)
+    except (EOFError, zlib.error, gzip.BadGzipFile) as error:
+        raise DataError(f"{path} cannot be unpacked: {error}. Is it cut short?") from error
+    if len(values) != prod(shape):
+        raise _wrong_size(path, shape, len(values))
+    return np.frombuffer(values, np.uint8).reshape(shape)
+
+
+def _idx_shape(magic: bytes, file: Any, path: Path) -> tuple[int, ...]:
+    if len(magic) < 4 or magic[:2] != b"\0\0" or not magic[3]:
+        raise DataError(f"{path} is no IDX file: it does not begin as one does.")
+    if magic[2] != _UBYTE:
+        raise DataError(f"{path} holds numbers of type {magic[2]:#04x}; only bytes (0x08) can be.")
+    sizes = file.read(4 * magic[3])
+    if len(sizes) < 4 * magic[3]:
+        raise DataError(f"{path} is cut short within its header.")
+    return tuple(int(n) for n in np.frombuffer(sizes, ">u4"))
+
+
+def _wrong_size(path: Path, shape: tuple[int, ...], size: int) -> DataError:
+    said = " × ".join(map(str, shape))
+    more = "more" if size > prod(shape) else f"{size:,}"
+    return DataError(f"{path} should hold {said} bytes by its header, but holds {more}.")

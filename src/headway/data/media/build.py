@@ -1,0 +1,192 @@
+"""Making the store of media: everything is read once, then checked, split, and its texts become
+tokens."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from headway.config.run import RunSettings
+from headway.data.media.check import check_media
+from headway.data.media.decoding import UNREADABLE, Decoder, read_facts
+from headway.data.media.items import MediaItems, check_there, found_items
+from headway.data.media.reading import UNITS, Form
+from headway.data.media.source import Target
+from headway.data.media.survey import Surveyed, survey
+from headway.data.report import CheckReport, Finding
+from headway.data.split import choose_rows
+from headway.data.store import ImpossibleData
+from headway.data.textcheck import sorted_labels
+from headway.data.tokens import StoreWriter, side, token_dtype
+from headway.data.workplace import Workplace, whole
+from headway.errors import DataError
+from headway.text.tokenizer import Tokenizer, Vocabularies
+from headway.text.train import train_on_texts
+
+SPLITS = ("train", "valid")
+EXAMPLES = 200
+"""Validation items that are kept for people to see."""
+
+BLOCK = 4096
+"""Texts that become tokens at once."""
+
+Note = Callable[[str], None]
+Rows = NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """What is to be made."""
+
+    settings: RunSettings
+    form: Form
+    target: Target
+    tokenizer: Tokenizer | None = None
+    """None: learned from the training texts, where there are texts."""
+
+    specials: Sequence[str] = ()
+
+    def items(self) -> tuple[MediaItems, MediaItems]:
+        """Of training and of validation. All files that are missing are one error."""
+        data = self.settings.data
+        both = tuple(
+            found_items(paths, data, self.form, self.target)
+            for paths in (data.media, data.valid_media)
+        )
+        check_there(*both)
+        return both[0], both[1]
+
+
+class MediaBuild:
+    """Makes all files of the folder but the seal."""
+
+    def __init__(self, wanted: Wanted, place: Workplace, note: Note) -> None:
+        self.wanted = wanted
+        self.place = place
+        self.note = note
+        self.folder = place.results
+
+    def run(self, training: MediaItems, validation: MediaItems) -> dict[str, Any]:
+        """Returns what the seal should say."""
+        both = MediaItems([*training.sources, *validation.sources])
+        known = self.place.recorded()
+        if known and not whole(self.folder, known["sizes"]):
+            known = None
+        Decoder(both, self.wanted.form, self.folder, known).run(self.place.record, self.note)
+        self.note("checking the data")
+        surveyed = survey((training, validation), self.folder, self.wanted.form, self.wanted.target)
+        report = check_media(surveyed[0], surveyed[1] if validation.sources else None)
+        if report.impossible:
+            raise ImpossibleData(report)
+        splits = self._splits(surveyed, bool(validation.sources), report)
+        stored = np.cumsum(read_facts(self.folder)["marks"] & UNREADABLE == 0) - 1
+        for name, rows in zip(SPLITS, splits, strict=True):
+            stored[rows].astype("<i8").tofile(self.folder / f"{name}.rows")
+        facts = {"labels": [], "dtype": "<u2"}
+        if self.wanted.target == "label":
+            facts["labels"] = self._labels(surveyed, both, splits)
+        elif self.wanted.target == "text":
+            facts["dtype"] = self._texts(both, splits, report)
+        self._examples(both, splits[1])
+        text = json.dumps(report.to_dict())
+        (self.folder / "report.json").write_text(text, encoding="utf-8")
+        return facts
+
+    def _splits(
+        self, surveyed: tuple[Surveyed, Surveyed], given: bool, report: CheckReport
+    ) -> tuple[Rows, Rows]:
+        """Numbers of items of both kinds, those of validation counted behind those of training."""
+        seen, held = surveyed
+        good = np.flatnonzero(seen.usable)
+        if given:
+            return good, len(seen) + np.flatnonzero(held.usable)
+        held_out = _split(seen, good, self.wanted.settings.data.valid_size, report)
+        return good[~held_out], good[held_out]
+
+    def _labels(
+        self, surveyed: tuple[Surveyed, Surveyed], items: MediaItems, splits: tuple[Rows, Rows]
+    ) -> list[str]:
+        names = sorted_labels(surveyed[0].counts)
+        numbers = {name: i for i, name in enumerate(names)}
+        targets = [*surveyed[0].targets, *surveyed[1].targets]
+        for name, rows in zip(SPLITS, splits, strict=True):
+            found = [numbers[targets[row] or ""] for row in rows.tolist()]
+            np.array(found, "<i4").tofile(self.folder / f"{name}.labels")
+        return names
+
+    def _texts(self, items: MediaItems, splits: tuple[Rows, Rows], report: CheckReport) -> str:
+        """Write the tokens of both splits. Returns their dtype."""
+        texts = [[items[row].text or "" for row in rows.tolist()] for rows in splits]
+        tokenizer = self._tokenizer(texts[0])
+        Vocabularies(tokenizer, tokenizer).save(self.folder / "tokenizer.json")
+        dtype = token_dtype(tokenizer.vocab_size)
+        counts = []
+        for name, found in zip(SPLITS, texts, strict=True):
+            counts.append(write_texts(found, tokenizer, side(self.folder / name, "texts"), dtype))
+        report.sizes |= {
+            "tokens": float(counts[0]),
+            "valid_tokens": float(counts[1]),
+            "characters": float(sum(map(len, texts[0]))),
+            "vocabulary": float(tokenizer.vocab_size),
+        }
+        return dtype
+
+    def _tokenizer(self, texts: list[str]) -> Tokenizer:
+        wanted = self.wanted
+        if wanted.tokenizer is not None:
+            return wanted.tokenizer.with_specials(wanted.specials)
+        settings = wanted.settings.tokenizer
+        self.note("training the tokenizer" if settings.file is None else "reading the tokenizer")
+        return train_on_texts(texts, settings, sum(map(len, texts)), wanted.specials)
+
+    def _examples(self, items: MediaItems, rows: Rows) -> None:
+        with (self.folder / "valid.jsonl").open("w", encoding="utf-8") as file:
+            for row in rows[:EXAMPLES].tolist():
+                file.write(json.dumps(example(items, row)) + "\n")
+
+
+def write_texts(texts: Sequence[str], tokenizer: Tokenizer, name: Path, dtype: str) -> int:
+    """A token store. Returns how many tokens it has."""
+    writer = StoreWriter(name, dtype)
+    n_tokens = 0
+    try:
+        for first in range(0, len(texts), BLOCK):
+            flat = tokenizer.encode_flat(texts[first : first + BLOCK])
+            writer.add(flat)
+            n_tokens += len(flat.ids)
+    finally:
+        writer.close()
+    return n_tokens
+
+
+def example(items: MediaItems, row: int) -> dict[str, Any]:
+    item = items[row]
+    values = {"place": item.place, "label": item.label, "text": item.text}
+    return {name: value for name, value in values.items() if value is not None}
+
+
+def _split(seen: Surveyed, good: Rows, size: int, report: CheckReport) -> NDArray[np.bool_]:
+    """Which of the good ones are for validation: equal ones together; never all of a class."""
+    keys, unit = seen.facts["hash"][good], UNITS[seen.form.what]
+    try:
+        held_out = choose_rows(keys, keys, size, unit, "--valid-media")
+        if seen.target == "label":
+            targets = np.array([seen.targets[row] for row in good.tolist()])
+            held_out &= np.isin(targets, targets[~held_out])
+            if not held_out.any():
+                raise DataError("no class can spare one")
+    except DataError as error:
+        text = (
+            f"no validation {unit} can be split off the {len(good):,} {unit}: they are too few, "
+            "or most of them are the same, or the only ones of their class. Give some of their "
+            "own (--valid-media)."
+        )
+        report.findings.append(Finding("error", "no-split", 0, text))
+        raise ImpossibleData(report) from error
+    return held_out

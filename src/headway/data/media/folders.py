@@ -1,0 +1,87 @@
+"""Folders whose folders are classes, or that just hold files; and single files."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+
+from headway.data.media.pictures import frame_files, natural
+from headway.data.media.reading import UNITS, Form, What, read_media
+from headway.data.media.source import MediaItem, Target, has_ending
+from headway.errors import DataError
+
+SPLITS = frozenset({"train", "training", "test", "testing", "val", "valid", "validation", "dev"})
+"""Folders of such names hardly are classes."""
+
+
+class FolderSource:
+    """Files, each with the name of the folder that is its class, if there is one."""
+
+    def __init__(self, entries: list[tuple[Path, str | None]], form: Form) -> None:
+        self.entries = entries
+        self.form = form
+
+    def __len__(self) -> int:
+        return len(self.entries)
+
+    def __getitem__(self, i: int, /) -> MediaItem:
+        path, label = self.entries[i]
+        return MediaItem(str(path), partial(read_media, str(path), self.form), label)
+
+    def files(self) -> Iterator[tuple[Path, str]]:
+        return ((path, "") for path, _ in self.entries)
+
+
+def folder_source(folder: Path, form: Form, target: Target) -> FolderSource:
+    """A folder a class. Where no labels are wanted, files may lie in the folder itself."""
+    what = form.what
+    if target == "text":
+        raise DataError(
+            f"{folder} is a folder, and folders say nothing about texts. Give a manifest: a TSV, "
+            "CSV or JSONL file with the columns path and text."
+        )
+    classes = sorted((p for p in folder.iterdir() if _is_class(p)), key=lambda p: natural(p.name))
+    if target == "label" and classes and {p.name.lower() for p in classes} <= SPLITS:
+        raise DataError(
+            f"{folder} has the folders {', '.join(p.name for p in classes)}, which are no classes. "
+            f"Give them apart: --media {classes[0]} --valid-media …"
+        )
+    entries: list[tuple[Path, str | None]] = []
+    if target == "none":
+        found = [folder] if what == "videos" and frame_files(folder) else _below(folder, what)
+        entries = [(path, None) for path in found]
+    else:
+        entries = [(path, one.name) for one in classes for path in _below(one, what)]
+    if not entries:
+        raise DataError(_nothing(folder, classes, what, target))
+    return FolderSource(entries, form)
+
+
+def _is_class(path: Path) -> bool:
+    return path.is_dir() and not path.name.startswith((".", "__"))
+
+
+def _below(folder: Path, what: What) -> list[Path]:
+    """Files with the right endings, however deep; for videos also folders of frames."""
+    found: list[Path] = []
+    for path in sorted(folder.iterdir(), key=lambda p: natural(p.name)):
+        if path.is_symlink() and folder.resolve().is_relative_to(path.resolve()):
+            continue  # it leads back, and round and round
+        if _is_class(path):
+            frames = what == "videos" and bool(frame_files(path))
+            found += [path] if frames else _below(path, what)
+        elif has_ending(path, what):
+            found.append(path)
+    return found
+
+
+def _nothing(folder: Path, classes: list[Path], what: What, target: Target) -> str:
+    unit = UNITS[what]
+    if target == "label" and not classes and _below(folder, what):
+        return (
+            f"{folder} has {unit}, but no folders: the class of one is the name of the folder that "
+            "it lies in. Or give a manifest: a TSV, CSV or JSONL file with the columns path and "
+            "label."
+        )
+    return f"{folder} has no {unit} by the endings of their names, nor have its folders."

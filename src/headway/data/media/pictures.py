@@ -1,0 +1,258 @@
+"""Pictures and videos from files: pixels as they should be seen, and no surprises.
+
+What a header says is judged before anything is decoded, so that a small file that unfolds into
+gigabytes is refused at once. Whatever is wrong with a file is a `DataError` that names it.
+"""
+
+from __future__ import annotations
+
+import re
+import threading
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from headway.data.media.pixels import Pixels, resized, to_pixels
+from headway.errors import DataError, UserError
+
+if TYPE_CHECKING:
+    from PIL.Image import Image
+
+SUFFIXES = frozenset(
+    {".png", ".jpg", ".jpeg", ".gif", ".webp", ".bmp", ".tif", ".tiff", ".ppm", ".pgm", ".pbm"}
+)
+MOVING = frozenset({".gif", ".webp", ".png", ".tif", ".tiff"})
+"""Those that can hold several frames."""
+
+FORMATS = ("PNG", "JPEG", "GIF", "WEBP", "BMP", "TIFF", "PPM")
+"""What is tried, whatever the name says. Others of Pillow start programs, or are rare."""
+
+MAX_PIXELS = 80_000_000
+"""Of one picture. Cameras make up to 50 million or so; a bomb has billions."""
+
+MAX_VIDEO_PIXELS = 4_000_000_000
+"""Of all frames of a video, which must be decoded one after another."""
+
+LARGE = 16_000_000
+"""Pictures with more pixels are decoded one at a time, whatever the number of threads."""
+
+Size = tuple[int, int]
+"""Height and width."""
+
+_one_large = threading.Lock()
+
+
+class Reading(NamedTuple):
+    """What came out of a file, and how large it was there."""
+
+    values: NDArray[Any]
+    """Pixels T C Y X, or samples."""
+
+    height: int
+    """Or samples, of a recording."""
+
+    width: int
+
+
+def read_picture(path: str | Path, channels: int = 3, size: Size | None = None) -> Pixels:
+    """C Y X, turned as the camera was held, over white where it is transparent, the first frame of
+    several; brought to `size`, if that is given."""
+    return picture_reading(path, channels, size).values[0]
+
+
+def picture_reading(path: str | Path, channels: int = 3, size: Size | None = None) -> Reading:
+    """The same as T C Y X with one frame, and the size before."""
+    with _opened(path) as image:
+        height, width = image.height, image.width
+        if size is not None:
+            # JPEG can be decoded at a half, a quarter, an eighth; twice what is needed is kept.
+            image.draft(None, (2 * max(size), 2 * max(size)))
+        if _is_turned(image):
+            height, width = width, height
+        _turn(image)
+        pixels_CYX = _pixels(image, channels, path)
+        return Reading(_brought(pixels_CYX[None], size), height, width)
+
+
+def read_video(
+    path: str | Path, frames: int, channels: int = 3, size: Size | None = None
+) -> Pixels:
+    """T C Y X: so many frames, evenly over the whole; of an animation or a folder of pictures."""
+    return video_reading(path, frames, channels, size).values
+
+
+def video_reading(
+    path: str | Path, frames: int, channels: int = 3, size: Size | None = None
+) -> Reading:
+    if Path(path).is_dir():
+        return _from_folder(Path(path), frames, channels, size)
+    with _opened(path) as image:
+        n_frames = int(getattr(image, "n_frames", 1))
+        area = image.width * image.height
+        if n_frames * area > MAX_VIDEO_PIXELS:
+            raise DataError(
+                f"{path} has {n_frames:,} frames of {image.width:,} × {image.height:,} pixels, "
+                f"{n_frames * area / 1e9:,.1f} billion in all; at most "
+                f"{MAX_VIDEO_PIXELS / 1e9:g} billion are read. Make it smaller or shorter."
+            )
+        wanted = sampled(n_frames, frames)
+        _check_held(len(wanted), area, size, path)
+        kept: dict[int, Pixels] = {}
+        for number in sorted(set(wanted)):
+            image.seek(number)
+            _check_size(image.width, image.height, path)  # pages of a TIFF have one each
+            pixels_CYX = _pixels(image, channels, path)
+            kept[number] = _brought(pixels_CYX[None], size)
+        stacked = np.concatenate([kept[number] for number in wanted])
+        return Reading(stacked, image.height, image.width)
+
+
+def frame_files(folder: Path) -> list[Path]:
+    """The pictures of a folder in the order of the numbers in their names: 2 before 10."""
+    found = [p for p in folder.iterdir() if p.suffix.lower() in SUFFIXES and p.name[0] != "."]
+    return sorted(found, key=lambda path: natural(path.name))
+
+
+def natural(name: str) -> list[tuple[int, str]]:
+    """A key that sorts numbers in names by their size."""
+    parts = re.split(r"(\d+)", name)
+    return [(int(p), "") if p.isdecimal() else (-1, p) for p in parts]
+
+
+def sampled(n: int, frames: int) -> list[int]:
+    """Which of n frames are taken: the middle one of each of so many equal parts. Where there are
+    fewer than wanted, some come twice."""
+    return [(2 * i + 1) * n // (2 * frames) for i in range(frames)]
+
+
+def _from_folder(folder: Path, frames: int, channels: int, size: Size | None) -> Reading:
+    files = frame_files(folder)
+    if not files:
+        raise DataError(f"{folder} has no pictures that could be the frames of a video.")
+    wanted = sampled(len(files), frames)
+    kept: dict[int, Reading] = {}
+    for number in sorted(set(wanted)):
+        one = kept[number] = picture_reading(files[number], channels, size)
+        _check_held(len(set(wanted)), one.height * one.width, size, folder)
+        if one.values.shape != kept[min(kept)].values.shape:
+            raise DataError(
+                f"{files[number]} has {one.width:,} × {one.height:,} pixels, other frames of "
+                "the same video have not. Give frames of one size."
+            )
+    first = kept[min(kept)]
+    stacked = np.concatenate([kept[number].values for number in wanted])
+    return Reading(stacked, first.height, first.width)
+
+
+def _check_held(frames: int, area: int, size: Size | None, path: str | Path) -> None:
+    if size is None and frames * area > MAX_PIXELS:
+        raise DataError(
+            f"{frames} frames of {path} at their own size have {frames * area:,} pixels; at most "
+            f"{MAX_PIXELS:,} are held at once. Make them smaller."
+        )
+
+
+@contextmanager
+def _opened(path: str | Path) -> Iterator[Image]:
+    """An image whose header has been read and judged. All that goes wrong here or in what is done
+    with it becomes a `DataError`: damaged files make Pillow raise nearly anything."""
+    pillow = _pillow()
+    try:
+        if (trouble := _no_file(Path(path))) is not None:
+            raise DataError(f"{path} {trouble}")
+        with pillow.open(path, formats=FORMATS) as image:
+            _check_size(image.width, image.height, path)
+            large = image.width * image.height > LARGE
+            guard: AbstractContextManager[Any] = _one_large if large else nullcontext()
+            with guard:
+                yield image
+    except UserError:
+        raise
+    except (pillow.DecompressionBombError, pillow.DecompressionBombWarning) as error:
+        raise DataError(
+            f"{path} unfolds into more than the {MAX_PIXELS:,} pixels that are read: "
+            f"{_said(error)}. Make it smaller, or take it away."
+        ) from error
+    except pillow.UnidentifiedImageError as error:
+        known = ", ".join(FORMATS)
+        raise DataError(
+            f"{path} is no picture of a kind that is read ({known}), or its beginning is damaged."
+        ) from error
+    except MemoryError as error:
+        raise DataError(f"{path} does not fit into memory.") from error
+    except Exception as error:
+        raise DataError(
+            f"{path} cannot be read: {_said(error)}. Is it damaged or cut short? "
+            "Fetch it again, or take it away."
+        ) from error
+
+
+def _no_file(path: Path) -> str | None:
+    if not path.exists():
+        return "does not exist."
+    if not path.is_file():
+        return "is not a file."
+    return "is empty: 0 bytes." if path.stat().st_size == 0 else None
+
+
+def _check_size(width: int, height: int, path: str | Path) -> None:
+    if width * height > MAX_PIXELS:
+        raise DataError(
+            f"{path} says that it has {width:,} × {height:,} pixels; at most {MAX_PIXELS:,} are "
+            "read. Make it smaller, or take it away."
+        )
+    if not width * height:
+        raise DataError(f"{path} has no pixels: {width} × {height}.")
+
+
+def _pixels(image: Image, channels: int, path: str | Path) -> Pixels:
+    """C Y X of the frame that the image stands at."""
+    pillow = _pillow()
+    if image.mode == "F":
+        raise DataError(f"{path} holds floating-point numbers. Save it with 8 or 16 bits.")
+    if image.mode.startswith("I"):
+        values_YX = np.asarray(image)
+        if values_YX.min() < 0 or values_YX.max() > 0xFFFF:
+            raise DataError(f"{path} holds 32-bit numbers. Save it with 8 or 16 bits.")
+        return to_pixels(values_YX.astype(np.uint16)[:, :, None], channels, str(path))
+    mode = "L" if channels == 1 else "RGB"
+    if image.has_transparency_data:
+        white = pillow.new("RGBA", image.size, "white")
+        image = pillow.alpha_composite(white, image.convert("RGBA"))
+    values = np.asarray(image if image.mode == mode else image.convert(mode))
+    values_YXC = values[:, :, None] if channels == 1 else values
+    return np.ascontiguousarray(values_YXC.transpose(2, 0, 1))
+
+
+def _brought(pixels_TCYX: Pixels, size: Size | None) -> Pixels:
+    return pixels_TCYX if size is None else resized(pixels_TCYX, *size)
+
+
+_ORIENTATION = 0x0112
+_ON_ITS_SIDE = (5, 6, 7, 8)
+
+
+def _is_turned(image: Image) -> bool:
+    return image.getexif().get(_ORIENTATION) in _ON_ITS_SIDE
+
+
+def _turn(image: Image) -> None:
+    from PIL import ImageOps
+
+    ImageOps.exif_transpose(image, in_place=True)
+
+
+def _said(error: BaseException) -> str:
+    return str(error).rstrip(".") or type(error).__name__
+
+
+def _pillow() -> Any:
+    try:
+        from PIL import Image
+    except ImportError as error:
+        raise UserError(f"Reading pictures needs `pip install pillow` ({error}).") from error
+    return Image

@@ -1,0 +1,251 @@
+"""Pictures, videos and recordings from files to what training reads: read, checked, split, kept.
+
+As for texts, the result lies in `data/` of the run folder and is used again exactly when nothing
+has changed. Preparing goes on where it was killed, and takes the memory of a few items and of some
+hundred bytes an item, whatever the size of the files.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import tempfile
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from headway.config.run import RunSettings
+from headway.data.media.build import MediaBuild, Note, Wanted, write_texts
+from headway.data.media.decoding import PROBLEMS, Decoder
+from headway.data.media.items import MOST_NAMED, MediaItems
+from headway.data.media.manifest import is_manifest
+from headway.data.media.mediaset import MediaSet, open_set
+from headway.data.media.reading import UNITS, Form, Shape, What
+from headway.data.media.source import Target
+from headway.data.media.survey import Surveyed, survey
+from headway.data.report import CheckReport
+from headway.data.sealed import identity, read_sealed, seal
+from headway.data.store import DATA
+from headway.data.textcheck import listed
+from headway.data.tokens import side, token_dtype
+from headway.data.workplace import tidy, workplace
+from headway.errors import DataError
+from headway.text.files import tokenizer_files
+from headway.text.tokenizer import Tokenizer, Vocabularies
+
+__all__ = [
+    "EvaluationMedia",
+    "MediaSet",
+    "PreparedMedia",
+    "evaluation_media",
+    "load_prepared_media",
+    "prepare_media",
+]
+
+WORDS = ("report.json", "valid.jsonl", PROBLEMS)
+"""Files for people, that tell where things lie."""
+
+
+@dataclass(frozen=True)
+class PreparedMedia:
+    """What training reads."""
+
+    what: What
+    train: MediaSet
+    valid: MediaSet
+    labels: tuple[str, ...]
+    """Their names, by their numbers."""
+
+    tokenizer: Tokenizer | None
+    """Where there are texts."""
+
+    valid_examples: list[dict[str, Any]]
+    """The first validation items: `place`, and `label` or `text`."""
+
+    report: CheckReport
+    fingerprint: str
+    """Changes with what is stored and with the settings that it was made by; not when the same
+    files lie elsewhere."""
+
+    @property
+    def has_tokenizer(self) -> bool:
+        return self.tokenizer is not None
+
+    def save_tokenizer(self, path: Path) -> None:
+        """Where there is one; else nothing is written."""
+        if self.tokenizer is not None:
+            Vocabularies(self.tokenizer, self.tokenizer).save(path)
+
+
+def prepare_media(
+    what: What,
+    settings: RunSettings,
+    folder: Path,
+    note: Note = lambda text: None,
+    *,
+    target: Target,
+    shape: Shape,
+    tokenizer: Tokenizer | None = None,
+    specials: Sequence[str] = (),
+) -> PreparedMedia:
+    """Read, check, split, make tokens of texts; or find all that done.
+
+    Pictures are brought to the size of `shape`, videos also to its number of frames, recordings to
+    its rate. `specials` are tokens that no text becomes.
+    """
+    if not settings.data.media:
+        raise DataError("there is nothing to train on. Give --media FOLDER or --media FILE.")
+    folder.mkdir(parents=True, exist_ok=True)
+    asked = Wanted(settings, Form.of(what, shape), target, tokenizer, specials)
+    training, validation = asked.items()
+    inputs = _inputs(asked, training, validation)
+    made = read_sealed(folder / DATA)
+    if made is None or made.get("inputs") != inputs:
+        with workplace(folder / DATA, inputs) as place:
+            facts = MediaBuild(asked, place, note).run(training, validation)
+            seal(place.results, {"inputs": inputs, **facts})
+    tidy(folder / DATA)
+    return load_prepared_media(folder)
+
+
+def load_prepared_media(folder: Path) -> PreparedMedia:
+    """What `prepare_media` left in the folder."""
+    data = folder / DATA
+    made = read_sealed(data)
+    if made is None or "form" not in made.get("inputs", {}):
+        raise DataError(f"there is no prepared data in {data}, or it is damaged. Run it again.")
+    inputs = made["inputs"]
+    lines = (data / "valid.jsonl").read_text(encoding="utf-8").split("\n")[:-1]
+    report = json.loads((data / "report.json").read_text(encoding="utf-8"))
+    form, target = _form(inputs["form"]), inputs["settings"]["target"]
+    splits = [open_set(data, split, form, target, made["dtype"]) for split in ("train", "valid")]
+    stored = {name: facts for name, facts in made["files"].items() if name not in WORDS}
+    said = json.dumps([stored, inputs["settings"], inputs["form"]], sort_keys=True)
+    tokenizer = None
+    if target == "text":
+        tokenizer = Vocabularies.load(data / "tokenizer.json").source
+    return PreparedMedia(
+        what=form.what,
+        train=splits[0],
+        valid=splits[1],
+        labels=tuple(made["labels"]),
+        tokenizer=tokenizer,
+        valid_examples=[json.loads(line) for line in lines],
+        report=CheckReport.from_dict(report),
+        fingerprint=hashlib.sha256(said.encode()).hexdigest(),
+    )
+
+
+@dataclass(frozen=True)
+class EvaluationMedia:
+    """A test set."""
+
+    items: MediaSet
+    places: list[str]
+    targets: list[str]
+    """Labels or texts as they stand in the files; empty where none were asked for."""
+
+
+def evaluation_media(
+    what: What,
+    settings: RunSettings,
+    shape: Shape,
+    *,
+    target: Target,
+    labels: Sequence[str] = (),
+    tokenizer: Tokenizer | None = None,
+) -> EvaluationMedia:
+    """Everything in `data.media`, for scoring. What cannot be read, has no target or a label that
+    is not among `labels` is an error that says where: scores would not be of the same things.
+
+    Texts become tokens if there is a tokenizer.
+    """
+    asked = Wanted(settings, Form.of(what, shape), target, tokenizer)
+    if not settings.data.media:
+        raise DataError("there is nothing to score. Give --media FOLDER or --media FILE.")
+    items, _ = asked.items()
+    with tempfile.TemporaryDirectory(prefix="headway-media-") as name:
+        folder = Path(name)
+        Decoder(items, asked.form, folder).run(lambda record: None, lambda text: None)
+        seen, _ = survey((items, MediaItems([])), folder, asked.form, target)
+        _check_scorable(seen, labels)
+        np.arange(len(items), dtype="<i8").tofile(folder / "train.rows")
+        targets = [one for one in seen.targets if one is not None]
+        dtype = "<u2"
+        if target == "label":
+            numbers = {name: i for i, name in enumerate(labels)}
+            found = np.array([numbers[name] for name in targets], "<i4")
+            found.tofile(folder / "train.labels")
+        elif target == "text" and tokenizer is not None:
+            dtype = token_dtype(tokenizer.vocab_size)
+            write_texts(targets, tokenizer, side(folder / "train", "texts"), dtype)
+        # The files stay mapped when their folder is gone.
+        opened = open_set(folder, "train", asked.form, target, dtype)
+    return EvaluationMedia(opened, [items[i].place for i in range(len(items))], targets)
+
+
+def _check_scorable(seen: Surveyed, labels: Sequence[str]) -> None:
+    unit = UNITS[seen.form.what]
+    if not len(seen):
+        raise DataError(f"there are no {unit} to score.")
+    bad = sorted(seen.problems)
+    if bad:
+        shown = " ".join(seen.problems[row] for row in bad[:MOST_NAMED])
+        more = f" And {len(bad) - MOST_NAMED:,} more." * (len(bad) > MOST_NAMED)
+        raise DataError(f"{len(bad):,} of {len(seen):,} {unit} cannot be read: {shown}{more}")
+    if seen.target == "none":
+        return
+    known = set(labels)
+    for row, target in enumerate(seen.targets):
+        strange = seen.target == "label" and target is not None and target not in known
+        if target is None or strange:
+            what = f"the label {target!r}" if strange else f"a {unit[:-1]} without a {seen.target}"
+            end = f"; this run knows the classes {listed(labels, 20)}" * strange
+            raise DataError(f"{seen.items[row].place}: {what} cannot be scored{end}.")
+
+
+def _form(values: dict[str, Any]) -> Form:
+    size = values["size"]
+    return Form(**{**values, "size": None if size is None else tuple(size)})
+
+
+def _inputs(asked: Wanted, training: MediaItems, validation: MediaItems) -> dict[str, Any]:
+    """What the prepared data follows from. Media files are known by their names, sizes and times:
+    reading them all again to see whether they are the same would take as long as preparing."""
+    data = asked.settings.data
+    tokenizer = asdict(asked.settings.tokenizer) if asked.target == "text" else None
+    if tokenizer and tokenizer["file"] is not None:
+        parts = tokenizer_files(Path(tokenizer["file"]))
+        tokenizer["file"] = [identity(path) for path in parts]
+    given = asked.tokenizer and hashlib.sha256(asked.tokenizer.to_json().encode()).hexdigest()
+    names = ("path_field", "label_field", "text_field", "valid_size", "encoding")
+    values = {
+        "form": asdict(asked.form),
+        "settings": {
+            "target": asked.target,
+            "data": {name: getattr(data, name) for name in names},
+            "tokenizer": tokenizer,
+            "given": given,
+            "specials": list(asked.specials),
+        },
+        "manifests": [
+            identity(Path(path))
+            for path in (*data.media, *data.valid_media)
+            if is_manifest(Path(path)) and Path(path).is_file()
+        ],
+        "files": [_digest(training), _digest(validation)],
+    }
+    return json.loads(json.dumps(values))  # as it comes back from a file
+
+
+def _digest(items: MediaItems) -> str:
+    digest = hashlib.sha256()
+    for path, _ in items.files():
+        for one in sorted(path.iterdir()) if path.is_dir() else [path]:
+            state = one.stat()
+            said = (path.parent.name, path.name, one.name, state.st_size, state.st_mtime_ns)
+            digest.update(repr(said).encode())
+    return digest.hexdigest()

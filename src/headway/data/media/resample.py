@@ -1,0 +1,104 @@
+"""From one sampling rate to another: a windowed sinc, whole or block by block."""
+
+from __future__ import annotations
+
+import math
+from fractions import Fraction
+from functools import lru_cache
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from numpy.typing import NDArray
+from torch import Tensor
+
+from headway.errors import DataError
+
+Samples = NDArray[np.float32]
+
+LOBES = 50
+"""Zero crossings of the sinc to each side, at the lower of the two rates ..."""
+
+BETA = 7.86
+"""... under a Kaiser window that leaves 80 dB less of what is stopped ..."""
+
+CUTOFF = 0.95
+"""... by a filter that falls from 0.9 to 1.0 of the lower Nyquist frequency."""
+
+MOST_PHASES = 1000
+"""Rates with no common divisor are brought to a ratio of numbers up to this, which is wrong by a
+few millionths at most."""
+
+FEWEST_PHASES = 32
+"""Samples that are made at once, as a product of matrices; one at a time would be slow."""
+
+
+def resample(samples_S: Samples, from_rate: int, to_rate: int) -> Samples:
+    """The same sound with ⌈n × to / from⌉ samples; silence is thought before and after it."""
+    resampler = Resampler(from_rate, to_rate)
+    return np.concatenate([resampler.push(samples_S), resampler.finish()])
+
+
+class Resampler:
+    """Takes a recording block by block and gives back what `resample` gives for the whole."""
+
+    def __init__(self, from_rate: int, to_rate: int) -> None:
+        if min(from_rate, to_rate) < 1:
+            raise DataError(f"sampling rates must be at least 1, not {from_rate} and {to_rate}.")
+        ratio = Fraction(from_rate, to_rate)
+        if max(ratio.numerator, ratio.denominator) > MOST_PHASES:
+            ratio = _near(ratio)
+        at_once = -(-FEWEST_PHASES // ratio.denominator)
+        self._step, self._phases = ratio.numerator * at_once, ratio.denominator * at_once
+        self._kernel_P1K, self._width = _kernel(self._step, self._phases)
+        self._waiting_S = np.zeros(self._width, dtype=np.float32)
+        self._taken = self._given = 0
+
+    def push(self, samples_S: Samples) -> Samples:
+        """What can be said now: the filter looks ahead, so the end comes later."""
+        self._taken += len(samples_S)
+        if self._step == self._phases:
+            return samples_S.astype(np.float32, copy=False)
+        self._waiting_S = np.concatenate([self._waiting_S, samples_S.astype(np.float32)])
+        made = self._made()
+        self._given += len(made)
+        return made
+
+    def finish(self) -> Samples:
+        """The rest."""
+        if self._step == self._phases:
+            return np.zeros(0, dtype=np.float32)
+        left = -(-self._taken * self._phases // self._step) - self._given
+        silence_S = np.zeros(self._width + self._step, dtype=np.float32)
+        self._waiting_S = np.concatenate([self._waiting_S, silence_S])
+        return self._made()[:left]
+
+    def _made(self) -> Samples:
+        """A step of the kernel reads `_step` samples on and gives one sample for each phase."""
+        n_steps = 1 + (len(self._waiting_S) - self._kernel_P1K.shape[2]) // self._step
+        if n_steps < 1:
+            return np.zeros(0, dtype=np.float32)
+        waiting_11S = torch.from_numpy(self._waiting_S)[None, None]
+        out_PA = F.conv1d(waiting_11S, self._kernel_P1K, stride=self._step)[0, :, :n_steps]
+        self._waiting_S = self._waiting_S[n_steps * self._step :]
+        return out_PA.T.flatten().numpy()
+
+
+def _near(ratio: Fraction) -> Fraction:
+    if ratio > 1:
+        return 1 / (1 / ratio).limit_denominator(MOST_PHASES)
+    return ratio.limit_denominator(MOST_PHASES)
+
+
+@lru_cache(maxsize=32)
+def _kernel(step: int, phases: int) -> tuple[Tensor, int]:
+    """A filter for each phase (P 1 K), and how many samples it looks back."""
+    lower = min(1.0, phases / step)
+    width = math.ceil(LOBES / lower)
+    phase_P1 = torch.arange(phases, dtype=torch.float64)[:, None] * step / phases
+    time_PK = torch.arange(2 * width + step, dtype=torch.float64) - width - phase_P1
+    along_PK = (time_PK * lower / LOBES).clamp(-1.0, 1.0)
+    window_PK = torch.special.i0(BETA * (1.0 - along_PK.square()).sqrt()) * (along_PK.abs() < 1.0)
+    kernel_PK = torch.special.sinc(CUTOFF * lower * time_PK) * window_PK
+    # Each phase sums to 1, so that a constant stays one.
+    return (kernel_PK / kernel_PK.sum(1, keepdim=True)).float()[:, None], width

@@ -1,0 +1,57 @@
+"""What the places that media come from have in common."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal, Protocol
+
+from numpy.typing import NDArray
+
+from headway.data.media.pictures import MOVING, SUFFIXES, Reading
+from headway.data.media.reading import What
+from headway.data.media.sounds import SUFFIXES as SOUNDS
+
+Target = Literal["label", "text", "none"]
+"""What an item must come with."""
+
+ENDINGS: dict[What, frozenset[str]] = {
+    "pictures": SUFFIXES | {".npy"},
+    "videos": MOVING | {".npy"},
+    "sounds": SOUNDS,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class MediaItem:
+    """A picture, a video or a recording that has not been read yet."""
+
+    place: str
+    """For people: the file, or the manifest and line."""
+
+    read: Callable[[], Reading]
+    """Reads it now, and says how large it was; a `DataError` names the file if that fails."""
+
+    label: str | None = None
+    text: str | None = None
+
+    def open(self) -> NDArray[Any]:
+        """Pixels uint8 T C Y X, or samples float32."""
+        return self.read().values
+
+
+class Source(Protocol):
+    """Items of one place, made when they are asked for."""
+
+    def __len__(self) -> int: ...
+
+    def __getitem__(self, i: int, /) -> MediaItem: ...
+
+    def files(self) -> Iterable[tuple[Path, str]]:
+        """All files it needs, each with the place that names it, which may be empty."""
+        ...
+
+
+def has_ending(path: Path, what: What) -> bool:
+    return path.suffix.lower() in ENDINGS[what] and not path.name.startswith(".")

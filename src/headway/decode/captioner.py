@@ -1,0 +1,191 @@
+"""Pictures and videos in, captions out; on request with what each word looked at."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from torch import Tensor
+
+from headway.config.decode import DecodeSettings
+from headway.config.pictures import GRID_STRIDE, PictureSettings
+from headway.decode.align import attention_of, word_numbers
+from headway.decode.hypothesis import Hypothesis
+from headway.decode.lines import batches
+from headway.decode.outputs import LINE_END
+from headway.decode.search import Searcher, Specials, evaluating
+from headway.models.parts.pictures import PictureFront
+from headway.models.seq2seq import Seq2Seq
+from headway.nn.linear import packed
+from headway.text.tokenizer import Tokenizer
+
+Picture = NDArray[np.uint8]
+"""T C Y X."""
+
+Box = tuple[int, int, int, int]
+"""Left, top, right, bottom, in pixels of the picture as the model saw it."""
+
+
+@dataclass(frozen=True)
+class Look:
+    """What a word of a caption attended to."""
+
+    word: str
+    box: Box
+    """The patch that got most ..."""
+
+    frames: tuple[int, int]
+    """... and the frames of a video that it is of, the second one outside."""
+
+    share: float
+    """How much of the attention it got."""
+
+    grid_TYX: NDArray[np.float32]
+    """What every patch got; it sums up to 1."""
+
+
+@dataclass(frozen=True)
+class Caption:
+    text: str
+    score: float
+    log_prob: float
+    tokens: list[str]
+    token_log_probs: list[float]
+    finished: bool
+    looks: list[Look] | None = None
+    """For every word, where that was asked for."""
+
+
+@dataclass
+class Summary:
+    pictures: int = 0
+    tokens: int = 0
+    unfinished: int = 0
+    seconds: float = 0.0
+
+
+@dataclass
+class Captioner:
+    """Several models are an ensemble; words look with the eyes of the first."""
+
+    models: Sequence[Seq2Seq]
+    tokenizer: Tokenizer
+    settings: DecodeSettings = DecodeSettings()
+    look: bool = False
+    summary: Summary = field(default_factory=Summary)
+
+    def __post_init__(self) -> None:
+        self.searcher = Searcher(self.models, self.settings, Specials.of(self.tokenizer))
+
+    def captions(self, pictures: Sequence[Picture], first: int = 0) -> list[list[Caption]]:
+        """Of each picture the best ones, from the best down.
+
+        `first`: the number of the first picture, which tells them apart where captions are drawn.
+        """
+        found: dict[int, list[Caption]] = {}
+        start = time.perf_counter()
+        with packed(self.models):
+            for places in self._batches(pictures):
+                sources = [pictures[place] for place in places]
+                numbers = [[first + place] for place in places]
+                hypotheses = self.searcher(sources, None, numbers)
+                found |= dict(zip(places, self._written(sources, hypotheses), strict=True))
+        best = [found[place][0] for place in range(len(pictures))]
+        self.summary.pictures += len(best)
+        self.summary.tokens += sum(len(one.token_log_probs) for one in best)
+        self.summary.unfinished += sum(not one.finished for one in best)
+        self.summary.seconds += time.perf_counter() - start
+        return [found[place] for place in range(len(pictures))]
+
+    def _batches(self, pictures: Sequence[Picture]) -> Iterator[list[int]]:
+        width = self.settings.n_best if self.settings.sample else self.settings.beam
+        lengths = [self.searcher.rows(picture) for picture in pictures]
+        return batches(lengths, max(1, self.settings.batch_tokens // width))
+
+    def _written(
+        self, pictures: Sequence[Picture], found: Sequence[Sequence[Hypothesis]]
+    ) -> list[list[Caption]]:
+        written = [[self._caption(h) for h in of_one] for of_one in found]
+        if not self.look:
+            return written
+        pairs = [
+            (picture, h) for picture, of_one in zip(pictures, found, strict=True) for h in of_one
+        ]
+        with evaluating(self.models):
+            seen = iter(
+                attention_of(
+                    self.models[0],
+                    [picture for picture, _ in pairs],
+                    [h.tokens for _, h in pairs],
+                    self.tokenizer.bos,
+                )
+            )
+        return [
+            [
+                replace(caption, looks=self._looks(picture, h, next(seen)))
+                for h, caption in zip(hypotheses, captions, strict=True)
+            ]
+            for picture, hypotheses, captions in zip(pictures, found, written, strict=True)
+        ]
+
+    def _caption(self, h: Hypothesis) -> Caption:
+        tokens, logs = h.tokens, h.token_log_probs
+        if self.tokenizer.target_begin is not None:  # it says nothing about the picture
+            tokens, logs = tokens[1:], logs[1:]
+        return Caption(
+            text=LINE_END.sub(" ", self.tokenizer.decode(tokens)),
+            score=h.score,
+            log_prob=h.log_prob,
+            tokens=self.tokenizer.tokens(tokens),
+            token_log_probs=logs,
+            finished=h.finished,
+        )
+
+    def _looks(self, picture: Picture, h: Hypothesis, attention_TS: Tensor) -> list[Look]:
+        front = self.models[0].source_front
+        assert isinstance(front, PictureFront)
+        begun = int(self.tokenizer.target_begin is not None)
+        tokens = h.tokens[begun:]
+        pieces = self.tokenizer.tokens(tokens)
+        [mark] = self.tokenizer.tokens([self.tokenizer.unk])
+        numbers = word_numbers(pieces, mark)
+        return [
+            looked(
+                self.tokenizer.decode([tokens[i] for i in places]).strip(),
+                attention_TS[[begun + i for i in places]].mean(0).numpy(),
+                picture,
+                front.shape,
+            )
+            for places in _places(numbers)
+        ]
+
+
+def _places(numbers: Sequence[int]) -> list[list[int]]:
+    """The tokens of each word."""
+    found: dict[int, list[int]] = {}
+    for place, number in enumerate(numbers):
+        found.setdefault(number, []).append(place)
+    return list(found.values())
+
+
+def looked(word: str, seen_S: NDArray[Any], picture: Picture, shape: PictureSettings) -> Look:
+    """What a word attended to, as a map over the picture."""
+    n_frames, _, height, width = picture.shape
+    grid = shape.grid_of(n_frames, height, width)
+    grid_TYX = seen_S[shape.extra :].reshape(grid).astype(np.float32)
+    grid_TYX = grid_TYX / max(float(grid_TYX.sum()), 1e-12)
+    best = int(grid_TYX.argmax())
+    t, y, x = (int(i) for i in np.unravel_index(best, grid))
+    frames = (t * shape.tubelet, min((t + 1) * shape.tubelet, n_frames))
+    return Look(word, cell(shape, y, x, height, width), frames, float(grid_TYX.max()), grid_TYX)
+
+
+def cell(shape: PictureSettings, y: int, x: int, height: int, width: int) -> Box:
+    """The pixels of a cell of the grid."""
+    step, size = (GRID_STRIDE, GRID_STRIDE) if shape.stem == "grid" else (shape.step, shape.patch)
+    left, top = x * step, y * step
+    return left, top, min(left + size, width), min(top + size, height)

@@ -1,0 +1,213 @@
+"""When each word was said, read off attention: heads that follow the sound, and the best path.
+
+A head that aligns looks, for each word, at the rows where it is said, and goes on in time. So the
+share of its attention that lies on one path without steps back tells such heads from others, and
+nobody has to say which they are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+Floats = NDArray[np.floating[Any]]
+
+MOST_HEADS = 6
+GOOD_SHARE = 0.7
+"""A head aligns if its share on the path is this much of the best head's."""
+
+SMOOTH = 5
+"""Rows whose median stands for a row: single peaks of attention mean nothing."""
+
+
+@dataclass(frozen=True)
+class Word:
+    text: str
+    start: float
+    end: float
+    """Seconds."""
+
+    confidence: float
+    """The geometric mean of its tokens' probabilities."""
+
+
+def monotone_path(worth_TS: Floats) -> NDArray[np.int64]:
+    """For each row of the sound (S) its token (T), such that the worth on the way is largest.
+
+    The first row belongs to the first token and the last to the last; from a row to the next the
+    token stays or is the next one. With fewer rows than tokens, some tokens have none.
+    """
+    n_tokens, n_rows = worth_TS.shape
+    if n_rows < n_tokens:
+        return np.arange(n_rows) * n_tokens // max(n_rows, 1)
+    best_T = np.full(n_tokens, -np.inf)
+    best_T[0] = worth_TS[0, 0]
+    came_ST = np.zeros((n_rows, n_tokens), np.bool_)
+    """Whether the best way to a token at a row comes from the token before it."""
+    for row in range(1, n_rows):
+        before_T = np.concatenate([[-np.inf], best_T[:-1]])
+        came_ST[row] = before_T > best_T
+        best_T = np.maximum(before_T, best_T) + worth_TS[:, row]
+    path_S = np.empty(n_rows, np.int64)
+    token = n_tokens - 1
+    for row in range(n_rows - 1, -1, -1):
+        path_S[row] = token
+        token -= int(came_ST[row, token])
+    return path_S
+
+
+def share_on_path(attention_TS: Floats) -> float:
+    """How much of a head's attention lies on its best path: near 1 for a head that follows the
+    sound, 1/T for one that looks everywhere, or always at one place. What it gives to rows that
+    are not there, such as those that windows are filled up with, is lost."""
+    if attention_TS.shape[1] < len(attention_TS):
+        return 0.0
+    path_S = monotone_path(attention_TS)
+    on_path = attention_TS[path_S, np.arange(len(path_S))].sum()
+    return float(on_path / len(attention_TS))
+
+
+def alignment_heads(
+    examples: Sequence[Floats], of_last: int | None = None, most: int = MOST_HEADS
+) -> tuple[list[int], list[float]]:
+    """The numbers of the heads that align, from the best down, and the shares of all of them.
+
+    Each example is what all heads attend to (heads, tokens and the end, rows of the sound), layer
+    by layer. `of_last`: the number of heads of the last layer, which are then chosen from. Below it
+    heads follow the sound as well, but many look at the word that was written last; what the last
+    layer looks at is the word to be written.
+    """
+    if not examples:
+        return [], []
+    shares = np.mean(
+        [[share_on_path(attention_TS) for attention_TS in of_heads] for of_heads in examples], 0
+    )
+    first = 0 if of_last is None else len(shares) - of_last
+    order = first + np.argsort(-shares[first:], kind="stable")[:most]
+    chosen = [int(h) for h in order if shares[h] >= GOOD_SHARE * shares[order[0]]]
+    return chosen, shares.tolist()
+
+
+def token_rows(attention_HTS: Floats) -> list[tuple[int, int]]:
+    """The first row of each token and the one behind its last, from heads that align.
+
+    The last of the T tokens is the end: the rows behind the speech are its.
+    """
+    mean, std = attention_HTS.mean(1, keepdims=True), attention_HTS.std(1, keepdims=True)
+    # Against what the other tokens give a row, so that rows which all look at say nothing.
+    worth_HTS = (attention_HTS - mean) / np.maximum(std, 1e-9)
+    worth_TS = _smooth(worth_HTS).mean(0)
+    path_S = monotone_path(worth_TS)
+    n_tokens = worth_TS.shape[0]
+    first = np.searchsorted(path_S, np.arange(n_tokens), side="left")
+    last = np.searchsorted(path_S, np.arange(n_tokens), side="right")
+    return [(int(a), int(b)) for a, b in zip(first, last, strict=True)]
+
+
+def _smooth(worth_HTS: Floats) -> Floats:
+    half = min(SMOOTH // 2, (worth_HTS.shape[2] - 1) // 2)
+    if half < 1:
+        return worth_HTS
+    padded = np.pad(worth_HTS, ((0, 0), (0, 0), (half, half)), mode="reflect")
+    windows = np.lib.stride_tricks.sliding_window_view(padded, 2 * half + 1, axis=2)
+    found: Floats = np.median(windows, axis=-1)
+    return found
+
+
+def words_of(
+    texts: Sequence[str],
+    numbers: Sequence[int],
+    rows: Sequence[tuple[int, int]],
+    log_probs: Sequence[float],
+    row_s: float,
+) -> list[Word]:
+    """Words from their tokens: `numbers` says which word each token belongs to, `rows` where it
+    lies in the sound; a row is `row_s` seconds."""
+    found = []
+    for number, text in enumerate(texts):
+        mine = [place for place, of in enumerate(numbers) if of == number]
+        if not mine:
+            continue
+        logs = [log_probs[place] for place in mine]
+        start, end = min(rows[p][0] for p in mine), max(rows[p][1] for p in mine)
+        confidence = float(np.exp(np.mean(logs)))
+        found.append(Word(text, start * row_s, end * row_s, min(confidence, 1.0)))
+    return found
+
+
+FRAME_S = 0.01
+QUIET_SHARE = 0.05
+"""Of the loudest frame nearby: what is below is a pause and belongs to no word."""
+
+NEAR_FRAMES = 15
+"""How far a pause may lie from the border that the model gave."""
+
+
+def loudness(samples: Floats, rate: int) -> Floats:
+    """The root mean square of every hundredth of a second."""
+    step = max(1, round(FRAME_S * rate))
+    n_frames = len(samples) // step
+    frames = samples[: n_frames * step].reshape(n_frames, step).astype(np.float32)
+    level: Floats = np.sqrt((frames**2).mean(1)) if n_frames else np.zeros(0, np.float32)
+    return level
+
+
+def snapped(words: Sequence[Word], samples: Floats, rate: int) -> list[Word]:
+    """The words with the pauses between them taken off.
+
+    A model's rows are coarse, and it may give a pause to the word before or behind it. Between the
+    middles of two neighbours the pause nearest to their border is looked for: the first word ends
+    and the second begins at its edges. Without one both stay where the model put them.
+    """
+    level_A = loudness(samples, rate)
+    if not words or not len(level_A) or not level_A.max():
+        return list(words)
+    found = list(words)
+    for place in range(len(words) + 1):
+        before = words[place - 1] if place else None
+        after = words[place] if place < len(words) else None
+        pause = _pause(level_A, before, after)
+        if pause is None:
+            continue
+        start, end = (frame * FRAME_S for frame in pause)
+        if before is not None:
+            found[place - 1] = replace(found[place - 1], end=max(start, found[place - 1].start))
+        if after is not None:
+            found[place] = replace(after, start=min(end, after.end))
+    return found
+
+
+def _pause(level_A: Floats, before: Word | None, after: Word | None) -> tuple[int, int] | None:
+    """First frame and end of the pause between two words; at the ends of a recording what is quiet
+    up to its beginning or its end."""
+    first = 0 if before is None else _frame((before.start + before.end) / 2)
+    last = len(level_A) if after is None else _frame((after.start + after.end) / 2)
+    near = level_A[first:last]
+    if len(near) < 3:
+        return None
+    limit = QUIET_SHARE * float(level_A[max(0, first - 20) : last + 20].max())
+    runs = [(first + a, first + b) for a, b in _runs(near <= limit)]
+    if before is None:
+        return next((run for run in runs if run[0] == 0), None)
+    if after is None:
+        return next((run for run in runs if run[1] == len(level_A)), None)
+    low, high = sorted((_frame(before.end), _frame(after.start)))
+    away = {run: max(0, run[0] - high, low - run[1]) for run in runs if run[1] - run[0] > 1}
+    if not away:
+        return None
+    best = min(away, key=lambda run: (away[run], run[0] - run[1]))
+    return best if away[best] <= NEAR_FRAMES else None
+
+
+def _runs(is_quiet: NDArray[np.bool_]) -> list[tuple[int, int]]:
+    """Where stretches of True begin and end."""
+    edges = np.flatnonzero(np.diff(np.concatenate([[False], is_quiet, [False]]).astype(np.int8)))
+    return [(int(a), int(b)) for a, b in edges.reshape(-1, 2)]
+
+
+def _frame(seconds: float) -> int:
+    return round(seconds / FRAME_S)

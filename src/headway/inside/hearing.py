@@ -1,0 +1,139 @@
+"""When each word of a transcript was said: by the heads that follow the sound, and by CTC."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from headway.decode.wordtimes import Word, alignment_heads, snapped, token_rows, words_of
+from headway.inside.anatomy import Anatomy
+from headway.inside.maps.map import written_words
+from headway.inside.media import Media
+from headway.inside.sections import shown
+from headway.inside.streams import Reading
+from headway.inside.trace import Trace
+from headway.interop.run import LoadedRun
+from headway.models.hearing import Listener
+from headway.models.seq2seq import Seq2Seq
+from headway.nn.ctc import align
+
+Rows = list[tuple[int, int]]
+"""The first row of the sound of each output, and the one behind its last."""
+
+
+@dataclass(frozen=True)
+class Aligned:
+    """How outputs lie in the sound, by the heads that follow it."""
+
+    heads: list[tuple[int, int]]
+    """Layer and head of those that do, the best first."""
+
+    shares: list[list[float]]
+    """Of every head of every layer: how much of its attention lies on one path through time."""
+
+    rows: Rows
+
+
+def by_heads(trace: Trace, given: list[tuple[int, int]] | None = None) -> Aligned | None:
+    """From cross attention; None where there is none. `given`: heads that are known to align."""
+    media = trace.reading.media
+    layers = trace.attention.get("cross")
+    if media is None or not layers or not trace.reading.outputs:
+        return None
+    n_first = _n_begin(trace.reading)
+    places = [(layer, head) for layer, x in enumerate(layers) for head in range(len(x))]
+    every_HTS = torch.cat([x.float() for x in layers])[:, n_first:, : media.heard_rows].numpy()
+    numbers, shares = alignment_heads([every_HTS], len(layers[-1]))
+    if given is not None:
+        numbers = [places.index(place) for place in given]
+    rows = token_rows(every_HTS[numbers])
+    by_layer = iter(shares)
+    return Aligned(
+        [places[number] for number in numbers],
+        [[next(by_layer) for _ in layer] for layer in layers],
+        [(0, 0)] * n_first + rows,
+    )
+
+
+def _n_begin(reading: Reading) -> int:
+    """Outputs before the first word that every answer begins with, whatever is said."""
+    special = reading.last.special
+    n = 0
+    while n + 1 < len(special) and special[n + 1]:
+        n += 1
+    return n
+
+
+@torch.no_grad()
+def ctc_logs(run: LoadedRun, trace: Trace) -> Tensor | None:
+    """Log-probabilities of all symbols and, last, of the blank, for each row that is no silence the
+    recording was filled up with (S V); None where the model has no such head."""
+    model, media = run.model, trace.reading.media
+    head = None
+    if isinstance(model, Seq2Seq) or (isinstance(model, Listener) and "ctc" in model.heads):
+        head = model.ctc
+    if head is None or media is None:
+        return None
+    part = Anatomy.of(model).stacks[0]
+    x_SD, norm = trace.states[part.name][-1], part.stack.final_norm
+    logs_SV: Tensor = head(x_SD if norm is None else norm(x_SD)).float().log_softmax(-1)
+    return logs_SV[: media.heard_rows]
+
+
+def by_ctc(logs_SV: Tensor, reading: Reading) -> Rows | None:
+    """Where CTC hears each output that is a word; None where it cannot have been said so."""
+    numbers = written_words(reading)
+    spoken = [place for place, number in enumerate(numbers) if number >= 0]
+    if not reading.writes:
+        spoken = list(range(len(reading.outputs)))
+    symbols = [reading.outputs[place].id for place in spoken]
+    found = align(logs_SV, symbols, logs_SV.shape[1] - 1) if symbols else None
+    if found is None:
+        return None
+    rows: Rows = [(0, 0)] * len(reading.outputs)
+    for place, first, last in zip(spoken, found.first, found.last, strict=True):
+        rows[place] = (first, last + 1)
+    return rows
+
+
+def spoken_words(reading: Reading, rows: Rows, scores_RC: Tensor | None) -> list[Word]:
+    """The words of the answer with the seconds at which they begin and end, pauses taken off."""
+    media = reading.media
+    assert media is not None
+    numbers = word_of_each(reading)
+    pieces: dict[int, str] = {}
+    for number, output in zip(numbers, reading.outputs, strict=True):
+        if number >= 0:
+            pieces[number] = pieces.get(number, "") + output.name
+    texts = [shown(pieces.get(number, "")) for number in range(max(numbers, default=-1) + 1)]
+    logs = _log_probs(reading, scores_RC)
+    words = words_of(texts, numbers, rows, logs, media.row_s)
+    return snapped(words, wave_of(media), media.rate)
+
+
+def word_of_each(reading: Reading) -> list[int]:
+    """The number of the word that each output is part of; -1 for special tokens."""
+    if reading.writes:
+        return written_words(reading)
+    from headway.decode.align import word_numbers
+
+    return word_numbers([output.name for output in reading.outputs])
+
+
+def _log_probs(reading: Reading, scores_RC: Tensor | None) -> list[float]:
+    if scores_RC is None:
+        return [0.0] * len(reading.outputs)
+    ids_R1 = torch.tensor([output.id for output in reading.outputs])[:, None]
+    logs_R: Tensor = scores_RC.float().log_softmax(-1).gather(1, ids_R1).squeeze(1)
+    return [float(x) for x in logs_R]
+
+
+def wave_of(media: Media) -> np.ndarray:
+    """Its samples between -1 and 1."""
+    samples = media.item
+    if samples.dtype == np.int16:
+        return samples.astype(np.float32) / 32768.0
+    return samples.astype(np.float32, copy=False)

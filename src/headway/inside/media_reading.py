@@ -1,0 +1,77 @@
+"""A picture, a video or a recording becomes a reading: its rows, and what the run answers."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from headway.decode.spelling import best_path, speller
+from headway.errors import UserError
+from headway.inside.anatomy import stream_read_by
+from headway.inside.change import Change, gated
+from headway.inside.greedy import scores_of
+from headway.inside.media import Media
+from headway.inside.streams import LABELLED, Output, Reading
+from headway.inside.written import Ask, Source, written
+from headway.interop.run import LoadedRun
+from headway.models.encoder import Encoder
+from headway.models.hearing import Listener
+from headway.models.seq2seq import Seq2Seq
+from headway.nn.ctc import align
+
+
+def read_media(run: LoadedRun, media: Media, ask: Ask, change: Change) -> Reading:
+    """As `reading.read` does it for texts."""
+    if isinstance(run.model, Seq2Seq):
+        source = Source(media.name, media.stream("source"), media.item, media)
+        return written(run, run.model, source, ask, change)
+    if ask.output is not None or ask.begin:
+        raise UserError(
+            f"a run of the task {run.settings.task} without a decoder writes nothing, so its "
+            "output cannot be given."
+        )
+    assert isinstance(run.model, Encoder)
+    name = stream_read_by(run.model.front)
+    reading = Reading(
+        text=media.name,
+        task=run.settings.task,
+        streams={name: media.stream(name)},
+        outputs=(Output(None, -1, ""),),
+        media=media,
+    )
+    if run.settings.task in LABELLED:
+        best = int(scores_of(run, reading, change)[0].argmax())
+        labels = run.settings.labels
+        label = labels[best] if best < len(labels) else str(best)
+        return replace(reading, outputs=(Output(None, best, label),))
+    if run.settings.task == "transcribe":
+        return _by_ctc(run, reading, change)
+    raise UserError(
+        f"a run of the task {run.settings.task} on pictures or recordings rebuilds what is hidden: "
+        "it has no answer to look at. Train a run from it, and look at that one."
+    )
+
+
+def _by_ctc(run: LoadedRun, reading: Reading, change: Change) -> Reading:
+    """Each symbol is read from the row of its stretch where it is likeliest. No search knows of
+    hidden rows: with such, the likeliest symbols of all rows are the answer."""
+    every = tuple(Output(row, -1, "") for row in range(len(reading.last)))
+    logs_SV = scores_of(run, replace(reading, outputs=every), change).log_softmax(-1)
+    blank = logs_SV.shape[1] - 1
+    if change.hidden:
+        tokens = best_path(logs_SV).tokens
+    else:
+        assert reading.media is not None
+        assert isinstance(run.model, Listener)
+        weight = run.settings.transcribe.ctc
+        with gated(run.model, change):
+            speaks = speller(run.model, run.vocab.target, run.settings.decode, weight)
+            tokens = speaks.spell([reading.media.item])[0].tokens
+    found = align(logs_SV, tokens, blank) if tokens else None
+    if found is None:
+        return replace(reading, outputs=())
+    names = run.vocab.target.tokens(tokens)
+    outputs = []
+    for id, name, first, last in zip(tokens, names, found.first, found.last, strict=True):
+        row = first + int(logs_SV[first : last + 1, id].argmax())
+        outputs.append(Output(row, id, name))
+    return replace(reading, outputs=tuple(outputs))

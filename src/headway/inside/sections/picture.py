@@ -1,0 +1,103 @@
+"""A picture or a video, and what each word or label looked at in it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from headway.config.pictures import GRID_STRIDE, PictureSettings
+from headway.inside.alignments import aligning_layer
+from headway.inside.maps.map import CAUTION
+from headway.inside.media import Media, media_settings
+from headway.inside.media_maps import (
+    METHODS,
+    head_weights,
+    looking_kind,
+    whole_maps,
+    word_groups,
+)
+from headway.inside.packing import Array
+from headway.inside.sections import shown
+
+LARGEST = 256
+"""Pixels of the longer side, in a page."""
+
+
+def section(looked: Any) -> dict[str, Any] | None:
+    media: Media | None = looked.trace.reading.media
+    if media is None or media.kind != "picture" or not looked.trace.reading.outputs:
+        return None
+    reading = looked.trace.reading
+    kind = looking_kind(reading)
+    maps, skipped = whole_maps(looked)
+    return {
+        "kind": kind,
+        "grid": list(media.grid),
+        "extra": media.extra,
+        "tubelet": media.tubelet,
+        # Checkpoints have the same picture: the final look holds it.
+        "frames": Array(frames(media), "u8", (0, 255)) if looked.final else None,
+        "cells": cells(looked, media),
+        "groups": [{**group, "name": shown(group["name"])} for group in word_groups(reading)],
+        "heads": [Array(x_HRS, "f16") for x_HRS in head_weights(looked.run, looked.trace)],
+        "maps": [
+            {
+                "key": key,
+                "label": METHODS[key].label,
+                "how": METHODS[key].how,
+                "weights": Array(sized(key, x_RS), "f16"),
+            }
+            for key, x_RS in maps.items()
+        ],
+        "skipped": [[label, why] for label, why in skipped.items()],
+        "first": first_map(looked, kind),
+        "caution": CAUTION,
+    }
+
+
+def sized(key: str, x_RS: Tensor) -> Tensor:
+    """Slopes go up and down; what hangs on a patch is their size. A patch without which the output
+    would be likelier has no part in it."""
+    return x_RS.abs() if key in ("gradxinput", "integrated") else x_RS.clamp(min=0)
+
+
+def first_map(looked: Any, kind: str) -> dict[str, Any]:
+    """What to show first: the head that was measured to point best, where that was measured; across
+    the mean of the layer that aligns, elsewhere the rollout."""
+    best = ((looked.truth or {}).get("best") or {}).get("name", "")
+    if best.startswith(f"{kind}."):
+        _, layer, head = best.split(".")
+        return {"map": "head", "layer": int(layer), "head": int(head)}
+    layers = len(looked.trace.attention[kind])
+    layer, _ = aligning_layer(layers, looked.truth)
+    return {"map": "mean" if kind == "cross" else "rollout", "layer": layer, "head": 0}
+
+
+def frames(media: Media) -> Tensor:
+    """What is shown: the middle frame of each tubelet, not larger than it has to be (T Y X C)."""
+    middle = torch.arange(media.grid[0]) * media.tubelet + media.tubelet // 2
+    x_TCYX = torch.from_numpy(media.item.copy())[middle.clamp(max=len(media.item) - 1)].float()
+    longest = max(x_TCYX.shape[-2:])
+    if longest > LARGEST:
+        size = [max(1, round(side * LARGEST / longest)) for side in x_TCYX.shape[-2:]]
+        x_TCYX = F.interpolate(x_TCYX, size, mode="area")
+    return x_TCYX.permute(0, 2, 3, 1).contiguous()
+
+
+def cells(looked: Any, media: Media) -> dict[str, list[float]]:
+    """Where patches lie, in shares of height and width: the first begins at `origin`, and from one
+    to the next it is a `step`. Of patches that overlap, the middle parts."""
+    height, width = media.item.shape[-2:]
+    settings = None if looked.run is None else media_settings(looked.run)
+    if not isinstance(settings, PictureSettings):
+        return {"origin": [0.0, 0.0], "step": [1 / n for n in media.grid[1:]]}
+    is_grid = settings.stem == "grid"
+    step = GRID_STRIDE if is_grid else settings.step
+    before = 0.0 if is_grid else (settings.patch - settings.step) / 2
+    return {
+        "origin": [before / height, before / width],
+        "step": [step / height, step / width],
+    }

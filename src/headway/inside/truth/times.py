@@ -1,0 +1,110 @@
+"""How far word times are from the truth, by every way to tell them, beside words spread evenly."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from statistics import median
+from typing import Any
+
+import torch
+
+from headway.decode.wordtimes import Word, snapped
+from headway.inside.hearing import Rows, by_ctc, by_heads, ctc_logs, spoken_words, wave_of
+from headway.inside.maps import COSTLY, Map, make
+from headway.inside.media import Media
+from headway.inside.media_maps import head_weights
+from headway.inside.trace import Trace, trace
+from headway.inside.truth.case import Case
+from headway.inside.truth.measure import Maker
+from headway.inside.truth.seen import Spoken
+from headway.interop.run import LoadedRun
+
+Times = Sequence[tuple[float, float]]
+
+
+def boundary_errors(found: Times, known: Times) -> list[float]:
+    """Seconds between where words begin and end and where they are said to."""
+    pairs = zip(found, known, strict=True)
+    return [abs(a - b) for mine, right in pairs for a, b in zip(mine, right, strict=True)]
+
+
+def even_times(media: Media, n_words: int) -> Times:
+    """Words side by side, each as long as the others, with the pauses taken off as everywhere: what
+    hears pauses and knows nothing of the words."""
+    step = media.seconds / n_words
+    words = [Word("", n * step, (n + 1) * step, 1.0) for n in range(n_words)]
+    return [(word.start, word.end) for word in snapped(words, wave_of(media), media.rate)]
+
+
+def measured_times(run: LoadedRun, cases: Sequence[Spoken]) -> dict[str, Any]:
+    """The median error of boundaries in milliseconds, by each way to tell them.
+
+    `attention`: by the heads that were found in each recording alone. `best head`: a single head
+    that was chosen on one half of the recordings and is judged on the other.
+    """
+    errors: dict[str, list[float]] = {}
+    of_heads: dict[tuple[int, int], tuple[list[float], list[float]]] = {}
+    for number, spoken in enumerate(cases):
+        seen = trace(run, spoken.case.reading)
+        media = seen.reading.media
+        assert media is not None
+        ways: dict[str, Rows | None] = {}
+        aligned = by_heads(seen)
+        if aligned is not None:
+            ways["attention"] = aligned.rows
+            for layer, shares in enumerate(aligned.shares):
+                for head in range(len(shares)):
+                    one = by_heads(seen, [(layer, head)])
+                    assert one is not None
+                    found = _errors(seen, one.rows, spoken)
+                    of_heads.setdefault((layer, head), ([], []))[number % 2].extend(found)
+        logs_SV = ctc_logs(run, seen)
+        if logs_SV is not None:
+            ways["CTC"] = by_ctc(logs_SV, seen.reading)
+        for name, rows in ways.items():
+            if rows is not None:
+                errors.setdefault(name, []).extend(_errors(seen, rows, spoken))
+        even = even_times(media, len(spoken.times))
+        errors.setdefault("evenly", []).extend(boundary_errors(even, spoken.times))
+    result = {name: _ms(found) for name, found in errors.items() if found}
+    best = _best_head(of_heads)
+    return {"median_ms": result | best, "words": sum(len(case.times) for case in cases)}
+
+
+def with_aligning(methods: Sequence[str], few: int) -> Maker:
+    """The maps of `measure`, and one more, `aligning`: the mean of the heads that were found to
+    follow the sound."""
+    count = iter(range(1 << 30))
+
+    def make_maps(run: LoadedRun, case: Case) -> list[Map]:
+        number = next(count)
+        wanted = [m for m in methods if m not in COSTLY or number < few]
+        seen = trace(run, case.reading)
+        aligned = by_heads(seen)
+        made = make(run, seen, [name for name in wanted if name != "flow"])
+        if aligned is None:
+            return made
+        layers = head_weights(run, seen)
+        mean_RS = torch.stack([layers[layer][head] for layer, head in aligned.heads]).mean(0)
+        return [*made, Map.of("aligning", {case.stream: mean_RS})]
+
+    return make_maps
+
+
+def _errors(seen: Trace, rows: Rows, spoken: Spoken) -> list[float]:
+    words = spoken_words(seen.reading, rows, None)
+    return boundary_errors([(word.start, word.end) for word in words], spoken.times)
+
+
+def _best_head(
+    of_heads: dict[tuple[int, int], tuple[list[float], list[float]]],
+) -> dict[str, float]:
+    chosen = {place: median(first) for place, (first, last) in of_heads.items() if first and last}
+    if not chosen:
+        return {}
+    layer, head = min(chosen, key=lambda place: chosen[place])
+    return {f"head cross.{layer}.{head}": _ms(of_heads[layer, head][1])}
+
+
+def _ms(found: list[float]) -> float:
+    return round(1000 * median(found), 1)

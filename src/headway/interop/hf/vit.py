@@ -1,0 +1,236 @@
+"""ViT of Hugging Face; DeiT is the same with a second first row."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from torch import Tensor
+
+from headway.config.pictures import PictureEncoderSettings, PictureSettings
+from headway.config.run import RunSettings
+from headway.errors import UserError
+from headway.interop.families import Architecture
+from headway.interop.given import Given
+from headway.interop.rules import Change, Pair, both, stacked
+from headway.interop.writing import BIASES, check_said, their_activation
+
+LARGEST = 1 << 14
+"""Pixels of a side."""
+
+HIDDEN = {r"(?:\w+\.)?embeddings\.mask_token": "stands for hidden patches; nothing is hidden here"}
+
+
+@dataclass(frozen=True)
+class VitFamily:
+    model_type: str
+    cls: str
+    body: str
+    """What names of tensors begin with where there is a head."""
+
+    heads: Mapping[str, Mapping[str, str]]
+    """By the end of the name of a class, our heads and their names of the layers."""
+
+    distils: bool = False
+    """There is a row for what a teacher says, behind the class token."""
+
+    mean: tuple[float, ...] = (0.5,)
+    std: tuple[float, ...] = (0.5,)
+    """Of pixels, where no file says it."""
+
+    def read(
+        self, config: Mapping[str, Any], names: Collection[str], generation: Mapping[str, Any]
+    ) -> Architecture:
+        given = Given(config)
+        prefix = f"{self.body}." if any(n.startswith(f"{self.body}.") for n in names) else ""
+        kind = self._kind(given, names)
+        heads = dict(self.heads[kind])
+        if f"{prefix}pooler.dense.weight" in names:
+            heads["pooled"] = f"{prefix}pooler.dense"
+            given.only("pooler_act", "tanh", "the layer behind the class token ends with tanh")
+        labels = given.labels() if "classes" in heads else ()
+        model = PictureEncoderSettings(
+            d_model=given.whole("hidden_size"),
+            n_layers=given.layers("num_hidden_layers", names),
+            n_heads=given.whole("num_attention_heads"),
+            d_ff=given.whole("intermediate_size"),
+            activation=given.activation("hidden_act", "gelu"),
+            norm_eps=given.number("layer_norm_eps", 1e-12, least=1e-30),
+            attention_bias="qkvo" if given.flag("qkv_bias", True) else "o",
+            dropout=given.share("hidden_dropout_prob", 0.0),
+            attention_dropout=given.share("attention_probs_dropout_prob", 0.0),
+            picture=self._picture(given),
+            heads=tuple(heads),  # type: ignore[arg-type]
+            n_labels=max(1, len(labels)),
+        )
+        notes = () if labels else (
+            "it has no classes: train some with `headway train see --from RUN`",
+        )  # fmt: skip
+        return Architecture(
+            task="see",
+            model=model,
+            pairs=[*front_pairs(model.picture, prefix), *_layers(model, prefix)]
+            + [pair for ours, name in heads.items() for pair in both(name, _place(ours))],
+            ignored=HIDDEN,
+            labels=labels,
+            notes=notes,
+        )
+
+    def write(self, settings: RunSettings) -> tuple[dict[str, Any], Architecture]:
+        ours = settings.model
+        if not isinstance(ours, PictureEncoderSettings):
+            raise UserError(f"{self.cls} looks at pictures, and this run has another model.")
+        kind = self._kind_of(ours)
+        config: dict[str, Any] = {
+            "model_type": self.model_type,
+            "architectures": [f"{self.cls}{kind}"],
+            "hidden_size": ours.d_model,
+            "num_hidden_layers": ours.n_layers,
+            "num_attention_heads": ours.n_heads,
+            "intermediate_size": ours.d_ff,
+            "hidden_act": their_activation(ours.activation),
+            "layer_norm_eps": ours.norm_eps,
+            "hidden_dropout_prob": ours.dropout,
+            "attention_probs_dropout_prob": ours.attention_dropout,
+            "image_size": _side(ours.picture),
+            "patch_size": ours.picture.patch,
+            "num_channels": ours.picture.channels,
+            "qkv_bias": bool(set("qkv") & set(ours.attention_bias)),
+        }
+        if "classes" in ours.heads:
+            config["id2label"] = {str(i): name for i, name in enumerate(settings.labels)}
+            config["label2id"] = {name: i for i, name in enumerate(settings.labels)}
+        names = [f"{self.body}.{number}" for number in range(ours.n_layers)]
+        if kind == "Model":
+            names = [*map(str, range(ours.n_layers)), "pooler.dense.weight"]
+        said = self.read(config, names, {})
+        assert isinstance(said.model, PictureEncoderSettings)
+        _check_picture(ours.picture, said.model.picture, self.cls)
+        check_said(ours, said.model, self.cls, wider=BIASES, free={"picture", "max_len"})
+        return config, said
+
+    def _kind(self, given: Given, names: Collection[str]) -> str:
+        """The end of the name of the class; where none is named, the tensors tell."""
+        name = given.architecture()
+        if name is None:
+            layers = {kind: {f"{n}.weight" for n in heads.values()} or {"embeddings"}
+                      for kind, heads in self.heads.items()}  # fmt: skip
+            return next((kind for kind, own in layers.items() if own <= set(names)), "Model")
+        kind = name.removeprefix(self.cls)
+        if kind not in self.heads or name == kind:
+            known = ", ".join(self.cls + kind for kind in self.heads)
+            raise given.error("architectures", f"is not supported; it may be one of {known}")
+        return kind
+
+    def _kind_of(self, ours: PictureEncoderSettings) -> str:
+        wanted = set(ours.heads)
+        for kind, heads in self.heads.items():
+            has = set(heads) if heads else {"pooled"}
+            if has == wanted:
+                return kind
+        raise UserError(f"it has no class with the heads {', '.join(ours.heads) or 'none'}.")
+
+    def _picture(self, given: Given) -> PictureSettings:
+        height, width = _sides(given, "image_size", 224)
+        patch, other = _sides(given, "patch_size", 16)
+        if patch != other:
+            raise given.error("patch_size", "is not square")
+        if patch > min(height, width):
+            raise given.error("patch_size", f"is larger than the picture, {height} × {width}")
+        channels = given.whole("num_channels", 3)
+        usual = channels == len(self.mean)
+        return PictureSettings(
+            height=height,
+            width=width,
+            channels=channels,
+            patch=patch,
+            distil_token=self.distils,
+            mean=self.mean if usual else VIT.mean,
+            std=self.std if usual else VIT.std,
+        )
+
+
+def _sides(given: Given, key: str, default: int) -> tuple[int, int]:
+    """A number of pixels, or one for the height and one for the width."""
+    value = given.values.get(key, default)
+    if isinstance(value, list | tuple) and len(value) == 2:
+        height, width = value
+    else:
+        height = width = value
+    if any(type(side) is not int or not 1 <= side <= LARGEST for side in (height, width)):
+        raise given.error(key, f"must be pixels from 1 to {LARGEST}")
+    return height, width
+
+
+def _side(picture: PictureSettings) -> int | list[int]:
+    square = picture.height == picture.width
+    return picture.height if square else [picture.height, picture.width]
+
+
+def _check_picture(ours: PictureSettings, said: PictureSettings, name: str) -> None:
+    """Refuse a front that is more than patches side by side."""
+    if ours.step != ours.patch:
+        raise UserError(
+            f"{name} has no word for model.picture.stride = {ours.stride}: its patches stand side "
+            f"by side."
+        )
+    for key in ("stem", "positions", "class_token", "distil_token", "frames", "tubelet"):
+        here, there = getattr(ours, key), getattr(said, key)
+        if here != there:
+            raise UserError(f"{name} has no word for model.picture.{key} = {here!r}.")
+
+
+def front_pairs(picture: PictureSettings, prefix: str) -> list[Pair]:
+    """Patches, first rows, and one table of positions for both."""
+    front, extra = f"{prefix}embeddings", picture.extra
+    _, n_lines, n_columns = picture.grid
+    channels, patch = picture.channels, picture.patch
+
+    def as_patch(weight: Tensor) -> Tensor:
+        return weight.unflatten(1, (channels, patch, patch))
+
+    firsts = [f"{front}.cls_token", f"{front}.distillation_token"][:extra]
+    projection = f"{front}.patch_embeddings.projection"
+    of_first = Change(lambda t: t[0, :extra], lambda t: t[None])
+    of_grid = Change(
+        lambda t: t[0, extra:].unflatten(0, (n_lines, n_columns)),
+        lambda t: t.flatten(0, 1)[None],
+    )
+    positions = f"{front}.position_embeddings"
+    return [
+        *(Pair(name, "front.first.weight", slice(i, i + 1),
+               Change(lambda t: t[0], lambda t: t[None])) for i, name in enumerate(firsts)),
+        Pair(f"{projection}.weight", "front.to_stream.weight",
+             change=Change(lambda t: t.flatten(1), as_patch)),
+        Pair(f"{projection}.bias", "front.to_stream.bias"),
+        Pair(positions, "front.first_places.weight", change=of_first, along=1),
+        Pair(positions, "front.places.table_YXD", change=of_grid, along=1),
+    ]  # fmt: skip
+
+
+def _layers(model: PictureEncoderSettings, prefix: str) -> list[Pair]:
+    pairs: list[Pair] = []
+    for number in range(model.n_layers):
+        layer, block = f"{prefix}encoder.layer.{number}", f"stack.blocks.{number}"
+        own = [f"{layer}.attention.attention.{name}" for name in ("query", "key", "value")]
+        bias = "q" in model.attention_bias
+        pairs += stacked(own, f"{block}.attention.to_qkv", [model.d_model] * 3, bias=bias)
+        pairs += both(f"{layer}.attention.output.dense", f"{block}.attention.to_out")
+        pairs += both(f"{layer}.layernorm_before", f"{block}.norm_attention")
+        pairs += both(f"{layer}.intermediate.dense", f"{block}.feed_forward.to_hidden")
+        pairs += both(f"{layer}.output.dense", f"{block}.feed_forward.to_out")
+        pairs += both(f"{layer}.layernorm_after", f"{block}.norm_feed_forward")
+    return [*pairs, *both(f"{prefix}layernorm", "stack.final_norm")]
+
+
+def _place(head: str) -> str:
+    return "heads.pooled.dense" if head == "pooled" else f"heads.{head}.linear"
+
+
+VIT = VitFamily(
+    "vit",
+    "ViT",
+    "vit",
+    heads={"ForImageClassification": {"classes": "classifier"}, "Model": {}},
+)

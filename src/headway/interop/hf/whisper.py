@@ -1,0 +1,224 @@
+"""Whisper of Hugging Face. OpenAI's own files have the same tensors under other names."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from headway.config.run import RunSettings
+from headway.config.sounds import SoundSeq2SeqSettings, SoundSettings
+from headway.errors import UserError
+from headway.interop.families import Architecture
+from headway.interop.given import LONGEST, Given
+from headway.interop.hf.generation import decode_settings
+from headway.interop.rules import Change, Pair, both
+from headway.interop.writing import BIASES, check_said, their_activation
+
+NORM_EPS = 1e-5
+"""Always: it is in no configuration."""
+
+WIDE = 3
+"""Frames that a convolution sees."""
+
+STRIDES = (1, 2)
+
+CONVOLUTION = Change(
+    lambda t: t.permute(0, 2, 1).flatten(1),
+    lambda t: t.unflatten(1, (WIDE, -1)).permute(0, 2, 1),
+)
+"""Theirs is (out, in, time), ours a matrix over the rows of three frames."""
+
+NOT_FOLLOWED = {"begin_suppress_tokens": None, "suppress_tokens": None, "forced_decoder_ids": None}
+"""Keys that the tokenizer's roles follow, not `decode.*`."""
+
+
+@dataclass(frozen=True)
+class Names:
+    """What a kind of file calls the parts of Whisper."""
+
+    layer: str
+    """Between a side and the number of a layer."""
+
+    attention: str
+    cross: str
+    projections: tuple[str, str, str, str]
+    """q, k, v, out"""
+
+    norms: tuple[str, str, str]
+    """Before attention, before attention to the recording, before the feed-forward part."""
+
+    hidden: tuple[str, str]
+    ends: tuple[str, str]
+    """The norm behind the encoder and that behind the decoder."""
+
+    words: str
+    positions: str
+
+
+HF = Names(
+    layer="layers",
+    attention="self_attn",
+    cross="encoder_attn",
+    projections=("q_proj", "k_proj", "v_proj", "out_proj"),
+    norms=("self_attn_layer_norm", "encoder_attn_layer_norm", "final_layer_norm"),
+    hidden=("fc1", "fc2"),
+    ends=("layer_norm", "layer_norm"),
+    words="embed_tokens.weight",
+    positions="embed_positions.weight",
+)
+
+
+class WhisperFamily:
+    def read(
+        self, config: Mapping[str, Any], names: Collection[str], generation: Mapping[str, Any]
+    ) -> Architecture:
+        given = Given(config)
+        self._refuse(given)
+        model = whisper_settings(
+            vocab_size=given.whole("vocab_size"),
+            d_model=given.whole("d_model"),
+            n_layers=given.layers("encoder_layers", names),
+            n_decoder_layers=given.layers("decoder_layers", names),
+            n_heads=given.whole("encoder_attention_heads"),
+            d_ff=given.whole("encoder_ffn_dim"),
+            max_len=given.whole("max_target_positions", 448, most=LONGEST),
+            activation=given.activation("activation_function", "gelu"),
+            embedding_scale=False,  # `scale_embedding` is read there, and never used
+            dropout=given.share("dropout", 0.0),
+            attention_dropout=given.share("attention_dropout", 0.0),
+            ff_dropout=given.share("activation_dropout", 0.0),
+            tie="target-softmax" if given.flag("tie_word_embeddings", True) else "none",
+            max_rows=given.whole("max_source_positions", 1500, most=LONGEST),
+            bands=given.whole("num_mel_bins", 80, most=1024),
+        )
+        prefix = "model." if any(name.startswith("model.") for name in names) else ""
+        pairs = whisper_pairs(model, HF, prefix)
+        softmax = Pair("proj_out.weight", "head.linear.weight", tied=model.tie != "none")
+        kept = {key: value for key, value in {**config, **generation}.items()
+                if key not in NOT_FOLLOWED}  # fmt: skip
+        decode, notes = decode_settings({}, kept, has_source=True)
+        return Architecture(
+            task="transcribe",
+            model=model,
+            pairs=[*pairs, softmax],
+            decode=decode,
+            notes=notes,
+        )
+
+    def write(self, settings: RunSettings) -> tuple[dict[str, Any], Architecture]:
+        ours = settings.model
+        if not isinstance(ours, SoundSeq2SeqSettings):
+            raise UserError("Whisper listens and writes, and this run has another model.")
+        config: dict[str, Any] = {
+            "model_type": "whisper",
+            "architectures": ["WhisperForConditionalGeneration"],
+            "vocab_size": ours.vocab_size,
+            "num_mel_bins": ours.sound.bands,
+            "d_model": ours.d_model,
+            "encoder_layers": ours.n_layers,
+            "decoder_layers": ours.decoder_layers,
+            "encoder_attention_heads": ours.n_heads,
+            "decoder_attention_heads": ours.n_heads,
+            "encoder_ffn_dim": ours.d_ff,
+            "decoder_ffn_dim": ours.d_ff,
+            "max_source_positions": ours.sound.max_rows,
+            "max_target_positions": ours.max_len,
+            "activation_function": their_activation(ours.activation),
+            "scale_embedding": False,
+            "dropout": ours.dropout,
+            "attention_dropout": ours.attention_dropout,
+            "activation_dropout": ours.ff_dropout,
+            "tie_word_embeddings": ours.tie == "target-softmax",
+            "is_encoder_decoder": True,
+        }
+        names = [f"model.{n}" for n in range(ours.n_layers + ours.decoder_layers)]
+        said = self.read(config, names, {})
+        assert isinstance(said.model, SoundSeq2SeqSettings)
+        _check_sound(ours.sound, said.model.sound)
+        check_said(ours, said.model, "Whisper", wider=BIASES, free={"norm_eps", "sound"})
+        return config, said
+
+    def _refuse(self, given: Given) -> None:
+        name = given.architecture()
+        known = ("WhisperForConditionalGeneration", "WhisperModel")
+        if name is not None and name not in known:
+            raise given.error("architectures", f"is not supported; it may be {' or '.join(known)}")
+        for key in ("attention_heads", "ffn_dim"):
+            same = given.whole(f"encoder_{key}")
+            given.only(f"decoder_{key}", same, f"encoder and decoder are alike here: {same}")
+
+
+def whisper_settings(*, max_rows: int, bands: int, **sizes: Any) -> SoundSeq2SeqSettings:
+    """Whisper of these sizes. The encoder's sinusoids stand in the files, rounded as those are, and
+    are read from there."""
+    sound = SoundSettings(
+        bands=bands, positions="learned", max_rows=max_rows, pad_s=window_s(max_rows)
+    )
+    return SoundSeq2SeqSettings(
+        norm_eps=NORM_EPS,
+        wiring="pre",
+        positions="learned",
+        attention_bias="qvo",
+        sound=sound,
+        **sizes,
+    )
+
+
+def window_s(max_rows: int) -> float:
+    """Seconds of a recording that so many rows are."""
+    usual = SoundSettings(strides=STRIDES)
+    return max_rows * usual.row_seconds
+
+
+def _check_sound(ours: SoundSettings, said: SoundSettings) -> None:
+    for key in ("rate", "n_fft", "hop", "scale", "strides", "positions", "pad_s"):
+        here, there = getattr(ours, key), getattr(said, key)
+        if here != there:
+            raise UserError(
+                f"Whisper has no word for model.sound.{key} = {here!r}: there it is {there!r}."
+            )
+
+
+def whisper_pairs(model: SoundSeq2SeqSettings, names: Names, prefix: str) -> list[Pair]:
+    """All but the softmax, which is the embedding of words in every published one."""
+    pairs: list[Pair] = []
+    for number in range(len(STRIDES)):
+        theirs, ours = f"{prefix}encoder.conv{number + 1}", f"source_front.convolutions.{number}"
+        pairs.append(Pair(f"{theirs}.weight", f"{ours}.linear.weight", change=CONVOLUTION))
+        pairs.append(Pair(f"{theirs}.bias", f"{ours}.linear.bias"))
+    pairs.append(Pair(f"{prefix}decoder.{names.words}", "target_front.tokens.weight"))
+    sides = (("encoder", model.n_layers, "source_front"),
+             ("decoder", model.decoder_layers, "target_front"))  # fmt: skip
+    for (side, n_layers, front), end in zip(sides, names.ends, strict=True):
+        positions = f"{prefix}{side}.{names.positions}"
+        pairs.append(Pair(positions, f"{front}.positions.table.weight"))
+        for number in range(n_layers):
+            layer = f"{prefix}{side}.{names.layer}.{number}"
+            pairs += _layer(layer, f"{side}.blocks.{number}", names, model.d_model)
+        pairs += both(f"{prefix}{side}.{end}", f"{side}.final_norm")
+    return pairs
+
+
+def _layer(theirs: str, ours: str, names: Names, width: int) -> list[Pair]:
+    pairs: list[Pair] = []
+    before, before_cross, last = names.norms
+    kinds = [(names.attention, "attention", before, "norm_attention")]
+    if ours.startswith("decoder"):
+        kinds.append((names.cross, "cross", before_cross, "norm_cross"))
+    for name, part, norm, our_norm in kinds:
+        *own, out = (f"{theirs}.{name}.{letter}" for letter in names.projections)
+        attention = f"{ours}.{part}"
+        pairs += [
+            Pair(f"{place}.weight", f"{attention}.to_qkv.weight", slice(i * width, (i + 1) * width))
+            for i, place in enumerate(own)
+        ]
+        pairs += [Pair(f"{own[i]}.bias", f"{attention}.some_bias.{'qkv'[i]}") for i in (0, 2)]
+        pairs += both(out, f"{attention}.to_out")
+        pairs += both(f"{theirs}.{norm}", f"{ours}.{our_norm}")
+    pairs += both(f"{theirs}.{names.hidden[0]}", f"{ours}.feed_forward.to_hidden")
+    pairs += both(f"{theirs}.{names.hidden[1]}", f"{ours}.feed_forward.to_out")
+    return [*pairs, *both(f"{theirs}.{last}", f"{ours}.norm_feed_forward")]
+
+
+WHISPER = WhisperFamily()

@@ -1,0 +1,72 @@
+"""OpenAI's Whisper files: a pickle of ten numbers and of the weights."""
+
+from __future__ import annotations
+
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor
+
+from headway.interop.families import Architecture
+from headway.interop.given import LONGEST, Given
+from headway.interop.hf.whisper import Names, whisper_pairs, whisper_settings
+from headway.interop.pickles import read_checkpoint
+from headway.interop.weights import Entry, Weights
+
+OPENAI = Names(
+    layer="blocks",
+    attention="attn",
+    cross="cross_attn",
+    projections=("query", "key", "value", "out"),
+    norms=("attn_ln", "cross_attn_ln", "mlp_ln"),
+    hidden=("mlp.0", "mlp.2"),
+    ends=("ln_post", "ln"),
+    words="token_embedding.weight",
+    positions="positional_embedding",
+)
+
+FEED_FORWARD = 4
+"""Times as wide as the stream, always."""
+
+IGNORED = {r"alignment_heads": "which heads follow the sound; they are looked for"}
+
+
+def read_openai_whisper(path: Path) -> tuple[dict[str, Any], Architecture, Weights]:
+    """The numbers of its sizes, the architecture and the weights."""
+    dims, tensors = read_checkpoint(path, "dims", "model_state_dict")
+    given = Given(dims, f"{path}: dims")
+    for key in ("state", "head"):
+        same = given.whole(f"n_audio_{key}")
+        given.only(f"n_text_{key}", same, f"encoder and decoder are alike here: {same}")
+    width = given.whole("n_audio_state")
+    model = whisper_settings(
+        vocab_size=given.whole("n_vocab"),
+        d_model=width,
+        n_layers=given.layers("n_audio_layer", tensors),
+        n_decoder_layers=given.layers("n_text_layer", tensors),
+        n_heads=given.whole("n_audio_head"),
+        d_ff=FEED_FORWARD * width,
+        max_len=given.whole("n_text_ctx", most=LONGEST),
+        activation="gelu",
+        embedding_scale=False,
+        dropout=0.0,
+        max_rows=given.whole("n_audio_ctx", most=LONGEST),
+        bands=given.whole("n_mels", most=1024),
+    )
+    entries = {
+        name: Entry(tuple(tensor.shape), tensor.dtype, partial(_detached, tensor))
+        for name, tensor in tensors.items()
+    }
+    found = Architecture(
+        task="transcribe",
+        model=model,
+        pairs=whisper_pairs(model, OPENAI, ""),
+        ignored=IGNORED,
+        decode={"beam": 1, "unknown": "keep", "max_len": model.max_len - 1},
+    )
+    return dims, found, Weights(entries, [path])
+
+
+def _detached(tensor: Tensor) -> Tensor:
+    return tensor.detach()

@@ -1,0 +1,82 @@
+"""All changes of a run's settings, in their order."""
+
+from __future__ import annotations
+
+from math import log
+
+import torch
+from torch import Tensor, nn
+
+from headway.config.augment import AugmentSettings
+from headway.nn.augment.boxes import whole_boxes
+from headway.nn.augment.mixing import Mixed, mixed
+from headway.nn.augment.places import moved
+from headway.nn.augment.policy import drawn_operation
+
+ERASED = (0.02, 0.33)
+"""The area of what is erased, as a share of the picture's ..."""
+
+ASPECT = 3.3
+"""... and its longer side in terms of the shorter one, at most (Zhong et al., 2017)."""
+
+
+class Augment(nn.Module):
+    """Pictures and videos (B T C Y X; uint8, or floats between 0 and 1) as floats between 0 and 1:
+    moved and mirrored, then the operations that were drawn, then erased in part. All frames of a
+    video change alike. In evaluation nothing but the type changes."""
+
+    def __init__(self, settings: AugmentSettings) -> None:
+        super().__init__()
+        self.settings = settings
+
+    def forward(self, images_BTCYX: Tensor) -> Tensor:
+        settings = self.settings
+        if not self.training:
+            return to_floats(images_BTCYX)
+        if settings.flip or settings.crop:
+            images_BTCYX = self._placed(images_BTCYX)
+        x_BTCYX = to_floats(images_BTCYX)
+        for _ in range(settings.rand):
+            x_BTCYX = drawn_operation(x_BTCYX, settings.magnitude)
+        return erased(x_BTCYX, settings.erase) if settings.erase else x_BTCYX
+
+    @property
+    def mixes(self) -> bool:
+        return bool(self.settings.mixup or self.settings.cutmix)
+
+    def mix(
+        self, images_BTCYX: Tensor, targets_BC: Tensor, n_real: Tensor | int | None = None
+    ) -> Mixed:
+        """What `forward` gave, two in one, with targets shared out alike."""
+        return mixed(
+            images_BTCYX,
+            targets_BC,
+            mixup=self.settings.mixup if self.training else 0.0,
+            cutmix=self.settings.cutmix if self.training else 0.0,
+            n_real=n_real,
+        )
+
+    def _placed(self, images_BTCYX: Tensor) -> Tensor:
+        n_pictures, device = len(images_BTCYX), images_BTCYX.device
+        most = self.settings.crop
+        by_2B = torch.randint(-most, most + 1, (2, n_pictures), device=device)
+        mirrored_B = torch.rand(n_pictures, device=device) < (0.5 if self.settings.flip else 0.0)
+        return moved(images_BTCYX, by_2B[0], by_2B[1], mirrored_B)
+
+
+def erased(x_BTCYX: Tensor, share: float) -> Tensor:
+    """A rectangle of noise in this share of the pictures; the same one in all frames of a video."""
+    n_pictures, _, _, height, width = x_BTCYX.shape
+    draw_3B = torch.rand(3, n_pictures, device=x_BTCYX.device)
+    least, most = ERASED
+    area_B = least + draw_3B[0] * (most - least)
+    aspect_B = ((2 * draw_3B[1] - 1) * log(ASPECT)).exp()
+    box_BYX = whole_boxes(area_B, aspect_B, (height, width)) & (draw_3B[2] < share)[:, None, None]
+    noise_B1CYX = torch.rand_like(x_BTCYX[:, :1])
+    return torch.where(box_BYX[:, None, None], noise_B1CYX, x_BTCYX)
+
+
+def to_floats(images_BTCYX: Tensor) -> Tensor:
+    if images_BTCYX.dtype == torch.uint8:
+        return images_BTCYX.float() / 255.0
+    return images_BTCYX.float()

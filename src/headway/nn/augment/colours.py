@@ -1,0 +1,83 @@
+"""Pixels that change their colours. Each takes pictures B T C Y X between 0 and 1 and gives as
+many; a video's frames change together."""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+LEVELS = 256
+LUMA = (0.299, 0.587, 0.114)
+"""How bright red, green and blue are to the eye (ITU-R 601)."""
+
+
+def blended(x_BTCYX: Tensor, base_BTCYX: Tensor, factor_B: Tensor) -> Tensor:
+    """1 leaves a picture as it is, 0 makes it the base, more than 1 goes away from the base."""
+    factor = factor_B[:, None, None, None, None]
+    return torch.lerp(base_BTCYX, x_BTCYX, factor).clamp(0.0, 1.0)
+
+
+def grey(x_BTCYX: Tensor) -> Tensor:
+    """Without colours, in as many channels."""
+    if x_BTCYX.shape[2] != len(LUMA):
+        return x_BTCYX
+    # Not a tensor of weights: to bring one to the device is what a recorded graph cannot do.
+    parts = zip(LUMA, x_BTCYX.unbind(2), strict=True)
+    bright_BTYX = torch.stack([weight * part for weight, part in parts]).sum(0)
+    return bright_BTYX[:, :, None].expand_as(x_BTCYX)
+
+
+def mean_grey(grey_BTCYX: Tensor) -> Tensor:
+    """One even grey, as bright as the whole."""
+    return grey_BTCYX.mean((1, 2, 3, 4), keepdim=True).expand_as(grey_BTCYX)
+
+
+def smoothed(x_BTCYX: Tensor) -> Tensor:
+    """A little blurred, each pixel five times as heavy as its neighbours; the rim stays."""
+    height, width = x_BTCYX.shape[-2:]
+    if min(height, width) < 3:
+        return x_BTCYX
+    flat = x_BTCYX.flatten(0, 1)
+    around = 9 * F.avg_pool2d(flat, 3, stride=1)
+    soft = F.pad((around + 4 * flat[..., 1:-1, 1:-1]) / 13, (1, 1, 1, 1)).view_as(x_BTCYX)
+    inner = torch.ones(height - 2, width - 2, dtype=torch.bool, device=x_BTCYX.device)
+    return torch.where(F.pad(inner, (1, 1, 1, 1)), soft, x_BTCYX)
+
+
+def posterized(x_BTCYX: Tensor, bits_B: Tensor) -> Tensor:
+    """Only so many levels of a channel: 2 to the power of `bits_B`."""
+    step = (2.0 ** (8 - bits_B.round()))[:, None, None, None, None]
+    coarse = ((x_BTCYX * (LEVELS - 1) / step).floor() * step / (LEVELS - 1)).clamp(0.0, 1.0)
+    return torch.where(step > 1.0, coarse, x_BTCYX)
+
+
+def solarized(x_BTCYX: Tensor, threshold_B: Tensor) -> Tensor:
+    """What is brighter than the threshold is turned round."""
+    return torch.where(x_BTCYX > threshold_B[:, None, None, None, None], 1.0 - x_BTCYX, x_BTCYX)
+
+
+def stretched(x_BTCYX: Tensor) -> Tensor:
+    """Each channel from black to white (autocontrast)."""
+    low, high = x_BTCYX.amin((1, 3, 4), keepdim=True), x_BTCYX.amax((1, 3, 4), keepdim=True)
+    flat = high - low < 1 / LEVELS
+    return torch.where(flat, x_BTCYX, (x_BTCYX - low) / (high - low).clamp(min=1 / LEVELS))
+
+
+def equalized(x_BTCYX: Tensor) -> Tensor:
+    """Each channel's levels equally frequent: a pixel becomes the share of pixels below it, beside
+    all that are not of the darkest level."""
+    n_pictures, n_frames, n_channels, height, width = x_BTCYX.shape
+    level = (x_BTCYX * (LEVELS - 1)).round().long()
+    level_BCP = level.transpose(1, 2).flatten(2)
+    count_BCL = x_BTCYX.new_zeros(n_pictures, n_channels, LEVELS)
+    count_BCL = count_BCL.scatter_add(
+        2, level_BCP, torch.ones_like(level_BCP, dtype=count_BCL.dtype)
+    )
+    below_BCL = count_BCL.cumsum(-1) - count_BCL
+    darkest_BC1 = count_BCL.gather(2, level_BCP.amin(-1, keepdim=True))
+    rest_BC1 = level_BCP.shape[-1] - darkest_BC1
+    share_BCL = (below_BCL + count_BCL - darkest_BC1).clamp(min=0) / rest_BC1.clamp(min=1)
+    found_BCP = share_BCL.gather(2, level_BCP)
+    found = found_BCP.view(n_pictures, n_channels, n_frames, height, width).transpose(1, 2)
+    return torch.where(rest_BC1[:, None, :, :, None] > 0, found, x_BTCYX)

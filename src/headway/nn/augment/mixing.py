@@ -1,0 +1,87 @@
+"""Two pictures in one, and what they are then pictures of: mixup (Zhang et al., 2017) and cutmix
+(Yun et al., 2019)."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+from torch.distributions import Gamma
+
+from headway.nn.augment.boxes import box_masks
+
+
+class Mixed(NamedTuple):
+    images_BTCYX: Tensor
+    targets_BC: Tensor
+    """Shared out between the two classes as the picture is."""
+
+    partner_B: Tensor
+    """Which picture each is mixed with ..."""
+
+    weight_B: Tensor
+    """... and the share that is its own; that of the partner is the rest."""
+
+
+def mixed(
+    images_BTCYX: Tensor,
+    targets_BC: Tensor,
+    *,
+    mixup: float,
+    cutmix: float,
+    n_real: Tensor | int | None = None,
+) -> Mixed:
+    """Pictures between 0 and 1. `mixup` and `cutmix` are alpha of the weights' Beta distribution,
+    0 for none; with both, each picture has one or the other with equal chances.
+
+    `n_real`: the pictures from there on only fill the batch, and are nobody's partner.
+    """
+    n_pictures, device = len(images_BTCYX), images_BTCYX.device
+    partner_B = partners(n_pictures, n_real, device)
+    others_BTCYX = images_BTCYX.index_select(0, partner_B)
+    weight_B = torch.ones(n_pictures, device=device)
+    result_BTCYX = images_BTCYX
+    if mixup:
+        weight_B = beta(mixup, n_pictures, device)
+        result_BTCYX = torch.lerp(others_BTCYX, images_BTCYX, weight_B[:, None, None, None, None])
+    if cutmix:
+        cut_BYX = cut_boxes(beta(cutmix, n_pictures, device), images_BTCYX)
+        cut_BTCYX = torch.where(cut_BYX[:, None, None], others_BTCYX, images_BTCYX)
+        chosen_B = torch.rand(n_pictures, device=device) < (0.5 if mixup else 1.0)
+        chosen = chosen_B[:, None, None, None, None]
+        result_BTCYX = torch.where(chosen, cut_BTCYX, result_BTCYX)
+        own_B = 1.0 - cut_BYX.float().mean((1, 2))
+        weight_B = torch.where(chosen_B, own_B, weight_B)
+    share_B1 = weight_B[:, None].to(targets_BC.dtype)
+    others_BC = targets_BC.index_select(0, partner_B)
+    targets_BC = torch.lerp(others_BC, targets_BC, share_B1)
+    return Mixed(result_BTCYX, targets_BC, partner_B, weight_B)
+
+
+def partners(n_pictures: int, n_real: Tensor | int | None, device: torch.device) -> Tensor:
+    """A random order in which the real ones stay in front, so that they meet only each other."""
+    key_B = torch.rand(n_pictures, device=device)
+    if n_real is not None:
+        key_B = key_B + (torch.arange(n_pictures, device=device) >= n_real)
+    return key_B.argsort()
+
+
+def beta(alpha: float, n: int, device: torch.device) -> Tensor:
+    """Beta(alpha, alpha), from two numbers of a gamma distribution; as logarithms, for a small
+    alpha makes both of them too small for a float."""
+    one = torch.ones(2, n, device=device)
+    above_2B = Gamma((alpha + 1) * one, one, validate_args=False).sample()
+    # Gamma(a) is Gamma(a + 1) times U^(1/a). 1 - U is never zero.
+    log_2B = above_2B.log() + (1.0 - torch.rand_like(one)).log() / alpha
+    return torch.sigmoid(log_2B[0] - log_2B[1])
+
+
+def cut_boxes(own_B: Tensor, images_BTCYX: Tensor) -> Tensor:
+    """Rectangles for the partner, of the area that `own_B` leaves, anywhere: cut off at the rim."""
+    height, width = images_BTCYX.shape[-2:]
+    side_B = (1.0 - own_B).sqrt()
+    at_2B = torch.rand(2, len(own_B), device=own_B.device)
+    return box_masks(
+        height * at_2B[0], width * at_2B[1], height * side_B, width * side_B, (height, width)
+    )

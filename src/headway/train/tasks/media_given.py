@@ -1,0 +1,84 @@
+"""Pictures, videos and recordings that someone wants an answer to: files by name, or lists."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from numpy.typing import NDArray
+
+from headway.config.data import DataSettings
+from headway.config.model import PictureSettings, SoundSettings
+from headway.data.media.items import found_items
+from headway.data.media.pictures import SUFFIXES as PICTURES
+from headway.data.media.reading import UNITS, Form, What
+from headway.data.media.source import ENDINGS, Target
+from headway.errors import DataError, UserError
+
+
+@dataclass(frozen=True)
+class Given:
+    """One thing to answer."""
+
+    name: str
+    """As it was named, or its place in a list."""
+
+    values: NDArray[Any] | None
+    """Pixels (T C Y X) or samples, in the form that the run's front reads; None: see `error`."""
+
+    error: str = ""
+    label: str | None = None
+    """Where a list has one."""
+
+
+def what_of(shape: PictureSettings | SoundSettings) -> What:
+    if isinstance(shape, SoundSettings):
+        return "sounds"
+    return "videos" if shape.frames > 1 else "pictures"
+
+
+def given_media(
+    lines: Iterable[str],
+    folder: Path,
+    shape: PictureSettings | SoundSettings,
+    data: DataSettings | None = None,
+    target: Target = "none",
+) -> Iterator[Given]:
+    """What each line names: a file, a folder of files, or a list of paths (TSV, CSV, JSONL). A name
+    that is no file but lies in `folder`, the run's, is taken from there. What cannot be read comes
+    with its error in its place, and the rest goes on. `target`: what lists must have too."""
+    form = Form.of(what_of(shape), shape)
+    for line in lines:
+        name = line.strip()
+        try:
+            path = found_file(name, folder)
+            check_kind(path, form.what)
+            items = found_items([str(path)], data or DataSettings(), form, target)
+        except UserError as error:
+            yield Given(name, None, str(error))
+            continue
+        for item in items:
+            shown = name if len(items) == 1 else item.place
+            try:
+                yield Given(shown, item.open(), label=item.label)
+            except UserError as error:
+                yield Given(shown, None, str(error), item.label)
+
+
+def found_file(name: str, folder: Path) -> Path:
+    """The file of this name, or where there is none the one in the run's folder."""
+    if not name:
+        raise DataError("an empty line names no file.")
+    path = Path(name)
+    return folder / name if not path.exists() and (folder / name).is_file() else path
+
+
+def check_kind(path: Path, what: What) -> None:
+    """A name that says clearly that it is something else is not opened."""
+    suffix = path.suffix.lower()
+    is_sound, is_picture = suffix in ENDINGS["sounds"], suffix in PICTURES
+    if (is_sound and what != "sounds") or (is_picture and what == "sounds"):
+        kind = "a recording" if is_sound else "a picture"
+        raise DataError(f"{path} is {kind}, and this run is for {UNITS[what]}.")

@@ -1,0 +1,82 @@
+"""A run that teaches another to see: what it takes a picture for, the distillation token has to say
+too (DeiT, Touvron et al. 2021)."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from headway.config.folder import load_run, run_folder
+from headway.config.model import PictureEncoderSettings, PictureSettings
+from headway.config.run import RunSettings
+from headway.errors import ConfigError
+from headway.models.folder import load_model
+from headway.models.parts.front import compute_in
+from headway.models.parts.pictures import Pictures
+from headway.models.seeing import Viewer
+from headway.nn.layout import Layout
+
+
+class Teacher:
+    """Loaded when the first pictures come, to where they are."""
+
+    def __init__(self, settings: RunSettings) -> None:
+        self.folder = run_folder(settings.see.teacher)
+        self.picture = check_teacher(settings)
+        self.dtype = torch.bfloat16 if settings.train.precision == "bf16" else None
+        self.model: Viewer | None = None
+        self._layouts: dict[tuple[int, ...], Layout] = {}
+
+    @torch.no_grad()
+    def answers(self, given: Pictures) -> Tensor:
+        """The class that it takes each picture for; all of them are of one size."""
+        (group,) = given.groups
+        if self.model is None:
+            self.model = self._load(group.device)
+        layout = self._layout(group)
+        return self.model.classes(self.model(given, layout), layout).argmax(-1)
+
+    def _load(self, device: torch.device) -> Viewer:
+        model = load_model(self.folder, device).eval().requires_grad_(False)
+        assert isinstance(model, Viewer)
+        compute_in(model, self.dtype)
+        return model
+
+    def _layout(self, group: Tensor) -> Layout:
+        """Its patches may be others than the student's. Kept, for steps that are recorded."""
+        key = tuple(group.shape)
+        if key not in self._layouts:
+            rows = self.picture.rows_of(*(group.shape[i] for i in (1, 3, 4)))
+            self._layouts[key] = Layout.of([rows] * len(group), group.device)
+        return self._layouts[key]
+
+
+def check_teacher(settings: RunSettings) -> PictureSettings:
+    """Refuse a teacher that does not know these classes, or sees pictures of another form; the
+    front of one that does."""
+    name, model = settings.see.teacher, settings.model
+    other = load_run(run_folder(name))
+    if other.task != "see":
+        raise ConfigError(
+            f"see.teacher={name} is a run of the task {other.task}; a teacher must be one of see."
+        )
+    assert isinstance(model, PictureEncoderSettings)
+    assert isinstance(other.model, PictureEncoderSettings)
+    if other.labels != settings.labels:
+        raise ConfigError(
+            f"see.teacher={name} knows other classes than the data has: "
+            f"{_listed(other.labels)} there, {_listed(settings.labels)} here."
+        )
+    theirs, ours = other.model.picture, model.picture
+    for field in ("height", "width", "channels"):
+        if getattr(theirs, field) != getattr(ours, field):
+            raise ConfigError(
+                f"see.teacher={name} sees pictures of picture.{field}={getattr(theirs, field)}, "
+                f"and this run of {getattr(ours, field)}. Set model.picture.{field} to the "
+                "teacher's."
+            )
+    return theirs
+
+
+def _listed(labels: tuple[str, ...], most: int = 8) -> str:
+    return ", ".join(labels[:most]) + (f" and {len(labels) - most} more" * (len(labels) > most))

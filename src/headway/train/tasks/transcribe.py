@@ -1,0 +1,321 @@
+"""Speech to text: a decoder, CTC, or both, that learn from recordings with their words."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from headway.config.data import DataSettings
+from headway.config.model import SoundSettings
+from headway.config.run import RunSettings
+from headway.config.train import known
+from headway.data.batches import FlatTokens, Rows, StepPlan, fed, moved
+from headway.data.media.prepared import MediaSet, PreparedMedia, load_prepared_media, prepare_media
+from headway.data.tokens import TokenStore
+from headway.decode.search import evaluating
+from headway.decode.transcriber import Transcriber
+from headway.metrics.speech import character_errors, word_errors
+from headway.models.hearing import Listener
+from headway.models.parts.sounds import Sound, SoundFront, collate_sounds
+from headway.models.seq2seq import Seq2Seq
+from headway.nn.ctc import ctc_loss
+from headway.nn.layout import Layout
+from headway.nn.loss import Smoothing
+from headway.text.tokenizer import Tokenizer
+from headway.train.kind import Evaluation, Note, Predictor, Use
+from headway.train.mediaplan import resolve_media, sound_shape
+from headway.train.task import Part, Scores, Stopped, TaskLoss
+from headway.train.tasks.media_changes import SoundChanges
+from headway.train.tasks.media_reader import MediaReader
+from headway.train.tasks.transcribe_plan import (
+    METRICS,
+    check_rows,
+    check_weight,
+    plan_of,
+    with_characters,
+    with_weight,
+)
+from headway.train.textplan import tokenizer_of
+
+SAMPLES = 8
+LISTENED_AT_ONCE = 64
+"""Recordings between two looks at whether to stop."""
+
+
+class Chosen(NamedTuple):
+    """Recordings of a step, or a part of one, and the epoch it is of."""
+
+    epoch: int
+    rows: Rows
+
+
+@dataclass(frozen=True)
+class SpeechBatch:
+    sound: Sound
+    source: Layout
+    target_N: Tensor
+    """What the decoder reads: the start token, then the text."""
+
+    target: Layout
+    labels_N: Tensor
+    """What it should say: the text, then the end token."""
+
+    said_K: Tensor
+    """The tokens of the texts alone, side by side: what CTC should say."""
+
+    said: Layout
+
+
+@dataclass
+class TranscribeTask:
+    prepared: PreparedMedia
+    settings: RunSettings
+    quick_size: int = 500
+    """Validation recordings that are transcribed during training; all of them at the end."""
+
+    def __post_init__(self) -> None:
+        train = self.settings.train
+        self.metric = train.metric or "wer"
+        self.lower_is_better = True
+        self.weight = self.settings.transcribe.ctc
+        self.train = MediaReader(self.prepared.train.items, self.shape)
+        self.valid = MediaReader(self.prepared.valid.items, self.shape)
+        self.targets = Targets.of(self.prepared.train, self.tokenizer)
+        self.valid_targets = Targets.of(self.prepared.valid, self.tokenizer)
+        tokens = max(known(train.batch_tokens), self.train.longest)
+        self.plan = StepPlan.of_lengths(self.train.lengths, tokens, train.seed)
+        self.smoothing = Smoothing.of(
+            train.smoothing, self.tokenizer.vocab_size, train.smoothing_kind
+        )
+        self.changes = SoundChanges(self.settings.augment)
+
+    @property
+    def tokenizer(self) -> Tokenizer:
+        assert self.prepared.tokenizer is not None
+        return self.prepared.tokenizer
+
+    @property
+    def shape(self) -> SoundSettings:
+        shape: SoundSettings = self.settings.model.sound  # type: ignore[union-attr]
+        return shape
+
+    def epoch(self, number: int) -> list[Chosen]:
+        return [Chosen(number, rows) for rows in self.plan.epoch(number)]
+
+    def parts(self, step: Chosen, micro_tokens: int) -> list[Part]:
+        tokens = min(max(micro_tokens, self.train.longest), self.plan.target_tokens)
+        return [
+            Part(Chosen(step.epoch, rows), self.targets.count(rows), self.plan.n_targets(rows))
+            for rows in self.plan.cut(step.rows, tokens, tokens)
+        ]
+
+    def fixed(self, micro_tokens: int) -> None:
+        return None
+
+    def batch(self, part: Part, device: torch.device, fixed: Any) -> SpeechBatch:
+        epoch, rows = part.rows
+        sounds, seed = self.prepared.train.sounds, self.settings.train.seed
+        waves = [sounds[row] for row in rows.tolist()]
+        speeds = self.changes.speeds(rows.tolist(), seed, epoch)
+        return self.targets.batch(rows, waves, self.shape, device, speeds)
+
+    def loss(self, model: nn.Module, batch: SpeechBatch) -> TaskLoss:
+        sound = batch.sound
+        if model.training:
+            sound = self.changes(front_of(model), sound)
+        if isinstance(model, Listener):
+            x_ND = model(sound, batch.source)
+            loss = self._ctc(model.ctc(x_ND), batch)
+            return TaskLoss(loss, loss.detach())
+        assert isinstance(model, Seq2Seq)
+        memory = model.encode(sound, batch.source)
+        x_ND = model.decode(batch.target_N, batch.target, memory)
+        written = model.head.loss(x_ND, batch.labels_N, self.smoothing)
+        if model.ctc is None or not self.weight:
+            return TaskLoss(written.sum, written.nll)
+        heard = self._ctc(model.ctc(memory.x_MD), batch)
+        return TaskLoss((1 - self.weight) * written.sum + self.weight * heard, written.nll)
+
+    def _ctc(self, scores_MV: Tensor, batch: SpeechBatch) -> Tensor:
+        """Of the texts that the rows have room for, summed; the others say nothing."""
+        blank = scores_MV.shape[1] - 1
+        return ctc_loss(scores_MV, batch.source, batch.said_K, batch.said, blank).nll_B.sum()
+
+    def evaluate(
+        self, model: nn.Module, device: torch.device, stopped: Callable[[], bool], full: bool
+    ) -> Scores:
+        loss = self._valid_loss(model, device, stopped)
+        n = len(self.valid) if full else min(len(self.valid), self.quick_size)
+        decode = self.settings.decode
+        if not full:
+            decode = replace(decode, beam=1, n_best=1, groups=1, sample=False)
+        ear = Transcriber(
+            model, self.tokenizer, decode, self.shape, weight=self.weight, guard=False
+        )
+        outputs: list[str] = []
+        order = np.argsort(self.valid.lengths[:n], kind="stable")
+        for first in range(0, n, LISTENED_AT_ONCE):
+            places = order[first : first + LISTENED_AT_ONCE]
+            heard = ear.hear([self.prepared.valid.sounds[place] for place in places.tolist()])
+            outputs += [found.text for found in heard]
+            if stopped():
+                raise Stopped
+        answers = dict(zip(order.tolist(), outputs, strict=True))
+        found = [answers[place] for place in range(n)]
+        values = {
+            "loss": loss,
+            "wer": 100.0 * word_errors(self.references[:n], found).rate,
+            "cer": 100.0 * character_errors(self.references[:n], found).rate,
+        }
+        return Scores(values=values, samples=self._samples(found))
+
+    @cached_property
+    def references(self) -> list[str]:
+        """The validation texts as the tokenizer knows them."""
+        texts = texts_of(self.prepared.valid)
+        return [self.tokenizer.decode(texts[i].tolist()).strip() for i in range(len(texts))]
+
+    def rehearse(self, model: nn.Module, device: torch.device) -> None:
+        # An untrained model does not know when to stop; a trained one does.
+        usual = int(1.2 * float(np.mean(texts_of(self.prepared.valid).lengths))) + 2
+        decode = replace(self.settings.decode, max_len=usual)
+        trial = replace(self, settings=replace(self.settings, decode=decode))
+        trial.evaluate(model, device, lambda: False, full=False)
+
+    @torch.no_grad()
+    def _valid_loss(
+        self, model: nn.Module, device: torch.device, stopped: Callable[[], bool]
+    ) -> float:
+        """Nats a target token, without smoothing: of the decoder, or of CTC where that is all."""
+        tokens = max(min(self.plan.target_tokens, 8192), self.valid.longest)
+        plan = StepPlan.of_lengths(self.valid.lengths, tokens, 0)
+        order = np.argsort(self.valid.lengths, kind="stable")
+        total, count = 0.0, 0
+        with evaluating([model]):
+            for rows in plan.cut(order, tokens, tokens):
+                waves = [self.prepared.valid.sounds[row] for row in rows.tolist()]
+                batch = self.valid_targets.batch(rows, waves, self.shape, device)
+                total += float(self.loss(model, batch).nll)
+                count += self.valid_targets.count(rows)
+                if stopped():
+                    raise Stopped
+        return total / max(1, count)
+
+    def _samples(self, found: list[str]) -> list[dict[str, str]]:
+        examples = zip(self.prepared.valid_examples, self.references, found, strict=False)
+        return [
+            {"source": str(example["place"]), "target": reference, "output": output}
+            for example, reference, output in list(examples)[:SAMPLES]
+        ]
+
+    def show(self, part: Part) -> list[dict[str, Any]]:
+        texts = texts_of(self.prepared.train)
+        return [
+            {"recording": int(row), "text": self.tokenizer.decode(texts[row].tolist())}
+            for row in part.rows.rows
+        ]
+
+
+@dataclass(frozen=True)
+class Targets:
+    """The texts of a set, as batches need them."""
+
+    tokens: FlatTokens
+    bos: int
+    eos: int
+    begin: int | None
+
+    @classmethod
+    def of(cls, items: MediaSet, tokenizer: Tokenizer) -> Targets:
+        texts = texts_of(items)
+        flat = FlatTokens(texts.tokens, texts.offsets)
+        return cls(flat, tokenizer.bos, tokenizer.eos, tokenizer.target_begin)
+
+    def count(self, rows: Rows) -> int:
+        """Tokens of these texts, with their ends."""
+        return int((self.tokens.offsets[rows + 1] - self.tokens.offsets[rows]).sum()) + len(rows)
+
+    def batch(
+        self,
+        rows: Rows,
+        waves: list[Any],
+        shape: SoundSettings,
+        device: torch.device,
+        speeds: list[float] | None = None,
+    ) -> SpeechBatch:
+        sound, rows_of = collate_sounds(waves, shape, speeds)
+        said, said_lengths = self.tokens.gather(rows)
+        inputs, labels, lengths = fed(said, said_lengths, self.bos, self.eos, self.begin)
+        batch = SpeechBatch(
+            sound=sound,
+            source=Layout.of(rows_of),
+            target_N=torch.from_numpy(inputs),
+            target=Layout.of(lengths.tolist()),
+            labels_N=torch.from_numpy(labels),
+            said_K=torch.from_numpy(said),
+            said=Layout.of(said_lengths.tolist()),
+        )
+        return moved(batch, device)
+
+
+def texts_of(items: MediaSet) -> TokenStore:
+    assert items.texts is not None
+    return items.texts
+
+
+def front_of(model: nn.Module) -> SoundFront:
+    front = model.source_front if isinstance(model, Seq2Seq) else model.front
+    assert isinstance(front, SoundFront)
+    return front
+
+
+class Transcribe:
+    """The task as a run sees it."""
+
+    name = "transcribe"
+    options = frozenset({"scores", "format"})
+    decode = None
+    METRICS = METRICS
+
+    def prepare(self, settings: RunSettings, folder: Path, note: Note) -> PreparedMedia:
+        check_weight(settings)
+        return prepare_media(
+            "sounds", with_characters(settings), folder, note,
+            target="text", shape=sound_shape(settings), tokenizer=tokenizer_of(settings),
+        )  # fmt: skip
+
+    def load_prepared(self, folder: Path) -> PreparedMedia:
+        return load_prepared_media(folder)
+
+    def describe(self, prepared: PreparedMedia) -> str:
+        minutes = prepared.train.sounds.seconds / 60
+        return f"{len(prepared.train):,} recordings of {minutes:,.1f} minutes"
+
+    def resolve(
+        self, settings: RunSettings, prepared: PreparedMedia, device: torch.device
+    ) -> RunSettings:
+        settings = with_weight(with_characters(settings))
+        plan = plan_of(settings, prepared, device)
+        settings = resolve_media(settings, prepared, device, plan)
+        check_rows(settings, prepared)
+        return settings
+
+    def task(self, settings: RunSettings, prepared: PreparedMedia) -> TranscribeTask:
+        return TranscribeTask(prepared, settings)
+
+    def predictor(self, use: Use) -> Predictor:
+        from headway.train.tasks.transcribe_answers import TranscriptPredictor
+
+        return TranscriptPredictor.load(use)
+
+    def evaluation(self, use: Use, files: DataSettings) -> Evaluation:
+        from headway.train.tasks.transcribe_scores import evaluate_transcripts
+
+        return evaluate_transcripts(use, files)

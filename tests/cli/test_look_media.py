@@ -1,0 +1,74 @@
+"""`headway look --file` and `headway truth --media`: a page that says what was measured."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from headway.cli.main import main
+from headway.config.run import resolved_toml
+from headway.inside.packing import unpack
+from headway.models.folder import model_weights, save_weights
+
+from ..inside.media_runs import item_for, media_run
+
+
+@pytest.fixture
+def captioner(tmp_path: Path) -> Path:
+    run = media_run("caption")
+    folder = tmp_path / "captions"
+    folder.mkdir()
+    (folder / "config.toml").write_text(resolved_toml(run.settings))
+    run.vocab.save(folder / "tokenizer.json")
+    save_weights(folder, model_weights(run.model))
+    frames = [np.moveaxis(item_for(run, seed)[0], 0, -1) for seed in range(4)]
+    np.save(tmp_path / "images.npy", np.stack(frames))
+    things = [{"name": "red circle", "words": [1, 2], "box": [0, 0, 16, 24]}]
+    lines = [
+        {"path": "images.npy", "index": i, "text": "a red circle", "objects": things}
+        for i in range(4)
+    ]
+    (tmp_path / "scenes.jsonl").write_text("\n".join(map(json.dumps, lines)))
+    return folder
+
+
+def test_what_was_measured_stands_on_the_page(
+    captioner: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    manifest, page = str(tmp_path / "scenes.jsonl"), tmp_path / "look.html"
+    assert main(["truth", str(captioner), "--media", manifest, "--maps", "heads,rollout"]) == 0
+    printed = capsys.readouterr().out
+    assert "things with known boxes: 8 words in 4 pictures; chance is right 0.500" in printed
+    assert "centre" in printed
+    assert "AER" not in printed
+    assert main(["look", str(captioner), "--file", f"{manifest}:2", "--out", str(page)]) == 0
+    held = unpack(page.read_text())["looks"][0]
+    assert held["text"] == "scenes.jsonl:2"
+    assert held["truth"]["maps"]["rollout"]["random"] == 0.5
+    assert held["sections"]["picture"]["first"]["map"] == "head"
+    assert (held["sections"]["picture"]["frames"] == np.load(tmp_path / "images.npy")[1]).all()
+
+
+@pytest.mark.parametrize(
+    ("command", "said"),
+    [
+        (["look", "RUN"], "give a picture to look at: --file PATH"),
+        (["look", "RUN", "--text", "hello"], "reads a picture, not text"),
+        (["look", "RUN", "--file", "none.png"], "none.png does not exist"),
+        (["truth", "RUN"], "headway make shapes"),
+        (["truth", "RUN", "--pairs", "x.tsv"], "--pairs is for translators"),
+        (["truth", "tatoeba-de-en", "--media", "x.jsonl"], "--media is for"),
+        (["prune", "RUN", "--heads", "2", "--out", "x"], "reads a picture"),
+    ],
+)
+def test_what_does_not_fit_is_said_in_one_line(
+    captioner: Path, capsys: pytest.CaptureFixture[str], command: list[str], said: str
+) -> None:
+    given = [str(captioner) if word == "RUN" else word for word in command]
+    assert main(given) == 2
+    error = capsys.readouterr().err
+    assert said in error
+    assert len(error.strip().splitlines()) == 1

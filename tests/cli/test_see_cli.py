@@ -1,0 +1,177 @@
+"""Pictures from the command line: check, train, predict, evaluate, and what is said to mistakes."""
+
+from __future__ import annotations
+
+import io
+import json
+import sys
+from pathlib import Path
+
+import pytest
+
+from headway.cli.main import main
+from tests.train.shown import SIDES, write_list, write_pictures, write_speakers
+
+Output = pytest.CaptureFixture[str]
+
+SETTINGS = [
+    "model.n_layers=1", "model.d_model=32", "model.n_heads=2", "model.d_ff=64",
+    "train.batch_tokens=160", "train.steps=50", "train.eval_every=25", "train.optimizer=adamw",
+    "train.lr=5e-3", "train.average=2", "data.valid_size=12",
+]  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run that knows left, right and top."""
+    folder = tmp_path_factory.mktemp("see")
+    media = write_pictures(folder / "pictures")
+    words = ["train", "see", "--media", media, "--device", "cpu", *SETTINGS]
+    assert main([*words, "--out", str(folder / "run")]) == 0
+    return folder
+
+
+def files(folder: Path, number: int = 3) -> list[str]:
+    return [
+        str(next((folder / "pictures" / side).glob("*.png"))) for side in SIDES
+    ][:number]  # fmt: skip
+
+
+def test_files_are_answered_in_their_order(folder: Path, capsys: Output) -> None:
+    assert main(["predict", str(folder / "run"), *files(folder)]) == 0
+    printed = capsys.readouterr()
+    assert printed.out.splitlines() == list(SIDES)
+    assert "3 pictures" in printed.err
+
+
+def test_the_likeliest_classes_and_their_probabilities(folder: Path, capsys: Output) -> None:
+    run, [name] = str(folder / "run"), files(folder, 1)
+    assert main(["predict", run, name, "--top", "2"]) == 0
+    first, much, second, less = capsys.readouterr().out.strip().split("\t")
+    assert first == "left"
+    assert second in SIDES
+    assert float(much) > 0.5 > float(less)
+    assert main(["predict", run, name, "--scores"]) == 0
+    assert capsys.readouterr().out.strip() == f"left\t{much}"
+    assert main(["predict", run, name, "--json"]) == 0
+    facts = json.loads(capsys.readouterr().out)
+    assert facts["file"] == name
+    assert facts["label"] == "left"
+    assert sum(facts["probabilities"].values()) == pytest.approx(1.0, abs=1e-4)
+    assert main(["predict", run, name, "--top", "0"]) == 2
+    assert "--top 0" in capsys.readouterr().err
+
+
+def test_paths_may_come_from_standard_input(
+    folder: Path, capsys: Output, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lines = "".join(f"{name}\n" for name in files(folder))
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(lines.encode())))
+    assert main(["predict", str(folder / "run")]) == 0
+    assert capsys.readouterr().out.splitlines() == list(SIDES)
+
+
+def test_lists_folders_and_names_of_the_run(folder: Path, capsys: Output) -> None:
+    run = folder / "run"
+    lines = [{"path": name} for name in files(folder)]
+    listed = write_list(folder / "list.jsonl", lines)
+    assert main(["predict", str(run), listed]) == 0
+    assert capsys.readouterr().out.splitlines() == list(SIDES)
+    assert main(["predict", str(run), str(folder / "pictures" / "top")]) == 0
+    assert set(capsys.readouterr().out.splitlines()) == {"top"}
+    (run / "example.png").write_bytes(Path(files(folder, 2)[1]).read_bytes())
+    assert main(["predict", str(run), "example.png"]) == 0
+    assert capsys.readouterr().out == "right\n"
+
+
+def test_what_cannot_be_read_does_not_stop_the_rest(folder: Path, capsys: Output) -> None:
+    (folder / "broken.png").write_bytes(Path(files(folder, 1)[0]).read_bytes()[:60])
+    write_speakers(folder / "sounds", {"ada": 300.0}, 1)
+    sound = str(folder / "sounds" / "ada" / "0.wav")
+    left, right, top = files(folder)
+    words = [left, str(folder / "broken.png"), right, "missing.png", sound, top]
+    assert main(["predict", str(folder / "run"), *words]) == 2
+    printed = capsys.readouterr()
+    assert printed.out.split("\n") == ["left", "", "right", "", "", "top", ""]
+    errors = printed.err.splitlines()
+    assert "broken.png" in errors[0]
+    assert "missing.png" in errors[1]
+    assert "is a recording, and this run is for pictures" in errors[2]
+    assert "3 of them could not be read" in errors[3]
+    assert main(["predict", str(folder / "run"), *words[:3], "--json"]) == 2
+    facts = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert "broken.png" in facts[1]["error"]
+    assert facts[2]["label"] == "right"
+
+
+def test_scores_on_a_test_set(folder: Path, capsys: Output) -> None:
+    media = write_pictures(folder / "test", 30, seed=7)
+    words = ["evaluate", str(folder / "run"), "--media", media]
+    assert main(words) == 0
+    printed = capsys.readouterr().out
+    assert "100.00" in printed
+    assert "true \\ answered" in printed
+    assert main([*words, "--json"]) == 0
+    facts = json.loads(capsys.readouterr().out)
+    assert facts["accuracy"] == 100.0
+    assert facts["n"] == 30
+    (folder / "test" / "top").rename(folder / "test" / "bottom")
+    assert main(words) == 2
+    assert "'bottom' cannot be scored" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["evaluate", "RUN"], "give a test set: --media PATH"),
+        (["evaluate", "RUN", "--text", "a.tsv"], "--text has no effect"),
+        (["evaluate", "RUN", "--media", "nowhere"], "nowhere"),
+        (["predict", "RUN", "a.png", "--beam", "4"], "decode.beam has no effect"),
+        (["predict", "RUN", "a.png", "--against", "b.png"], "--against has no effect"),
+        (["predict", "RUN", "a.png", "model.n_layers=2"], "only decode.* settings"),
+        (["train", "see", "--out", "x"], "reads media: --media"),
+        (["train", "see", "--media", "FOLDER/pictures/left", "--out", "x"], "no folders"),
+        (["check", "see", "--media", "nowhere"], "nowhere"),
+    ],
+)
+def test_mistakes_are_named(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Output,
+    words: list[str], said: str,
+) -> None:  # fmt: skip
+    monkeypatch.chdir(tmp_path)
+    places = {"RUN": str(folder / "run"), "FOLDER": str(folder)}
+    words = [word if word != "RUN" else places["RUN"] for word in words]
+    words = [word.replace("FOLDER", places["FOLDER"]) for word in words]
+    assert main(words) == 2
+    assert said in capsys.readouterr().err
+
+
+def test_labels_that_differ_between_splits_are_found(folder: Path, capsys: Output) -> None:
+    valid = write_pictures(folder / "valid", 9, seed=3)
+    (folder / "valid" / "top").rename(folder / "valid" / "bottom")
+    media = str(folder / "pictures")
+    assert main(["check", "see", "--media", media, "--valid-media", valid]) == 2
+    assert "bottom" in capsys.readouterr().out
+
+
+def test_the_data_check_and_the_model_are_shown(folder: Path, capsys: Output) -> None:
+    assert main(["check", "see", "--media", str(folder / "pictures")]) == 0
+    assert "3 labels" in capsys.readouterr().out
+    assert main(["info", str(folder / "run")]) == 0
+    assert "8 × 8" in capsys.readouterr().out
+
+
+def test_a_run_can_begin_anew(folder: Path, tmp_path: Path) -> None:
+    words = ["train", "see", "--media", str(folder / "pictures"), "--out", str(tmp_path / "run"),
+             *SETTINGS, "train.steps=1"]  # fmt: skip
+    assert main(words) == 0
+    assert main([*words, "train.lr=1e-3"]) == 2
+    assert main([*words, "train.lr=1e-3", "--restart"]) == 0
+    assert "lr = 0.001" in (tmp_path / "run" / "config.toml").read_text()
+
+
+def test_the_report_shows_pictures(folder: Path) -> None:
+    page = (folder / "run" / "report.html").read_text()
+    assert "Surely right" in page
+    assert page.count("data:image/png;base64,") >= 6
+    assert "Loss per picture" in page

@@ -1,0 +1,275 @@
+"""Everything that media come in gives the same items; what is wrong with it is said at once."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import struct
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from headway.config.data import DataSettings
+from headway.config.pictures import PictureSettings
+from headway.data.media.items import MediaItems, media_items
+from headway.errors import DataError
+
+SHAPE = PictureSettings(height=8, width=8, patch=4, channels=3, frames=4)
+
+
+def items(*paths: Path, target: Any = "label", what: Any = "pictures", **fields: str) -> MediaItems:
+    data = DataSettings(**fields)
+    return media_items([str(path) for path in paths], data, what, SHAPE, target=target)
+
+
+def picture(path: Path, value: int = 0, size: tuple[int, int] = (8, 8)) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    Image.new("L", size, value).save(path)
+    return path
+
+
+def written(path: Path, *lines: str) -> Path:
+    path.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
+    return path
+
+
+def first_values(found: Sequence[Any]) -> list[int]:
+    return [int(item.open()[0, 0, 0, 0]) for item in found]
+
+
+def test_a_folder_a_class(tmp_path: Path) -> None:
+    for i, name in enumerate(["dog/2.png", "dog/10.png", "cat/deep/a.jpg", "cat/.hidden.png"]):
+        picture(tmp_path / name, 40 * i)
+    (tmp_path / "dog" / "notes.txt").write_text("x")
+    found = items(tmp_path)
+    assert [item.label for item in found] == ["cat", "dog", "dog"]
+    assert first_values(found) == [80, 0, 40]
+    assert found[0].open().shape == (1, 3, 8, 8)
+    assert [item.label for item in items(tmp_path, target="none")] == [None] * 3
+
+
+def test_folders_without_classes_are_said(tmp_path: Path) -> None:
+    picture(tmp_path / "flat" / "a.png")
+    with pytest.raises(DataError, match="but no folders"):
+        items(tmp_path / "flat")
+    picture(tmp_path / "both" / "train" / "cat" / "a.png")
+    picture(tmp_path / "both" / "test" / "cat" / "a.png")
+    with pytest.raises(DataError, match=r"--media .*test --valid-media"):
+        items(tmp_path / "both")
+    (tmp_path / "empty" / "cat").mkdir(parents=True)
+    with pytest.raises(DataError, match="no pictures"):
+        items(tmp_path / "empty")
+    with pytest.raises(DataError, match="say nothing about texts"):
+        items(tmp_path / "flat", target="text")
+    with pytest.raises(DataError, match=r"no file or folder .*gone"):
+        items(tmp_path / "gone")
+    picture(tmp_path / "round" / "cat" / "a.png")
+    (tmp_path / "round" / "cat" / "again").symlink_to(tmp_path / "round")
+    assert len(items(tmp_path / "round")) == 1
+    with pytest.raises(DataError, match="standard input"):
+        items(Path("-"))
+
+
+def test_manifests_of_all_forms_are_the_same(tmp_path: Path) -> None:
+    for i in range(2):
+        picture(tmp_path / "in" / f"{i}.png", 100 + i)
+    rows = [("in/0.png", "a cat"), ("in/1.png", "a dog, black")]
+    tabs = ["\t".join(row) for row in rows]
+    forms = {
+        "a.tsv": ["path\ttext", *tabs],
+        "bare.tsv": tabs,
+        "a.csv": ["text,path", *(f'"{text}",{path}' for path, text in rows)],
+        "a.jsonl": [json.dumps({"path": path, "text": text, "more": 1}) for path, text in rows],
+    }
+    for name, lines in forms.items():
+        found = items(written(tmp_path / name, *lines), target="text")
+        assert [item.text for item in found] == [text for _, text in rows], name
+        assert first_values(found) == [100, 101]
+        assert len(items(tmp_path / name, target="none")) == 2
+        assert found[1].place == f"{name}:{len(lines)}"
+    numbers = written(tmp_path / "n.tsv", "x\tin/0.png\tcat", "y\tin/1.png\tdog")
+    found = items(numbers, path_field="2", label_field="3")
+    assert [item.label for item in found] == ["cat", "dog"]
+    named = written(tmp_path / "named.tsv", "file\tkind", "in/1.png\t7")
+    assert items(named, path_field="file", label_field="kind")[0].label == "7"
+    (tmp_path / "packed.tsv.gz").write_bytes(gzip.compress("\n".join(forms["a.tsv"]).encode()))
+    assert len(items(tmp_path / "packed.tsv.gz", target="text")) == 2
+
+
+def test_all_missing_files_are_listed_at_once(tmp_path: Path) -> None:
+    picture(tmp_path / "there.png")
+    lines = ["there.png\tcat", *(f"gone{i}.png\tcat" for i in range(25)), "/dev/zero\tcat"]
+    with pytest.raises(DataError) as error:
+        items(written(tmp_path / "m.tsv", *lines))
+    said = str(error.value)
+    assert "26 files are missing" in said
+    assert "6 more" in said
+    assert "there.png" not in said
+    assert "gone0.png (m.tsv:2)" in said
+    assert "gone19.png (m.tsv:21)" in said
+    assert "gone20.png" not in said
+    assert "relative to the folder" in said
+
+
+@pytest.mark.parametrize(
+    ("name", "line", "reason"),
+    [
+        ("m.tsv", "path\tclass\tmore", r"no column 'label'.*'class'"),
+        ("m.tsv", "path\tlabel\na.png\tcat\tdog", r"line 2 has 3 columns"),
+        ("m.csv", 'path,label\n"a.png,cat', r"line 2"),
+        ("m.jsonl", '{"path": "a.png"}', r"line 1 has no field 'label'"),
+        ("m.jsonl", "[1]", r"line 1 is a list"),
+        ("m.jsonl", '{"path": ', r"line 1 is not a line of JSON"),
+        ("m.tsv", "path\tlabel\n\tcat", r"line 2 names no file"),
+        ("m.jsonl", '{"path": "a.png", "label": "x", "box": [1, 2]}', r"box=\[1, 2\] must be four"),
+        ("m.jsonl", '{"path": "a.png", "label": "x", "start": -1}', r"start=-1 must be"),
+        ("m.jsonl", '{"path": "a.npy", "label": "x", "index": 1.5}', r"index=1.5 must be a whole"),
+    ],
+)  # fmt: skip
+def test_bad_manifests_are_named(tmp_path: Path, name: str, line: str, reason: str) -> None:
+    picture(tmp_path / "a.png")
+    path = written(tmp_path / name, line)
+    with pytest.raises(DataError, match=rf"{name}.*{reason}"):
+        items(path)
+
+
+def test_parts_of_sheets_are_items(tmp_path: Path) -> None:
+    sheet = np.zeros((16, 24), np.uint8)
+    sheet[8:16, 16:24] = 200
+    Image.fromarray(sheet).save(tmp_path / "sheet.png")
+    rows = ["path\tlabel\tbox", "sheet.png\ta\t16,8,24,16", "sheet.png\tb\t0 0 8 8",
+            "sheet.png\tc\t16,8,25,16"]  # fmt: skip
+    found = items(written(tmp_path / "m.tsv", *rows))
+    assert first_values([found[0], found[1]]) == [200, 0]
+    with pytest.raises(DataError, match=r"sheet\.png has 24 × 16 pixels; the box"):
+        found[2].open()
+
+
+def test_items_of_stacks(tmp_path: Path) -> None:
+    stack = np.arange(3 * 8 * 8, dtype=np.uint8).reshape(3, 8, 8)
+    np.save(tmp_path / "s.npy", stack)
+    lines = [json.dumps({"path": "s.npy", "index": i, "label": "x"}) for i in (2, 0, 3)]
+    found = items(written(tmp_path / "m.jsonl", *lines))
+    assert first_values([found[0], found[1]]) == [128, 0]
+    with pytest.raises(DataError, match=r"has 3 items; there is no item 3"):
+        found[2].open()
+    assert first_values(items(tmp_path / "s.npy", target="none")) == [0, 64, 128]
+    videos = np.zeros((2, 8, 8, 8, 3), np.uint8)
+    videos[1] += np.arange(8, dtype=np.uint8)[:, None, None, None]
+    np.save(tmp_path / "v.npy", videos)
+    lines = [json.dumps({"path": "v.npy", "index": 1, "label": "x"})]
+    video = items(written(tmp_path / "v.jsonl", *lines), what="videos")[0].open()
+    assert video.shape == (4, 3, 8, 8)
+    assert video[:, 0, 0, 0].tolist() == [1, 3, 5, 7]
+    assert len(items(tmp_path / "v.npy", what="videos", target="none")) == 2
+
+
+def test_bad_arrays_are_named(tmp_path: Path) -> None:
+    np.save(tmp_path / "objects.npy", np.array([{}], dtype=object), allow_pickle=True)
+    whole = tmp_path / "cut.npy"
+    np.save(whole, np.zeros((50, 8, 8), np.uint8))
+    whole.write_bytes(whole.read_bytes()[:500])
+    np.save(tmp_path / "none.npy", np.zeros((0, 8, 8), np.uint8))
+    (tmp_path / "text.npy").write_text("no array")
+    for name in ("objects", "cut", "none", "text"):
+        with pytest.raises(DataError, match=rf"{name}\.npy"):
+            items(tmp_path / f"{name}.npy", target="none")
+    np.save(tmp_path / "odd.npy", np.zeros((2, 8, 8, 2), np.uint8))
+    with pytest.raises(DataError, match=r"odd\.npy, item 0 has 2 channels"):
+        items(tmp_path / "odd.npy", target="none")[0].open()
+
+
+def test_videos_in_folders(tmp_path: Path) -> None:
+    for clip, value in (("a", 10), ("b", 20)):
+        for i in range(5):
+            picture(tmp_path / "walk" / clip / f"{i}.png", value + i)
+    frames = [Image.new("L", (8, 8), 9) for _ in range(3)]
+    (tmp_path / "run").mkdir()
+    frames[0].save(tmp_path / "run" / "c.gif", save_all=True, append_images=frames[1:])
+    found = items(tmp_path, what="videos")
+    assert [item.label for item in found] == ["run", "walk", "walk"]
+    assert first_values(found) == [9, 10, 20]
+    assert found[1].open().shape == (4, 3, 8, 8)
+    assert len(items(tmp_path / "walk" / "a", what="videos", target="none")) == 1
+
+
+def idx(path: Path, array: np.ndarray, shape: tuple[int, ...] | None = None) -> Path:
+    shape = shape or array.shape
+    data = struct.pack(f">BBBB{len(shape)}I", 0, 0, 8, len(shape), *shape) + array.tobytes()
+    path.write_bytes(gzip.compress(data) if path.suffix == ".gz" else data)
+    return path
+
+
+@pytest.mark.parametrize("end", ["", ".gz"])
+def test_idx_files_find_their_labels(tmp_path: Path, end: str) -> None:
+    pictures = np.arange(3, dtype=np.uint8).repeat(64).reshape(3, 8, 8)
+    path = idx(tmp_path / f"train-images-idx3-ubyte{end}", pictures)
+    with pytest.raises(DataError, match="no labels beside it: train-labels-idx1-ubyte"):
+        items(path)
+    idx(tmp_path / f"train-labels-idx1-ubyte{end}", np.array([7, 0, 7], np.uint8))
+    idx(tmp_path / f"t10k-images-idx3-ubyte{end}", pictures[:1])
+    for one in (path, tmp_path):
+        found = items(one)
+        assert [item.label for item in found] == ["7", "0", "7"]
+        assert first_values(found) == [0, 1, 2]
+    idx(tmp_path / f"train-labels-idx1-ubyte{end}", np.array([7, 0], np.uint8))
+    with pytest.raises(DataError, match=r"3 pictures, but .* has 2 labels"):
+        items(path)
+
+
+@pytest.mark.parametrize("end", ["", ".gz"])
+def test_idx_files_that_lie_are_named(tmp_path: Path, end: str) -> None:
+    pixels = np.zeros(64, np.uint8)
+    name = tmp_path / f"train-images-idx3-ubyte{end}"
+    for shape, reason in {(2, 8, 8): "should hold", (1, 4, 4): "should hold",
+                          (1 << 31, 1 << 15, 1 << 15): "should hold|memory",
+                          (64,): "1 axes"}.items():  # fmt: skip
+        with pytest.raises(DataError, match=reason):
+            items(idx(name, pixels, shape))
+    whole = idx(name, pixels.reshape(1, 8, 8)).read_bytes()
+    name.write_bytes(whole[: len(whole) - 9])
+    with pytest.raises(DataError, match=r"cut short|should hold"):
+        items(name)
+    name.write_bytes(b"\x89PNG something else")
+    with pytest.raises(DataError, match="no IDX file"):
+        items(name)
+
+
+def test_sprites_of_cifar(tmp_path: Path) -> None:
+    pixels = np.random.default_rng(0).integers(0, 255, (3, 2, 1024, 3), np.uint8)
+    for i in range(2):
+        Image.fromarray(pixels[i]).save(tmp_path / f"data_batch_{i + 1}.png")
+    Image.fromarray(pixels[2]).save(tmp_path / "test_batch.png")
+    (tmp_path / "train_lables.json").write_text("[3, 0, 9, 3]")
+    (tmp_path / "test_lables.json").write_text("[1, 2]")
+    shape = PictureSettings(height=32, width=32, patch=4)
+
+    def found(name: str = "") -> MediaItems:
+        return media_items([str(tmp_path / name)], DataSettings(), "pictures", shape,
+                           target="label")  # fmt: skip
+
+    assert [item.label for item in found()] == ["cat", "airplane", "truck", "cat"]
+    assert [item.label for item in found("data_batch_2.png")] == ["truck", "cat"]
+    assert [item.label for item in found("test_batch.png")] == ["automobile", "bird"]
+    expected = pixels[1, 1].reshape(32, 32, 3).transpose(2, 0, 1)
+    np.testing.assert_array_equal(found()[3].open()[0], expected)
+    (tmp_path / "train_lables.json").write_text("[3, 0, 9]")
+    with pytest.raises(DataError, match="3 labels for 2 files"):
+        found()
+    (tmp_path / "train_lables.json").write_text("[3, 0, 9, 10]")
+    with pytest.raises(DataError, match="numbers from 0 to 9"):
+        found()
+
+
+def test_single_files_need_no_labels_only_where_none_are_wanted(tmp_path: Path) -> None:
+    path = picture(tmp_path / "a.png", 5)
+    assert first_values(items(path, target="none")) == [5]
+    with pytest.raises(DataError, match=r"a\.png comes without a label"):
+        items(path)
+    other = written(tmp_path / "a.xyz", "x")
+    with pytest.raises(DataError, match=r"a\.xyz is nothing that pictures"):
+        items(other, target="none")

@@ -1,0 +1,364 @@
+"""Media are prepared once, whatever happens on the way, and the check says what is odd."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+import soundfile
+import torch
+from PIL import Image
+
+from headway.config.data import DataSettings, TokenizerSettings
+from headway.config.pictures import PictureSettings
+from headway.config.run import RunSettings
+from headway.config.sounds import SoundSettings
+from headway.data.media import decoding
+from headway.data.media.prepared import (
+    PreparedMedia,
+    evaluation_media,
+    load_prepared_media,
+    prepare_media,
+)
+from headway.data.media.store import PictureStore, SoundStore
+from headway.data.store import ImpossibleData
+from headway.errors import DataError
+
+SHAPE = PictureSettings(height=8, width=8, patch=4)
+Make = Callable[..., Path]
+
+
+@pytest.fixture
+def pictures(tmp_path: Path) -> Make:
+    """Pictures of noise in two classes, all different."""
+
+    def make(name: str = "media", n: int = 12, seed: int = 0) -> Path:
+        draw = np.random.default_rng(seed)
+        for i in range(n):
+            path = tmp_path / name / ("cat", "dog")[i % 2] / f"{i}.png"
+            path.parent.mkdir(parents=True, exist_ok=True)
+            Image.fromarray(draw.integers(0, 255, (10, 8, 3), np.uint8)).save(path)
+        return tmp_path / name
+
+    return make
+
+
+def run(media: Path, valid: Path | None = None, **fields: Any) -> RunSettings:
+    others = () if valid is None else (str(valid),)
+    data = DataSettings(media=(str(media),), valid_media=others, **fields)
+    return RunSettings(task="see", data=data, tokenizer=TokenizerSettings(kind="characters"))
+
+
+def prepared(settings: RunSettings, folder: Path, **options: Any) -> PreparedMedia:
+    options = {"target": "label", "shape": SHAPE, **options}
+    return prepare_media(options.pop("what", "pictures"), settings, folder, **options)
+
+
+def findings(made: PreparedMedia) -> dict[str, int]:
+    return {one.name: one.count for one in made.report.findings}
+
+
+def test_what_is_stored_is_what_was_read(pictures: Make, tmp_path: Path) -> None:
+    made = prepared(run(pictures()), tmp_path / "run")
+    assert made.labels == ("cat", "dog")
+    assert made.what == "pictures"
+    assert not made.has_tokenizer
+    assert len(made.train) + len(made.valid) == 12
+    assert len(made.valid) == 1
+    [example] = made.valid_examples
+    with Image.open(example["place"]) as image:
+        whole = np.asarray(image).transpose(2, 0, 1)
+    np.testing.assert_array_equal(made.valid.items[0][0], whole[:, 1:9])
+    assert made.valid.labels is not None
+    assert example["label"] == Path(example["place"]).parent.name
+    assert made.labels[made.valid.labels[0]] == example["label"]
+    assert made.train.pictures.equal == (1, 3, 8, 8)
+    assert made.report.n_pairs == 12
+    assert made.report.unit == "pictures"
+    assert made.report.labels == {"cat": (6, 0), "dog": (6, 0)}
+
+
+def test_nothing_is_read_twice(
+    pictures: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings = run(pictures())
+    made = prepared(settings, tmp_path / "run")
+    with monkeypatch.context() as patch:
+        patch.setattr(decoding.Decoder, "run", None)
+        again = prepared(settings, tmp_path / "run")
+        assert again.fingerprint == made.fingerprint
+        assert load_prepared_media(tmp_path / "run").fingerprint == made.fingerprint
+    moved = tmp_path / "elsewhere" / "media"
+    shutil.copytree(tmp_path / "media", moved)
+    assert prepared(run(moved), tmp_path / "moved").fingerprint == made.fingerprint
+    one = next((tmp_path / "media" / "cat").iterdir())
+    Image.new("RGB", (8, 8), "red").save(one)
+    assert prepared(settings, tmp_path / "run").fingerprint != made.fingerprint
+    other = PictureSettings(height=4, width=4, patch=4)
+    assert prepared(settings, tmp_path / "run", shape=other).train.pictures.equal == (1, 3, 4, 4)
+
+
+def test_a_kill_loses_nothing_and_changes_nothing(
+    pictures: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings = run(pictures(n=40))
+    monkeypatch.setattr(decoding, "MOST_ITEMS", 2)
+    monkeypatch.setattr(decoding, "RECORD_SECONDS", -1)
+    expected = prepared(settings, tmp_path / "whole")
+    opened: list[str] = []
+    real = decoding.Decoder._outcome
+
+    def counted(self: decoding.Decoder, row: int) -> decoding.Outcome:
+        opened.append(self.items[row].place)
+        if len(opened) == 30:
+            raise KeyboardInterrupt
+        return real(self, row)
+
+    monkeypatch.setattr(decoding.Decoder, "_outcome", counted)
+    with pytest.raises(KeyboardInterrupt):
+        prepared(settings, tmp_path / "run")
+    assert not (tmp_path / "run" / "data").exists()
+    with (tmp_path / "run" / "data.tmp" / decoding.VALUES).open("ab") as file:
+        file.write(b"written, but not recorded")
+    before = len(opened)
+    made = prepared(settings, tmp_path / "run")
+    assert 0 < len(opened) - before < 40
+    assert made.fingerprint == expected.fingerprint
+    assert [path.name for path in (tmp_path / "run").iterdir()] == ["data"]
+
+
+def test_the_number_of_threads_does_not_matter(
+    pictures: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings = run(pictures(n=30))
+    monkeypatch.setattr(decoding, "MOST_ITEMS", 1)
+    prints = []
+    for threads in (1, 4):
+        monkeypatch.setattr(decoding, "THREADS", threads)
+        prints.append(prepared(settings, tmp_path / f"run{threads}").fingerprint)
+    assert prints[0] == prints[1]
+
+
+def test_unreadable_files_are_left_out_and_listed(pictures: Make, tmp_path: Path) -> None:
+    media = pictures(n=30)
+    (media / "cat" / "broken.png").write_bytes(b"")
+    made = prepared(run(media), tmp_path / "run")
+    [finding] = [one for one in made.report.findings if one.name == "unreadable"]
+    assert finding.level == "warning"
+    assert finding.count == 1
+    assert finding.examples[0].place.endswith("broken.png")
+    assert "0 bytes" in finding.examples[0].source
+    assert len(made.train) + len(made.valid) == 30
+    for i in range(4):
+        (media / "cat" / f"broken{i}.png").write_bytes(b"no picture")
+    with pytest.raises(ImpossibleData, match="too many"):
+        prepared(run(media), tmp_path / "run")
+    with pytest.raises(DataError, match=r"5 of 35 pictures cannot be read: .*broken"):
+        evaluation_media("pictures", run(media), SHAPE, target="label", labels=made.labels)
+
+
+def test_labels_that_differ_between_splits_are_named(pictures: Make, tmp_path: Path) -> None:
+    media, valid = pictures(), pictures("valid", 2, seed=1)
+    shutil.copytree(valid / "dog", valid / "fox")
+    with pytest.raises(ImpossibleData, match=r"1 label that the training data lacks: 'fox'"):
+        prepared(run(media, valid), tmp_path / "run")
+    shutil.rmtree(valid / "fox")
+    shutil.rmtree(valid / "dog")
+    made = prepared(run(media, valid), tmp_path / "run")
+    assert findings(made)["absent-label"] == 1
+
+
+def test_the_same_picture_in_both_splits_is_a_warning(pictures: Make, tmp_path: Path) -> None:
+    media, valid = pictures(), pictures("valid", 2, seed=1)
+    shutil.copy(next((media / "cat").iterdir()), valid / "cat" / "again.png")
+    made = prepared(run(media, valid), tmp_path / "run")
+    assert findings(made)["overlap"] == 1
+    assert len(made.valid) == 3
+    assert len(made.train) == 12
+
+
+def test_equal_pictures_are_split_together_and_no_class_goes_away(
+    pictures: Make, tmp_path: Path
+) -> None:
+    media = pictures(n=40)
+    for path in list((media / "cat").iterdir()):
+        shutil.copy(path, path.with_name(f"copy-{path.name}"))
+    shutil.copytree(media / "dog", media / "one")
+    for path in sorted((media / "one").iterdir())[1:]:
+        path.unlink()
+    made = prepared(run(media, valid_size=6), tmp_path / "run")
+    assert not np.isin(made.valid.hashes, made.train.hashes).any()
+    assert set(made.train.labels) == {0, 1, 2}
+    assert len(made.valid) > 1
+    assert findings(made)["duplicates"] == 21
+    assert findings(made)["conflicts"] == 1
+
+
+def test_no_class_goes_to_validation_as_a_whole(pictures: Make, tmp_path: Path) -> None:
+    paths = sorted(pictures(n=40).rglob("*.png"))
+    manifest = tmp_path / "m.tsv"
+
+    def made(alone: set[str]) -> PreparedMedia:
+        rows = [f"{p}\t{p.stem if p.stem in alone else p.parent.name}\n" for p in paths]
+        manifest.write_text("".join(rows))
+        return prepared(run(manifest, valid_size=2), tmp_path / "run")
+
+    chosen = [paths[int(e["place"].split(":")[1]) - 1].stem for e in made(set()).valid_examples]
+    assert len(chosen) == 2
+    other = made({chosen[0]})
+    assert other.train.labels is not None
+    assert len(other.valid) == 1
+    assert other.labels.index(chosen[0]) in other.train.labels
+    with pytest.raises(ImpossibleData, match="only ones of their class"):
+        made(set(chosen))
+
+
+def test_the_check_says_what_is_odd(pictures: Make, tmp_path: Path) -> None:
+    media = pictures(n=30)
+    Image.new("RGB", (8, 8), "blue").save(media / "cat" / "blue.png")
+    Image.fromarray(np.arange(3, dtype=np.uint8)[None]).save(media / "cat" / "tiny.png")
+    Image.fromarray(np.arange(90, dtype=np.uint8)[None].repeat(9, 0)).save(
+        media / "cat" / "long.png"
+    )
+    made = prepared(run(media), tmp_path / "run")
+    found = findings(made)
+    assert (found["flat"], found["small"], found["narrow"]) == (2, 1, 2)
+    lines = "\n".join(made.report.lines())
+    assert "32 pictures" not in lines
+    assert "33 pictures" in lines
+    assert "2 labels: cat 18" in lines
+    assert "from 3 × 1 to 90 × 9 pixels" in lines
+
+
+def test_one_class_or_no_media_cannot_be_learned(pictures: Make, tmp_path: Path) -> None:
+    media = pictures()
+    shutil.rmtree(media / "dog")
+    with pytest.raises(ImpossibleData, match="every label is 'cat'"):
+        prepared(run(media), tmp_path / "run")
+    with pytest.raises(DataError, match="--media"):
+        prepared(RunSettings(task="see"), tmp_path / "run")
+    manifest = tmp_path / "none.tsv"
+    manifest.write_text("path\tlabel\n")
+    with pytest.raises(ImpossibleData, match="there are no pictures"):
+        prepared(run(manifest), tmp_path / "run")
+
+
+def test_what_is_missing_on_both_sides_is_one_error(pictures: Make, tmp_path: Path) -> None:
+    for name in ("train", "valid"):
+        (tmp_path / f"{name}.tsv").write_text(f"{name}1.png\tcat\n{name}2.png\tdog\n")
+    with pytest.raises(DataError, match=r"4 files are missing: .*train2\.png .*valid1\.png"):
+        prepared(run(tmp_path / "train.tsv", tmp_path / "valid.tsv"), tmp_path / "run")
+
+
+def test_a_disk_that_is_too_small_is_said_first(
+    pictures: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings = run(pictures())
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: SimpleNamespace(free=12 * 192 - 1))
+    with pytest.raises(DataError, match=r"12 pictures of 8 × 8 pixels take .* GB"):
+        prepared(settings, tmp_path / "run")
+    assert not list((tmp_path / "run").iterdir())
+
+
+def captions(media: Path) -> Path:
+    rows = [f"{p}\ta {p.parent.name} {p.stem}" for p in sorted(media.rglob("*.png"))]
+    path = media.parent / "captions.tsv"
+    path.write_text("path\ttext\n" + "\n".join([*rows, rows[0], f"{rows[1]} again"]) + "\n")
+    return path
+
+
+def test_texts_become_tokens(pictures: Make, tmp_path: Path) -> None:
+    settings = run(captions(pictures()))
+    made = prepared(settings, tmp_path / "run", target="text")
+    assert made.tokenizer is not None
+    assert made.train.texts is not None
+    texts = [made.tokenizer.decode(made.train.texts[i].tolist()) for i in range(len(made.train))]
+    assert len(texts) == len(made.train)
+    assert all(text.startswith("a ") for text in texts)
+    assert findings(made)["duplicates"] == 1  # the same picture with another caption is none
+    made.save_tokenizer(tmp_path / "tokenizer.json")
+    other = prepared(settings, tmp_path / "other", target="text", tokenizer=made.tokenizer)
+    assert other.tokenizer is not None
+    assert other.tokenizer.to_json() == made.tokenizer.to_json()
+
+
+def test_a_test_set_is_read_for_scoring(pictures: Make, tmp_path: Path) -> None:
+    media = pictures()
+    found = evaluation_media("pictures", run(media), SHAPE, target="label", labels=("dog", "cat"))
+    assert found.items.labels is not None
+    assert found.items.labels.tolist() == [1] * 6 + [0] * 6
+    assert found.targets == ["cat"] * 6 + ["dog"] * 6
+    assert found.places[0].endswith("0.png")
+    assert found.items.pictures.gather(np.array([0, 11])).shape == (2, 1, 3, 8, 8)
+    with pytest.raises(DataError, match=r"cat.*: the label 'cat' cannot be scored.*'dog'"):
+        evaluation_media("pictures", run(media), SHAPE, target="label", labels=("dog",))
+    texts = evaluation_media("pictures", run(captions(media)), SHAPE, target="text")
+    assert texts.targets[0].startswith("a cat")
+    assert texts.items.texts is None
+    hashes = texts.items.hashes
+    assert hashes[0] == hashes[-2]
+    assert len(set(hashes.tolist())) == 12
+
+
+def sound(path: Path, samples: Any, rate: int = 8000) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    soundfile.write(path, np.asarray(samples, np.float32), rate)
+
+
+def test_recordings_of_any_length(tmp_path: Path) -> None:
+    draw = np.random.default_rng(0)
+    for i in range(12):
+        wave = draw.uniform(-0.5, 0.5, 1000 + 100 * i)
+        sound(tmp_path / "media" / ("anna", "ben")[i % 2] / f"{i}.wav", wave)
+    sound(tmp_path / "media" / "anna" / "silent.wav", np.zeros(2000))
+    sound(tmp_path / "media" / "anna" / "empty.wav", [])
+    shape = SoundSettings(rate=8000)
+    made = prepared(run(tmp_path / "media"), tmp_path / "run", what="sounds", shape=shape)
+    store = made.train.sounds
+    assert store.rate == 8000
+    assert store[0].dtype == np.int16
+    assert sorted({*store.lengths, *made.valid.sounds.lengths}) == sorted(
+        {*range(1000, 2200, 100), 2000}
+    )
+    found = findings(made)
+    assert found["unreadable"] == 1
+    assert found["flat"] == 1
+    lines = "\n".join(made.report.lines())
+    assert "14 recordings" in lines
+    assert "silent" in lines
+    assert "0 s" in lines
+    [example] = made.valid_examples
+    samples, _ = soundfile.read(example["place"], dtype="int16")
+    np.testing.assert_array_equal(made.valid.items[0], samples)
+
+
+def test_a_copy_on_the_device_gives_the_same(device: torch.device) -> None:
+    items = np.random.default_rng(0).integers(0, 255, (6, 1, 3, 4, 4), np.uint8)
+    store = PictureStore.of(list(items)).rows(np.array([5, 3, 1])).on(device)
+    assert (store.copy is not None) == (device.type == "cuda")
+    assert torch.equal(store.gather(np.array([2, 0])).cpu(), torch.from_numpy(items[[1, 5]]))
+    assert store.on(device, most=10).copy is None
+
+
+def test_stores_give_what_was_put_in() -> None:
+    draw = np.random.default_rng(0)
+    items = [draw.integers(0, 255, (1, 3, 4, 4), np.uint8) for _ in range(5)]
+    store = PictureStore.of(items)
+    rows = np.array([4, 0, 4])
+    assert torch.equal(store.gather(rows), torch.from_numpy(np.stack([items[i] for i in rows])))
+    part = store.rows(np.array([3, 1]))
+    np.testing.assert_array_equal(part[1], items[1])
+    assert torch.equal(part.gather(np.array([1])), torch.from_numpy(items[1][None]))
+    mixed = PictureStore.of([items[0], draw.integers(0, 255, (2, 3, 4, 6), np.uint8), items[1]])
+    assert mixed.equal is None
+    assert mixed[1].shape == (2, 3, 4, 6)
+    assert torch.equal(mixed.gather(np.array([2])), torch.from_numpy(items[1][None]))
+    assert mixed.on("cpu") is mixed
+    sounds = SoundStore.of([np.arange(5, dtype=np.int16), np.arange(3, dtype=np.int16)], 8000)
+    assert sounds.rows(np.array([1]))[0].tolist() == [0, 1, 2]
+    assert sounds.seconds == 0.001

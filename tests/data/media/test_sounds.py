@@ -1,0 +1,246 @@
+"""Recordings as they are and as they should not be: each bad file is named, and nothing is held."""
+
+from __future__ import annotations
+
+import os
+import re
+import struct
+import sys
+import tracemalloc
+from pathlib import Path
+
+import numpy as np
+import pytest
+import soundfile
+from numpy.typing import NDArray
+
+from headway.data.media.sounds import (
+    is_silent,
+    read_samples,
+    read_sound,
+    sound_info,
+    stream_windows,
+)
+from headway.errors import DataError, UserError
+
+RATE = 16_000
+
+
+def tone(seconds: float = 1.0, rate: int = RATE, hertz: float = 300.0) -> NDArray[np.float32]:
+    return (0.3 * np.sin(2 * np.pi * hertz * np.arange(round(seconds * rate)) / rate)).astype("f4")
+
+
+def write(path: Path, samples: NDArray[np.float32], rate: int = RATE, **more: str) -> Path:
+    soundfile.write(path, samples, rate, **more)
+    return path
+
+
+def cut(path: Path, share: float) -> Path:
+    data = path.read_bytes()
+    path.write_bytes(data[: int(len(data) * share)])
+    return path
+
+
+def claim_flac(path: Path, n_samples: int) -> Path:
+    """Let the header of a FLAC file say that there are so many samples."""
+    data = bytearray(path.read_bytes())
+    before = int.from_bytes(data[18:26], "big") >> 36 << 36
+    data[18:26] = (before | n_samples).to_bytes(8, "big")
+    path.write_bytes(data)
+    return path
+
+
+def claim_wav(path: Path, n_bytes: int) -> Path:
+    data = bytearray(path.read_bytes())
+    place = data.find(b"data") + 4
+    data[place : place + 4] = struct.pack("<I", n_bytes)
+    path.write_bytes(data)
+    return path
+
+
+@pytest.mark.parametrize(
+    ("ending", "least"), [("wav", 80), ("flac", 80), ("ogg", 15), ("mp3", 15), ("aiff", 80)]
+)
+def test_formats_are_read_and_brought_to_the_rate(
+    tmp_path: Path, ending: str, least: float
+) -> None:
+    for rate in (RATE, 8_000):
+        path = write(tmp_path / f"a.{ending}", tone(rate=rate), rate)
+        found = read_sound(path, RATE)
+        assert found.dtype == np.float32
+        assert abs(len(found) - RATE) <= 1
+        error = np.square(found[2000:14000] - tone()[2000:14000]).mean()
+        assert 10 * np.log10(np.square(tone()).mean() / error) > min(least, 60)
+        assert sound_info(path).rate == rate
+
+
+def test_channels_become_one_and_what_a_file_holds_counts_not_its_name(tmp_path: Path) -> None:
+    both = np.stack([tone(), np.zeros_like(tone())], 1)
+    path = write(tmp_path / "stereo.flac", both).rename(tmp_path / "stereo.wav")
+    np.testing.assert_allclose(read_sound(path, RATE), tone() / 2, atol=1e-4)
+
+
+@pytest.mark.parametrize("ending", ["wav", "flac", "ogg", "mp3"])
+def test_a_part_is_what_lies_there_in_the_whole(tmp_path: Path, ending: str) -> None:
+    rising = tone(8) * np.linspace(0, 1, 8 * RATE, dtype=np.float32)
+    path = write(tmp_path / f"a.{ending}", rising)
+    whole = read_sound(path, RATE)
+    part = read_sound(path, RATE, 5.25, 5.5)
+    np.testing.assert_allclose(part, whole[84_000:88_000], atol=1e-5)
+    np.testing.assert_array_equal(read_sound(path, RATE, 7.5, 8.005), whole[120_000:])
+    for start, end in ((8.5, 9), (3, 3), (-1, 2), (7, 9), (2, float("nan"))):
+        with pytest.raises(DataError, match=r"lasts 8 s: there is nothing from"):
+            read_sound(path, RATE, start, end)
+
+
+def test_arrays_hold_whole_numbers_or_floats(tmp_path: Path) -> None:
+    path = tmp_path / "a.npy"
+    np.save(path, (tone(rate=8000) * 32768).astype(np.int16))
+    np.testing.assert_allclose(
+        read_sound(path, RATE, npy_rate=8000)[2000:14000], tone()[2000:14000], atol=1e-3
+    )
+    np.save(path, np.stack([tone(), 2 * tone()]))
+    np.testing.assert_array_equal(read_sound(path, RATE, index=1), 2 * tone())
+    np.testing.assert_array_equal(read_sound(path, RATE, 0.5, 0.75, index=0), tone()[8000:12000])
+    with pytest.raises(DataError, match="needs an `index`"):
+        read_sound(path, RATE)
+    with pytest.raises(DataError, match="give it as `rate`"):
+        read_samples(path)
+    np.save(path, np.array(["a", "b"]))
+    with pytest.raises(DataError, match=r"a\.npy holds <U1"):
+        read_sound(path, RATE)
+    np.save(path, tone())
+    with pytest.raises(DataError, match=r"a\.npy"):
+        read_sound(cut(path, 0.5), RATE)
+
+
+def test_a_file_that_is_no_sound_is_named(tmp_path: Path) -> None:
+    for name, data in {
+        "text.wav": b"hello " * 100,
+        "picture.mp3": b"\x89PNG\r\n\x1a\n" + bytes(100),
+        "plain.raw": b"abc",
+        "zeros.flac": bytes(5000),
+    }.items():
+        (tmp_path / name).write_bytes(data)
+        with pytest.raises(DataError, match=rf"{re.escape(name)} cannot be read as sound"):
+            read_sound(tmp_path / name, RATE)
+    (tmp_path / "nothing.wav").write_bytes(b"")
+    for name, words in {"nothing.wav": "is empty", "no.wav": "not a file", ".": "a folder"}.items():
+        with pytest.raises(DataError, match=words):
+            read_sound(tmp_path / name, RATE)
+
+
+@pytest.mark.parametrize("ending", ["wav", "flac", "mp3", "ogg"])
+@pytest.mark.parametrize("share", [0.02, 0.5, 0.95])
+def test_a_file_that_is_cut_short_is_named(tmp_path: Path, ending: str, share: float) -> None:
+    path = cut(write(tmp_path / f"a.{ending}", tone(4)), share)
+    for read in (lambda: read_sound(path, RATE), lambda: list(stream_windows(path, RATE, 1))):
+        with pytest.raises(DataError, match=rf"a\.{ending} (is cut short|cannot|has no samples)"):
+            read()
+
+
+def test_headers_that_lie_take_no_memory(tmp_path: Path) -> None:
+    ten_hours = 36_000 * RATE
+    wav = claim_wav(write(tmp_path / "a.wav", tone()), 2 * ten_hours)
+    flac = claim_flac(write(tmp_path / "a.flac", tone()), ten_hours)
+    near = claim_flac(write(tmp_path / "b.flac", tone()), ten_hours // 20)
+    expected = {
+        wav: "promises 1,152,000,000 bytes",
+        flac: "lasts 10.0 h",
+        near: "promises 30.0 min",
+    }
+    tracemalloc.start()
+    for path, words in expected.items():
+        with pytest.raises(DataError, match=words):
+            read_sound(path, RATE)
+    with pytest.raises(DataError, match=r"promises 10\.0 h, but after"):
+        list(stream_windows(flac, RATE, 1.0))
+    assert tracemalloc.get_traced_memory()[1] < 20e6
+    tracemalloc.stop()
+
+
+def test_a_real_recording_beyond_the_limit_is_refused_but_streams(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = write(tmp_path / "a.flac", tone(30))
+    monkeypatch.setattr("headway.data.media.sounds.MOST_S", 10.0)
+    with pytest.raises(DataError, match="lasts 30 s; up to 10 s are read as a whole"):
+        read_sound(path, RATE)
+    assert len(read_sound(path, RATE, 5, 15)) == 10 * RATE
+    with pytest.raises(DataError, match="up to 10 s"):
+        read_sound(claim_flac(path, 0), RATE)  # no length in the header: found out on the way
+    assert len(list(stream_windows(path, RATE, 5))) == 6
+
+
+def test_a_header_that_does_not_know_the_length_is_no_error(tmp_path: Path) -> None:
+    for path in (
+        claim_flac(write(tmp_path / "a.flac", tone(3)), 0),
+        claim_wav(write(tmp_path / "a.wav", tone(3)), 0xFFFFFFFF),
+    ):
+        np.testing.assert_allclose(read_sound(path, RATE), tone(3), atol=1e-4)
+    assert sound_info(tmp_path / "a.flac").seconds is None
+
+
+def test_nothing_silence_and_nonsense(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="has no samples"):
+        read_sound(write(tmp_path / "a.wav", tone(0)), RATE)
+    silent = read_sound(write(tmp_path / "a.wav", 0 * tone()), RATE)
+    assert is_silent(silent)
+    assert not is_silent(tone())
+    broken = tone()
+    broken[[5, 90]] = np.nan, np.inf
+    path = write(tmp_path / "a.wav", broken, subtype="FLOAT")
+    with pytest.raises(DataError, match=r"2 samples that are no numbers"):
+        read_sound(path, RATE)
+    data = bytearray(write(tmp_path / "b.wav", tone()).read_bytes())
+    data[24:28] = struct.pack("<I", 500)
+    (tmp_path / "b.wav").write_bytes(data)
+    with pytest.raises(DataError, match="500 samples a second"):
+        read_sound(tmp_path / "b.wav", RATE)
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="needs named pipes")
+def test_a_pipe_is_refused_and_not_waited_for(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "a.wav")
+    with pytest.raises(DataError, match="not a file"):
+        read_sound(tmp_path / "a.wav", RATE)
+
+
+@pytest.mark.parametrize("rate", [RATE, 8_000])
+def test_windows_of_a_stream_are_parts_of_the_whole(tmp_path: Path, rate: int) -> None:
+    path = write(tmp_path / "a.flac", tone(5.3, hertz=97.3), RATE)
+    whole = read_sound(path, rate)
+    windows = list(stream_windows(path, rate, 2.0, 0.5))
+    assert [start for start, _ in windows] == [0.0, 1.5, 3.0, 4.5]
+    for start, samples in windows:
+        expected = whole[round(start * rate) :][: 2 * rate]
+        np.testing.assert_allclose(samples, expected, atol=1e-5)
+    short = list(stream_windows(path, rate, 10.0))
+    assert len(short) == 1
+    exact = list(stream_windows(path, rate, 2.65, 0.1))
+    assert [round(start, 2) for start, _ in exact] == [0, 2.55, 5.1]
+    assert len(list(stream_windows(path, rate, 2.65))) == 2  # nothing is left for a third
+    with pytest.raises(DataError, match="do not move on"):
+        list(stream_windows(path, rate, 1.0, 1.0))
+
+
+def test_a_file_that_may_not_be_read_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = write(tmp_path / "a.wav", tone())
+
+    def refuse(*_: object) -> None:
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr(Path, "open", refuse)
+    with pytest.raises(DataError, match=r"cannot read .*a\.wav: Permission denied"):
+        read_sound(path, RATE)
+
+
+def test_without_soundfile_one_is_told_how_to_get_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = write(tmp_path / "a.wav", tone())
+    monkeypatch.setitem(sys.modules, "soundfile", None)
+    with pytest.raises(UserError, match="pip install soundfile"):
+        read_sound(path, RATE)

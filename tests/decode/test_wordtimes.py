@@ -1,0 +1,118 @@
+"""Times of words from attention: the best path, the heads that follow the sound, pauses."""
+
+from __future__ import annotations
+
+import itertools
+
+import numpy as np
+import pytest
+
+from headway.decode.subtitles import lines_of, srt, vtt
+from headway.decode.wordtimes import (
+    Word,
+    alignment_heads,
+    monotone_path,
+    share_on_path,
+    snapped,
+    token_rows,
+    words_of,
+)
+
+ROWS, TOKENS = 24, 5
+
+
+def following(seed: int = 0, sharp: float = 3.0) -> np.ndarray:
+    """Attention (T S) of a head that follows: token t looks at its own stretch of rows."""
+    draw = np.random.default_rng(seed)
+    scores = draw.normal(0, 0.3, (TOKENS, ROWS))
+    for token in range(TOKENS):
+        scores[token, token * ROWS // TOKENS : (token + 1) * ROWS // TOKENS] += sharp
+    p = np.exp(scores)
+    return p / p.sum(1, keepdims=True)
+
+
+def test_the_path_is_the_best_of_all() -> None:
+    worth = np.random.default_rng(1).normal(size=(3, 7))
+    path = monotone_path(worth)
+    best = -np.inf
+    for cuts in itertools.combinations(range(1, 7), 2):  # where the second and third begin
+        tokens = np.searchsorted(np.array(cuts), np.arange(7), side="right")
+        best = max(best, worth[tokens, np.arange(7)].sum())
+    assert worth[path, np.arange(7)].sum() == pytest.approx(best)
+    assert path[0] == 0
+    assert path[-1] == 2
+    assert set(np.diff(path)) <= {0, 1}
+
+
+def test_more_tokens_than_rows_still_have_a_path() -> None:
+    assert monotone_path(np.zeros((5, 3))).tolist() == [0, 1, 3]
+    assert len(token_rows(np.random.default_rng(0).random((2, 5, 3)))) == 5
+
+
+def test_a_head_that_follows_is_told_from_others() -> None:
+    uniform = np.full((TOKENS, ROWS), 1 / ROWS)
+    fixed = np.zeros((TOKENS, ROWS))
+    fixed[:, 3] = 1.0
+    backwards = following()[::-1]
+    assert share_on_path(uniform) == pytest.approx(1 / TOKENS)
+    assert share_on_path(fixed) == pytest.approx(1 / TOKENS)
+    assert share_on_path(following()) > 0.7
+    assert share_on_path(backwards) < 0.5
+    heads, shares = alignment_heads([np.stack([uniform, following(), fixed, backwards])] * 2)
+    assert heads == [1]
+    assert int(np.argmax(shares)) == 1
+    # Below the last layer a head may follow better, and look at the word before.
+    heads, shares = alignment_heads([np.stack([following(0, 9.0), uniform, following()])], 2)
+    assert heads == [2]
+    assert len(shares) == 3
+
+
+def test_tokens_get_the_rows_that_their_heads_look_at() -> None:
+    rows = token_rows(np.stack([following(seed) for seed in range(3)]))
+    expected = [(t * ROWS // TOKENS, (t + 1) * ROWS // TOKENS) for t in range(TOKENS)]
+    assert [b for _, b in rows[:-1]] == [a for a, _ in rows[1:]]
+    assert np.abs(np.array(rows) - np.array(expected)).max() <= 1
+
+
+def test_words_are_as_long_and_as_sure_as_their_tokens() -> None:
+    rows = [(0, 2), (2, 3), (3, 4), (4, 9)]
+    found = words_of(["ab", "c"], [0, 0, 0, 1], rows, np.log([0.5, 0.5, 0.125, 0.9]).tolist(), 0.02)
+    assert [(word.text, word.start, word.end) for word in found] == [
+        ("ab", 0.0, pytest.approx(0.08)),
+        ("c", pytest.approx(0.08), pytest.approx(0.18)),
+    ]
+    assert found[0].confidence == pytest.approx(0.5 * 0.25 ** (1 / 3))
+    assert found[1].confidence == pytest.approx(0.9)
+
+
+def test_pauses_belong_to_no_word() -> None:
+    rate = 1000
+    samples = np.zeros(1000, np.float32)
+    for start, end in ((100, 350), (500, 800)):
+        samples[start:end] = 0.3 * np.sin(np.arange(end - start))
+    coarse = [Word("a", 0.0, 0.44, 1.0), Word("b", 0.44, 1.0, 1.0)]
+    first, second = snapped(coarse, samples, rate)
+    assert (first.start, first.end) == (pytest.approx(0.1), pytest.approx(0.35))
+    assert (second.start, second.end) == (pytest.approx(0.5), pytest.approx(0.8))
+    # A shorter pause within a word is none between words.
+    samples[180:220] = 0.0
+    assert snapped(coarse, samples, rate)[0].end == first.end
+    # Without a pause between them words meet where the model put the border.
+    samples[350:500] = 0.3
+    first, second = snapped(coarse, samples, rate)
+    assert first.end == second.start == 0.44
+    samples[640:680] = 0.0  # too far away to be the border
+    assert snapped(coarse, samples, rate)[0].end == 0.44
+    assert snapped(coarse, np.zeros(1000, np.float32), rate) == coarse
+
+
+def test_subtitles_break_at_pauses_and_when_they_get_long() -> None:
+    words = [Word("so", 0.0, 0.4, 1.0), Word("it", 0.5, 0.7, 1.0), Word("is", 61.5, 62.0, 1.0)]
+    assert [len(line) for line in lines_of(words)] == [2, 1]
+    assert srt(words) == (
+        "1\n00:00:00,000 --> 00:00:00,700\nso it\n\n2\n00:01:01,500 --> 00:01:02,000\nis\n"
+    )
+    assert vtt(words).startswith("WEBVTT\n\n00:00:00.000 --> 00:00:00.700\nso it\n\n")
+    many = [Word("word", i / 10, i / 10 + 0.1, 1.0) for i in range(30)]
+    assert max(sum(len(w.text) + 1 for w in line) for line in lines_of(many)) <= 43
+    assert srt([]) == ""

@@ -1,0 +1,98 @@
+"""Tiny runs that read pictures, videos and recordings, with random weights that all matter."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from headway.config.data import TokenizerSettings
+from headway.config.decode import DecodeSettings
+from headway.config.model import (
+    PictureEncoderSettings,
+    PictureSeq2SeqSettings,
+    PictureSettings,
+    SoundEncoderSettings,
+    SoundSeq2SeqSettings,
+    SoundSettings,
+)
+from headway.config.run import RunSettings
+from headway.config.tasks import CaptionSettings, TranscribeSettings
+from headway.inside.media import Media, media_settings, of_item
+from headway.interop.run import LoadedRun
+from headway.models.build import build_model
+from headway.text.tokenizer import Vocabularies
+from headway.text.train import train_on_texts
+
+WORDS = "a red blue circle square left of above one two three four five six seven"
+LABELS = ("cat", "dog", "owl")
+SIZES: dict[str, Any] = {"d_model": 32, "n_layers": 2, "n_heads": 4, "d_ff": 48}
+RATE = 8000
+
+PICTURE = PictureSettings(height=24, width=32, patch=8)
+VIDEO = PictureSettings(height=16, width=16, patch=8, frames=4, tubelet=2)
+SOUND = SoundSettings(rate=RATE, n_fft=200, hop=80, bands=20, max_rows=400)
+
+
+def tokens() -> Vocabularies:
+    words = train_on_texts([WORDS] * 2, TokenizerSettings(kind="words"), 100)
+    return Vocabularies(words, words)
+
+
+def media_run(task: str, **changes: Any) -> LoadedRun:
+    """`task` may be `captioned-video`, `transcribe-joint` or, for an encoder, `transcribe-ctc`."""
+    vocab = tokens()
+    n_words = vocab.target.vocab_size
+    writer = {**SIZES, "vocab_size": n_words, "max_len": 40}
+    viewer = {**SIZES, "n_labels": len(LABELS)}
+    still = PictureSettings(**{**vars(PICTURE), "class_token": False})
+    moving = PictureSettings(**{**vars(VIDEO), "class_token": False})
+    models: dict[str, Any] = {
+        "see": lambda: PictureEncoderSettings(**{"picture": PICTURE} | viewer | changes),
+        "watch": lambda: PictureEncoderSettings(picture=VIDEO, **viewer | changes),
+        "caption": lambda: PictureSeq2SeqSettings(**{"picture": still} | writer | changes),
+        "captioned-video": lambda: PictureSeq2SeqSettings(picture=moving, **writer | changes),
+        "identify": lambda: SoundEncoderSettings(sound=SOUND, **viewer | changes),
+        "transcribe": lambda: SoundSeq2SeqSettings(**{"sound": SOUND} | writer | changes),
+        "transcribe-joint": lambda: SoundSeq2SeqSettings(sound=SOUND, ctc=True, **writer | changes),
+        "transcribe-ctc": lambda: SoundEncoderSettings(
+            sound=SOUND, heads=("ctc",), vocab_size=n_words, **SIZES | changes
+        ),
+    }
+    shape = models[task]()
+    name = {"captioned-video": "caption"}.get(task, task.partition("-")[0])
+    settings = RunSettings(
+        task=name,
+        model=shape,
+        labels=LABELS if "n_labels" in viewer and name in ("see", "watch", "identify") else (),
+        decode=DecodeSettings(beam=2, max_len=8),
+        caption=CaptionSettings(what="videos" if task == "captioned-video" else "pictures"),
+        transcribe=TranscribeSettings(ctc=1.0 if task.endswith("ctc") else 0.3),
+    )
+    model = build_model(shape, seed=1)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.mul_(1.5)  # so that heads look at something
+    return LoadedRun(Path(task), settings, model.eval(), vocab)
+
+
+def item_for(run: LoadedRun, seed: int = 0) -> NDArray[Any]:
+    """Pixels or samples of the right shape."""
+    random = np.random.default_rng(seed)
+    shape = media_settings(run)
+    if isinstance(shape, SoundSettings):
+        time = np.arange(int(0.9 * shape.rate)) / shape.rate
+        tone = np.sin(2 * np.pi * (300 + 500 * time) * time) * np.sin(9 * time) ** 2
+        return (0.4 * tone + 0.01 * random.normal(size=len(time))).astype(np.float32)
+    assert shape is not None
+    size = (shape.frames, shape.channels, shape.height, shape.width)
+    return random.integers(0, 256, size, dtype=np.uint8)
+
+
+def media_for(run: LoadedRun, seed: int = 0) -> Media:
+    shape = media_settings(run)
+    assert shape is not None
+    return of_item("example", item_for(run, seed), shape)

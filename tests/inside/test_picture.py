@@ -1,0 +1,188 @@
+"""The picture with what each word looked at: the numbers are the trace's, in the page, too."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from headway.inside.looking import Looked, Page, facts_of, look, looked_at
+from headway.inside.maps.rollout import rollout
+from headway.inside.media_maps import word_groups
+from headway.inside.packing import unpack
+from headway.inside.reading import Ask
+from headway.inside.sections import look_of
+from headway.inside.sections.picture import frames, section
+from headway.inside.streams import Output, Reading, Stream
+
+from .browser import open_page
+from .media_runs import item_for, media_for, media_run
+
+
+def unpacked(page: Page) -> dict[str, Any]:
+    found: dict[str, Any] = unpack(page.html)["looks"][0]["sections"]["picture"]
+    return found
+
+
+@pytest.mark.parametrize("task", ["caption", "captioned-video", "see", "watch"])
+def test_the_page_holds_the_weights_of_the_trace(task: str) -> None:
+    run = media_run(task)
+    media = media_for(run)
+    looked = looked_at(run, media)
+    held = unpacked(Page("t", [look_of("final", looked)], {}, facts_of(run)))
+    trace, writes = looked.trace, task.startswith("caption")
+    for layer, weights_HRS in enumerate(held["heads"]):
+        true = trace.attention["cross" if writes else "self"][layer]
+        true = true if writes else true[:, :1]  # a class is read from the class token
+        np.testing.assert_allclose(weights_HRS, true.numpy(), rtol=1e-3, atol=1e-6)
+    whole = {map_["key"]: map_["weights"] for map_ in held["maps"]}
+    usual = ["rollout", "norm", "gradxattention", "gradxinput", "integrated", "occlusion"]
+    assert list(whole) == usual
+    source = "source" if writes else "picture"
+    np.testing.assert_allclose(
+        whole["rollout"], rollout(run, trace).parts()[source].numpy(), rtol=1e-3, atol=1e-6
+    )
+    pixels = np.moveaxis(item_for(run), 1, -1)[(1, 3),] if len(item_for(run)) > 1 else None
+    pixels = np.moveaxis(item_for(run), 1, -1) if pixels is None else pixels
+    assert (held["frames"] == pixels).all()
+    assert held["grid"] == list(media.grid)
+
+
+def test_a_class_that_is_read_from_all_rows_is_their_mean() -> None:
+    run = media_run("see", pooling="mean")
+    looked = looked_at(run, media_for(run))
+    held = unpacked(Page("t", [look_of("final", looked)], {}, facts_of(run)))
+    mean_HS = looked.trace.attention["self"][1].mean(1)
+    np.testing.assert_allclose(held["heads"][1][:, 0], mean_HS.numpy(), rtol=1e-3, atol=1e-6)
+
+
+def test_a_distillation_token_is_half_of_the_answer() -> None:
+    from headway.config.model import PictureSettings
+
+    from .media_runs import PICTURE
+
+    picture = PictureSettings(**{**vars(PICTURE), "distil_token": True})
+    run = media_run("see", picture=picture, heads=("classes", "distilled"))
+    looked = looked_at(run, media_for(run))
+    made = section(looked)
+    assert made is not None
+    half_HS = looked.trace.attention["self"][0][:, :2].mean(1)
+    assert torch.allclose(made["heads"][0].values[:, 0], half_HS, atol=1e-6)
+    assert made["extra"] == 2
+
+
+def test_pieces_of_a_word_are_one_word() -> None:
+    names = ["▁re", "d", "▁circle", "</s>"]
+    stream = Stream(
+        "target", (0, 1, 2, 3), ("<s>", *names[:3]), (-1, 0, 0, 1), (True,) + (False,) * 3
+    )
+    source = Stream("source", (-1,), ("row 1, column 1",), (0,), (False,))
+    outputs = tuple(Output(row, row, name) for row, name in enumerate(names))
+    reading = Reading("", "caption", {"source": source, "target": stream}, outputs)
+    assert [(group["name"], group["rows"]) for group in word_groups(reading)] == [
+        ("▁red", [0, 1]),
+        ("▁circle", [2]),
+        ("</s>", [3]),
+    ]
+
+
+def test_large_pictures_become_small_and_videos_show_the_middle_of_each_stretch() -> None:
+    run = media_run("caption")
+    media = replace(media_for(run), item=np.full((1, 3, 600, 900), 9, np.uint8))
+    assert frames(media).shape == (1, 171, 256, 3)
+    assert float(frames(media).max()) == 9
+    video = media_for(media_run("watch"))
+    assert (frames(video).numpy() == np.moveaxis(video.item, 1, -1)[[1, 3]]).all()
+
+
+def test_the_head_that_pointed_best_is_shown_first() -> None:
+    run = media_run("caption")
+    looked = looked_at(run, media_for(run))
+    assert section(looked)["first"] == {"map": "mean", "layer": 0, "head": 0}
+    truth = {"maps": {}, "best": {"name": "cross.1.2"}}
+    assert section(replace(looked, truth=truth))["first"] == {"map": "head", "layer": 1, "head": 2}
+    seen = looked_at(media_run("see"), media_for(media_run("see")))
+    assert section(seen)["first"]["map"] == "rollout"
+
+
+def planted() -> tuple[Looked, torch.Tensor]:
+    """A captioner whose one head looks at one patch for every word."""
+    run = media_run("caption")
+    grey = replace(media_for(run), item=np.full((1, 3, 24, 32), 200, np.uint8))
+    looked = looked_at(run, grey, Ask(output="a red circle"))
+    weights_HTS = torch.zeros_like(looked.trace.attention["cross"][1])
+    for t in range(weights_HTS.shape[1]):
+        weights_HTS[:, t, 2 * t + 1] = 1.0
+    attention = {**looked.trace.attention}
+    attention["cross"] = [attention["cross"][0], weights_HTS]
+    truth = {"maps": {"cross.1.0": {"p1": 0.9, "random": 0.1, "n": 40}}, "unit": "words"}
+    return replace(
+        looked, trace=replace(looked.trace, attention=attention), truth=truth
+    ), weights_HTS
+
+
+def test_the_panel_shows_each_word_its_patch(browser: Any, tmp_path: Path) -> None:
+    looked, _ = planted()
+    made = look_of("final", looked, ["picture"])  # the other panels know that it is planted
+    html = Page("t", [made], {}, facts_of(looked.run)).html
+    shown = open_page(browser, html, tmp_path, state="tab=picture&layer=1&head=0&row=2")
+    assert "What “circle” looked at" in shown.locator("[data-card=picture] h2").inner_text()
+    value = shown.locator(".says [data-value]")
+    assert float(value.get_attribute("data-value")) == 1.0
+    assert value.get_attribute("data-place") == "5"
+    assert "P@1 0.90 (random 0.10), 40 words" in shown.locator("[data-truth]").inner_text()
+    # The middle of row 2, column 2 of 3 by 4 patches is light, what was not looked at is dark.
+    light = """(at) => { const c = document.querySelector("[data-frame]");
+      const b = new OffscreenCanvas(c.width, c.height).getContext("2d");
+      b.drawImage(c, 0, 0);
+      return [...b.getImageData(at[0] * c.width, at[1] * c.height, 1, 1).data].slice(0, 3)
+        .reduce((a, x) => a + x, 0); }"""
+    assert shown.evaluate(light, [1.5 / 4, 1.5 / 3]) > 3 * shown.evaluate(light, [3.5 / 4, 2.5 / 3])
+    box = shown.locator("[data-frame]").bounding_box()
+    shown.mouse.move(box["x"] + box["width"] * 3.5 / 4, box["y"] + box["height"] * 0.5 / 3)
+    assert value.get_attribute("data-place") == "3"
+    assert float(value.get_attribute("data-value")) == 0.0
+    assert "row 1, column 4" in shown.locator(".tip").inner_text()
+    shown.locator(".seengrid").first.locator("button").nth(1).click()
+    assert shown.state()["row"] == "1"
+    assert shown.locator(".says [data-value]").get_attribute("data-place") == "3"
+    shown.close()
+
+
+def test_maps_styles_and_heads_can_be_chosen_and_keys_work(browser: Any, tmp_path: Path) -> None:
+    run = media_run("captioned-video")
+    html = look(run, media_for(run)).html
+    shown = open_page(browser, html, tmp_path, state="tab=picture")
+    assert shown.locator("[data-frame]").count() == 2
+    for key in ("rollout", "occlusion", "max", "head"):
+        shown.locator(f"[data-key={key}]").first.click()
+        assert shown.state()["pictureMap"] == key
+    shown.locator("[data-key=heat]").click()
+    assert shown.state()["pictureStyle"] == "heat"
+    shown.locator("[data-key=opacity]").press("Home")
+    assert shown.state()["pictureOpacity"] == "0"
+    shown.evaluate("document.activeElement.blur()")
+    shown.keyboard.press("ArrowUp")
+    shown.keyboard.press("3")
+    assert (shown.state()["layer"], shown.state()["head"]) == ("1", "2")
+    shown.close()
+
+
+@pytest.mark.parametrize("task", ["see", "captioned-video"])
+def test_a_narrow_screen_has_all_of_it(browser: Any, tmp_path: Path, task: str) -> None:
+    run = media_run(task)
+    shown = open_page(browser, look(run, media_for(run)).html, tmp_path, width=400, dark=True,
+                      state="tab=picture")  # fmt: skip
+    assert shown.evaluate("document.documentElement.scrollWidth") <= 400
+    nameless = shown.evaluate(
+        "[...document.querySelectorAll('button, canvas:not([aria-hidden])')].filter((n) => "
+        "!n.textContent.trim() && !n.getAttribute('aria-label')).length"
+    )
+    assert nameless == 0
+    for tab in ("overview", "walk", "attention", "lens", "neurons", "heads"):
+        shown.tab(tab)
+    shown.close()

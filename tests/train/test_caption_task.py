@@ -1,0 +1,226 @@
+"""Captions as a task: its loss against sums written out, several references, fixed shapes."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from headway.config.augment import AugmentSettings
+from headway.config.data import DataSettings, TokenizerSettings
+from headway.config.run import RunSettings
+from headway.config.tasks import CaptionSettings
+from headway.data.media.prepared import PreparedMedia
+from headway.errors import ConfigError, DataError
+from headway.models.build import build_model
+from headway.models.parts.pictures import Pictures
+from headway.models.seq2seq import Seq2Seq
+from headway.train.task import Part, Stopped
+from headway.train.tasks.caption import METRICS, Caption, CaptionTask
+
+from .captioned import scene, write_manifest, write_scenes
+
+CPU = torch.device("cpu")
+ASKED = {
+    "model.d_model": 16, "model.n_layers": 1, "model.n_decoder_layers": 1, "model.n_heads": 2,
+    "model.d_ff": 32, "model.dropout": 0.0, "model.picture.patch": 4, "train.batch_tokens": 40,
+}  # fmt: skip
+
+
+def settings_of(media: Path, valid: Path | None = None, **more: Any) -> RunSettings:
+    data = DataSettings(media=(str(media),), valid_media=(str(valid or media),))
+    words = TokenizerSettings(kind="words")
+    return RunSettings(task="caption", data=data, tokenizer=words, asked=ASKED | more)
+
+
+def prepared_and_task(folder: Path, settings: RunSettings) -> tuple[PreparedMedia, CaptionTask]:
+    kind = Caption()
+    prepared = kind.prepare(settings, folder, lambda text: None)
+    settings = kind.resolve(settings, prepared, CPU)
+    train = replace(settings.train, batch_tokens=40, smoothing=0.2)
+    task = kind.task(replace(settings, train=train), prepared)
+    return prepared, task
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> tuple[PreparedMedia, CaptionTask]:
+    folder = tmp_path_factory.mktemp("captions")
+    valid = write_scenes(folder, 12, seed=1, name="valid")
+    return prepared_and_task(folder, settings_of(write_scenes(folder, 40), valid))
+
+
+def model_of(task: CaptionTask) -> Seq2Seq:
+    assert task.settings.model is not None
+    model = build_model(task.settings.model, seed=1)
+    assert isinstance(model, Seq2Seq)
+    draw = torch.Generator().manual_seed(0)
+    with torch.no_grad():  # fresh ones would not look at the picture at all
+        for weight in model.parameters():
+            weight += 0.2 * torch.randn(weight.shape, generator=draw)
+    return model
+
+
+def alone(task: CaptionTask, model: Seq2Seq, row: int) -> tuple[float, float]:
+    """Smoothed and plain loss of one picture, by the definitions."""
+    texts = task.prepared.train.texts
+    assert texts is not None
+    ids = texts[row].tolist()
+    picture = torch.tensor(np.array(task.prepared.train.pictures[row]))
+    given, layout = model.source_front.collate([picture])
+    read = torch.tensor([task.tokenizer.bos, *ids])
+    x_ND = model(given, layout, read, model.target_front.collate([read.tolist()])[1])
+    logs_NV = model.scores(x_ND).double().log_softmax(-1)
+    said = torch.tensor([*ids, task.tokenizer.eos])
+    nll = -logs_NV[torch.arange(len(said)), said].sum()
+    right, wrong = task.smoothing
+    return float((right - wrong) * nll - wrong * logs_NV.sum()), float(nll)
+
+
+def test_the_loss_is_the_sum_over_pictures(made: tuple[PreparedMedia, CaptionTask]) -> None:
+    _, task = made
+    model = model_of(task)
+    rows = np.array([3, 7, 1])
+    batch = task.batch(Part(rows, 0), CPU, None)
+    with torch.no_grad():
+        loss = task.loss(model, batch)
+        each = [alone(task, model, row) for row in rows]
+    assert float(loss.sum) == pytest.approx(sum(one for one, _ in each), rel=1e-4)
+    assert float(loss.nll) == pytest.approx(sum(one for _, one in each), rel=1e-4)
+
+
+def test_fixed_shapes_change_neither_loss_nor_gradient(
+    made: tuple[PreparedMedia, CaptionTask],
+) -> None:
+    """With fewer pictures than there is room for: the rest is filled and weighs nothing."""
+    _, task = made
+    fixed = task.fixed(40)
+    assert fixed is not None
+    found = []
+    for shapes in (None, fixed):
+        model = model_of(task)
+        batch = task.batch(Part(np.array([5, 2]), 0), CPU, shapes)
+        loss = task.loss(model, batch)
+        loss.sum.backward()
+        found.append((loss.sum.item(), [p.grad for p in model.parameters()]))
+    assert found[0][0] == pytest.approx(found[1][0], rel=1e-5)
+    for one, other in zip(found[0][1], found[1][1], strict=True):
+        assert one is not None
+        assert other is not None
+        assert torch.allclose(one, other, atol=1e-5)
+
+
+def test_every_batch_of_an_epoch_has_the_fixed_shapes(
+    made: tuple[PreparedMedia, CaptionTask],
+) -> None:
+    _, task = made
+    seen: list[int] = []
+    shapes = set()
+    for step in task.epoch(0):
+        for part in task.parts(step, 16):
+            batch = task.batch(part, CPU, task.fixed(16))
+            pictures = task.train.pictures.seen(batch.seen)
+            assert isinstance(pictures, Pictures)
+            shapes.add((pictures.groups[0].shape, batch.seen.layout.n_sequences,
+                        batch.seen.layout.n_rows, batch.words.read_N.shape,
+                        batch.words.layout.n_sequences))  # fmt: skip
+            assert int(batch.words.weights_N.sum()) == part.n_targets
+            assert part.n_tokens == 4 * len(part.rows) <= 16
+            seen += part.rows.tolist()
+    assert len(shapes) == 1
+    assert sorted(seen) == list(range(40))
+
+
+def test_captions_are_augmented_in_training_alone(made: tuple[PreparedMedia, CaptionTask]) -> None:
+    prepared, task = made
+    changed = replace(task.settings, augment=AugmentSettings(erase=0.99))
+    noisy = Caption().task(changed, prepared)
+    model = model_of(task)
+    batch = noisy.batch(Part(np.array([0, 1, 2, 3]), 0), CPU, None)
+    with torch.no_grad():
+        plain = float(task.loss(model.eval(), batch).sum)
+        assert float(noisy.loss(model, batch).sum) == plain
+        torch.manual_seed(0)
+        assert float(noisy.loss(model.train(), batch).sum) != plain
+
+
+def test_words_are_hidden_from_the_decoder_in_training_alone(
+    made: tuple[PreparedMedia, CaptionTask],
+) -> None:
+    prepared, task = made
+    blind = Caption().task(replace(task.settings, caption=CaptionSettings(hide=0.5)), prepared)
+    model = model_of(task)
+    batch = blind.batch(Part(np.array([0, 1, 2, 3]), 0), CPU, None)
+    read_N = batch.words.read_N
+    torch.manual_seed(0)
+    hidden_N = blind._hidden(read_N)
+    changed_N = hidden_N != read_N
+    assert (hidden_N[changed_N] == task.tokenizer.unk).all()
+    assert 0 < int(changed_N.sum()) < len(read_N) - 4
+    assert not changed_N[read_N == task.tokenizer.bos].any()
+    with torch.no_grad():
+        plain = float(task.loss(model.eval(), batch).sum)
+        assert float(blind.loss(model, batch).sum) == plain
+        assert float(blind.loss(model.train(), batch).sum) != plain
+    with pytest.raises(ConfigError, match="hide"):
+        CaptionSettings(hide=1.5)
+
+
+def test_all_captions_of_a_picture_are_right(tmp_path: Path) -> None:
+    """Whether a manifest names the picture twice or gives a list of texts."""
+    write_scenes(tmp_path, 6, name="more")
+    more = [json.loads(line) for line in (tmp_path / "more.jsonl").read_text().splitlines()]
+    pictures = [scene("red", "blue")[0], scene("green", "blue")[0]]
+    np.save(tmp_path / "two.npy", np.stack(pictures))
+    lines = [
+        {"path": "two.npy", "index": 0, "text": "red left of blue"},
+        {"path": "two.npy", "index": 1, "text": ["green left of blue", "blue right of green"]},
+        {"path": "two.npy", "index": 0, "text": "blue right of red"},
+    ]
+    valid = write_manifest(tmp_path / "two.jsonl", lines)
+    media = write_manifest(tmp_path / "all.jsonl", [*more, *lines])
+    _, task = prepared_and_task(tmp_path / "run", settings_of(media, valid))
+    rows, references = task.described
+    assert len(task.prepared.valid) == 4
+    assert rows == [0, 1]
+    assert references == [
+        ["red left of blue", "blue right of red"],
+        ["green left of blue", "blue right of green"],
+    ]
+
+
+def test_an_evaluation_scores_writes_samples_and_can_be_stopped(
+    made: tuple[PreparedMedia, CaptionTask],
+) -> None:
+    _, task = made
+    model = model_of(task).eval()
+    with torch.no_grad():
+        quick = task.evaluate(model, CPU, lambda: False, full=False)
+        full = task.evaluate(model, CPU, lambda: False, full=True)
+        assert set(METRICS) <= set(full.values)
+        assert quick.values["loss"] == pytest.approx(full.values["loss"])
+        assert 0 <= full.values["exact"] <= 100
+        assert len(full.samples) == 12
+        assert full.samples[0]["source"] == "valid.jsonl:1"
+        assert " left of " in full.samples[0]["target"]
+        assert full.figures["described"][0]["picture"].startswith("data:image/png;base64,")
+        with pytest.raises(Stopped):
+            task.evaluate(model, CPU, lambda: True, full=False)
+        task.rehearse(model, CPU)
+
+
+def test_what_cannot_be_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="no pictures with captions"):
+        Caption().prepare(RunSettings(task="caption"), tmp_path, lambda text: None)
+    settings = settings_of(write_scenes(tmp_path, 30))
+    prepared = Caption().prepare(settings, tmp_path / "run", lambda text: None)
+    mixing = replace(settings, augment=AugmentSettings(mixup=0.2))
+    with pytest.raises(ConfigError, match="two captions cannot be mixed"):
+        Caption().resolve(mixing, prepared, CPU)
+    other = replace(settings, train=replace(settings.train, metric="accuracy"))
+    with pytest.raises(ConfigError, match="exact, cider, bleu, chrf, loss"):
+        Caption().resolve(other, prepared, CPU)

@@ -1,0 +1,160 @@
+// A picture or a video under what each word looked at. Maps are drawn smoothly; numbers are those of the patches.
+const pictures = new WeakMap();
+
+// The frames as canvases. Checkpoints have none of their own: the last look holds them.
+function framesOf(page) {
+  const { frames } = page.data.looks.map((look) => look.sections.picture).findLast((one) => one?.frames);
+  if (!pictures.has(frames)) {
+    const [T, Y, X, C] = frames.shape;
+    pictures.set(frames, Array.from({ length: T }, (_, t) => {
+      const canvas = el("canvas", { width: X, height: Y }), brush = canvas.getContext("2d"), image = brush.createImageData(X, Y), from = t * Y * X * C;
+      for (let i = 0; i < Y * X; i++) for (let c = 0; c < 4; c++) image.data[4 * i + c] = c === 3 ? 255 : frames[from + i * C + Math.min(c, C - 1)];
+      brush.putImageData(image, 0, 0);
+      return canvas;
+    }));
+  }
+  return pictures.get(frames);
+}
+
+function pick(section, page) {
+  const { state } = page, { first, heads, maps, groups } = section;
+  const layer = clamp(state.layer ?? first.layer, 0, heads.length - 1), head = clamp(state.head ?? first.head, 0, heads[layer].shape[0] - 1);
+  const known = ["head", "mean", "max", ...maps.map(({ key }) => key)];
+  const map = known.includes(state.pictureMap) ? state.pictureMap : state.layer === undefined && state.head === undefined ? first.map : "head";
+  const at = groups.findIndex(({ rows }) => rows.some((r) => page.look.outputs[r].row >= (state.row ?? 0)));
+  return { layer, head, map, at: state.row === undefined ? bestWord(groups) : Math.max(0, at) };
+}
+
+// The first word that is not a small one says most at a glance.
+const bestWord = (groups) => Math.max(0, groups.findIndex(({ name, word }) => word >= 0 && name.length > 2));
+
+// What a word looked at: the mean over its pieces, a number a patch and before them those of the first rows.
+function weightsOf(section, { map, layer, head }, at) {
+  const { rows } = section.groups[at], all = section.heads[layer], [H, R, S] = all.shape, out = new Float32Array(S);
+  const whole = section.maps.find(({ key }) => key === map);
+  for (const r of rows) {
+    for (let s = 0; s < S; s++) {
+      let x = whole ? whole.weights[r * S + s] : map === "head" ? all[(head * R + r) * S + s] : 0;
+      if (map === "mean" || map === "max") for (let h = 0; h < H; h++) { const y = all[(h * R + r) * S + s]; x = map === "max" ? Math.max(x, y) : x + y / H; }
+      out[s] += x / rows.length;
+    }
+  }
+  return out;
+}
+
+// A cubic through the cells in each direction (Catmull and Rom), never below zero.
+function smooth(cells, Y, X, size) {
+  const line = (n, at) => {
+    const place = clamp(at * n - 0.5, 0, n - 1), i = Math.floor(place), t = place - i;
+    const w = [-t + 2 * t * t - t ** 3, 2 - 5 * t * t + 3 * t ** 3, t + 4 * t * t - 3 * t ** 3, t ** 3 - t * t];
+    return w.map((x, k) => [x / 2, clamp(i + k - 1, 0, n - 1)]);
+  };
+  const across = Array.from({ length: size }, (_, x) => line(X, (x + 0.5) / size)), out = new Float32Array(size * size);
+  for (let y = 0; y < size; y++) {
+    const down = line(Y, (y + 0.5) / size);
+    for (let x = 0; x < size; x++) {
+      let sum = 0;
+      for (const [a, r] of down) for (const [b, c] of across[x]) sum += a * b * cells[r * X + c];
+      out[y * size + x] = Math.max(0, sum);
+    }
+  }
+  return out;
+}
+
+// One frame and the map over it: clear where it looks and dark or foggy elsewhere, or warm colours there.
+const VEIL = { light: [8, 10, 14], fog: [236, 240, 246] };
+function overlay(canvas, picture, cells, section, { width, high, style, strength }) {
+  const [, Y, X] = section.grid, { origin, step } = section.cells, sharp = window.devicePixelRatio || 1, fine = width > 150 ? 96 : 40;
+  const height = Math.round((width * picture.height) / picture.width), brush = canvas.getContext("2d");
+  [canvas.width, canvas.height] = [width * sharp, height * sharp];
+  Object.assign(canvas.style, { width: width + "px", height: height + "px" });
+  brush.imageSmoothingEnabled = picture.width >= 128;
+  brush.drawImage(picture, 0, 0, canvas.width, canvas.height);
+  const veil = el("canvas", { width: fine, height: fine }), image = veil.getContext("2d").createImageData(fine, fine), field = smooth(cells, Y, X, fine);
+  field.forEach((x, i) => {
+    const share = clamp(x / (high || 1), 0, 1), rgb = VEIL[style] || colour(0.35 + 0.5 * share, "oranges");
+    image.data.set([...rgb, 255 * strength * (style === "heat" ? Math.sqrt(share) : 1 - share)], 4 * i);
+  });
+  veil.getContext("2d").putImageData(image, 0, 0);
+  brush.imageSmoothingEnabled = true;
+  brush.imageSmoothingQuality = "high";
+  const [left, top, wide, tall] = [origin[1], origin[0], step[1] * X, step[0] * Y].map((x, i) => x * (i % 2 ? canvas.height : canvas.width));
+  if (style !== "heat" && (left || top || wide < canvas.width - 1 || tall < canvas.height - 1)) {
+    brush.fillStyle = `rgba(${VEIL[style]},${strength})`; // what no patch covers
+    for (const box of [[0, 0, canvas.width, top], [0, top + tall, canvas.width, canvas.height], [0, top, left, tall], [left + wide, top, canvas.width, tall]]) brush.fillRect(...box);
+  }
+  brush.drawImage(veil, left, top, wide, tall);
+}
+
+const most = (cells) => cells.reduce((a, b) => Math.max(a, b), 0);
+const timeOf = ({ tubelet: n }, t) => (n > 1 ? `frames ${t * n + 1}–${(t + 1) * n}` : `frame ${t + 1}`);
+
+PANELS.picture = {
+  title: "Picture",
+  limits(section, page) {
+    const { layer, head, at } = pick(section, page), last = page.look.outputs.at(-1).row ?? 0;
+    return { layer: section.heads.length, head: section.heads[layer].shape[0], row: last + 1, now: { kind: section.kind, layer, head, row: page.look.outputs[section.groups[at].rows[0]].row ?? 0 } };
+  },
+  draw(host, section, page) {
+    const now = pick(section, page), { layer, head, map, at } = now, { kind, grid, extra, groups, maps } = section, [T, Y, X] = grid, frames = framesOf(page);
+    const style = ["fog", "heat"].includes(page.state.pictureStyle) ? page.state.pictureStyle : "light", opacity = clamp(Number(page.state.pictureOpacity ?? 75) || 0, 0, 100), look = { style, strength: opacity / 100 };
+    const whole = maps.find(({ key }) => key === map), word = groups[at].name, writes = groups.length > 1 || groups[0].word >= 0;
+    const name = whole ? whole.label : map === "head" ? page.head(kind, layer, head) : `${kind} ${layer + 1}, ${map} over heads`;
+    const key = whole ? map : `${kind}.${layer}.${map === "head" ? head : map}`, pieces = page.stream(kind === "cross" ? "source" : "picture").pieces;
+    if (!whole) page.shown = { kind, layer, head };
+    const weights = weightsOf(section, now, at), cells = weights.subarray(extra), high = most(cells);
+    const body = frame(host, { title: writes ? `What “${word}” looked at` : `What the answer “${word}” looked at`, name: "picture",
+      hint: `${style === "heat" ? "Warm" : "Clear"} where the map counts most, smoothed between patches; point at the picture for the numbers. ${T > 1 ? "A frame stands for each stretch of the video." : ""}`,
+      csv: () => [["word", "place", "weight"], ...groups.flatMap((group, g) => [...weightsOf(section, now, g)].map((x, i) => [group.name, pieces[i], x]))] });
+    const sides = body.appendChild(el("div", { class: "row" })), strip = el("div", { class: "frames" }), side = el("div", { class: "beside" });
+    sides.append(strip, side);
+    const room = Math.min(host.clientWidth - 34, 900), wide = T > 1 ? clamp(Math.floor(Math.min(room, 620) / Math.min(T, room < 500 ? 2 : 4)) - 8, 90, 210) : Math.min(room, 400);
+    const says = el("p", { class: "says num small", role: "status" }), best = cells.indexOf(high);
+    const tell = (i) => says.replaceChildren(pieces[extra + i] + " ", el("b", { "data-value": cells[i], "data-place": extra + i }, number(cells[i], 4)));
+    frames.forEach((picture, t) => {
+      const canvas = el("canvas", { class: "seen", role: "img", "aria-label": `${T > 1 ? timeOf(section, t) + " of the video" : "the picture"} with the map ${name} of ${word}`, "data-frame": t });
+      strip.append(el("figure", {}, canvas, T > 1 && el("figcaption", { class: "small soft" }, timeOf(section, t))));
+      overlay(canvas, picture, cells.subarray(t * Y * X, (t + 1) * Y * X), section, { width: wide, high, ...look });
+      canvas.onpointermove = (event) => {
+        const box = canvas.getBoundingClientRect(), cell = (share, axis, n) => Math.floor((share - section.cells.origin[axis]) / section.cells.step[axis]), y = cell((event.clientY - box.top) / box.height, 0), x = cell((event.clientX - box.left) / box.width, 1);
+        if (x < 0 || y < 0 || x >= X || y >= Y) return tip(null);
+        const i = (t * Y + y) * X + x;
+        tell(i);
+        return tip(event, `${pieces[extra + i]}  ${number(cells[i], 4)}`);
+      };
+      canvas.onpointerleave = () => { tip(null); tell(best); };
+    });
+    if (writes) {
+      tokens(side, { pieces: groups.map((group) => group.name), special: groups.map((group) => group.word < 0) }, { picked: at, onclick: (g) => page.set({ row: page.look.outputs[groups[g].rows[0]].row }) });
+    }
+    chips(side, [{ key: "head", label: "one head" }, { key: "mean", label: "mean of heads" }, { key: "max", label: "max of heads" }, ...maps].map((one) => ({ ...one, title: one.how })), map, (pictureMap) => page.set({ pictureMap }));
+    const bar = side.appendChild(el("div", { class: "row noexport small soft" }));
+    const select = (label, count, value) => bar.append(el("label", {}, label + " ", el("select", { "data-key": label, onchange: (event) => page.set({ kind, [label]: Number(event.target.value), pictureMap: label === "head" || whole ? "head" : map }) },
+      Array.from({ length: count }, (_, i) => el("option", { value: i, selected: i === value }, i + 1)))));
+    if (!whole) select("layer", section.heads.length, layer);
+    if (map === "head") select("head", section.heads[layer].shape[0], head);
+    chips(bar, [{ key: "light" }, { key: "fog" }, { key: "heat" }], style, (pictureStyle) => page.set({ pictureStyle }));
+    bar.append(el("label", {}, "strength ", el("input", { type: "range", min: 0, max: 100, value: opacity, "data-key": "opacity", oninput: (event) => page.set({ pictureOpacity: event.target.value }) })));
+    tell(best);
+    const first = weights.subarray(0, extra).reduce((a, b) => a + b, 0), sum = weights.reduce((a, b) => a + b, 0);
+    side.append(el("p", { class: "small" }, whole ? whole.how : `${name}.`, " Strongest: ", el("b", {}, pieces[extra + best]), ` with ${number(high, 3)} of ${number(sum, 3)}.`, extra > 0 && first > 0 ? ` ${percent(first / sum)} is on the rows before the patches.` : ""),
+      says, el("p", { class: "note small" }, el("b", { "data-truth": key }, `Measured: ${page.truth(key)}. `), section.caution));
+    if (section.skipped.length) side.append(el("p", { class: "small soft" }, section.skipped.map(([label, why]) => `${label}: ${why}. `)));
+
+    const small = (cells, label, picked, onclick, top, width = 104) => {
+      const canvas = el("canvas", { "aria-hidden": "true" }), sums = Array.from({ length: T }, (_, t) => cells.subarray(t * Y * X, (t + 1) * Y * X).reduce((a, b) => a + b, 0)), t = sums.indexOf(Math.max(...sums));
+      overlay(canvas, frames[t], cells.subarray(t * Y * X, (t + 1) * Y * X), section, { width, high: top || most(cells), ...look });
+      return el("button", { class: picked ? "picked" : null, "aria-pressed": String(picked), onclick, title: T > 1 ? timeOf(section, t) : null }, canvas, el("span", { class: "small" }, label));
+    };
+    if (groups.length > 1) {
+      const grid = frame(host, { title: "Word by word", name: "words", hint: `The same map, ${name}, for each word, each on its own scale. ${T > 1 ? "Of a video the frame that gets most. " : ""}Click one to see it large.` }).appendChild(el("div", { class: "seengrid" }));
+      groups.forEach((group, g) => grid.append(small(weightsOf(section, now, g).subarray(extra), group.name, g === at, () => page.set({ row: page.look.outputs[group.rows[0]].row }))));
+    }
+    const all = frame(host, { title: "All heads", name: "picture-heads", hint: `What “${word}” looked at in every layer (from the last down to the first) and head. Click one to see it large.` }), n = Math.max(...section.heads.map(({ shape }) => shape[0])), side2 = clamp(Math.floor((host.clientWidth - 60) / n) - 8, 34, 96);
+    const table2 = all.appendChild(el("div", { class: "scroll" })).appendChild(el("div", { class: "seengrid heads", style: `grid-template-columns:16px repeat(${n},${side2}px)` }));
+    section.heads.map(({ shape }, l) => [el("i", { class: "small soft" }, l + 1), ...Array.from({ length: n }, (_, h) => (h < shape[0] ? small(weightsOf(section, { map: "head", layer: l, head: h }, at).subarray(extra), "", map === "head" && l === layer && h === head, () => page.set({ kind, layer: l, head: h, pictureMap: "head" }), 0, side2) : el("i")))]).reverse().forEach((row) => {
+      row.slice(1).forEach((node, h) => { node.setAttribute("aria-label", page.head(kind, Number(row[0].textContent) - 1, h)); node.title = node.getAttribute("aria-label"); });
+      table2.append(...row);
+    });
+  },
+};

@@ -1,0 +1,140 @@
+// A recording over time: its wave, its log-mel picture, what each word looked at, and when it was said.
+let player = null;
+
+function pick(section, page) {
+  const { state } = page, { first, means, maps, groups, aligning } = section;
+  const [layer0, head0] = first.map === "head" ? [first.layer, first.head] : aligning[0] || [first.layer, 0];
+  const layer = clamp(state.layer ?? layer0, 0, means.length - 1), head = Math.max(0, state.head ?? head0);
+  const known = [...(aligning.length ? ["aligning"] : []), "head", "mean", ...maps.map(({ key }) => key)];
+  const usual = state.layer !== undefined || state.head !== undefined ? "head" : aligning.length ? "aligning" : first.map;
+  const at = groups.findIndex(({ rows }) => rows.some((r) => (page.look.outputs[r].row ?? 0) >= (state.row ?? 0)));
+  return { layer, head, map: known.includes(state.soundMap) ? state.soundMap : known.includes(usual) ? usual : known[0], at: Math.max(0, at) };
+}
+
+const headOf = ({ heads, some }, layer, head) => (heads ? head < heads[layer].shape[0] && sub(heads[layer], head) : some[`${layer}.${head}`]);
+
+// The chosen map: outputs by rows of the sound.
+function weightsOf(section, { map, layer, head }) {
+  const whole = section.maps.find(({ key }) => key === map);
+  if (whole) return whole.weights;
+  const one = map === "head" && headOf(section, layer, head);
+  if (one) return one;
+  if (map !== "aligning") return section.means[layer];
+  const parts = section.aligning.map((place) => headOf(section, ...place)), out = new Float32Array(parts[0].length);
+  for (const part of parts) part.forEach((x, i) => { out[i] += x / parts.length; });
+  out.shape = parts[0].shape;
+  return out;
+}
+
+// A matrix of columns in time on a canvas as wide as the tracks.
+function track(data, rows, columns, width, height, { low = 0, high, map, share = 1 }) {
+  const canvas = el("canvas", { width: columns, height: rows }), brush = canvas.getContext("2d"), image = brush.createImageData(columns, rows);
+  drawCells(image, data, rows, columns, low, high, map);
+  brush.putImageData(image, 0, 0);
+  Object.assign(canvas.style, { width: width * share + "px", height: height + "px" });
+  return canvas;
+}
+
+// How far the times of words were from the truth, where that was measured.
+function measured(page) {
+  const found = page.truths?.facts?.times;
+  return found && el("span", { "data-times": "" }, `Boundaries of ${found.words} words, median error: ${Object.entries(found.median_ms).map(([way, ms]) => `${way.startsWith("head") ? "best head" : way} ${Math.round(ms)} ms`).join(", ")}. `);
+}
+
+const clock = (seconds) => `${number(seconds, 3)} s`;
+
+function play(section, node, from, to) {
+  if (player) player.stop();
+  const audio = new Audio(section.audio), stop = () => { audio.pause(); clearInterval(timer); node.style.display = "none"; player = null; };
+  const timer = setInterval(() => {
+    node.style.display = "";
+    node.style.left = `${(100 * audio.currentTime) / section.span}%`;
+    if (audio.currentTime >= to || audio.ended) stop();
+  }, 30);
+  player = { stop };
+  audio.currentTime = from;
+  audio.play().catch(stop);
+}
+
+PANELS.sound = {
+  title: "Sound",
+  limits(section, page) {
+    const { layer, head, at } = pick(section, page), { groups, heads } = section;
+    return { layer: section.means.length, head: heads ? heads[layer].shape[0] : 0, row: groups.length && 1 + (page.look.outputs.at(-1).row ?? 0),
+      now: { kind: section.kind, layer, head, row: groups.length ? page.look.outputs[groups[at].rows[0]].row ?? 0 : 0 } };
+  },
+  draw(host, section, page) {
+    const held = page.data.looks.map((look) => look.sections.sound).findLast((one) => one?.wave), { mel, wave } = held, { groups, n_rows: S, row_s, kind, maps, times } = section;
+    const now = pick(section, page), { layer, head, map, at } = now, whole = maps.find(({ key }) => key === map), some = groups.length > 0, outputs = page.look.outputs;
+    section.audio = held.audio;
+    section.span = Math.max(section.seconds, 1e-6);
+    const weights = some && weightsOf(section, now), R = outputs.length, name = whole ? whole.label : map === "aligning" ? section.aligning.length > 1 ? `${section.aligning.length} heads that follow the sound` : "one head that follows the sound" : map === "head" ? page.head(kind, layer, head) : `${kind} ${layer + 1}, mean over heads`;
+    const key = whole ? map : map === "aligning" ? "aligning" : `${kind}.${layer}.${map === "head" ? head : map}`;
+    if (!whole && map === "head") page.shown = { kind, layer, head };
+    const way = times.find((one) => one.key === page.state.soundTimes) || times[0], written = R > 1 || groups[0]?.word >= 0;
+    const body = frame(host, { title: "The recording", name: "sound",
+      hint: `From above: ${way ? "when words were said, " : ""}the wave, the log-mel picture that the model reads (low tones at the bottom), and what ${written ? "each word" : "the answer"} looked at. Point anywhere for the numbers.`,
+      csv: () => [["word", "begins", "ends"], ...(way?.words || []).map((word) => [word.text, word.start, word.end])] });
+    const bar = body.appendChild(el("div", { class: "row noexport" })), needle = el("i", { class: "needle", style: "display:none" });
+    if (held.audio) bar.append(el("button", { class: "chip", "data-key": "play", onclick: () => (player ? player.stop() : play(section, needle, 0, section.seconds)) }, "▶ play"));
+    else bar.append(el("span", { class: "soft small" }, "The recording is too long to be held by the page."));
+    if (some) chips(bar, [...(section.aligning.length ? [{ key: "aligning", label: "heads that align" }] : []), { key: "head", label: "one head" }, { key: "mean", label: "mean of heads" }, ...maps].map((one) => ({ ...one, title: one.how })), map, (soundMap) => page.set({ soundMap }));
+    const select = (label, count, value) => bar.append(el("label", { class: "small soft" }, label + " ", el("select", { "data-key": label, onchange: (event) => page.set({ kind, [label]: Number(event.target.value), soundMap: map === "mean" ? "mean" : "head" }) },
+      Array.from({ length: count }, (_, i) => el("option", { value: i, selected: i === value }, i + 1)))));
+    if (map === "head" || map === "mean") select("layer", section.means.length, layer);
+    if (map === "head" && section.heads) select("head", section.heads[layer].shape[0], head);
+    if (times.length > 1) chips(bar, times.map((one) => ({ key: one.key, label: `times by ${one.key}`, title: one.how })), way.key, (soundTimes) => page.set({ soundTimes }));
+
+    const label = 66, width = Math.max(220, Math.min(body.clientWidth - label - 6, 1120)), says = el("p", { class: "says num small", role: "status" });
+    const tracks = el("div", { class: "tracks", style: `width:${width}px;margin-left:${label}px` }), X = (seconds) => (width * seconds) / section.span, covered = Math.min(1, (S * row_s) / section.span);
+    body.append(el("div", { class: "scroll" }, tracks), says);
+    const put = (title, node) => tracks.append(el("div", { class: "track" }, title && el("b", { class: "small soft" }, title), node));
+    if (way) {
+      put("words", el("div", { class: "said" }, way.words.map((word, i) => el("button", { "data-word": i, "data-start": word.start, "data-end": word.end, title: `${word.text}: ${clock(word.start)} to ${clock(word.end)}, probability ${number(word.confidence)}`,
+        style: `left:${X(word.start)}px;width:${Math.max(3, X(word.end - word.start))}px`, onclick: () => held.audio && play(section, needle, word.start, word.end) }, word.text))));
+    }
+    const tall = 58, columns = wave.shape[1], point = (i, side) => `${((i + 0.5) / columns) * width},${(tall / 2) * (1 - wave[side * columns + i] * 0.96)}`, all = Array.from({ length: columns }, (_, i) => i);
+    put("wave", svg("svg", { width, height: tall, role: "img", "aria-label": "the wave" }, svg("path", { d: `M${all.map((i) => point(i, 1)).join("L")}L${all.reverse().map((i) => point(i, 0)).join("L")}Z`, style: "fill:var(--s1);opacity:.75" })));
+    if (mel) {
+      const [A, F] = mel.shape, turned = Float32Array.from({ length: A * F }, (_, i) => mel[(i % A) * F + F - 1 - Math.floor(i / A)]), sorted = Float32Array.from(mel).sort();
+      put("mel", track(turned, F, A, width, 130, { low: sorted[Math.floor(0.02 * sorted.length)], high: sorted[Math.floor(0.995 * sorted.length)], map: "blues" }));
+    }
+    if (some) {
+      const high = weights.reduce((a, b) => Math.max(a, b), 0), line = clamp(Math.round(260 / R), 9, 22), box = el("div", { class: "looked", style: `height:${R * line}px` }, track(weights, R, S, width, R * line, { high: high || 1, map: "oranges", share: covered }));
+      if (section.rows && map === "aligning" && R > 1) {
+        const path = section.rows.map(([a, b], r) => (b > a ? `${X(a * row_s)},${(r + 0.5) * line} ${X(b * row_s)},${(r + 0.5) * line}` : "")).filter(Boolean).join(" ");
+        box.append(svg("svg", { width, height: R * line, class: "path", "aria-label": "the best path through the sound" }, svg("polyline", { points: path })));
+      }
+      const mine = groups[at].rows;
+      if (written) box.append(el("i", { class: "mine", style: `top:${mine[0] * line}px;height:${mine.length * line}px` }), el("div", { class: "names small" }, outputs.map((out, r) => el("button", { class: mine.includes(r) ? "picked" : null, style: `top:${r * line}px;height:${line}px;line-height:${line}px`, onclick: () => page.set({ row: out.row ?? 0 }) }, shortText(out.name, 9)))));
+      put(written ? "" : "looked at", box);
+      box.onpointermove = (event) => {
+        const area = box.getBoundingClientRect(), s = Math.floor(((event.clientX - area.left) / width) * section.span / row_s), r = clamp(Math.floor((event.clientY - area.top) / line), 0, R - 1);
+        if (s < 0 || s >= S) return tip(null);
+        const x = weights[r * S + s];
+        says.replaceChildren(`${outputs[r].name} at ${clock(s * row_s)} `, el("b", { "data-value": x, "data-place": s, "data-row": r }, number(x, 4)));
+        return tip(event, `${outputs[r].name}  ${clock(s * row_s)}  ${number(x, 4)}`);
+      };
+      box.onpointerleave = () => tip(null);
+    }
+    put("", svg("svg", { width, height: 20, "aria-hidden": "true" }, niceTicks(0, section.span, width / 90).map(([v]) => [svg("line", { class: "axis", x1: X(v), x2: X(v), y1: 0, y2: 5 }), svg("text", { x: X(v), y: 17, class: v && X(v) > width - 20 ? "end" : v ? "mid" : "" }, `${number(v, 2)} s`)])));
+    tracks.append(needle);
+    if (some) {
+      body.append(el("p", { class: "small" }, whole ? whole.how : `${name[0].toUpperCase()}${name.slice(1)}: `, map === "aligning" && [section.aligning.map(([l, h]) => page.head(kind, l, h)).join(", "), ". Found by itself: most of the attention lies on one path that never goes back in time. The line is that path."]),
+        el("p", { class: "note small" }, el("b", { "data-truth": key }, `Measured: ${page.truth(key)}. `), measured(page), section.caution));
+    } else body.append(el("p", { class: "empty" }, "The model heard nothing."));
+    if (section.skipped.length) body.append(el("p", { class: "small soft" }, section.skipped.map(([one, why]) => `${one}: ${why}. `)));
+    if (way) {
+      const list = frame(host, { title: "Words and times", name: "times", hint: `By ${way.how}; pauses are taken off. A click plays the word.`, csv: () => [["word", "begins", "ends", "probability"], ...way.words.map((word) => [word.text, word.start, word.end, word.confidence])] });
+      table(list, ["word", { name: "begins, s", digits: 3 }, { name: "ends, s", digits: 3 }, "probability"], way.words.map((word) => [word.text, word.start, word.end, word.confidence]), { onclick: held.audio ? (_, i) => play(section, needle, way.words[i].start, way.words[i].end) : null });
+    }
+    if (section.ctc) {
+      const { names, probabilities } = section.ctc, card = frame(host, { title: "What CTC hears", name: "ctc", hint: `The probability of each symbol of the answer in every row of the sound; ${names.at(-1)}: no symbol.`, csv: () => [["second", ...names], ...Array.from({ length: S }, (_, s) => [s * row_s, ...names.map((_one, i) => probabilities[i * S + s])])] });
+      lines(card, { series: names.map((one, i) => ({ name: one, colour: i === names.length - 1 ? "var(--edge)" : null, points: Array.from({ length: S }, (_, s) => [s * row_s, probabilities[i * S + s]]) })), x: "seconds", y: { label: "probability", low: 0, high: 1 }, height: 200 });
+    }
+    if (section.shares && section.heads) {
+      const card = frame(host, { title: "Heads that follow the sound", name: "aligning", hint: "The share of each head's attention that lies on its best path through time: near 1 it follows the speech. Those of the last layer that are marked tell when words were said; below it heads often look at the word before." });
+      bars(card, section.shares.flatMap((of, l) => of.map((value, h) => ({ l, h, value, label: page.head(kind, l, h), picked: section.aligning.some(([a, b]) => a === l && b === h) }))).sort((a, b) => b.value - a.value).slice(0, 16).map((one) => ({ ...one, note: one.picked ? "aligns" : null })), { max: 1, onclick: ({ l, h }) => page.set({ layer: l, head: h, soundMap: "head" }) });
+    }
+  },
+};
