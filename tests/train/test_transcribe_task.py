@@ -229,3 +229,18 @@ def test_texts_with_more_letters_than_rows_are_no_matter_for_ctc(
     words = ["--media", str(path), "--out", f"{tmp_path}/x", "--device", "cpu"]
     assert main(["train", "transcribe", *words]) == 2
     assert "transcribe.ctc=0" in capsys.readouterr().err
+
+
+def test_recordings_that_are_too_long_for_the_model_are_left_out(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Learned positions end somewhere. A slower voice does not carry a recording beyond it."""
+    write_manifest(tmp_path, "some", texts(40, seed=4))
+    rows = ["model.sound.positions=learned", "transcribe.ctc=1", "augment.speed=0.3"]
+    words = ["--media", f"{tmp_path}/some.jsonl", "--device", "cpu", *MODEL, *rows, "train.steps=3",
+             "train.batch_tokens=400", "data.valid_size=4"]  # fmt: skip
+    out = ["--out", f"{tmp_path}/x", "model.sound.max_rows=30"]
+    assert main(["train", "transcribe", *words, *out]) == 0
+    out = ["--out", f"{tmp_path}/y", "model.sound.max_rows=2"]
+    assert main(["train", "transcribe", *words, *out]) == 2
+    assert "longer than the 0.0" in capsys.readouterr().err

@@ -79,6 +79,11 @@ class SoundSettings:
         """The time that a row stands for."""
         return self.hop * prod(self.strides) / self.rate
 
+    @property
+    def most_rows(self) -> int | None:
+        """Rows that the front has positions for, if there is an end to them."""
+        return self.max_rows if self.positions == "learned" else None
+
     def frames_of(self, n_samples: int) -> int:
         """Frames of a recording, filled up where it is to be; at least one."""
         return max(1, max(n_samples, round(self.pad_s * self.rate)) // self.hop)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -73,6 +74,9 @@ def collate_sounds(
     waves = [_wave(item, shape) for item in items]
     n_samples = np.array([len(wave) for wave in waves], dtype=np.int64)
     speed = np.ones(len(waves), np.float32) if speeds is None else np.array(speeds, np.float32)
+    if shape.most_rows is not None:  # none becomes too long by being slow
+        most = shape.most_rows * prod(shape.strides) * shape.hop
+        speed = np.maximum(speed, np.minimum(n_samples / most, 1.0).astype(np.float32))
     heard = (n_samples / speed).astype(np.int64)
     frames = np.array([shape.frames_of(n) for n in heard.tolist()], dtype=np.int64)
     starts = np.cumsum(n_samples) - n_samples

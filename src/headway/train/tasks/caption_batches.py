@@ -14,6 +14,7 @@ from headway.config.model import PictureSettings
 from headway.data.batches import FlatTokens, Rows, StepPlan, fed, filled, moved
 from headway.data.media.prepared import MediaSet
 from headway.data.tokens import TokenStore
+from headway.nn.attend import SHORT_LIMIT
 from headway.nn.layout import Layout, loss_weights
 from headway.text.tokenizer import Tokenizer
 from headway.train.tasks.media_reader import MediaInput, MediaReader
@@ -88,8 +89,10 @@ class Captions:
         return max(int(ROOM * share * rows) + 1, int(self.lengths.max()))
 
     def shapes(self, rows: int, target_tokens: int) -> CaptionShapes | None:
-        """What holds every batch cut to these numbers; None where pictures differ in size."""
-        if self.pictures.fixed(rows) is None:
+        """What holds every batch cut to these numbers; None where pictures differ in size, or have
+        more rows than the kernel for short sequences takes: words about nothing, which fill a
+        batch up, would then ask a kernel that must have something to attend to."""
+        if self.pictures.fixed(rows) is None or self.pictures.longest > SHORT_LIMIT:
             return None
         n_pictures = rows // self.pictures.longest
         longest = max(self.pictures.longest, int(self.lengths.max()))

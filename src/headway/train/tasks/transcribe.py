@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from headway.config.data import DataSettings
@@ -89,7 +90,8 @@ class TranscribeTask:
         self.valid = MediaReader(self.prepared.valid.items, self.shape)
         self.targets = Targets.of(self.prepared.train, self.tokenizer)
         self.valid_targets = Targets.of(self.prepared.valid, self.tokenizer)
-        tokens = max(known(train.batch_tokens), self.train.longest)
+        self.longest = int(self.train.lengths[self.short(self.train)].max(initial=1))
+        tokens = max(known(train.batch_tokens), self.longest)
         self.plan = StepPlan.of_lengths(self.train.lengths, tokens, train.seed)
         self.smoothing = Smoothing.of(
             train.smoothing, self.tokenizer.vocab_size, train.smoothing_kind
@@ -106,11 +108,18 @@ class TranscribeTask:
         shape: SoundSettings = self.settings.model.sound  # type: ignore[union-attr]
         return shape
 
+    def short(self, items: MediaReader) -> NDArray[np.bool_]:
+        """Recordings that the model can hear at once; others are no examples for training."""
+        most = self.shape.most_rows
+        return items.lengths <= (np.inf if most is None else most)
+
     def epoch(self, number: int) -> list[Chosen]:
-        return [Chosen(number, rows) for rows in self.plan.epoch(number)]
+        short = self.short(self.train)
+        steps = (rows[short[rows]] for rows in self.plan.epoch(number))
+        return [Chosen(number, rows) for rows in steps if len(rows)]
 
     def parts(self, step: Chosen, micro_tokens: int) -> list[Part]:
-        tokens = min(max(micro_tokens, self.train.longest), self.plan.target_tokens)
+        tokens = min(max(micro_tokens, self.longest), self.plan.target_tokens)
         return [
             Part(Chosen(step.epoch, rows), self.targets.count(rows), self.plan.n_targets(rows))
             for rows in self.plan.cut(step.rows, tokens, tokens)
@@ -160,21 +169,23 @@ class TranscribeTask:
             model, self.tokenizer, decode, self.shape, weight=self.weight, guard=False
         )
         outputs: list[str] = []
-        order = np.argsort(self.valid.lengths[:n], kind="stable")
-        for first in range(0, n, LISTENED_AT_ONCE):
+        heard_at = np.flatnonzero(self.short(self.valid)[:n])
+        order = heard_at[np.argsort(self.valid.lengths[heard_at], kind="stable")]
+        for first in range(0, len(order), LISTENED_AT_ONCE):
             places = order[first : first + LISTENED_AT_ONCE]
             heard = ear.hear([self.prepared.valid.sounds[place] for place in places.tolist()])
             outputs += [found.text for found in heard]
             if stopped():
                 raise Stopped
         answers = dict(zip(order.tolist(), outputs, strict=True))
-        found = [answers[place] for place in range(n)]
+        found = [answers[place] for place in heard_at.tolist()]
+        right = [self.references[place] for place in heard_at.tolist()]
         values = {
             "loss": loss,
-            "wer": 100.0 * word_errors(self.references[:n], found).rate,
-            "cer": 100.0 * character_errors(self.references[:n], found).rate,
+            "wer": 100.0 * word_errors(right, found).rate,
+            "cer": 100.0 * character_errors(right, found).rate,
         }
-        return Scores(values=values, samples=self._samples(found))
+        return Scores(values=values, samples=self._samples(answers))
 
     @cached_property
     def references(self) -> list[str]:
@@ -197,6 +208,7 @@ class TranscribeTask:
         tokens = max(min(self.plan.target_tokens, 8192), self.valid.longest)
         plan = StepPlan.of_lengths(self.valid.lengths, tokens, 0)
         order = np.argsort(self.valid.lengths, kind="stable")
+        order = order[self.short(self.valid)[order]]
         total, count = 0.0, 0
         with evaluating([model]):
             for rows in plan.cut(order, tokens, tokens):
@@ -208,11 +220,15 @@ class TranscribeTask:
                     raise Stopped
         return total / max(1, count)
 
-    def _samples(self, found: list[str]) -> list[dict[str, str]]:
-        examples = zip(self.prepared.valid_examples, self.references, found, strict=False)
+    def _samples(self, answers: Mapping[int, str]) -> list[dict[str, str]]:
+        places = [place for place in range(len(self.prepared.valid_examples)) if place in answers]
         return [
-            {"source": str(example["place"]), "target": reference, "output": output}
-            for example, reference, output in list(examples)[:SAMPLES]
+            {
+                "source": str(self.prepared.valid_examples[place]["place"]),
+                "target": self.references[place],
+                "output": answers[place],
+            }
+            for place in places[:SAMPLES]
         ]
 
     def show(self, part: Part) -> list[dict[str, Any]]:

@@ -94,13 +94,20 @@ def room_for(device: torch.device) -> int:
 
 
 def check_rows(settings: RunSettings, prepared: PreparedMedia) -> None:
-    """CTC says at most a token a row, and needs a row between two that are alike."""
+    """Recordings must be short enough to be heard at once; and CTC says at most a token a row, and
+    needs a row between two that are alike."""
+    shape: SoundSettings = settings.model.sound  # type: ignore[union-attr]
+    lengths = item_rows(prepared.train.items, shape)
+    if shape.most_rows is not None and not (lengths <= shape.most_rows).any():
+        raise DataError(
+            f"all {len(lengths):,} recordings are longer than the "
+            f"{shape.most_rows * shape.row_seconds:g} s that the model hears at once. Cut them: "
+            "a list may give `start` and `end` of parts."
+        )
     if not settings.transcribe.ctc:
         return
     texts = prepared.train.texts
     assert texts is not None
-    shape: SoundSettings = settings.model.sound  # type: ignore[union-attr]
-    lengths = item_rows(prepared.train.items, shape)
     too_many = int((texts.lengths > lengths).sum())
     if too_many > 0.05 * len(lengths):
         raise DataError(
