@@ -85,12 +85,65 @@ def quality_table(result: dict[str, Any]) -> str:
     return "\n".join(lines) + "\n"
 
 
+def pictures_table(result: dict[str, Any]) -> str:
+    """Training and inference of pictures: a row a system, the fastest first."""
+    lines = [
+        "| | pictures / s | against the best peer | share of matmul peak |",
+        "|---|---:|---:|---:|",
+    ]
+    for what in ("training", "inference"):
+        systems = {k: row for k, row in result[what]["systems"].items() if "seconds" in row}
+        best = max(row["pictures_per_s"] for name, row in systems.items() if name != "headway")
+        for name, row in sorted(systems.items(), key=lambda item: -item[1]["pictures_per_s"]):
+            rate = row["pictures_per_s"]
+            lines.append(
+                f"| {what}: {name} | {rate:,.0f} | {rate / best:.2f}× "
+                f"| {row['share_of_matmul_peak']:.1%} |"
+            )
+    return "\n".join(lines) + "\n" + _machine(result)
+
+
+def heard_table(result: dict[str, Any]) -> str:
+    """Seconds of computing for a second of sound, and whose words are those of the reference."""
+    lines = [
+        "| real-time factor | prompts | a full window | same words, prompts |",
+        "|---|---:|---:|---:|",
+    ]
+    short, full = (result[name]["systems"] for name in ("prompts", "full windows"))
+    for name, row in sorted(short.items(), key=lambda item: item[1]["real_time_factor"]):
+        lines.append(
+            f"| {name} | {row['real_time_factor']:.3f} | {full[name]['real_time_factor']:.3f} "
+            f"| {row['same_words_as_transformers']:.0%} |"
+        )
+    return "\n".join(lines) + "\n" + _machine(result)
+
+
+def sound_table(result: dict[str, Any]) -> str:
+    """How much quicker than real time the parts of the way from a file to frames are."""
+    lines = ["| on one core | times real time |", "|---|---:|"]
+    rows = {name: row for name, row in result.items() if "times_real_time" in str(row)}
+    lines += [f"| {name} | {row['times_real_time']:,.0f} |" for name, row in rows.items()]
+    return "\n".join(lines) + "\n" + _machine(result)
+
+
+def _machine(result: dict[str, Any]) -> str:
+    machine = result["machine"]
+    versions = ", ".join(f"{name} {version}" for name, version in machine["versions"].items())
+    return f"\n{machine['device']}, Python {machine['python']}, {versions}; {machine['date']}.\n"
+
+
 def filled(page: str) -> str:
     """The page with every marked place filled from its result."""
 
     def fill(match: re.Match[str]) -> str:
         result = json.loads((RESULTS / f"{match['name']}.json").read_text())
-        kinds = {"cases": case_table, "quality": quality_table}
+        kinds = {
+            "cases": case_table,
+            "quality": quality_table,
+            "inference": pictures_table,
+            "full windows": heard_table,
+            "seconds_of_sound": sound_table,
+        }
         made = next((kinds[key] for key in kinds if key in result), table)(result)
         return f"{match[1]}\n{made}\n{match[3]}"
 

@@ -205,7 +205,8 @@ def test_an_error_does_not_blame_the_file_for_what_the_command_line_set(recipe: 
         ([], "no model is named. Set model.preset (for example model.preset=gpt2; "),
         (
             ["model.n_layers=2"],
-            "or model.family (seq2seq, encoder, decoder, picture-encoder, picture-seq2seq, sound-encoder, sound-seq2seq).",
+            "or model.family (seq2seq, encoder, decoder, picture-encoder, picture-seq2seq, "
+            "sound-encoder, sound-seq2seq).",
         ),
         (["model.preset=gtp2"], "unknown preset 'gtp2'. Did you mean 'gpt2'?"),
         (["model.preset=5"], "model.preset = 5, but it must be text, or none."),

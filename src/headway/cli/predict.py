@@ -39,7 +39,10 @@ def predict(
         list[str] | None, typer.Option("--with", metavar="RUN", help="One more run: an ensemble.")
     ] = None,
     alignments: Annotated[
-        bool, typer.Option("--alignments", help="translate: word alignments (i-j, source-target).")
+        bool,
+        typer.Option(
+            "--alignments", help="translate: word alignments; caption: where each word looked."
+        ),
     ] = False,
     on_long: Annotated[
         str | None,

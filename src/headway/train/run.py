@@ -19,6 +19,7 @@ from headway.models.folder import model_weights, save_weights
 from headway.train import plan
 from headway.train.board import Board
 from headway.train.checkpoint import Checkpoints
+from headway.train.history import METRICS, finite, mean, read_history
 from headway.train.home import Home
 from headway.train.kind import Prepared
 from headway.train.loop import Loop, State
@@ -206,5 +207,7 @@ class Run:
         if beside:
             self.progress.note(comparison_line(beside["distilled"]))
         report = write_report(self.out)
-        self.progress.note(f"done in {duration(took)}: {self.out} (report: {report})")
+        waits = finite(read_history(self.out / METRICS).points("train", "stall"))
+        waited = f", waited for data {mean(waits):.1%} of training" if waits else ""
+        self.progress.note(f"done in {duration(took)}{waited}: {self.out} (report: {report})")
         return True

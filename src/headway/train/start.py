@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from headway.config.folder import load_run, run_folder
-from headway.config.model import ModelSettings, SoundEncoderSettings, family_of
+from headway.config.model import ModelSettings, SoundEncoderSettings, SoundSettings, family_of
 from headway.config.run import FAMILIES_OF, RunSettings
 from headway.errors import ConfigError
 from headway.models.folder import load_model
@@ -183,7 +183,7 @@ def check_same(
         kept.remove("vocab_size")
     if new.positions == "learned":
         kept.append("max_len")
-    different = [key for key in kept if getattr(old, key) != getattr(new, key)]
+    different = [key for key in kept if _weighty(old, key) != _weighty(new, key)]
     if not different:
         return
     listed = ", ".join(f"{k}={getattr(old, k)} there, {getattr(new, k)} here" for k in different)
@@ -193,6 +193,12 @@ def check_same(
     elif different == ["max_len"]:
         way_out = "Learned positions go no further than they were trained; leave max_len out."
     raise ConfigError(f"--from {name} has another model: {listed}. {way_out}")
+
+
+def _weighty(model: ModelSettings, key: str) -> Any:
+    """A setting, without what its weights can do without: silence behind recordings."""
+    value = getattr(model, key)
+    return replace(value, pad_s=0.0) if isinstance(value, SoundSettings) else value
 
 
 def n_words(model: ModelSettings) -> int:
