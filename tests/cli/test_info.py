@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from headway.cli.main import main
+from headway.config.folder import SHIPPED
 from headway.config.presets import PRESETS, preset
 from headway.config.toml import to_toml
 
@@ -58,6 +59,18 @@ def test_a_preset_a_folder_and_a_file_are_described_alike(facts: Any, tmp_path: 
     assert from_preset["settings"]["n_layers"] == 3
     assert from_preset == facts("info", str(tmp_path), "model.n_layers=3")
     assert from_preset == facts("info", str(tmp_path / "config.toml"), "model.n_layers=3")
+
+
+def test_shipped_models_answer_to_their_name(facts: Any) -> None:
+    assert facts("info", "digits")["family"] == "sound-seq2seq"
+    assert facts("info", "shapes") == facts("info", str(SHIPPED / "shapes"))
+
+
+def test_a_preset_wins_over_a_shipped_model_of_its_name(
+    facts: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("headway.cli.info.shipped_names", lambda: ["bert-tiny"])
+    assert facts("info", "bert-tiny")["family"] == "encoder"
 
 
 def test_more_tokens_take_more_memory(facts: Any) -> None:

@@ -58,6 +58,7 @@ def test_what_was_measured_stands_on_the_page(
         (["look", "RUN"], "give a picture to look at: --file PATH"),
         (["look", "RUN", "--text", "hello"], "reads a picture, not text"),
         (["look", "RUN", "--file", "none.png"], "none.png does not exist"),
+        (["look", "RUN", "--file", "tone.wav"], "tone.wav is a recording, and this run is for"),
         (["truth", "RUN"], "headway make shapes"),
         (["truth", "RUN", "--pairs", "x.tsv"], "--pairs is for translators"),
         (["truth", "tatoeba-de-en", "--media", "x.jsonl"], "--media is for"),

@@ -81,7 +81,10 @@ def test_running_the_package_is_running_the_command() -> None:
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["info", "gtp2"], "headway info: error: 'gtp2' is no preset, run folder or .toml file. "),
+        (
+            ["info", "gtp2"],
+            "headway info: error: 'gtp2' is no preset, run folder, shipped model or ",
+        ),
         (["info", "gpt2", "model.n_head=3"], "headway info: error: unknown setting 'model.n_head'"),
         (["info", "gpt2", "n_layers"], "headway info: error: override 'n_layers' is not key=value"),
         (["info"], "headway info: error: Missing argument 'MODEL'. See `headway info --help`."),

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from headway.cli.main import main
+from headway.config.augment import OF_PICTURES, OF_SOUNDS, AugmentSettings
 from headway.config.data import DataSettings, TokenizerSettings
 from headway.config.decode import DecodeSettings
 from headway.config.presets import preset
@@ -141,11 +142,30 @@ def test_tables_become_dotted_keys() -> None:
         (["model.preset=transfomer-base"], r"Did you mean 'transformer-base'\?"),
         (["tokenizer.vocab_size=3"], r"too small"),
         (["decode.beam=5", "decode.groups=2"], r"does not divide"),
+        (["task=see", "augment.bands=2"], r"augment\.bands changes recordings.*'see' of pictures"),
+        (["task=caption", "augment.noise=0.1"], r"augment\.noise changes recordings"),
+        (["task=identify", "augment.flip=true"], r"augment\.flip changes pictures.*of recordings"),
+        (
+            ["task=fill", "data.media=['x']", "model.family=sound-encoder", "augment.crop=2"],
+            r"crop",
+        ),
+        (["task=see", "augment.rand=11"], r"rand=11 must be 10 at most"),
     ],
 )
 def test_a_mistake_is_named_with_the_way_out(words: list[str], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         load_run_settings(None, words)
+
+
+def test_changes_of_both_kinds_are_taken_where_the_kind_is_not_known_yet() -> None:
+    words = ["task=fill", "data.media=['x']", "augment.crop=2", "augment.noise=0.1"]
+    assert load_run_settings(None, words).augment.crop == 2
+    assert load_run_settings(None, ["task=see", "augment.rand=10"]).augment.rand == 10
+
+
+def test_every_change_is_of_pictures_or_of_recordings() -> None:
+    names = [field.name for field in fields(AugmentSettings)]
+    assert [*OF_PICTURES, *OF_SOUNDS] == names
 
 
 def test_a_mistake_in_a_file_is_named_with_its_line(tmp_path: Path) -> None:

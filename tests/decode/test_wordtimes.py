@@ -116,3 +116,39 @@ def test_subtitles_break_at_pauses_and_when_they_get_long() -> None:
     many = [Word("word", i / 10, i / 10 + 0.1, 1.0) for i in range(30)]
     assert max(sum(len(w.text) + 1 for w in line) for line in lines_of(many)) <= 43
     assert srt([]) == ""
+
+
+def with_pauses(spoken: list[tuple[float, float]], seconds: float, rate: int = 1000) -> np.ndarray:
+    samples = np.zeros(round(seconds * rate), np.float32)
+    for start, end in spoken:
+        first, last = round(start * rate), round(end * rate)
+        samples[first:last] = 0.3 * np.sin(np.arange(last - first))
+    return samples
+
+
+def test_words_stand_between_clear_pauses_however_far_the_peaks_are() -> None:
+    """CTC may say its tokens half a second too early, all of a word within a moment."""
+    spoken = [(0.1, 0.7), (0.8, 1.3), (1.4, 2.0)]
+    samples = with_pauses(spoken, 2.2)
+    samples[1060:1090] = 0.0  # a stop within the second word, nearer to its peaks than its borders
+    peaks = [Word("a", 0.0, 0.12, 1.0), Word("b", 0.44, 0.56, 1.0), Word("c", 0.9, 1.0, 1.0)]
+    found = snapped(peaks, samples, 1000)
+    times = [time for word in found for time in (word.start, word.end)]
+    assert times == pytest.approx([time for pair in spoken for time in pair])
+    assert [word.text for word in found] == ["a", "b", "c"]
+    [alone] = snapped(peaks[:1], with_pauses([(0.5, 0.9)], 1.5), 1000)
+    assert (alone.start, alone.end) == (pytest.approx(0.5), pytest.approx(0.9))
+
+
+def test_of_clear_pauses_the_model_chooses() -> None:
+    samples = with_pauses([(0.1, 0.5), (0.55, 1.0), (1.05, 1.5)], 1.6)  # two pauses for a border
+    for border, pause in ((0.4, (0.5, 0.55)), (1.2, (1.0, 1.05))):
+        first, second = snapped([Word("a", 0.1, border, 1.0), Word("b", border, 1.5, 1.0)],
+                                samples, 1000)  # fmt: skip
+        assert (first.end, second.start) == pytest.approx(pause)
+
+
+def test_with_fewer_pauses_than_borders_far_ones_move_none() -> None:
+    samples = with_pauses([(0.0, 0.6), (0.65, 1.5)], 1.5)
+    given = [Word("a", 0.0, 0.3, 1.0), Word("b", 0.3, 1.0, 1.0), Word("c", 1.0, 1.5, 1.0)]
+    assert snapped(given, samples, 1000) == given

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,7 @@ from headway.config.model import (
 )
 from headway.config.run import RunSettings
 from headway.config.tasks import CaptionSettings, TranscribeSettings
+from headway.inside.looking import Looked, Page, look, looked_at
 from headway.inside.media import Media, media_settings, of_item
 from headway.interop.run import LoadedRun
 from headway.models.build import build_model
@@ -96,3 +98,21 @@ def media_for(run: LoadedRun, seed: int = 0) -> Media:
     shape = media_settings(run)
     assert shape is not None
     return of_item("example", item_for(run, seed), shape)
+
+
+@cache
+def looked(task: str) -> Looked:
+    """The usual run of a task, looked at once for all tests: nobody may change it."""
+    run = media_run(task)
+    return looked_at(run, media_for(run))
+
+
+@cache
+def page(task: str) -> Page:
+    """The same as a page."""
+    return look(looked(task).run, media_for(looked(task).run))
+
+
+@cache
+def html(task: str) -> str:
+    return page(task).html

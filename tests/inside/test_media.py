@@ -14,9 +14,10 @@ from headway.decode.search import Searcher
 from headway.decode.spelling import speller
 from headway.errors import FolderError, UserError
 from headway.inside import look, trace
+from headway.inside.axis import ticks
 from headway.inside.change import Change
 from headway.inside.forward import say
-from headway.inside.looking import Extras, looked_at
+from headway.inside.looking import Extras
 from headway.inside.media import Media, check_given, open_media
 from headway.inside.reading import Ask, read
 from headway.inside.served import Live, request_of
@@ -26,7 +27,7 @@ from headway.models.encoder import Encoder
 from headway.models.seq2seq import Seq2Seq
 
 from ..interop.padded_runs import tiny_run
-from .media_runs import PICTURE, RATE, SOUND, item_for, media_for, media_run
+from .media_runs import PICTURE, RATE, SOUND, item_for, looked, media_for, media_run, page
 
 TASKS = ("see", "watch", "caption", "captioned-video", "identify", "transcribe",
          "transcribe-joint", "transcribe-ctc")  # fmt: skip
@@ -82,15 +83,15 @@ def test_looking_does_not_change_the_answer(task: str) -> None:
 
 @pytest.mark.parametrize("task", ["watch", "captioned-video", "identify", "transcribe-ctc"])
 def test_every_kind_of_run_has_a_page_with_its_own_panel(task: str) -> None:
-    run = media_run(task)
-    page = look(run, media_for(run))
-    sections = page.looks[0]["sections"]
+    run = looked(task).run
+    seen = page(task)
+    sections = seen.looks[0]["sections"]
     own = "sound" if task.startswith(("transcribe", "identify")) else "picture"
     assert {"overview", own, "walk", "attention", "lens", "neurons", "heads"} <= set(sections)
     writes = isinstance(run.model, Seq2Seq)
     assert ("beam" in sections) == writes
     assert not {"saliency", "dictionary", "search"} & set(sections)
-    assert page.looks[0]["streams"]["source" if writes else own]["short"]
+    assert seen.looks[0]["streams"]["source" if writes else own]["short"]
 
 
 @pytest.mark.parametrize("task", ["see", "caption", "transcribe"])
@@ -177,17 +178,26 @@ def test_a_file_is_opened_as_the_model_reads_it(tmp_path: Path) -> None:
         open_media(run, f"{tmp_path}/all.jsonl:9")
 
 
+def test_seconds_stand_above_a_map_of_sound() -> None:
+    media = Media.of_sound("x.wav", np.zeros(4 * RATE, np.float32), SOUND)  # 200 rows
+    note, line = ticks(media, 4, 1, 60)
+    assert note == "each column is a moment of the recording"
+    assert line == "0 s         1 s          2 s         3 s"  # 12.5 columns a second
+
+
 @pytest.mark.parametrize("task", ["see", "caption"])
 def test_the_terminal_and_the_server_show_media_too(task: str) -> None:
-    run = media_run(task)
-    media = media_for(run)
-    looked = looked_at(run, media)
-    said = show(looked, width=100, ink="ascii")
+    seen = looked(task)
+    said = show(seen, width=100, ink="ascii")
     assert "example" in said
-    live = Live.of(run, Ask(), Extras(), media)
+    heads = said.split("mean over heads")[1].splitlines()[1:3]
+    assert heads[0].strip() == "each column is a patch: row,column"
+    assert heads[1].split() == ["1,1", "2,1", "3,1"]  # 4 patches a row, in cells of 2
+    assert heads[1].index("2,1") - heads[1].index("1,1") == 8
+    live = Live.of(seen.run, Ask(), Extras(), media_for(seen.run))
     # A request cannot name another file.
-    page = live.page(request_of("/etc/passwd", Ask(), Change()))
-    assert page.looks[0]["text"] == "example"
-    assert page.shared["live"]["media"]
-    outputs = [output.name.strip("▁") for output in looked.trace.reading.outputs]
-    assert [output["name"] for output in page.looks[0]["outputs"]] == outputs
+    served = live.page(request_of("/etc/passwd", Ask(), Change()))
+    assert served.looks[0]["text"] == "example"
+    assert served.shared["live"]["media"]
+    outputs = [output.name.strip("▁") for output in seen.trace.reading.outputs]
+    assert [output["name"] for output in served.looks[0]["outputs"]] == outputs

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 
-from headway.inside.looking import Looked, Page, facts_of, look, looked_at
+from headway.inside.looking import Looked, Page, facts_of, looked_at
 from headway.inside.maps.rollout import rollout
 from headway.inside.media_maps import word_groups
 from headway.inside.packing import unpack
@@ -20,21 +20,19 @@ from headway.inside.sections.picture import frames, section
 from headway.inside.streams import Output, Reading, Stream
 
 from .browser import open_page
-from .media_runs import item_for, media_for, media_run
+from .media_runs import html, item_for, looked, media_for, media_run
 
 
-def unpacked(page: Page) -> dict[str, Any]:
-    found: dict[str, Any] = unpack(page.html)["looks"][0]["sections"]["picture"]
+def unpacked(html: str) -> dict[str, Any]:
+    found: dict[str, Any] = unpack(html)["looks"][0]["sections"]["picture"]
     return found
 
 
 @pytest.mark.parametrize("task", ["caption", "captioned-video", "see", "watch"])
 def test_the_page_holds_the_weights_of_the_trace(task: str) -> None:
-    run = media_run(task)
-    media = media_for(run)
-    looked = looked_at(run, media)
-    held = unpacked(Page("t", [look_of("final", looked)], {}, facts_of(run)))
-    trace, writes = looked.trace, task.startswith("caption")
+    run = looked(task).run
+    held = unpacked(html(task))
+    trace, writes = looked(task).trace, task.startswith("caption")
     for layer, weights_HRS in enumerate(held["heads"]):
         true = trace.attention["cross" if writes else "self"][layer]
         true = true if writes else true[:, :1]  # a class is read from the class token
@@ -49,14 +47,14 @@ def test_the_page_holds_the_weights_of_the_trace(task: str) -> None:
     pixels = np.moveaxis(item_for(run), 1, -1)[(1, 3),] if len(item_for(run)) > 1 else None
     pixels = np.moveaxis(item_for(run), 1, -1) if pixels is None else pixels
     assert (held["frames"] == pixels).all()
-    assert held["grid"] == list(media.grid)
+    assert held["grid"] == list(media_for(run).grid)
 
 
 def test_a_class_that_is_read_from_all_rows_is_their_mean() -> None:
     run = media_run("see", pooling="mean")
-    looked = looked_at(run, media_for(run))
-    held = unpacked(Page("t", [look_of("final", looked)], {}, facts_of(run)))
-    mean_HS = looked.trace.attention["self"][1].mean(1)
+    seen = looked_at(run, media_for(run))
+    held = unpacked(Page("t", [look_of("final", seen, ["picture"])], {}, facts_of(run)).html)
+    mean_HS = seen.trace.attention["self"][1].mean(1)
     np.testing.assert_allclose(held["heads"][1][:, 0], mean_HS.numpy(), rtol=1e-3, atol=1e-6)
 
 
@@ -67,10 +65,10 @@ def test_a_distillation_token_is_half_of_the_answer() -> None:
 
     picture = PictureSettings(**{**vars(PICTURE), "distil_token": True})
     run = media_run("see", picture=picture, heads=("classes", "distilled"))
-    looked = looked_at(run, media_for(run))
-    made = section(looked)
+    seen = looked_at(run, media_for(run))
+    made = section(seen)
     assert made is not None
-    half_HS = looked.trace.attention["self"][0][:, :2].mean(1)
+    half_HS = seen.trace.attention["self"][0][:, :2].mean(1)
     assert torch.allclose(made["heads"][0].values[:, 0], half_HS, atol=1e-6)
     assert made["extra"] == 2
 
@@ -100,36 +98,32 @@ def test_large_pictures_become_small_and_videos_show_the_middle_of_each_stretch(
 
 
 def test_the_head_that_pointed_best_is_shown_first() -> None:
-    run = media_run("caption")
-    looked = looked_at(run, media_for(run))
-    assert section(looked)["first"] == {"map": "mean", "layer": 0, "head": 0}
+    assert section(looked("caption"))["first"] == {"map": "mean", "layer": 0, "head": 0}
     truth = {"maps": {}, "best": {"name": "cross.1.2"}}
-    assert section(replace(looked, truth=truth))["first"] == {"map": "head", "layer": 1, "head": 2}
-    seen = looked_at(media_run("see"), media_for(media_run("see")))
-    assert section(seen)["first"]["map"] == "rollout"
+    measured = replace(looked("caption"), truth=truth)
+    assert section(measured)["first"] == {"map": "head", "layer": 1, "head": 2}
+    assert section(looked("see"))["first"]["map"] == "rollout"
 
 
 def planted() -> tuple[Looked, torch.Tensor]:
     """A captioner whose one head looks at one patch for every word."""
     run = media_run("caption")
     grey = replace(media_for(run), item=np.full((1, 3, 24, 32), 200, np.uint8))
-    looked = looked_at(run, grey, Ask(output="a red circle"))
-    weights_HTS = torch.zeros_like(looked.trace.attention["cross"][1])
+    seen = looked_at(run, grey, Ask(output="a red circle"))
+    weights_HTS = torch.zeros_like(seen.trace.attention["cross"][1])
     for t in range(weights_HTS.shape[1]):
         weights_HTS[:, t, 2 * t + 1] = 1.0
-    attention = {**looked.trace.attention}
+    attention = {**seen.trace.attention}
     attention["cross"] = [attention["cross"][0], weights_HTS]
     truth = {"maps": {"cross.1.0": {"p1": 0.9, "random": 0.1, "n": 40}}, "unit": "words"}
-    return replace(
-        looked, trace=replace(looked.trace, attention=attention), truth=truth
-    ), weights_HTS
+    return replace(seen, trace=replace(seen.trace, attention=attention), truth=truth), weights_HTS
 
 
 def test_the_panel_shows_each_word_its_patch(browser: Any, tmp_path: Path) -> None:
-    looked, _ = planted()
-    made = look_of("final", looked, ["picture"])  # the other panels know that it is planted
-    html = Page("t", [made], {}, facts_of(looked.run)).html
-    shown = open_page(browser, html, tmp_path, state="tab=picture&layer=1&head=0&row=2")
+    seen, _ = planted()
+    made = look_of("final", seen, ["picture"])  # the other panels know that it is planted
+    planted_html = Page("t", [made], {}, facts_of(seen.run)).html
+    shown = open_page(browser, planted_html, tmp_path, state="tab=picture&layer=1&head=0&row=2")
     assert "What “circle” looked at" in shown.locator("[data-card=picture] h2").inner_text()
     value = shown.locator(".says [data-value]")
     assert float(value.get_attribute("data-value")) == 1.0
@@ -154,9 +148,7 @@ def test_the_panel_shows_each_word_its_patch(browser: Any, tmp_path: Path) -> No
 
 
 def test_maps_styles_and_heads_can_be_chosen_and_keys_work(browser: Any, tmp_path: Path) -> None:
-    run = media_run("captioned-video")
-    html = look(run, media_for(run)).html
-    shown = open_page(browser, html, tmp_path, state="tab=picture")
+    shown = open_page(browser, html("captioned-video"), tmp_path, state="tab=picture")
     assert shown.locator("[data-frame]").count() == 2
     for key in ("rollout", "occlusion", "max", "head"):
         shown.locator(f"[data-key={key}]").first.click()
@@ -174,8 +166,7 @@ def test_maps_styles_and_heads_can_be_chosen_and_keys_work(browser: Any, tmp_pat
 
 @pytest.mark.parametrize("task", ["see", "captioned-video"])
 def test_a_narrow_screen_has_all_of_it(browser: Any, tmp_path: Path, task: str) -> None:
-    run = media_run(task)
-    shown = open_page(browser, look(run, media_for(run)).html, tmp_path, width=400, dark=True,
+    shown = open_page(browser, html(task), tmp_path, width=400, dark=True,
                       state="tab=picture")  # fmt: skip
     assert shown.evaluate("document.documentElement.scrollWidth") <= 400
     nameless = shown.evaluate(

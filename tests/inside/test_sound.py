@@ -16,7 +16,7 @@ import torch
 from headway.config.model import SoundSettings
 from headway.decode.spelling import speller
 from headway.inside.hearing import by_ctc, by_heads, ctc_logs, spoken_words
-from headway.inside.looking import Page, facts_of, look, looked_at
+from headway.inside.looking import Page, facts_of, looked_at
 from headway.inside.media import of_item
 from headway.inside.packing import unpack
 from headway.inside.reading import Ask
@@ -26,20 +26,19 @@ from headway.inside.trace import Trace, trace
 from headway.models.parts.sounds import SoundFront
 
 from .browser import open_page
-from .media_runs import RATE, SOUND, item_for, media_for, media_run
+from .media_runs import RATE, SOUND, html, item_for, looked, media_for, media_run
 
 
-def unpacked(page: Page) -> dict[str, Any]:
-    found: dict[str, Any] = unpack(page.html)["looks"][0]["sections"]["sound"]
+def unpacked(html: str) -> dict[str, Any]:
+    found: dict[str, Any] = unpack(html)["looks"][0]["sections"]["sound"]
     return found
 
 
 @pytest.mark.parametrize("task", ["transcribe-joint", "identify", "transcribe-ctc"])
 def test_the_page_holds_the_numbers_of_the_trace(task: str) -> None:
-    run = media_run(task)
-    looked = looked_at(run, media_for(run))
-    held = unpacked(Page("t", [look_of("final", looked)], {}, facts_of(run)))
-    found, kind = looked.trace, "cross" if task == "transcribe-joint" else "self"
+    run = looked(task).run
+    held = unpacked(html(task))
+    found, kind = looked(task).trace, "cross" if task == "transcribe-joint" else "self"
     rows = [output.row for output in found.reading.outputs]
     for layer, weights_HRS in enumerate(held["heads"]):
         true_HTS = found.attention[kind][layer]
@@ -59,7 +58,7 @@ def test_the_page_holds_the_numbers_of_the_trace(task: str) -> None:
 
 def test_a_recording_can_be_played_if_it_is_short() -> None:
     run = media_run("identify")
-    held = unpacked(look(run, media_for(run)))
+    held = unpacked(html("identify"))
     kind, _, code = held["audio"].partition(",")
     assert kind == "data:audio/wav;base64"
     with wave.open(io.BytesIO(base64.b64decode(code))) as file:
@@ -75,7 +74,8 @@ def test_silence_that_was_filled_in_is_not_shown() -> None:
     run = media_run("transcribe", sound=padded)
     media = media_for(run)
     assert (media.n_rows, media.heard_rows) == (150, 45)
-    held = unpacked(look(run, media, ask=Ask(output="one two")))
+    seen = looked_at(run, media, Ask(output="one two"))
+    held = unpacked(Page("t", [look_of("final", seen, ["sound"])], {}, facts_of(run)).html)
     assert held["heads"][0].shape[-1] == 45
     assert held["mel"].shape[0] == 90
 
@@ -130,25 +130,24 @@ def test_heads_that_follow_the_sound_are_found_and_tell_the_times() -> None:
 
 def test_many_weights_are_cut_to_the_heads_that_align(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sounds, "MOST_CELLS", 100)
-    run = media_run("transcribe")
-    looked = replace(looked_at(run, media_for(run)), trace=planted(TIMES, run))
-    made = sounds.section(looked)
+    seen = looked("transcribe")
+    made = sounds.section(replace(seen, trace=planted(TIMES, seen.run)))
     assert made["heads"] is None
     assert set(made["some"]) == {"1.3"}
     assert len(made["means"]) == 2
 
 
 def test_the_panel_shows_words_path_and_numbers(browser: Any, tmp_path: Path) -> None:
-    run = media_run("transcribe")
+    run = looked("transcribe").run
     found = planted(TIMES, run)
     times = {"median_ms": {"attention": 21.4, "evenly": 240.0}, "words": 60}
     truth = {"maps": {"aligning": {"p1": 0.98, "random": 0.2, "n": 60}}, "facts": {"times": times}}
-    looked = replace(looked_at(run, media_for(run)), trace=found, truth=truth)
-    html = Page("t", [look_of("final", looked, ["sound"])], {}, facts_of(run)).html
-    shown = open_page(browser, html, tmp_path, state="tab=sound")
+    seen = replace(looked("transcribe"), trace=found, truth=truth)
+    planted_html = Page("t", [look_of("final", seen, ["sound"])], {}, facts_of(run)).html
+    shown = open_page(browser, planted_html, tmp_path, state="tab=sound")
     words = shown.locator("[data-word]")
     assert words.all_inner_texts() == ["one", "two", "three"]
-    held = unpack(html)["looks"][0]["sections"]["sound"]["times"][0]["words"]
+    held = unpacked(planted_html)["times"][0]["words"]
     assert float(words.nth(1).get_attribute("data-start")) == pytest.approx(held[1]["start"])
     points = shown.locator(".path polyline").get_attribute("points").split()
     across = [float(point.split(",")[0]) for point in points]
@@ -171,8 +170,7 @@ def test_the_panel_shows_words_path_and_numbers(browser: Any, tmp_path: Path) ->
 
 @pytest.mark.parametrize("task", ["identify", "transcribe-joint"])
 def test_a_narrow_screen_has_all_of_it(browser: Any, tmp_path: Path, task: str) -> None:
-    run = media_run(task)
-    shown = open_page(browser, look(run, media_for(run)).html, tmp_path, width=400, dark=True,
+    shown = open_page(browser, html(task), tmp_path, width=400, dark=True,
                       state="tab=sound")  # fmt: skip
     assert shown.evaluate("document.documentElement.scrollWidth") <= 400
     for tab in ("overview", "walk", "attention", "lens", "neurons", "heads"):

@@ -163,6 +163,18 @@ def test_who_of_a_list_is_it(run: Path, spoken: Path, tmp_path: Path) -> None:
     assert len(found[0].text.split("\t")) == 4
 
 
+def test_a_silent_recording_is_called_silent(run: Path, spoken: Path, tmp_path: Path) -> None:
+    np.save(tmp_path / "still.npy", np.zeros(RATE // 4, np.int16))
+    heard = next((spoken / "known").rglob("*.wav"))
+    quiet = write_list(tmp_path / "still.jsonl", [{"path": "still.npy", "rate": RATE}])
+    for options in ({}, {"against": str(heard)}):
+        silent, loud = answers(run, [quiet, heard], **options)
+        assert silent.facts["silent"] is True
+        assert "is silent" in silent.note
+        assert "silent" not in loud.facts
+        assert loud.note == ""
+
+
 def test_vectors_are_written(run: Path, spoken: Path, tmp_path: Path) -> None:
     files = [spoken / "known" / "ada" / "1.wav", tmp_path / "none.wav"]
     first, second = answers(run, files, to=str(tmp_path / "v.npy"))

@@ -18,7 +18,7 @@ from headway.models.build import build_model
 from headway.models.folder import model_weights, save_weights
 from headway.models.seeing import Viewer
 from headway.train.kind import Use
-from headway.train.mediaplan import patch_of, picture_shape, pixel_statistics
+from headway.train.mediaplan import patch_of, picture_shape, pixel_statistics, sound_shape
 from headway.train.ranks import Ranks
 from headway.train.tasks.media_answers import Labeller, read_items
 from headway.train.tasks.media_labels import (
@@ -257,6 +257,16 @@ def test_a_folder_without_classes_is_refused(tmp_path: Path) -> None:
     write_pictures(tmp_path / "all")
     with pytest.raises(DataError, match="no folders"):
         resolved(See(), asked("see", str(tmp_path / "all" / "left")), tmp_path)
+
+
+@pytest.mark.parametrize("text", ["", "path\tlabel\n"])
+def test_a_list_that_names_nothing_is_named(tmp_path: Path, text: str) -> None:
+    path = tmp_path / "none.tsv"
+    path.write_text(text)
+    with pytest.raises(DataError, match=r"none\.tsv names no pictures\."):
+        picture_shape(asked("see", str(path)))
+    with pytest.raises(DataError, match=r"none\.tsv names no recordings\."):
+        sound_shape(asked("identify", str(path)))
 
 
 def test_a_run_starts_from_another_with_its_form_and_other_classes(

@@ -13,9 +13,12 @@ import torch
 
 from headway.cli.main import main
 from headway.config.folder import load_run
+from headway.config.run import RunSettings
+from headway.config.sounds import SoundSettings
 from headway.decode.transcriber import Transcriber, Transcript
 from headway.models.folder import load_model
 from headway.text.tokenizer import Vocabularies
+from headway.train.tasks.transcribe_answers import named_recordings
 
 from .spoken import RATE, said, texts, write_manifest, write_wav
 
@@ -100,7 +103,9 @@ def test_files_are_answered_with_words_and_times(
     file = write_wav(tmp_path / "one.wav", sound)
     missing = str(tmp_path / "none.wav")
     assert main(["predict", str(run), file, missing, file, "--json"]) == 2
-    shown = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    printed = capsys.readouterr()
+    shown = [json.loads(line) for line in printed.out.splitlines()]
+    assert "; 1 could not be read" in printed.err
     assert shown[0]["text"] == shown[2]["text"] == text
     assert "none.wav" in shown[1]["error"]
     assert shown[0]["seconds"] == pytest.approx(len(sound) / RATE, abs=2e-3)
@@ -240,7 +245,39 @@ def test_recordings_that_are_too_long_for_the_model_are_left_out(
     words = ["--media", f"{tmp_path}/some.jsonl", "--device", "cpu", *MODEL, *rows, "train.steps=3",
              "train.batch_tokens=400", "data.valid_size=4"]  # fmt: skip
     out = ["--out", f"{tmp_path}/x", "model.sound.max_rows=30"]
+    capsys.readouterr()
     assert main(["train", "transcribe", *words, *out]) == 0
+    said_at_once = capsys.readouterr().err
+    assert "left out, being longer than the 0.6 s" in said_at_once
+    assert " of 36 recordings for training and " in said_at_once
+    assert " of 4 for validation" in said_at_once
     out = ["--out", f"{tmp_path}/y", "model.sound.max_rows=2"]
     assert main(["train", "transcribe", *words, *out]) == 2
     assert "longer than the 0.0" in capsys.readouterr().err
+
+
+def test_no_validation_recording_that_is_short_enough_is_an_error(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write_manifest(tmp_path, "some", ["ab"] * 30)
+    write_manifest(tmp_path, "long", ["cab dad b cab dad"] * 2)
+    words = ["--media", f"{tmp_path}/some.jsonl", "--valid-media", f"{tmp_path}/long.jsonl",
+             "--out", f"{tmp_path}/x", "--device", "cpu", *MODEL, "transcribe.ctc=1",
+             "model.sound.positions=learned", "train.steps=1"]  # fmt: skip
+    assert main(["train", "transcribe", *words]) == 2
+    assert "all 2 validation recordings are longer than" in capsys.readouterr().err
+
+
+def test_whole_files_of_a_list_are_as_long_as_they_like(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sound, _ = said("cab dad b", 5)
+    write_wav(tmp_path / "one.wav", sound)
+    lines = [{"path": "one.wav"}, {"path": "one.wav", "start": 0.0, "end": 0.1}]
+    path = tmp_path / "list.jsonl"
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    monkeypatch.setattr("headway.data.media.sounds.MOST_S", 0.2)
+    shape = SoundSettings(rate=RATE)
+    found = list(named_recordings([str(path)], tmp_path, shape, RunSettings(task="transcribe")))
+    lengths = [sum(map(len, named.blocks())) for named in found]
+    assert lengths == [len(sound), round(0.1 * RATE)]

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from headway.config.folder import load_settings
+from headway.config.folder import load_settings, run_folder, shipped_names
 from headway.config.load import load_model_settings
 from headway.config.model import (
     ModelSettings,
@@ -32,7 +32,10 @@ Row = tuple[str, str, str]
 
 def info(
     model: Annotated[
-        str, typer.Argument(metavar="MODEL", help="A preset, a run folder, or a .toml file.")
+        str,
+        typer.Argument(
+            metavar="MODEL", help="A preset, a run folder or shipped model, or a .toml file."
+        ),
     ],
     overrides: Annotated[
         list[str] | None,
@@ -61,14 +64,16 @@ def info(
 
 
 def _settings(model: str, overrides: list[str]) -> ModelSettings:
+    """A preset wins over a folder and a folder over a shipped model of the same name."""
     path = Path(model)
     if model in PRESETS:
         return load_model_settings(None, [f"model.preset={model}", *overrides])
-    if path.is_dir():
-        return load_settings(path, overrides)
+    if path.is_dir() or model in shipped_names():
+        return load_settings(run_folder(model), overrides)
     if path.suffix == ".toml":
         return load_model_settings(path, overrides)
-    raise UserError(f"{model!r} is no preset, run folder or .toml file.{suggest(model, PRESETS)}")
+    near = suggest(model, [*PRESETS, *shipped_names()])
+    raise UserError(f"{model!r} is no preset, run folder, shipped model or .toml file.{near}")
 
 
 def _shape_rows(settings: ModelSettings) -> list[Row]:

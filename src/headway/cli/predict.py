@@ -183,6 +183,8 @@ def _answer(
         if answer.error:
             failed += 1
             print(f"headway predict: {answer.error}", file=sys.stderr)
+        if answer.note:
+            print(f"headway predict: {answer.note}", file=sys.stderr)
     return failed
 
 

@@ -8,11 +8,16 @@ from headway.config.body import check_values
 from headway.errors import ConfigError
 
 SHARES = ("erase", "speed")
+MOST_OPERATIONS = 10
+"""More of them leave nothing to see."""
+
+OF_PICTURES = ("flip", "crop", "rand", "magnitude", "erase", "mixup", "cutmix")
+OF_SOUNDS = ("bands", "band_width", "spans", "span_width", "speed", "noise", "gain_db")
 
 
 @dataclass(frozen=True, kw_only=True)
 class AugmentSettings:
-    """The first half is for pictures and videos, the second for recordings."""
+    """`OF_PICTURES` are for pictures and videos, `OF_SOUNDS` for recordings."""
 
     flip: bool = False
     """Half of the pictures are mirrored."""
@@ -63,7 +68,15 @@ class AugmentSettings:
                 raise ConfigError(f"{name}={getattr(self, name):g} must be a share below 1.")
         if not 0.0 <= self.magnitude <= 10.0:
             raise ConfigError(f"magnitude={self.magnitude:g} must be 0 to 10.")
+        if self.rand > MOST_OPERATIONS:
+            raise ConfigError(f"rand={self.rand} must be {MOST_OPERATIONS} at most.")
         counts = ("crop", "rand", "mixup", "cutmix", "bands", "band_width", "spans", "span_width")
         for name in (*counts, "noise", "gain_db"):
             if getattr(self, name) < 0:
                 raise ConfigError(f"{name}={getattr(self, name):g} must be 0 or more.")
+
+    def without_effect(self, reads: str) -> list[str]:
+        """Names of what is set for the other kind, where a run reads "pictures" or "sounds"."""
+        others = OF_SOUNDS if reads == "pictures" else OF_PICTURES
+        usual = AugmentSettings()
+        return [name for name in others if getattr(self, name) != getattr(usual, name)]

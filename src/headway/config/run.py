@@ -156,6 +156,8 @@ def run_settings(values: dict[str, Any], locate: Locate = nowhere) -> RunSetting
     elif model:
         # Changes to a model that the data will choose: checked now against a family of the task.
         _check_changes(model, FAMILIES_OF[task], locate)
+    if asked is None:  # what a run wrote is left alone: it has been trained
+        _check_augment(built["augment"], task, built.get("model"), locate)
     built["asked"] = flat(values) if asked is None else asked
     return RunSettings(task=task, fingerprint=fingerprint, labels=labels, **built)
 
@@ -174,6 +176,36 @@ FAMILIES_OF = {
     "identify": ("sound-encoder",),
 }
 """The families that can do a task, the usual one first."""
+
+
+READS = {
+    "see": "pictures",
+    "watch": "pictures",
+    "caption": "pictures",
+    "transcribe": "sounds",
+    "identify": "sounds",
+}
+"""What a task is given. Of `fill` the model or the files say it."""
+
+
+def _check_augment(
+    augment: AugmentSettings, task: str, model: ModelSettings | None, locate: Locate
+) -> None:
+    """Refuse changes of pictures to a task of recordings, and the other way round."""
+    reads = READS.get(task)
+    if task == "fill" and model is not None:
+        kinds = {"picture": "pictures", "sound": "sounds"}
+        reads = next((kind for name, kind in kinds.items() if hasattr(model, name)), None)
+    wrong = [] if reads is None else augment.without_effect(reads)
+    if wrong:
+        key = f"augment.{wrong[0]}"
+        seen, changed = "pictures", "recordings"
+        if reads == "sounds":
+            seen, changed = changed, seen
+        raise ConfigError(
+            f"{locate(key)}{key} changes {changed} and has no effect on the task {task!r} of "
+            f"{seen}. Leave it out."
+        )
 
 
 def _check_changes(model: dict[str, Any], families: Sequence[str], locate: Locate) -> None:

@@ -113,6 +113,7 @@ def _text_tokens(sizes: Mapping[str, float]) -> str:
 def _labels(labels: Mapping[str, tuple[int, int]], what: str, most: int = 20) -> str:
     total = max(sum(n for n, _ in labels.values()), 1)
     shown = [f"{name} {n:,} ({n / total:.1%})" for name, (n, _) in list(labels.items())[:most]]
+    what = what.removesuffix("s") if len(labels) == 1 else what
     return f"{len(labels)} {what}: " + ", ".join(shown) + (", …" if len(labels) > most else "")
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -147,6 +148,20 @@ NEAR_FRAMES = 15
 """How far a pause may lie from the border that the model gave."""
 
 
+CLEAR_SHARE = 0.02
+"""Of the loudest frame within a second: what is below for two frames or more is a clear pause."""
+
+DISTANCE = 0.1
+"""What a pause is worth less, in frames of its own length, for each frame it is away from the
+border that the model gave: the places where CTC says its tokens may be far from the words."""
+
+MOST_WORTH = 20
+"""Frames: a longer pause is no better a border."""
+
+SHORTEST = 15
+"""Frames of a word between two pauses."""
+
+
 def loudness(samples: Floats, rate: int) -> Floats:
     """The root mean square of every hundredth of a second."""
     step = max(1, round(FRAME_S * rate))
@@ -159,13 +174,22 @@ def loudness(samples: Floats, rate: int) -> Floats:
 def snapped(words: Sequence[Word], samples: Floats, rate: int) -> list[Word]:
     """The words with the pauses between them taken off.
 
-    A model's rows are coarse, and it may give a pause to the word before or behind it. Between the
-    middles of two neighbours the pause nearest to their border is looked for: the first word ends
-    and the second begins at its edges. Without one both stay where the model put them.
+    A model's rows are coarse, it may give a pause to the word before or behind it, and CTC may say
+    its tokens far from where they are heard. So where the sound has enough clear pauses for every
+    border between two words, words stand between pauses: those that are long and near to the
+    model's borders. Otherwise the pause nearest to each border counts, if it is close: the first
+    word ends and the second begins at its edges, and without one both stay where they were.
     """
     level_A = loudness(samples, rate)
     if not words or not len(level_A) or not level_A.max():
         return list(words)
+    between = _clear(level_A, words)
+    if between is not None:
+        starts, ends = [end for _, end in between[:-1]], [start for start, _ in between[1:]]
+        return [
+            replace(word, start=start * FRAME_S, end=end * FRAME_S)
+            for word, start, end in zip(words, starts, ends, strict=True)
+        ]
     found = list(words)
     for place in range(len(words) + 1):
         before = words[place - 1] if place else None
@@ -179,6 +203,52 @@ def snapped(words: Sequence[Word], samples: Floats, rate: int) -> list[Word]:
         if after is not None:
             found[place] = replace(after, start=min(end, after.end))
     return found
+
+
+def _clear(level_A: Floats, words: Sequence[Word]) -> list[tuple[int, int]] | None:
+    """What is around the words: the quiet before the first, a clear pause for each border, and the
+    quiet behind the last. None if the pauses are too few."""
+    n = len(level_A)
+    reach = round(1 / FRAME_S)
+    padded = np.pad(level_A, reach)
+    near_A = np.lib.stride_tricks.sliding_window_view(padded, 2 * reach + 1).max(-1)
+    runs = [(a, b) for a, b in _runs(level_A <= CLEAR_SHARE * near_A) if b - a > 1]
+    before = runs[0] if runs and runs[0][0] == 0 else (0, 0)
+    behind = runs[-1] if runs and runs[-1][1] == n else (n, n)
+    inner = [
+        run for run in runs
+        if run[0] >= before[1] + SHORTEST and run[1] <= behind[0] - SHORTEST
+    ]  # fmt: skip
+    borders = [_frame((a.end + b.start) / 2) for a, b in pairwise(words)]
+    chosen = _chosen(np.array(inner), borders) if borders else []
+    return None if chosen is None else [before, *(inner[place] for place in chosen), behind]
+
+
+def _chosen(runs_P2: NDArray[np.int64], borders: Sequence[int]) -> list[int] | None:
+    """The numbers of the pauses, one for each border and in order, that are worth most together."""
+    if len(runs_P2) < len(borders):
+        return None
+    length_P, middle_P = np.minimum(runs_P2[:, 1] - runs_P2[:, 0], MOST_WORTH), runs_P2.mean(1)
+    # How many pauses end early enough before each one for a word to be between them.
+    room_P = np.searchsorted(runs_P2[:, 1], runs_P2[:, 0] - SHORTEST, side="right")
+    best_P = np.zeros(len(runs_P2))
+    came: list[NDArray[np.int64]] = []
+    for number, border in enumerate(borders):
+        if number:
+            # The best of the first pauses, for each number of them; of none there is no best.
+            top = np.concatenate([[-np.inf], np.maximum.accumulate(best_P)])
+            is_new = np.concatenate([[False], best_P >= top[1:]])
+            at = np.maximum.accumulate(np.where(is_new, np.arange(len(top)), 0)) - 1
+            best_P, from_P = top[room_P], at[room_P]
+            came.append(from_P)
+        best_P = best_P + length_P - DISTANCE * np.abs(middle_P - border)
+    place = int(np.argmax(best_P))
+    if not np.isfinite(best_P[place]):
+        return None
+    path = [place]
+    for from_P in reversed(came):
+        path.append(int(from_P[path[-1]]))
+    return path[::-1]
 
 
 def _pause(level_A: Floats, before: Word | None, after: Word | None) -> tuple[int, int] | None:

@@ -21,7 +21,7 @@ from headway.data.media.reading import Form, Part, read_media
 from headway.errors import UserError
 from headway.inside.streams import Stream
 from headway.interop.run import LoadedRun
-from headway.train.tasks.media_given import what_of
+from headway.train.tasks.media_given import check_kind, what_of
 
 Kind = Literal["picture", "sound"]
 
@@ -154,6 +154,7 @@ def open_media(run: LoadedRun, path: Path | str) -> Media:
     form = Form.of(what_of(settings), settings)
     name, _, number = str(place).rpartition(":")
     if place.exists() or not number.isdecimal() or not Path(name).is_file():
+        check_kind(place, form.what)
         return of_item(place.name, read_media(str(place), form).values, settings)
     if not is_manifest(Path(name)):
         part = Part(index=int(number))

@@ -11,6 +11,7 @@ from rich.cells import cell_len
 from torch import Tensor
 
 from headway.inside.alignments import aligning_layer
+from headway.inside.axis import pieces_of, ticks
 from headway.inside.ink import INKS, Ink, bands, ink_for, width_of
 from headway.inside.lens import Lens, lens
 from headway.inside.maps.map import CAUTION
@@ -94,7 +95,12 @@ def heatmap(trace: Trace, ink: Ink, width: int, truth: dict[str, Any] | None = N
     n_rows = min(len(pooled), MOST_ROWS)
     side = [ink.fit(ink.word(rows[r]), LABEL) for r in range(n_rows)]
     lines = [_title("map", f"{kind} attention, layer {layer + 1}, mean over heads", ink, width)]
-    if len(columns) == pooled.shape[1]:
+    media = trace.reading.media
+    if media is not None and len(columns) == media.n_rows:
+        size = -(-len(columns) // pooled.shape[1])
+        above = ticks(media, size, cell, width - LABEL - 1)
+        lines += [" " * (LABEL + 1) + line for line in above]
+    elif len(columns) == pooled.shape[1]:
         lines += [" " * (LABEL + 1) + line for line in _upright(columns, cell, ink)]
     else:
         lines.append(f"{'':{LABEL}} {len(columns)} tokens, the largest of neighbours in a cell")
@@ -122,10 +128,10 @@ def _sides(trace: Trace, kind: str) -> tuple[list[str], list[str]]:
         asking = asked = reading.first
     elif kind == "cross":
         asked = reading.first
-    rows = list(asking.pieces)
+    rows = pieces_of(reading, asking)
     if kind == "cross" and len(reading.outputs) == len(rows):
         rows = [output.name for output in reading.outputs]
-    return rows, list(asked.pieces)
+    return rows, pieces_of(reading, asked)
 
 
 def _fitted(weights_TS: Tensor, room: int) -> tuple[Tensor, int]:
@@ -157,6 +163,9 @@ def alignment(trace: Trace, ink: Ink, width: int, truth: dict[str, Any] | None =
     weights_TS = trace.attention["cross"][int(name.split(".")[1])].mean(0)
     said, written = _words(target)
     heard, read = _words(source)
+    if trace.reading.media is not None:  # a place is a word of its own
+        named = zip(pieces_of(trace.reading, source), source.special, strict=True)
+        read = [piece for piece, apart in named if not apart]
     said = [*said[1:], -1][: len(weights_TS)]
     if not written or not read:
         return []

@@ -46,16 +46,17 @@ class Block(nn.Module):
         layout: Layout,
         cache: LayerCache | None,
         n_first: int | None,
-    ) -> tuple[Tensor, Tensor, Layout]:
-        """Rows of the stream, what attention adds to them, and how they lie.
+    ) -> tuple[Tensor, Tensor, Tensor, Layout]:
+        """Rows of the stream, the same normed, what attention adds to them, and how they lie.
 
         `n_first`: only so many rows of each sequence go on; all of its rows are their memory.
         """
         if n_first is None:
-            return x_ND, self.attention(normed_ND, layout, cache=cache), layout
+            return x_ND, normed_ND, self.attention(normed_ND, layout, cache=cache), layout
         row_N, first = layout.beginnings(n_first)
-        added_ND = self.attention(normed_ND[row_N], first, Memory(normed_ND, layout))
-        return x_ND[row_N], added_ND, first
+        asking_ND = normed_ND[row_N]
+        added_ND = self.attention(asking_ND, first, Memory(normed_ND, layout))
+        return x_ND[row_N], asking_ND, added_ND, first
 
     @property
     def can_end_early(self) -> bool:
@@ -78,7 +79,7 @@ class PostNorm(Block):
         n_first: int | None = None,
     ) -> Tensor:
         rate = self.drop.p if self.training else 0.0
-        x_ND, added_ND, layout = self.attended(x_ND, x_ND, layout, cache, n_first)
+        x_ND, _, added_ND, layout = self.attended(x_ND, x_ND, layout, cache, n_first)
         x_ND = add_norm(self.norm_attention, x_ND, added_ND, rate)
         if self.cross is not None and self.norm_cross is not None:
             x_ND = add_norm(self.norm_cross, x_ND, self.cross(x_ND, layout, memory, cache), rate)
@@ -98,7 +99,7 @@ class PreNorm(Block):
         n_first: int | None = None,
     ) -> Tensor:
         normed_ND = self.norm_attention(x_ND)
-        x_ND, added_ND, layout = self.attended(x_ND, normed_ND, layout, cache, n_first)
+        x_ND, _, added_ND, layout = self.attended(x_ND, normed_ND, layout, cache, n_first)
         x_ND = x_ND + self.drop(added_ND)
         if self.cross is not None and self.norm_cross is not None:
             x_ND = x_ND + self.drop(self.cross(self.norm_cross(x_ND), layout, memory, cache))
@@ -121,11 +122,8 @@ class Parallel(Block):
         n_first: int | None = None,
     ) -> Tensor:
         normed_ND = self.norm_attention(x_ND)
-        x_ND, added_ND, rows = self.attended(x_ND, normed_ND, layout, cache, n_first)
-        if n_first is not None:
-            normed_ND = normed_ND[layout.beginnings(n_first)[0]]
+        x_ND, normed_ND, added_ND, layout = self.attended(x_ND, normed_ND, layout, cache, n_first)
         added_ND = added_ND + self.feed_forward(normed_ND)
-        layout = rows
         if self.cross is not None:
             added_ND = added_ND + self.cross(normed_ND, layout, memory, cache)
         return self.stream(x_ND + self.drop(added_ND))

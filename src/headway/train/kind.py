@@ -12,6 +12,7 @@ import torch
 from torch import nn
 
 from headway.config.data import DataSettings
+from headway.config.folder import load_run
 from headway.config.run import RunSettings
 from headway.data.report import CheckReport
 from headway.decode.engine import Engine
@@ -55,6 +56,9 @@ class Answer:
     error: str = ""
     """Why there is no answer, where what was given cannot be read; the others get theirs."""
 
+    note: str = ""
+    """What one should know about the answer; it goes beside it, not into it."""
+
 
 @dataclass(frozen=True)
 class Use:
@@ -79,6 +83,13 @@ class Use:
                 f"--engine {self.engine.name} runs one model, and {len(self.folders)} are given. "
                 "Models answer together only with --engine torch."
             )
+        for folder in self.folders[1:]:
+            other = load_run(folder).task
+            if other != self.settings.task:
+                raise UserError(
+                    f"{folder} is a run of the task {other} and {self.folders[0]} of the task "
+                    f"{self.settings.task}: models answer together only if their task is the same."
+                )
 
     def models(self) -> list[nn.Module]:
         """Ready to answer; for tasks that need a vector a token and no search."""

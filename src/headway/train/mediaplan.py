@@ -24,7 +24,7 @@ from headway.config.run import FAMILIES_OF, RunSettings
 from headway.data.media.items import media_items
 from headway.data.media.manifest import ManifestSource
 from headway.data.media.prepared import PreparedMedia
-from headway.data.media.reading import What
+from headway.data.media.reading import UNITS, What
 from headway.data.media.sounds import SUFFIXES, sound_info
 from headway.data.media.store import PictureStore, SoundStore
 from headway.errors import ConfigError, DataError
@@ -233,6 +233,7 @@ def _first_pictures(settings: RunSettings, what: What) -> Iterator[NDArray[np.ui
     read; here they are passed over."""
     shape = PictureSettings(frames=FRAMES, tubelet=TUBELET)
     items = media_items(settings.data.media, settings.data, what, shape, own_size=True)
+    _check_some(settings, len(items), what)
     for number in range(0, len(items), max(1, len(items) // LOOKED_AT)):
         with suppress(DataError):
             yield items[number].open()
@@ -241,6 +242,7 @@ def _first_pictures(settings: RunSettings, what: What) -> Iterator[NDArray[np.ui
 def _first_rates(settings: RunSettings) -> list[int]:
     """Samples a second of some recordings, by their headers, or as a list of arrays says."""
     items = media_items(settings.data.media, settings.data, "sounds", SoundSettings())
+    _check_some(settings, len(items), "sounds")
     paths = [path for path, _ in items.files() if path.suffix.lower() in SUFFIXES]
     lists = [source for source in items.sources if isinstance(source, ManifestSource)]
     rates = [row.part.rate for one in lists for row in one.rows[:LOOKED_AT] if row.part.rate]
@@ -248,6 +250,12 @@ def _first_rates(settings: RunSettings) -> list[int]:
         with suppress(DataError):
             rates.append(sound_info(path).rate)
     return rates
+
+
+def _check_some(settings: RunSettings, n: int, what: What) -> None:
+    if not n:
+        files = settings.data.media
+        raise DataError(f"{', '.join(files)} name{'s' * (len(files) == 1)} no {UNITS[what]}.")
 
 
 def _picture_form(found: Iterable[NDArray[np.uint8]], what: What) -> dict[str, Any]:

@@ -189,6 +189,8 @@ class Run:
         )
         peak = peak_lr(train, steps, model.d_model)
         self.progress.note(f"{train.optimizer}, {train.schedule} schedule, peak rate {peak:.3g}")
+        for line in getattr(worker.task, "notes", list)():
+            self.progress.note(line)
 
     def _finish(self, worker: Worker, loop: Loop, state: State) -> bool:
         """The average of the newest checkpoints against the best one; the winner is the model.

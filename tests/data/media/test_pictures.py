@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import resource
 import struct
+import warnings
 import zlib
 from pathlib import Path
 
@@ -13,7 +14,7 @@ import pytest
 from PIL import Image
 
 from headway.data.media import pictures as media_pictures
-from headway.data.media.pictures import read_picture, read_video, sampled
+from headway.data.media.pictures import read_picture, sampled, video_reading
 from headway.data.media.pixels import resized, to_pixels
 from headway.errors import DataError
 
@@ -39,6 +40,20 @@ def test_a_bomb_is_refused_by_its_header(tmp_path: Path, size: tuple[int, int]) 
     with pytest.raises(DataError, match=r"bomb\.png .*80,000,000"):
         read_picture(path)
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 100_000  # kB
+
+
+@pytest.mark.parametrize("side", [10_000, 50_000])
+def test_a_bomb_is_refused_in_our_words_alone(tmp_path: Path, side: int) -> None:
+    path = lying_png(tmp_path / "bomb.png", side, side)
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        media_pictures._pillow.cache_clear()
+        with pytest.raises(DataError) as caught:
+            read_picture(path)
+    media_pictures._pillow.cache_clear()
+    assert not said
+    assert "80,000,000" in str(caught.value)
+    assert "limit" not in str(caught.value)
 
 
 @pytest.mark.parametrize("kind", ["png", "jpg", "gif", "webp", "bmp", "tiff"])
@@ -184,10 +199,10 @@ def test_videos_come_from_animations_and_folders(tmp_path: Path, kind: str) -> N
         lossless = {"lossless": True} if kind == "webp" else {}
         first = frames[0].convert("RGB") if kind == "webp" else frames[0]
         first.save(path, save_all=True, append_images=frames[1:], **lossless)
-    pixels = read_video(path, 4, channels=1)
+    pixels = video_reading(path, 4, channels=1).values
     assert pixels.shape == (4, 1, 4, 6)
     assert pixels[:, 0, 0, 0].tolist() == [20, 80, 140, 200]
-    assert read_video(path, 3, size=(2, 2)).shape == (3, 3, 2, 2)
+    assert video_reading(path, 3, size=(2, 2)).values.shape == (3, 3, 2, 2)
 
 
 def test_videos_are_refused_that_would_take_hours(
@@ -198,28 +213,28 @@ def test_videos_are_refused_that_would_take_hours(
     frames[0].save(path, save_all=True, append_images=frames[1:])
     monkeypatch.setattr(media_pictures, "MAX_VIDEO_PIXELS", 9 * 40 * 30 - 1)
     with pytest.raises(DataError, match=r"hours\.gif has 9 frames of 40 × 30 pixels"):
-        read_video(path, 2)
+        video_reading(path, 2)
     monkeypatch.undo()
     monkeypatch.setattr(media_pictures, "MAX_PIXELS", 2 * 40 * 30)
     with pytest.raises(DataError, match=r"3 frames of .* at their own size"):
-        read_video(path, 3)
-    assert read_video(path, 3, size=(8, 8)).shape == (3, 3, 8, 8)
+        video_reading(path, 3)
+    assert video_reading(path, 3, size=(8, 8)).values.shape == (3, 3, 8, 8)
 
 
 def test_bad_videos_are_named(tmp_path: Path) -> None:
     (tmp_path / "none").mkdir()
     with pytest.raises(DataError, match="none has no pictures"):
-        read_video(tmp_path / "none", 4)
+        video_reading(tmp_path / "none", 4)
     frames = [Image.fromarray(scene() + i) for i in range(6)]
     path = tmp_path / "cut.gif"
     frames[0].save(path, save_all=True, append_images=frames[1:])
     whole = path.read_bytes()
     path.write_bytes(whole[: len(whole) - len(whole) // 3])
     with pytest.raises(DataError, match=r"cut\.gif"):
-        read_video(path, 6)
+        video_reading(path, 6)
     (tmp_path / "mixed").mkdir()
     Image.new("L", (6, 4)).save(tmp_path / "mixed" / "1.png")
     Image.new("L", (4, 4)).save(tmp_path / "mixed" / "2.png")
     with pytest.raises(DataError, match="frames of one size"):
-        read_video(tmp_path / "mixed", 2)
-    assert read_video(tmp_path / "mixed", 2, size=(4, 4)).shape == (2, 3, 4, 4)
+        video_reading(tmp_path / "mixed", 2)
+    assert video_reading(tmp_path / "mixed", 2, size=(4, 4)).values.shape == (2, 3, 4, 4)

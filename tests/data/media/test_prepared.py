@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -25,6 +26,7 @@ from headway.data.media.prepared import (
     load_prepared_media,
     prepare_media,
 )
+from headway.data.media.splitting import choose_by_label
 from headway.data.media.store import PictureStore, SoundStore
 from headway.data.store import ImpossibleData
 from headway.errors import DataError
@@ -203,19 +205,92 @@ def test_no_class_goes_to_validation_as_a_whole(pictures: Make, tmp_path: Path) 
     paths = sorted(pictures(n=40).rglob("*.png"))
     manifest = tmp_path / "m.tsv"
 
-    def made(alone: set[str]) -> PreparedMedia:
-        rows = [f"{p}\t{p.stem if p.stem in alone else p.parent.name}\n" for p in paths]
+    def made(alone: set[Path]) -> PreparedMedia:
+        rows = [f"{p}\t{p.stem if p in alone else p.parent.name}\n" for p in paths]
         manifest.write_text("".join(rows))
-        return prepared(run(manifest, valid_size=2), tmp_path / "run")
+        return prepared(run(manifest, valid_size=4), tmp_path / "run")
 
-    chosen = [paths[int(e["place"].split(":")[1]) - 1].stem for e in made(set()).valid_examples]
-    assert len(chosen) == 2
-    other = made({chosen[0]})
-    assert other.train.labels is not None
-    assert len(other.valid) == 1
-    assert other.labels.index(chosen[0]) in other.train.labels
+    other = made(set(paths[:3]))
+    assert {one["label"] for one in other.valid_examples} == {"cat", "dog"}
+    assert len(other.valid) == 4
+    assert findings(other)["absent-label"] == 3
     with pytest.raises(ImpossibleData, match="only ones of their class"):
-        made(set(chosen))
+        made(set(paths))
+
+
+def test_every_class_that_can_spare_one_is_held_out(pictures: Make, tmp_path: Path) -> None:
+    media = pictures(n=72)
+    for i, path in enumerate(sorted(media.rglob("*.png"))):
+        (media / "abc"[i % 3]).mkdir(exist_ok=True)
+        path.rename(media / "abc"[i % 3] / path.name)
+    shutil.rmtree(media / "cat")
+    shutil.rmtree(media / "dog")
+    made = prepared(run(media), tmp_path / "run")
+    assert made.valid.labels is not None
+    assert sorted(np.bincount(made.valid.labels).tolist()) == [2, 2, 3]
+    assert "absent-label" not in findings(made)
+    few = prepared(run(media, valid_size=2), tmp_path / "few")
+    assert findings(few)["absent-label"] == 1
+    assert "nothing of 1 of 3 labels" in "\n".join(few.report.lines())
+
+
+def test_equal_ones_with_other_labels_are_held_out_together_or_not_at_all() -> None:
+    draw = np.random.default_rng(0)
+    for _ in range(50):
+        keys = draw.integers(0, 12, 40).astype(np.uint64)
+        labels = [f"{n}" for n in draw.integers(0, 5, 40)]
+        held_out = choose_by_label(keys, labels, 8)
+        assert 0 < held_out.sum() <= 8
+        assert not np.isin(keys[held_out], keys[~held_out]).any()
+        assert {labels[i] for i in np.flatnonzero(~held_out)} == set(labels)
+
+
+def test_two_of_a_voice_come_before_one_of_another() -> None:
+    keys, labels = np.arange(40, dtype=np.uint64), [f"{i % 4}" for i in range(40)]
+    for each, counts in ((1, [1, 1, 1, 1]), (2, [2, 2])):
+        held_out = choose_by_label(keys, labels, 4, each)
+        found = [labels[i] for i in np.flatnonzero(held_out)]
+        assert sorted(found.count(name) for name in set(found)) == counts
+    rare = choose_by_label(keys, ["a"] * 38 + ["b"] * 2, 4)
+    assert (rare[:38].sum(), rare[38:].sum()) == (3, 1)
+
+
+@pytest.mark.parametrize("given", [True, False])
+def test_the_first_validation_items_are_a_fair_sample(
+    pictures: Make, tmp_path: Path, given: bool
+) -> None:
+    media, valid = pictures(n=200), pictures("valid", 40, seed=1)
+    made = prepared(run(media, valid if given else None), tmp_path / "run")
+    assert made.valid.labels is not None
+    n = len(made.valid)
+    assert n == (40 if given else 20)
+    assert set(made.valid.labels[: n // 4].tolist()) == {0, 1}
+    assert made.train.labels is not None
+    assert (np.diff(made.train.labels) >= 0).all()
+    assert len({one["place"] for one in made.valid_examples}) == n
+    for i, one in enumerate(made.valid_examples):  # all that is known of an item is still its own
+        assert made.labels[made.valid.labels[i]] == Path(one["place"]).parent.name == one["label"]
+        with Image.open(one["place"]) as image:
+            whole = np.asarray(image).transpose(2, 0, 1)
+        np.testing.assert_array_equal(made.valid.items[i][0], whole[:, 1:9])
+
+
+def test_texts_and_several_references_follow_the_mixed_order(
+    pictures: Make, tmp_path: Path
+) -> None:
+    media, valid = captions(pictures()), pictures("valid", 12, seed=1)
+    paths = sorted(valid.rglob("*.png"))
+    rows = [{"path": str(p), "text": [f"a {p.stem}", f"{p.stem} a"]} for p in paths]
+    manifest = tmp_path / "valid.jsonl"
+    manifest.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    made = prepared(run(media, manifest), tmp_path / "run", target="text")
+    assert made.tokenizer is not None
+    assert made.valid.texts is not None
+    texts = [made.tokenizer.decode(made.valid.texts[i].tolist()) for i in range(24)]
+    assert texts == [one["text"] for one in made.valid_examples]
+    numbers = [text.strip("a ") for text in texts]
+    assert len({*zip(numbers, made.valid.hashes.tolist(), strict=True)}) == 12
+    assert numbers != [path.stem for path in paths for _ in range(2)]
 
 
 def test_the_check_says_what_is_odd(pictures: Make, tmp_path: Path) -> None:
@@ -233,6 +308,25 @@ def test_the_check_says_what_is_odd(pictures: Make, tmp_path: Path) -> None:
     assert "33 pictures" in lines
     assert "2 labels: cat 18" in lines
     assert "from 3 × 1 to 90 × 9 pixels" in lines
+
+
+def test_validation_items_are_checked_alike(pictures: Make, tmp_path: Path) -> None:
+    media, valid = pictures(), pictures("valid", 4, seed=1)
+    Image.new("RGB", (8, 8), "blue").save(valid / "cat" / "blue.png")
+    Image.fromarray(np.arange(3, dtype=np.uint8)[None]).save(valid / "cat" / "tiny.png")
+    made = prepared(run(media, valid), tmp_path / "run")
+    found = {one.name: one.text for one in made.report.findings}
+    assert found["flat"].startswith("2 of 6 validation pictures")
+    assert found["small"].startswith("1 of 6 validation pictures")
+    assert found["sizes"].startswith("validation pictures are")
+
+
+def test_one_of_a_kind_is_singular(pictures: Make, tmp_path: Path) -> None:
+    media, notes = pictures(n=1), list[str]()
+    with pytest.raises(ImpossibleData) as caught:
+        prepared(run(media), tmp_path / "run", note=notes.append)
+    assert "reading 1 picture" in notes
+    assert "1 label: cat 1 (100.0%)" in caught.value.report.lines()
 
 
 def test_one_class_or_no_media_cannot_be_learned(pictures: Make, tmp_path: Path) -> None:

@@ -16,16 +16,15 @@ from headway.config.run import RunSettings
 from headway.data.media.check import check_media
 from headway.data.media.decoding import UNREADABLE, Decoder, read_facts
 from headway.data.media.items import MediaItems, check_there, found_items
-from headway.data.media.reading import UNITS, Form
+from headway.data.media.reading import Form
 from headway.data.media.source import Target
+from headway.data.media.splitting import split_off
 from headway.data.media.survey import Surveyed, survey
-from headway.data.report import CheckReport, Finding
-from headway.data.split import choose_rows
+from headway.data.report import CheckReport
 from headway.data.store import ImpossibleData
 from headway.data.textcheck import sorted_labels
 from headway.data.tokens import StoreWriter, side, token_dtype
 from headway.data.workplace import Workplace, whole
-from headway.errors import DataError
 from headway.text.tokenizer import Tokenizer, Vocabularies
 from headway.text.train import train_on_texts
 
@@ -35,6 +34,9 @@ EXAMPLES = 200
 
 BLOCK = 4096
 """Texts that become tokens at once."""
+
+MIXED = 6
+"""The seed of the order of validation items."""
 
 Note = Callable[[str], None]
 Rows = NDArray[np.int64]
@@ -90,7 +92,7 @@ class MediaBuild:
             stored[rows].astype("<i8").tofile(self.folder / f"{name}.rows")
         facts = {"labels": [], "dtype": "<u2"}
         if self.wanted.target == "label":
-            facts["labels"] = self._labels(surveyed, both, splits)
+            facts["labels"] = self._labels(surveyed, splits)
         elif self.wanted.target == "text":
             facts["dtype"] = self._texts(both, splits, report)
         self._examples(both, splits[1])
@@ -101,17 +103,21 @@ class MediaBuild:
     def _splits(
         self, surveyed: tuple[Surveyed, Surveyed], given: bool, report: CheckReport
     ) -> tuple[Rows, Rows]:
-        """Numbers of items of both kinds, those of validation counted behind those of training."""
+        """Numbers of items of both kinds, those of validation counted behind those of training.
+
+        Folders come class after class. Validation items are mixed here, once and always alike, so
+        that the first ones, which training is judged by on its way, are a fair sample of all.
+        """
         seen, held = surveyed
         good = np.flatnonzero(seen.usable)
         if given:
-            return good, len(seen) + np.flatnonzero(held.usable)
-        held_out = _split(seen, good, self.wanted.settings.data.valid_size, report)
-        return good[~held_out], good[held_out]
+            training, validation = good, len(seen) + np.flatnonzero(held.usable)
+        else:
+            held_out = split_off(seen, good, self.wanted.settings.data.valid_size, report)
+            training, validation = good[~held_out], good[held_out]
+        return training, np.random.default_rng(MIXED).permutation(validation)
 
-    def _labels(
-        self, surveyed: tuple[Surveyed, Surveyed], items: MediaItems, splits: tuple[Rows, Rows]
-    ) -> list[str]:
+    def _labels(self, surveyed: tuple[Surveyed, Surveyed], splits: tuple[Rows, Rows]) -> list[str]:
         names = sorted_labels(surveyed[0].counts)
         numbers = {name: i for i, name in enumerate(names)}
         targets = [*surveyed[0].targets, *surveyed[1].targets]
@@ -169,24 +175,3 @@ def example(items: MediaItems, row: int) -> dict[str, Any]:
     item = items[row]
     values = {"place": item.place, "label": item.label, "text": item.text}
     return {name: value for name, value in values.items() if value is not None}
-
-
-def _split(seen: Surveyed, good: Rows, size: int, report: CheckReport) -> NDArray[np.bool_]:
-    """Which of the good ones are for validation: equal ones together; never all of a class."""
-    keys, unit = seen.facts["hash"][good], UNITS[seen.form.what]
-    try:
-        held_out = choose_rows(keys, keys, size, unit, "--valid-media")
-        if seen.target == "label":
-            targets = np.array([seen.targets[row] for row in good.tolist()])
-            held_out &= np.isin(targets, targets[~held_out])
-            if not held_out.any():
-                raise DataError("no class can spare one")
-    except DataError as error:
-        text = (
-            f"no validation {unit} can be split off the {len(good):,} {unit}: they are too few, "
-            "or most of them are the same, or the only ones of their class. Give some of their "
-            "own (--valid-media)."
-        )
-        report.findings.append(Finding("error", "no-split", 0, text))
-        raise ImpossibleData(report) from error
-    return held_out

@@ -3,6 +3,7 @@ means. As for texts, only what makes training impossible is an error."""
 
 from __future__ import annotations
 
+from collections.abc import Set
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -212,13 +213,19 @@ class MediaCheck:
                 f"training data lacks: {shown}. Known: {listed(sorted_labels(there))}."
             )
             self.say("error", "unknown-label", len(strange), text)
-        lacking = sorted_labels(name for name in there if name not in here)
-        if here and lacking:
-            text = (
-                f"the validation data has nothing of {len(lacking)} of {len(there)} labels: "
-                f"{listed(lacking)}."
-            )
-            self.say("warning", "absent-label", len(lacking), text)
+        self.findings += absent_labels(here.keys(), there.keys())
+
+
+def absent_labels(here: Set[str], there: Set[str]) -> list[Finding]:
+    """A warning where validation, which has the labels `here`, lacks some of training."""
+    lacking = sorted_labels(there - here)
+    if not here or not lacking:
+        return []
+    text = (
+        f"the validation data has nothing of {len(lacking)} of {len(there)} labels: "
+        f"{listed(lacking)}."
+    )
+    return [Finding("warning", "absent-label", len(lacking), text)]
 
 
 def check_media(training: Surveyed, validation: Surveyed | None) -> CheckReport:
@@ -234,6 +241,8 @@ def check_media(training: Surveyed, validation: Surveyed | None) -> CheckReport:
         others = MediaCheck(validation, "validation ")
         others.readable()
         others.targets()
+        others.sizes()
+        others.odd()
         others.seen_in(training)
         findings += others.findings
         for name, n in validation.counts.items():

@@ -82,7 +82,8 @@ class Decoder:
         first = self.done
         try:
             check_room(self.files.folder, len(self.items) - self.done, self.form)
-            note(f"reading {len(self.items):,} {unit}")
+            n = len(self.items)
+            note(f"reading {n:,} {unit.removesuffix('s') if n == 1 else unit}")
             for outcomes in self._outcomes():
                 self._write(outcomes)
                 now = time.monotonic()

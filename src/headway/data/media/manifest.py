@@ -44,9 +44,11 @@ class ManifestSource:
 
     def __getitem__(self, i: int, /) -> MediaItem:
         row = self.rows[i]
-        read = partial(read_media, str(self.folder / row.path), self.form, row.part)
+        path = str(self.folder / row.path)
+        read = partial(read_media, path, self.form, row.part)
         label, text = (row.target if self.target == name else None for name in ("label", "text"))
-        return MediaItem(f"{self.name}:{row.line}", read, label, text)
+        whole = path if row.part == WHOLE else None
+        return MediaItem(f"{self.name}:{row.line}", read, label, text, whole)
 
     def files(self) -> Iterator[tuple[Path, str]]:
         seen: set[str] = set()

@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import re
 import threading
+import warnings
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -78,16 +80,10 @@ def picture_reading(path: str | Path, channels: int = 3, size: Size | None = Non
         return Reading(_brought(pixels_CYX[None], size), height, width)
 
 
-def read_video(
-    path: str | Path, frames: int, channels: int = 3, size: Size | None = None
-) -> Pixels:
-    """T C Y X: so many frames, evenly over the whole; of an animation or a folder of pictures."""
-    return video_reading(path, frames, channels, size).values
-
-
 def video_reading(
     path: str | Path, frames: int, channels: int = 3, size: Size | None = None
 ) -> Reading:
+    """T C Y X: so many frames, evenly over the whole; of an animation or a folder of pictures."""
     if Path(path).is_dir():
         return _from_folder(Path(path), frames, channels, size)
     with _opened(path) as image:
@@ -174,8 +170,8 @@ def _opened(path: str | Path) -> Iterator[Image]:
         raise
     except (pillow.DecompressionBombError, pillow.DecompressionBombWarning) as error:
         raise DataError(
-            f"{path} unfolds into more than the {MAX_PIXELS:,} pixels that are read: "
-            f"{_said(error)}. Make it smaller, or take it away."
+            f"{path} unfolds into more than the {MAX_PIXELS:,} pixels that are read. "
+            "Make it smaller, or take it away."
         ) from error
     except pillow.UnidentifiedImageError as error:
         known = ", ".join(FORMATS)
@@ -250,9 +246,13 @@ def _said(error: BaseException) -> str:
     return str(error).rstrip(".") or type(error).__name__
 
 
+@cache
 def _pillow() -> Any:
     try:
         from PIL import Image
     except ImportError as error:
         raise UserError(f"Reading pictures needs `pip install pillow` ({error}).") from error
+    # What is too large is refused here, in words of its own. Once for all threads:
+    # `catch_warnings` around each picture would take the filters from the others.
+    warnings.filterwarnings("ignore", category=Image.DecompressionBombWarning)
     return Image

@@ -35,6 +35,8 @@ class MediaItem:
 
     label: str | None = None
     text: str | None = None
+    file: str | None = None
+    """The file of a list's line that is all of it, and no part."""
 
     def open(self) -> NDArray[Any]:
         """Pixels uint8 T C Y X, or samples float32."""

@@ -22,7 +22,6 @@ EVEN = 0.98
 SILENT = 0.05
 """A head adds next to nothing below this share of what the heads of its layer add on average."""
 
-UNSURE = 0.3
 CHOICES = 5
 BLANK = "∅"
 """Of CTC: no symbol here."""

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from dataclasses import fields, replace
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
 
 from headway.nn.layout import Layout
+
+Batch = TypeVar("Batch")
 
 
 class Front(nn.Module):
@@ -37,6 +40,18 @@ class Front(nn.Module):
 
     def typed(self, x_ND: Tensor) -> Tensor:
         return x_ND if self.dtype is None else x_ND.to(self.dtype)
+
+
+def on_device(batch: Batch, device: torch.device | str) -> Batch:
+    """A front's input, a dataclass, with its tensors and tuples of tensors moved."""
+
+    def moved(value: Any) -> Any:
+        if isinstance(value, tuple):
+            return tuple(moved(one) for one in value)
+        return value.to(device, non_blocking=True) if isinstance(value, Tensor) else value
+
+    given: Any = batch
+    return replace(given, **{f.name: moved(getattr(given, f.name)) for f in fields(given)})
 
 
 def compute_in(model: nn.Module, dtype: torch.dtype | None) -> None:

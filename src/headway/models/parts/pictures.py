@@ -15,7 +15,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from headway.config.pictures import PictureSettings
-from headway.models.parts.front import Front
+from headway.models.parts.front import Front, on_device
 from headway.nn.dropout import Dropout
 from headway.nn.layout import Layout
 from headway.nn.linear import Linear
@@ -162,9 +162,7 @@ class PictureFront(Front):
         self, items: Sequence[Any], device: torch.device | str = "cpu"
     ) -> tuple[Pictures, Layout]:
         pictures, lengths = collate_pictures(items, self.shape)
-        groups = tuple(group.to(device, non_blocking=True) for group in pictures.groups)
-        order_N = None if pictures.order_N is None else pictures.order_N.to(device)
-        return Pictures(groups, order_N), Layout.of(lengths, device)
+        return on_device(pictures, device), Layout.of(lengths, device)
 
     def blanks(self, n_rows: int) -> list[Any]:
         shape = self.shape

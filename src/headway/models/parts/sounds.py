@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from math import prod
 from typing import Any
 
@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from headway.config.sounds import SoundSettings
-from headway.models.parts.front import Front
+from headway.models.parts.front import Front, on_device
 from headway.nn.dropout import Dropout
 from headway.nn.layout import Layout
 from headway.nn.linear import Linear
@@ -163,12 +163,7 @@ class SoundFront(Front):
         self, items: Sequence[Any], device: torch.device | str = "cpu"
     ) -> tuple[Sound, Layout]:
         sound, lengths = collate_sounds(items, self.shape)
-        names = ("samples_S", "centre_A", "low_A", "high_A", "number_A")
-        moved: dict[str, Any] = {
-            name: getattr(sound, name).to(device, non_blocking=True) for name in names
-        }
-        taps = tuple(tap.to(device, non_blocking=True) for tap in sound.taps)
-        return replace(sound, **moved, taps=taps), Layout.of(lengths, device)
+        return on_device(sound, device), Layout.of(lengths, device)
 
     def blanks(self, n_rows: int) -> list[Any]:
         silence = np.zeros(int(USUAL_S * self.shape.rate), np.float32)
@@ -190,7 +185,7 @@ class SoundFront(Front):
         )
 
     def forward(self, sound: Sound, layout: Layout) -> Tensor:
-        x_ND = self.typed(self.mel(sound) if sound.mel_AF is None else sound.mel_AF)
+        x_ND = self.typed(self.mel(sound))
         for convolution, taps_N3 in zip(self.convolutions, sound.taps, strict=True):
             x_ND = convolution(x_ND, taps_N3)
         if sound.hidden_N is not None and self.mask is not None:

@@ -44,16 +44,13 @@ class Augment(nn.Module):
     def mixes(self) -> bool:
         return bool(self.settings.mixup or self.settings.cutmix)
 
-    def mix(
-        self, images_BTCYX: Tensor, targets_BC: Tensor, n_real: Tensor | int | None = None
-    ) -> Mixed:
+    def mix(self, images_BTCYX: Tensor, targets_BC: Tensor) -> Mixed:
         """What `forward` gave, two in one, with targets shared out alike."""
         return mixed(
             images_BTCYX,
             targets_BC,
             mixup=self.settings.mixup if self.training else 0.0,
             cutmix=self.settings.cutmix if self.training else 0.0,
-            n_real=n_real,
         )
 
     def _placed(self, images_BTCYX: Tensor) -> Tensor:

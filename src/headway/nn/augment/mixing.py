@@ -24,21 +24,11 @@ class Mixed(NamedTuple):
     """... and the share that is its own; that of the partner is the rest."""
 
 
-def mixed(
-    images_BTCYX: Tensor,
-    targets_BC: Tensor,
-    *,
-    mixup: float,
-    cutmix: float,
-    n_real: Tensor | int | None = None,
-) -> Mixed:
+def mixed(images_BTCYX: Tensor, targets_BC: Tensor, *, mixup: float, cutmix: float) -> Mixed:
     """Pictures between 0 and 1. `mixup` and `cutmix` are alpha of the weights' Beta distribution,
-    0 for none; with both, each picture has one or the other with equal chances.
-
-    `n_real`: the pictures from there on only fill the batch, and are nobody's partner.
-    """
+    0 for none; with both, each picture has one or the other with equal chances."""
     n_pictures, device = len(images_BTCYX), images_BTCYX.device
-    partner_B = partners(n_pictures, n_real, device)
+    partner_B = torch.rand(n_pictures, device=device).argsort()
     others_BTCYX = images_BTCYX.index_select(0, partner_B)
     weight_B = torch.ones(n_pictures, device=device)
     result_BTCYX = images_BTCYX
@@ -57,14 +47,6 @@ def mixed(
     others_BC = targets_BC.index_select(0, partner_B)
     targets_BC = torch.lerp(others_BC, targets_BC, share_B1)
     return Mixed(result_BTCYX, targets_BC, partner_B, weight_B)
-
-
-def partners(n_pictures: int, n_real: Tensor | int | None, device: torch.device) -> Tensor:
-    """A random order in which the real ones stay in front, so that they meet only each other."""
-    key_B = torch.rand(n_pictures, device=device)
-    if n_real is not None:
-        key_B = key_B + (torch.arange(n_pictures, device=device) >= n_real)
-    return key_B.argsort()
 
 
 def beta(alpha: float, n: int, device: torch.device) -> Tensor:

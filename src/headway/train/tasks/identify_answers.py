@@ -23,7 +23,7 @@ from headway.models.encoder import Encoder
 from headway.train.history import METRICS, read_history
 from headway.train.kind import Answer, Evaluation, Predictor, Row, Use
 from headway.train.tasks.identify import item_vectors
-from headway.train.tasks.media_answers import FIRST_WINDOW, Labeller, read_items
+from headway.train.tasks.media_answers import FIRST_WINDOW, Labeller, noted, read_items
 from headway.train.tasks.media_given import Given, given_media
 from headway.train.tasks.media_labels import front_of, unit_vectors
 from headway.train.tasks.media_scores import evaluation_of, labelled
@@ -91,7 +91,7 @@ class Comparer:
                 if vector_D is None:
                     yield Answer("", {"file": one.name}, one.error)
                 else:
-                    yield self._answer(one, vector_D, known)
+                    yield noted(self._answer(one, vector_D, known), one)
         if self.to is not None:
             self._save(kept)
 

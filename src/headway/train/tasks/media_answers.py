@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -84,7 +84,7 @@ class Labeller:
             if one.values is None:
                 yield Answer("", {"file": one.name}, one.error)
             else:
-                yield self._answer(one.name, next(logs))
+                yield noted(self._answer(one.name, next(logs)), one)
 
     def log_probs(self, items: Sequence[Any]) -> Numbers:
         """Of each class for each of the items, in their order."""
@@ -127,6 +127,14 @@ class Labeller:
         if self.n_failed:
             text += f", {self.n_failed:,} of them could not be read"
         return text
+
+
+def noted(answer: Answer, one: Given) -> Answer:
+    """The answer, and that there was nothing to hear where that is so."""
+    if not one.is_silent:
+        return answer
+    note = f"{one.name} is silent: its answer says nothing."
+    return replace(answer, facts={**answer.facts, "silent": True}, note=note)
 
 
 @torch.no_grad()

@@ -14,6 +14,7 @@ from headway.config.model import PictureSettings, SoundSettings
 from headway.data.media.items import found_items
 from headway.data.media.pictures import SUFFIXES as PICTURES
 from headway.data.media.reading import UNITS, Form, What
+from headway.data.media.sounds import is_silent
 from headway.data.media.source import ENDINGS, Target
 from headway.errors import DataError, UserError
 
@@ -31,6 +32,11 @@ class Given:
     error: str = ""
     label: str | None = None
     """Where a list has one."""
+
+    @property
+    def is_silent(self) -> bool:
+        """Whether it is a recording with nothing to hear."""
+        return self.values is not None and self.values.ndim == 1 and is_silent(self.values)
 
 
 def what_of(shape: PictureSettings | SoundSettings) -> What:

@@ -113,6 +113,18 @@ class TranscribeTask:
         most = self.shape.most_rows
         return items.lengths <= (np.inf if most is None else most)
 
+    def notes(self) -> list[str]:
+        """What whoever trains should know before it begins."""
+        train, valid = (int((~self.short(items)).sum()) for items in (self.train, self.valid))
+        if not train and not valid:
+            return []
+        limit = (self.shape.most_rows or 0) * self.shape.row_seconds
+        return [
+            f"left out, being longer than the {limit:g} s that the model hears at once: {train:,} "
+            f"of {len(self.train):,} recordings for training and {valid:,} of "
+            f"{len(self.valid):,} for validation"
+        ]
+
     def epoch(self, number: int) -> list[Chosen]:
         short = self.short(self.train)
         steps = (rows[short[rows]] for rows in self.plan.epoch(number))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -44,6 +44,7 @@ class TranscriptPredictor:
     folder: Path
     format: str = "text"
     scores: bool = False
+    n_failed: int = field(default=0, init=False)
 
     @classmethod
     def load(cls, use: Use) -> TranscriptPredictor:
@@ -66,6 +67,7 @@ class TranscriptPredictor:
 
         for place, found in enumerate(self.transcriber.transcribe(recordings(), live=live)):
             if isinstance(found, DataError):
+                self.n_failed += 1
                 yield Answer("", {"file": names[place]}, str(found))
             else:
                 yield Answer(self._shown(found), facts_of(names[place], found))
@@ -81,7 +83,8 @@ class TranscriptPredictor:
         return f"{found.log_prob:.4f}\t{text}" if self.scores else text
 
     def summary(self) -> str:
-        return self.transcriber.summary.text()
+        text = self.transcriber.summary.text()
+        return text + (f"; {self.n_failed:,} could not be read" if self.n_failed else "")
 
 
 def transcriber_of(use: Use, *, times: bool) -> Transcriber:
@@ -114,8 +117,9 @@ def named_recordings(
             yield Named(name, _failing(error))
             continue
         for item in items:
-            file = Path(item.place)
-            blocks = _reading(file, shape) if file.is_file() else _opening(item)
+            file = Path(item.file or item.place)
+            whole = file.is_file() and file.suffix.lower() in SUFFIXES
+            blocks = _reading(file, shape) if whole else _opening(item)
             yield Named(name if len(items) == 1 else item.place, blocks)
 
 

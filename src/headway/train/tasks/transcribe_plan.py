@@ -98,12 +98,14 @@ def check_rows(settings: RunSettings, prepared: PreparedMedia) -> None:
     needs a row between two that are alike."""
     shape: SoundSettings = settings.model.sound  # type: ignore[union-attr]
     lengths = item_rows(prepared.train.items, shape)
-    if shape.most_rows is not None and not (lengths <= shape.most_rows).any():
-        raise DataError(
-            f"all {len(lengths):,} recordings are longer than the "
-            f"{shape.most_rows * shape.row_seconds:g} s that the model hears at once. Cut them: "
-            "a list may give `start` and `end` of parts."
-        )
+    of_valid = item_rows(prepared.valid.items, shape)
+    for rows, what in ((lengths, ""), (of_valid, "validation ")):
+        if shape.most_rows is not None and not (rows <= shape.most_rows).any():
+            raise DataError(
+                f"all {len(rows):,} {what}recordings are longer than the "
+                f"{shape.most_rows * shape.row_seconds:g} s that the model hears at once. Cut "
+                "them: a list may give `start` and `end` of parts."
+            )
     if not settings.transcribe.ctc:
         return
     texts = prepared.train.texts
