@@ -21,7 +21,9 @@ import headway
 from headway.inside.page import page, web
 assert headway.__file__.startswith(sys.argv[1]), headway.__file__
 assert str(web()).startswith(sys.argv[1]), web()
-html = page("from the wheel", [{"label": "one", "streams": {}, "sections": {}}])
+panels = sorted(path.stem for path in (web() / "panels").glob("*.js"))
+sections = {name: {} for name in panels}
+html = page("from the wheel", [{"label": "one", "streams": {}, "sections": sections}])
 print(html.count("<script data-panel="), "from the wheel" in html)
 """
 
