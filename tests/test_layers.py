@@ -15,7 +15,7 @@ ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "src" / "headway"
 SOURCES = sorted(PACKAGE.rglob("*.py"))
 
-LAYERS = ("errors", "config", "nn", "models", "text", "data", "metrics", "decode")
+LAYERS = ("errors", "progress", "config", "nn", "models", "text", "data", "metrics", "decode")
 LAYERS += ("train", "interop", "inside", "serve", "lab", "cli")
 """From the bottom up. A layer imports itself and what stands before it."""
 

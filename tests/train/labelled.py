@@ -12,9 +12,9 @@ import torch
 
 from headway.config.run import RunSettings, load_run_settings
 from headway.models.folder import model_weights
+from headway.progress import Progress
 from headway.train.checkpoint import Checkpoints
 from headway.train.kind import Kind
-from headway.train.progress import Progress
 from headway.train.ranks import Ranks
 from headway.train.runlog import RunLog
 from headway.train.task import Stopped

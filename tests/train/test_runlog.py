@@ -13,8 +13,8 @@ import pytest
 
 import headway.train.board
 from headway.errors import UserError
+from headway.progress import Progress
 from headway.train.board import Board
-from headway.train.progress import Progress
 from headway.train.runlog import RunLog
 
 

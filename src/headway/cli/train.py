@@ -209,8 +209,8 @@ def _with_asked(settings: RunSettings, budget: str) -> RunSettings:
 def _show_plan(run: Any, folder: Path) -> int:
     """What would happen, measured on this machine. The plan goes to stdout as TOML."""
     from headway.models.summary import count, outline
+    from headway.progress import duration
     from headway.train.plan import memory_needed
-    from headway.train.progress import duration
     from headway.train.schedule import peak_lr
 
     prepared = run.kind.prepare(run.settings, folder, lambda text: None)

@@ -18,11 +18,11 @@ from statistics import median
 from headway import __version__
 from headway.config.durable import replace_text
 from headway.config.folder import CONFIG
+from headway.progress import duration
 from headway.train.chart import Series, chart
 from headway.train.figures import figures
 from headway.train.history import METRICS, Entry, History, finite, mean, number, read_history
 from headway.train.page import PAGE
-from headway.train.progress import duration
 
 CHECK = "data/report.json"
 REPORT = "report.html"

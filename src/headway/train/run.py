@@ -16,6 +16,7 @@ from headway.data.report import CheckReport
 from headway.data.store import ImpossibleData
 from headway.errors import FolderError, needs
 from headway.models.folder import model_weights, save_weights
+from headway.progress import Progress, duration
 from headway.train import plan
 from headway.train.board import Board
 from headway.train.checkpoint import Checkpoints
@@ -23,7 +24,6 @@ from headway.train.history import METRICS, finite, mean, read_history
 from headway.train.home import Home
 from headway.train.kind import Prepared
 from headway.train.loop import Loop, State
-from headway.train.progress import Progress, duration
 from headway.train.ranks import Ranks
 from headway.train.report import write_report
 from headway.train.runlog import RunLog

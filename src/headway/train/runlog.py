@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from headway.config.durable import replace_text
+from headway.progress import Progress
 from headway.train.board import Board
-from headway.train.progress import Progress
 
 METRICS = "metrics.jsonl"
 

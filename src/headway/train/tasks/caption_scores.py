@@ -19,8 +19,8 @@ from headway.errors import UserError
 from headway.metrics import translation as metrics
 from headway.metrics.captions import SIGNATURE, Frequencies, cider, match_interval
 from headway.metrics.translation import Interval
+from headway.progress import Progress
 from headway.train.kind import Evaluation, Row, Use
-from headway.train.progress import Progress
 from headway.train.tasks.caption_answers import load_captioner
 from headway.train.tasks.caption_batches import by_picture
 from headway.train.tasks.media_labels import front_of

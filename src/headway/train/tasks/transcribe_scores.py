@@ -25,8 +25,8 @@ from headway.metrics.speech import (
     word_errors,
     words,
 )
+from headway.progress import Progress
 from headway.train.kind import Evaluation, Row, Use
-from headway.train.progress import Progress
 from headway.train.tasks.transcribe_answers import transcriber_of
 
 WORST = 5

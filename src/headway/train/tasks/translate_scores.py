@@ -19,8 +19,8 @@ from headway.decode.translator import Translator
 from headway.errors import UserError
 from headway.metrics import translation as metrics
 from headway.metrics.translation import Comparison, Interval, Score
+from headway.progress import Progress
 from headway.train.kind import Evaluation, Row, Use
-from headway.train.progress import Progress
 
 
 def evaluate_translations(use: Use, data: DataSettings) -> Evaluation:

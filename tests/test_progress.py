@@ -7,8 +7,8 @@ import sys
 
 import pytest
 
-from headway.train import progress as module
-from headway.train.progress import Progress, duration
+from headway import progress as module
+from headway.progress import Progress, duration
 
 
 class Terminal(io.StringIO):
