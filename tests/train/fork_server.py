@@ -2,8 +2,8 @@
 one run of it costs milliseconds. Reads orders as JSON lines, answers with a process number when a
 run begins and its exit code when it has ended.
 
-Hooks do something at the n-th call of a function in the child: send it a signal, or raise an
-OSError. Such a kill is as real as any, and hits a chosen place.
+Hooks do something at the n-th call of a function in the child, or from it on: send it a signal,
+remove a folder, or raise an OSError. Such a kill is as real as any, and hits a chosen place.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from __future__ import annotations
 import importlib
 import json
 import os
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable
@@ -20,9 +21,9 @@ from typing import Any
 Hook = dict[str, Any]
 
 
-def hook(at: str, count: int, *, signal: int | None = None, errno: int | None = None) -> Hook:
-    """`at` is "package.module:Class.method"."""
-    return {"at": at, "count": count, "signal": signal, "errno": errno}
+def hook(at: str, count: int, *, onward: bool = False, **does: int | str) -> Hook:
+    """`at` is "package.module:Class.method"; what it `does`: signal=…, errno=…, remove=FOLDER."""
+    return {"at": at, "count": count, "onward": onward, **does}
 
 
 class Server:
@@ -114,10 +115,12 @@ def install(one: Hook) -> None:
     def counted(*args: Any, **keywords: Any) -> Any:
         nonlocal calls
         calls += 1
-        if calls == one["count"]:
-            if one["signal"]:
+        if calls == one["count"] or (one["onward"] and calls > one["count"]):
+            if "remove" in one:
+                shutil.rmtree(one["remove"], ignore_errors=True)
+            if "signal" in one:
                 os.kill(os.getpid(), one["signal"])
-            if one["errno"]:
+            if "errno" in one:
                 raise OSError(one["errno"], os.strerror(one["errno"]))
         return plain(*args, **keywords)
 

@@ -14,6 +14,12 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import torch
+from safetensors.torch import load_file
+
+from headway.cli.main import main
+from headway.errors import FolderError
+from headway.train.home import Home
 
 from .fork_server import Server, hook
 
@@ -256,9 +262,94 @@ def test_a_full_disk_during_a_save_costs_that_save_only(
 ) -> None:
     full = [hook(SAVE, count, errno=errno.ENOSPC) for count in (2, 5, 6)]
     words = [*command, "--out", str(out)]
-    assert server.run(words, *full) == 0, server.said()
+    assert server.run(words, *full) == 1, server.said()
     assert server.said().count("No space left on device") == 3
+    assert "saving failed at step 2, 5, 6" in server.said()
     assert_same(out, straight)
+
+
+def test_a_disk_that_is_full_to_the_end_keeps_the_last_step_and_says_what_is_lost(
+    server: Server, command: list[str], straight: Path, out: Path
+) -> None:
+    """What is in memory is the best so far, and the last checkpoint is old."""
+    words = [*command, "--out", str(out)]
+    assert server.run(words, hook(SAVE, 7, onward=True, errno=errno.ENOSPC)) == 1, server.said()
+    said = server.said().splitlines()[-1]
+    assert "done in" not in server.said()
+    assert "saving failed at step 7, 8, 9, 10, 11, …" in said
+    assert "model.safetensors holds: last step" in said
+    assert "give the same command again: it goes on from step 6" in said
+    last = load_file(straight / f"checkpoints/step-{STEPS}/model.safetensors")
+    kept = load_file(out / "model.safetensors")
+    assert all(torch.equal(kept[name], tensor) for name, tensor in last.items())
+    assert server.run(words) == 0, server.said()
+    assert_same(out, straight)
+
+
+@pytest.mark.parametrize(
+    ("place", "count", "onward", "lost"),
+    [
+        ("headway.train.run:save_weights", 1, False, "model.safetensors"),
+        ("headway.train.run:write_report", 1, False, "report.html"),
+        ("headway.train.runlog:_append", 3, True, "metrics.jsonl"),
+    ],
+)
+def test_what_the_disk_refuses_at_the_end_is_named_and_the_same_command_makes_it(
+    server: Server, command: list[str], straight: Path, out: Path, place: str, count: int,
+    onward: bool, lost: str,
+) -> None:  # fmt: skip
+    words = [*command, "--out", str(out)]
+    full = hook(place, count, onward=onward, errno=errno.ENOSPC)
+    assert server.run(words, full) == 1, server.said()
+    said = server.said().splitlines()[-1]
+    assert "ended in" in said
+    assert lost in said
+    assert "goes on from step 12" in said
+    assert "Traceback" not in server.said()
+    assert server.run(words) == 0, server.said()
+    assert (out / lost).exists()
+    assert result(out) == result(straight)
+
+
+def test_a_stop_whose_save_fails_does_not_promise_that_nothing_is_lost(
+    server: Server, command: list[str], straight: Path, out: Path
+) -> None:
+    words = [*command, "--out", str(out), "train.save_every=5"]
+    faults = [hook(STEP, 8, signal=signal.SIGTERM), hook(SAVE, 2, errno=errno.ENOSPC)]
+    assert server.run(words, *faults) == 1, server.said()
+    assert "step 8 could not be saved; the same command goes on from step 5" in server.said()
+
+
+@pytest.mark.parametrize(("place", "count"), [(STEP, 9), (SAVE, STEPS), (EVALUATE, 4)])
+def test_a_run_folder_that_is_removed_in_mid_run_is_made_again_and_is_not_called_done(
+    server: Server, command: list[str], straight: Path, out: Path, place: str, count: int
+) -> None:
+    """In a step, in the last save, in the comparison at the end."""
+    words = [*command, "--out", str(out)]
+    assert server.run(words, hook(place, count, remove=str(out))) == 1, server.said()
+    said = server.said().splitlines()[-1]
+    assert "done in" not in server.said()
+    assert "was removed in mid-run" in said
+    assert "model.safetensors holds" in said
+    assert main(["predict", str(out), "--device", "cpu", str(out / "config.toml")]) == 0
+    assert server.run(words) == 0, server.said()
+    last = f"checkpoints/step-{STEPS}/model.safetensors"
+    assert (out / last).read_bytes() == (straight / last).read_bytes()
+
+
+def test_nothing_is_written_where_another_folder_has_taken_the_place(tmp_path: Path) -> None:
+    home = Home(tmp_path / "run")
+    with home.alone():
+        assert home.is_there()
+        (tmp_path / "run").rename(tmp_path / "moved")
+        assert not home.is_there()
+        (tmp_path / "run").mkdir()
+        (tmp_path / "run" / "thesis.tex").touch()
+        with pytest.raises(FolderError, match="another folder has its name now"):
+            home.make_again()
+        (tmp_path / "run" / "thesis.tex").unlink()
+        home.make_again()
+        assert home.is_there()
 
 
 def test_other_settings_in_the_same_folder_are_refused_by_name(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 from pathlib import Path
 from types import SimpleNamespace
@@ -15,10 +16,12 @@ from headway.cli.main import main
 from headway.config.presets import preset
 from headway.config.run import load_run_settings
 from headway.data.batches import Collator, FlatTokens
+from headway.errors import FolderError
 from headway.models.build import build_model
 from headway.train.checkpoint import Checkpoints
 from headway.train.plan import resolve
 from headway.train.ranks import Ranks
+from headway.train.snapshot import write_snapshot
 from headway.train.task import Scores, Stopped
 from headway.train.worker import Worker, choose, recompute_blocks
 
@@ -111,12 +114,49 @@ def test_a_damaged_checkpoint_is_left_out(tmp_path: Path) -> None:
 def test_without_checkpoints_the_last_step_is_kept(tmp_path: Path) -> None:
     loop = toy_loop(tmp_path)
     before = weights(loop).clone()
-    assert chosen(loop) == {
+    assert chosen(loop, 3.0) == {
         "kept": "last step",
-        "scores": {},
-        "text": "validation loss: none; kept: last step",
+        "scores": {"last step": {"loss": 3.0}},
+        "text": "validation loss: last step 3.00; kept: last step",
         "figures": {},
     }
+    assert torch.equal(weights(loop), before)
+
+
+@pytest.mark.parametrize("ema", [0.0, 0.9])
+@pytest.mark.parametrize("last", [1.0, 3.0])
+def test_a_last_step_that_the_disk_did_not_take_is_a_candidate(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ema: float, last: float
+) -> None:
+    def full(folder: Path, snapshot: Any, **_: Any) -> None:
+        if snapshot.step > 4:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        write_snapshot(folder, snapshot, **_)
+
+    monkeypatch.setattr("headway.train.checkpoint.write_snapshot", full)
+    loop = trained(tmp_path, ema=ema)
+    with loop.averaged():
+        end = weights(loop).clone()
+    found = chosen(loop, 2.0, 2.5, last)
+    assert loop.checkpoints.failed == [6, 8]
+    assert list(found["scores"]) == [
+        "best checkpoint (step-4)", "average of the last 2", "last step",
+    ]  # fmt: skip
+    assert "averaging gains -0.50" in found["text"]
+    assert torch.equal(weights(loop), end if last == 1.0 else weights_at(loop, 4))
+
+
+def test_a_checkpoint_that_is_gone_when_it_is_read_is_left_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    loop = trained(tmp_path)
+    before = weights(loop).clone()
+
+    def gone(path: Path) -> None:
+        raise FolderError(f"{path} cannot be read.")
+
+    monkeypatch.setattr(loop.checkpoints, "weights", gone)
+    assert chosen(loop, 2.0, average=1)["kept"] == "last step"
     assert torch.equal(weights(loop), before)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -16,8 +17,11 @@ def replace_file(path: Path, write: Callable[[Path], object]) -> None:
         sync(part)
         part.replace(path)
         sync(path.parent)  # the new name is kept only once the folder itself is
+    except OSError as error:  # a full disk does not say which file has no room
+        raise type(error)(error.errno, error.strerror or str(error), str(path)) from error
     finally:
-        part.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):
+            part.unlink()
 
 
 def replace_text(path: Path, text: str) -> None:

@@ -33,16 +33,24 @@ pass, and must not make a run fall back to old work."""
 class Checkpoints:
     """Of one run folder. Only one process may write: others say `owner=False`, and do not save.
 
-    `failed_saves` counts those that the disk refused. Training goes on without them.
+    `failed` are the steps that the disk refused. Training goes on without them. `before` is called
+    before each save, and may refuse it with an error.
     """
 
     def __init__(
-        self, folder: Path, keep: int, log: Callable[[str], None], *, owner: bool = True
+        self,
+        folder: Path,
+        keep: int,
+        log: Callable[[str], None],
+        *,
+        owner: bool = True,
+        before: Callable[[], None] = lambda: None,
     ) -> None:
         self.folder = folder / FOLDER
         self.keep = keep
         self.log = log
-        self.failed_saves = 0
+        self.before = before
+        self.failed: list[int] = []
         self.owner = owner
         if owner:
             self._tidy()
@@ -64,13 +72,14 @@ class Checkpoints:
             bad = not_finite(snapshot.tensors)
             if bad:
                 raise FloatingPointError(f"{bad} is not finite")
+            self.before()
             self.folder.mkdir(parents=True, exist_ok=True)
             _remove(part)
             write_snapshot(part, snapshot, best=best_step, passing=passing)
             self._put(part, path)
-        except (OSError, SafetensorError, FloatingPointError) as error:
+        except (OSError, SafetensorError, FloatingPointError, FolderError) as error:
             _remove(part)
-            self.failed_saves += 1
+            self.failed.append(snapshot.step)
             self.log(
                 f"warning: step {snapshot.step} was not saved: {error}. Training goes on; "
                 "earlier checkpoints are as they were."
@@ -106,6 +115,14 @@ class Checkpoints:
     def paths(self) -> list[Path]:
         """Those of the run's own schedule, oldest first; not verified."""
         return [path for path in self._all() if _is_regular(path)]
+
+    def newest_step(self) -> int:
+        """Of all that lie there, not verified; 0 where there is none."""
+        return max(map(_step, self._all()), default=0)
+
+    def holds(self, step: int) -> bool:
+        """Whether that step is there and whole."""
+        return _is_whole(self._path(step))
 
     def best_path(self) -> Path | None:
         """The best one so far, verified; None when there is none or it is damaged."""

@@ -38,27 +38,51 @@ class Home:
     def __init__(self, path: Path) -> None:
         self.path = path
         self.config = path / CONFIG
+        self._lock = -1
+        """The open folder itself, which outlives its name."""
 
     @contextmanager
     def alone(self) -> Iterator[None]:
         """Make the folder; no two runs in it at a time."""
         try:
-            self.path.mkdir(parents=True, exist_ok=True)
-            lock = os.open(self.path, os.O_RDONLY)
-        except OSError as error:
-            raise FolderError(f"cannot use {self.path} as a run folder: {error}.") from error
-        try:
-            if not os.access(self.path, os.W_OK | os.X_OK):
-                raise FolderError(f"{self.path} cannot be written to. Choose another --out.")
-            try:
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError as error:
-                raise FolderError(f"another process is training in {self.path}.") from error
-            except OSError:  # a file system without locks
-                pass
+            self._take()
             yield
         finally:
-            os.close(lock)
+            self._leave()
+
+    def is_there(self) -> bool:
+        """Whether the folder that was taken still has its name: people remove folders."""
+        try:
+            return os.path.samestat(self.path.stat(), os.fstat(self._lock))
+        except OSError:
+            return False
+
+    def make_again(self) -> None:
+        """After someone has removed it; refused where something else has taken its place."""
+        if self.path.is_dir() and any(self.path.iterdir()):
+            raise FolderError(f"{self.path} was removed, and another folder has its name now")
+        self._leave()
+        self._take()
+
+    def _take(self) -> None:
+        try:
+            self.path.mkdir(parents=True, exist_ok=True)
+            self._lock = os.open(self.path, os.O_RDONLY)
+        except OSError as error:
+            raise FolderError(f"cannot use {self.path} as a run folder: {error}.") from error
+        if not os.access(self.path, os.W_OK | os.X_OK):
+            raise FolderError(f"{self.path} cannot be written to. Choose another --out.")
+        try:
+            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            raise FolderError(f"another process is training in {self.path}.") from error
+        except OSError:  # a file system without locks
+            pass
+
+    def _leave(self) -> None:
+        if self._lock >= 0:
+            os.close(self._lock)
+        self._lock = -1
 
     def check(self, settings: RunSettings, restart: bool) -> None:
         """Refuse what holds other things than this run; or clear it for a new one."""

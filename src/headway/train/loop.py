@@ -245,7 +245,7 @@ class Loop:
         """None if a stop was asked for: the other ranks must hear of that before anyone leaves."""
         self.model.eval()
         try:
-            with torch.no_grad(), self._averaged():
+            with torch.no_grad(), self.averaged():
                 return self.task.evaluate(
                     self.model, self.ranks.device, self.stop_asked, full=False
                 )
@@ -269,7 +269,8 @@ class Loop:
         snapshot = Snapshot(self.state.step, tensors, asdict(self.state))
         self.checkpoints.save(snapshot, best=best, passing=passing)
 
-    def _averaged(self) -> Any:
+    def averaged(self) -> Any:
+        """Inside, the model has the weights that are evaluated and used."""
         return nullcontext() if self.ema is None else self.ema.swap()
 
     def _new_step(self) -> Step:

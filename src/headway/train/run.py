@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import time
 import tomllib
+from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from headway.config.durable import replace_file, replace_text
-from headway.config.folder import CONFIG, TOKENIZER
+from headway.config.folder import CONFIG, TOKENIZER, WEIGHTS
 from headway.config.run import RunSettings, resolved_toml, run_settings
 from headway.config.train import known
 from headway.data.report import CheckReport
@@ -25,7 +26,7 @@ from headway.train.home import Home
 from headway.train.kind import Prepared
 from headway.train.loop import Loop, State
 from headway.train.ranks import Ranks
-from headway.train.report import write_report
+from headway.train.report import REPORT, write_report
 from headway.train.runlog import RunLog
 from headway.train.schedule import peak_lr
 from headway.train.signals import AGAIN, StopSignal
@@ -34,6 +35,9 @@ from headway.train.task import Stopped
 from headway.train.tasks.distil import comparison_line
 from headway.train.tasks.table import kind_of
 from headway.train.worker import Worker, choose
+
+INCOMPLETE = 1
+"""Exit code of a run that ended, while something of it could not be saved."""
 
 
 @dataclass(kw_only=True)
@@ -53,6 +57,13 @@ class Run:
         self.ranks = Ranks.start(self.device)
         self.progress = Progress(enabled=self.ranks.is_first)
         self.log = RunLog(self.out if self.ranks.is_first else None, self.progress)
+        self.checkpoints: Checkpoints | None = None
+        self.removed = False
+        """Whether someone has taken the run folder away in mid-run."""
+
+        self.unwritten: list[str] = []
+        """Files of the end that could not be written."""
+
         if self.settings.train.tensorboard:
             needs("tensorboard", "tensorboard")  # better now than after the data is read
 
@@ -63,10 +74,7 @@ class Run:
                     return self._train(stop)
             except Stopped:
                 self.progress.close()
-                self.progress.note(
-                    f"stopped by {stop.name or 'a signal'}; the same command goes on from here"
-                )
-                return AGAIN
+                return self._say_stop(stop.name or "a signal")
             finally:
                 self.progress.close()
                 self.ranks.close()
@@ -84,7 +92,9 @@ class Run:
             max(settings.train.keep, settings.train.average),
             self.progress.note,
             owner=self.ranks.is_first,
+            before=lambda: self._keep_folder(settings, prepared),
         )
+        self.checkpoints = checkpoints
         self.ranks.wait()  # until the first has tidied up
         fresh = not self.ranks.same(bool(checkpoints.paths()))
         worker = Worker(settings, prepared, self.ranks, self._note if fresh else None)
@@ -102,7 +112,7 @@ class Run:
         stopped = self.ranks.is_first and not self._finish(worker, loop, state)
         if self.ranks.any(stopped):
             raise Stopped
-        return 1 if checkpoints.failed_saves and not checkpoints.paths() else 0
+        return INCOMPLETE if self.ranks.any(bool(self._troubles())) else 0
 
     def dry_run(self, prepared: Prepared) -> tuple[RunSettings, plan.Timing]:
         """Settings as they would be, and the speed measured on a throw-away copy."""
@@ -143,11 +153,28 @@ class Run:
         else:
             settings = replace(self._resolve(prepared), fingerprint=prepared.fingerprint)
         if self.ranks.is_first:
-            if prepared.has_tokenizer:
-                replace_file(self.out / TOKENIZER, prepared.save_tokenizer)
-            if not is_known:  # a folder that has settings has all else
-                replace_text(self.out / CONFIG, resolved_toml(settings))
+            self._write_settings(settings, prepared, config=not is_known)
         return settings
+
+    def _write_settings(self, settings: RunSettings, prepared: Prepared, config: bool) -> None:
+        if prepared.has_tokenizer:
+            replace_file(self.out / TOKENIZER, prepared.save_tokenizer)
+        if config:  # last: a folder that has settings has all else
+            replace_text(self.out / CONFIG, resolved_toml(settings))
+
+    def _keep_folder(self, settings: RunSettings, prepared: Prepared) -> None:
+        """Make the run folder again where someone has removed it, so that what is saved into it
+        next is a run."""
+        if not self.home.is_there():
+            self.home.make_again()
+        elif (self.out / CONFIG).is_file():
+            return
+        self.removed = True
+        self._write_settings(settings, prepared, config=True)
+        self.progress.note(
+            f"warning: {self.out} was removed while it was trained in. It is made again with the "
+            "settings and all that is saved from now on."
+        )
 
     def _resolve(self, prepared: Prepared) -> RunSettings:
         settings = self.kind.resolve(self.settings, prepared, self.ranks.device)
@@ -202,14 +229,66 @@ class Run:
             chosen["figures"] |= beside
         except Stopped:
             return False
-        save_weights(self.out, model_weights(worker.finished()))
+        self._put(CONFIG, lambda: self._keep_folder(worker.settings, worker.prepared))
+        self._put(WEIGHTS, lambda: save_weights(self.out, model_weights(worker.finished())))
         took = time.time() - self.started
         self.log.numbers("end", state.step, seconds=took, **chosen)
         self.progress.note(chosen["text"])
         if beside:
             self.progress.note(comparison_line(beside["distilled"]))
-        report = write_report(self.out)
+        self._put(REPORT, lambda: write_report(self.out))
         waits = finite(read_history(self.out / METRICS).points("train", "stall"))
         waited = f", waited for data {mean(waits):.1%} of training" if waits else ""
-        self.progress.note(f"done in {duration(took)}{waited}: {self.out} (report: {report})")
+        if troubles := self._troubles():
+            self.progress.note(
+                f"ended in {duration(took)}, but not everything was saved: {'; '.join(troubles)}. "
+                + (f"{WEIGHTS} was not written. " if WEIGHTS in self.unwritten
+                   else f"{WEIGHTS} holds: {chosen['kept']}. ")
+                + f"Put that right and give the same command again: it goes on {self._where()}."
+            )  # fmt: skip
+        else:
+            report = self.out / REPORT
+            self.progress.note(f"done in {duration(took)}{waited}: {self.out} (report: {report})")
         return True
+
+    def _put(self, name: str, write: Callable[[], object]) -> None:
+        """Something of the end. What cannot be written must not take the rest with it."""
+        try:
+            write()
+        except (OSError, FolderError) as error:
+            self.unwritten.append(name)
+            self.progress.note(f"warning: {error}")
+
+    def _troubles(self) -> list[str]:
+        """What was lost on the way, for a line at the end and the exit code."""
+        found = []
+        if self.removed or (self.ranks.is_first and not self.home.is_there()):
+            found.append(
+                f"{self.out} was removed in mid-run, and with it earlier checkpoints, the prepared "
+                "data and the log"
+            )
+        if self.checkpoints is not None and self.checkpoints.failed:
+            steps = self.checkpoints.failed
+            shown = ", ".join(f"{step:,}" for step in steps[:5]) + ", …" * (len(steps) > 5)
+            found.append(f"saving failed at step {shown}")
+        if self.log.failed:
+            found.append(f"{METRICS} lacks lines")
+        if self.unwritten:
+            found.append(f"{', '.join(self.unwritten)} could not be written")
+        return found
+
+    def _where(self) -> str:
+        step = self.checkpoints.newest_step() if self.checkpoints is not None else 0
+        return f"from step {step:,}" if step else "from the beginning"
+
+    def _say_stop(self, name: str) -> int:
+        """The exit code: 75 promises that nothing is lost."""
+        made = self.checkpoints
+        if made is not None and made.failed and made.failed[-1] > made.newest_step():
+            self.progress.note(
+                f"stopped by {name}, but step {made.failed[-1]:,} could not be saved; the same "
+                f"command goes on {self._where()}"
+            )
+            return INCOMPLETE
+        self.progress.note(f"stopped by {name}; the same command goes on from here")
+        return AGAIN

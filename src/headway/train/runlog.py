@@ -21,7 +21,8 @@ class RunLog:
         self.path = None if folder is None else folder / METRICS
         self.progress = progress
         self.board: Board | None = None
-        self._warned = False
+        self.failed = False
+        """Whether a line could not be written."""
 
     def numbers(self, kind: str, step: int, **values: Any) -> None:
         if self.board is not None:
@@ -71,9 +72,13 @@ class RunLog:
         if self.path is None:
             return
         try:
-            with self.path.open("a", encoding="utf-8") as file:
-                file.write(json.dumps(entry, ensure_ascii=False) + "\n")
+            _append(self.path, json.dumps(entry, ensure_ascii=False) + "\n")
         except OSError as error:
-            if not self._warned:
-                self._warned = True
+            if not self.failed:
+                self.failed = True
                 self.progress.note(f"warning: cannot write {self.path}: {error}")
+
+
+def _append(path: Path, line: str) -> None:
+    with path.open("a", encoding="utf-8") as file:
+        file.write(line)

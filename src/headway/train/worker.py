@@ -14,9 +14,9 @@ from torch.utils.checkpoint import checkpoint
 from headway.config.durable import replace_text
 from headway.config.run import RunSettings
 from headway.config.train import known
-from headway.errors import ConfigError
+from headway.errors import ConfigError, FolderError
 from headway.models.build import build_model
-from headway.models.folder import load_weights
+from headway.models.folder import load_weights, model_weights
 from headway.models.parts.front import compute_in
 from headway.nn.attend import SHORT_LIMIT
 from headway.nn.stack import Stack
@@ -127,7 +127,10 @@ class Worker:
                 return
             shown = [example for part in item.parts for example in self.task.show(part)]
             text = {"step": state.step, "examples": shown}
-            replace_text(out / "bad-batch.json", json.dumps(text, ensure_ascii=False, indent=1))
+            try:
+                replace_text(out / "bad-batch.json", json.dumps(text, ensure_ascii=False, indent=1))
+            except OSError as error:  # why training stops is what must be heard
+                log.event(state.step, f"warning: {error}")
 
         return Loop(
             task=self.task,
@@ -175,7 +178,8 @@ class Worker:
 
 def choose(worker: Worker, loop: Loop) -> dict[str, Any]:
     """Put the better of two sets of weights into the model: the best checkpoint's, or the mean of
-    the newest ones."""
+    the newest ones. The last step, which is one of these, stands for itself where the disk did not
+    take it, or the best one is gone: what is in memory is not forgotten for an old checkpoint."""
     checkpoints, task = loop.checkpoints, loop.task
     best = checkpoints.best_path()
     newest = newest_whole(checkpoints, worker.settings.train.average)
@@ -184,12 +188,22 @@ def choose(worker: Worker, loop: Loop) -> dict[str, Any]:
         candidates[f"best checkpoint ({best.name})"] = lambda: checkpoints.weights(best)
     if len(newest) > 1:
         candidates[f"average of the last {len(newest)}"] = lambda: average_of(newest)
+    averaged = len(candidates) == 2
+    if best is None or not checkpoints.holds(loop.state.step):
+        with loop.averaged():
+            last = {name: tensor.clone() for name, tensor in model_weights(worker.model).items()}
+        candidates["last step"] = lambda: last
     scores: dict[str, dict[str, float]] = {}
     figures: dict[str, Any] = {}
     winner, weights = "last step", None
     worker.model.eval()
     for name, read in candidates.items():
-        tensors = read()
+        try:
+            tensors = read()
+        except FolderError as error:  # it was whole a moment ago
+            checkpoints.log(f"warning: {error} It is left out.")
+            averaged = False
+            continue
         load_weights(worker.model, tensors)
         with torch.no_grad():
             result = task.evaluate(worker.model, loop.ranks.device, loop.stop_asked, full=True)
@@ -200,8 +214,8 @@ def choose(worker: Worker, loop: Loop) -> dict[str, Any]:
         load_weights(worker.model, weights)
     shown = ", ".join(f"{name} {values[task.metric]:.2f}" for name, values in scores.items())
     text = f"validation {task.metric}: {shown or 'none'}; kept: {winner}"
-    if len(scores) == 2:
-        first, second = (ranking(values, task)[0] for values in scores.values())
+    if averaged:
+        first, second, *_ = (ranking(values, task)[0] for values in scores.values())
         text += f" (averaging gains {second - first:+.2f})"
     return {"kept": winner, "scores": scores, "text": text, "figures": figures}
 
