@@ -352,9 +352,20 @@ def test_a_run_can_be_read_back_and_started_from(folder: Path, tmp_path: Path) -
     assert found.lora == LoraSettings(rank=2)
     assert found.complete == CompleteSettings(drop_fields=0.5)
     assert found.model == settings.model
-    assert (
-        main(["predict", str(tmp_path / "run"), str(folder / "rows.jsonl"), "--field", "body"]) == 2
-    )
+
+
+def test_of_a_file_the_field_that_is_to_be_written_is_not_read(
+    folder: Path, tmp_path: Path, capsys: Output, said: Said
+) -> None:
+    rows = [json.loads(line) for line in (folder / "rows.jsonl").read_text().splitlines()[:3]]
+    lines = "".join(json.dumps({"title": row["title"]}) + "\n" for row in rows)
+    wanted = said("fields", "--field", "body", lines=lines)
+    path = tmp_path / "rows.jsonl"
+    path.write_text("".join(json.dumps({**row, "id": 1}) + "\n" for row in rows))
+    assert main(["predict", str(folder / "fields"), str(path), "--device", "cpu"]) == 0
+    printed = capsys.readouterr()
+    assert printed.out == wanted
+    assert "not read: 'id'; the one to be written is not read." in printed.err
 
 
 @pytest.mark.parametrize(

@@ -8,12 +8,16 @@ import os
 import select
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from headway.cli.main import main
+from headway.config.folder import load_run
+from headway.config.run import resolved_toml
 from tests.decode.test_translator import save_run
+from tests.interop.padded_runs import tiny_run
 
 
 @pytest.fixture(scope="module")
@@ -125,6 +129,11 @@ def test_a_bad_constraint_is_named(
         (["{run}", "{text}", "--device", "gpuu"], "unknown device"),
         (["{run},nothing", "{text}"], "there is no run folder nothing"),
         (["no-such-model", "{text}"], "no model of that name"),
+        (["{run}", "Ein Satz = zwei."], "goes behind --text: --text 'Ein Satz = zwei.'"),
+        (["{run}", "Ein", "Satz."], "goes behind --text: --text 'Ein Satz.'"),
+        (["{run}", "Hallo"], "goes behind --text: --text Hallo"),
+        (["{run}", "{text}", "--text", "ba"], "--text and a file"),
+        (["shapes", "--text", "a circle"], "is given files: headway predict RUN FILE"),
     ],
 )
 def test_mistakes_are_explained(
@@ -169,6 +178,68 @@ def test_scores_pairs(run: Path, text: Path, tmp_path: Path, capsys: Output) -> 
     other.write_text("ba\n")
     assert main(words) == 2
     assert "has 3 lines but" in capsys.readouterr().err
+
+
+def test_a_text_may_be_typed(run: Path, capsys: Output) -> None:
+    assert main(["predict", str(run), "--text", "ba de", "--text", "fi", "decode.beam=1"]) == 0
+    assert capsys.readouterr().out == "ba de\nfi\n"
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Of every task that reads texts."""
+    folder = tmp_path_factory.mktemp("tasks")
+    for task in ("translate", "complete", "classify", "tag", "embed", "fill"):
+        tiny_run(folder / task, task)
+    two = tiny_run(folder / "two", "classify")
+    settings = load_run(two)
+    changed = replace(settings.data, text_field="a", other_field="b")
+    (two / "config.toml").write_text(resolved_toml(replace(settings, data=changed)))
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("name", "table", "lines", "said"),
+    [
+        ("classify", "t.tsv:ba de\tpos||fi ko\tneg", "ba de||fi ko", "column 1 is the text"),
+        ("classify", "t.csv:text,label|ba de,1|fi ko,0", "ba de|fi ko", "column 'text' is"),
+        ("two", "t.csv:b,a,label|fi ko,ba,1", "ba\tfi ko", "column 'b' is the second text"),
+        ("translate", "t.tsv:ba de\tgo|fi\tpu", "ba de|fi", "column 1 is the text"),
+        ("embed", 't.jsonl:{"id": 1, "text": "ba"}', "ba", "field 'text' is the text"),
+        ("complete", 't.jsonl:{"text": "ba de"}|{"text": "fi"}', "ba de|fi", "field 'text'"),
+        ("fill", "t.csv:n,text|1,ba [MASK]", "ba [MASK]", "column 'text' is the text"),
+        ("tag", "t.txt:|-DOCSTART- X O||ba N B-x|go N O||pu N O",
+         "|-DOCSTART- X O||ba\tx|go\tx||pu\tx", "column 1 is read"),
+    ],
+)  # fmt: skip
+def test_a_table_is_answered_as_its_texts_are(
+    runs: Path, tmp_path: Path, capsys: Output, name: str, table: str, lines: str, said: str
+) -> None:
+    """Labels and headers change nothing: one answer to each text, in order."""
+    words = ["predict", str(runs / name), "--json", "--device", "cpu"]
+    (tmp_path / "plain.txt").write_text(lines.replace("|", "\n") + "\n")
+    assert main([*words, str(tmp_path / "plain.txt")]) == 0
+    plain = capsys.readouterr()
+    file, _, content = table.partition(":")
+    (tmp_path / file).write_text(content.replace("|", "\n") + "\n")
+    assert main([*words, str(tmp_path / file)]) == 0
+    found = capsys.readouterr()
+    assert found.out == plain.out
+    assert found.out.count("\n") == lines.count("|") + 1
+    assert said in found.err
+    assert name == "tag" or said not in plain.err
+
+
+def test_columns_may_lie_elsewhere_than_in_training(
+    runs: Path, tmp_path: Path, capsys: Output
+) -> None:
+    path = tmp_path / "t.csv"
+    path.write_text("review,stars\nba de,3\n")
+    words = ["predict", str(runs / "classify"), str(path), "--device", "cpu"]
+    assert main(words) == 2
+    assert "data.text_field=" in capsys.readouterr().err
+    assert main([*words, "data.text_field=review"]) == 0
+    assert capsys.readouterr().out.count("\n") == 1
 
 
 def test_a_person_at_a_pipe_gets_an_answer_to_each_line(run: Path) -> None:

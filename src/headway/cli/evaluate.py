@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from headway.cli.predict import check_engine, run_folders, settings_of
+from headway.cli.predict import check_engine, check_settings, run_folders, settings_of
 from headway.config.data import DataSettings
 from headway.config.run import MEDIA_TASKS, RunSettings
-from headway.errors import ConfigError, UserError
+from headway.errors import UserError
 
 if TYPE_CHECKING:
     from headway.train.kind import Evaluation
@@ -115,7 +115,7 @@ def evaluate(
         _refuse(settings.task, {**options, "text": text, "pairs": pairs})
         files = _media_files(settings.data, media, encoding)
     elif settings.task == "translate":
-        files = _pair_files(source, target, pairs, encoding)
+        files = _pair_files(settings.data, source, target, pairs, encoding)
         if against is not None and not Path(against).is_file():
             options |= {"against": None, "against_folders": run_folders(against, [])}
     else:
@@ -137,17 +137,18 @@ def evaluate(
 
 
 def _pair_files(
+    data: DataSettings,
     source: list[str] | None,
     target: list[str] | None,
     pairs: list[str] | None,
     encoding: str | None,
 ) -> DataSettings:
-    return DataSettings(
-        source=tuple(source or ()),
-        target=tuple(target or ()) if source else (),
-        pairs=tuple(pairs or ()),
-        encoding=encoding or "utf-8",
-    )
+    """The test set; columns are those of the training data."""
+    return replace(
+        data, source=tuple(source or ()), target=tuple(target or ()) if source else (),
+        pairs=tuple(pairs or ()), valid_source=(), valid_target=(), valid_pairs=(),
+        encoding=encoding or data.encoding,
+    )  # fmt: skip
 
 
 def _text_files(
@@ -194,6 +195,5 @@ def _settings_only(words: Sequence[str]) -> list[str]:
     for word in words:
         if "=" not in word:
             raise UserError(f"{word!r} is no key=value setting. Files go to options.")
-        if not word.startswith("decode."):
-            raise ConfigError(f"{word!r} has no effect here: only decode.* settings have.")
+    check_settings(words)
     return list(words)

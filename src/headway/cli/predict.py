@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import shlex
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TextIO
 
@@ -17,6 +19,11 @@ from headway.errors import ConfigError, UserError, suggest
 
 if TYPE_CHECKING:
     from headway.train.kind import Kind, Predictor
+
+COLUMNS = tuple(
+    f"data.{name}_field" for name in ("text", "other", "label", "source", "target", "path")
+)
+"""Settings that say where the columns of a file are, if not where those of training were."""
 
 
 def predict(
@@ -30,6 +37,9 @@ def predict(
             metavar="[FILE]... [KEY=VALUE]...",
             help="Text; pictures, recordings or a list of them; decode.* settings.",
         ),
+    ] = None,
+    text: Annotated[
+        list[str] | None, typer.Option(help="A text to answer, instead of a file; repeatable.")
     ] = None,
     beam: Annotated[int | None, typer.Option(help="Hypotheses kept; 1 is greedy.")] = None,
     n_best: Annotated[int | None, typer.Option(help="Outputs a line.")] = None,
@@ -140,9 +150,9 @@ def predict(
         "field": field, "draft": draft, "to": to, "nearest": nearest, "top": top,
         "against": against, "format": form, "scores": scores, "json": as_json,
     }  # fmt: skip
-    names = media_files(settings, files)
-    path = "-" if names is not None else one_file(files)
-    from headway.data.files import is_stream, open_lines
+    names = media_files(settings, files, text)
+    path = "-" if names is not None else one_file(files, text)
+    from headway.data.files import is_stream
     from headway.interop.engines import engine_of
     from headway.train.kind import Use
     from headway.train.ranks import pick_device
@@ -160,17 +170,43 @@ def predict(
     place = pick_device(device if runtime is None else "cpu")
     predictor = kind.predictor(Use(folders, settings, place, options, runtime))
     for note in () if runtime is None else runtime.notes:
-        print(f"headway predict: {note}", file=sys.stderr)
-    live = not names and is_stream(path)
-    lines = iter(names) if names else open_lines(path, encoding)
+        _tell(note)
+    for name in names or ():
+        _tell_columns(name, settings)
+    given_lines = names or text
+    live = not given_lines and is_stream(path)
+    lines = iter(given_lines) if given_lines else _lines(kind, settings, path, encoding)
     with _output(out) as file:
         failed = _answer(predictor, lines, file, live=live, as_json=as_json)
-    print(f"headway predict: {predictor.summary()}", file=sys.stderr)
+    _tell(predictor.summary())
     return 2 if failed else 0
 
 
+def _lines(kind: Kind, settings: RunSettings, path: str, encoding: str) -> Iterator[Any]:
+    """Of a file what was text in training; a stream holds a text (or the name of a file) a line."""
+    from headway.data.files import is_stream, open_lines
+    from headway.data.unlabelled import questions
+
+    if is_stream(path):
+        return open_lines(path, encoding)
+    read_so = replace(settings, data=replace(settings.data, encoding=encoding))
+    return questions(path, kind.reads, read_so, lambda note: _tell(f"{note}."))
+
+
+def _tell_columns(name: str, settings: RunSettings) -> None:
+    """What the columns of a list of files are taken for; what is no list says nothing."""
+    from headway.data.media.manifest import columns_taken, is_manifest
+
+    if is_manifest(Path(name)) and Path(name).is_file():
+        _tell(f"{name}: {columns_taken(name, settings.data)}.")
+
+
+def _tell(text: str) -> None:
+    print(f"headway predict: {text}", file=sys.stderr)
+
+
 def _answer(
-    predictor: Predictor, lines: Iterator[str], file: TextIO, *, live: bool, as_json: bool
+    predictor: Predictor, lines: Iterator[Any], file: TextIO, *, live: bool, as_json: bool
 ) -> int:
     """How many could not be answered: what is wrong with each goes to standard error."""
     failed = 0
@@ -182,9 +218,9 @@ def _answer(
             file.flush()
         if answer.error:
             failed += 1
-            print(f"headway predict: {answer.error}", file=sys.stderr)
+            _tell(answer.error)
         if answer.note:
-            print(f"headway predict: {answer.note}", file=sys.stderr)
+            _tell(answer.note)
     return failed
 
 
@@ -223,7 +259,8 @@ def _named(given: Mapping[str, Any]) -> list[str]:
 def check_decoding(kind: Kind, keys: Sequence[str]) -> None:
     """The same for settings of decoding."""
     for key in keys:
-        if kind.decode is not None and key.removeprefix("decode.") not in kind.decode:
+        section, _, name = key.partition(".")
+        if section == "decode" and kind.decode is not None and name not in kind.decode:
             raise UserError(f"{key} has no effect on a run of the task {kind.name}.")
 
 
@@ -235,26 +272,60 @@ def run_folders(run: str, more: Sequence[str]) -> list[Path]:
 
 def files_and_settings(words: Sequence[str]) -> tuple[list[str], list[str]]:
     """The words that are no `key=value` name files."""
-    overrides = [word for word in words if "=" in word and not Path(word).exists()]
+    overrides = [word for word in words if _is_setting(word) and not Path(word).exists()]
     files = [word for word in words if word not in overrides]
-    for word in overrides:
-        if not word.startswith("decode."):
-            raise ConfigError(f"{word!r} has no effect here: only decode.* settings have.")
+    check_settings(overrides)
     return files, overrides
 
 
-def one_file(files: Sequence[str]) -> str:
+def _is_setting(word: str) -> bool:
+    """A sentence may hold the sign too."""
+    key, sign, _ = word.partition("=")
+    return bool(sign) and " " not in key
+
+
+def check_settings(words: Sequence[str]) -> None:
+    """Refuse settings that change nothing about a model that is there."""
+    for word in words:
+        if not word.startswith("decode.") and word.partition("=")[0] not in COLUMNS:
+            raise ConfigError(
+                f"{word!r} has no effect here: only decode.* settings have, and those that name "
+                f"columns ({', '.join(COLUMNS)})."
+            )
+
+
+def one_file(files: Sequence[str], texts: Sequence[str] | None = None) -> str:
     """Of text; without one it is standard input."""
+    if texts and files:
+        raise UserError(f"--text and a file ({files[0]}) do not go together: give one of them.")
+    missing = [file for file in files if file != "-" and not Path(file).exists()]
+    if missing and (len(missing) == len(files) > 1 or any(map(_is_text, missing))):
+        raise UserError(
+            f"there is no file {missing[0]!r}. A text that you type goes behind --text: --text "
+            f"{shlex.quote(' '.join(files))}"
+        )
     if len(files) > 1:
         raise UserError(f"one file at a time, but there are {len(files)}: {', '.join(files)}.")
     return files[0] if files else "-"
 
 
-def media_files(settings: RunSettings, files: Sequence[str]) -> list[str] | None:
+def _is_text(word: str) -> bool:
+    """Whether a word that names no file looks like something to answer."""
+    return " " in word or not (Path(word).suffix or Path(word).parent.name)
+
+
+def media_files(
+    settings: RunSettings, files: Sequence[str], texts: Sequence[str] | None
+) -> list[str] | None:
     """The files that a run on pictures or recordings is to answer, none of them: standard input
     names them; None for a run on text."""
     if settings.task not in MEDIA_TASKS and not settings.data.media:
         return None
+    if texts:
+        raise UserError(
+            f"--text has no effect on a run of the task {settings.task}, which is given files: "
+            "headway predict RUN FILE"
+        )
     if not files and sys.stdin.isatty():
         raise UserError(
             f"name the files that this run of the task {settings.task} is to answer, or a TSV, CSV "

@@ -103,7 +103,8 @@ def _files(
     if task == "translate":
         if text:
             raise UserError("--text has no effect on a run of the task translate; " + _give(task))
-        return _pair_files(source, target, pairs, encoding) if source or target or pairs else None
+        given = source or target or pairs
+        return _pair_files(data, source, target, pairs, encoding) if given else None
     if source or target:
         raise UserError(f"--source and --target have no effect on a run of the task {task}.")
     return _text_files(data, text, pairs, encoding) if text or pairs else None

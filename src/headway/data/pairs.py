@@ -35,6 +35,9 @@ class PairFile:
     header: int = 0
     """Lines before the first pair; known once reading has begun."""
 
+    taken: tuple[str, ...] = ()
+    """What the sides are read from, as people say it: `column 1`; known as soon."""
+
     def __iter__(self) -> Iterator[Pair]:
         if len(self.paths) == 2:
             return _aligned(*self.paths, self.settings.encoding)
@@ -42,15 +45,25 @@ class PairFile:
 
     def _both_in_one(self, path: str) -> Iterator[Pair]:
         """A pair for each line after the header, so that pairs can be told by their line."""
+        for cells in self._cells(path, BOTH):
+            yield cells[0], cells[1]
+
+    def sources(self) -> Iterator[str]:
+        """The first sides alone, of a file that need not have the others."""
+        if len(self.paths) == 2:
+            return open_lines(self.paths[0], self.settings.encoding)
+        return (cells[0] for cells in self._cells(self.paths[0], BOTH[:1]))
+
+    def _cells(self, path: str, sides: Sequence[str]) -> Iterator[Sequence[str]]:
         lines = open_lines(path, self.settings.encoding)
         first = next(lines, None)
         if first is None:
             return
         reader = _json_reader if is_json(path, first) else _tsv_reader
-        self.header, parse = reader(path, first, self.settings)
+        self.header, self.taken, parse = reader(path, first, self.settings, sides)
         for number, line in enumerate(chain([first], lines), 1):
             if number > self.header:
-                yield parse(line, number) if line.strip() else ("", "")
+                yield parse(line, number) if line.strip() else [""] * len(sides)
 
 
 def training_files(settings: DataSettings) -> list[PairFile]:
@@ -117,49 +130,59 @@ def _unequal(source: str, target: str, encoding: str) -> str:
     return counts + where_lines_slip(lengths[0], lengths[1], (source, target), encoding)
 
 
-Reader = tuple[int, Callable[[str, int], Pair]]
-"""How many lines of header to leave out, and what makes a pair of a line and its number."""
+BOTH = ("source", "target")
+
+Reader = tuple[int, tuple[str, ...], Callable[[str, int], Sequence[str]]]
+"""How many lines of header to leave out, what the sides are read from, and what finds them in a
+line of some number."""
 
 
-def _tsv_reader(path: str, first: str, settings: DataSettings) -> Reader:
+def _fields(settings: DataSettings, sides: Sequence[str]) -> list[str]:
+    return [str(getattr(settings, f"{side}_field")) for side in sides]
+
+
+def _tsv_reader(path: str, first: str, settings: DataSettings, sides: Sequence[str]) -> Reader:
     """Columns by number, or by name where the first line names them; else the first two."""
     header = first.split("\t")
-    fields = [settings.source_field, settings.target_field]
+    fields = _fields(settings, sides)
     n_header = 0
     if all(field.isdecimal() and int(field) for field in fields):
         columns = [int(field) - 1 for field in fields]
     elif all(field in header for field in fields):
         columns, n_header = [header.index(field) for field in fields], 1
-    elif fields == ["source", "target"]:
-        columns = [0, 1]
+    elif fields == list(sides):
+        columns = list(range(len(sides)))
     else:
         raise DataError(
-            f"{shown(path)}: its first line names no columns {' and '.join(map(repr, fields))}. "
-            "Give their numbers, counted from 1: data.source_field=1 data.target_field=2"
+            f"{shown(path)}: its first line names no column{'s' * (len(fields) > 1)} "
+            f"{' and '.join(map(repr, fields))}. Give their numbers, counted from 1: "
+            "data.source_field=1 data.target_field=2"
         )
     needed = max(columns) + 1
+    taken = [repr(header[column]) if n_header else str(column + 1) for column in columns]
 
-    def parse(line: str, number: int) -> Pair:
+    def parse(line: str, number: int) -> Sequence[str]:
         cells = line.split("\t")
         if len(cells) < needed:
             raise DataError(
                 f"{shown(path)}, line {number:,} has {len(cells)} column{'s' * (len(cells) > 1)} "
                 f"but {needed} are needed, with a tab between them: {line[:60]!r}."
             )
-        return cells[columns[0]], cells[columns[1]]
+        return [cells[column] for column in columns]
 
-    return n_header, parse
+    return n_header, tuple(f"column {name}" for name in taken), parse
 
 
-def _json_reader(path: str, first: str, settings: DataSettings) -> Reader:
+def _json_reader(path: str, first: str, settings: DataSettings, sides: Sequence[str]) -> Reader:
     """Fields by name; `translation.de` is the field `de` inside `translation`."""
 
-    def parse(line: str, number: int) -> Pair:
+    def parse(line: str, number: int) -> Sequence[str]:
         where = f"{shown(path)}, line {number:,}"
         values = parse_line(line, where)
-        return (
-            text_of(values, settings.source_field, where, "source_field"),
-            text_of(values, settings.target_field, where, "target_field"),
-        )
+        return [
+            text_of(values, field, where, f"{side}_field")
+            for side, field in zip(sides, _fields(settings, sides), strict=True)
+        ]
 
-    return 0, parse
+    taken = tuple(f"field {name!r}" for name in _fields(settings, sides))
+    return 0, taken, parse

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import csv
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
@@ -26,12 +26,21 @@ class Record:
     """File and line."""
 
 
+Note = Callable[[str], None]
+
+
 def read_records(
-    paths: Sequence[str], settings: DataSettings, *, labels: bool = True
+    paths: Sequence[str],
+    settings: DataSettings,
+    *,
+    labels: bool = True,
+    note: Note = lambda text: None,
 ) -> Iterator[Record]:
-    """All records in the order of the files. Without `labels` records need none."""
+    """All records in the order of the files. Without `labels` records need none, and an empty line
+    is a record of no text: answers then stand in the lines of their questions. `note` is told what
+    the columns of each file are taken for."""
     for path in paths:
-        yield from _records(path, settings, labels)
+        yield from _records(path, settings, labels, note)
 
 
 def field_records(paths: Sequence[str], settings: DataSettings) -> Iterator[dict[str, str]]:
@@ -45,10 +54,10 @@ def placed_fields(path: str, settings: DataSettings) -> Iterator[tuple[dict[str,
     for number, line in enumerate(open_lines(path, settings.encoding), 1):
         if line.strip():
             where = f"{shown(path)}, line {number:,}"
-            yield _fields(line, settings, where), f"{_name(path)}:{number}"
+            yield fields_of(line, settings, where), f"{_name(path)}:{number}"
 
 
-def _fields(line: str, settings: DataSettings, where: str) -> dict[str, str]:
+def fields_of(line: str, settings: DataSettings, where: str) -> dict[str, str]:
     values = parse_object(line, where)
     if not any(name in values for name in settings.fields):
         there = ", ".join(map(repr, values)) or "none"
@@ -61,7 +70,7 @@ def _fields(line: str, settings: DataSettings, where: str) -> dict[str, str]:
     return {name: text for name, text in found.items() if text.strip()}
 
 
-def _records(path: str, settings: DataSettings, labels: bool) -> Iterator[Record]:
+def _records(path: str, settings: DataSettings, labels: bool, note: Note) -> Iterator[Record]:
     lines = open_lines(path, settings.encoding)
     first = next(lines, None)
     if first is None:
@@ -69,22 +78,30 @@ def _records(path: str, settings: DataSettings, labels: bool) -> Iterator[Record
     lines = chain([first], lines)
     names = set(Path(path).suffixes)
     if is_json(path, first):
-        yield from _json_records(path, lines, settings, labels)
+        yield from _json_records(path, lines, settings, labels, note)
     elif ".csv" in names or (".tsv" not in names and "\t" not in first and "," in first):
-        yield from _csv_records(path, lines, settings, labels)
+        yield from _csv_records(path, lines, settings, labels, note)
     else:
-        yield from _tsv_records(path, lines, settings, labels)
+        yield from _tsv_records(path, lines, settings, labels, note)
 
 
 def _json_records(
-    path: str, lines: Iterator[str], settings: DataSettings, labels: bool
+    path: str, lines: Iterator[str], settings: DataSettings, labels: bool, note: Note
 ) -> Iterator[Record]:
+    told = False
     for number, line in enumerate(lines, 1):
         if not line.strip():
+            if not labels:
+                yield _empty(settings, f"{_name(path)}:{number}")
             continue
         where = f"{shown(path)}, line {number:,}"
         values = parse_object(line, where)
         other, label = None, None
+        if not told:
+            taken = {key: name.split(".")[0] for key, name in _wanted(settings, labels).items()}
+            note(_said(path, "field", [repr(name) for name in values],
+                       {key: repr(name) for key, name in taken.items()}))  # fmt: skip
+            told = True
         text = text_of(values, settings.text_field, where, "text_field")
         if settings.other_field:
             other = text_of(values, settings.other_field, where, "other_field")
@@ -96,14 +113,18 @@ def _json_records(
 
 
 def _tsv_records(
-    path: str, lines: Iterator[str], settings: DataSettings, labels: bool
+    path: str, lines: Iterator[str], settings: DataSettings, labels: bool, note: Note
 ) -> Iterator[Record]:
     """Columns by name where the first line names them, by number, or the only two."""
     first = next(lines)
     header = first.split("\t")
-    columns, n_header = _columns(path, header, settings, labels)
+    columns, n_header = _columns(path, header, settings, labels, note)
     for number, line in enumerate(chain([first], lines), 1):
-        if number <= n_header or not line.strip():
+        if number <= n_header:
+            continue
+        if not line.strip():
+            if not labels:
+                yield _empty(settings, f"{_name(path)}:{number}")
             continue
         cells = line.split("\t")
         if len(cells) != len(header):
@@ -115,13 +136,13 @@ def _tsv_records(
 
 
 def _csv_records(
-    path: str, lines: Iterator[str], settings: DataSettings, labels: bool
+    path: str, lines: Iterator[str], settings: DataSettings, labels: bool, note: Note
 ) -> Iterator[Record]:
     csv.field_size_limit(MAX_LINE)  # the module's own is for all readers, and low
     reader = csv.reader((f"{line}\n" for line in lines), strict=True)
     try:
         header = [name.strip() for name in next(reader)]
-        columns, n_header = _columns(path, header, settings, labels)
+        columns, n_header = _columns(path, header, settings, labels, note)
         if not n_header:
             _no_column(path, header, settings, labels)
         line = reader.line_num + 1
@@ -133,6 +154,8 @@ def _csv_records(
                 )
             if cells:
                 yield columns(cells, f"{_name(path)}:{line}")
+            elif not labels:
+                yield _empty(settings, f"{_name(path)}:{line}")
             line = reader.line_num + 1
     except csv.Error as error:
         raise DataError(f"{shown(path)}, line {reader.line_num:,}: {error}.") from error
@@ -142,7 +165,7 @@ Parse = Callable[[list[str], str], Record]
 
 
 def _columns(
-    path: str, header: list[str], settings: DataSettings, labels: bool
+    path: str, header: list[str], settings: DataSettings, labels: bool, note: Note
 ) -> tuple[Parse, int]:
     """What makes a record of the cells of a line, and how many lines of header there are."""
     wanted = _wanted(settings, labels)
@@ -163,12 +186,32 @@ def _columns(
     else:
         _no_column(path, header, settings, labels)
 
+    names = [repr(name) if n_header else str(i) for i, name in enumerate(header, 1)]
+    note(_said(path, "column", names, {key: names[place] for key, place in places.items()}))
+
     def parse(cells: list[str], place: str) -> Record:
         found = {key: cells[column] for key, column in places.items()}
         label = found["label"].strip() if "label" in found else None
         return Record(found["text"], found.get("other"), label, place)
 
     return parse, n_header
+
+
+def _empty(settings: DataSettings, place: str) -> Record:
+    return Record("", "" if settings.other_field else None, None, place)
+
+
+ROLES = {"text": "the text", "other": "the second text", "label": "the label"}
+
+
+def _said(path: str, unit: str, names: Sequence[str], taken: Mapping[str, str]) -> str:
+    """What is taken for what: `column 1 is the text; column 2 is not read`."""
+    parts = [f"{unit} {name} is {ROLES[key]}" for key, name in taken.items()]
+    left = [name for name in names if name not in taken.values()]
+    if left:
+        some = f"{unit}s {', '.join(left[:5])}{' …' * (len(left) > 5)} are"
+        parts.append((some if len(left) > 1 else f"{unit} {left[0]} is") + " not read")
+    return f"{shown(path)}: {'; '.join(parts)}"
 
 
 def _wanted(settings: DataSettings, labels: bool) -> dict[str, str]:

@@ -15,6 +15,7 @@ from headway.config.data import DataSettings
 from headway.config.folder import load_run
 from headway.config.run import RunSettings
 from headway.data.report import CheckReport
+from headway.data.unlabelled import Reads
 from headway.decode.engine import Engine
 from headway.decode.precision import hold_in
 from headway.errors import UserError
@@ -102,8 +103,9 @@ class Use:
 
 
 class Predictor(Protocol):
-    def answers(self, lines: Iterable[str], live: bool = False) -> Iterator[Answer]:
-        """One for each line, in order; `live`: as soon as the line is there."""
+    def answers(self, lines: Iterable[Any], live: bool = False) -> Iterator[Answer]:
+        """One for each line, in order; `live`: as soon as the line is there. A line is a text, or a
+        `Question` of `data.unlabelled` where the task knows of more than one text."""
         ...
 
     def summary(self) -> str:
@@ -123,6 +125,9 @@ class Evaluation:
 
 class Kind(Protocol):
     name: str
+    reads: Reads
+    """What its examples are; questions are read by the same columns."""
+
     options: frozenset[str]
     """Of `headway predict`, beyond those that every task has."""
 

@@ -76,6 +76,21 @@ def read_manifest(path: str, data: DataSettings, target: Target) -> Iterator[Row
             yield row._replace(path=known.setdefault(row.path, row.path))
 
 
+def columns_taken(path: str, data: DataSettings) -> str:
+    """What is read of a list whose items are to be answered, as people say it."""
+    first = next(open_lines(path, data.encoding), "")
+    if is_json(path, first):
+        return f"field {data.path_field!r} names the files"
+    cells = _csv_cells if ".csv" in Path(path).suffixes else _tsv_cells
+    header, _ = next(cells(path, iter([first])))
+    names, is_header = _names(path, header, data, "none")
+    column = repr(data.path_field) if is_header else str(names.index(data.path_field) + 1)
+    parts = set(PARTS) & set(names)
+    left = len(names) - 1 - len(parts)
+    some = f"; {'another is' if left == 1 else f'{left} others are'} not read" if left else ""
+    return f"column {column} names the files{some}"
+
+
 def _each_text(
     values: dict[str, Any], data: DataSettings, target: Target
 ) -> Iterator[dict[str, Any]]:

@@ -18,6 +18,7 @@ from headway.config.run import RunSettings
 from headway.config.train import known
 from headway.data.batches import Rows
 from headway.data.media.prepared import PreparedMedia, load_prepared_media, prepare_media
+from headway.data.unlabelled import Reads
 from headway.decode.captioner import Captioner
 from headway.errors import ConfigError, DataError
 from headway.metrics.captions import Frequencies
@@ -208,6 +209,7 @@ class Caption:
     """The task as a run sees it."""
 
     name = "caption"
+    reads: Reads = "media"
     options = frozenset({"with", "alignments", "scores"})
     decode = None
     METRICS = METRICS

@@ -19,6 +19,7 @@ from headway.data.batches import Fixed, Rows, StepPlan, fixed_shapes
 from headway.data.readings import TextReader
 from headway.data.streams import mark_names
 from headway.data.texts import PreparedText, TextSet, load_prepared_text, prepare_text
+from headway.data.unlabelled import Reads
 from headway.errors import DataError
 from headway.nn.loss import Smoothing
 from headway.text.tokenizer import Tokenizer
@@ -182,6 +183,7 @@ class Classify:
     """The task as a run sees it."""
 
     name = "classify"
+    reads: Reads = "labelled"
     options = frozenset({"with", "scores"})
     decode = frozenset({"batch_tokens", "precision"})
     METRICS = ("accuracy", "f1", "loss")

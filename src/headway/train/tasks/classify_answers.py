@@ -15,6 +15,7 @@ from headway.config.folder import TOKENIZER, file_in, load_run
 from headway.config.run import RunSettings
 from headway.data.jsonl import parse_object, value_text
 from headway.data.readings import TextReader
+from headway.data.unlabelled import Question
 from headway.decode.lines import live_windows, windows
 from headway.errors import ConfigError, DataError
 from headway.text.tokenizer import Tokenizer, Vocabularies
@@ -54,7 +55,7 @@ class Classifier:
         tokenizer, scores = tokenizer_in(use.folders[0]), bool(use.options.get("scores"))
         return cls(use.models(), tokenizer, use.settings, use.device, scores)
 
-    def answers(self, lines: Iterable[str], live: bool = False) -> Iterator[Answer]:
+    def answers(self, lines: Iterable[Question], live: bool = False) -> Iterator[Answer]:
         number = 0
         for window in (live_windows if live else windows)(lines):
             examples = [
@@ -64,8 +65,11 @@ class Classifier:
             for logs_C in self.log_probs(examples):
                 yield self._answer(logs_C)
 
-    def example(self, line: str, where: str) -> Example:
-        """What a line of input holds: a text, two with a tab between, or JSON with fields."""
+    def example(self, line: Question, where: str) -> Example:
+        """What a line of input holds: a text, two with a tab between, or JSON with fields; or
+        what a file has in the columns of training."""
+        if not isinstance(line, str):
+            return line
         data = self.settings.data
         if data.fields:
             values = parse_object(line, where) if line.strip() else {}

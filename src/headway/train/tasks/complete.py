@@ -18,6 +18,7 @@ from headway.data.batches import Fixed
 from headway.data.items import TextKind
 from headway.data.streams import USUAL, Stream, mark_names
 from headway.data.texts import PreparedText, TextSet, load_prepared_text, prepare_text
+from headway.data.unlabelled import Reads
 from headway.data.windows import Cut, WindowRows, Windows
 from headway.decode.completer import Completer
 from headway.errors import ConfigError, UserError
@@ -133,6 +134,7 @@ class Complete:
     """The task as a run sees it."""
 
     name = "complete"
+    reads: Reads = "documents"
     options = frozenset({"stream", "shots", "labels", "field", "draft", "scores"})
     decode = None
 

@@ -11,6 +11,7 @@ from typing import Any
 from headway.config.decode import DecodeSettings
 from headway.config.folder import run_folder
 from headway.data.streams import mark_names
+from headway.data.unlabelled import Question
 from headway.decode.completer import Completer, Completion
 from headway.decode.fewshot import Chooser, Shots
 from headway.errors import DataError, UserError, suggest
@@ -137,7 +138,7 @@ class FieldWriter:
         self.write = one_stream(settings.decode, options)
         self.scores = bool(options.get("scores"))
 
-    def answers(self, lines: Iterable[str], live: bool = False) -> Iterator[Answer]:
+    def answers(self, lines: Iterable[Question], live: bool = False) -> Iterator[Answer]:
         waiting: deque[dict[str, str]] = deque()
 
         def prompts() -> Iterator[list[int]]:
@@ -170,7 +171,10 @@ class FieldWriter:
                 ids += [before, *tokenizer.encode(given[name]), behind]
         return [*ids, self._mark(mark_names([self.field])[0])]
 
-    def _given(self, line: str, number: int) -> dict[str, str]:
+    def _given(self, line: Question, number: int) -> dict[str, str]:
+        if not isinstance(line, str):  # of a file that may have the wanted field: it is not told
+            named = zip(self.fields, line, strict=True)
+            return {name: text for name, text in named if text and name != self.field}
         example = json.dumps({self.fields[0]: "…"}, ensure_ascii=False)
         try:
             found = json.loads(line) if line.strip() else {}

@@ -24,6 +24,7 @@ from headway.data.batches import Fixed, Rows, StepPlan, fixed_shapes, moved
 from headway.data.masking import Draws
 from headway.data.readings import TextReader
 from headway.data.texts import PreparedText, load_prepared_text, prepare_text
+from headway.data.unlabelled import Reads
 from headway.errors import ConfigError
 from headway.train.kind import Evaluation, Note, Predictor, Use
 from headway.train.task import Part, Scores, TaskLoss
@@ -197,6 +198,7 @@ class Embed:
     """The task as a run sees it."""
 
     name = "embed"
+    reads: Reads = "texts"
     options = frozenset({"to", "nearest", "top"})
     decode = frozenset({"batch_tokens", "precision"})
     METRICS = ("accuracy", "mrr", "loss")

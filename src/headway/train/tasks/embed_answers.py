@@ -15,9 +15,9 @@ from headway.config.data import DataSettings
 from headway.config.durable import replace_file
 from headway.config.folder import TOKENIZER, file_in
 from headway.config.run import RunSettings
-from headway.data.files import open_lines
 from headway.data.readings import flat_tokens
 from headway.data.texts import evaluation_set
+from headway.data.unlabelled import questions
 from headway.decode.lines import live_windows, windows
 from headway.errors import DataError, UserError
 from headway.text.tokenizer import Tokenizer, Vocabularies
@@ -114,8 +114,9 @@ class Nearest(Vectorizer):
             shown = "\n".join(f"{one['cosine']:.4f}\t{one['text']}" for one in found)
             yield Answer(shown, {"text": line, "nearest": found})
 
-    def read(self, path: str, encoding: str) -> None:
-        self.candidates = [line for line in open_lines(path, encoding) if line.strip()]
+    def read(self, path: str, settings: RunSettings) -> None:
+        texts = questions(path, "texts", settings)
+        self.candidates = [text for text in texts if isinstance(text, str) and text.strip()]
         if not self.candidates:
             raise DataError(f"{path} holds no line to compare with.")
         self.known_SD = cosine(self.vectors(self.candidates))
@@ -143,7 +144,7 @@ def predictor(use: Use) -> Vectorizer:
         made.path = Path(str(to))
     if isinstance(made, Nearest):
         made.top = top or TOP
-        made.read(str(nearest), use.settings.data.encoding)
+        made.read(str(nearest), use.settings)
     return made
 
 

@@ -22,6 +22,7 @@ from headway.data.media.prepared import PreparedMedia, load_prepared_media
 from headway.data.sealed import read_sealed
 from headway.data.store import DATA
 from headway.data.texts import PreparedText, load_prepared_text, prepare_text
+from headway.data.unlabelled import Reads
 from headway.data.windows import WindowRows
 from headway.errors import ConfigError, UserError
 from headway.models.encoder import Encoder
@@ -129,6 +130,7 @@ class Fill:
     """The task as a run sees it."""
 
     name = "fill"
+    reads: Reads = "documents"
     options = frozenset({"with"})
     decode = frozenset({"n_best", "batch_tokens", "precision"})
     METRICS = ("loss", "ppl", "accuracy")

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from headway.config.data import DataSettings
 from headway.config.run import RunSettings
 from headway.data.media.prepared import PreparedMedia, load_prepared_media, prepare_media
+from headway.data.unlabelled import Reads
 from headway.models.encoder import Encoder
 from headway.models.parts.pictures import Pictures
 from headway.models.parts.sounds import Sound, SoundFront
@@ -109,6 +110,7 @@ def item_vectors(
 
 class Identify:
     name = "identify"
+    reads: Reads = "media"
     options = frozenset({"with", "scores", "top", "to", "against"})
     decode: frozenset[str] | None = frozenset({"precision"})
 

@@ -14,6 +14,7 @@ from headway.config.model import PictureSettings
 from headway.config.run import RunSettings
 from headway.data.media.prepared import PreparedMedia, load_prepared_media, prepare_media
 from headway.data.media.reading import What
+from headway.data.unlabelled import Reads
 from headway.errors import ConfigError
 from headway.models.encoder import Encoder
 from headway.models.parts.heads import pooled
@@ -76,6 +77,7 @@ class SeeTask(LabelTask):
 
 class See:
     name = "see"
+    reads: Reads = "media"
     what: What = "pictures"
     options = frozenset({"with", "scores", "top"})
     decode: frozenset[str] | None = frozenset({"precision"})

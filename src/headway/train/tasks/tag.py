@@ -19,6 +19,7 @@ from headway.config.train import known
 from headway.data.batches import Fixed, FlatTokens, Rows, StepPlan, fixed_shapes
 from headway.data.readings import WordReader
 from headway.data.texts import PreparedText, TextSet, load_prepared_text, prepare_text
+from headway.data.unlabelled import Reads
 from headway.errors import ConfigError, DataError
 from headway.nn.crf import is_scheme, log_likelihood
 from headway.nn.loss import Smoothing
@@ -174,6 +175,7 @@ class Tag:
     """The task as a run sees it."""
 
     name = "tag"
+    reads: Reads = "tagged"
     options = frozenset({"with"})
     decode = frozenset({"batch_tokens", "precision"})
 

@@ -51,15 +51,19 @@ class Tagger:
         return cls(use.models(), tokenizer_in(use.folders[0]), use.settings, use.device)
 
     def answers(self, lines: Iterable[str], live: bool = False) -> Iterator[Answer]:
-        """One for each line. A first line with a tab means CoNLL columns: a word a line, the tag
-        comes behind it, and empty lines separate sentences. Else a line is a sentence, its words
-        between blanks, or JSON with a list of `words`."""
+        """One for each line. A tab in the first that is not empty means CoNLL columns: a word a
+        line, the tag comes behind it, and empty lines separate sentences. Else a line is a
+        sentence, its words between blanks, or JSON with a list of `words`."""
         source = iter(lines)
-        first = next(source, None)
-        if first is None:
+        before: list[str] = []
+        for line in source:
+            before.append(line)
+            if line.strip() and not line.startswith(DOCUMENT):
+                break
+        if not before:
             return
-        whole = chain([first], source)
-        if "\t" in first:
+        whole = chain(before, source)
+        if "\t" in before[-1]:
             yield from self._columns(whole, live)
             return
         number = 0

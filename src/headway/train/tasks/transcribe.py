@@ -20,6 +20,7 @@ from headway.config.train import known
 from headway.data.batches import FlatTokens, Rows, StepPlan, fed, moved
 from headway.data.media.prepared import MediaSet, PreparedMedia, load_prepared_media, prepare_media
 from headway.data.tokens import TokenStore
+from headway.data.unlabelled import Reads
 from headway.decode.search import evaluating
 from headway.decode.transcriber import Transcriber
 from headway.metrics.speech import character_errors, word_errors
@@ -308,6 +309,7 @@ class Transcribe:
     """The task as a run sees it."""
 
     name = "transcribe"
+    reads: Reads = "media"
     options = frozenset({"scores", "format"})
     decode = None
     METRICS = METRICS

@@ -27,6 +27,7 @@ from headway.data.batches import (
     fixed_shapes,
 )
 from headway.data.store import PairStore, Prepared, load_prepared, prepare
+from headway.data.unlabelled import Reads
 from headway.decode.translator import Translator
 from headway.errors import DataError
 from headway.metrics.translation import bleu, chrf
@@ -218,6 +219,7 @@ class Translate:
     """The task as a run sees it."""
 
     name = "translate"
+    reads: Reads = "pairs"
     options = frozenset({"with", "alignments", "on_long", "prefix", "constraints", "scores"})
     decode = None
     METRICS = ("bleu", "chrf", "loss")
