@@ -313,7 +313,7 @@ def test_a_prompt_longer_than_the_context_is_named(refused: Said) -> None:
         (["train", "complete", "--text", "@text", "--out", "x", "lora.rank=-1"],
          "rank=-1 must be 0 (no LoRA) or more"),
         (["train", "complete", "--text", "@text", "--out", "x", "train.metric=bleu"],
-         "train.metric='bleu' is no score of the task complete. It has: loss"),
+         "train.metric='bleu' is no score of the task complete. Known: loss"),
         (["train", "complete", "--text", "@text", "--out", "x", "complete.context=80",
           "model.max_len=64"], "complete.context=80 is more than the model reads"),
         (["train", "compleet", "--text", "@text", "--out", "x"], "Did you mean 'complete'?"),

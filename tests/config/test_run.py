@@ -237,3 +237,41 @@ def test_recipes_are_listed_and_printed(capsys: pytest.CaptureFixture[str]) -> N
     assert tomllib.loads(capsys.readouterr().out)["task"] in TASKS
     assert main(["recipes", "multi30k"]) == 2
     assert "unknown recipe 'multi30k'" in capsys.readouterr().err
+
+
+WITHOUT_EFFECT = [
+    *(("train.rdrop=1", task) for task in TASKS if task not in ("translate", "classify")),
+    ("train.smoothing=0.1", "embed"),
+    ("train.smoothing_kind=torch", "embed"),
+    ("train.smoothing=0.1 tag.crf=true", "tag"),
+    ("train.smoothing=0.1 transcribe.ctc=1", "transcribe"),
+    ("tokenizer.vocab_size=500", "see"),
+    ("tokenizer.kind=words", "watch"),
+    ("tokenizer.lowercase=true", "identify"),
+    ("train.floor=0.1 train.schedule=constant", "complete"),
+    ("train.cooldown=0.5 train.schedule=linear", "translate"),
+]
+
+
+@pytest.mark.parametrize(("words", "task"), WITHOUT_EFFECT)
+def test_a_setting_without_effect_on_a_task_is_refused_by_its_name(words: str, task: str) -> None:
+    first, *rest = words.split()
+    key = first.partition("=")[0]
+    with pytest.raises(ConfigError, match=rf"{key} has no effect .*Leave it out"):
+        load_run_settings(None, [first, *rest], {"task": task})
+
+
+def test_a_setting_as_it_would_be_anyway_is_no_mistake() -> None:
+    """A run's own `config.toml`, which has every setting, serves as a recipe."""
+    for task in TASKS:
+        words = ["train.rdrop=0", "train.cooldown=0.2", "train.schedule=linear"]
+        words += ["train.smoothing=0", "tokenizer.lowercase=false", "tokenizer.vocab_size=none"]
+        assert load_run_settings(None, words, {"task": task}).task == task
+
+
+def test_what_rebuilds_hidden_parts_has_no_labels_to_smooth() -> None:
+    media = {"task": "fill", "data.media": ["pictures"]}
+    for word in ("train.smoothing=0.1", "tokenizer.kind=words", "train.rdrop=1"):
+        assert load_run_settings(None, [word] if "rdrop" not in word else [], {"task": "fill"})
+        with pytest.raises(ConfigError, match="has no effect"):
+            load_run_settings(None, [word], media)

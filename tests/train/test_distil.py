@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from headway.config.durable import replace_text
 from headway.config.folder import CONFIG, TOKENIZER
 from headway.config.kept import KeptHeads
+from headway.config.metrics import METRICS
 from headway.config.model import DecoderSettings, EncoderSettings, ModelSettings, Seq2SeqSettings
 from headway.config.run import RunSettings, resolved_toml
 from headway.config.tasks import DistilSettings
@@ -179,7 +180,7 @@ def test_the_loss_is_the_sum_of_three_terms(
         monkeypatch.setattr(distil, "CHUNK_BYTES", {"cpu": 4 * 41 * 2})
     family = {EncoderSettings: "encoder", DecoderSettings: "decoder"}[FAMILY[task]]
     student, teacher = (tiny(family, n_layers=n, **SHAPES[task]) for n in (2, 4))
-    inner: Any = SimpleNamespace(metric="loss", lower_is_better=True, smoothing=Smoothing(1.0, 0.0))
+    inner: Any = SimpleNamespace(metric=METRICS["loss"], smoothing=Smoothing(1.0, 0.0))
     batch = batch_of(task)
     soft, hard, cosine = terms(task, student, teacher, batch, 3.0)
     for weights, expected in (
@@ -275,7 +276,7 @@ def test_both_are_compared_in_size_speed_and_score(
 def test_probabilities_of_both_use_the_same_temperature() -> None:
     """Equal scores cost nothing at any temperature."""
     teacher = tiny("encoder", n_layers=2, **SHAPES["fill"])
-    inner: Any = SimpleNamespace(metric="loss", lower_is_better=True, smoothing=Smoothing(1.0, 0.0))
+    inner: Any = SimpleNamespace(metric=METRICS["loss"], smoothing=Smoothing(1.0, 0.0))
     for temperature in (1.0, 4.0):
         settings = DistilSettings(temperature=temperature, hard=0.0)
         task = DistilTask(inner, teacher, VIEWS["fill"], settings)
@@ -289,7 +290,7 @@ def test_other_labels_than_the_teachers_are_refused(tmp_path: Path) -> None:
     folder = saved(tmp_path / "teacher", shape, "classify")
     labels = RunSettings(task="classify", model=shape, labels=("bad", "good"))
     replace_text(folder / CONFIG, resolved_toml(labels))
-    inner: Any = SimpleNamespace(metric="loss", lower_is_better=True)
+    inner: Any = SimpleNamespace(metric=METRICS["loss"])
     settings = run_settings("classify", folder, model=shape, labels=("no", "yes"))
     with pytest.raises(ConfigError, match="knows the labels bad, good, and the text has no, yes"):
         distilled(inner, settings, CPU)

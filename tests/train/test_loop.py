@@ -12,6 +12,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from headway.config.metrics import METRICS
 from headway.errors import UserError
 from headway.train.feed import StepItem
 from headway.train.loop import Diverged, State, ranking
@@ -110,7 +111,7 @@ def test_the_newest_and_the_best_are_kept(tmp_path: Path) -> None:
 
 def test_more_is_better_for_a_metric_that_says_so(tmp_path: Path) -> None:
     task = ToyTask()
-    task.metric, task.lower_is_better = "accuracy", False
+    task.metric = METRICS["accuracy"]
     found = iter([(0.5, 1.0), (0.7, 2.0), (0.7, 1.9), (0.7, 3.0), (math.nan, 0.1), (0.6, 0.1)])
     task.scores = lambda loss: dict(zip(("accuracy", "loss"), next(found), strict=True))
     loop = toy_loop(tmp_path, task=task, eval_every=2)
@@ -121,7 +122,7 @@ def test_more_is_better_for_a_metric_that_says_so(tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", ["loss", "accuracy"])
 def test_an_evaluation_that_is_not_a_number_is_worse_than_any(name: str) -> None:
     task = ToyTask()
-    task.metric, task.lower_is_better = name, name == "loss"
+    task.metric = METRICS[name]
     good = ranking({"loss": 5.0, "accuracy": 0.0}, task)
     bad = ranking({"loss": math.nan, "accuracy": 0.0}, task)
     assert good > bad

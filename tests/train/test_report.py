@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from headway.config.metrics import METRICS
 from headway.train.chart import Series, chart, linear_axis, log_axis, short, thinned
 from headway.train.history import read_history
 from headway.train.report import write_report
@@ -327,3 +328,32 @@ def test_many_classes_are_shown_by_their_mistakes(tmp_path: Path) -> None:
 def test_broken_figures_are_left_out(tmp_path: Path, broken: Any) -> None:
     _, page = classified(tmp_path, broken)
     assert "Validation accuracy and F1" in " ".join(page.text)
+
+
+@pytest.mark.parametrize("name", list(METRICS))
+def test_every_score_has_its_tile_curve_and_column(tmp_path: Path, name: str) -> None:
+    metric = METRICS[name]
+    values = [40.0, 20.0, 30.0]
+    lines: list[dict[str, Any]] = [
+        {"kind": "valid", "step": 10 * n, "loss": 1.0, "seconds": 1.0} | {name: value}
+        for n, value in enumerate(values, 1)
+    ]
+    html, _ = written(tmp_path, lines)
+    best = min(values) if metric.lower else max(values)
+    assert f"<th>{metric.axis}</th>" in html
+    if name != "loss":  # which has its own chart, together with that of training
+        assert f"<span>{metric.axis}</span><b>{best:.{metric.digits}f}</b>" in html
+        assert f"best {best:.1f}" in html
+        unit = f", {metric.unit}" if metric.unit else ""
+        assert f"<b>Validation {metric.label}{unit}</b>" in html
+
+
+def test_scores_that_fall_and_scores_that_rise_have_charts_of_their_own(tmp_path: Path) -> None:
+    names = ("wer", "cer", "accuracy", "f1", "precision", "recall", "bleu", "ppl", "bits_per_byte")
+    lines = [{"kind": "valid", "step": n, **dict.fromkeys(names, 10.0 * n)} for n in (1, 2)]
+    html, _ = written(tmp_path, lines)
+    titles = re.findall(r"<figcaption><b>Validation ([^<]*)</b>", html)
+    assert titles == [
+        "accuracy, F1 and precision, %", "recall, %", "BLEU", "WER and CER, %", "perplexity",
+        "bits per byte",
+    ]  # fmt: skip

@@ -322,7 +322,7 @@ def test_plain_tags_are_scored_by_accuracy(tmp_path: Path) -> None:
     text = write_conll(tmp_path / "pos.conll", sentences)
     settings, prepared = resolved(Tag(), asked("tag", text), tmp_path)
     task, model = TagTask(prepared, settings), model_of(settings)
-    assert task.metric == "accuracy"
+    assert task.metric.name == "accuracy"
     with torch.no_grad():
         scores = task.evaluate(model, CPU, lambda: False, full=True)
     assert set(scores.values) == {"loss", "accuracy"}

@@ -98,7 +98,9 @@ def test_with_a_running_average_that_is_what_is_compared(tmp_path: Path) -> None
 def test_nothing_is_averaged_where_one_is_asked_for(tmp_path: Path) -> None:
     loop = trained(tmp_path)
     found = chosen(loop, 1.0, average=1)
-    assert found["text"] == "validation loss: best checkpoint (step-8) 1.00; kept: " + found["kept"]
+    assert (
+        found["text"] == "validation loss: best checkpoint (step-8) 1.000; kept: " + found["kept"]
+    )
 
 
 def test_a_damaged_checkpoint_is_left_out(tmp_path: Path) -> None:
@@ -117,7 +119,7 @@ def test_without_checkpoints_the_last_step_is_kept(tmp_path: Path) -> None:
     assert chosen(loop, 3.0) == {
         "kept": "last step",
         "scores": {"last step": {"loss": 3.0}},
-        "text": "validation loss: last step 3.00; kept: last step",
+        "text": "validation loss: last step 3.000; kept: last step",
         "figures": {},
     }
     assert torch.equal(weights(loop), before)

@@ -14,6 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from headway.config.metrics import METRICS
 from headway.config.train import TrainSettings
 from headway.nn.feedforward import FeedForward
 from headway.train.checkpoint import Checkpoints, Snapshot
@@ -32,8 +33,7 @@ PER_EPOCH = 5
 class ToyTask:
     """Predict the product with a matrix. `on_batch` and `on_evaluate` are for making trouble."""
 
-    metric = "loss"
-    lower_is_better = True
+    metric = METRICS["loss"]
 
     def __init__(self) -> None:
         noise = torch.Generator().manual_seed(7)

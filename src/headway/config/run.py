@@ -22,6 +22,7 @@ from headway.config.load import (
     model_settings,
     nowhere,
 )
+from headway.config.metrics import check_metric, metrics_of
 from headway.config.model import ModelSettings
 from headway.config.tasks import (
     SECTIONS,
@@ -40,7 +41,7 @@ from headway.config.tasks import (
     WatchSettings,
 )
 from headway.config.toml import parse, read_text, section_toml, to_toml, toml_value
-from headway.config.train import TrainSettings
+from headway.config.train import OF_SCHEDULES, TrainSettings
 from headway.errors import ConfigError, suggest
 
 TEXT_TASKS = ("translate", "complete", "fill", "classify", "tag", "embed")
@@ -158,6 +159,9 @@ def run_settings(values: dict[str, Any], locate: Locate = nowhere) -> RunSetting
         _check_changes(model, FAMILIES_OF[task], locate)
     if asked is None:  # what a run wrote is left alone: it has been trained
         _check_augment(built["augment"], task, built.get("model"), locate)
+        names = metrics_of(task, media=media)
+        check_metric(built["train"].metric, task, names, locate("train.metric"))
+        _check_effect(RunSettings(task=task, **built, asked=flat(values)), media, locate)
     built["asked"] = flat(values) if asked is None else asked
     return RunSettings(task=task, fingerprint=fingerprint, labels=labels, **built)
 
@@ -206,6 +210,54 @@ def _check_augment(
             f"{locate(key)}{key} changes {changed} and has no effect on the task {task!r} of "
             f"{seen}. Leave it out."
         )
+
+
+WITH_RDROP = ("translate", "classify")
+WITHOUT_WORDS = ("see", "watch", "identify")
+
+
+def _check_effect(settings: RunSettings, media: bool, locate: Locate) -> None:
+    """Refuse settings of training and of the tokenizer that the task would pass over, where they
+    are not what they would be anyway."""
+    task = settings.task
+    rebuilds = task == "fill" and media
+    reasons: dict[str, str] = {}
+    if task not in WITH_RDROP:
+        reasons["train.rdrop"] = f"on the task {task}, only on {' and '.join(WITH_RDROP)}"
+    elif task == "classify" and settings.distil.teacher:
+        reasons["train.rdrop"] = "on a student, whose answers are compared with its teacher's"
+    smoothed = ""
+    if task == "embed":
+        smoothed = "on the task embed, which has no words or classes to share out"
+    elif rebuilds:
+        smoothed = "on fill with pictures or recordings, which rebuilds numbers"
+    elif task == "tag" and settings.tag.crf:
+        smoothed = "with tag.crf=true, which scores whole sentences"
+    elif task == "transcribe" and settings.transcribe.ctc == 1.0:
+        smoothed = "with transcribe.ctc=1, which has no decoder"
+    if smoothed:
+        reasons |= {"train.smoothing": smoothed, "train.smoothing_kind": smoothed}
+    if task in WITHOUT_WORDS or rebuilds:
+        words = [key for key in settings.asked if key.startswith("tokenizer.")]
+        reasons |= dict.fromkeys(words, f"on the task {task}, where nothing is written")
+    if "train.schedule" in settings.asked:
+        reasons |= {
+            f"train.{name}": f"with train.schedule={settings.train.schedule}"
+            for name, schedules in OF_SCHEDULES.items()
+            if settings.train.schedule not in schedules
+        }
+    for key, reason in reasons.items():
+        value = settings.asked.get(key)
+        # That of smoothing is each task's own: none, where it would have no effect.
+        usual = 0.0 if key == "train.smoothing" else _default(key)
+        if key in settings.asked and value != usual:
+            raise ConfigError(f"{locate(key)}{key} has no effect {reason}. Leave it out.")
+
+
+def _default(key: str) -> Any:
+    """Of a dotted key, as `asked` has it."""
+    section, _, name = key.partition(".")
+    return flat({key: getattr(SETTINGS[section](), name)})[key]
 
 
 def _check_changes(model: dict[str, Any], families: Sequence[str], locate: Locate) -> None:

@@ -10,6 +10,9 @@ from headway.errors import ConfigError
 
 Schedule = Literal["noam", "inverse-sqrt", "cosine", "linear", "constant", "trapezoid"]
 
+OF_SCHEDULES = {"floor": ("cosine", "linear"), "cooldown": ("trapezoid",)}
+"""Settings that only some schedules read."""
+
 
 def known(value: int | None) -> int:
     """A number that the user may leave open, once it is chosen."""

@@ -14,7 +14,7 @@ import torch
 from headway.config.data import DataSettings
 from headway.config.folder import WEIGHTS
 from headway.inside.corpus import Passage
-from headway.inside.curve import METRICS, evaluated, headline
+from headway.inside.curve import HEADLINE, evaluated, headline
 from headway.inside.forward import say
 from headway.inside.passes import Batch, vectors_of
 from headway.inside.streams import Reading
@@ -59,7 +59,7 @@ def compare(
     if files is not None:
         task = before.settings.task
         first, second = (headline(task, evaluated(run.folder, files)) for run in (before, after))
-        lines.append(Line(METRICS[task][1], first, second, "on the test set", 2))
+        lines.append(Line(HEADLINE[task].axis, first, second, "on the test set", 2))
     return lines + (_speeds(before, after, readings) if readings else [])
 
 

@@ -17,6 +17,7 @@ import torch
 from headway.config.data import DataSettings
 from headway.config.durable import replace_text
 from headway.config.folder import load_run
+from headway.config.metrics import METRICS
 from headway.config.model import ModelSettings
 from headway.errors import FolderError
 from headway.inside.heads import Heads
@@ -29,15 +30,15 @@ SHARES = (0.0, 0.1, 0.25, 0.5, 0.75, 0.9)
 CURVE = "heads.json"
 """In a run folder: what was measured of its heads."""
 
-METRICS = {
-    "translate": ("bleu", "BLEU", True),
-    "complete": ("bits_per_byte", "bits per byte", False),
-    "fill": ("accuracy", "accuracy, %", True),
-    "classify": ("accuracy", "accuracy, %", True),
-    "tag": ("f1", "F1, %", True),
-    "embed": ("accuracy", "retrieval accuracy, %", True),
+HEADLINE = {
+    "translate": METRICS["bleu"],
+    "complete": METRICS["bits_per_byte"],
+    "fill": METRICS["accuracy"],
+    "classify": METRICS["accuracy"],
+    "tag": METRICS["f1"],
+    "embed": METRICS["accuracy"],
 }
-"""Of a task: its headline metric, as people write it, and whether more is better."""
+"""What the heads of a task are measured by."""
 
 ORDERS = ("importance", "random", "most important first")
 
@@ -114,7 +115,8 @@ def curve(
     layers = run.shape.attention_layers
     chosen = ["all", *(layers if len(layers) > 1 else ())] if kinds is None else list(kinds)
     worth = found.importance()
-    _, shown, higher = METRICS[run.settings.task]
+    metric = HEADLINE[run.settings.task]
+    shown, higher = metric.axis, not metric.lower
     known: dict[frozenset[Head], tuple[float, float | None]] = {}
     points = []
     for order in orders:
@@ -166,7 +168,7 @@ def evaluated(folder: Path, files: DataSettings, **decode: Any) -> Evaluation:
 
 
 def headline(task: str, found: Evaluation) -> float:
-    name = METRICS[task][0]
+    name = HEADLINE[task].name
     if task == "translate":
         scores = {score["name"].lower(): score["value"] for score in found.facts["scores"]}
         return float(scores[name])

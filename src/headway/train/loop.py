@@ -325,10 +325,10 @@ class Loop:
 
 def ranking(values: dict[str, float], task: Task) -> tuple[float, float]:
     """What makes one evaluation better than another: the metric, and the loss where they tie."""
-    sign = -1.0 if task.lower_is_better else 1.0
+    sign = -1.0 if task.metric.lower else 1.0
     first, second = (
         key if math.isfinite(key) else -math.inf
-        for key in (sign * values[task.metric], -values["loss"])
+        for key in (sign * values[task.metric.name], -values["loss"])
     )
     return first, second
 

@@ -18,6 +18,7 @@ import torch
 from numpy.typing import NDArray
 
 from headway.config.load import from_dict, model_settings
+from headway.config.metrics import check_metric
 from headway.config.model import ModelSettings, PictureSettings, SoundSettings, family_of
 from headway.config.presets import PRESETS
 from headway.config.run import FAMILIES_OF, RunSettings
@@ -30,7 +31,7 @@ from headway.data.media.store import PictureStore, SoundStore
 from headway.errors import ConfigError, DataError
 from headway.train.plan import nested
 from headway.train.start import check_task, model_from, n_words
-from headway.train.textplan import TextPlan, check_metric, left_open, model_of, with_training
+from headway.train.textplan import TextPlan, left_open, model_of, with_training
 
 LOOKED_AT = 32
 """Items whose form is looked at where nobody says which form to bring them to."""
@@ -80,7 +81,7 @@ def resolve_media(
     the prepared labels. `plan.model` holds by all means (heads, numbers of labels), `plan.chosen`
     only for a model that nobody named, `plan.training` and `plan.augment` only where left open.
     """
-    check_metric(settings, plan.metrics)
+    check_metric(settings.train.metric, settings.task, plan.metrics)
     if settings.distil.teacher:
         raise ConfigError(
             f"distil learns from runs on text; {settings.distil.teacher} is of the task "

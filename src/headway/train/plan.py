@@ -12,6 +12,7 @@ import torch
 
 from headway.config.folder import IMPORTED, load_run, run_folder
 from headway.config.load import model_settings
+from headway.config.metrics import metrics_of
 from headway.config.model import ModelSettings, Seq2SeqSettings
 from headway.config.presets import PRESETS
 from headway.config.run import RunSettings
@@ -73,7 +74,8 @@ def resolve(settings: RunSettings, prepared: Prepared, device: torch.device) -> 
     model, chosen = choose_model(settings, prepared, n_pairs, device)
     settings = replace(settings, model=model)
     train = settings.train
-    values: dict[str, Any] = dict(PAPER.get(str(settings.asked.get("model.preset")), {}))
+    values: dict[str, Any] = {"metric": metrics_of("translate")[0]}
+    values |= PAPER.get(str(settings.asked.get("model.preset")), {})
     if chosen:  # then its training is ours to choose too
         values |= SMALL_DATA_TRAINING
     elif settings.start.run:

@@ -18,8 +18,10 @@ from statistics import median
 from headway import __version__
 from headway.config.durable import replace_text
 from headway.config.folder import CONFIG
+from headway.config.metrics import METRICS as SCORES
+from headway.config.metrics import Metric
 from headway.progress import duration
-from headway.train.chart import Series, chart
+from headway.train.chart import Point, Series, chart
 from headway.train.figures import figures
 from headway.train.history import METRICS, Entry, History, finite, mean, number, read_history
 from headway.train.page import PAGE
@@ -29,13 +31,8 @@ REPORT = "report.html"
 MOST_SAMPLES = 12
 MOST_EVENTS = 200
 MOST_EXAMPLES = 3
-LABELS = {
-    "loss": "loss", "ppl": "perplexity", "bits_per_byte": "bits a byte", "exact": "exact match",
-    "bleu": "BLEU", "chrf": "chrF", "cider": "CIDEr-D", "accuracy": "accuracy",
-    "top5": "top 5", "f1": "F1", "precision": "precision", "recall": "recall",
-}  # fmt: skip
-LOWER = ("loss", "ppl", "bits_per_byte")
-"""Scores that are better when they are smaller."""
+MOST_LINES = 3
+"""In one chart."""
 
 UNITS = {
     "translate": "target token", "complete": "token", "fill": "masked token", "classify": "text",
@@ -84,23 +81,23 @@ def _task(path: Path) -> str:
         return ""
 
 
-def _scores(history: History) -> list[str]:
-    """The names of the scores that the run has, in the order of `LABELS`, loss apart."""
+def _scores(history: History) -> list[Metric]:
+    """The scores that the run has, in the order of the table, loss apart."""
     found = {name for entry in history.valid for name in entry} | set(_kept_scores(history))
-    return [name for name in LABELS if name in found and name != "loss"]
+    return [one for one in SCORES.values() if one.name in found and one.name != "loss"]
 
 
 def _tiles(history: History) -> str:
     """The few numbers that one asks for first."""
     tiles: list[tuple[str, str, str]] = []
     kept = _kept_scores(history)
-    for name in sorted(_scores(history), key=lambda name: name in LOWER):
-        label = LABELS[name]
+    for metric in _scores(history):
+        name = metric.name
         if name in kept:
-            tiles.append((label, _shown(kept[name], name), "validation, final model"))
-        elif points := finite(history.points("valid", name)):
-            best = (min if name in LOWER else max)(points, key=lambda point: point[1])
-            tiles.append((label, _shown(best[1], name), f"best validation, step {best[0]:,}"))
+            tiles.append((metric.axis, _shown(kept[name], name), "validation, final model"))
+        elif best := _best(metric, history.points("valid", name)):
+            value = _shown(best[1], name)
+            tiles.append((metric.axis, value, f"best validation, step {best[0]:,}"))
     steps = [entry["step"] for entry in [*history.train, *history.valid]]
     if steps:
         tiles.append(("steps", f"{max(steps):,}", _epochs(history)))
@@ -150,7 +147,7 @@ def _kept(history: History) -> str:
     ]
     text = f"<p>{escape(str(end.get('text', '')))}</p>"
     table = _table(
-        ["candidate", *(LABELS.get(name, name) for name in measures)],
+        ["candidate", *map(_head, measures)],
         rows,
         marked=str(end.get("kept")),
     )
@@ -165,10 +162,10 @@ def _figures(history: History) -> str:
         return ""
     found = seen[0]
     baselines = next((one["baselines"] for one in seen if "baselines" in one), None)
-    names = _scores(history)
-    main = LABELS[next((name for name in ("f1", *names) if name in names), "accuracy")]
-    main = LABELS["accuracy"] if "confusion" in found else main
-    body = figures({**found, "baselines": baselines}, f"{main}, %")
+    names = [one.name for one in _scores(history)]
+    main = next((name for name in ("f1", *names) if name in names), "accuracy")
+    main = "accuracy" if "confusion" in found else main
+    body = figures({**found, "baselines": baselines}, SCORES[main].axis)
     return _section("Answers", f'<div class="figures">{body}</div>') if body else ""
 
 
@@ -176,11 +173,6 @@ def _curves(history: History, unit: str) -> str:
     def lines(kind: str, *names: tuple[str, str]) -> list[Series]:
         return [Series(label, history.points(kind, name)) for name, label in names]
 
-    names = [name for name in _scores(history) if name not in LOWER]
-    quality = lines("valid", *((name, LABELS[name]) for name in names))[:3]
-    points = finite(quality[0].points) if quality else []
-    best = max(points, key=lambda point: point[1], default=None)
-    mark = None if best is None else (best, f"best {best[1]:.1f}")
     # Where nothing is added to the likelihood the two are the same line.
     training = lines("train", ("loss", "training, as optimised"), ("nll", "training"))
     charts = [
@@ -189,9 +181,7 @@ def _curves(history: History, unit: str) -> str:
             [one for one in training if one.points != training[1].points or one is training[1]]
             + lines("valid", ("loss", "validation")),
         ),
-        chart(f"Validation {_listed([one.name for one in quality])}", quality, mark=mark),
-        chart("Validation perplexity", lines("valid", ("ppl", "perplexity")), log=True),
-        chart("Validation bits a byte", lines("valid", ("bits_per_byte", "bits a byte"))),
+        *(_quality(history, alike) for alike in _alike(_scores(history))),
         chart("Learning rate", lines("train", ("lr", "learning rate"))),
         chart("Gradient norm", lines("train", ("grad_norm", "gradient norm")), log=True),
         chart(
@@ -202,6 +192,40 @@ def _curves(history: History, unit: str) -> str:
     ]
     charts = [one for one in charts if one]
     return _section("Curves", f'<div class="charts">{"".join(charts)}</div>') if charts else ""
+
+
+def _alike(metrics: Sequence[Metric]) -> list[list[Metric]]:
+    """Those that can share a chart: of one unit, and better in the same direction. Of those without
+    a unit, BLEU and chrF both go to 100; perplexity and bits per byte have a chart each."""
+    groups: dict[tuple[str, str], list[Metric]] = {}
+    for metric in metrics:
+        scale = metric.unit or (metric.name if metric.lower else "of 100")
+        groups.setdefault((scale, "down" if metric.lower else "up"), []).append(metric)
+    return [
+        group[first : first + MOST_LINES]
+        for group in groups.values()
+        for first in range(0, len(group), MOST_LINES)
+    ]
+
+
+def _quality(history: History, metrics: Sequence[Metric]) -> str:
+    """The curves of scores that are alike; the best of the first is marked."""
+    series = [Series(one.label, history.points("valid", one.name)) for one in metrics]
+    best = _best(metrics[0], series[0].points)
+    mark = None if best is None else (best, f"best {best[1]:.1f}")
+    unit = f", {metrics[0].unit}" if metrics[0].unit else ""
+    title = f"Validation {_listed([one.label for one in metrics])}{unit}"
+    return chart(title, series, mark=mark, log=metrics[0].name == "ppl")
+
+
+def _best(metric: Metric, points: Sequence[Point]) -> Point | None:
+    choose = min if metric.lower else max
+    return choose(finite(points), key=lambda point: point[1], default=None)
+
+
+def _head(name: str) -> str:
+    """Over a column of scores."""
+    return SCORES[name].axis if name in SCORES else name
 
 
 def _listed(names: Sequence[str]) -> str:
@@ -242,16 +266,12 @@ def _sample_list(entry: Entry) -> list[Entry]:
 
 
 def _validations(history: History) -> str:
-    names = [name for name in LABELS if any(name in entry for entry in history.valid)]
+    names = [name for name in SCORES if any(name in entry for entry in history.valid)]
     rows = [
         [f"{entry['step']:,}", *(_shown(entry.get(name), name) for name in names)]
         for entry in history.valid
     ]
-    return (
-        _folded("All evaluations", _table(["step", *(LABELS[name] for name in names)], rows))
-        if rows
-        else ""
-    )
+    return _folded("All evaluations", _table(["step", *map(_head, names)], rows)) if rows else ""
 
 
 def _findings(path: Path) -> str:
@@ -319,5 +339,5 @@ def _table(headers: Sequence[str], rows: Iterable[Sequence[str]], marked: str = 
 
 def _shown(value: object, name: str = "") -> str:
     found = number(value)
-    digits = ".3f" if name in ("loss", "bits_per_byte") else ".2f" if name in LABELS else ".4g"
+    digits = f".{SCORES[name].digits}f" if name in SCORES else ".4g"
     return format(found, digits) if math.isfinite(found) else "–"

@@ -10,7 +10,7 @@ import math
 from bisect import bisect_left
 from collections.abc import Callable
 
-from headway.config.train import TrainSettings
+from headway.config.train import OF_SCHEDULES, TrainSettings
 
 PEAK = 1e-3
 """For schedules that have no rule of their own."""
@@ -24,7 +24,7 @@ def learning_rate(settings: TrainSettings, steps: int, d_model: int) -> Callable
     peak = aimed_peak(settings, steps, d_model)
     after = AFTER_WARMUP[settings.schedule]
     cooldown = round(settings.cooldown * steps)
-    floor = settings.floor if settings.schedule in ("cosine", "linear") else 0.0
+    floor = settings.floor if settings.schedule in OF_SCHEDULES["floor"] else 0.0
 
     def rate(step: int) -> float:
         later = floor + (1.0 - floor) * after(step, warmup, steps, cooldown)

@@ -10,6 +10,8 @@ from typing import Any, NamedTuple, Protocol
 import torch
 from torch import Tensor, nn
 
+from headway.config.metrics import METRICS, Metric
+
 
 class TaskLoss(NamedTuple):
     sum: Tensor
@@ -40,18 +42,20 @@ class Scores:
     """The result of a validation."""
 
     values: dict[str, float]
-    """By name; `loss` is always there."""
+    """By name, each of which has a record in `METRICS`; `loss` is always there."""
 
     samples: list[dict[str, str]] = field(default_factory=list)
     figures: dict[str, Any] = field(default_factory=dict)
     """Tables for the report: a confusion matrix, say."""
 
+    def __post_init__(self) -> None:
+        unknown = self.values.keys() - METRICS.keys()
+        assert not unknown, f"no record in config/metrics.py: {', '.join(sorted(unknown))}"
+
 
 class Task(Protocol):
-    metric: str
+    metric: Metric
     """Which of the scores a better model is better at."""
-
-    lower_is_better: bool
 
     def epoch(self, number: int) -> Sequence[Any]:
         """The examples of each step: a pure function of the number."""

@@ -9,6 +9,7 @@ import torch
 
 from headway.config.folder import TOKENIZER, file_in, load_run, run_folder
 from headway.config.load import model_settings
+from headway.config.metrics import check_metric
 from headway.config.model import ModelSettings, family_of
 from headway.config.presets import PRESETS
 from headway.config.run import FAMILIES_OF, RunSettings
@@ -92,7 +93,7 @@ def resolve_text(
     settings: RunSettings, tokenizer: Tokenizer, device: torch.device, plan: TextPlan
 ) -> RunSettings:
     """All settings of a run. What was asked for stays as it was asked for."""
-    check_metric(settings, plan.metrics)
+    check_metric(settings.train.metric, settings.task, plan.metrics)
     model, chosen = text_model(settings, tokenizer, device, plan)
     return with_training(replace(settings, model=model), chosen, device, plan)
 
@@ -107,6 +108,8 @@ def with_training(
     usual = {**FINE_TUNING, "smoothing": 0.0} if starts else FROM_SCRATCH if chosen else PAPER
     own = plan.fine_tuning if starts else plan.training
     values = {"metric": plan.metrics[0], **usual, **own}
+    if settings.distil.teacher:  # what its teacher says is soft already
+        values["smoothing"] = 0.0
     if settings.lora.rank:
         values["lr"] = LORA_RATE
     elif settings.start.run:
@@ -124,15 +127,6 @@ def with_training(
     train = with_intervals(with_precision(train, device), EVALUATIONS)
     decode = replace(settings.decode, **left_open(settings, "decode", plan.decode))
     return replace(settings, train=train, decode=decode)
-
-
-def check_metric(settings: RunSettings, metrics: tuple[str, ...]) -> None:
-    metric = settings.train.metric
-    if metric is not None and metric not in metrics:
-        raise ConfigError(
-            f"train.metric={metric!r} is no score of the task {settings.task}. "
-            f"It has: {', '.join(metrics)}."
-        )
 
 
 def text_model(

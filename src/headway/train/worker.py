@@ -212,11 +212,14 @@ def choose(worker: Worker, loop: Loop) -> dict[str, Any]:
             winner, weights, figures = name, tensors, result.figures
     if weights is not None:
         load_weights(worker.model, weights)
-    shown = ", ".join(f"{name} {values[task.metric]:.2f}" for name, values in scores.items())
-    text = f"validation {task.metric}: {shown or 'none'}; kept: {winner}"
+    metric = task.metric
+    shown = ", ".join(
+        f"{name} {metric.shown(values[metric.name])}" for name, values in scores.items()
+    )
+    text = f"validation {metric.label}: {shown or 'none'}; kept: {winner}"
     if averaged:
         first, second, *_ = (ranking(values, task)[0] for values in scores.values())
-        text += f" (averaging gains {second - first:+.2f})"
+        text += f" (averaging gains {second - first:+.{metric.digits}f})"
     return {"kept": winner, "scores": scores, "text": text, "figures": figures}
 
 

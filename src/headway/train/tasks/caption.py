@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from headway.config.data import DataSettings
+from headway.config.metrics import METRICS, metrics_of
 from headway.config.model import PictureSettings
 from headway.config.run import RunSettings
 from headway.config.train import known
@@ -46,7 +47,6 @@ from headway.train.tasks.caption_scores import caption_values, described_picture
 from headway.train.tasks.media_labels import front_of
 from headway.train.textplan import tokenizer_of
 
-METRICS = ("exact", "cider", "bleu", "chrf", "loss")
 SAMPLES = 12
 AT_ONCE = 512
 """Pictures between two looks at whether to stop."""
@@ -72,8 +72,7 @@ class CaptionTask:
 
     def __post_init__(self) -> None:
         train = self.settings.train
-        self.metric: str = train.metric or METRICS[0]
-        self.lower_is_better = self.metric == "loss"
+        self.metric = METRICS[train.metric or "exact"]
         shape = front_of(self.settings)
         assert isinstance(shape, PictureSettings)
         self.train = Captions(self.prepared.train, shape, self.tokenizer)
@@ -212,7 +211,6 @@ class Caption:
     reads: Reads = "media"
     options = frozenset({"with", "alignments", "scores"})
     decode = None
-    METRICS = METRICS
 
     def prepare(self, settings: RunSettings, folder: Path, note: Note) -> PreparedMedia:
         if not settings.data.media:
@@ -267,7 +265,7 @@ class Caption:
             },
             training={"lr": 4e-3, "smoothing": 0.0},
             decode={"max_len": limit, "batch_tokens": 4096 if device.type == "cpu" else 65_536},
-            metrics=METRICS,
+            metrics=metrics_of("caption"),
         )
         return resolve_media(settings, prepared, device, plan)
 

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from headway.config.data import DataSettings
+from headway.config.metrics import METRICS, metrics_of
 from headway.config.run import RunSettings
 from headway.config.train import known
 from headway.data.batches import Fixed, Rows, StepPlan, fixed_shapes
@@ -65,8 +66,7 @@ class ClassifyTask:
     def __post_init__(self) -> None:
         train, model = self.settings.train, self.settings.model
         assert model is not None
-        self.metric = train.metric or "accuracy"
-        self.lower_is_better = self.metric == "loss"
+        self.metric = METRICS[train.metric or "accuracy"]
         tokenizer = self.prepared.tokenizer
         self.train = reader(self.prepared.train, tokenizer, model.max_len)
         self.valid = reader(self.prepared.valid, tokenizer, model.max_len)
@@ -186,7 +186,6 @@ class Classify:
     reads: Reads = "labelled"
     options = frozenset({"with", "scores"})
     decode = frozenset({"batch_tokens", "precision"})
-    METRICS = ("accuracy", "f1", "loss")
 
     def prepare(self, settings: RunSettings, folder: Path, note: Note) -> PreparedText:
         fields = settings.data.fields
@@ -225,7 +224,7 @@ class Classify:
             least_dropout=0.2,
             training={"lr": 4e-3, "smoothing": 0.1},
             fine_tuning={"smoothing": 0.1},
-            metrics=self.METRICS,
+            metrics=metrics_of("classify"),
         )
         settings = resolve_text(settings, prepared.tokenizer, device, plan)
         check_lengths(settings, needed)

@@ -12,6 +12,7 @@ import torch
 from torch import nn
 
 from headway.config.data import DataSettings
+from headway.config.metrics import METRICS, metrics_of
 from headway.config.run import RunSettings
 from headway.config.train import known
 from headway.data.batches import Fixed
@@ -47,8 +48,7 @@ class CompleteTask:
     def __post_init__(self) -> None:
         train, model = self.settings.train, self.settings.model
         assert model is not None
-        self.metric = train.metric or "loss"
-        self.lower_is_better = True
+        self.metric = METRICS[train.metric or "loss"]
         self.context = self.settings.complete.context or model.max_len
         if self.context > model.max_len:
             raise ConfigError(
@@ -166,6 +166,7 @@ class Complete:
             epochs=10 if n_tokens > 5_000_000 else 20,
             model={"dropout": 0.2 if n_tokens < 2_000_000 else 0.0},
             decode={"sample": True, "temperature": 0.8, "top_p": 0.95, "beam": 1, "max_len": 256},
+            metrics=metrics_of("complete")[: 2 if settings.data.fields else None],
         )
         return resolve_text(settings, prepared.tokenizer, device, plan)
 

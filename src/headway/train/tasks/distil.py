@@ -72,9 +72,11 @@ def _classify(task: Any, model: Any, batch: Any) -> Seen:
     scores_BC = model.head_named("classes")(x_BD)
 
     def hard() -> TaskLoss:
-        nll_B = F.cross_entropy(scores_BC.float(), batch.labels_B, reduction="none")
-        loss = (nll_B * batch.weights_B).sum()
-        return TaskLoss(loss, loss.detach())
+        (right, wrong), logs_BC = task.smoothing, scores_BC.float().log_softmax(-1)
+        nll_B = -logs_BC.gather(1, batch.labels_B[:, None])[:, 0]
+        loss_B = (right - wrong) * nll_B - wrong * logs_BC.sum(-1)
+        nll = (nll_B.detach() * batch.weights_B).sum()
+        return TaskLoss((loss_B * batch.weights_B).sum(), nll)
 
     return Seen(x_BD, batch.weights_B, x_BD, batch.weights_B, lambda _: scores_BC, hard)
 
@@ -94,7 +96,7 @@ class DistilTask:
     settings: DistilSettings
 
     def __post_init__(self) -> None:
-        self.metric, self.lower_is_better = self.inner.metric, self.inner.lower_is_better
+        self.metric = self.inner.metric
 
     def epoch(self, number: int) -> Sequence[Any]:
         return self.inner.epoch(number)
@@ -265,7 +267,7 @@ def compare(
 ) -> dict[str, Any]:
     """Size, speed and scores of both: parameters, batches of the task a second, and the careful
     evaluation. Both run as they are, in the type they were trained or loaded in."""
-    facts: dict[str, Any] = {"metric": task.metric}
+    facts: dict[str, Any] = {"metric": task.metric.name}
     inner = task.inner if isinstance(task, DistilTask) else task
     for name, model in (("teacher", teacher), ("student", student)):
         model.eval()
@@ -294,8 +296,8 @@ def comparison_line(facts: dict[str, Any]) -> str:
 
 
 def _kept(teacher: dict[str, float], student: dict[str, float], task: Task) -> float:
-    one, other = teacher[task.metric], student[task.metric]
-    if task.lower_is_better:
+    one, other = teacher[task.metric.name], student[task.metric.name]
+    if task.metric.lower:
         one, other = other, one
     return other / one if one else 0.0
 

@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from torch import nn
 
 from headway.config.data import DataSettings
+from headway.config.metrics import METRICS, metrics_of
 from headway.config.run import RunSettings
 from headway.config.train import known
 from headway.data.batches import Fixed, Rows, StepPlan, fixed_shapes, moved
@@ -74,8 +75,7 @@ class EmbedTask:
     def __post_init__(self) -> None:
         train, model = self.settings.train, self.settings.model
         assert model is not None
-        self.metric = train.metric or "accuracy"
-        self.lower_is_better = self.metric == "loss"
+        self.metric = METRICS[train.metric or "accuracy"]
         tokenizer = self.prepared.tokenizer
         self.sides = sides(self.prepared.train, tokenizer, model.max_len)
         read = [np.minimum(side.needed, model.max_len) for side in self.sides]
@@ -201,7 +201,6 @@ class Embed:
     reads: Reads = "texts"
     options = frozenset({"to", "nearest", "top"})
     decode = frozenset({"batch_tokens", "precision"})
-    METRICS = ("accuracy", "mrr", "loss")
 
     def prepare(self, settings: RunSettings, folder: Path, note: Note) -> PreparedText:
         return prepare_text("texts", settings, folder, note, tokenizer=tokenizer_of(settings))
@@ -230,7 +229,7 @@ class Embed:
             model={"heads": ()},
             training={"lr": 4e-3, **step},
             fine_tuning={"lr": 1e-4, **step},
-            metrics=self.METRICS,
+            metrics=metrics_of("embed"),
         )
         settings = resolve_text(settings, prepared.tokenizer, device, plan)
         scratch = not (settings.start.run or settings.distil.teacher)

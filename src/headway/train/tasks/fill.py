@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from headway.config.data import DataSettings
+from headway.config.metrics import METRICS, metrics_of
 from headway.config.model import EncoderSettings, family_of
 from headway.config.run import RunSettings
 from headway.config.train import known
@@ -48,8 +49,7 @@ class FillTask:
         train, model = self.settings.train, self.settings.model
         assert model is not None
         tokenizer, fill = self.prepared.tokenizer, self.settings.fill
-        self.metric = train.metric or "loss"
-        self.lower_is_better = self.metric != "accuracy"
+        self.metric = METRICS[train.metric or "loss"]
         self.context = context_of(self.settings)
         self.train = Reader(
             self.prepared.train.text, tokenizer, Masker(tokenizer, fill), train.seed
@@ -133,7 +133,6 @@ class Fill:
     reads: Reads = "documents"
     options = frozenset({"with"})
     decode = frozenset({"n_best", "batch_tokens", "precision"})
-    METRICS = ("loss", "ppl", "accuracy")
 
     def prepare(
         self, settings: RunSettings, folder: Path, note: Note
@@ -186,7 +185,7 @@ class Fill:
             epochs=20 if n_tokens > 5_000_000 else 40,
             model={"heads": ("words",)},
             decode={"beam": 100},  # as many candidates as anyone asks for
-            metrics=self.METRICS,
+            metrics=metrics_of("fill"),
         )
         return resolve_text(settings, prepared.tokenizer, device, plan)
 

@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 
+from headway.config.metrics import metrics_of
 from headway.config.model import PictureSettings, SoundSettings
 from headway.config.run import RunSettings
 from headway.data.media.arrays import open_npy
@@ -28,7 +29,6 @@ from headway.train.mediaplan import (
 )
 from headway.train.tasks.identify import STANDARD
 from headway.train.tasks.media_given import what_of
-from headway.train.tasks.rebuild import METRICS
 from headway.train.tasks.see import epochs_for, small_vit
 from headway.train.textplan import left_open, model_of
 
@@ -75,7 +75,7 @@ def resolve(settings: RunSettings, prepared: PreparedMedia, device: torch.device
         chosen=_chosen(shape, prepared, device),
         training=TRAINING,
         augment=_augment(shape),
-        metrics=METRICS,
+        metrics=metrics_of("fill", media=True),
     )
     settings = resolve_media(settings, prepared, device, plan)
     check_shape(getattr(settings.model, "picture", None))

@@ -12,6 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from headway.config.metrics import METRICS, metrics_of
 from headway.config.model import PictureSettings, SoundSettings
 from headway.config.run import RunSettings
 from headway.config.train import known
@@ -65,8 +66,7 @@ class LabelTask:
 
     def __post_init__(self) -> None:
         train = self.settings.train
-        self.metric = train.metric or "accuracy"
-        self.lower_is_better = self.metric == "loss"
+        self.metric = METRICS[train.metric or "accuracy"]
         shape = front_of(self.settings)
         self.train = MediaReader(self.prepared.train.items, shape)
         self.valid = MediaReader(self.prepared.valid.items, shape)
@@ -262,7 +262,7 @@ def labels_of(items: MediaSet) -> Labels:
 
 def label_metrics(n_labels: int) -> tuple[str, ...]:
     """The scores of so many classes, the usual one first."""
-    return ("accuracy", "f1", "loss", *(("top5",) if n_labels > TOP else ()))
+    return tuple(name for name in metrics_of("see") if name != "top5" or n_labels > TOP)
 
 
 def label_values(logs_NC: Numbers, labels_N: Labels) -> dict[str, float]:

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from headway.config.data import DataSettings
+from headway.config.metrics import METRICS
 from headway.config.model import SoundSettings
 from headway.config.run import RunSettings
 from headway.config.train import known
@@ -42,8 +43,6 @@ QUICK_ITEMS = 1000
 
 USUAL = -1
 """The epoch of validation: the same rows are hidden every time."""
-
-METRICS = ("loss", "explained")
 
 
 class Chosen(NamedTuple):
@@ -154,8 +153,7 @@ class RebuildTask:
 
     def __post_init__(self) -> None:
         train, shape = self.settings.train, front_of(self.settings)
-        self.metric = train.metric or METRICS[0]
-        self.lower_is_better = self.metric == "loss"
+        self.metric = METRICS[train.metric or "loss"]
         self.train = Rebuilder(
             MediaReader(self.prepared.train.items, shape), hider_of(self.settings, train.seed)
         )

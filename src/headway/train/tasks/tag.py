@@ -14,13 +14,14 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from headway.config.data import DataSettings
+from headway.config.metrics import METRICS, metrics_of
 from headway.config.run import RunSettings
 from headway.config.train import known
 from headway.data.batches import Fixed, FlatTokens, Rows, StepPlan, fixed_shapes
 from headway.data.readings import WordReader
 from headway.data.texts import PreparedText, TextSet, load_prepared_text, prepare_text
 from headway.data.unlabelled import Reads
-from headway.errors import ConfigError, DataError
+from headway.errors import DataError
 from headway.nn.crf import is_scheme, log_likelihood
 from headway.nn.loss import Smoothing
 from headway.text.tokenizer import Tokenizer
@@ -62,8 +63,7 @@ class TagTask:
         assert model is not None
         self.names = tuple(self.prepared.labels)
         self.spans = is_scheme(self.names)
-        self.metric = train.metric or ("f1" if self.spans else "accuracy")
-        self.lower_is_better = self.metric == "loss"
+        self.metric = METRICS[train.metric or tag_metrics(self.spans)[0]]
         tokenizer = self.prepared.tokenizer
         self.train = reader(self.prepared.train, tokenizer, model.max_len)
         self.valid = reader(self.prepared.valid, tokenizer, model.max_len)
@@ -210,10 +210,9 @@ class Tag:
             model=model,
             least_dropout=0.2,
             training={"lr": 4e-3},
-            metrics=("f1", "accuracy", "loss") if spans else ("accuracy", "loss"),
+            metrics=tag_metrics(spans),
         )
         settings = resolve_text(settings, prepared.tokenizer, device, plan)
-        check_training(settings)
         assert settings.model is not None
         limit = settings.model.max_len
         if not windows and int(needed.max()) > limit:
@@ -238,15 +237,9 @@ class Tag:
         return evaluate_files(use, files)
 
 
-def check_training(settings: RunSettings) -> None:
-    """Refuse settings that would have no effect."""
-    if settings.train.rdrop:
-        raise ConfigError("train.rdrop has no effect on the task tag. Leave it out.")
-    if settings.tag.crf and settings.train.smoothing:
-        raise ConfigError(
-            "train.smoothing has no effect with tag.crf=true, which scores whole sentences. "
-            "Leave one of them out."
-        )
+def tag_metrics(spans: bool) -> tuple[str, ...]:
+    """Tags that are no borders of spans have no spans to be scored."""
+    return metrics_of("tag") if spans else ("accuracy", "loss")
 
 
 def reader(texts: TextSet, tokenizer: Tokenizer, max_len: int) -> WordReader:

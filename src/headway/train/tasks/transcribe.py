@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from headway.config.data import DataSettings
+from headway.config.metrics import METRICS
 from headway.config.model import SoundSettings
 from headway.config.run import RunSettings
 from headway.config.train import known
@@ -37,7 +38,6 @@ from headway.train.task import Part, Scores, Stopped, TaskLoss
 from headway.train.tasks.media_changes import SoundChanges
 from headway.train.tasks.media_reader import MediaReader
 from headway.train.tasks.transcribe_plan import (
-    METRICS,
     check_rows,
     check_weight,
     plan_of,
@@ -84,8 +84,7 @@ class TranscribeTask:
 
     def __post_init__(self) -> None:
         train = self.settings.train
-        self.metric = train.metric or "wer"
-        self.lower_is_better = True
+        self.metric = METRICS[train.metric or "wer"]
         self.weight = self.settings.transcribe.ctc
         self.train = MediaReader(self.prepared.train.items, self.shape)
         self.valid = MediaReader(self.prepared.valid.items, self.shape)
@@ -312,7 +311,6 @@ class Transcribe:
     reads: Reads = "media"
     options = frozenset({"scores", "format"})
     decode = None
-    METRICS = METRICS
 
     def prepare(self, settings: RunSettings, folder: Path, note: Note) -> PreparedMedia:
         check_weight(settings)

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from headway.config.data import DataSettings
 from headway.config.decode import DecodeSettings
 from headway.config.folder import TOKENIZER, file_in, run_folder
+from headway.config.metrics import METRICS
 from headway.config.run import RunSettings
 from headway.config.train import TrainSettings
 from headway.data.batches import (
@@ -61,8 +62,7 @@ class TranslateTask:
     """Validation pairs that are translated during training; all of them at the end."""
 
     def __post_init__(self) -> None:
-        self.metric: str = self.settings.metric or "bleu"
-        self.lower_is_better = self.metric == "loss"
+        self.metric = METRICS[self.settings.metric or "bleu"]
         assert self.settings.batch_tokens is not None
         self.train = collator(self.prepared.train, self.vocab)
         self.valid = collator(self.prepared.valid, self.vocab)
@@ -222,7 +222,6 @@ class Translate:
     reads: Reads = "pairs"
     options = frozenset({"with", "alignments", "on_long", "prefix", "constraints", "scores"})
     decode = None
-    METRICS = ("bleu", "chrf", "loss")
 
     def prepare(self, settings: RunSettings, folder: Path, note: Note) -> Prepared:
         if not settings.data.source and not settings.data.pairs:

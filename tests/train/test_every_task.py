@@ -1,0 +1,43 @@
+"""What holds for every task of the table, on tiny data of its own."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from headway.config.metrics import METRICS_OF, metrics_of
+from headway.train.loop import ranking
+from headway.train.task import Scores
+
+from .every import CPU, DATA, Made, make
+
+
+@pytest.fixture(scope="module", params=list(DATA))
+def made(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Made:
+    return make(request.param, tmp_path_factory.mktemp("task"))
+
+
+@pytest.fixture(scope="module")
+def scores(made: Made) -> Scores:
+    with torch.no_grad():
+        return made.task.evaluate(made.model, CPU, lambda: False, full=True)
+
+
+def test_no_task_is_left_out() -> None:
+    assert set(DATA) == set(METRICS_OF)
+
+
+def test_a_task_reports_the_scores_that_the_table_has(made: Made, scores: Scores) -> None:
+    task = made.settings.task
+    wanted = set(metrics_of(task, media=bool(made.settings.data.media)))
+    if task in ("see", "watch"):  # of fewer than six classes
+        wanted -= {"top5"}
+    assert set(scores.values) == wanted
+    assert made.settings.train.metric == made.task.metric.name
+    assert made.task.metric.name in wanted
+
+
+def test_a_better_evaluation_ranks_higher(made: Made, scores: Scores) -> None:
+    metric, worse = made.task.metric, dict(scores.values)
+    worse[metric.name] += 1.0 if metric.lower else -1.0
+    assert ranking(scores.values, made.task) > ranking(worse, made.task)
