@@ -12,6 +12,7 @@ from __future__ import annotations
 import argparse
 import re
 import zlib
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -49,11 +50,11 @@ def is_valid(text: str) -> bool:
     return zlib.crc32(words(text).encode()) % EVERY == 0
 
 
-def main() -> None:
+def main(words: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("folder", type=Path)
     parser.add_argument("--out", type=Path, required=True)
-    given = parser.parse_args()
+    given = parser.parse_args(words)
     given.out.mkdir(parents=True, exist_ok=True)
     found, parts, start = prompts(given.folder), [], 0
     lines: dict[str, list[str]] = {"all": [], "train": [], "valid": []}

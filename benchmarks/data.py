@@ -10,6 +10,7 @@ from __future__ import annotations
 import argparse
 import tempfile
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -24,16 +25,16 @@ WORDS = 200_000
 MEAN_WORDS = 18
 
 
-def write_corpus(folder: Path, n_pairs: int, seed: int = 0) -> None:
+def write_corpus(folder: Path, n_pairs: int, n_words: int = WORDS, seed: int = 0) -> None:
     draw = np.random.default_rng(seed)
     letters = np.array(list("etaoinshrdlucmfwypvbgk"))
     for side in ("source", "target"):
-        sizes = draw.integers(2, 12, WORDS)
+        sizes = draw.integers(2, 12, n_words)
         words = np.array(["".join(draw.choice(letters, size)) for size in sizes])
         with (folder / f"{side}.txt").open("w", encoding="utf-8") as file:
             for first in range(0, n_pairs, 10_000):
                 lengths = np.random.default_rng([seed, first]).poisson(MEAN_WORDS, 10_000) + 1
-                ranks = np.minimum(draw.zipf(1.2, int(lengths.sum())) - 1, WORDS - 1)
+                ranks = np.minimum(draw.zipf(1.2, int(lengths.sum())) - 1, n_words - 1)
                 parts = np.split(words[ranks], np.cumsum(lengths)[:-1])
                 rows = parts[: n_pairs - first]
                 file.writelines(" ".join(part) + ".\n" for part in rows)
@@ -57,23 +58,24 @@ def batching(pairs: PairStore, folder: Path) -> float:
     return n_targets / (time.perf_counter() - start)
 
 
-def main() -> None:
+def main(words: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--pairs", type=int, default=1_000_000)
+    parser.add_argument("--words", type=int, default=WORDS, help="of the invented language")
     parser.add_argument("--only", type=Path, help="prepare this folder and stop")
-    args = parser.parse_args()
+    args = parser.parse_args(words)
     if args.only:
         prepared(args.only)
         return
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        write_corpus(folder, args.pairs)
+        write_corpus(folder, args.pairs, args.words)
         start = time.perf_counter()
         peak = peak_of_child("benchmarks.data", ["--only", str(folder)])
         took = time.perf_counter() - start
         empty = folder / "small"
         empty.mkdir()
-        write_corpus(empty, 1000)
+        write_corpus(empty, min(1000, args.pairs), args.words)
         base = peak_of_child("benchmarks.data", ["--only", str(empty)])
         rate = batching(load_prepared(folder / "run").train, folder)
     print(f"{args.pairs:,} pairs in {took:.0f} s: {args.pairs / took:,.0f} pairs/s")

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import argparse
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -217,7 +217,7 @@ def measure(
     return table
 
 
-def main() -> None:
+def main(words: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--device", help="cpu or cuda; a GPU if there is one")
     parser.add_argument("--tokens", type=int, default=32, help="that each output has")
@@ -227,7 +227,7 @@ def main() -> None:
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--only", help="this system alone, for a profile")
     parser.add_argument("--case", type=int, help="this case alone, from 0")
-    args = parser.parse_args()
+    args = parser.parse_args(words)
     device = torch.device(args.device) if args.device else pick_device()
     torch.set_num_threads(args.threads)
     theirs = marian(args.vocab, args.layers).to(device)

@@ -6,7 +6,7 @@ The sentences come in no order. Hugging Face pads them as they come, or sorted b
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor
@@ -100,13 +100,13 @@ def padded_pass(
     return work
 
 
-def main() -> None:
+def main(words: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--preset", default="bert-base")
     parser.add_argument("--sentences", type=int, help="256, on a GPU 8,192")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--only", help="run this system once and stop, to measure its memory")
-    args = parser.parse_args()
+    args = parser.parse_args(words)
     device = pick_device()
     settings = preset(args.preset)
     assert isinstance(settings, EncoderSettings)
@@ -143,8 +143,8 @@ def main() -> None:
         share = flops * n_tokens / time_s / ceiling["tflops"] / 1e12
         table[name] = {"tokens_per_s": n_tokens / time_s, "share_of_matmul_peak": share}
         if device.type == "cpu":
-            words = ["--preset", args.preset, "--sentences", str(n_sentences), "--only", name]
-            table[name]["peak_memory_bytes"] = peak_of_child("benchmarks.encode", words)
+            asked = ["--preset", args.preset, "--sentences", str(n_sentences), "--only", name]
+            table[name]["peak_memory_bytes"] = peak_of_child("benchmarks.encode", asked)
         print(f"{name:14s} {n_tokens / time_s:10,.0f} tok/s {share:6.1%} of peak")
     about = {
         "preset": args.preset,

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import argparse
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -40,10 +40,10 @@ def shipped() -> LoadedRun:
     return load_run_for_export(SHIPPED)
 
 
-def base_size(folder: Path) -> LoadedRun:
-    """A Transformer of base size without training, beside the tokenizer of the shipped one."""
+def untrained(folder: Path, name: str) -> LoadedRun:
+    """Of a preset's size and without training, beside the tokenizer of the shipped one."""
     run = load_run_for_export(SHIPPED)
-    model = replace(preset("transformer-base"), vocab_size=run.shape.vocab_size)
+    model = replace(preset(name), vocab_size=run.shape.vocab_size)
     decode = replace(run.settings.decode, max_len=WRITTEN, min_len=WRITTEN)
     settings = replace(run.settings, model=model, decode=decode)
     (folder / CONFIG).write_text(resolved_toml(settings))
@@ -112,15 +112,16 @@ def measure(name: str, both: dict[str, Work], n_lines: int, rounds: int) -> dict
     return rows
 
 
-def main() -> None:
+def main(words: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--text", default="data/tatoeba/test.de", help="German, a sentence a line")
     parser.add_argument("--lines", type=int, default=2000)
     parser.add_argument("--base-lines", type=int, default=256, help="for the model of base size")
+    parser.add_argument("--preset", default="transformer-base", help="the size of that model")
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--case", type=int, help="this case alone, from 0; nothing is saved")
-    args = parser.parse_args()
+    args = parser.parse_args(words)
     torch.set_num_threads(args.threads)
     lines = list(open_lines(args.text))[: args.lines]
     cases: dict[str, Any] = {}
@@ -128,8 +129,8 @@ def main() -> None:
         if args.case not in (None, number):
             continue
         with tempfile.TemporaryDirectory() as folder, tempfile.TemporaryDirectory() as out:
-            run = base_size(Path(folder)) if number else shipped()
-            name = "transformer-base" if number else SHIPPED
+            run = untrained(Path(folder), args.preset) if number else shipped()
+            name = args.preset if number else SHIPPED
             both = works(run, Path(out), lines[:n_lines], args.threads)
             case = f"{name} int8, beam {run.settings.decode.beam}"
             cases[case] = measure(case, both, min(n_lines, len(lines)), args.rounds)

@@ -144,7 +144,7 @@ def _summary(values: list[float]) -> dict[str, float]:
     return {"mean": statistics.mean(values), "deviation": spread}
 
 
-def main() -> None:
+def main(words: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("name", help="of the result: cifar10, say")
     parser.add_argument("--media", nargs="+", required=True)
@@ -163,7 +163,7 @@ def main() -> None:
     parser.add_argument("--tuned-set", nargs="*", default=[], help="of those that start from fill")
     parser.add_argument("--fill-set", nargs="*", default=[], help="KEY=VALUE, of that without")
     parser.add_argument("--work", type=Path, default=Path("runs/few-labels"))
-    options = parser.parse_args()
+    options = parser.parse_args(words)
     found = compare(options)
     for labels, arms in found["table"].items():
         for arm, values in arms.items():

@@ -7,7 +7,7 @@ greedy decoding writes is compared.
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from copy import deepcopy
 from dataclasses import dataclass
 from typing import Any
@@ -47,11 +47,11 @@ GPU = [
 ]
 
 
-def gpt2(layers: int) -> Any:
+def gpt2(layers: int, vocab_size: int = 50_257) -> Any:
     """Hugging Face's model, its weights drawn anew: its own start writes one word for ever."""
     from transformers import GPT2Config, GPT2LMHeadModel
 
-    config = GPT2Config(n_layer=layers, attn_implementation="sdpa")
+    config = GPT2Config(n_layer=layers, vocab_size=vocab_size, attn_implementation="sdpa")
     model = GPT2LMHeadModel(config).eval()
     model.generation_config.eos_token_id = None
     model.generation_config.pad_token_id = 0
@@ -133,22 +133,23 @@ def _agreement(one: list[list[int]], other: list[list[int]]) -> float:
     return alike / sum(map(len, one))
 
 
-def main() -> None:
+def main(words: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--device", help="cpu or cuda; a GPU if there is one")
     parser.add_argument("--tokens", type=int, help="that each text gets (32; on a GPU 256)")
     parser.add_argument("--prompt", type=int, default=32, help="tokens of a prompt")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--layers", type=int, default=12)
+    parser.add_argument("--vocab", type=int, default=50_257)
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--only", help="this system alone, for a profile")
     parser.add_argument("--case", type=int, help="this case alone, from 0")
-    args = parser.parse_args()
+    args = parser.parse_args(words)
     device = torch.device(args.device) if args.device else pick_device()
     gpu = device.type == "cuda"
     args.tokens = args.tokens or (256 if gpu else 32)
     torch.set_num_threads(args.threads)
-    theirs = gpt2(args.layers)
+    theirs = gpt2(args.layers, args.vocab)
     ours = same_weights(theirs)
     cases = GPU if gpu else CPU
     results = {}

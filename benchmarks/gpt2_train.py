@@ -12,7 +12,7 @@ import argparse
 import copy
 import gc
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -25,7 +25,7 @@ from headway.config.model import DecoderSettings
 from headway.config.presets import preset
 from headway.data.batches import loss_weights
 from headway.models.build import build_model
-from headway.models.parts.text import compute_in
+from headway.models.parts.front import compute_in
 from headway.nn.layout import Layout
 from headway.nn.loss import Smoothing
 from headway.train.graph import GraphedStep
@@ -165,15 +165,16 @@ def flops_per_token(settings: DecoderSettings, length: int) -> float:
     return 6.0 * weights + 12.0 * layers * d * length
 
 
-def main() -> None:
+def main(words: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--sequences", type=int, default=32)
     parser.add_argument("--length", type=int, default=1024)
     parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--device", help="cpu or cuda; a GPU if there is one")
     parser.add_argument("--steps", type=int, default=4, help="steps a round")
     parser.add_argument("--tiny", action="store_true", help="small shapes, to try the code")
-    args = parser.parse_args()
-    device = pick_device()
+    args = parser.parse_args(words)
+    device = torch.device(args.device) if args.device else pick_device()
     usual = preset("gpt2")
     assert isinstance(usual, DecoderSettings)
     settings = replace(usual, vocab_size=50_304, dropout=0.0, attention_dropout=0.0)
@@ -223,8 +224,7 @@ def main() -> None:
         print(f"{name:32s} {rate:11,.0f} tokens/s {share:6.1%} of peak")
     about = {"sequences": args.sequences, "length": args.length, "rounds": args.rounds}
     result = {"machine": describe(device), "work": about, "peaks": ceiling, "systems": costs}
-    if not args.tiny:
-        print(save("gpt2-train", device, result))
+    print(save(f"gpt2-train{'-tiny' if args.tiny else ''}", device, result))
 
 
 if __name__ == "__main__":

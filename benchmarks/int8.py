@@ -9,10 +9,8 @@ from __future__ import annotations
 import argparse
 import gc
 import os
-import subprocess
-import sys
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from copy import deepcopy
 from dataclasses import replace
 from pathlib import Path
@@ -21,7 +19,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from benchmarks import decode, encode, gpt2_decode
+from benchmarks import decode, encode, gpt2_decode, machine
 from benchmarks.machine import alternating, save
 from benchmarks.sentences import pair_lengths
 from headway.config.model import EncoderSettings
@@ -50,7 +48,7 @@ def held(model: Any, precision: str) -> Any:
 
 def writing(args: argparse.Namespace, folder: Path) -> tuple[Works, int]:
     """GPT-2, greedy, one text."""
-    case, theirs = gpt2_decode.Case(1), gpt2_decode.gpt2(args.layers or 12)
+    case, theirs = gpt2_decode.Case(1), gpt2_decode.gpt2(args.layers or 12, args.vocab or 50_257)
     ours, prompts = gpt2_decode.same_weights(theirs), _prompts(theirs.config.vocab_size)
     save_gpt2(theirs, folder)
     works: Works = {"HF fp32": gpt2_decode.hugging_face(theirs, case, prompts, args.tokens)}
@@ -107,6 +105,11 @@ def reading(args: argparse.Namespace, folder: Path) -> tuple[Works, int]:
     """BERT-base, ragged sentences; peers get them in order of length."""
     settings = preset("bert-base")
     assert isinstance(settings, EncoderSettings)
+    settings = replace(
+        settings,
+        n_layers=args.layers or settings.n_layers,
+        vocab_size=args.vocab or settings.vocab_size,
+    )
     ours = build_model(settings).eval()
     assert isinstance(ours, Encoder)
     theirs = encode.same_weights(ours, settings)
@@ -161,7 +164,7 @@ def encoder(
 
 def translating(args: argparse.Namespace, folder: Path) -> tuple[Works, int]:
     """Transformer-base, beam 4, 32 sentences."""
-    case, vocab_size = decode.Case(4, 32), 32_000
+    case, vocab_size = decode.Case(4, 32), args.vocab or 32_000
     theirs = decode.marian(vocab_size, args.layers or 6)
     ours, batch = decode.same_weights(theirs), decode.sources(case, vocab_size)
     works: Works = {"HF fp32": decode.hugging_face(theirs, batch, case, args.tokens, CPU)}
@@ -208,14 +211,15 @@ def _compared(one: Any, other: Any) -> dict[str, float]:
 
 def memory(args: argparse.Namespace) -> dict[str, int]:
     """Bytes that GPT-2 takes in a fresh process once it is loaded and has written a text."""
-    theirs = gpt2_decode.gpt2(args.layers or 12)
+    theirs = gpt2_decode.gpt2(args.layers or 12, args.vocab or 50_257)
     ours = gpt2_decode.same_weights(theirs)
     found = {}
     with tempfile.TemporaryDirectory() as folder:
         names = {"HF": "hf", "headway": "headway", "CTranslate2": "ctranslate2"}
         places = {system: Path(folder) / name for system, name in names.items()}
         theirs.save_pretrained(places["HF"])
-        settings = replace(preset("gpt2"), n_layers=theirs.config.n_layer)
+        sizes = {"n_layers": theirs.config.n_layer, "vocab_size": theirs.config.vocab_size}
+        settings = replace(preset("gpt2"), **sizes)
         save_model(places["headway"], ours, settings)
         places["CTranslate2"].mkdir()
         save_gpt2(theirs, places["CTranslate2"])
@@ -223,17 +227,17 @@ def memory(args: argparse.Namespace) -> dict[str, int]:
             ("headway", "int8"), ("HF", "fp32"), ("headway", "fp32"),
             ("CTranslate2", "fp32"), ("CTranslate2", "int8"),
         ):  # fmt: skip
-            words = [system, precision, str(places[system]), str(args.threads)]
-            command = [sys.executable, "-m", "benchmarks.int8", "--memory", *words]
-            done = subprocess.run(command, check=True, capture_output=True, text=True)
-            found[f"{system} {precision}"] = int(done.stdout.split()[-1])
+            vocab_size = str(theirs.config.vocab_size)
+            words = [system, precision, str(places[system]), str(args.threads), vocab_size]
+            printed = machine.python("-m", "benchmarks.int8", "--memory", *words)
+            found[f"{system} {precision}"] = int(printed.split()[-1])
             print(f"  {system} {precision}: {found[f'{system} {precision}'] / 1e6:,.0f} MB")
     return found
 
 
-def memory_of(system: str, precision: str, folder: str, threads: str) -> int:
+def memory_of(system: str, precision: str, folder: str, threads: str, vocab_size: str) -> int:
     args = argparse.Namespace(tokens=4, threads=int(threads))
-    case, prompts = gpt2_decode.Case(1), _prompts(50_257)
+    case, prompts = gpt2_decode.Case(1), _prompts(int(vocab_size))
     torch.set_num_threads(args.threads)
     if system == "CTranslate2":
         import ctranslate2  # noqa: F401
@@ -260,16 +264,17 @@ def _resident() -> int:
     return pages * os.sysconf("SC_PAGE_SIZE")
 
 
-def main() -> None:
+def main(words: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--tokens", type=int, default=32, help="that each output has")
     parser.add_argument("--sentences", type=int, default=256, help="that BERT reads")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--layers", type=int, help="fewer, for a quick look")
+    parser.add_argument("--vocab", type=int, help="smaller, for a quick look")
     parser.add_argument("--case", type=int, help="this case alone, from 0")
-    parser.add_argument("--memory", nargs=4, help=argparse.SUPPRESS)
-    args = parser.parse_args()
+    parser.add_argument("--memory", nargs=5, help=argparse.SUPPRESS)
+    args = parser.parse_args(words)
     if args.memory:
         print(memory_of(*args.memory))
         return

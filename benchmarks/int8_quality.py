@@ -4,6 +4,7 @@ the same for the translators, bits per byte for the stories."""
 from __future__ import annotations
 
 import argparse
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -45,11 +46,11 @@ def storyteller(path: Path) -> dict[str, Any]:
     return {"score": "bits per byte", "texts": n_texts, **values}
 
 
-def main() -> None:
+def main(words: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--data", type=Path, default=Path("data"), help="of tatoeba and stories")
     parser.add_argument("--sentences", type=int, default=1000)
-    args = parser.parse_args()
+    args = parser.parse_args(words)
     sides = {
         side: (args.data / f"tatoeba/test.{side}").read_text().splitlines()[: args.sentences]
         for side in ("de", "en")

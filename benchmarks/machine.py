@@ -57,12 +57,15 @@ def alternating(
     return {name: statistics.median(values) for name, values in times.items()}
 
 
+PEAK_SIZES = {"cuda": (8192, 1 << 32), "cpu": (2048, 1 << 28)}
+"""Rows of the square matrices, and bytes of the copy."""
+
+
 def peaks(device: torch.device) -> dict[str, float]:
     """The best matrix product and copy that torch reaches here, on random data."""
-    gpu = device.type == "cuda"
-    size, dtype = (8192, torch.bfloat16) if gpu else (2048, torch.float32)
+    size, n_bytes = PEAK_SIZES[device.type]
+    dtype = torch.bfloat16 if device.type == "cuda" else torch.float32
     a, b = (torch.randn(size, size, device=device).to(dtype) for _ in range(2))
-    n_bytes = 1 << (32 if gpu else 28)
     source = torch.empty(n_bytes, dtype=torch.uint8, device=device).random_()
     target = torch.empty_like(source)
     for _ in range(3):
@@ -73,6 +76,12 @@ def peaks(device: torch.device) -> dict[str, float]:
     return {"tflops": 2 * size**3 / product / 1e12, "copy_gb_s": 2 * n_bytes / copy / 1e9}
 
 
+def python(*words: str) -> str:
+    """What a fresh `python words` prints."""
+    command = [sys.executable, *words]
+    return subprocess.run(command, check=True, capture_output=True, text=True).stdout
+
+
 def peak_of_child(module: str, words: list[str]) -> int:
     """Bytes a fresh process needs at its highest to run `python -m module words`."""
     code = (
@@ -80,9 +89,7 @@ def peak_of_child(module: str, words: list[str]) -> int:
         "subprocess.run([sys.executable, '-m', *sys.argv[1:]], check=True, stdout=sys.stderr);"
         "print(resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss)"
     )
-    command = [sys.executable, "-c", code, module, *words]
-    done = subprocess.run(command, check=True, capture_output=True, text=True)
-    return int(done.stdout.split()[-1]) * 1024
+    return int(python("-c", code, module, *words).split()[-1]) * 1024
 
 
 def describe(device: torch.device) -> dict[str, Any]:

@@ -11,6 +11,7 @@ import argparse
 import statistics
 import tempfile
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -94,24 +95,27 @@ def measure(browser: Any, html: str, rounds: int) -> dict[str, Any]:
     }
 
 
-def main() -> None:
-    words = argparse.ArgumentParser(description=__doc__)
-    words.add_argument("--rounds", type=int, default=5)
-    rounds = words.parse_args().rounds
+def main(words: Sequence[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--tokens", type=int, default=256, help="of the largest page")
+    args = parser.parse_args(words)
     path = chromium()
     assert path is not None, "no chromium here: see `make browser`"
     texts = [text for _, text in scripts(web(), SECTIONS)]
     found: dict[str, Any] = {"script_bytes": sum(len(text.encode()) for text in texts)}
     pages = {
-        "24 × 16 heads, 256 tokens": page_of(invented(24, 16, 256)),
-        "12 × 12 heads, 128 tokens": page_of(invented(12, 12, 128)),
+        f"{layers} × {heads} heads, {n} tokens": page_of(invented(layers, heads, n))
+        for layers, heads, n in ((24, 16, args.tokens), (12, 12, args.tokens // 2))
+    }
+    pages |= {
         "tatoeba-de-en, all panels": look("tatoeba-de-en", "Der alte Mann liest ein Buch.").html,
     }
     with sync_playwright() as driver:
         browser = driver.chromium.launch(executable_path=path, args=["--no-sandbox"])
         found["chromium"] = browser.version
         for name, html in pages.items():
-            found[name] = measure(browser, html, rounds)
+            found[name] = measure(browser, html, args.rounds)
             print(name, {key: round(value, 2) for key, value in found[name].items()}, flush=True)
         browser.close()
     print(f"script: {found['script_bytes']:,} bytes")

@@ -43,10 +43,14 @@ class TorchTransformer(nn.Module):
                 settings.dropout,
                 batch_first=True,
             )
-        for layer in [*self.body.encoder.layers, *self.body.decoder.layers]:
+        for layer in self.layers:
             layer.dropout.p = layer.self_attn.dropout = 0.0
         for layer in self.body.decoder.layers:
             layer.multihead_attn.dropout = 0.0
+
+    @property
+    def layers(self) -> list[nn.Module]:
+        return [*self.body.encoder.layers, *self.body.decoder.layers]
 
     def embed(self, tokens_BT: Tensor) -> Tensor:
         x_BTD = self.tokens(tokens_BT) * self.scale + self.positions[: tokens_BT.shape[1]]
@@ -99,6 +103,10 @@ class Marian(nn.Module):
         )
         self.model = MarianMTModel(config)
 
+    @property
+    def layers(self) -> list[nn.Module]:
+        return [*self.model.model.encoder.layers, *self.model.model.decoder.layers]
+
     def forward(self, batch: PaddedBatch) -> Tensor:
         out = self.model(
             input_ids=batch.source_BS,
@@ -137,12 +145,16 @@ class OpenNMT(nn.Module):
             embeddings(), 0, 0, False, False, 0, 0,
         )  # fmt: skip
         decoder.embeddings.word_lut.weight = encoder.embeddings.word_lut.weight
-        for layer in [*encoder.transformer, *decoder.transformer_layers]:
-            layer.feed_forward.dropout_1.p = 0.0
         self.model = NMTModel(encoder, decoder)
+        for layer in self.layers:
+            layer.feed_forward.dropout_1.p = 0.0
         self.words = nn.Linear(settings.d_model, settings.vocab_size)
         self.words.weight = encoder.embeddings.word_lut.weight
         draw_weights(self)
+
+    @property
+    def layers(self) -> list[nn.Module]:
+        return [*self.model.encoder.transformer, *self.model.decoder.transformer_layers]
 
     def forward(self, batch: PaddedBatch) -> Tensor:
         # It leaves out the last target token, which here has been left out already.
@@ -180,10 +192,14 @@ class Eole(nn.Module):
         running = SimpleNamespace(dropout=[settings.dropout], attention_dropout=[0.0])
         self.model = EncoderDecoderModel.build_blocks(config, vocabs, running)
         self.model.build_generator(config, running, vocabs)
-        for stack in (self.model.encoder, self.model.decoder):
-            for layer in stack.transformer_layers:
-                layer.mlp.dropout_1.p = 0.0
+        for layer in self.layers:
+            layer.mlp.dropout_1.p = 0.0
         draw_weights(self)
+
+    @property
+    def layers(self) -> list[nn.Module]:
+        stacks = (self.model.encoder, self.model.decoder)
+        return [layer for stack in stacks for layer in stack.transformer_layers]
 
     def forward(self, batch: PaddedBatch) -> Tensor:
         # It leaves out the last target token, which here has been left out already.

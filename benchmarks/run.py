@@ -7,22 +7,22 @@ import sys
 
 import torch
 
+JOBS = {
+    "cuda": [
+        ["benchmarks.train_step", "--size", "base"], ["benchmarks.encode"], ["benchmarks.decode"],
+        ["benchmarks.gpt2_train"], ["benchmarks.gpt2_decode"],
+    ],
+    "cpu": [
+        ["benchmarks.train_step", "--size", "small"],
+        ["benchmarks.train_step", "--size", "base", "--tokens", "320", "--rounds", "5"],
+        ["benchmarks.encode"], ["benchmarks.decode"], ["benchmarks.gpt2_decode"],
+        ["benchmarks.data"], ["benchmarks.engine"], ["benchmarks.page"],
+    ],
+}  # fmt: skip
+
 
 def main() -> None:
-    base = ["benchmarks.train_step", "--size", "base"]
-    if torch.cuda.is_available():
-        jobs = [
-            [*base, "--compiled-peers"], ["benchmarks.encode"], ["benchmarks.decode"],
-            ["benchmarks.gpt2_train"], ["benchmarks.gpt2_decode"],
-        ]  # fmt: skip
-    else:
-        small = ["benchmarks.train_step", "--size", "small"]
-        steps = [small, [*base, "--tokens", "320", "--rounds", "5"]]
-        jobs = [
-            *steps, ["benchmarks.encode"], ["benchmarks.decode"], ["benchmarks.gpt2_decode"],
-            ["benchmarks.data"], ["benchmarks.engine"], ["benchmarks.page"],
-        ]  # fmt: skip
-    for job in jobs:
+    for job in JOBS["cuda" if torch.cuda.is_available() else "cpu"]:
         print(f"\n$ python -m {' '.join(job)}", flush=True)
         subprocess.run([sys.executable, "-m", *job], check=True)
 

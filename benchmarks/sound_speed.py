@@ -13,7 +13,7 @@ import argparse
 import statistics
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -108,11 +108,11 @@ def on_one_core(systems: dict[str, Callable[[], object]], rounds: int) -> dict[s
     return {name: statistics.median(values) for name, values in times.items()}
 
 
-def main() -> None:
+def main(words: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--seconds", type=float, default=120.0)
     parser.add_argument("--rounds", type=int, default=5)
-    args = parser.parse_args()
+    args = parser.parse_args(words)
     device = pick_device()
     found: dict[str, Any] = {"seconds_of_sound": args.seconds}
     with tempfile.TemporaryDirectory() as folder, torch.no_grad():

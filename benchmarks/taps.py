@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import copy
+from collections.abc import Sequence
 
 import torch
 
@@ -38,13 +39,20 @@ class _Nothing:
         return x
 
 
-def main() -> None:
-    words = argparse.ArgumentParser(description=__doc__)
-    words.add_argument("--rounds", type=int, default=15)
-    given = words.parse_args()
+def main(words: Sequence[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--rounds", type=int, default=15)
+    parser.add_argument(
+        "--presets", nargs=2, default=["bert-base", "gpt2"], help="an encoder, a decoder"
+    )
+    given = parser.parse_args(words)
     device = pick_device()
     torch.manual_seed(0)
-    cases = {"bert-base, 8 × 64 tokens": ("bert-base", 8, 64), "gpt2, 1 token": ("gpt2", 1, 1)}
+    encoder, decoder = given.presets
+    cases = {
+        f"{encoder}, 8 × 64 tokens": (encoder, 8, 64),
+        f"{decoder}, 1 token": (decoder, 1, 1),
+    }
     found = {}
     for case, (name, n_texts, length) in cases.items():
         settings = preset(name)

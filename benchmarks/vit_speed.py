@@ -15,7 +15,7 @@ from __future__ import annotations
 import argparse
 import gc
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -274,7 +274,7 @@ def tiny(settings: PictureEncoderSettings) -> PictureEncoderSettings:
                    picture=picture)  # fmt: skip
 
 
-def main() -> None:
+def main(words: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--device", type=torch.device, default=pick_device())
     parser.add_argument("--pictures", type=int, default=128, help="of a training step")
@@ -284,7 +284,7 @@ def main() -> None:
     parser.add_argument("--modes", nargs="*", default=["default", "reduce-overhead"],
                         choices=list(MODES), help="max-autotune takes minutes more")  # fmt: skip
     parser.add_argument("--tiny", action="store_true", help="small shapes, to try the code")
-    args = parser.parse_args()
+    args = parser.parse_args(words)
     device, settings = args.device, PictureEncoderSettings()
     if args.tiny:
         settings, args.pictures, args.read, args.rounds, args.inner = tiny(settings), 4, 4, 2, 1
@@ -316,8 +316,7 @@ def main() -> None:
         ratio = report(table, n, passes * flops(settings), ceiling["tflops"])
         results[what] = {"pictures": n, "systems": table, "ratio_to_best": ratio}
         torch.compiler.reset()
-    if not args.tiny:
-        print(save("vit-speed", device, results))
+    print(save(f"vit-speed{'-tiny' if args.tiny else ''}", device, results))
 
 
 if __name__ == "__main__":

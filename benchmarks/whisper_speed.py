@@ -97,7 +97,8 @@ def converted(folder: Path, out: Path, run: LoadedRun) -> Path:
     """A folder for CTranslate2 and faster-whisper, by CTranslate2's own converter."""
     from ctranslate2.converters import TransformersConverter
 
-    TransformersConverter(str(folder), copy_files=["tokenizer.json"]).convert(str(out), force=True)
+    kept = [name for name in ("tokenizer.json",) if (folder / name).exists()]
+    TransformersConverter(str(folder), copy_files=kept).convert(str(out), force=True)
     return out
 
 
@@ -116,8 +117,9 @@ def ctranslate2(folder: Path, run: LoadedRun, kind: str, threads: int) -> Transc
         frames_AF = log_mel(torch.from_numpy(floats), bands=sound.bands)
         given = library.StorageView.from_array(frames_AF.T[None].contiguous().numpy())
         [found] = model.generate(
-            given, [begin], beam_size=1, suppress_tokens=[*specials.banned], suppress_blank=True
-        )
+            given, [begin], beam_size=1, max_length=min(448, run.shape.max_len),
+            suppress_tokens=[*specials.banned], suppress_blank=True,
+        )  # fmt: skip
         return str(target.decode(found.sequences_ids[0])).strip()
 
     return transcribe
@@ -159,14 +161,14 @@ def same(texts: Sequence[str], others: Sequence[str]) -> float:
     return sum(words(a) == words(b) for a, b in pairs) / max(1, len(texts))
 
 
-def main() -> None:
+def main(words: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("run")
     parser.add_argument("data", type=Path, help="a folder that benchmarks.asterisk made")
     parser.add_argument("--prompts", type=int, default=20)
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--threads", type=int, default=2)
-    args = parser.parse_args()
+    args = parser.parse_args(words)
     torch.set_num_threads(args.threads)
     run = load_run_for_export(args.run)
     window = run.shape.sound.pad_s  # type: ignore[union-attr]

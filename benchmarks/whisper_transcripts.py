@@ -61,14 +61,14 @@ def errors(said: Sequence[str], texts: Sequence[str]) -> dict[str, float]:
     return found
 
 
-def main() -> None:
+def main(words: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("run")
     parser.add_argument("manifest", type=Path)
     parser.add_argument("--first", type=int, help="only so many recordings")
     parser.add_argument("--no-reference", action="store_true")
     parser.add_argument("--threads", type=int, default=2)
-    args = parser.parse_args()
+    args = parser.parse_args(words)
     torch.set_num_threads(args.threads)
     run = load_run_for_export(args.run)
     waves, texts = read(args.manifest)

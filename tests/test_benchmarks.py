@@ -1,0 +1,207 @@
+"""Every benchmark runs at toy size, and saves what the tables are made from."""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import io
+import json
+from collections.abc import Callable
+from contextlib import redirect_stdout
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import soundfile
+import torch
+
+from benchmarks import machine, report, run
+from headway.interop.importing import import_run
+from tests.inside.browser import chromium
+from tests.interop.test_whisper import whisper_folder
+
+FOLDER = Path(machine.__file__).parent
+ROUNDS = ["--rounds", "1"]
+PARTS = {"machine", "peers", "sentences", "report", "run", "__init__"}
+"""What the benchmarks share; `report` and `run` have tests of their own."""
+
+Words = Callable[[Path], list[str]]
+
+
+def speakers(folder: Path) -> list[str]:
+    """Two prompts as Asterisk has them, and one that nobody speaks."""
+    draw = np.random.default_rng(0)
+    for name in ("hello", "beep", "bye"):
+        samples_S = draw.normal(size=4000) * 0.1
+        soundfile.write(folder / f"{name}.wav", samples_S, 8000)
+    said = ["; a comment", "hello: Hello there.", "bye: Good [pause] bye", "beep: [a tone]"]
+    (folder / "core-sounds-en.txt").write_text("\n".join(said) + "\n")
+    return [str(folder), "--out", str(folder / "out")]
+
+
+def whisper(folder: Path) -> tuple[str, Path]:
+    """A tiny one, and the prompts that it hears."""
+    asked = importlib.import_module("benchmarks.asterisk").main(speakers(folder))
+    assert asked is None
+    whisper_folder(folder / "theirs")
+    import_run(str(folder / "theirs"), folder / "run")
+    return str(folder / "run"), folder / "out"
+
+
+def spoken(folder: Path) -> list[str]:
+    name, data = whisper(folder)
+    return [name, str(data), "--prompts", "2", *ROUNDS]
+
+
+def transcripts(folder: Path) -> list[str]:
+    name, data = whisper(folder)
+    return [name, str(data / "all.tsv"), "--first", "1"]
+
+
+def corpus(folder: Path) -> list[str]:
+    for language, lines in {
+        "de": ["Wo wohnst du?", "Ja."],
+        "en": ["Where are you?", "Yes."],
+    }.items():
+        (folder / "tatoeba").mkdir(exist_ok=True)
+        (folder / f"tatoeba/test.{language}").write_text("\n".join(lines) + "\n")
+    (folder / "stories").mkdir()
+    (folder / "stories/test.txt").write_text("Once upon a time.\n<|endoftext|>\nThe end.\n")
+    return ["--data", str(folder), "--sentences", "2"]
+
+
+def german(folder: Path) -> list[str]:
+    (folder / "de").write_text("Wo wohnst du?\nJa.\n")
+    sizes = ["--lines", "2", "--base-lines", "1", "--preset", "transformer-test"]
+    return ["--text", str(folder / "de"), *sizes, *ROUNDS]
+
+
+def pictures(folder: Path) -> list[str]:
+    draw = np.random.default_rng(0)
+    np.save(folder / "a.npy", draw.integers(0, 256, (12, 8, 8, 1), dtype=np.uint8))
+    rows = [{"path": "a.npy", "index": i, "label": "ab"[i % 2]} for i in range(12)]
+    (folder / "a.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    few = ["--labels", "1", "--seeds", "1", "--fill-steps", "1", "--steps", "1"]
+    model = ["model.d_model=8", "model.n_heads=2", "model.n_layers=1", "model.d_ff=8"]
+    sets = ["--arms", "scratch", "tuned", "--work", str(folder / "work")]
+    media = ["--media", str(folder / "a.jsonl"), "--test", str(folder / "a.jsonl")]
+    return ["toy", *media, *few, *sets, "--model", *model]
+
+
+def words(*given: str) -> Words:
+    return lambda folder: [*given]
+
+
+TOYS: dict[str, tuple[Words, str | None, tuple[str, ...]]] = {
+    "asterisk": (speakers, None, ()),
+    "data": (words("--pairs", "200", "--words", "100"), "data", ("work",)),
+    "decode": (
+        words("--tokens", "2", "--vocab", "60", "--layers", "1", "--threads", "1", *ROUNDS),
+        "decode-base", ("cases",),
+    ),
+    "encode": (
+        words("--preset", "bert-tiny", "--sentences", "4", *ROUNDS),
+        "encode-bert-tiny", ("systems", "peaks", "work", "difference"),
+    ),
+    "engine": (german, "engine-ctranslate2", ("cases",)),
+    "few_labels": (pictures, "few-labels-toy", ("table", "rows", "fill")),
+    "gpt2_decode": (
+        words("--tokens", "2", "--vocab", "60", "--layers", "1", "--threads", "1", *ROUNDS),
+        "gpt2-decode", ("cases",),
+    ),
+    "gpt2_train": (
+        words("--tiny", "--device", "cpu", "--steps", "1", *ROUNDS),
+        "gpt2-train-tiny", ("systems", "peaks", "work"),
+    ),
+    "int8": (
+        words("--tokens", "2", "--vocab", "60", "--layers", "1", "--sentences", "4",
+              "--threads", "1", *ROUNDS),
+        "int8", ("cases", "memory_of_gpt2_bytes"),
+    ),
+    "int8_quality": (corpus, "int8-quality", ("quality",)),
+    "page": (words("--tokens", "8", *ROUNDS), "page", ("script_bytes", "chromium")),
+    "sound_speed": (words("--seconds", "2", *ROUNDS), "sound-speed", ("seconds_of_sound",)),
+    "taps": (words("--presets", "bert-tiny", "decoder-test", *ROUNDS), "taps", ("cases",)),
+    "train_step": (
+        words("--size", "toy", "--device", "cpu", "--tokens", "110", "--batches", "2", *ROUNDS),
+        "train-step-toy", ("systems", "peaks", "work"),
+    ),
+    "vit_speed": (
+        words("--device", "cpu", "--tiny"), "vit-speed-tiny", ("training", "inference", "peaks"),
+    ),
+    "whisper_speed": (spoken, "whisper-speed", ("prompts", "full windows")),
+    "whisper_transcripts": (transcripts, "whisper-transcripts", ("word_errors", "equal")),
+}  # fmt: skip
+"""Its words, the file that it saves, and what that holds beside the machine."""
+
+
+def in_this_process(*given: str) -> str:
+    """In place of a fresh Python: the same words, and the memory of any process."""
+    flag, *rest = given
+    module, *asked = rest[1:] if flag == "-c" else rest
+    printed = io.StringIO()
+    with redirect_stdout(printed):
+        importlib.import_module(module).main(asked)
+    return printed.getvalue() if flag == "-m" else "1000"
+
+
+@pytest.mark.parametrize("name", TOYS)
+def test_a_benchmark_runs_at_toy_size(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if name == "page" and chromium() is None:
+        pytest.skip("no chromium here: see `make browser`")
+    given, saved, keys = TOYS[name]
+    out = tmp_path / "saved"
+    monkeypatch.setenv("OUT", str(out))
+    monkeypatch.setattr(machine, "PEAK_SIZES", {"cpu": (32, 1 << 10), "cuda": (32, 1 << 10)})
+    monkeypatch.setattr(machine, "python", in_this_process)
+    monkeypatch.setattr(torch, "set_num_threads", lambda n: None)  # other tests have theirs
+    importlib.import_module(f"benchmarks.{name}").main(given(tmp_path))
+    files = [path.name for path in out.iterdir()] if out.exists() else []
+    assert files == ([f"{saved}-cpu.json"] if saved else [])
+    if saved:
+        result = json.loads((out / files[0]).read_text())
+        assert {"machine", *keys} <= result.keys()
+        check_systems(result)
+
+
+def check_systems(result: dict[str, Any]) -> None:
+    """Ours and at least one other, all with a rate; and the page can be made from them."""
+    if "systems" in result:
+        names = list(result["systems"])
+        assert any(name.startswith("headway") for name in names)
+        assert not all(name.startswith("headway") for name in names)
+        assert all(value > 0 for row in result["systems"].values() for value in rates(row))
+        assert "| headway" in report.table(result)
+    if "memory_of_gpt2_bytes" in result:
+        assert "| memory of GPT-2 124M |" in report.case_table(result)
+
+
+def rates(row: dict[str, Any]) -> list[float]:
+    found = [value for key, value in row.items() if key.endswith("tokens_per_s")]
+    assert found
+    return found
+
+
+def test_no_benchmark_is_left_out() -> None:
+    assert {path.stem for path in FOLDER.glob("*.py")} == TOYS.keys() | PARTS
+
+
+class Understood(Exception):
+    pass
+
+
+@pytest.mark.parametrize("device", run.JOBS)
+def test_what_make_bench_asks_is_understood(device: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    parse = argparse.ArgumentParser.parse_args
+
+    def only(parser: argparse.ArgumentParser, given: Any = None) -> Any:
+        parse(parser, given)
+        raise Understood
+
+    monkeypatch.setattr(argparse.ArgumentParser, "parse_args", only)
+    for module, *asked in run.JOBS[device]:
+        with pytest.raises(Understood):
+            importlib.import_module(module).main(asked)
