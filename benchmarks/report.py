@@ -38,6 +38,8 @@ def table(result: dict[str, Any]) -> str:
         f"{versions}; {machine['date']}. Measured peaks: {peak['tflops']:,.2f} TFLOP/s"
         + (f", copy {peak['copy_gb_s']:,.0f} GB/s." if "copy_gb_s" in peak else "."),
     ]
+    for name, reason in result.get("failed", {}).items():
+        lines += ["", f"{name} did not run: {reason.splitlines()[0]}"]
     return "\n".join(lines) + "\n"
 
 

@@ -1,4 +1,4 @@
-"""Train, use, serve and look inside Transformers of every family.
+"""Train, use and look inside Transformers of every family.
 
 Importing the package imports nothing else: `headway --help` and settings checks stay quick
 because torch is loaded only by the modules that compute.

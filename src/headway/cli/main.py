@@ -34,7 +34,7 @@ UsageError: type[Exception] = typer.BadParameter.__bases__[0]
 
 app = typer.Typer(
     name="headway",
-    help="Train, use, serve and look inside Transformers.",
+    help="Train, use and look inside Transformers.",
     rich_markup_mode=None,  # plain text: the help reads the same in a pipe
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
