@@ -1,0 +1,167 @@
+"""Every example runs, on a few lines of what it is for."""
+
+from __future__ import annotations
+
+import gzip
+import importlib.util
+import io
+import json
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+from headway.cli.main import main as headway
+
+FOLDER = Path(__file__).parents[1] / "examples"
+STORY = "Once upon a time there was a dog named Spot who liked Anna. " * 3
+
+
+def write(folder: Path, **files: str) -> None:
+    for name, text in files.items():
+        path = folder / name.replace("__", "/")
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text, encoding="utf-8")
+
+
+def load(name: str) -> ModuleType:
+    spec = importlib.util.spec_from_file_location(f"example_{name}", FOLDER / f"{name}.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def copied(folder: Path) -> tuple[list[str], str]:
+    write(folder, train=STORY, written=STORY)
+    return [str(folder / "train"), str(folder / "written")], "written: 100.0%"
+
+
+def debian_records(folder: Path) -> tuple[list[str], str]:
+    return [str(folder / "out")], "train 1, test 0, valid 0"
+
+
+def detector_data(folder: Path) -> tuple[list[str], str]:
+    write(folder, test='{"title": "a", "text": "b"}\n', made='{"document": {"title": "a"}}\n')
+    return ["join", str(folder / "test"), str(folder / "made")], '"label": "generated"'
+
+
+def entities(folder: Path) -> tuple[list[str], str]:
+    write(folder, wnut17__wnut17train="")
+    (folder / "wnut17/wnut17train.conll").write_text("Anna\tB-person\nruns\tO\n")
+    (folder / "wikiann-en").mkdir()
+    (folder / "wikiann-en/en.train").write_text("en:Paris\tB-LOC\n")
+    return [str(folder), str(folder / "out")], "text: 6 lines"
+
+
+def reactions(folder: Path) -> tuple[list[str], str]:
+    return [str(folder / "reactions.smi")], "60 reactions"
+
+
+def ruletaker(folder: Path) -> tuple[list[str], str]:
+    asked = {"text": "It is.", "label": True, "meta": {"QDep": 0}}
+    line = json.dumps({"context": "All is.", "questions": [asked]}) + "\n"
+    for depth in (0, 1, 2, 3, 5):
+        for part in ("dev", "test"):
+            place = folder / f"depth-{depth}" / f"{part}.jsonl"
+            place.parent.mkdir(exist_ok=True)
+            place.write_text(line)
+    return [str(folder), str(folder / "out")], "test-5-by-0: 1 questions"
+
+
+def sentiment(folder: Path) -> tuple[list[str], str]:
+    reviews = "".join(f"{i % 2} a film of {i} ideas\n" for i in range(30))
+    (folder / "sst2").mkdir()
+    for part in ("train", "dev", "test"):
+        (folder / f"sst2/{part}.tsv").write_text(f"a {part} sentence\t1\n")
+    for place in ("rt-polarity.all", "mr/rt-polarity.all"):
+        (folder / place).parent.mkdir(exist_ok=True)
+        (folder / place).write_text(reviews, encoding="latin-1")
+    return [str(folder), str(folder / "out")], "text: "
+
+
+def stories(folder: Path) -> tuple[list[str], str]:
+    names = ("ts_10k.txt", "ts_smallgpt.txt", "tinystories_slice.txt")
+    for number, name in enumerate(names):
+        (folder / name).write_text(STORY + f"The {'end ' * (number + 1)}.\n")
+    return [str(folder), str(folder / "out")], "train: "
+
+
+def toy_grammar(folder: Path) -> tuple[list[str], str]:
+    return [str(folder / "toy"), "copy"], "for test"
+
+
+EXAMPLES: dict[str, Callable[[Path], tuple[list[str], str]]] = {
+    made.__name__: made
+    for made in (
+        copied, debian_records, detector_data, entities, reactions, ruletaker, sentiment, stories,
+        toy_grammar,
+    )
+}  # fmt: skip
+RECORD = "Package: a\nSection: games\nDescription-en: A game\n It is played.\n .\n Often.\n\n"
+
+
+@pytest.mark.parametrize("name", EXAMPLES)
+def test_an_example_runs(
+    name: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    words, said = EXAMPLES[name](tmp_path)
+    monkeypatch.setattr(sys, "argv", [name, *words])
+    monkeypatch.setattr(sys, "stdin", io.StringIO(RECORD))
+    main = load(name).main
+    main(*words) if name in ("reactions", "toy_grammar") else main()
+    assert said in capsys.readouterr().out
+
+
+def test_splitting_tatoeba_and_the_slice_of_the_demo(tmp_path: Path) -> None:
+    module = load("split_tatoeba")
+    lines = [f"Sentence {i}.\tSatz {i}.\tlicence" for i in range(6)]
+    write(tmp_path, deu="\n".join(lines) + "\n")
+    module.HELD_OUT = 2
+    module.main(tmp_path / "deu", tmp_path / "out")
+    sides = {path.name: path.read_text().splitlines() for path in (tmp_path / "out").iterdir()}
+    for x in ("en", "de"):
+        parts = [sides[f"{part}.{x}"] for part in ("train", "valid", "test")]
+        assert all(parts)
+        assert len({line for part in parts for line in part}) == sum(map(len, parts)) == 6
+    assert len(module.demo_slice(tmp_path / "out", 1)) == 1
+
+
+def test_the_first_forward_pass(capsys: pytest.CaptureFixture[str]) -> None:
+    load("first_forward")  # which is read from top to bottom, and has no main
+    assert "token by token differs by" in capsys.readouterr().out
+
+
+def test_the_demo_ends_with_translations(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """In this process and for two steps: how it keeps to its budget is tested beside the loop."""
+    demo = load("demo")
+    with gzip.open(demo.PAIRS, "rt", encoding="utf-8") as file:
+        few = [next(file) for _ in range(80)]
+    write(tmp_path, few="".join(few))
+    (tmp_path / "few").rename(tmp_path / "few.tsv")
+    sizes = ["model.d_model=16", "model.n_heads=2", "model.n_layers=1", "model.d_ff=16"]
+    steps = ["train.steps=2", "train.batch_tokens=200", "data.valid_size=4", *sizes]
+
+    def in_this_process(*words: str) -> None:
+        budget = words.index("--budget")
+        assert headway([*words[:budget], *words[budget + 2 :], *steps]) == 0
+
+    monkeypatch.setattr(demo, "headway", in_this_process)
+    monkeypatch.setattr(demo, "PAIRS", tmp_path / "few.tsv")
+    monkeypatch.setattr(sys, "argv", ["demo", "--out", str(tmp_path / "run")])
+    demo.main()
+    printed = capsys.readouterr().out
+    assert printed.count("shipped model") == len(demo.SENTENCES)
+
+
+def test_no_example_is_left_out() -> None:
+    others = {"split_tatoeba", "first_forward", "demo"}
+    assert {path.stem for path in FOLDER.glob("*.py")} == EXAMPLES.keys() | others
