@@ -225,8 +225,8 @@ def test_scores_are_those_of_each_text_alone(made: Made) -> None:
     nll = -logs[torch.arange(len(labels)), torch.from_numpy(labels)].mean()
     assert scores.values["loss"] == pytest.approx(float(nll), rel=1e-5)
     assert np.sum(scores.figures["confusion"]["counts"]) == len(labels)
-    assert scores.figures["baselines"]["bag of words"] > 90
-    assert scores.figures["baselines"]["majority class"] < 60
+    assert scores.baselines["bag of words"]["accuracy"] > 90
+    assert scores.baselines["majority class"]["accuracy"] < 60
     assert scores.samples[0]["target"] in prepared.labels
     with pytest.raises(Stopped):
         task.evaluate(model, CPU, lambda: True, full=False)
@@ -238,7 +238,7 @@ def test_a_look_on_the_way_reads_the_first_texts_only(made: Made) -> None:
     quick, full = (task.evaluate(model, CPU, lambda: False, full=f) for f in (False, True))
     assert np.sum(quick.figures["confusion"]["counts"]) == 5
     assert quick.samples == full.samples[:5]
-    assert "baselines" not in quick.figures
+    assert not quick.baselines
 
 
 @pytest.mark.parametrize("family", ["encoder", "decoder"])

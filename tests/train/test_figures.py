@@ -16,11 +16,11 @@ FACTS: dict[str, Any] = {
 
 
 def test_a_student_stands_beside_its_teacher() -> None:
-    page = figures({"distilled": FACTS}, "accuracy")
+    page = figures({"distilled": FACTS})
     for text in ("teacher", "student", "11,806,400", "6,884,000", "3.5", "80.25", "79.5"):
         assert text in page
 
 
 @pytest.mark.parametrize("damaged", [None, "x", {}, {**FACTS, "student": {}}, {"metric": 1}])
 def test_what_is_damaged_is_left_out(damaged: Any) -> None:
-    assert "student" not in figures({"distilled": damaged}, "accuracy")
+    assert "student" not in figures({"distilled": damaged})

@@ -31,7 +31,7 @@ def test_what_is_confused_is_shown_with_its_pictures() -> None:
 
 def test_classes_have_a_picture_beside_their_name() -> None:
     confusion = {"labels": ["<cat>", "dog"], "counts": [[3, 1], [0, 2]]}
-    page = figures({"confusion": confusion, "pictures": FOUND}, "accuracy")
+    page = figures({"confusion": confusion, "pictures": FOUND})
     assert page.count(PNG) == 4 + 2
     assert "Most often confused" in page
 
@@ -47,15 +47,15 @@ def test_classes_have_a_picture_beside_their_name() -> None:
 )  # fmt: skip
 def test_what_is_damaged_is_left_out(damaged: Any) -> None:
     assert gallery(damaged) == ""
-    assert "img" not in figures({"pictures": damaged}, "accuracy")
+    assert "img" not in figures({"pictures": damaged})
 
 
 def test_verification_stands_in_the_report() -> None:
     found = {"eer": 0.0123, "threshold": 0.5, "same": 1200, "other": 34000, "speakers": 5}
-    page = figures({"verification": found}, "accuracy")
+    page = figures({"verification": found})
     assert "1.23 %" in page
     assert "34,000" in page
-    assert "equal error" not in figures({"verification": {"eer": 1}}, "accuracy")
+    assert "equal error" not in figures({"verification": {"eer": 1}})
 
 
 def test_captions_stand_below_their_pictures() -> None:
@@ -70,4 +70,4 @@ def test_captions_stand_below_their_pictures() -> None:
     assert page.count('class="said"') == 1
     assert "people: a &lt;b&gt;" in page
     assert captions(None) == captions([{}]) == ""
-    assert PNG in figures({"described": described}, "exact match")
+    assert PNG in figures({"described": described})

@@ -263,7 +263,6 @@ FIGURES: dict[str, Any] = {
         "temperature": 1.25,
         "ece_after": 0.01,
     },
-    "baselines": {"majority class": 50.0, "bag of words": 79.5},
 }
 
 
@@ -282,7 +281,7 @@ def test_a_classifier_has_its_own_figures(tmp_path: Path) -> None:
     html, page = classified(tmp_path, FIGURES)
     text = " ".join(page.text)
     for shown in ("Confusion matrix", "<neg>", "40", "Reliability", "calibration error 5.0 %",
-                  "1.0 % at a temperature of 1.25", "bag of words", "79.50", "85.0",
+                  "1.0 % at a temperature of 1.25", "85.0",
                   "Loss per text", "Validation accuracy and F1", "tokens/s", "label"):  # fmt: skip
         assert shown in text, shown
     assert "<neg>" not in html
@@ -296,7 +295,7 @@ def test_the_figures_of_the_model_that_was_kept_come_first(tmp_path: Path) -> No
     _, page = classified(tmp_path, FIGURES, kept)
     text = " ".join(page.text)
     assert "1,234" in text
-    assert "bag of words" in text  # from the evaluation before
+    assert "Reliability" not in text
 
 
 def test_many_classes_are_shown_by_their_mistakes(tmp_path: Path) -> None:
@@ -320,8 +319,6 @@ def test_many_classes_are_shown_by_their_mistakes(tmp_path: Path) -> None:
         {"calibration": 3},
         {"classes": [3, {"label": None}]},
         {"classes": {"a": 1}},
-        {"baselines": {"majority": "much"}},
-        {"baselines": 3},
         "nothing",
     ],
 )
@@ -357,3 +354,29 @@ def test_scores_that_fall_and_scores_that_rise_have_charts_of_their_own(tmp_path
         "accuracy, F1 and precision, %", "recall, %", "BLEU", "WER and CER, %", "perplexity",
         "bits per byte",
     ]  # fmt: skip
+
+
+def test_baselines_stand_beside_the_scores(tmp_path: Path) -> None:
+    baselines = {
+        "majority class": {"accuracy": 50.0, "loss": 0.69},
+        "bag of words": {"accuracy": 79.5},
+    }
+    end: dict[str, Any] = {
+        "kind": "end", "step": 5, "kept": "best", "text": "kept: best", "advice": "more <data>",
+        "scores": {"best": {"accuracy": 78.0, "loss": 0.5}}, "baselines": baselines,
+    }  # fmt: skip
+    html, page = written(tmp_path, [end])
+    text = " ".join(page.text)
+    assert "more <data>" in text
+    assert "final model; baseline 79.50" in text
+    rows = [re.findall(r"<td>([^<]*)</td>", row) for row in re.findall(r"<tr[^>]*>.*?</tr>", html)]
+    assert ["✓ best", "78.00", "0.500"] in rows
+    assert ["baseline: majority class", "50.00", "0.690"] in rows
+    assert ["baseline: bag of words", "79.50", "–"] in rows
+
+
+@pytest.mark.parametrize("broken", [3, {"majority": 3}, {"majority": {"accuracy": "much"}}, None])
+def test_broken_baselines_are_left_out(tmp_path: Path, broken: Any) -> None:
+    end = {"kind": "end", "step": 5, "kept": "best", "scores": {"best": {"accuracy": 78.0}}}
+    _, page = written(tmp_path, [{**end, "baselines": broken}])
+    assert "78.00" in " ".join(page.text)

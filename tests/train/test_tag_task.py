@@ -146,7 +146,7 @@ def test_scores_are_those_of_each_sentence_alone(made: Made, made_crf: Made, crf
     truths = [example["tags"] for example in prepared.valid_examples]
     assert scores.values["f1"] == pytest.approx(100 * span_scores(truths, guesses)[0].f1)
     assert {one["label"] for one in scores.figures["classes"]} == {"per", "loc"}
-    assert scores.figures["baselines"]["most frequent tag"] > 50
+    assert scores.baselines["most frequent tag"]["f1"] > 50
     assert scores.values["loss"] > 0
     with pytest.raises(Stopped):
         task.evaluate(model, CPU, lambda: True, full=False)

@@ -23,36 +23,21 @@ BROAD = 8
 """Rows from which on the matrix does not fit beside another figure."""
 
 
-def figures(found: dict[str, Any], main: str) -> str:
-    """All that can be drawn; `main` is what the score of classes and baselines is called."""
+def figures(found: dict[str, Any]) -> str:
+    """All that can be drawn."""
     confusion = _confusion(found.get("confusion"), icons(found.get("pictures")))
     classes = _classes(found.get("classes"))
     # A matrix of many classes needs the width of the page.
     broad = confusion.count("<tr>") > BROAD
     columns = [
         classes if broad else confusion + classes,
-        _reliability(found.get("calibration"))
-        + _baselines(found.get("baselines"), main)
-        + _verification(found.get("verification")),
+        _reliability(found.get("calibration")) + _verification(found.get("verification")),
         _beside_teacher(found.get("distilled")),
     ]
     shown = "".join(f'<div class="column">{column}</div>' for column in columns if column)
     if broad:
         shown = f'<div class="column broad">{confusion}</div>' + shown
     return shown + gallery(found.get("pictures")) + captions(found.get("described"))
-
-
-def _baselines(values: Any, main: str) -> str:
-    if not isinstance(values, dict):
-        return ""
-    shown = {str(name): number(value) for name, value in values.items()}
-    rows = [
-        f"<tr><td>{escape(name)}</td><td class=num>{value:.2f}</td></tr>"
-        for name, value in shown.items()
-        if math.isfinite(value)
-    ]
-    head = f"<tr><th>what one gets for nothing</th><th class=num>{escape(main)}</th></tr>"
-    return f'<div class="wide">{_table(head + "".join(rows))}</div>' if rows else ""
 
 
 def _beside_teacher(found: Any) -> str:

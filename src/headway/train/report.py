@@ -94,7 +94,10 @@ def _tiles(history: History) -> str:
     for metric in _scores(history):
         name = metric.name
         if name in kept:
-            tiles.append((metric.axis, _shown(kept[name], name), "validation, final model"))
+            rivals = [number(values.get(name)) for values in _baselines(history).values()]
+            best = _best(metric, [(0.0, rival) for rival in rivals])
+            note = f"; baseline {_shown(best[1], name)}" if best else ""
+            tiles.append((metric.axis, _shown(kept[name], name), f"validation, final model{note}"))
         elif best := _best(metric, history.points("valid", name)):
             value = _shown(best[1], name)
             tiles.append((metric.axis, value, f"best validation, step {best[0]:,}"))
@@ -133,6 +136,13 @@ def _kept_scores(history: History) -> dict[str, float]:
     return found if isinstance(found, dict) else {}
 
 
+def _baselines(history: History) -> dict[str, Entry]:
+    """What one gets for nothing on the validation data, by name."""
+    found = history.end[-1].get("baselines") if history.end else None
+    every = found if isinstance(found, dict) else {}
+    return {str(name): values for name, values in every.items() if isinstance(values, dict)}
+
+
 def _kept(history: History) -> str:
     """What became model.safetensors, beside what else it could have been."""
     if not history.end or not isinstance(history.end[-1].get("scores"), dict):
@@ -140,12 +150,14 @@ def _kept(history: History) -> str:
     end = history.end[-1]
     scores = {name: value for name, value in end["scores"].items() if isinstance(value, dict)}
     measures = list(dict.fromkeys(name for values in scores.values() for name in values))
+    named = {("✓ " if name == end.get("kept") else "") + name: one for name, one in scores.items()}
+    named |= {f"baseline: {name}": one for name, one in _baselines(history).items()}
     rows = [
-        [("✓ " if name == end.get("kept") else "") + name]
-        + [_shown(values.get(measure), measure) for measure in measures]
-        for name, values in scores.items()
+        [name, *(_shown(values.get(measure), measure) for measure in measures)]
+        for name, values in named.items()
     ]
-    text = f"<p>{escape(str(end.get('text', '')))}</p>"
+    lines = [str(end[name]) for name in ("text", "advice") if end.get(name)]
+    text = "".join(f"<p>{escape(line)}</p>" for line in lines)
     table = _table(
         ["candidate", *map(_head, measures)],
         rows,
@@ -160,12 +172,7 @@ def _figures(history: History) -> str:
     seen: list[Entry] = [one for one in every if isinstance(one, dict) and one]
     if not seen:
         return ""
-    found = seen[0]
-    baselines = next((one["baselines"] for one in seen if "baselines" in one), None)
-    names = [one.name for one in _scores(history)]
-    main = next((name for name in ("f1", *names) if name in names), "accuracy")
-    main = "accuracy" if "confusion" in found else main
-    body = figures({**found, "baselines": baselines}, SCORES[main].axis)
+    body = figures(seen[0])
     return _section("Answers", f'<div class="figures">{body}</div>') if body else ""
 
 

@@ -234,6 +234,8 @@ class Run:
         took = time.time() - self.started
         self.log.numbers("end", state.step, seconds=took, **chosen)
         self.progress.note(chosen["text"])
+        if chosen.get("advice"):
+            self.progress.note(chosen["advice"])
         if beside:
             self.progress.note(comparison_line(beside["distilled"]))
         self._put(REPORT, lambda: write_report(self.out))

@@ -7,10 +7,17 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Protocol
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from headway.config.metrics import METRICS, Metric
+from headway.metrics.language import perplexity, unigram_loss
+
+Baselines = dict[str, dict[str, float]]
+"""What one gets for nothing, by name: scores that a model must beat before it has learned anything.
+"""
 
 
 class TaskLoss(NamedTuple):
@@ -48,9 +55,37 @@ class Scores:
     figures: dict[str, Any] = field(default_factory=dict)
     """Tables for the report: a confusion matrix, say."""
 
+    baselines: Baselines = field(default_factory=dict)
+    """On the same examples; of the careful evaluation alone."""
+
     def __post_init__(self) -> None:
-        unknown = self.values.keys() - METRICS.keys()
+        every = [self.values, *self.baselines.values()]
+        unknown = {name for values in every for name in values} - METRICS.keys()
         assert not unknown, f"no record in config/metrics.py: {', '.join(sorted(unknown))}"
+
+
+TOKENS = "token frequencies"
+CLASSES = "class frequencies"
+"""Names of baselines that several tasks have: all that is known is how frequent each answer is."""
+
+
+@dataclass(frozen=True)
+class Frequencies:
+    """How often each token, class or tag is the right answer."""
+
+    train_V: NDArray[np.int64]
+    valid_V: NDArray[np.int64]
+
+    @property
+    def train_loss(self) -> float:
+        """In training, of someone who knows these frequencies and nothing else."""
+        return unigram_loss(self.train_V, self.train_V)
+
+    @property
+    def scores(self) -> dict[str, float]:
+        """The same on the validation set."""
+        loss = unigram_loss(self.train_V, self.valid_V)
+        return {"loss": loss, "ppl": perplexity(loss)}
 
 
 class Task(Protocol):
@@ -81,6 +116,10 @@ class Task(Protocol):
         """Scores on the validation set; `full`: the careful ones, at the end.
 
         Raises `Stopped` when `stopped()` turns true on the way."""
+        ...
+
+    def frequencies(self) -> Frequencies | None:
+        """Of the answers that the loss is about; None where they cannot be counted."""
         ...
 
     def rehearse(self, model: nn.Module, device: torch.device) -> None:

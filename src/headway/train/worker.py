@@ -22,6 +22,7 @@ from headway.nn.attend import SHORT_LIMIT
 from headway.nn.stack import Stack
 from headway.train import plan
 from headway.train.average import average_of, newest_whole
+from headway.train.baseline import advice, beside
 from headway.train.begin import begin, merged, restrict
 from headway.train.checkpoint import Checkpoints
 from headway.train.ema import Ema
@@ -34,7 +35,7 @@ from headway.train.runlog import RunLog
 from headway.train.schedule import learning_rate
 from headway.train.start import rate_scales
 from headway.train.step import Step
-from headway.train.task import Task
+from headway.train.task import Baselines, Task
 from headway.train.tasks.distil import compare, distilled, load_teacher
 from headway.train.tasks.table import kind_of
 
@@ -195,6 +196,7 @@ def choose(worker: Worker, loop: Loop) -> dict[str, Any]:
         candidates["last step"] = lambda: last
     scores: dict[str, dict[str, float]] = {}
     figures: dict[str, Any] = {}
+    baselines: Baselines = {}
     winner, weights = "last step", None
     worker.model.eval()
     for name, read in candidates.items():
@@ -207,7 +209,7 @@ def choose(worker: Worker, loop: Loop) -> dict[str, Any]:
         load_weights(worker.model, tensors)
         with torch.no_grad():
             result = task.evaluate(worker.model, loop.ranks.device, loop.stop_asked, full=True)
-        scores[name] = result.values
+        scores[name], baselines = result.values, result.baselines
         if weights is None or ranking(result.values, task) > ranking(scores[winner], task):
             winner, weights, figures = name, tensors, result.figures
     if weights is not None:
@@ -220,7 +222,15 @@ def choose(worker: Worker, loop: Loop) -> dict[str, Any]:
     if averaged:
         first, second, *_ = (ranking(values, task)[0] for values in scores.values())
         text += f" (averaging gains {second - first:+.{metric.digits}f})"
-    return {"kept": winner, "scores": scores, "text": text, "figures": figures}
+    found: dict[str, Any] = {"kept": winner, "scores": scores, "text": text, "figures": figures}
+    if baselines:
+        value, steps = scores[winner][metric.name], loop.state.step
+        found |= {
+            "text": text + beside(baselines, metric),
+            "baselines": baselines,
+            "advice": advice(worker.settings.task, value, baselines, metric, steps),
+        }
+    return found
 
 
 def recompute_blocks(model: nn.Module) -> None:

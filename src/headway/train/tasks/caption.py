@@ -22,7 +22,7 @@ from headway.data.media.prepared import PreparedMedia, load_prepared_media, prep
 from headway.data.unlabelled import Reads
 from headway.decode.captioner import Captioner
 from headway.errors import ConfigError, DataError
-from headway.metrics.captions import Frequencies
+from headway.metrics.captions import Frequencies as NGramFrequencies
 from headway.models.parts.pictures import Pictures
 from headway.models.seq2seq import Seq2Seq
 from headway.nn.augment import Augment
@@ -36,18 +36,22 @@ from headway.train.mediaplan import (
     pixel_statistics,
     resolve_media,
 )
-from headway.train.task import Part, Scores, Stopped, TaskLoss
+from headway.train.task import TOKENS, Baselines, Frequencies, Part, Scores, Stopped, TaskLoss
 from headway.train.tasks.caption_batches import (
     CaptionBatch,
     Captions,
     CaptionShapes,
     by_picture,
 )
-from headway.train.tasks.caption_scores import caption_values, described_pictures
+from headway.train.tasks.caption_scores import caption_values, commonest, described_pictures
+from headway.train.tasks.language import text_frequencies
 from headway.train.tasks.media_labels import front_of
 from headway.train.textplan import tokenizer_of
 
 SAMPLES = 12
+COUNTED = 100_000
+"""Training captions among which the most frequent one is looked for."""
+
 AT_ONCE = 512
 """Pictures between two looks at whether to stop."""
 
@@ -146,13 +150,33 @@ class CaptionTask:
             if stopped():
                 raise Stopped
         values = {"loss": loss, "ppl": float(np.exp(min(loss, 50.0)))}
-        values |= caption_values(outputs, references, self.frequencies)
+        values |= caption_values(outputs, references, self.frequencies_of_words)
         figures: dict[str, Any] = {}
         if full:
             figures["described"] = described_pictures(
                 self.prepared.valid.pictures, rows, references, outputs
             )
-        return Scores(values=values, samples=self._samples(references, outputs), figures=figures)
+        return Scores(
+            values=values,
+            samples=self._samples(references, outputs),
+            figures=figures,
+            baselines=self.baselines if full else {},
+        )
+
+    @cached_property
+    def baselines(self) -> Baselines:
+        references = self.described[1]
+        usual = commonest(
+            self.train.text(row) for row in range(min(COUNTED, len(self.prepared.train)))
+        )
+        same = caption_values([usual] * len(references), references, self.frequencies_of_words)
+        return {"one caption for all": same, TOKENS: self.frequencies().scores}
+
+    def frequencies(self) -> Frequencies:
+        train, valid = self.prepared.train.texts, self.prepared.valid.texts
+        assert train is not None
+        assert valid is not None
+        return text_frequencies(train, valid, self.tokenizer)
 
     @cached_property
     def described(self) -> tuple[list[int], list[list[str]]]:
@@ -160,8 +184,9 @@ class CaptionTask:
         return by_picture(self.prepared.valid, self.valid.texts())
 
     @cached_property
-    def frequencies(self) -> Frequencies:
-        return Frequencies.of(self.described[1])
+    def frequencies_of_words(self) -> NGramFrequencies:
+        """Of the validation captions, as CIDEr weighs them."""
+        return NGramFrequencies.of(self.described[1])
 
     def rehearse(self, model: nn.Module, device: torch.device) -> None:
         # An untrained model does not know when to stop; a trained one does.

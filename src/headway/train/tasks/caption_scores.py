@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -44,6 +44,12 @@ def caption_values(
         "chrf": metrics.chrf(outputs, references, lowercase=lowercase).value,
         "cider": cider(outputs, references, frequencies).value,
     }
+
+
+def commonest(texts: Iterable[str]) -> str:
+    """Of equally frequent ones the first."""
+    [(text, _)] = Counter(texts).most_common(1)
+    return text
 
 
 def described_pictures(
@@ -151,5 +157,5 @@ def _usual_caption(folder: Path, references: Sequence[Sequence[str]]) -> tuple[s
         assert store is not None
         assert tokenizer is not None
         texts = [tokenizer.decode(store[row].tolist()) for row in range(len(store))]
-    [(text, _)] = Counter(texts).most_common(1)
+    text = commonest(texts)
     return text, f"exact match of {text!r}, the most frequent {where}"

@@ -20,7 +20,7 @@ from headway.models.decoder import Decoder
 from headway.models.encoder import Encoder
 from headway.nn.layout import Layout
 from headway.text.tokenizer import Tokenizer
-from headway.train.task import Stopped
+from headway.train.task import Frequencies, Stopped
 
 READ_AT_ONCE = 8192
 """Tokens of a batch that is only read."""
@@ -187,3 +187,17 @@ def class_figures(logs_NC: Numbers, labels_N: Labels, labels: Sequence[str]) -> 
             "ece_after": after.ece,
         },
     }
+
+
+def frequency_log_probs(counts_C: NDArray[np.integer], n: int) -> Numbers:
+    """For each of `n` examples: how frequent each class is, whatever the example."""
+    counts = np.asarray(counts_C, np.float64) + 1.0
+    return np.tile(np.log(counts / counts.sum()), (n, 1))
+
+
+def class_frequencies(
+    train: Labels, valid: Labels, n_labels: int, weights_C: NDArray[np.floating]
+) -> Frequencies:
+    """Counted as the loss counts them: by the weight of their class."""
+    counts = (np.bincount(one, minlength=n_labels) * weights_C for one in (train, valid))
+    return Frequencies(*(np.rint(one).astype(np.int64) for one in counts))

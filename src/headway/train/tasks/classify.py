@@ -25,18 +25,19 @@ from headway.errors import DataError
 from headway.nn.loss import Smoothing
 from headway.text.tokenizer import Tokenizer
 from headway.train.kind import Evaluation, Note, Predictor, Use
-from headway.train.task import Part, Scores, TaskLoss
+from headway.train.task import Baselines, Frequencies, Part, Scores, TaskLoss
 from headway.train.tasks.classes import (
     ClassBatch,
     class_batch,
     class_figures,
+    class_frequencies,
     class_scores,
     class_values,
     joined_fields,
     log_probs,
     text_reader,
 )
-from headway.train.tasks.classify_scores import Baselines, labels_of, texts_of
+from headway.train.tasks.classify_scores import ClassBaselines, labels_of, texts_of
 from headway.train.textplan import TextPlan, resolve_text, tokenizer_of
 
 LONGEST = 512
@@ -139,19 +140,21 @@ class ClassifyTask:
         figures: dict[str, Any] = {}
         if full or len(self.prepared.labels) <= FEW_CLASSES:
             figures = class_figures(logs_NC, labels_N, self.prepared.labels)
-        if full:
-            figures["baselines"] = self.baselines
         return Scores(
-            values=class_values(logs_NC, labels_N), samples=self._samples(logs_NC), figures=figures
+            values=class_values(logs_NC, labels_N),
+            samples=self._samples(logs_NC),
+            figures=figures,
+            baselines=self.baselines if full else {},
         )
 
     @cached_property
-    def baselines(self) -> dict[str, float]:
-        """Accuracies on the validation texts, in percent, of what one gets for nothing."""
-        found = Baselines.of(self.prepared)
-        labels_N = labels_of(self.prepared.valid)
-        guesses = found.guesses(texts_of(self.prepared.valid, self.prepared.tokenizer))
-        return {name: 100.0 * float((g == labels_N).mean()) for name, g in guesses.items()}
+    def baselines(self) -> Baselines:
+        texts = texts_of(self.prepared.valid, self.prepared.tokenizer)
+        return ClassBaselines.of(self.prepared).scores(texts, labels_of(self.prepared.valid))
+
+    def frequencies(self) -> Frequencies:
+        labels = (self.labels, labels_of(self.prepared.valid))
+        return class_frequencies(*labels, len(self.prepared.labels), self.weights)
 
     def rehearse(self, model: nn.Module, device: torch.device) -> None:
         self.evaluate(model, device, lambda: False, full=False)

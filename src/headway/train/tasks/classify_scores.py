@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from headway.config.data import DataSettings
 from headway.config.run import RunSettings
@@ -20,7 +20,13 @@ from headway.metrics.baselines import BagOfWords, Text, majority
 from headway.metrics.translation import Interval
 from headway.text.tokenizer import Tokenizer
 from headway.train.kind import Evaluation, Row, Use
-from headway.train.tasks.classes import Labels, class_figures, class_values
+from headway.train.task import Baselines
+from headway.train.tasks.classes import (
+    Labels,
+    class_figures,
+    class_values,
+    frequency_log_probs,
+)
 from headway.train.tasks.classify_answers import Classifier, Example
 
 
@@ -102,7 +108,7 @@ def _baselines(
         for one in examples
     ]
     try:
-        found = Baselines.of(load_prepared_text(folder))
+        found = ClassBaselines.of(load_prepared_text(folder))
     except (UserError, OSError):  # the folder may have been copied without its data
         most = majority(labels_N, len(settings.labels))
         share = 100.0 * float((labels_N == most).mean())
@@ -111,32 +117,34 @@ def _baselines(
             "majority class": f"always {settings.labels[most]!r}, the most frequent here",
             "bag of words": gone,
         }
-    guesses = found.guesses(texts)
-    values = {name: 100.0 * float((g == labels_N).mean()) for name, g in guesses.items()}
+    values = {name: one["accuracy"] for name, one in found.scores(texts, labels_N).items()}
     return values, {
-        "majority class": f"always {settings.labels[found.majority]!r}",
+        "majority class": f"always {settings.labels[int(found.counts_C.argmax())]!r}",
         "bag of words": "logistic regression on words and pairs of words",
     }
 
 
 @dataclass(frozen=True)
-class Baselines:
+class ClassBaselines:
     """The majority class and a bag of words, from the training texts."""
 
-    majority: int
+    counts_C: NDArray[np.int64]
     bag: BagOfWords
 
     @classmethod
-    def of(cls, prepared: PreparedText) -> Baselines:
+    def of(cls, prepared: PreparedText) -> ClassBaselines:
         labels = labels_of(prepared.train)
         n = len(prepared.labels)
         texts = texts_of(prepared.train, prepared.tokenizer)
-        return cls(majority(labels, n), BagOfWords.fit(texts, labels.tolist(), n))
+        counts_C = np.bincount(labels, minlength=n)
+        return cls(counts_C, BagOfWords.fit(texts, labels.tolist(), n))
 
-    def guesses(self, texts: Sequence[Text]) -> dict[str, Any]:
+    def scores(self, texts: Sequence[Text], labels_N: Labels) -> Baselines:
         return {
-            "majority class": np.full(len(texts), self.majority),
-            "bag of words": self.bag.guesses(texts),
+            "majority class": class_values(
+                frequency_log_probs(self.counts_C, len(labels_N)), labels_N
+            ),
+            "bag of words": class_values(self.bag.log_probs(texts), labels_N),
         }
 
 

@@ -26,12 +26,13 @@ from headway.errors import ConfigError, UserError
 from headway.models.decoder import Decoder
 from headway.nn.loss import Smoothing
 from headway.train.kind import Evaluation, Note, Predictor, Use
-from headway.train.task import Part, Scores, TaskLoss
+from headway.train.task import TOKENS, Frequencies, Part, Scores, TaskLoss
 from headway.train.tasks.language import (
     TokenBatch,
     language_scores,
     likelihood,
     stream,
+    stream_frequencies,
     token_batch,
 )
 from headway.train.textplan import TextPlan, resolve_text, tokenizer_of
@@ -93,7 +94,18 @@ class CompleteTask:
         values = language_scores(total, count, self.prepared.valid.n_bytes)
         if self.settings.data.fields:  # the bytes are those of the body alone
             del values["bits_per_byte"]
-        return Scores(values=values, samples=self._samples(model, device))
+        baselines = {TOKENS: self._unigram(values)} if full else {}
+        return Scores(values=values, samples=self._samples(model, device), baselines=baselines)
+
+    def frequencies(self) -> Frequencies:
+        return stream_frequencies(self.train, self.valid, self.prepared.tokenizer.vocab_size)
+
+    def _unigram(self, values: dict[str, float]) -> dict[str, float]:
+        """With as many bytes a token as the model's own scores."""
+        found = self.frequencies().scores
+        if "bits_per_byte" in values and values["loss"]:
+            found["bits_per_byte"] = values["bits_per_byte"] * found["loss"] / values["loss"]
+        return found
 
     def rehearse(self, model: nn.Module, device: torch.device) -> None:
         self.evaluate(model, device, lambda: False, full=False)

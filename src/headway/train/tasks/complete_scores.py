@@ -21,7 +21,7 @@ from headway.data.windows import Numbers
 from headway.decode.precision import hold_in
 from headway.decode.runs import load_language
 from headway.errors import DataError
-from headway.metrics.language import unigram_bits_per_byte
+from headway.metrics.language import token_counts, unigram_bits_per_byte
 from headway.models.decoder import Decoder
 from headway.nn.layout import Layout
 from headway.nn.loss import Smoothing
@@ -70,10 +70,7 @@ def _unigram(folder: Path, texts: TextSet, vocab_size: int) -> tuple[float | Non
         training = load_prepared_text(folder).train.text.tokens
     except (DataError, OSError):
         return None, "the run's training data is not there any more"
-    counts_V = np.zeros(vocab_size, np.int64)
-    for first in range(0, len(training), 1 << 22):
-        part = np.asarray(training[first : first + (1 << 22)], np.int64)
-        counts_V += np.bincount(part, minlength=vocab_size)
+    counts_V = token_counts(training, vocab_size)
     found = unigram_bits_per_byte(counts_V, texts.text.tokens, texts.n_bytes)
     return found, "bits per byte, from the frequency of tokens alone"
 

@@ -26,7 +26,7 @@ from headway.models.folder import load_model
 from headway.models.parts.front import compute_in
 from headway.train.kind import Note
 from headway.train.start import WITHOUT_VECTORS, changed, check_same, stacks
-from headway.train.task import Part, Scores, Task, TaskLoss
+from headway.train.task import Frequencies, Part, Scores, Task, TaskLoss
 
 CHUNK_BYTES = {"cuda": 1 << 30, "cpu": 1 << 26}
 """Scores of teacher or student held at a time."""
@@ -114,6 +114,9 @@ class DistilTask:
         self, model: nn.Module, device: torch.device, stopped: Callable[[], bool], full: bool
     ) -> Scores:
         return self.inner.evaluate(model, device, stopped, full)
+
+    def frequencies(self) -> Frequencies | None:
+        return self.inner.frequencies()
 
     def rehearse(self, model: nn.Module, device: torch.device) -> None:
         self.inner.rehearse(model, device)

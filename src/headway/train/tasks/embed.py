@@ -28,7 +28,7 @@ from headway.data.texts import PreparedText, load_prepared_text, prepare_text
 from headway.data.unlabelled import Reads
 from headway.errors import ConfigError
 from headway.train.kind import Evaluation, Note, Predictor, Use
-from headway.train.task import Part, Scores, TaskLoss
+from headway.train.task import Baselines, Part, Scores, TaskLoss
 from headway.train.tasks.contrast import (
     PairedBatch,
     contrastive,
@@ -157,14 +157,13 @@ class EmbedTask:
             for side in self.valid
         )
         found = retrieval(a_ND, b_ND, text_keys(self.valid[1].text))
-        figures = {"baselines": {"bag of words": 100.0 * self.baseline[0]}} if full else {}
         return Scores(
             values={
                 "loss": valid_loss(a_ND, b_ND, self.settings.embed.temperature),
                 "accuracy": 100.0 * found.accuracy,
                 "mrr": 100.0 * found.mrr,
             },
-            figures=figures,
+            baselines=self.baselines if full else {},
         )
 
     @cached_property
@@ -174,11 +173,15 @@ class EmbedTask:
         return partners(self.prepared.valid, tokenizer, self.settings.model.max_len)
 
     @cached_property
-    def baseline(self) -> tuple[float, float]:
-        """Accuracy and mean reciprocal rank of tf-idf."""
+    def baselines(self) -> Baselines:
+        """Texts that share words, by tf-idf."""
         a, b = self.valid
         found = bag_retrieval(a.text, b.text, self.prepared.tokenizer.vocab_size)
-        return found.accuracy, found.mrr
+        return {"bag of words": {"accuracy": 100.0 * found.accuracy, "mrr": 100.0 * found.mrr}}
+
+    def frequencies(self) -> None:
+        """What is right hangs on the other texts of a step."""
+        return None
 
     def rehearse(self, model: nn.Module, device: torch.device) -> None:
         self.evaluate(model, device, lambda: False, full=False)

@@ -30,9 +30,10 @@ from headway.models.encoder import Encoder
 from headway.nn.loss import Smoothing
 from headway.text.tokenizer import MASK
 from headway.train.kind import Evaluation, Note, Predictor, Use
-from headway.train.task import Part, Scores, TaskLoss
+from headway.train.task import TOKENS, Frequencies, Part, Scores, TaskLoss
 from headway.train.tasks import fill_media
 from headway.train.tasks.gaps import ENDS, FillBatch, FillFixed, FramedWindows, Gaps, Reader
+from headway.train.tasks.language import text_frequencies
 from headway.train.tasks.rebuild import RebuildTask
 from headway.train.textplan import TextPlan, resolve_text, tokenizer_of
 
@@ -108,7 +109,13 @@ class FillTask:
     ) -> Scores:
         assert isinstance(model, Encoder)
         values = self.valid.scores(model, device, stopped, None if full else QUICK_TOKENS)
-        return Scores(values=values, samples=self.valid.samples(model, device))
+        baselines = {TOKENS: self.valid.baseline()} if full else {}
+        samples = self.valid.samples(model, device)
+        return Scores(values=values, samples=samples, baselines=baselines)
+
+    def frequencies(self) -> Frequencies:
+        texts = (self.prepared.train.text, self.prepared.valid.text)
+        return text_frequencies(*texts, self.prepared.tokenizer)
 
     def rehearse(self, model: nn.Module, device: torch.device) -> None:
         self.evaluate(model, device, lambda: False, full=False)

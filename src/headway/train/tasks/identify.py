@@ -22,7 +22,7 @@ from headway.models.parts.sounds import Sound, SoundFront
 from headway.nn.layout import Layout
 from headway.train.kind import Evaluation, Note, Predictor, Use
 from headway.train.mediaplan import MediaPlan, flat_front, item_rows, resolve_media, sound_shape
-from headway.train.task import Scores
+from headway.train.task import Frequencies, Scores
 from headway.train.tasks.media_changes import SoundChanges
 from headway.train.tasks.media_labels import (
     Chosen,
@@ -71,6 +71,10 @@ class IdentifyTask(LabelTask):
         cos_BC = cosines(model, x_ND, layout).clamp(-1 + 1e-6, 1 - 1e-6)
         turned_BC = (cos_BC.acos() + margin).clamp(max=np.pi).cos()
         return scale * torch.where(targets_BC > 0.5, turned_BC, cos_BC)
+
+    def frequencies(self) -> Frequencies | None:
+        """A margin makes the loss larger than that of classes."""
+        return None if self.settings.identify.margin else super().frequencies()
 
     def evaluate(
         self, model: nn.Module, device: torch.device, stopped: Callable[[], bool], full: bool

@@ -9,21 +9,29 @@ from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from headway.config.run import RunSettings
 from headway.data.batches import Fixed, filled, moved
 from headway.data.streams import USUAL, DocumentStream, FieldStream, Marks, Stream, mark_names
 from headway.data.texts import TextSet
+from headway.data.tokens import TokenStore
 from headway.data.windows import Cut, whole_cut
+from headway.metrics.language import token_counts
 from headway.models.decoder import Decoder
 from headway.nn.layout import Layout, loss_weights
 from headway.nn.loss import Smoothing
 from headway.text.tokenizer import Tokenizer
-from headway.train.task import Stopped
+from headway.train.task import Frequencies, Stopped
 
 EVALUATED_AT_ONCE = 8192
 """Tokens of a validation batch."""
+
+COUNTED = 1 << 22
+"""Tokens from which their frequencies are known well enough for a yardstick."""
+
+BLOCK = 1024
 
 
 @dataclass(frozen=True)
@@ -83,6 +91,31 @@ def likelihood(
         if stopped():
             raise Stopped
     return total, int(cut.length.sum())
+
+
+def text_frequencies(train: TokenStore, valid: TokenStore, tokenizer: Tokenizer) -> Frequencies:
+    """Of the tokens of texts, each with its end."""
+    counts = []
+    for texts in (train, valid):
+        counts_V = token_counts(texts.tokens, tokenizer.vocab_size, COUNTED)
+        counts_V[tokenizer.eos] += len(texts)
+        counts.append(counts_V)
+    return Frequencies(*counts)
+
+
+def stream_frequencies(train: Stream, valid: Stream, size: int) -> Frequencies:
+    """Of what is to be said about documents, marks of fields and ends included."""
+    return Frequencies(*(_label_counts(one, size) for one in (train, valid)))
+
+
+def _label_counts(source: Stream, size: int) -> NDArray[np.int64]:
+    cut = whole_cut(source.lengths(USUAL), BLOCK)
+    counts_V, most = np.zeros(size, np.int64), max(1, COUNTED // BLOCK)
+    for first in range(0, min(len(cut), most), 256):
+        rows = slice(first, first + 256)
+        _, labels = source.read(USUAL, cut.document[rows], cut.start[rows], cut.length[rows])
+        counts_V += np.bincount(np.asarray(labels, np.int64), minlength=size)
+    return counts_V
 
 
 def language_scores(total: float, count: int, n_bytes: int) -> dict[str, float]:

@@ -18,15 +18,21 @@ from headway.config.run import RunSettings
 from headway.config.train import known
 from headway.data.batches import Fixed, Rows, StepPlan, moved
 from headway.data.media.prepared import MediaSet, PreparedMedia
-from headway.metrics.baselines import majority
 from headway.models.encoder import Encoder
 from headway.models.parts.heads import LabelHead
 from headway.models.parts.pictures import Pictures
 from headway.models.parts.sounds import Sound
 from headway.nn.layout import Layout
 from headway.nn.loss import Smoothing
-from headway.train.task import Part, Scores, TaskLoss
-from headway.train.tasks.classes import Labels, Numbers, class_figures, class_values
+from headway.train.task import Baselines, Frequencies, Part, Scores, TaskLoss
+from headway.train.tasks.classes import (
+    Labels,
+    Numbers,
+    class_figures,
+    class_frequencies,
+    class_values,
+    frequency_log_probs,
+)
 from headway.train.tasks.media_reader import MediaInput, MediaReader, Speeds, vectors
 from headway.train.tasks.thumbnails import thumbnails
 
@@ -158,24 +164,27 @@ class LabelTask:
         figures: dict[str, Any] = {}
         if full or self.n_labels <= FEW_CLASSES:
             figures = class_figures(logs_NC, labels_N, self.prepared.labels)
-        if full:
-            figures["baselines"] = self.baselines
-            if self.prepared.what != "sounds":
-                figures["pictures"] = thumbnails(
-                    self.prepared.valid.pictures, logs_NC, labels_N, self.prepared.labels
-                )
+        if full and self.prepared.what != "sounds":
+            figures["pictures"] = thumbnails(
+                self.prepared.valid.pictures, logs_NC, labels_N, self.prepared.labels
+            )
         return Scores(
             values=label_values(logs_NC, labels_N),
             samples=self._samples(logs_NC, labels_N),
             figures=figures,
+            baselines=self.baselines if full else {},
         )
 
     @cached_property
-    def baselines(self) -> dict[str, float]:
-        """Accuracies on the validation items, in percent, of what one gets for nothing."""
-        most = majority(self.labels, self.n_labels)
-        right = labels_of(self.prepared.valid) == most
-        return {"majority class": 100.0 * float(right.mean())}
+    def baselines(self) -> Baselines:
+        labels_N = labels_of(self.prepared.valid)
+        counts_C = np.bincount(self.labels, minlength=self.n_labels)
+        logs_NC = frequency_log_probs(counts_C, len(labels_N))
+        return {"majority class": label_values(logs_NC, labels_N)}
+
+    def frequencies(self) -> Frequencies | None:
+        labels = (self.labels, labels_of(self.prepared.valid))
+        return class_frequencies(*labels, self.n_labels, self.weights)
 
     def rehearse(self, model: nn.Module, device: torch.device) -> None:
         self.evaluate(model, device, lambda: False, full=False)

@@ -196,7 +196,11 @@ class RebuildTask:
         assert isinstance(model, Encoder)
         values = self.valid.scores(model, device, stopped, None if full else QUICK_ITEMS)
         baseline = values.pop("baseline")
-        return Scores(values=values, figures={"baselines": {"mean of hidden rows": baseline}})
+        mean = {"loss": baseline, "explained": 0.0}
+        return Scores(values=values, baselines={"mean of hidden rows": mean} if full else {})
+
+    def frequencies(self) -> None:
+        return None
 
     def rehearse(self, model: nn.Module, device: torch.device) -> None:
         self.evaluate(model, device, lambda: False, full=False)

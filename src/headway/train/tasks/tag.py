@@ -26,7 +26,8 @@ from headway.nn.crf import is_scheme, log_likelihood
 from headway.nn.loss import Smoothing
 from headway.text.tokenizer import Tokenizer
 from headway.train.kind import Evaluation, Note, Predictor, Use
-from headway.train.task import Part, Scores, TaskLoss
+from headway.train.task import CLASSES, Baselines, Frequencies, Part, Scores, TaskLoss
+from headway.train.tasks.classes import class_frequencies
 from headway.train.tasks.tag_scores import BASELINE, baseline, word_keys
 from headway.train.tasks.tags import (
     TagBatch,
@@ -123,10 +124,13 @@ class TagTask:
         ]
         truths = self._truths[:most]
         figures = tag_figures(truths, guesses, self.spans)
-        if full:
-            figures["baselines"] = self.baselines
         values = {"loss": nll / max(1, len(labels_W)), **tag_values(truths, guesses, self.spans)}
-        return Scores(values=values, samples=self._samples(guesses), figures=figures)
+        return Scores(
+            values=values,
+            samples=self._samples(guesses),
+            figures=figures,
+            baselines=self.baselines if full else {},
+        )
 
     @cached_property
     def _truths(self) -> list[list[str]]:
@@ -138,11 +142,18 @@ class TagTask:
         return as_bio([self.names[tag] for tag in tags])
 
     @cached_property
-    def baselines(self) -> dict[str, float]:
+    def baselines(self) -> Baselines:
         found = baseline(self.prepared)
         guesses = [self._named(found.guess(keys)) for keys in word_keys(self.prepared.valid)]
-        values = tag_values(self._truths, guesses, self.spans)
-        return {BASELINE: values["f1" if self.spans else "accuracy"]}
+        frequent = {"loss": self.frequencies().scores["loss"]}
+        return {
+            BASELINE: tag_values(self._truths, guesses, self.spans),
+            CLASSES: frequent,
+        }
+
+    def frequencies(self) -> Frequencies:
+        labels = (self.labels, labels_of(self.prepared.valid))
+        return class_frequencies(*labels, len(self.names), np.ones(len(self.names)))
 
     def rehearse(self, model: nn.Module, device: torch.device) -> None:
         self.evaluate(model, device, lambda: False, full=False)

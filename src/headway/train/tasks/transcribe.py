@@ -34,7 +34,9 @@ from headway.nn.loss import Smoothing
 from headway.text.tokenizer import Tokenizer
 from headway.train.kind import Evaluation, Note, Predictor, Use
 from headway.train.mediaplan import resolve_media, sound_shape
-from headway.train.task import Part, Scores, Stopped, TaskLoss
+from headway.train.task import TOKENS, Baselines, Frequencies, Part, Scores, Stopped, TaskLoss
+from headway.train.tasks.caption_scores import commonest
+from headway.train.tasks.language import text_frequencies
 from headway.train.tasks.media_changes import SoundChanges
 from headway.train.tasks.media_reader import MediaReader
 from headway.train.tasks.transcribe_plan import (
@@ -47,6 +49,9 @@ from headway.train.tasks.transcribe_plan import (
 from headway.train.textplan import tokenizer_of
 
 SAMPLES = 8
+COUNTED = 100_000
+"""Training texts among which the most frequent one is looked for."""
+
 LISTENED_AT_ONCE = 64
 """Recordings between two looks at whether to stop."""
 
@@ -197,7 +202,33 @@ class TranscribeTask:
             "wer": 100.0 * word_errors(right, found).rate,
             "cer": 100.0 * character_errors(right, found).rate,
         }
-        return Scores(values=values, samples=self._samples(answers))
+        baselines = self._baselines(right) if full else {}
+        return Scores(values=values, samples=self._samples(answers), baselines=baselines)
+
+    def _baselines(self, right: list[str]) -> Baselines:
+        """The text that is said most often in training, whatever is heard."""
+        texts = texts_of(self.prepared.train)
+        usual = commonest(
+            self.tokenizer.decode(texts[row].tolist()).strip()
+            for row in range(min(COUNTED, len(texts)))
+        )
+        same = [usual] * len(right)
+        baselines = {
+            "the commonest text": {
+                "wer": 100.0 * word_errors(right, same).rate,
+                "cer": 100.0 * character_errors(right, same).rate,
+            }
+        }
+        frequencies = self.frequencies()
+        if frequencies is not None:
+            baselines[TOKENS] = {"loss": frequencies.scores["loss"]}
+        return baselines
+
+    def frequencies(self) -> Frequencies | None:
+        if self.weight == 1.0:  # CTC says blanks too
+            return None
+        texts = (texts_of(self.prepared.train), texts_of(self.prepared.valid))
+        return text_frequencies(*texts, self.tokenizer)
 
     @cached_property
     def references(self) -> list[str]:

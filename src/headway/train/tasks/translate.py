@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -37,7 +38,8 @@ from headway.nn.loss import Smoothing
 from headway.text.tokenizer import Vocabularies
 from headway.train import plan
 from headway.train.kind import Evaluation, Note, Use
-from headway.train.task import Part, Scores, Stopped, TaskLoss
+from headway.train.task import TOKENS, Baselines, Frequencies, Part, Scores, Stopped, TaskLoss
+from headway.train.tasks.language import text_frequencies
 from headway.train.tasks.taught import prepare_taught, with_taught
 from headway.train.tasks.translate_answers import TranslationPredictor
 from headway.train.tasks.translate_scores import evaluate_translations
@@ -177,7 +179,22 @@ class TranslateTask:
             {"source": source, "target": target, "output": output}
             for (source, target), output in zip(pairs[:SAMPLES], outputs, strict=False)
         ]
-        return Scores(values=values, samples=samples)
+        baselines = self.baselines if full else {}
+        return Scores(values=values, samples=samples, baselines=baselines)
+
+    @cached_property
+    def baselines(self) -> Baselines:
+        sources, targets = zip(*self.prepared.valid_text, strict=True)
+        copied = {
+            "bleu": bleu(sources, targets, lowercase=self.lowercase).value,
+            "chrf": chrf(sources, targets, lowercase=self.lowercase).value,
+        }
+        return {"the source itself": copied, TOKENS: self.frequencies().scores}
+
+    def frequencies(self) -> Frequencies:
+        return text_frequencies(
+            self.prepared.train.target, self.prepared.valid.target, self.vocab.target
+        )
 
     def rehearse(self, model: nn.Module, device: torch.device) -> None:
         # An untrained model does not know when to stop; a trained one does.
