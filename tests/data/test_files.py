@@ -16,7 +16,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from headway.data import files
-from headway.data.files import is_stream, open_lines, spool
+from headway.data.files import count_lines, is_stream, open_lines, spool
 from headway.errors import ConfigError, DataError
 
 
@@ -64,6 +64,14 @@ def test_the_size_of_a_read_does_not_matter(folder: Path, text: str, size: int) 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(files, "CHUNK", size)
         assert list(open_lines(path)) == whole
+
+
+@pytest.mark.parametrize(
+    ("data", "n"),
+    [(b"", 0), (b"a", 1), (b"a\n", 1), (b"a\nb", 2), (b"\n\n", 2), (gzip.compress(b"a\n"), None)],
+)
+def test_lines_are_counted_before_they_are_read(tmp_path: Path, data: bytes, n: int | None) -> None:
+    assert count_lines(put(tmp_path, data)) == n
 
 
 @pytest.mark.parametrize("name", ["a.gz", "a.xz", "a.txt"])

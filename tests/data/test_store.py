@@ -343,12 +343,12 @@ def test_files_that_cannot_be_read_stop_it_before_anything_slow(
     assert texts(prepared, "train")[0] == ("Größe", "size")
 
 
-def test_the_notes_and_the_manifest_tell_what_was_done(
-    tmp_path: Path, tsv: Callable[..., str]
+def test_the_manifest_tells_what_was_done_and_who_waits_hears_of_it(
+    tmp_path: Path, tsv: Callable[..., str], slow: Any
 ) -> None:
-    notes: list[str] = []
-    prepare(run(tsv(shuffled())), tmp_path, notes.append)
-    assert notes == ["checking the data", "training the tokenizer", "tokenising"]
+    prepare(run(tsv(shuffled())), tmp_path, slow)
+    said = [line.rpartition("  ")[0] for line in slow.stream.getvalue().splitlines()]
+    assert said == ["checking the data 400 pairs", "tokenising 400/400 pairs"]
     manifest = json.loads((tmp_path / DATA / "manifest.json").read_text())
     assert manifest["inputs"]["tokenizer"]["vocab_size"] == 400
     assert "train.source.tokens" in manifest["files"]

@@ -29,8 +29,12 @@ class Copy(ModuleType):
 
     off, breaks = 0.0, False
 
+    def on_write(self) -> None:
+        """Called while it writes."""
+
     def write(self, run: LoadedRun, out: Path, *, int8: bool) -> None:
         (out / "model").write_text("int8" if int8 else "fp32")
+        self.on_write()
         if self.breaks:
             raise OSError("the disk is full")
 
@@ -56,15 +60,22 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_the_command_prints_the_proof_and_its_exit_code_is_the_verdict(
-    run: Path, copy: Copy, tmp_path: Path, capsys: Output
+    run: Path,
+    copy: Copy,
+    tmp_path: Path,
+    capsys: Output,
+    monkeypatch: pytest.MonkeyPatch,
+    slow: Any,
 ) -> None:
+    monkeypatch.setattr("headway.cli.export.Progress", lambda: slow)
+    copy.on_write = slow.tick  # type: ignore[method-assign]
     out = tmp_path / "deep" / "out"
     words = ["export", str(run), "--to", "copy", "--out", str(out)]
     assert main(words) == 0
     printed = capsys.readouterr()
     assert "proof passed: 16 sentences" in printed.out
     assert f"{out}: written" in printed.out
-    assert "writing" in printed.err
+    assert f"writing {out}  " in slow.stream.getvalue()
     assert json.loads((out / "proof.json").read_text())["passed"] is True
     assert sorted(path.name for path in out.parent.iterdir()) == ["out"]
     copy.off = 0.1

@@ -12,6 +12,7 @@ from torch import nn
 
 from headway.config.run import RunSettings, load_run_settings
 from headway.models.build import build_model
+from headway.progress import SILENT
 from headway.train.task import Task
 from headway.train.tasks.table import kind_of
 
@@ -111,7 +112,7 @@ def make(name: str, folder: Path, **changes: Any) -> Made:
     if name == "embed":
         del given["train.micro_tokens"]
     settings = load_run_settings(None, [], given)
-    prepared = kind.prepare(settings, folder, lambda text: None)
+    prepared = kind.prepare(settings, folder, SILENT)
     settings = kind.resolve(settings, prepared, CPU)
     assert settings.model is not None
     model = build_model(settings.model, seed=1).eval()

@@ -12,7 +12,7 @@ import torch
 
 from headway.config.run import RunSettings, load_run_settings
 from headway.models.folder import model_weights
-from headway.progress import Progress
+from headway.progress import SILENT, Progress
 from headway.train.checkpoint import Checkpoints
 from headway.train.kind import Kind
 from headway.train.ranks import Ranks
@@ -72,7 +72,7 @@ def asked(task: str, text: str, **changes: Any) -> RunSettings:
 
 
 def resolved(kind: Kind, settings: RunSettings, folder: Path) -> tuple[RunSettings, Any]:
-    prepared = kind.prepare(settings, folder, lambda text: None)
+    prepared = kind.prepare(settings, folder, SILENT)
     return kind.resolve(settings, prepared, CPU), prepared
 
 

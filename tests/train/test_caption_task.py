@@ -21,6 +21,7 @@ from headway.errors import ConfigError, DataError
 from headway.models.build import build_model
 from headway.models.parts.pictures import Pictures
 from headway.models.seq2seq import Seq2Seq
+from headway.progress import SILENT
 from headway.train.task import Part, Stopped
 from headway.train.tasks.caption import Caption, CaptionTask
 
@@ -41,7 +42,7 @@ def settings_of(media: Path, valid: Path | None = None, **more: Any) -> RunSetti
 
 def prepared_and_task(folder: Path, settings: RunSettings) -> tuple[PreparedMedia, CaptionTask]:
     kind = Caption()
-    prepared = kind.prepare(settings, folder, lambda text: None)
+    prepared = kind.prepare(settings, folder, SILENT)
     settings = kind.resolve(settings, prepared, CPU)
     train = replace(settings.train, batch_tokens=40, smoothing=0.2)
     task = kind.task(replace(settings, train=train), prepared)
@@ -222,9 +223,9 @@ def test_an_evaluation_scores_writes_samples_and_can_be_stopped(
 
 def test_what_cannot_be_is_refused(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="no pictures with captions"):
-        Caption().prepare(RunSettings(task="caption"), tmp_path, lambda text: None)
+        Caption().prepare(RunSettings(task="caption"), tmp_path, SILENT)
     settings = settings_of(write_scenes(tmp_path, 30))
-    prepared = Caption().prepare(settings, tmp_path / "run", lambda text: None)
+    prepared = Caption().prepare(settings, tmp_path / "run", SILENT)
     mixing = replace(settings, augment=AugmentSettings(mixup=0.2))
     with pytest.raises(ConfigError, match="two captions cannot be mixed"):
         Caption().resolve(mixing, prepared, CPU)

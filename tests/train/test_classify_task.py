@@ -21,6 +21,7 @@ from headway.data.texts import PreparedText
 from headway.errors import ConfigError, DataError
 from headway.models.build import build_model
 from headway.nn.layout import Layout
+from headway.progress import SILENT
 from headway.train.kind import Use
 from headway.train.run import Run
 from headway.train.task import Part, Stopped
@@ -343,14 +344,14 @@ def test_a_single_class_is_refused(tmp_path: Path) -> None:
     rows = [(text, "same") for text, _ in sentiments(40)]
     settings = asked("classify", write_tsv(tmp_path / "t.tsv", rows))
     with pytest.raises(ImpossibleData) as error:
-        Classify().prepare(settings, tmp_path, lambda text: None)
+        Classify().prepare(settings, tmp_path, SILENT)
     assert any("label" in f.text for f in error.value.report.findings if f.level == "error")
 
 
 def test_empty_texts_are_left_out_and_counted(tmp_path: Path) -> None:
     rows = [*sentiments(), ("", "pos"), ("  ", "neg")]
     settings = asked("classify", write_tsv(tmp_path / "t.tsv", rows))
-    prepared = Classify().prepare(settings, tmp_path, lambda text: None)
+    prepared = Classify().prepare(settings, tmp_path, SILENT)
     assert prepared.dropped["empty"] == 2
     assert len(prepared.train) + len(prepared.valid) == 120
 

@@ -23,6 +23,7 @@ from headway.models.build import build_model
 from headway.models.decoder import Decoder
 from headway.models.folder import model_weights
 from headway.nn.layout import Layout
+from headway.progress import SILENT
 from headway.train.begin import begin
 from headway.train.optim import build_optimizer
 from headway.train.ranks import Ranks
@@ -309,7 +310,7 @@ def test_a_run_that_is_stopped_and_taken_up_again_ends_the_same(tmp_path: Path, 
 def test_what_is_left_open_is_chosen(tmp_path: Path, fields: bool) -> None:
     text = (write_fields if fields else write_lines)(tmp_path / ("t.jsonl" if fields else "t"))
     plain = RunSettings(task="complete", data=settings_for(text).data)
-    prepared = Complete().prepare(plain, tmp_path, lambda text: None)
+    prepared = Complete().prepare(plain, tmp_path, SILENT)
     found = Complete().resolve(plain, prepared, CPU)
     assert isinstance(found.model, DecoderSettings)
     longest = int(CompleteTask(prepared, found).train.lengths(USUAL).max())

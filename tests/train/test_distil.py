@@ -25,6 +25,7 @@ from headway.models.build import build_model
 from headway.models.folder import model_weights, save_weights
 from headway.nn.layout import Layout
 from headway.nn.loss import Smoothing
+from headway.progress import SILENT
 from headway.train.optim import build_optimizer
 from headway.train.ranks import Ranks
 from headway.train.step import Step
@@ -206,7 +207,7 @@ def school(tmp_path_factory: pytest.TempPathFactory) -> tuple[PreparedText, RunS
     """A teacher of four layers that knows its sentences, and the settings of its student."""
     folder = tmp_path_factory.mktemp("school")
     settings = settings_of(folder)
-    prepared = Fill().prepare(settings, folder / "data", lambda text: None)
+    prepared = Fill().prepare(settings, folder / "data", SILENT)
     shape = EncoderSettings(
         vocab_size=prepared.tokenizer.vocab_size, d_model=32, n_layers=4, n_heads=2, d_ff=64,
         max_len=24, dropout=0.0, attention_dropout=0.0, n_segments=0, heads=("words",),

@@ -27,6 +27,7 @@ from headway.errors import ConfigError, DataError, UserError
 from headway.models.build import build_model
 from headway.models.folder import model_weights, save_weights
 from headway.nn.layout import Layout
+from headway.progress import SILENT
 from headway.train.kind import Use
 from headway.train.optim import build_optimizer
 from headway.train.ranks import Ranks
@@ -66,13 +67,13 @@ def settings_of(folder: Path, *, pairs: bool = True, **more: Any) -> RunSettings
 @pytest.fixture(scope="module")
 def prepared(tmp_path_factory: pytest.TempPathFactory) -> PreparedText:
     folder = tmp_path_factory.mktemp("pairs")
-    return Embed().prepare(settings_of(folder), folder / "run", lambda text: None)
+    return Embed().prepare(settings_of(folder), folder / "run", SILENT)
 
 
 @pytest.fixture(scope="module")
 def alone(tmp_path_factory: pytest.TempPathFactory) -> PreparedText:
     folder = tmp_path_factory.mktemp("texts")
-    return Embed().prepare(settings_of(folder, pairs=False), folder / "run", lambda text: None)
+    return Embed().prepare(settings_of(folder, pairs=False), folder / "run", SILENT)
 
 
 def shape(prepared: PreparedText, family: type[Any] = EncoderSettings, **more: Any) -> Any:

@@ -21,6 +21,7 @@ from headway.errors import ConfigError, DataError
 from headway.models.build import build_model
 from headway.models.encoder import Encoder
 from headway.nn.layout import Layout
+from headway.progress import SILENT
 from headway.text.tokenizer import Vocabularies
 from headway.text.train import train_on_texts
 from headway.train.optim import build_optimizer
@@ -55,7 +56,7 @@ def settings_of(folder: Path, **more: Any) -> RunSettings:
 @pytest.fixture(scope="module")
 def prepared(tmp_path_factory: pytest.TempPathFactory) -> PreparedText:
     folder = tmp_path_factory.mktemp("fill")
-    return Fill().prepare(settings_of(folder), folder / "run", lambda text: None)
+    return Fill().prepare(settings_of(folder), folder / "run", SILENT)
 
 
 def model_settings(prepared: PreparedText, **more: Any) -> EncoderSettings:
@@ -156,7 +157,7 @@ def test_long_documents_are_read_in_windows(tmp_path: Path) -> None:
     path.write_text(" ".join(f"word{n % 50}" for n in range(2000)), encoding="utf-8")
     settings = settings_of(tmp_path)
     settings = replace(settings, data=DataSettings(text=(str(path),)))
-    prepared = Fill().prepare(settings, tmp_path / "run", lambda text: None)
+    prepared = Fill().prepare(settings, tmp_path / "run", SILENT)
     model = model_settings(prepared, max_len=32)
     task = FillTask(prepared, replace(settings, model=model, fill=FillSettings(context=20)))
     assert task.context == 18
@@ -329,7 +330,7 @@ def test_a_vocabulary_without_a_mask_is_refused(tmp_path: Path) -> None:
     Vocabularies(tokenizer, tokenizer).save(tmp_path / "tokenizer.json")
     settings = settings_of(tmp_path, start=StartSettings(run=str(tmp_path)))
     with pytest.raises(ConfigError, match="has no mask token, so its model cannot learn to fill"):
-        Fill().prepare(settings, tmp_path / "run", lambda text: None)
+        Fill().prepare(settings, tmp_path / "run", SILENT)
 
 
 def test_what_is_left_open_is_chosen(prepared: PreparedText, tmp_path: Path) -> None:

@@ -20,6 +20,7 @@ from headway.config.tasks import DistilSettings
 from headway.data.store import Prepared, load_prepared, prepare
 from headway.decode.translator import Translator
 from headway.models.folder import model_weights, save_weights
+from headway.progress import SILENT
 from headway.train.tasks import taught as module
 from headway.train.tasks.taught import (
     prepare_taught,
@@ -61,7 +62,7 @@ def school(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Prepared, R
 
 def test_all_of_it_is_one_call(school: tuple[Prepared, RunSettings], tmp_path: Path) -> None:
     prepared, settings = school
-    made = prepare_taught(settings, tmp_path / "run", lambda text: None, "cpu")
+    made = prepare_taught(settings, tmp_path / "run", SILENT, "cpu")
     assert targets(made) != targets(prepared)
     assert made.vocab.target.to_json() == (tmp_path / "teacher" / TOKENIZER).read_text()
 
@@ -71,12 +72,12 @@ def targets(prepared: Prepared) -> list[list[int]]:
 
 
 def test_the_targets_are_the_teachers_translations(
-    school: tuple[Prepared, RunSettings], tmp_path: Path
+    school: tuple[Prepared, RunSettings], tmp_path: Path, slow: Any
 ) -> None:
     prepared, settings = school
-    said: list[str] = []
-    made = taught(prepared, settings, tmp_path / "run", CPU, said.append)
-    assert said == [f"the teacher translates {len(prepared.train):,} sources"]
+    made = taught(prepared, settings, tmp_path / "run", CPU, slow)
+    n = len(prepared.train)
+    assert f"the teacher translates {n}/{n}  0s left" in slow.stream.getvalue()
     teacher = Translator.load([tmp_path / "teacher"])
     source = prepared.vocab.source
     lines = [source.decode(prepared.train.source[i].tolist()) for i in range(len(prepared.train))]
@@ -88,15 +89,19 @@ def test_the_targets_are_the_teachers_translations(
     assert made.vocab.target.to_json() == prepared.vocab.target.to_json()
     again = with_taught(load_prepared(tmp_path / "run"), tmp_path / "run")
     assert targets(again) == targets(made)
-    taught(prepared, settings, tmp_path / "run", CPU, said.append)
-    assert len(said) == 1  # nothing is translated twice
+    before = slow.stream.getvalue()
+    taught(prepared, settings, tmp_path / "run", CPU, slow)
+    assert slow.stream.getvalue() == before  # nothing is translated twice
 
 
 def test_killed_on_the_way_it_goes_on_behind_the_last_block(
-    school: tuple[Prepared, RunSettings], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    school: tuple[Prepared, RunSettings],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    slow: Any,
 ) -> None:
     prepared, settings = school
-    straight = targets(taught(prepared, settings, tmp_path / "run", CPU, lambda text: None))
+    straight = targets(taught(prepared, settings, tmp_path / "run", CPU, SILENT))
     for name in ("train.taught.tokens", "train.taught.lengths"):
         (tmp_path / "run" / "data" / name).unlink()
     translated: list[str] = []
@@ -110,16 +115,15 @@ def test_killed_on_the_way_it_goes_on_behind_the_last_block(
 
     monkeypatch.setattr(Translator, "translate", some)
     with pytest.raises(Killed):
-        taught(prepared, settings, tmp_path / "run", CPU, lambda text: None)
+        taught(prepared, settings, tmp_path / "run", CPU, SILENT)
     part = tmp_path / "run" / "data" / "train.part"
     with part.open("a") as file:
         file.write("[[1, 2], [3")  # a block that was being written
     assert targets(with_taught(prepared, tmp_path / "run")) == targets(prepared)
     monkeypatch.setattr(Translator, "translate", plain)
-    said: list[str] = []
-    made = taught(prepared, settings, tmp_path / "run", CPU, said.append)
+    made = taught(prepared, settings, tmp_path / "run", CPU, slow)
     assert targets(made) == straight
-    assert said[0] == f"the teacher translates {len(prepared.train) - 80:,} sources"
+    assert f"the teacher translates 80/{len(prepared.train)}" in slow.stream.getvalue()
     assert not part.exists()
     assert np.asarray(made.train.target.lengths).dtype == np.int32
 
@@ -130,5 +134,5 @@ def test_what_a_teacher_says_is_cut_to_what_its_positions_reach(
     """The text of an output may have more tokens than the output had."""
     prepared, settings = school
     monkeypatch.setattr(module, "learned", lambda front: 4)
-    made = taught(prepared, settings, tmp_path / "run", CPU, lambda line: None)
+    made = taught(prepared, settings, tmp_path / "run", CPU, SILENT)
     assert int(made.train.target.lengths.max()) == 3

@@ -232,7 +232,7 @@ class Parrot:
     def __init__(self, models: Any, vocab: Any, settings: DecodeSettings, **options: Any) -> None:
         self.settings, Parrot.options = settings, options
 
-    def translate(self, lines: Iterable[str]) -> Iterator[Any]:
+    def translate(self, lines: Iterable[str], on_progress: Any) -> Iterator[Any]:
         sources = list(lines)
         Parrot.asked.append((self.settings, len(sources)))
         for source in sources:
@@ -310,8 +310,16 @@ def test_an_evaluation_is_given_up_wherever_a_stop_is_asked_for(
             task.evaluate(model_of(prepared).eval(), CPU, lambda left=left: next(left), full=False)
 
 
-def test_a_real_translator_gives_one_output_for_each_source(prepared: Prepared) -> None:
-    scores = evaluated(task_of(prepared, quick_size=6), prepared)
+def test_a_real_translator_gives_one_output_for_each_source_and_tells_how_far_it_is(
+    prepared: Prepared,
+) -> None:
+    told: list[tuple[int, int]] = []
+    with torch.no_grad():
+        scores = task_of(prepared, quick_size=6).evaluate(
+            model_of(prepared).eval(), CPU, lambda: False, False, lambda *at: told.append(at)
+        )
+    n = len(prepared.valid)
+    assert ((n, n) in told, told[-1]) == (True, (6, 6))  # the loss, then what it writes
     assert len(scores.samples) == SAMPLES
     assert set(scores.values) == {"loss", "ppl", "bleu", "chrf"}
 

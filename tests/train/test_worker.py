@@ -39,7 +39,9 @@ class Judge(ToyTask):
         self.verdicts = list(verdicts)
         self.full: list[bool] = []
 
-    def evaluate(self, model: Any, device: Any, stopped: Any, full: bool) -> Scores:
+    def evaluate(
+        self, model: Any, device: Any, stopped: Any, full: bool, on_progress: Any = None
+    ) -> Scores:
         self.full.append(full)
         if stopped():
             raise Stopped

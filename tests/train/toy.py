@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from headway.config.metrics import METRICS
 from headway.config.train import TrainSettings
 from headway.nn.feedforward import FeedForward
+from headway.progress import SILENT, OnProgress, Stage, unheard
 from headway.train.checkpoint import Checkpoints, Snapshot
 from headway.train.ema import Ema
 from headway.train.feed import StepItem
@@ -70,7 +71,12 @@ class ToyTask:
         return TaskLoss(self.on_loss(loss, batch), loss)
 
     def evaluate(
-        self, model: nn.Module, device: torch.device, stopped: Callable[[], bool], full: bool
+        self,
+        model: nn.Module,
+        device: torch.device,
+        stopped: Callable[[], bool],
+        full: bool,
+        on_progress: OnProgress = unheard,
     ) -> Scores:
         assert not model.training
         assert not torch.is_grad_enabled()
@@ -95,6 +101,9 @@ class Events:
     def event(self, step: int, text: str) -> None:
         self.order.append(("event", step))
         self.said.append(text)
+
+    def stage(self, what: str) -> Stage:
+        return SILENT.stage(what)
 
     def of(self, kind: str) -> list[int]:
         return [step for k, step in self.order if k == kind]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
 import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -13,6 +12,7 @@ import typer
 from headway.cli.train import beginning, check_files, task_and_settings
 from headway.config.run import TASKS, RunSettings, load_run_settings
 from headway.errors import ConfigError
+from headway.progress import Progress
 
 if TYPE_CHECKING:
     from headway.data.report import CheckReport
@@ -80,14 +80,10 @@ def _report(settings: RunSettings) -> CheckReport:
     from headway.data.store import ImpossibleData
     from headway.train.tasks.table import kind_of
 
-    def note(text: str) -> None:
-        print(text, file=sys.stderr)
-
     with tempfile.TemporaryDirectory(prefix="headway-check-") as folder:
         try:
-            report: CheckReport = (
-                kind_of(settings.task).prepare(settings, Path(folder), note).report
-            )
+            prepared = kind_of(settings.task).prepare(settings, Path(folder), Progress())
+            report: CheckReport = prepared.report
             return report
         except ImpossibleData as error:
             return error.report

@@ -14,6 +14,7 @@ from headway.cli.predict import check_engine, check_settings, run_folders, setti
 from headway.config.data import DataSettings
 from headway.config.run import MEDIA_TASKS, RunSettings
 from headway.errors import UserError
+from headway.progress import Progress
 
 if TYPE_CHECKING:
     from headway.train.kind import Evaluation
@@ -128,8 +129,10 @@ def evaluate(
 
     runtime = engine_of(engine, folders[0], settings) if folders else None
     place = pick_device(device if runtime is None else "cpu")
-    use = Use(folders, settings, place, options, runtime)
-    found = kind_of(settings.task).evaluation(use, files)
+    progress = Progress()
+    with progress.stage("evaluating"):
+        use = Use(folders, settings, place, options, runtime, progress)
+        found = kind_of(settings.task).evaluation(use, files)
     if as_json:
         print(json.dumps(found.facts, indent=2, ensure_ascii=False))
     else:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 from typing import Annotated
 
 import typer
+
+from headway.progress import Progress
 
 
 def export(
@@ -31,11 +32,7 @@ def export(
     from headway.interop.exporting import export_run
 
     own = list(open_lines(sentences)) if sentences else []
-    proof = export_run(run, to, out, int8=int8, sentences=own, note=_say)
+    proof = export_run(run, to, out, int8=int8, sentences=own, progress=Progress())
     print(proof.text())
     print(f"{out}: written{'' if proof.passed else ', but it does not say the same'}")
     return 0 if proof.passed else 1
-
-
-def _say(line: str) -> None:
-    print(f"headway export: {line}", file=sys.stderr)

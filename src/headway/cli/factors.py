@@ -11,6 +11,7 @@ import typer
 from headway.config.folder import SHIPPED, run_folder
 from headway.config.load import parse_override
 from headway.errors import FolderError, UserError
+from headway.progress import Progress
 
 if TYPE_CHECKING:
     from headway.inside.factors import Factors
@@ -62,7 +63,8 @@ def factors(
     loaded = load(run)
     corpus = Corpus.of(text, loaded)
     where = pick_device(device)
-    found = learn(loaded, corpus, device=where, note=_say, method=method, **settings)
+    with Progress().stage("learning factors"):
+        found = learn(loaded, corpus, device=where, note=_say, method=method, **settings)
     found.save(place)
     _show(found)
     print(f"\n{place}: written. See them: headway look {run} --text '…' --factors {place}")

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import sys
 from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
+
+from headway.progress import Progress
 
 if TYPE_CHECKING:
     from headway.interop.importing import Imported
@@ -52,7 +53,9 @@ def import_(
     """Make a run folder of published weights: it predicts, evaluates, trains further, exports."""
     from headway.interop.importing import import_run
 
-    done = import_run(source, out, tokenizer=tokenizer, task=task, words=words or (), note=_say)
+    done = import_run(
+        source, out, tokenizer=tokenizer, task=task, words=words or (), progress=Progress()
+    )
     for line in report(done):
         print(line)
 
@@ -77,7 +80,3 @@ def report(done: Imported) -> list[str]:
     lines += [f"note: {text}" for text in done.notes]
     lines.append("next: " + NEXT[settings.task].format(run=done.folder, mask="[MASK]"))
     return lines
-
-
-def _say(line: str) -> None:
-    print(line, file=sys.stderr)

@@ -11,6 +11,7 @@ import typer
 
 from headway.cli.counted import head_given, number_given
 from headway.errors import ConfigError, UserError
+from headway.progress import Progress
 
 if TYPE_CHECKING:
     from headway.inside.change import Change
@@ -154,9 +155,10 @@ def _write(
     from headway.inside.trace import trace as traced
 
     more = {field.name: getattr(extras, field.name) for field in fields(extras)}
-    page = make(
-        run, text, ask, change, against=against, against_text=against_text, note=_note, **more
-    )
+    with Progress().stage("looking"):
+        page = make(
+            run, text, ask, change, against=against, against_text=against_text, note=_note, **more
+        )
     page.save(out)
     if trace is not None:
         traced(run, text, ask, change, gradients=True, beam=True).save(trace)
@@ -232,7 +234,8 @@ def _tuned(run: LoadedRun, path: Path | None, out: Path) -> Path | None:
     from headway.inside.lens import tune
 
     place = out.with_suffix(".lens.safetensors")
-    tune(run, Corpus.of(path, run).lines).save(place)
+    with Progress().stage("tuning the lens"):
+        tune(run, Corpus.of(path, run).lines).save(place)
     _note(f"lens tuned on {path}, kept in {place}")
     return place
 

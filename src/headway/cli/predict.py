@@ -16,6 +16,7 @@ import typer
 from headway.config.folder import CONFIG, file_in, run_folder
 from headway.config.run import MEDIA_TASKS, RunSettings, load_run_settings
 from headway.errors import ConfigError, UserError, suggest
+from headway.progress import SILENT, Progress, Stage
 
 if TYPE_CHECKING:
     from headway.train.kind import Kind, Predictor
@@ -152,7 +153,7 @@ def predict(
     }  # fmt: skip
     names = media_files(settings, files, text)
     path = "-" if names is not None else one_file(files, text)
-    from headway.data.files import is_stream
+    from headway.data.files import count_lines, is_stream
     from headway.interop.engines import engine_of
     from headway.train.kind import Use
     from headway.train.ranks import pick_device
@@ -168,7 +169,9 @@ def predict(
         options["stream"] = _show_piece
     runtime = engine_of(engine, folders[0], settings, detail=as_json or scores)
     place = pick_device(device if runtime is None else "cpu")
-    predictor = kind.predictor(Use(folders, settings, place, options, runtime))
+    progress = Progress()
+    with progress.stage("reading the model"):
+        predictor = kind.predictor(Use(folders, settings, place, options, runtime, progress))
     for note in () if runtime is None else runtime.notes:
         _tell(note)
     for name in names or ():
@@ -176,8 +179,12 @@ def predict(
     given_lines = names or text
     live = not given_lines and is_stream(path)
     lines = iter(given_lines) if given_lines else _lines(kind, settings, path, encoding)
-    with _output(out) as file:
-        failed = _answer(predictor, lines, file, live=live, as_json=as_json)
+    n_lines = None if given_lines else count_lines(path)
+    # On a terminal the answers show how far it is; and who feeds a pipe knows what it waits for.
+    watched = SILENT if out == "-" and sys.stdout.isatty() else progress
+    stage = watched.stage("answering", n_lines, beats=bool(given_lines) or n_lines is not None)
+    with _output(out) as file, stage:
+        failed = _answer(predictor, lines, file, live=live, as_json=as_json, stage=stage)
     _tell(predictor.summary())
     return 2 if failed else 0
 
@@ -206,7 +213,13 @@ def _tell(text: str) -> None:
 
 
 def _answer(
-    predictor: Predictor, lines: Iterator[Any], file: TextIO, *, live: bool, as_json: bool
+    predictor: Predictor,
+    lines: Iterator[Any],
+    file: TextIO,
+    *,
+    live: bool,
+    as_json: bool,
+    stage: Stage,
 ) -> int:
     """How many could not be answered: what is wrong with each goes to standard error."""
     failed = 0
@@ -214,6 +227,7 @@ def _answer(
         facts = {"error": answer.error, **answer.facts} if answer.error else answer.facts
         shown = json.dumps(facts, ensure_ascii=False) if as_json else answer.text
         file.write(shown + "\n")
+        stage.advance()
         if live:
             file.flush()
         if answer.error:

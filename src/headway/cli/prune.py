@@ -15,6 +15,7 @@ from headway.cli.evaluate import _pair_files, _text_files
 from headway.config.data import DataSettings
 from headway.config.folder import SHIPPED, load_run, run_folder
 from headway.errors import FolderError, UserError
+from headway.progress import Progress
 
 if TYPE_CHECKING:
     from headway.inside.compared import Line
@@ -180,14 +181,16 @@ def _judged(run: LoadedRun, readings: list[Reading], where: str) -> Heads:
     from headway.inside.heads import heads
 
     _say(f"importance of the heads from {len(readings):,} texts: {where}")
-    return replace(heads(run, readings), source=where)
+    with Progress().stage("measuring heads"):
+        return replace(heads(run, readings), source=where)
 
 
 def _curve(run: LoadedRun, files: DataSettings, found: Heads, folder: Path) -> None:
     from headway.cli.table import show_table
     from headway.inside.curve import CURVE, curve, save_found
 
-    measured = curve(run, files, found, note=_say)
+    with Progress().stage("measuring without heads"):
+        measured = curve(run, files, found, note=_say)
     rows = [
         (p.order, p.kind, f"{p.share:.0%}", str(p.gone), f"{p.score:.2f}") for p in measured.points
     ]

@@ -213,7 +213,7 @@ def _show_plan(run: Any, folder: Path) -> int:
     from headway.train.plan import memory_needed
     from headway.train.schedule import peak_lr
 
-    prepared = run.kind.prepare(run.settings, folder, lambda text: None)
+    prepared = run.kind.prepare(run.settings, folder, run.progress)
     for line in prepared.report.lines():
         print(f"# {line}")
     if prepared.report.impossible:

@@ -14,6 +14,7 @@ from headway.cli.counted import shown
 from headway.config.folder import SHIPPED, load_run, run_folder
 from headway.config.run import MEDIA_TASKS
 from headway.errors import UserError
+from headway.progress import Progress
 
 if TYPE_CHECKING:
     from headway.inside.truth import Case, Spoken, Truth
@@ -96,17 +97,20 @@ def truth(
     if not cases:
         print(f"not validated: {kind}: there is none.")
         return
-    found = measure(
-        loaded,
-        cases,
-        wanted,
-        task=kind,
-        few=few,
-        maker=with_aligning(wanted, few) if spoken else None,
-        note=_Progress(len(cases)),
-    )
+    with Progress().stage("measuring", len(cases), "texts") as stage:
+        found = measure(
+            loaded,
+            cases,
+            wanted,
+            task=kind,
+            few=few,
+            maker=with_aligning(wanted, few) if spoken else None,
+            note=stage.update,
+        )
     if spoken:
-        found = replace(found, facts={**found.facts, "times": measured_times(loaded, spoken)})
+        with Progress().stage("measuring when words are said"):
+            times = measured_times(loaded, spoken)
+        found = replace(found, facts={**found.facts, "times": times})
     if found.n < ENOUGH:
         print(
             f"only {found.n} {found.unit} could be judged: too few to trust the figures. Give more "
@@ -224,15 +228,3 @@ def _show_times(times: dict[str, Any]) -> None:
 def _way(name: str) -> str:
     kind, _, head = name.partition(" ")
     return f"{shown(head)}, chosen on one half" if kind == "head" else name
-
-
-class _Progress:
-    """A line for people who wait; nothing in a pipe."""
-
-    def __init__(self, total: int) -> None:
-        self.total, self.shown = total, sys.stderr.isatty()
-
-    def __call__(self, done: int) -> None:
-        if self.shown:
-            end = "\n" if done == self.total else ""
-            print(f"\r{done} of {self.total} texts", end=end, file=sys.stderr, flush=True)

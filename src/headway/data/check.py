@@ -6,7 +6,7 @@ the texts of the examples are read again at the end.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -29,11 +29,15 @@ Rows = NDArray[np.int64]
 
 
 def check_pairs(
-    training: Sequence[PairFile], validation: Sequence[PairFile] = ()
+    training: Sequence[PairFile],
+    validation: Sequence[PairFile] = (),
+    advance: Callable[[int], None] = lambda n: None,
 ) -> tuple[CheckReport, Scan]:
-    """Read everything once and say what is odd. Also gives the numbers kept of training pairs."""
+    """Read everything once and say what is odd. Also gives the numbers kept of training pairs.
+
+    `advance` hears how many pairs were read since it last heard."""
     profiles = Profiles()
-    pairs = scan(training, profiles, learn=True)
+    pairs = scan(training, profiles, learn=True, advance=advance)
     drafts = _Drafts(pairs)
     drafts.usable(splits=not validation)
     drafts.each_pair()
@@ -42,7 +46,7 @@ def check_pairs(
     findings = drafts.findings()
     if not validation:
         return CheckReport(len(pairs), None, findings), pairs
-    held = scan(validation, profiles, learn=False)
+    held = scan(validation, profiles, learn=False, advance=advance)
     drafts = _Drafts(held, "validation ")
     drafts.usable(splits=False)
     drafts.each_pair()

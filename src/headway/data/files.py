@@ -10,7 +10,9 @@ import codecs
 import difflib
 import gzip
 import lzma
+import os
 import shutil
+import stat
 import sys
 import zlib
 from collections.abc import Iterator
@@ -113,6 +115,25 @@ def shown(path: str) -> str:
 def is_stream(path: str) -> bool:
     """Whether it can be read only once: standard input, a pipe."""
     return path == STDIN or (Path(path).exists() and not Path(path).is_file())
+
+
+def count_lines(path: str) -> int | None:
+    """How many lines there are to read, for people who wait; None where that is not known before
+    they are read: from a pipe, or compressed."""
+    with _raw(path) as stream:
+        try:
+            number = sys.stdin.fileno() if path == STDIN else stream.fileno()
+            if not stat.S_ISREG(os.fstat(number).st_mode):
+                return None
+            at = os.lseek(number, 0, os.SEEK_CUR)
+            n, last = 0, b"\n"
+            while chunk := os.pread(number, CHUNK, at):  # leaves standard input where it stands
+                if not n and chunk.startswith((_GZIP, _XZ)):
+                    return None
+                n, last, at = n + chunk.count(b"\n"), chunk[-1:], at + len(chunk)
+        except (OSError, ValueError, AttributeError):  # no real file; a system without pread
+            return None
+    return n + (last != b"\n")
 
 
 def spool(path: str, copy: Path) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
@@ -62,7 +62,13 @@ class Scan:
         return {row: pair for row, pair in enumerate(islice(stream, last + 1)) if row in wanted}
 
 
-def scan(files: Sequence[PairFile], profiles: Profiles, *, learn: bool) -> Scan:
+def scan(
+    files: Sequence[PairFile],
+    profiles: Profiles,
+    *,
+    learn: bool,
+    advance: Callable[[int], None] = lambda n: None,
+) -> Scan:
     """Read all files once. With `learn` the profiles of the two sides grow on the way; without,
     pairs are held against profiles that are complete."""
     parts: list[tuple[NDArray[np.generic], ...]] = []
@@ -81,6 +87,7 @@ def scan(files: Sequence[PairFile], profiles: Profiles, *, learn: bool) -> Scan:
                 break
             parts.append(_facts(block, profiles, learn=learn))
             n_rows += len(block)
+            advance(len(block))
     if not parts:
         parts.append(_facts([("", "")], profiles, learn=False))
     columns = [np.concatenate(column)[:n_rows] for column in zip(*parts, strict=True)]

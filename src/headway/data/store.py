@@ -30,14 +30,13 @@ from headway.data.split import choose_rows
 from headway.data.tally import Tally
 from headway.data.tokens import PairStore, PairWriter, TokenStore, token_dtype
 from headway.errors import DataError
+from headway.progress import SILENT, Progress
 from headway.text.tokenizer import Vocabularies
 from headway.text.train import train_vocabularies
 
 __all__ = ["PairStore", "Prepared", "TokenStore", "load_prepared", "prepare"]
 
 DATA = "data"
-
-Note = Callable[[str], None]
 
 
 @dataclass(frozen=True)
@@ -73,7 +72,7 @@ class ImpossibleData(DataError):
         self.report = report
 
 
-def prepare(settings: RunSettings, folder: Path, note: Note = lambda text: None) -> Prepared:
+def prepare(settings: RunSettings, folder: Path, progress: Progress = SILENT) -> Prepared:
     """Check, split, train the tokenizer, tokenise; or find all that done before.
 
     Memory stays bounded: about 40 bytes a pair and a block of text.
@@ -86,7 +85,7 @@ def prepare(settings: RunSettings, folder: Path, note: Note = lambda text: None)
         made = read_sealed(folder / DATA)
         if made is None or made["inputs"] != wanted:
             with _beside(folder / DATA) as building:
-                facts = _build(settings, building, note)
+                facts = _build(settings, building, progress)
                 seal(building, {"inputs": wanted, **facts})
     return load_prepared(folder)
 
@@ -124,11 +123,11 @@ def load_prepared(folder: Path) -> Prepared:
     )
 
 
-def _build(settings: RunSettings, folder: Path, note: Note) -> dict[str, Any]:
+def _build(settings: RunSettings, folder: Path, progress: Progress) -> dict[str, Any]:
     """Make all files of the folder but the seal. Returns what the seal should say."""
     training, validation = training_files(settings.data), validation_files(settings.data)
-    note("checking the data")
-    report, pairs = check_pairs(training, validation)
+    with progress.stage("checking the data", unit="pairs") as stage:
+        report, pairs = check_pairs(training, validation, stage.advance)
     if report.impossible:
         raise ImpossibleData(report)
     filled = pairs.marks & EMPTY == 0
@@ -136,18 +135,20 @@ def _build(settings: RunSettings, folder: Path, note: Note) -> dict[str, Any]:
         held_out = np.zeros(len(pairs), np.bool_)
     else:
         held_out = _split(pairs, filled, settings.data.valid_size, report)
-    note("training the tokenizer" if settings.tokenizer.file is None else "reading the tokenizer")
     kept = filled & ~held_out
     one, other = tee(_chosen(training, kept))
-    vocab = train_vocabularies(
-        (source for source, _ in one),
-        (target for _, target in other),
-        settings.tokenizer,
-        int(kept.sum()),
-    )
+    reads = settings.tokenizer.file is not None
+    with progress.stage("reading the tokenizer" if reads else "training the tokenizer"):
+        vocab = train_vocabularies(
+            (source for source, _ in one),
+            (target for _, target in other),
+            settings.tokenizer,
+            int(kept.sum()),
+        )
     vocab.save(folder / "tokenizer.json")
-    note("tokenising")
-    tally = _tokenise(settings, folder, vocab, (training, validation), held_out)
+    with progress.stage("tokenising", report.n_pairs + (report.n_valid or 0), "pairs") as stage:
+        files = (training, validation)
+        tally = _tokenise(settings, folder, vocab, files, held_out, stage.advance)
     tally.add_to(report)
     if report.impossible:
         raise ImpossibleData(report)
@@ -183,6 +184,7 @@ def _tokenise(
     vocab: Vocabularies,
     files: tuple[list[PairFile], list[PairFile]],
     held_out: NDArray[np.bool_],
+    advance: Callable[[int], None],
 ) -> Tally:
     """Write the token arrays of both sets, and the text of the validation pairs."""
     training, validation = files
@@ -203,8 +205,10 @@ def _tokenise(
             train.add(*tokens)
             if held.any():
                 _add_valid(valid, texts, tally, list(compress(block, held)))
+            advance(len(block))
         for block in in_blocks(chain.from_iterable(validation)):
             _add_valid(valid, texts, tally, block)
+            advance(len(block))
     return tally
 
 

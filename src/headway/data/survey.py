@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
 
@@ -102,10 +102,13 @@ def with_firsts(items: Iterator[Item] | Source) -> Iterator[tuple[Item, bool]]:
         first = item.ends
 
 
-def survey(source: Source) -> Survey:
-    """Read all files once."""
+def survey(source: Source, advance: Callable[[int], None] = lambda n: None) -> Survey:
+    """Read all files once; `advance` hears how many characters were read."""
     names = Names()
-    parts = [_facts(block, source, names) for block in in_item_blocks(source)]
+    parts = []
+    for block in in_item_blocks(source):
+        parts.append(_facts(block, source, names))
+        advance(sum(len(text) for item in block for text in item.texts))
     if not parts:
         none = np.zeros(0, np.uint64)
         return Survey(source, none, none, none, none.astype(np.int64), none.astype(np.uint8),

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import json
-import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -20,25 +19,24 @@ from headway.data.textcheck import UNITS, check_texts, sorted_labels
 from headway.data.tokenise import Count, Routed, Router, Tokeniser
 from headway.data.workplace import Workplace, whole
 from headway.errors import DataError
+from headway.progress import Progress
 from headway.text.tokenizer import Tokenizer, Vocabularies
 from headway.text.train import train_on_texts
 
 FEW_DOCUMENTS = 20
 """With fewer of them a tenth of the characters is held out instead of a tenth of the documents."""
 
-NOTE_SECONDS = 5.0
-
-Note = Callable[[str], None]
-
 
 class TextBuild:
     """Makes all files of the folder but the seal."""
 
-    def __init__(self, kind: TextKind, settings: RunSettings, place: Workplace, note: Note) -> None:
+    def __init__(
+        self, kind: TextKind, settings: RunSettings, place: Workplace, progress: Progress
+    ) -> None:
         self.kind = kind
         self.settings = settings
         self.place = place
-        self.note = note
+        self.progress = progress
         self.training, self.validation = sources(kind, settings)
 
     def run(self, given: Tokenizer | None, specials: Sequence[str]) -> dict[str, Any]:
@@ -71,9 +69,9 @@ class TextBuild:
 
     def _plan(self) -> dict[str, Any]:
         """The check and the split: what is known before there is a tokenizer."""
-        self.note("checking the data")
-        seen = survey(self.training)
-        held = survey(self.validation) if self.validation.paths else None
+        with self.progress.stage("checking the data", unit="characters") as stage:
+            seen = survey(self.training, stage.advance)
+            held = survey(self.validation, stage.advance) if self.validation.paths else None
         report = check_texts(seen, held)
         if report.impossible:
             raise ImpossibleData(report)
@@ -99,33 +97,24 @@ class TextBuild:
             tokenizer = given.with_specials(specials)
         else:
             reads = self.settings.tokenizer.file is not None
-            self.note("reading the tokenizer" if reads else "training the tokenizer")
             texts = _training_texts(self.training, Router(held_out, plan["cut"]))
-            tokenizer = train_on_texts(texts, self.settings.tokenizer, plan["characters"], specials)
+            size, wanted = plan["characters"], self.settings.tokenizer
+            with self.progress.stage(
+                "reading the tokenizer" if reads else "training the tokenizer"
+            ):
+                tokenizer = train_on_texts(texts, wanted, size, specials)
         Vocabularies(tokenizer, tokenizer).save(path)
         return tokenizer
 
     def _tokenise(self, tokeniser: Tokeniser, router: Router, characters: int) -> None:
         """All blocks behind those that are done; the state is recorded after each."""
-        start = told = time.monotonic()
-        done, behind = 0, 0
-        self.note(f"tokenising {characters:,} characters")
-        for i, routed in enumerate(self._blocks(router)):
-            size = sum(len(text) for one in routed for text in one.item.texts)
-            done += size
-            if i < tokeniser.count.blocks:
-                behind = done
-                continue
-            tokeniser.add(routed)
-            self.place.record({**tokeniser.count.to_dict(), "sizes": tokeniser.files.sync()})
-            if time.monotonic() - told > NOTE_SECONDS:
-                told = time.monotonic()
-                rate = (done - behind) / (told - start)
-                left = max(characters - done, 0) / max(rate, 1.0)
-                self.note(
-                    f"tokenising: {min(done / max(characters, 1), 1):.0%}, "
-                    f"{rate / 1e6:.1f} million characters a second, {left:,.0f} s left"
-                )
+        with self.progress.stage("tokenising", characters, "characters") as stage:
+            for i, routed in enumerate(self._blocks(router)):
+                if i >= tokeniser.count.blocks:
+                    tokeniser.add(routed)
+                    done = {**tokeniser.count.to_dict(), "sizes": tokeniser.files.sync()}
+                    self.place.record(done)
+                stage.advance(sum(len(text) for one in routed for text in one.item.texts))
 
     def _blocks(self, router: Router) -> Iterator[list[Routed]]:
         for block in in_item_blocks(self.training):

@@ -22,12 +22,13 @@ from headway.data.items import TextKind, sources
 from headway.data.report import CheckReport
 from headway.data.sealed import read_sealed, seal
 from headway.data.store import DATA
-from headway.data.textbuild import Note, TextBuild, all_for_validation
+from headway.data.textbuild import TextBuild, all_for_validation
 from headway.data.textcheck import UNITS
 from headway.data.textset import TextSet, in_memory, open_set
 from headway.data.tokenise import Count, Tokeniser
 from headway.data.workplace import tidy, workplace
 from headway.errors import DataError
+from headway.progress import SILENT, Progress
 from headway.text.tokenizer import Tokenizer, Vocabularies
 
 __all__ = [
@@ -73,7 +74,7 @@ def prepare_text(
     kind: TextKind,
     settings: RunSettings,
     folder: Path,
-    note: Note = lambda text: None,
+    progress: Progress = SILENT,
     *,
     tokenizer: Tokenizer | None = None,
     specials: Sequence[str] = (),
@@ -99,7 +100,7 @@ def prepare_text(
             # Work goes on behind whole blocks, so that it must be cut into the same ones.
             blocks = [items.BLOCK, items.BLOCK_CHARACTERS, documents.PIECE]
             with workplace(folder / DATA, {**wanted, "blocks": blocks}) as place:
-                build = TextBuild(kind, settings, place, note)
+                build = TextBuild(kind, settings, place, progress)
                 facts = build.run(tokenizer, specials)
                 seal(place.results, {"inputs": wanted, **facts})
         tidy(folder / DATA)

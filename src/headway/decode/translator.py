@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence, Sized
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
@@ -28,6 +28,7 @@ from headway.decode.translation import Output, Score, Summary, TextWish, Transla
 from headway.decode.work import NOTHING, Work, next_wishes, translation_of
 from headway.models.seq2seq import Seq2Seq
 from headway.nn.linear import pack, packed
+from headway.progress import OnProgress, unheard
 from headway.text.tokenizer import Vocabularies
 
 __all__ = ["OnLong", "Output", "Score", "Summary", "TextWish", "Translation", "Translator"]
@@ -109,10 +110,13 @@ class Translator:
         wishes: Iterable[TextWish] | None = None,
         *,
         live: bool = False,
+        on_progress: OnProgress = unheard,
     ) -> Iterator[Translation]:
         """One translation a line, in order, and none is missing: an empty line stays empty.
 
         `live`: what was read is translated at once where the next line keeps one waiting.
+        `on_progress` hears of lines that are done before they can be given out: those of a window
+        come together. The number of all is known only where `lines` has a length.
         """
         if live:
             all_work = self._all_work(live_windows(lines), wishes)
@@ -120,11 +124,15 @@ class Translator:
             all_work = one_ahead(self._all_work(windows(lines, LAST_WINDOW), wishes))
         else:
             all_work = self._all_work(windows(lines), wishes)
+        given = len(lines) if isinstance(lines, Sized) else 0
+        before = 0
         with packed(self.models):
             for work in all_work:
+                total = max(given, before + len(work.lines))
                 with self._timed():
-                    found = self._done(work)
+                    found = self._done(work, on_progress, before, total)
                 yield from found
+                before += len(work.lines)
 
     @contextmanager
     def _timed(self) -> Iterator[None]:
@@ -176,12 +184,15 @@ class Translator:
             first += len(lines)
             yield work
 
-    def _done(self, work: Work) -> list[Translation]:
+    def _done(
+        self, work: Work, on_progress: OnProgress, before: int, total: int
+    ) -> list[Translation]:
         flat = work.flat
         found: dict[int, list[Output]] = {}
         for places, hypotheses in self._in_batches(flat) if work.begun is None else work.begun:
             parts = [flat[place] for place in places]
             found |= dict(zip(places, self._written(parts, hypotheses), strict=True))
+            on_progress(before + len(work.lines) * len(found) // len(flat), total)
         results, place = [], 0
         for line, of_line in zip(work.lines, work.parts, strict=True):
             of_parts = [found[place + number] for number in range(len(of_line))]

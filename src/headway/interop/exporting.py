@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Protocol
 
@@ -12,6 +12,7 @@ from headway.errors import UserError, suggest
 from headway.interop.proof import Proof, proof_sentences
 from headway.interop.run import LoadedRun, load_run_for_export
 from headway.interop.whole import check_free, new_folder
+from headway.progress import SILENT, Progress
 
 TARGETS = {
     "hf": "headway.interop.to_hf",
@@ -50,7 +51,7 @@ def export_run(
     *,
     int8: bool = False,
     sentences: Sequence[str] = (),
-    note: Callable[[str], None] = lambda line: None,
+    progress: Progress = SILENT,
 ) -> Proof:
     """Write `out`, which is whole or not there, and prove it. A proof that fails is saved too.
 
@@ -58,17 +59,18 @@ def export_run(
     """
     target = _target(to, int8)
     check_free(out)
-    run = load_run_for_export(name)
+    with progress.stage(f"reading {name}"):
+        run = load_run_for_export(name)
     if to not in LOOK_AND_LISTEN and family_of(run.shape) not in TEXT_FAMILIES:
         raise UserError(
             f"--to {to} takes models that read text; this one is of the {family_of(run.shape)} "
             f"family. Use --to {' or '.join(LOOK_AND_LISTEN)}."
         )
     with new_folder(out) as folder:
-        note(f"writing {out}")
-        target.write(run, folder, int8=int8)
-        note("comparing what both say")
-        proof = target.prove(run, folder, proof_sentences(more=sentences), int8=int8)
+        with progress.stage(f"writing {out}"):
+            target.write(run, folder, int8=int8)
+        with progress.stage("comparing what both say"):
+            proof = target.prove(run, folder, proof_sentences(more=sentences), int8=int8)
         proof.save(folder)
     return proof
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import shutil
 import tomllib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -38,6 +38,7 @@ from headway.interop.weights import Weights
 from headway.interop.whole import check_free, new_folder
 from headway.models.build import build_model
 from headway.models.folder import describe_difference, save_weights
+from headway.progress import SILENT, Progress
 from headway.text.rows import unused
 from headway.text.tokenizer import Vocabularies
 
@@ -73,23 +74,25 @@ def import_run(
     tokenizer: Path | None = None,
     task: str | None = None,
     words: Sequence[str] = (),
-    note: Callable[[str], None] = lambda line: None,
+    progress: Progress = SILENT,
 ) -> Imported:
     """Read a folder, a file or a hub id, and write a run folder, which is whole or not there.
 
     `words` change how the run reads its input and decodes: `data.other_field=other`.
     """
     check_free(out)
-    opened = open_source(source, tokenizer, note)
+    with progress.stage(f"opening {source}"):
+        opened = open_source(source, tokenizer, progress.note)
     if task is not None:
         opened = replace(opened, architecture=with_task(opened.architecture, task))
     found = opened.architecture
     settings = changed(run_settings(found), words)
     n_parameters = check_shapes(found, opened.weights)
     vocab = None if opened.vocabularies is None else opened.vocabularies()
-    note(f"reading {len(opened.weights):,} tensors")
-    taken = filled(take(found, opened.weights), found)
-    _write(out, opened, taken, settings, vocab)
+    with progress.stage(f"reading {len(opened.weights):,} tensors"):
+        taken = filled(take(found, opened.weights), found)
+    with progress.stage(f"writing {out}"):
+        _write(out, opened, taken, settings, vocab)
     used = len(opened.weights) - len(taken.ignored)
     return Imported(
         folder=out,

@@ -20,6 +20,7 @@ from headway.decode.engine import Engine
 from headway.decode.precision import hold_in
 from headway.errors import UserError
 from headway.models.folder import load_model
+from headway.progress import SILENT, Progress
 from headway.train.task import Task
 
 Note = Callable[[str], None]
@@ -78,6 +79,9 @@ class Use:
     engine: Engine | None = None
     """What computes, if it is not torch."""
 
+    progress: Progress = SILENT
+    """Where to show how far it is."""
+
     def __post_init__(self) -> None:
         if self.engine is not None and len(self.folders) > 1:
             raise UserError(
@@ -134,7 +138,7 @@ class Kind(Protocol):
     decode: frozenset[str] | None
     """Names of the `decode.*` settings that it reads; None: all of them."""
 
-    def prepare(self, settings: RunSettings, folder: Path, note: Note) -> Any:
+    def prepare(self, settings: RunSettings, folder: Path, progress: Progress) -> Any:
         """Check, split, tokenise; or find all that done before."""
         ...
 

@@ -19,6 +19,7 @@ from torch import nn
 from headway.config.train import TrainSettings, known
 from headway.errors import UserError
 from headway.models.folder import load_weights, model_weights
+from headway.progress import Stage
 from headway.train.checkpoint import Checkpoints, Snapshot
 from headway.train.ema import Ema
 from headway.train.feed import Cursor, Feed, StepItem, shared
@@ -64,6 +65,8 @@ class Log(Protocol):
     def numbers(self, kind: str, step: int, **values: Any) -> None: ...
 
     def event(self, step: int, text: str) -> None: ...
+
+    def stage(self, what: str) -> Stage: ...
 
 
 class Diverged(UserError):
@@ -245,9 +248,9 @@ class Loop:
         """None if a stop was asked for: the other ranks must hear of that before anyone leaves."""
         self.model.eval()
         try:
-            with torch.no_grad(), self.averaged():
+            with torch.no_grad(), self.averaged(), self.log.stage("evaluating") as stage:
                 return self.task.evaluate(
-                    self.model, self.ranks.device, self.stop_asked, full=False
+                    self.model, self.ranks.device, self.stop_asked, False, stage.update
                 )
         except Stopped:
             return None

@@ -128,7 +128,7 @@ class Run:
             self.ranks.wait()
             return self.kind.load_prepared(self.out)
         try:
-            prepared = self.kind.prepare(self.settings, self.out, self.progress.note)
+            prepared = self.kind.prepare(self.settings, self.out, self.progress)
         except ImpossibleData as error:
             self._show(error.report)
             raise
@@ -225,7 +225,7 @@ class Run:
         False when a stop was asked for on the way."""
         try:
             chosen = choose(worker, loop)
-            beside = worker.beside_teacher(loop.stop_asked)
+            beside = worker.beside_teacher(loop.stop_asked, self.progress)
             chosen["figures"] |= beside
         except Stopped:
             return False

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from headway.config.durable import replace_text
-from headway.progress import Progress
+from headway.progress import Progress, Stage
 from headway.train.board import Board
 
 METRICS = "metrics.jsonl"
@@ -51,6 +51,10 @@ class RunLog:
     def event(self, step: int, text: str) -> None:
         self._write({"kind": "event", "step": step, "time": round(time.time(), 3), "text": text})
         self.progress.note(text)
+
+    def stage(self, what: str) -> Stage:
+        """Something that people may have to wait for."""
+        return self.progress.stage(what)
 
     def rewind(self, step: int) -> None:
         """Forget what was written after this step by a run that was killed, and that it ended."""

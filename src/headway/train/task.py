@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from headway.config.metrics import METRICS, Metric
 from headway.metrics.language import perplexity, unigram_loss
+from headway.progress import OnProgress, unheard
 
 Baselines = dict[str, dict[str, float]]
 """What one gets for nothing, by name: scores that a model must beat before it has learned anything.
@@ -111,7 +112,12 @@ class Task(Protocol):
     def loss(self, model: nn.Module, batch: Any) -> TaskLoss: ...
 
     def evaluate(
-        self, model: nn.Module, device: torch.device, stopped: Callable[[], bool], full: bool
+        self,
+        model: nn.Module,
+        device: torch.device,
+        stopped: Callable[[], bool],
+        full: bool,
+        on_progress: OnProgress = unheard,
     ) -> Scores:
         """Scores on the validation set; `full`: the careful ones, at the end.
 

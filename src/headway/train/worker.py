@@ -20,6 +20,7 @@ from headway.models.folder import load_weights, model_weights
 from headway.models.parts.front import compute_in
 from headway.nn.attend import SHORT_LIMIT
 from headway.nn.stack import Stack
+from headway.progress import SILENT, Progress
 from headway.train import plan
 from headway.train.average import average_of, newest_whole
 from headway.train.baseline import advice, beside
@@ -75,13 +76,15 @@ class Worker:
         if train.recompute:
             recompute_blocks(self.model)
 
-    def beside_teacher(self, stopped: Callable[[], bool]) -> dict[str, Any]:
+    def beside_teacher(
+        self, stopped: Callable[[], bool], progress: Progress = SILENT
+    ) -> dict[str, Any]:
         """Of a student: its size, speed and scores beside its teacher's; nothing of others."""
         if not self.settings.distil.teacher:
             return {}
         device = self.ranks.device
         teacher = load_teacher(self.task, self.settings, device)
-        facts = compare(teacher, self.model, self.task, device, stopped)
+        facts = compare(teacher, self.model, self.task, device, stopped, progress)
         return {"distilled": facts}
 
     def finished(self) -> nn.Module:
@@ -207,8 +210,10 @@ def choose(worker: Worker, loop: Loop) -> dict[str, Any]:
             averaged = False
             continue
         load_weights(worker.model, tensors)
-        with torch.no_grad():
-            result = task.evaluate(worker.model, loop.ranks.device, loop.stop_asked, full=True)
+        with torch.no_grad(), loop.log.stage(f"comparing: {name}") as stage:
+            result = task.evaluate(
+                worker.model, loop.ranks.device, loop.stop_asked, True, stage.update
+            )
         scores[name], baselines = result.values, result.baselines
         if weights is None or ranking(result.values, task) > ranking(scores[winner], task):
             winner, weights, figures = name, tensors, result.figures

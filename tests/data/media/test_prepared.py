@@ -321,11 +321,11 @@ def test_validation_items_are_checked_alike(pictures: Make, tmp_path: Path) -> N
     assert found["sizes"].startswith("validation pictures are")
 
 
-def test_one_of_a_kind_is_singular(pictures: Make, tmp_path: Path) -> None:
-    media, notes = pictures(n=1), list[str]()
+def test_one_of_a_kind_is_singular(pictures: Make, tmp_path: Path, slow: Any) -> None:
+    media = pictures(n=1)
     with pytest.raises(ImpossibleData) as caught:
-        prepared(run(media), tmp_path / "run", note=notes.append)
-    assert "reading 1 picture" in notes
+        prepared(run(media), tmp_path / "run", progress=slow)
+    assert "reading 1/1 pictures" in slow.stream.getvalue()
     assert "1 label: cat 1 (100.0%)" in caught.value.report.lines()
 
 

@@ -4,7 +4,7 @@ tokens."""
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -25,6 +25,7 @@ from headway.data.store import ImpossibleData
 from headway.data.textcheck import sorted_labels
 from headway.data.tokens import StoreWriter, side, token_dtype
 from headway.data.workplace import Workplace, whole
+from headway.progress import Progress
 from headway.text.tokenizer import Tokenizer, Vocabularies
 from headway.text.train import train_on_texts
 
@@ -38,7 +39,6 @@ BLOCK = 4096
 MIXED = 6
 """The seed of the order of validation items."""
 
-Note = Callable[[str], None]
 Rows = NDArray[np.int64]
 
 
@@ -68,10 +68,10 @@ class Wanted:
 class MediaBuild:
     """Makes all files of the folder but the seal."""
 
-    def __init__(self, wanted: Wanted, place: Workplace, note: Note) -> None:
+    def __init__(self, wanted: Wanted, place: Workplace, progress: Progress) -> None:
         self.wanted = wanted
         self.place = place
-        self.note = note
+        self.progress = progress
         self.folder = place.results
 
     def run(self, training: MediaItems, validation: MediaItems) -> dict[str, Any]:
@@ -80,10 +80,11 @@ class MediaBuild:
         known = self.place.recorded()
         if known and not whole(self.folder, known["sizes"]):
             known = None
-        Decoder(both, self.wanted.form, self.folder, known).run(self.place.record, self.note)
-        self.note("checking the data")
-        surveyed = survey((training, validation), self.folder, self.wanted.form, self.wanted.target)
-        report = check_media(surveyed[0], surveyed[1] if validation.sources else None)
+        Decoder(both, self.wanted.form, self.folder, known).run(self.place.record, self.progress)
+        with self.progress.stage("checking the data"):
+            asked = self.wanted
+            surveyed = survey((training, validation), self.folder, asked.form, asked.target)
+            report = check_media(surveyed[0], surveyed[1] if validation.sources else None)
         if report.impossible:
             raise ImpossibleData(report)
         splits = self._splits(surveyed, bool(validation.sources), report)
@@ -148,8 +149,9 @@ class MediaBuild:
         if wanted.tokenizer is not None:
             return wanted.tokenizer.with_specials(wanted.specials)
         settings = wanted.settings.tokenizer
-        self.note("training the tokenizer" if settings.file is None else "reading the tokenizer")
-        return train_on_texts(texts, settings, sum(map(len, texts)), wanted.specials)
+        reads = settings.file is not None
+        with self.progress.stage("reading the tokenizer" if reads else "training the tokenizer"):
+            return train_on_texts(texts, settings, sum(map(len, texts)), wanted.specials)
 
     def _examples(self, items: MediaItems, rows: Rows) -> None:
         with (self.folder / "valid.jsonl").open("w", encoding="utf-8") as file:

@@ -28,6 +28,7 @@ from headway.data.media.sounds import is_silent
 from headway.data.media.store import to_int16
 from headway.data.workplace import GrowingFiles
 from headway.errors import DataError
+from headway.progress import Progress
 
 VALUES, FACTS, PROBLEMS = "items.values", "items.facts", "problems.jsonl"
 
@@ -46,9 +47,7 @@ MOST_ITEMS = 64
 """Of one task of a thread; no more than `TASK_BYTES`, if they are large."""
 
 RECORD_SECONDS = 2.0
-NOTE_SECONDS = 5.0
 
-Note = Callable[[str], None]
 Facts = NDArray[np.void]
 
 
@@ -75,29 +74,19 @@ class Decoder:
         for name in (VALUES, FACTS, PROBLEMS):
             self.files.start(name)
 
-    def run(self, record: Callable[[Mapping[str, Any]], None], note: Note) -> None:
+    def run(self, record: Callable[[Mapping[str, Any]], None], progress: Progress) -> None:
         """`record` is told now and then what is safe on the disk."""
-        unit = UNITS[self.form.what]
-        start = told = kept = time.monotonic()
-        first = self.done
+        kept = time.monotonic()
+        n = len(self.items)
         try:
-            check_room(self.files.folder, len(self.items) - self.done, self.form)
-            n = len(self.items)
-            note(f"reading {n:,} {unit.removesuffix('s') if n == 1 else unit}")
-            for outcomes in self._outcomes():
-                self._write(outcomes)
-                now = time.monotonic()
-                if now - kept > RECORD_SECONDS:
-                    record(self._record())
-                    kept = now
-                if now - told > NOTE_SECONDS:
-                    told = now
-                    rate = (self.done - first) / (now - start)
-                    left = (len(self.items) - self.done) / max(rate, 1e-9)
-                    note(
-                        f"reading: {self.done / len(self.items):.0%}, {rate:,.0f} {unit} a "
-                        f"second, {left:,.0f} s left"
-                    )
+            check_room(self.files.folder, n - self.done, self.form)
+            with progress.stage("reading", n, UNITS[self.form.what]) as stage:
+                for outcomes in self._outcomes():
+                    self._write(outcomes)
+                    stage.update(self.done)
+                    if time.monotonic() - kept > RECORD_SECONDS:
+                        record(self._record())
+                        kept = time.monotonic()
             record(self._record())
         finally:
             self.files.close()

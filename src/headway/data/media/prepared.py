@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from headway.config.run import RunSettings
-from headway.data.media.build import MediaBuild, Note, Wanted, write_texts
+from headway.data.media.build import MediaBuild, Wanted, write_texts
 from headway.data.media.decoding import PROBLEMS, Decoder
 from headway.data.media.items import MOST_NAMED, MediaItems
 from headway.data.media.manifest import is_manifest
@@ -33,6 +33,7 @@ from headway.data.textcheck import listed
 from headway.data.tokens import side, token_dtype
 from headway.data.workplace import tidy, workplace
 from headway.errors import DataError
+from headway.progress import SILENT, Progress
 from headway.text.files import tokenizer_files
 from headway.text.tokenizer import Tokenizer, Vocabularies
 
@@ -84,7 +85,7 @@ def prepare_media(
     what: What,
     settings: RunSettings,
     folder: Path,
-    note: Note = lambda text: None,
+    progress: Progress = SILENT,
     *,
     target: Target,
     shape: Shape,
@@ -105,7 +106,7 @@ def prepare_media(
     made = read_sealed(folder / DATA)
     if made is None or made.get("inputs") != inputs:
         with workplace(folder / DATA, inputs) as place:
-            facts = MediaBuild(asked, place, note).run(training, validation)
+            facts = MediaBuild(asked, place, progress).run(training, validation)
             seal(place.results, {"inputs": inputs, **facts})
     tidy(folder / DATA)
     return load_prepared_media(folder)
@@ -157,6 +158,7 @@ def evaluation_media(
     target: Target,
     labels: Sequence[str] = (),
     tokenizer: Tokenizer | None = None,
+    progress: Progress = SILENT,
 ) -> EvaluationMedia:
     """Everything in `data.media`, for scoring. What cannot be read, has no target or a label that
     is not among `labels` is an error that says where: scores would not be of the same things.
@@ -169,7 +171,7 @@ def evaluation_media(
     items, _ = asked.items()
     with tempfile.TemporaryDirectory(prefix="headway-media-") as name:
         folder = Path(name)
-        Decoder(items, asked.form, folder).run(lambda record: None, lambda text: None)
+        Decoder(items, asked.form, folder).run(lambda record: None, progress)
         seen, _ = survey((items, MediaItems([])), folder, asked.form, target)
         _check_scorable(seen, labels)
         np.arange(len(items), dtype="<i8").tofile(folder / "train.rows")

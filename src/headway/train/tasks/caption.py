@@ -27,8 +27,9 @@ from headway.models.parts.pictures import Pictures
 from headway.models.seq2seq import Seq2Seq
 from headway.nn.augment import Augment
 from headway.nn.loss import Smoothing
+from headway.progress import OnProgress, Progress, unheard
 from headway.text.tokenizer import Tokenizer
-from headway.train.kind import Evaluation, Note, Predictor, Use
+from headway.train.kind import Evaluation, Predictor, Use
 from headway.train.mediaplan import (
     MediaPlan,
     flat_front,
@@ -133,10 +134,15 @@ class CaptionTask:
         return read_N.masked_fill(hidden_N & (read_N != self.tokenizer.bos), self.tokenizer.unk)
 
     def evaluate(
-        self, model: nn.Module, device: torch.device, stopped: Callable[[], bool], full: bool
+        self,
+        model: nn.Module,
+        device: torch.device,
+        stopped: Callable[[], bool],
+        full: bool,
+        on_progress: OnProgress = unheard,
     ) -> Scores:
         assert isinstance(model, Seq2Seq)
-        loss = self._valid_loss(model, device, stopped)
+        loss = self._valid_loss(model, device, stopped, on_progress)
         most = None if full else self.quick_size
         rows, references = self.described[0][:most], self.described[1][:most]
         decode = self.settings.decode
@@ -147,6 +153,7 @@ class CaptionTask:
         for first in range(0, len(rows), AT_ONCE):
             items = [self.prepared.valid.pictures[row] for row in rows[first : first + AT_ONCE]]
             outputs += [found[0].text for found in captioner.captions(items, first)]
+            on_progress(len(outputs), len(rows))
             if stopped():
                 raise Stopped
         values = {"loss": loss, "ppl": float(np.exp(min(loss, 50.0)))}
@@ -196,12 +203,16 @@ class CaptionTask:
         trial.evaluate(model, device, lambda: False, full=False)
 
     def _valid_loss(
-        self, model: Seq2Seq, device: torch.device, stopped: Callable[[], bool]
+        self,
+        model: Seq2Seq,
+        device: torch.device,
+        stopped: Callable[[], bool],
+        on_progress: OnProgress = unheard,
     ) -> float:
         """Likelihood per token, without smoothing."""
         plan = self.valid.plan(self.plan.source_tokens, 0)
         plain = Smoothing(1.0, 0.0)
-        total, count = 0.0, 0
+        total, count, seen_rows = 0.0, 0, 0
         order = np.arange(len(self.prepared.valid))
         for rows in plan.cut(order, plan.source_tokens, plan.target_tokens):
             batch = self.valid.batch(rows, device)
@@ -209,6 +220,8 @@ class CaptionTask:
             x_ND = model(seen, batch.seen.layout, words.read_N, words.layout)
             total += float(model.head.loss(x_ND, words.said_N, plain).nll)
             count += plan.n_targets(rows)
+            seen_rows += len(rows)
+            on_progress(seen_rows, len(order))
             if stopped():
                 raise Stopped
         return total / max(1, count)
@@ -237,7 +250,7 @@ class Caption:
     options = frozenset({"with", "alignments", "scores"})
     decode = None
 
-    def prepare(self, settings: RunSettings, folder: Path, note: Note) -> PreparedMedia:
+    def prepare(self, settings: RunSettings, folder: Path, progress: Progress) -> PreparedMedia:
         if not settings.data.media:
             raise DataError(
                 "no pictures with captions. Give --media FILE: TSV, CSV or JSONL with the columns "
@@ -247,7 +260,7 @@ class Caption:
             settings.caption.what,
             settings,
             folder,
-            note,
+            progress,
             target="text",
             shape=self._shape(settings),
             tokenizer=tokenizer_of(settings),

@@ -19,7 +19,7 @@ from headway.errors import UserError
 from headway.metrics import translation as metrics
 from headway.metrics.captions import SIGNATURE, Frequencies, cider, match_interval
 from headway.metrics.translation import Interval
-from headway.progress import Progress
+from headway.progress import OnProgress, Progress
 from headway.train.kind import Evaluation, Row, Use
 from headway.train.tasks.caption_answers import load_captioner
 from headway.train.tasks.caption_batches import by_picture
@@ -74,12 +74,15 @@ def evaluate_captions(use: Use, files: DataSettings) -> Evaluation:
     shape = front_of(settings)
     assert isinstance(shape, PictureSettings)
     what = settings.caption.what
-    given = evaluation_media(what, replace(settings, data=files), shape, target="text")
+    given = evaluation_media(
+        what, replace(settings, data=files), shape, target="text", progress=use.progress
+    )
     pictures = given.items.pictures
     texts = [" ".join(text.split()) for text in given.targets]
     rows, references = by_picture(given.items, texts)
-    loss = _loss(captioner, pictures, texts)
-    outputs = _outputs(captioner, [pictures[row] for row in rows])
+    with use.progress.stage("measuring the loss", len(texts), "captions") as stage:
+        loss = _loss(captioner, pictures, texts, stage.update)
+    outputs = _outputs(captioner, [pictures[row] for row in rows], what, use.progress)
     frequencies, lowercase = Frequencies.of(references), settings.tokenizer.lowercase
     values = caption_values(outputs, references, frequencies, lowercase=lowercase)
     plain, remark = _usual_caption(use.folders[0], references)
@@ -114,18 +117,21 @@ def _range(interval: Interval) -> str:
     return f"95 %: {interval.low:.2f} – {interval.high:.2f}"
 
 
-def _outputs(captioner: Captioner, pictures: Sequence[Any]) -> list[str]:
+def _outputs(
+    captioner: Captioner, pictures: Sequence[Any], what: str, progress: Progress
+) -> list[str]:
     outputs: list[str] = []
-    with Progress(unit="picture") as progress:
-        progress.start(len(pictures))
+    with progress.stage("describing", len(pictures), what) as stage:
         for first in range(0, len(pictures), AT_ONCE):
             found = captioner.captions(pictures[first : first + AT_ONCE], first)
             outputs += [of_one[0].text for of_one in found]
-            progress.update(len(outputs))
+            stage.update(len(outputs))
     return outputs
 
 
-def _loss(captioner: Captioner, pictures: PictureStore, texts: Sequence[str]) -> float:
+def _loss(
+    captioner: Captioner, pictures: PictureStore, texts: Sequence[str], on_progress: OnProgress
+) -> float:
     """Nats a token, the end counted."""
     tokenizer = captioner.tokenizer
     begin = [] if tokenizer.target_begin is None else [tokenizer.target_begin]
@@ -142,6 +148,7 @@ def _loss(captioner: Captioner, pictures: PictureStore, texts: Sequence[str]) ->
             )
         total -= sum(sum(of_one[len(begin) :]) for of_one in logs)
         count += sum(len(of_one) - len(begin) for of_one in logs)
+        on_progress(first + len(targets), len(texts))
     return total / max(1, count)
 
 

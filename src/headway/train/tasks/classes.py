@@ -19,6 +19,7 @@ from headway.metrics import classification as metrics
 from headway.models.decoder import Decoder
 from headway.models.encoder import Encoder
 from headway.nn.layout import Layout
+from headway.progress import OnProgress, unheard
 from headway.text.tokenizer import Tokenizer
 from headway.train.task import Frequencies, Stopped
 
@@ -98,6 +99,7 @@ def log_probs(
     device: torch.device,
     stopped: Callable[[], bool] = lambda: False,
     most: int | None = None,
+    on_progress: OnProgress = unheard,
 ) -> Numbers:
     """Of each class for each of the first `most` examples: the mean of the probabilities of its
     windows."""
@@ -107,6 +109,7 @@ def log_probs(
     order = np.argsort(reader.lengths, kind="stable")
     order = order[reader.example[order] < n_examples]
     sums_NC: Numbers | None = None
+    done = 0
     for rows in plan.cut(order, tokens, tokens):
         pairs = reader.other is not None and has_segments(model)
         batch = class_batch(reader, rows, device=device, segments=pairs)
@@ -114,6 +117,8 @@ def log_probs(
         if sums_NC is None:
             sums_NC = np.zeros((n_examples, p_BC.shape[1]))
         np.add.at(sums_NC, reader.example[rows], p_BC)
+        done += len(rows)
+        on_progress(done, len(order))
         if stopped():
             raise Stopped
     assert sums_NC is not None

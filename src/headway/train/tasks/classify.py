@@ -23,8 +23,9 @@ from headway.data.texts import PreparedText, TextSet, load_prepared_text, prepar
 from headway.data.unlabelled import Reads
 from headway.errors import DataError
 from headway.nn.loss import Smoothing
+from headway.progress import OnProgress, Progress, unheard
 from headway.text.tokenizer import Tokenizer
-from headway.train.kind import Evaluation, Note, Predictor, Use
+from headway.train.kind import Evaluation, Predictor, Use
 from headway.train.task import Baselines, Frequencies, Part, Scores, TaskLoss
 from headway.train.tasks.classes import (
     ClassBatch,
@@ -132,11 +133,16 @@ class ClassifyTask:
         return TaskLoss((loss_B * batch.weights_B).sum(), (nll_B.detach() * batch.weights_B).sum())
 
     def evaluate(
-        self, model: nn.Module, device: torch.device, stopped: Callable[[], bool], full: bool
+        self,
+        model: nn.Module,
+        device: torch.device,
+        stopped: Callable[[], bool],
+        full: bool,
+        on_progress: OnProgress = unheard,
     ) -> Scores:
         most = None if full else self.quick_size
         labels_N = labels_of(self.prepared.valid)[:most]
-        logs_NC = log_probs(model, self.valid, device, stopped, most)
+        logs_NC = log_probs(model, self.valid, device, stopped, most, on_progress)
         figures: dict[str, Any] = {}
         if full or len(self.prepared.labels) <= FEW_CLASSES:
             figures = class_figures(logs_NC, labels_N, self.prepared.labels)
@@ -190,13 +196,13 @@ class Classify:
     options = frozenset({"with", "scores"})
     decode = frozenset({"batch_tokens", "precision"})
 
-    def prepare(self, settings: RunSettings, folder: Path, note: Note) -> PreparedText:
+    def prepare(self, settings: RunSettings, folder: Path, progress: Progress) -> PreparedText:
         fields = settings.data.fields
         if settings.tokenizer.vocab_size is None and settings.tokenizer.kind in SUBWORDS:
             tokenizer = replace(settings.tokenizer, vocab_size=VOCAB_SIZE)
             settings = replace(settings, tokenizer=tokenizer)
         return prepare_text(
-            "fields" if fields else "labelled", settings, folder, note,
+            "fields" if fields else "labelled", settings, folder, progress,
             tokenizer=tokenizer_of(settings), specials=mark_names(fields),
         )  # fmt: skip
 

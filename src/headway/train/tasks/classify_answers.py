@@ -18,6 +18,7 @@ from headway.data.readings import TextReader
 from headway.data.unlabelled import Question
 from headway.decode.lines import live_windows, windows
 from headway.errors import ConfigError, DataError
+from headway.progress import OnProgress, unheard
 from headway.text.tokenizer import Tokenizer, Vocabularies
 from headway.train.kind import Answer, Use
 from headway.train.tasks.classes import (
@@ -84,7 +85,7 @@ class Classifier:
             )
         return first, second
 
-    def log_probs(self, examples: Sequence[Example]) -> Numbers:
+    def log_probs(self, examples: Sequence[Example], on_progress: OnProgress = unheard) -> Numbers:
         if not examples:
             return np.zeros((0, len(self.settings.labels)))
         reader = self.reader(examples)
@@ -98,7 +99,10 @@ class Classifier:
                 f"tokens, and the model reads {limit:,} at once. This run was trained with "
                 "data.long=error; with data.long=windows long texts are read in windows."
             )
-        found = [np.exp(log_probs(model, reader, self.device)) for model in self.models]
+        found = [
+            np.exp(log_probs(model, reader, self.device, on_progress=on_progress))
+            for model in self.models
+        ]
         return np.log(np.maximum(np.mean(found, axis=0), 1e-300))
 
     def reader(self, examples: Sequence[Example]) -> TextReader:

@@ -34,7 +34,8 @@ def evaluate_files(use: Use, files: DataSettings) -> Evaluation:
     """Scores on labelled texts, with intervals, beside what one gets for nothing."""
     settings, classifier = use.settings, Classifier.load(use)
     examples, labels_N = labelled_examples(settings, files)
-    logs_NC = classifier.log_probs(examples)
+    with use.progress.stage("reading", len(examples), "texts") as stage:
+        logs_NC = classifier.log_probs(examples, stage.update)
     values = class_values(logs_NC, labels_N)
     figures = class_figures(logs_NC, labels_N, settings.labels)
     counts = metrics.confusion(labels_N, logs_NC.argmax(1), len(settings.labels))

@@ -25,7 +25,8 @@ from headway.decode.completer import Completer
 from headway.errors import ConfigError, UserError
 from headway.models.decoder import Decoder
 from headway.nn.loss import Smoothing
-from headway.train.kind import Evaluation, Note, Predictor, Use
+from headway.progress import OnProgress, Progress, unheard
+from headway.train.kind import Evaluation, Predictor, Use
 from headway.train.task import TOKENS, Frequencies, Part, Scores, TaskLoss
 from headway.train.tasks.language import (
     TokenBatch,
@@ -87,10 +88,15 @@ class CompleteTask:
         return TaskLoss(loss.sum, loss.nll)
 
     def evaluate(
-        self, model: nn.Module, device: torch.device, stopped: Callable[[], bool], full: bool
+        self,
+        model: nn.Module,
+        device: torch.device,
+        stopped: Callable[[], bool],
+        full: bool,
+        on_progress: OnProgress = unheard,
     ) -> Scores:
         assert isinstance(model, Decoder)
-        total, count = likelihood(model, self.valid, self.context, device, stopped)
+        total, count = likelihood(model, self.valid, self.context, device, stopped, on_progress)
         values = language_scores(total, count, self.prepared.valid.n_bytes)
         if self.settings.data.fields:  # the bytes are those of the body alone
             del values["bits_per_byte"]
@@ -150,10 +156,10 @@ class Complete:
     options = frozenset({"stream", "shots", "labels", "field", "draft", "scores"})
     decode = None
 
-    def prepare(self, settings: RunSettings, folder: Path, note: Note) -> PreparedText:
+    def prepare(self, settings: RunSettings, folder: Path, progress: Progress) -> PreparedText:
         kind: TextKind = "fields" if settings.data.fields else "documents"
         return prepare_text(
-            kind, settings, folder, note,
+            kind, settings, folder, progress,
             tokenizer=tokenizer_of(settings), specials=mark_names(settings.data.fields),
         )  # fmt: skip
 
@@ -206,7 +212,7 @@ class Complete:
                 f"perplexity is not computed by --engine {use.engine.name}. Evaluate the run that "
                 "was exported, with --engine torch."
             )
-        return evaluate_language(use.folders[0], use.settings, files, use.device)
+        return evaluate_language(use.folders[0], use.settings, files, use.device, use.progress)
 
 
 def _labels(source: Stream, rows: WindowRows, cut: Cut, row: int) -> list[int]:

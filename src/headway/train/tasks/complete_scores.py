@@ -25,6 +25,7 @@ from headway.metrics.language import token_counts, unigram_bits_per_byte
 from headway.models.decoder import Decoder
 from headway.nn.layout import Layout
 from headway.nn.loss import Smoothing
+from headway.progress import SILENT, Progress
 from headway.train.kind import Evaluation, Row
 from headway.train.tasks.language import language_scores, likelihood, stream
 
@@ -34,7 +35,11 @@ AT_ONCE = 4096
 
 @torch.no_grad()
 def evaluate_language(
-    folder: Path, settings: RunSettings, files: DataSettings, device: torch.device
+    folder: Path,
+    settings: RunSettings,
+    files: DataSettings,
+    device: torch.device,
+    progress: Progress = SILENT,
 ) -> Evaluation:
     language = load_language([folder], device)
     model, tokenizer = language.models[0].eval(), language.tokenizer
@@ -43,7 +48,8 @@ def evaluate_language(
     texts, _ = evaluation_set(kind, replace(settings, data=files), tokenizer, ())
     source = stream(texts, tokenizer, replace(settings, data=files))
     context = settings.complete.context or language.context
-    total, count = likelihood(model, source, context, device)
+    with progress.stage("reading") as stage:
+        total, count = likelihood(model, source, context, device, on_progress=stage.update)
     n_bytes = texts.n_bytes
     values = language_scores(total, count, n_bytes)
     rows: list[Row] = [

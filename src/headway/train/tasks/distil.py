@@ -24,6 +24,7 @@ from headway.config.tasks import DistilSettings
 from headway.errors import ConfigError
 from headway.models.folder import load_model
 from headway.models.parts.front import compute_in
+from headway.progress import SILENT, OnProgress, Progress, unheard
 from headway.train.kind import Note
 from headway.train.start import WITHOUT_VECTORS, changed, check_same, stacks
 from headway.train.task import Frequencies, Part, Scores, Task, TaskLoss
@@ -111,9 +112,14 @@ class DistilTask:
         return self.inner.fixed(micro_tokens)
 
     def evaluate(
-        self, model: nn.Module, device: torch.device, stopped: Callable[[], bool], full: bool
+        self,
+        model: nn.Module,
+        device: torch.device,
+        stopped: Callable[[], bool],
+        full: bool,
+        on_progress: OnProgress = unheard,
     ) -> Scores:
-        return self.inner.evaluate(model, device, stopped, full)
+        return self.inner.evaluate(model, device, stopped, full, on_progress)
 
     def frequencies(self) -> Frequencies | None:
         return self.inner.frequencies()
@@ -267,6 +273,7 @@ def compare(
     task: Task,
     device: torch.device,
     stopped: Callable[[], bool] = lambda: False,
+    progress: Progress = SILENT,
 ) -> dict[str, Any]:
     """Size, speed and scores of both: parameters, batches of the task a second, and the careful
     evaluation. Both run as they are, in the type they were trained or loaded in."""
@@ -274,11 +281,12 @@ def compare(
     inner = task.inner if isinstance(task, DistilTask) else task
     for name, model in (("teacher", teacher), ("student", student)):
         model.eval()
-        facts[name] = {
-            "parameters": sum(weight.numel() for weight in model.parameters()),
-            "batches_per_s": _speed(model, inner, device),
-            "scores": inner.evaluate(model, device, stopped, full=True).values,
-        }
+        with progress.stage(f"evaluating the {name}") as stage:
+            facts[name] = {
+                "parameters": sum(weight.numel() for weight in model.parameters()),
+                "batches_per_s": _speed(model, inner, device),
+                "scores": inner.evaluate(model, device, stopped, True, stage.update).values,
+            }
     one, other = facts["teacher"], facts["student"]
     facts["smaller"] = 1.0 - other["parameters"] / one["parameters"]
     facts["faster"] = other["batches_per_s"] / one["batches_per_s"]

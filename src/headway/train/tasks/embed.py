@@ -27,7 +27,8 @@ from headway.data.readings import TextReader
 from headway.data.texts import PreparedText, load_prepared_text, prepare_text
 from headway.data.unlabelled import Reads
 from headway.errors import ConfigError
-from headway.train.kind import Evaluation, Note, Predictor, Use
+from headway.progress import OnProgress, Progress, unheard
+from headway.train.kind import Evaluation, Predictor, Use
 from headway.train.task import Baselines, Part, Scores, TaskLoss
 from headway.train.tasks.contrast import (
     PairedBatch,
@@ -149,11 +150,18 @@ class EmbedTask:
         return TaskLoss(loss, loss.detach())
 
     def evaluate(
-        self, model: nn.Module, device: torch.device, stopped: Callable[[], bool], full: bool
+        self,
+        model: nn.Module,
+        device: torch.device,
+        stopped: Callable[[], bool],
+        full: bool,
+        on_progress: OnProgress = unheard,
     ) -> Scores:
         normalise = self.settings.embed.normalise
         a_ND, b_ND = (
-            text_vectors(model, side, device, normalise=normalise, stopped=stopped)
+            text_vectors(
+                model, side, device, normalise=normalise, stopped=stopped, on_progress=on_progress
+            )
             for side in self.valid
         )
         found = retrieval(a_ND, b_ND, text_keys(self.valid[1].text))
@@ -205,8 +213,8 @@ class Embed:
     options = frozenset({"to", "nearest", "top"})
     decode = frozenset({"batch_tokens", "precision"})
 
-    def prepare(self, settings: RunSettings, folder: Path, note: Note) -> PreparedText:
-        return prepare_text("texts", settings, folder, note, tokenizer=tokenizer_of(settings))
+    def prepare(self, settings: RunSettings, folder: Path, progress: Progress) -> PreparedText:
+        return prepare_text("texts", settings, folder, progress, tokenizer=tokenizer_of(settings))
 
     def load_prepared(self, folder: Path) -> PreparedText:
         return load_prepared_text(folder)

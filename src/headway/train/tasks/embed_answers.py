@@ -156,9 +156,12 @@ def evaluation(use: Use, files: DataSettings) -> Evaluation:
     texts, _ = evaluation_set("texts", replace(settings, data=files), tokenizer, ())
     a, b = partners(texts, tokenizer, settings.model.max_len)
     [model] = use.models()
-    x_ND, y_ND = (
-        text_vectors(model, side, device, normalise=settings.embed.normalise) for side in (a, b)
-    )
+    normalise = settings.embed.normalise
+    with use.progress.stage("reading", len(texts), "texts") as stage:
+        x_ND, y_ND = (
+            text_vectors(model, side, device, normalise=normalise, on_progress=stage.update)
+            for side in (a, b)
+        )
     found = retrieval(x_ND, y_ND, text_keys(b.text))
     bag = bag_retrieval(a.text, b.text, tokenizer.vocab_size)
     what = "its partner" if texts.other is not None else "the other half of its words"

@@ -28,8 +28,9 @@ from headway.data.windows import WindowRows
 from headway.errors import ConfigError, UserError
 from headway.models.encoder import Encoder
 from headway.nn.loss import Smoothing
+from headway.progress import OnProgress, Progress, unheard
 from headway.text.tokenizer import MASK
-from headway.train.kind import Evaluation, Note, Predictor, Use
+from headway.train.kind import Evaluation, Predictor, Use
 from headway.train.task import TOKENS, Frequencies, Part, Scores, TaskLoss
 from headway.train.tasks import fill_media
 from headway.train.tasks.gaps import ENDS, FillBatch, FillFixed, FramedWindows, Gaps, Reader
@@ -105,10 +106,17 @@ class FillTask:
         return TaskLoss(loss.sum, loss.nll)
 
     def evaluate(
-        self, model: nn.Module, device: torch.device, stopped: Callable[[], bool], full: bool
+        self,
+        model: nn.Module,
+        device: torch.device,
+        stopped: Callable[[], bool],
+        full: bool,
+        on_progress: OnProgress = unheard,
     ) -> Scores:
         assert isinstance(model, Encoder)
-        values = self.valid.scores(model, device, stopped, None if full else QUICK_TOKENS)
+        values = self.valid.scores(
+            model, device, stopped, None if full else QUICK_TOKENS, on_progress
+        )
         baselines = {TOKENS: self.valid.baseline()} if full else {}
         samples = self.valid.samples(model, device)
         return Scores(values=values, samples=samples, baselines=baselines)
@@ -142,10 +150,10 @@ class Fill:
     decode = frozenset({"n_best", "batch_tokens", "precision"})
 
     def prepare(
-        self, settings: RunSettings, folder: Path, note: Note
+        self, settings: RunSettings, folder: Path, progress: Progress
     ) -> PreparedText | PreparedMedia:
         if settings.data.media:
-            return fill_media.prepare(settings, folder, note)
+            return fill_media.prepare(settings, folder, progress)
         fill_media.check_fill(settings, fill_media.OF_MEDIA, "text")
         tokenizer = tokenizer_of(settings)
         if tokenizer is not None and tokenizer.mask is None:
@@ -155,7 +163,7 @@ class Fill:
                 "gaps. Start from a run of the task fill, or from scratch."
             )
         return prepare_text(
-            "documents", settings, folder, note, tokenizer=tokenizer, specials=[MASK]
+            "documents", settings, folder, progress, tokenizer=tokenizer, specials=[MASK]
         )
 
     def load_prepared(self, folder: Path) -> PreparedText | PreparedMedia:

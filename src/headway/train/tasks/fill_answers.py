@@ -231,7 +231,9 @@ def evaluation(use: Use, files: DataSettings) -> Evaluation:
     tokenizer, [model] = tokenizer_in(use.folders[0]), load_fillers(use)
     texts, _ = evaluation_set("documents", replace(settings, data=files), tokenizer, ())
     gaps = Gaps(texts.text, tokenizer, context_of(settings))
-    values, trivial = gaps.scores(model, device, lambda: False, None), gaps.baseline()
+    with use.progress.stage("reading") as stage:
+        values = gaps.scores(model, device, lambda: False, None, stage.update)
+    trivial = gaps.baseline()
     share = "of the hidden tokens (15 %, the same every time)"
     rows = [
         ("accuracy", f"{values['accuracy']:.2f} %", share),

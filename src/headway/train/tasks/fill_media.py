@@ -17,7 +17,7 @@ from headway.data.media.prepared import PreparedMedia, prepare_media
 from headway.data.media.reading import UNITS, What
 from headway.data.media.sounds import SUFFIXES as SOUNDS
 from headway.errors import ConfigError
-from headway.train.kind import Note
+from headway.progress import Progress
 from headway.train.mediaplan import (
     MediaPlan,
     flat_front,
@@ -46,11 +46,11 @@ TRAINING: dict[str, Any] = {
 }  # fmt: skip
 
 
-def prepare(settings: RunSettings, folder: Path, note: Note) -> PreparedMedia:
+def prepare(settings: RunSettings, folder: Path, progress: Progress) -> PreparedMedia:
     check_fill(settings, OF_TEXT, "pictures and recordings")
     what, shape = form_of(settings)
     check_augment(settings, what)
-    return prepare_media(what, settings, folder, note, target="none", shape=shape)
+    return prepare_media(what, settings, folder, progress, target="none", shape=shape)
 
 
 def describe(prepared: PreparedMedia) -> str:

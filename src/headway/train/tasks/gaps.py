@@ -17,6 +17,7 @@ from headway.data.windows import Cut, Windows, whole_cut
 from headway.metrics.language import perplexity
 from headway.models.encoder import Encoder
 from headway.nn.layout import Layout, loss_weights
+from headway.progress import OnProgress, unheard
 from headway.text.tokenizer import Tokenizer
 from headway.train.task import Stopped
 
@@ -132,7 +133,12 @@ class Gaps:
         self.reader = Reader(store, tokenizer, Masker(tokenizer, VALIDATION), 0)
         self.cut = whole_cut(store.lengths.astype(np.int64), context)
 
-    def batches(self, device: torch.device, tokens: int | None = None) -> Iterator[FillBatch]:
+    def batches(
+        self,
+        device: torch.device,
+        tokens: int | None = None,
+        on_progress: OnProgress = unheard,
+    ) -> Iterator[FillBatch]:
         """All windows, or as many of the first as have so many tokens."""
         n = len(self.cut)
         if tokens is not None:
@@ -141,15 +147,23 @@ class Gaps:
         order = np.argsort(lengths[:n], kind="stable")
         at_once = max(AT_ONCE, int(lengths.max(initial=0)))
         plan = StepPlan.of_lengths(lengths, at_once, 0)
+        done = 0
         for rows in plan.cut(order, at_once, at_once):
             yield moved(self.reader.batch(USUAL, self.cut, rows, at_once), device)
+            done += len(rows)
+            on_progress(done, len(order))
 
     def scores(
-        self, model: Encoder, device: torch.device, stopped: Callable[[], bool], tokens: int | None
+        self,
+        model: Encoder,
+        device: torch.device,
+        stopped: Callable[[], bool],
+        tokens: int | None,
+        on_progress: OnProgress = unheard,
     ) -> dict[str, float]:
         """Loss and perplexity of the hidden words, and the share (%) guessed right."""
         nll, right, count = 0.0, 0, 0
-        for batch in self.batches(device, tokens):
+        for batch in self.batches(device, tokens, on_progress):
             logs_R, best_R = _guesses(model, batch)
             nll -= float(logs_R.sum())
             right += int((best_R == batch.labels_R).sum())

@@ -20,7 +20,8 @@ from headway.models.encoder import Encoder
 from headway.models.parts.pictures import Pictures
 from headway.models.parts.sounds import Sound, SoundFront
 from headway.nn.layout import Layout
-from headway.train.kind import Evaluation, Note, Predictor, Use
+from headway.progress import OnProgress, Progress, unheard
+from headway.train.kind import Evaluation, Predictor, Use
 from headway.train.mediaplan import MediaPlan, flat_front, item_rows, resolve_media, sound_shape
 from headway.train.task import Frequencies, Scores
 from headway.train.tasks.media_changes import SoundChanges
@@ -77,9 +78,14 @@ class IdentifyTask(LabelTask):
         return None if self.settings.identify.margin else super().frequencies()
 
     def evaluate(
-        self, model: nn.Module, device: torch.device, stopped: Callable[[], bool], full: bool
+        self,
+        model: nn.Module,
+        device: torch.device,
+        stopped: Callable[[], bool],
+        full: bool,
+        on_progress: OnProgress = unheard,
     ) -> Scores:
-        scores = super().evaluate(model, device, stopped, full)
+        scores = super().evaluate(model, device, stopped, full, on_progress)
         if full:
             found = self.verified(model, device, stopped)
             if found is not None:
@@ -103,10 +109,11 @@ def item_vectors(
     device: torch.device,
     stopped: Callable[[], bool] = lambda: False,
     most: int | None = None,
+    on_progress: OnProgress = unheard,
 ) -> NDArray[np.float32]:
     """A vector of length one for each of the first `most` items."""
     found: dict[int, NDArray[np.float32]] = {}
-    for rows, x_ND, layout in vectors(model, reader, device, stopped, most):
+    for rows, x_ND, layout in vectors(model, reader, device, stopped, most, on_progress):
         read_BD = unit_vectors(model, x_ND, layout).cpu().numpy()
         found |= dict(zip(rows.tolist(), read_BD, strict=True))
     return np.stack([found[row] for row in sorted(found)])
@@ -118,9 +125,9 @@ class Identify:
     options = frozenset({"with", "scores", "top", "to", "against"})
     decode: frozenset[str] | None = frozenset({"precision"})
 
-    def prepare(self, settings: RunSettings, folder: Path, note: Note) -> PreparedMedia:
+    def prepare(self, settings: RunSettings, folder: Path, progress: Progress) -> PreparedMedia:
         shape = sound_shape(settings, STANDARD)
-        return prepare_media("sounds", settings, folder, note, target="label", shape=shape)
+        return prepare_media("sounds", settings, folder, progress, target="label", shape=shape)
 
     def load_prepared(self, folder: Path) -> PreparedMedia:
         return load_prepared_media(folder)

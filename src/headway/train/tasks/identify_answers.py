@@ -170,20 +170,22 @@ def evaluate_speakers(use: Use, files: DataSettings) -> Evaluation:
     speakers that the run does not know, or of known ones where all are."""
     settings = use.settings
     names = (*settings.labels, *_strangers(settings, files))
-    reader, labels_N = labelled(settings, files, names)
+    reader, labels_N = labelled(settings, files, names, use.progress)
     is_known_N = labels_N < len(settings.labels)
     rows: list[Row] = []
     facts: dict[str, Any] = {}
     figures: dict[str, Any] = {}
     if is_known_N.any():
-        logs_NC = Labeller.load(use).read(reader)
+        with use.progress.stage("listening to", len(labels_N)) as stage:
+            logs_NC = Labeller.load(use).read(reader, stage.update)
         found = evaluation_of(logs_NC[is_known_N], labels_N[is_known_N], settings)
         rows, facts, figures = found.rows, found.facts, found.figures
     unseen = not is_known_N.all()
     judged_N = ~is_known_N if unseen else is_known_N
     (model,) = Use(use.folders[:1], settings, use.device).models()
     assert isinstance(model, Encoder)
-    vectors_ND = item_vectors(model, reader, use.device)
+    with use.progress.stage("comparing voices", len(labels_N)) as stage:
+        vectors_ND = item_vectors(model, reader, use.device, on_progress=stage.update)
     result = verification(vectors_ND[judged_N], labels_N[judged_N])
     if result is None and not is_known_N.any():
         raise DataError(

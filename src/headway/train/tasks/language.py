@@ -22,6 +22,7 @@ from headway.metrics.language import token_counts
 from headway.models.decoder import Decoder
 from headway.nn.layout import Layout, loss_weights
 from headway.nn.loss import Smoothing
+from headway.progress import OnProgress, unheard
 from headway.text.tokenizer import Tokenizer
 from headway.train.task import Frequencies, Stopped
 
@@ -74,6 +75,7 @@ def likelihood(
     context: int,
     device: torch.device,
     stopped: Callable[[], bool] = lambda: False,
+    on_progress: OnProgress = unheard,
 ) -> tuple[float, int]:
     """Minus the log-likelihood of all documents, and the number of tokens it is about."""
     cut = whole_cut(source.lengths(USUAL), context)
@@ -88,6 +90,7 @@ def likelihood(
         x_ND = model(batch.tokens_N, batch.layout)
         total += float(model.words.loss(x_ND, batch.labels_N, Smoothing(1.0, 0.0)).nll)
         first = last
+        on_progress(first, len(order))
         if stopped():
             raise Stopped
     return total, int(cut.length.sum())

@@ -19,6 +19,7 @@ from headway.decode.lines import live_windows, windows
 from headway.errors import ConfigError, UserError
 from headway.models.encoder import Encoder
 from headway.models.parts.front import Front
+from headway.progress import OnProgress, unheard
 from headway.train.kind import Answer, Use
 from headway.train.tasks.classes import Numbers
 from headway.train.tasks.media_given import Given, given_media, what_of
@@ -97,10 +98,11 @@ class Labeller:
             return np.zeros((0, len(self.settings.labels)))
         return np.log(np.maximum(np.mean(found, axis=0), 1e-300))
 
-    def read(self, reader: MediaReader) -> Numbers:
+    def read(self, reader: MediaReader, on_progress: OnProgress = unheard) -> Numbers:
         """The same for stored items."""
         found = [
-            np.exp(log_probs(model, reader, self.device, self.settings)) for model in self.models
+            np.exp(log_probs(model, reader, self.device, self.settings, on_progress=on_progress))
+            for model in self.models
         ]
         return np.log(np.maximum(np.mean(found, axis=0), 1e-300))
 

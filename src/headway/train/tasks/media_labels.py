@@ -24,6 +24,7 @@ from headway.models.parts.pictures import Pictures
 from headway.models.parts.sounds import Sound
 from headway.nn.layout import Layout
 from headway.nn.loss import Smoothing
+from headway.progress import OnProgress, unheard
 from headway.train.task import Baselines, Frequencies, Part, Scores, TaskLoss
 from headway.train.tasks.classes import (
     Labels,
@@ -156,11 +157,16 @@ class LabelTask:
         return score_of(self.settings)(model, x_ND, layout)
 
     def evaluate(
-        self, model: nn.Module, device: torch.device, stopped: Callable[[], bool], full: bool
+        self,
+        model: nn.Module,
+        device: torch.device,
+        stopped: Callable[[], bool],
+        full: bool,
+        on_progress: OnProgress = unheard,
     ) -> Scores:
         most = None if full else self.quick_size
         labels_N = labels_of(self.prepared.valid)[:most]
-        logs_NC = log_probs(model, self.valid, device, self.settings, stopped, most)
+        logs_NC = log_probs(model, self.valid, device, self.settings, stopped, most, on_progress)
         figures: dict[str, Any] = {}
         if full or self.n_labels <= FEW_CLASSES:
             figures = class_figures(logs_NC, labels_N, self.prepared.labels)
@@ -229,12 +235,13 @@ def log_probs(
     settings: RunSettings,
     stopped: Callable[[], bool] = lambda: False,
     most: int | None = None,
+    on_progress: OnProgress = unheard,
 ) -> Numbers:
     """Of each class for each of the first `most` items."""
     assert isinstance(model, Encoder)
     score = score_of(settings)
     logs_NC = np.zeros((len(reader.lengths[:most]), len(settings.labels)))
-    for rows, x_ND, layout in vectors(model, reader, device, stopped, most):
+    for rows, x_ND, layout in vectors(model, reader, device, stopped, most, on_progress):
         scores_BC = score(model, x_ND, layout)
         logs_NC[rows] = scores_BC.double().log_softmax(-1).cpu().numpy()
     return logs_NC

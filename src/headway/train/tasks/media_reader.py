@@ -18,6 +18,7 @@ from headway.models.encoder import Encoder
 from headway.models.parts.pictures import Pictures, collate_pictures
 from headway.models.parts.sounds import Sound, collate_sounds
 from headway.nn.layout import Layout
+from headway.progress import OnProgress, unheard
 from headway.train.mediaplan import item_rows
 from headway.train.task import Stopped
 
@@ -129,14 +130,18 @@ def vectors(
     device: torch.device,
     stopped: Callable[[], bool] = lambda: False,
     most: int | None = None,
+    on_progress: OnProgress = unheard,
 ) -> Iterator[tuple[Rows, Tensor, Layout]]:
     """What the model makes of the first `most` items, a batch at a time: their numbers, vectors to
     read classes from, and how these lie. Items of like length are read together."""
     tokens = max(READ_AT_ONCE.get(device.type, 8192), reader.longest)
     plan = StepPlan.of_lengths(reader.lengths, tokens, 0)
     order = np.argsort(reader.lengths[:most], kind="stable")
+    done = 0
     for rows in plan.cut(order, tokens, tokens):
         batch = reader.read(rows, device)
         yield rows, *model.for_classes(reader.seen(batch), batch.layout)
+        done += len(rows)
+        on_progress(done, len(order))
         if stopped():
             raise Stopped

@@ -13,6 +13,7 @@ from headway.data.media.prepared import evaluation_media
 from headway.data.media.reading import UNITS
 from headway.metrics import classification as metrics
 from headway.metrics.baselines import majority
+from headway.progress import SILENT, Progress
 from headway.train.kind import Evaluation, Row, Use
 from headway.train.tasks.classes import Labels, Numbers, class_figures
 from headway.train.tasks.classify_scores import shown_interval
@@ -25,17 +26,27 @@ from headway.train.tasks.media_reader import MediaReader
 def evaluate_labels(use: Use, files: DataSettings) -> Evaluation:
     """On a test set whose labels must all be among the run's."""
     labeller = Labeller.load(use)
-    reader, labels_N = labelled(use.settings, files, use.settings.labels)
-    return evaluation_of(labeller.read(reader), labels_N, use.settings)
+    reader, labels_N = labelled(use.settings, files, use.settings.labels, use.progress)
+    with use.progress.stage("looking at", len(labels_N)) as stage:
+        logs_NC = labeller.read(reader, stage.update)
+    return evaluation_of(logs_NC, labels_N, use.settings)
 
 
 def labelled(
-    settings: RunSettings, files: DataSettings, labels: Sequence[str]
+    settings: RunSettings,
+    files: DataSettings,
+    labels: Sequence[str],
+    progress: Progress = SILENT,
 ) -> tuple[MediaReader, Labels]:
     """The items of a test set, and the numbers of their labels among these."""
     shape = front_of(settings)
     found = evaluation_media(
-        what_of(shape), replace(settings, data=files), shape, target="label", labels=labels
+        what_of(shape),
+        replace(settings, data=files),
+        shape,
+        target="label",
+        labels=labels,
+        progress=progress,
     )
     return MediaReader(found.items.items, shape), labels_of(found.items)
 

@@ -24,6 +24,7 @@ from headway.models.encoder import Encoder
 from headway.models.parts.pictures import PictureFront, Pictures
 from headway.models.parts.sounds import Sound, SoundFront
 from headway.nn.augment import Augment
+from headway.progress import OnProgress, unheard
 from headway.train.kind import Evaluation, Use
 from headway.train.task import Part, Scores, Stopped, TaskLoss
 from headway.train.tasks.hiding import (
@@ -109,13 +110,18 @@ class Rebuilder:
             seen = replace(seen, groups=tuple(augment(group) for group in seen.groups))
         return without_patches(model.front, seen, batch.hidden)
 
-    def batches(self, device: torch.device, most: int | None) -> Iterator[RebuildBatch]:
+    def batches(
+        self, device: torch.device, most: int | None, on_progress: OnProgress = unheard
+    ) -> Iterator[RebuildBatch]:
         """Of the first items, always with the same rows hidden."""
         tokens = max(READ_AT_ONCE.get(device.type, 8192), self.reader.longest)
         plan = StepPlan.of_lengths(self.reader.lengths, tokens, 0)
         order = np.argsort(self.reader.lengths[:most], kind="stable")
+        done = 0
         for rows in plan.cut(order, tokens, tokens):
             yield self.batch(rows, USUAL, device)
+            done += len(rows)
+            on_progress(done, len(order))
 
     @torch.no_grad()
     def scores(
@@ -124,12 +130,13 @@ class Rebuilder:
         device: torch.device,
         stopped: Callable[[], bool] = lambda: False,
         most: int | None = None,
+        on_progress: OnProgress = unheard,
     ) -> dict[str, float]:
         """The mean squared error of hidden rows, that of their own mean, which is what one gets who
         sees nothing, and the share (%) of it that the model explains."""
         error, count = 0.0, 0
         sums_2E: Tensor | None = None
-        for batch in self.batches(device, most):
+        for batch in self.batches(device, most, on_progress):
             error_R, targets_RE = self.errors(model, batch)
             error += float(error_R.double().sum())
             count += len(error_R)
@@ -191,10 +198,17 @@ class RebuildTask:
         return TaskLoss(total, total.detach())
 
     def evaluate(
-        self, model: nn.Module, device: torch.device, stopped: Callable[[], bool], full: bool
+        self,
+        model: nn.Module,
+        device: torch.device,
+        stopped: Callable[[], bool],
+        full: bool,
+        on_progress: OnProgress = unheard,
     ) -> Scores:
         assert isinstance(model, Encoder)
-        values = self.valid.scores(model, device, stopped, None if full else QUICK_ITEMS)
+        values = self.valid.scores(
+            model, device, stopped, None if full else QUICK_ITEMS, on_progress
+        )
         baseline = values.pop("baseline")
         mean = {"loss": baseline, "explained": 0.0}
         return Scores(values=values, baselines={"mean of hidden rows": mean} if full else {})
@@ -221,9 +235,11 @@ def evaluate_rebuilding(use: Use, files: DataSettings) -> Evaluation:
     shape = front_of(use.settings)
     what = what_of(shape)
     settings = replace(use.settings, data=files)
-    found = evaluation_media(what, settings, shape, target="none")
+    found = evaluation_media(what, settings, shape, target="none", progress=use.progress)
     reader = MediaReader(found.items.items, shape)
-    values = Rebuilder(reader, hider_of(use.settings, 0)).scores(model, use.device)
+    with use.progress.stage("rebuilding", len(reader)) as stage:
+        rebuilder = Rebuilder(reader, hider_of(use.settings, 0))
+        values = rebuilder.scores(model, use.device, on_progress=stage.update)
     share = f"{100 * use.settings.fill.mask:g} % of each hidden"
     rows = [
         ("loss", f"{values['loss']:.4f}", f"mean squared error, {share}"),

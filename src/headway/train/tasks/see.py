@@ -21,7 +21,8 @@ from headway.models.parts.heads import pooled
 from headway.models.parts.pictures import Pictures
 from headway.models.parts.sounds import Sound
 from headway.models.seeing import Viewer
-from headway.train.kind import Evaluation, Note, Predictor, Use
+from headway.progress import Progress
+from headway.train.kind import Evaluation, Predictor, Use
 from headway.train.mediaplan import (
     SMALL_PICTURE,
     MediaPlan,
@@ -82,10 +83,10 @@ class See:
     options = frozenset({"with", "scores", "top"})
     decode: frozenset[str] | None = frozenset({"precision"})
 
-    def prepare(self, settings: RunSettings, folder: Path, note: Note) -> PreparedMedia:
+    def prepare(self, settings: RunSettings, folder: Path, progress: Progress) -> PreparedMedia:
         _check_token(settings)
         shape = picture_shape(settings, self.what)
-        return prepare_media(self.what, settings, folder, note, target="label", shape=shape)
+        return prepare_media(self.what, settings, folder, progress, target="label", shape=shape)
 
     def load_prepared(self, folder: Path) -> PreparedMedia:
         return load_prepared_media(folder)

@@ -24,8 +24,9 @@ from headway.data.unlabelled import Reads
 from headway.errors import DataError
 from headway.nn.crf import is_scheme, log_likelihood
 from headway.nn.loss import Smoothing
+from headway.progress import OnProgress, Progress, unheard
 from headway.text.tokenizer import Tokenizer
-from headway.train.kind import Evaluation, Note, Predictor, Use
+from headway.train.kind import Evaluation, Predictor, Use
 from headway.train.task import CLASSES, Baselines, Frequencies, Part, Scores, TaskLoss
 from headway.train.tasks.classes import class_frequencies
 from headway.train.tasks.tag_scores import BASELINE, baseline, word_keys
@@ -111,11 +112,16 @@ class TagTask:
         return TaskLoss((loss_W * batch.weights_W).sum(), (nll_W.detach() * batch.weights_W).sum())
 
     def evaluate(
-        self, model: nn.Module, device: torch.device, stopped: Callable[[], bool], full: bool
+        self,
+        model: nn.Module,
+        device: torch.device,
+        stopped: Callable[[], bool],
+        full: bool,
+        on_progress: OnProgress = unheard,
     ) -> Scores:
         learned_PC = transitions(model)
         most = None if full else self.quick_size
-        scores_WC = word_scores(model, self.valid, device, stopped, most)
+        scores_WC = word_scores(model, self.valid, device, stopped, most, on_progress)
         lengths = lengths_of(self.prepared.valid)[:most]
         labels_W = torch.from_numpy(labels_of(self.prepared.valid)[: len(scores_WC)])
         nll = total_nll(scores_WC, labels_W, lengths, learned_PC)
@@ -190,8 +196,8 @@ class Tag:
     options = frozenset({"with"})
     decode = frozenset({"batch_tokens", "precision"})
 
-    def prepare(self, settings: RunSettings, folder: Path, note: Note) -> PreparedText:
-        return prepare_text("tagged", settings, folder, note, tokenizer=tokenizer_of(settings))
+    def prepare(self, settings: RunSettings, folder: Path, progress: Progress) -> PreparedText:
+        return prepare_text("tagged", settings, folder, progress, tokenizer=tokenizer_of(settings))
 
     def load_prepared(self, folder: Path) -> PreparedText:
         return load_prepared_text(folder)

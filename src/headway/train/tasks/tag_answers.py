@@ -20,6 +20,7 @@ from headway.decode.lines import live_windows, windows
 from headway.errors import ConfigError, DataError
 from headway.metrics.spans import spans
 from headway.nn.crf import is_scheme
+from headway.progress import OnProgress, unheard
 from headway.text.tokenizer import Tokenizer
 from headway.text.words import Flat
 from headway.train.kind import Answer, Use
@@ -85,20 +86,25 @@ class Tagger:
                 if ends is not None:
                     yield Answer(ends, {})
 
-    def tags(self, sentences: Sequence[Sequence[str]]) -> list[list[str]]:
+    def tags(
+        self, sentences: Sequence[Sequence[str]], on_progress: OnProgress = unheard
+    ) -> list[list[str]]:
         """The best possible tags of each sentence, in BIO."""
         if not any(sentences):
             self.n_sentences += len(sentences)
             return [[] for _ in sentences]
         reader = self._reader(sentences)
         lengths = [len(words) for words in sentences]
-        scores_WC, learned_PC = self._scores(reader)
+        scores_WC, learned_PC = self._scores(reader, on_progress)
         labels = self.settings.labels
         found = best_tags(scores_WC, lengths, labels, learned_PC)
         return [as_bio([labels[tag] for tag in tags]) for tags in found]
 
-    def _scores(self, reader: WordReader) -> tuple[Tensor, Tensor | None]:
-        scores = [word_scores(model, reader, self.device) for model in self.models]
+    def _scores(self, reader: WordReader, on_progress: OnProgress) -> tuple[Tensor, Tensor | None]:
+        scores = [
+            word_scores(model, reader, self.device, on_progress=on_progress)
+            for model in self.models
+        ]
         learned = [transitions(model) for model in self.models]
         if len(scores) > 1:
             # Of single tags the mean of probabilities; scores of sequences can only be added.

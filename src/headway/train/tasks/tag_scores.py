@@ -32,7 +32,8 @@ def evaluate_files(use: Use, files: DataSettings) -> Evaluation:
     """Scores on tagged sentences, with an interval; by type in the figures."""
     settings, tagger = use.settings, Tagger.load(use)
     words, truths = tagged_sentences(settings, files)
-    guesses = tagger.tags(words)
+    with use.progress.stage("reading", len(words), "sentences") as stage:
+        guesses = tagger.tags(words, stage.update)
     spans = is_scheme(settings.labels)
     values = tag_values(truths, guesses, spans)
     figures = tag_figures(truths, guesses, spans)

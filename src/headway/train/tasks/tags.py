@@ -19,6 +19,7 @@ from headway.models.decoder import Decoder
 from headway.models.encoder import Encoder
 from headway.nn.crf import allowed_transitions, is_scheme, log_likelihood, viterbi
 from headway.nn.layout import Layout, loss_weights
+from headway.progress import OnProgress, unheard
 from headway.train.task import Stopped
 
 READ_AT_ONCE = 8192
@@ -102,6 +103,7 @@ def word_scores(
     device: torch.device,
     stopped: Callable[[], bool] = lambda: False,
     most: int | None = None,
+    on_progress: OnProgress = unheard,
 ) -> Tensor:
     """Of all words of the first `most` sentences in their order, each from the reading that
     answers for it."""
@@ -112,11 +114,14 @@ def word_scores(
     if most is not None:
         order = order[reader.readings[0][order] < most]
     found: Tensor | None = None
+    done = 0
     for rows in plan.cut(order, tokens, tokens):
         scores_WC = tag_scores(model, tag_batch(reader, rows, device=device)).cpu()
         if found is None:
             found = torch.zeros(n_words, scores_WC.shape[1])
         found[torch.from_numpy(reader.words.gather(rows)[0])] = scores_WC
+        done += len(rows)
+        on_progress(done, len(order))
         if stopped():
             raise Stopped
     assert found is not None

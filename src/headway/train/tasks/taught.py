@@ -8,8 +8,7 @@ once; a process that is killed goes on behind the last block it wrote.
 from __future__ import annotations
 
 import json
-import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -23,24 +22,21 @@ from headway.data.store import DATA, Prepared, prepare
 from headway.data.tokens import PairStore, TokenStore, lengths_file, tokens_file
 from headway.decode.bodies import learned
 from headway.decode.translator import Translator
+from headway.progress import Progress
 from headway.train.ranks import pick_device
 
 NAME = "train.taught"
 BLOCK = 2048
 """Sentences between two writes."""
 
-NOTE_SECONDS = 5.0
-
-Note = Callable[[str], None]
-
 
 def prepare_taught(
-    settings: RunSettings, folder: Path, note: Note, device: torch.device | str = "auto"
+    settings: RunSettings, folder: Path, progress: Progress, device: torch.device | str = "auto"
 ) -> Prepared:
     """What `prepare` gives, with the teacher's vocabulary, and its words as what is learned."""
     where = pick_device(str(device))
-    prepared = prepare(with_teachers_words(settings), folder, note)
-    return taught(prepared, settings, folder, where, note)
+    prepared = prepare(with_teachers_words(settings), folder, progress)
+    return taught(prepared, settings, folder, where, progress)
 
 
 def with_teachers_words(settings: RunSettings) -> RunSettings:
@@ -50,13 +46,17 @@ def with_teachers_words(settings: RunSettings) -> RunSettings:
 
 
 def taught(
-    prepared: Prepared, settings: RunSettings, folder: Path, device: torch.device, note: Note
+    prepared: Prepared,
+    settings: RunSettings,
+    folder: Path,
+    device: torch.device,
+    progress: Progress,
 ) -> Prepared:
     """The same data with the teacher's translations as targets of the training pairs; those of
     the validation pairs stay what people wrote."""
     name = folder / DATA / NAME
     if not lengths_file(name).exists():
-        targets = list(_translated(prepared, settings, name.with_suffix(".part"), device, note))
+        targets = list(_translated(prepared, settings, name.with_suffix(".part"), device, progress))
         _write(name, targets, str(prepared.train.target.tokens.dtype.str))
         name.with_suffix(".part").unlink(missing_ok=True)
     return with_taught(prepared, folder)
@@ -72,7 +72,11 @@ def with_taught(prepared: Prepared, folder: Path) -> Prepared:
 
 
 def _translated(
-    prepared: Prepared, settings: RunSettings, part: Path, device: torch.device, note: Note
+    prepared: Prepared,
+    settings: RunSettings,
+    part: Path,
+    device: torch.device,
+    progress: Progress,
 ) -> Iterator[list[int]]:
     """Target ids for every training source; what a killed process wrote is used again."""
     source, target = prepared.vocab.source, prepared.vocab.target
@@ -86,9 +90,9 @@ def _translated(
     # A text need not have the tokens that wrote it: it may have more than the student can read.
     reach = learned(teacher.models[0].target_front)
     room = None if reach is None else reach - 1 - (target.target_begin is not None)
-    start = told = time.monotonic()
-    note(f"the teacher translates {len(rows) - first:,} sources")
-    with part.open("a", encoding="utf-8") as file:
+    what = "the teacher translates"
+    with part.open("a", encoding="utf-8") as file, progress.stage(what, len(rows)) as stage:
+        stage.update(first)
         for begin in range(first, len(rows), BLOCK):
             numbers = range(begin, min(begin + BLOCK, len(rows)))
             lines = [source.decode(rows[number].tolist()) for number in numbers]
@@ -97,11 +101,7 @@ def _translated(
             file.write(json.dumps(block) + "\n")
             file.flush()
             yield from block
-            if time.monotonic() - told > NOTE_SECONDS:
-                told = time.monotonic()
-                made = numbers.stop - first
-                left = (len(rows) - numbers.stop) * (told - start) / made
-                note(f"the teacher translates: {numbers.stop / len(rows):.0%}, {left:,.0f} s left")
+            stage.update(numbers.stop)
 
 
 def _blocks(part: Path) -> list[list[list[int]]]:

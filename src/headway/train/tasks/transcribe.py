@@ -31,8 +31,9 @@ from headway.models.seq2seq import Seq2Seq
 from headway.nn.ctc import ctc_loss
 from headway.nn.layout import Layout
 from headway.nn.loss import Smoothing
+from headway.progress import OnProgress, Progress, unheard
 from headway.text.tokenizer import Tokenizer
-from headway.train.kind import Evaluation, Note, Predictor, Use
+from headway.train.kind import Evaluation, Predictor, Use
 from headway.train.mediaplan import resolve_media, sound_shape
 from headway.train.task import TOKENS, Baselines, Frequencies, Part, Scores, Stopped, TaskLoss
 from headway.train.tasks.caption_scores import commonest
@@ -175,9 +176,14 @@ class TranscribeTask:
         return ctc_loss(scores_MV, batch.source, batch.said_K, batch.said, blank).nll_B.sum()
 
     def evaluate(
-        self, model: nn.Module, device: torch.device, stopped: Callable[[], bool], full: bool
+        self,
+        model: nn.Module,
+        device: torch.device,
+        stopped: Callable[[], bool],
+        full: bool,
+        on_progress: OnProgress = unheard,
     ) -> Scores:
-        loss = self._valid_loss(model, device, stopped)
+        loss = self._valid_loss(model, device, stopped, on_progress)
         n = len(self.valid) if full else min(len(self.valid), self.quick_size)
         decode = self.settings.decode
         if not full:
@@ -192,6 +198,7 @@ class TranscribeTask:
             places = order[first : first + LISTENED_AT_ONCE]
             heard = ear.hear([self.prepared.valid.sounds[place] for place in places.tolist()])
             outputs += [found.text for found in heard]
+            on_progress(len(outputs), len(order))
             if stopped():
                 raise Stopped
         answers = dict(zip(order.tolist(), outputs, strict=True))
@@ -245,20 +252,26 @@ class TranscribeTask:
 
     @torch.no_grad()
     def _valid_loss(
-        self, model: nn.Module, device: torch.device, stopped: Callable[[], bool]
+        self,
+        model: nn.Module,
+        device: torch.device,
+        stopped: Callable[[], bool],
+        on_progress: OnProgress = unheard,
     ) -> float:
         """Nats a target token, without smoothing: of the decoder, or of CTC where that is all."""
         tokens = max(min(self.plan.target_tokens, 8192), self.valid.longest)
         plan = StepPlan.of_lengths(self.valid.lengths, tokens, 0)
         order = np.argsort(self.valid.lengths, kind="stable")
         order = order[self.short(self.valid)[order]]
-        total, count = 0.0, 0
+        total, count, seen = 0.0, 0, 0
         with evaluating([model]):
             for rows in plan.cut(order, tokens, tokens):
                 waves = [self.prepared.valid.sounds[row] for row in rows.tolist()]
                 batch = self.valid_targets.batch(rows, waves, self.shape, device)
                 total += float(self.loss(model, batch).nll)
                 count += self.valid_targets.count(rows)
+                seen += len(rows)
+                on_progress(seen, len(order))
                 if stopped():
                     raise Stopped
         return total / max(1, count)
@@ -343,10 +356,10 @@ class Transcribe:
     options = frozenset({"scores", "format"})
     decode = None
 
-    def prepare(self, settings: RunSettings, folder: Path, note: Note) -> PreparedMedia:
+    def prepare(self, settings: RunSettings, folder: Path, progress: Progress) -> PreparedMedia:
         check_weight(settings)
         return prepare_media(
-            "sounds", with_characters(settings), folder, note,
+            "sounds", with_characters(settings), folder, progress,
             target="text", shape=sound_shape(settings), tokenizer=tokenizer_of(settings),
         )  # fmt: skip
 

@@ -25,7 +25,6 @@ from headway.metrics.speech import (
     word_errors,
     words,
 )
-from headway.progress import Progress
 from headway.train.kind import Evaluation, Row, Use
 from headway.train.tasks.transcribe_answers import transcriber_of
 
@@ -52,17 +51,16 @@ def evaluate_transcripts(use: Use, files: DataSettings) -> Evaluation:
     shape: SoundSettings = settings.model.sound  # type: ignore[union-attr]
     truths = true_words(files.media)
     ear = transcriber_of(use, times=truths is not None)
-    found = evaluation_media("sounds", settings, shape, target="text")
+    found = evaluation_media("sounds", settings, shape, target="text", progress=use.progress)
     sounds = found.items.sounds
     transcripts: list[Transcript] = []
-    with Progress(unit="recording") as progress:
-        progress.start(len(sounds))
+    with use.progress.stage("transcribing", len(sounds), "recordings") as stage:
         blocks = ([sounds[row]] for row in range(len(sounds)))
         for number, transcript in enumerate(ear.transcribe(blocks), 1):
             assert isinstance(transcript, Transcript)
             transcripts.append(transcript)
-            progress.update(number)
-        progress.note(ear.summary.text())
+            stage.update(number)
+    use.progress.note(ear.summary.text())
     outputs = [" ".join(transcript.text.split()) for transcript in transcripts]
     references = [ear.tokenizer.normalise(text).strip() for text in found.targets]
     rows, facts = scored(references, outputs, found.places)

@@ -35,9 +35,10 @@ from headway.errors import DataError
 from headway.metrics.translation import bleu, chrf
 from headway.models.seq2seq import Seq2Seq
 from headway.nn.loss import Smoothing
+from headway.progress import OnProgress, Progress, unheard
 from headway.text.tokenizer import Vocabularies
 from headway.train import plan
-from headway.train.kind import Evaluation, Note, Use
+from headway.train.kind import Evaluation, Use
 from headway.train.task import TOKENS, Baselines, Frequencies, Part, Scores, Stopped, TaskLoss
 from headway.train.tasks.language import text_frequencies
 from headway.train.tasks.taught import prepare_taught, with_taught
@@ -157,10 +158,15 @@ class TranslateTask:
         return (loss_N * batch.weights_N).sum(), -(target_N * batch.weights_N).sum()
 
     def evaluate(
-        self, model: nn.Module, device: torch.device, stopped: Callable[[], bool], full: bool
+        self,
+        model: nn.Module,
+        device: torch.device,
+        stopped: Callable[[], bool],
+        full: bool,
+        on_progress: OnProgress = unheard,
     ) -> Scores:
         assert isinstance(model, Seq2Seq)
-        loss = self._valid_loss(model, device, stopped)
+        loss = self._valid_loss(model, device, stopped, on_progress)
         values = {"loss": loss, "ppl": float(np.exp(min(loss, 50.0)))}
         pairs = self.prepared.valid_text if full else self.prepared.valid_text[: self.quick_size]
         decode = self.decode if full else replace(self.decode, beam=1, n_best=1, groups=1)
@@ -168,7 +174,8 @@ class TranslateTask:
         longest = int(self.prepared.valid.source.lengths.max())
         translator = Translator([model], self.vocab, decode, device=device, max_len=longest)
         outputs: list[str] = []
-        for translation in translator.translate(source for source, _ in pairs):
+        sources = [source for source, _ in pairs]
+        for translation in translator.translate(sources, on_progress=on_progress):
             outputs.append(translation.text)
             if stopped():
                 raise Stopped
@@ -203,18 +210,24 @@ class TranslateTask:
         trial.evaluate(model, device, lambda: False, full=False)
 
     def _valid_loss(
-        self, model: Seq2Seq, device: torch.device, stopped: Callable[[], bool]
+        self,
+        model: Seq2Seq,
+        device: torch.device,
+        stopped: Callable[[], bool],
+        on_progress: OnProgress = unheard,
     ) -> float:
         """Likelihood per target token, without smoothing."""
         plan = self._plan(self.prepared.valid, min(self.plan.target_tokens, 4096))
         order = np.argsort(plan.target_lengths, kind="stable")
         plain = Smoothing(1.0, 0.0)
-        total, count = 0.0, 0
+        total, count, seen = 0.0, 0, 0
         for rows in plan.cut(order, plan.source_tokens, plan.target_tokens):
             batch = self.valid.batch(rows, device)
             x_ND = model(batch.source_M, batch.source, batch.target_N, batch.target)
             total += float(model.head.loss(x_ND, batch.labels_N, plain).nll)
             count += plan.n_targets(rows)
+            seen += len(rows)
+            on_progress(seen, len(order))
             if stopped():
                 raise Stopped
         return total / max(1, count)
@@ -240,18 +253,18 @@ class Translate:
     options = frozenset({"with", "alignments", "on_long", "prefix", "constraints", "scores"})
     decode = None
 
-    def prepare(self, settings: RunSettings, folder: Path, note: Note) -> Prepared:
+    def prepare(self, settings: RunSettings, folder: Path, progress: Progress) -> Prepared:
         if not settings.data.source and not settings.data.pairs:
             raise DataError(
                 "no pairs of texts. Give --source FILE --target FILE, or --pairs FILE "
                 "(TSV or JSONL)."
             )
         if settings.distil.teacher:
-            return prepare_taught(settings, folder, note)
+            return prepare_taught(settings, folder, progress)
         if settings.start.run:
             words = file_in(run_folder(settings.start.run), TOKENIZER)
             settings = replace(settings, tokenizer=replace(settings.tokenizer, file=str(words)))
-        return prepare(settings, folder, note)
+        return prepare(settings, folder, progress)
 
     def load_prepared(self, folder: Path) -> Prepared:
         return with_taught(load_prepared(folder), folder)

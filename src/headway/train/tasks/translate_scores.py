@@ -19,7 +19,7 @@ from headway.decode.translator import Translator
 from headway.errors import UserError
 from headway.metrics import translation as metrics
 from headway.metrics.translation import Comparison, Interval, Score
-from headway.progress import Progress
+from headway.progress import SILENT, Progress
 from headway.train.kind import Evaluation, Row, Use
 
 
@@ -28,7 +28,7 @@ def evaluate_translations(use: Use, data: DataSettings) -> Evaluation:
     of the runs; `against` or `against_folders`, another system."""
     options = use.options
     files = HeldOut(data, tuple(options.get("target") or ()))
-    job = Job(files, use.settings.decode, use.device, use.engine)
+    job = Job(files, use.settings.decode, use.device, use.engine, use.progress)
     first = job.outputs_of(use.folders, options.get("hypotheses"))
     if options.get("out"):
         _write(options["out"], first.outputs)
@@ -36,7 +36,8 @@ def evaluate_translations(use: Use, data: DataSettings) -> Evaluation:
     if options.get("against") or options.get("against_folders"):
         job = replace(job, engine=None)
         second = job.outputs_of(options.get("against_folders") or [], options.get("against"))
-    measures = _measure(first, second, files, options)
+    with use.progress.stage("measuring how sure the scores are"):
+        measures = _measure(first, second, files, options)
     rows = _rows(measures)
     if measures.comparison is not None:
         rows.append(("comparison", "", _verdict(measures.comparison)))
@@ -82,6 +83,7 @@ class Job:
     decode: DecodeSettings
     device: torch.device
     engine: Engine | None = None
+    progress: Progress = SILENT
 
     def outputs_of(self, folders: Sequence[Path], file: str | None) -> Outputs:
         translator = self._translator(folders) if folders else None
@@ -107,17 +109,19 @@ class Job:
     def _loss(self, translator: Translator) -> float:
         """Nats a target token, the end counted, without smoothing."""
         pairs = zip(self.files.sources, self.files.targets, strict=True)
-        scores = list(translator.score(pairs))
+        scores = []
+        with self.progress.stage("measuring the loss", len(self.files.targets), "pairs") as stage:
+            for score in translator.score(pairs):
+                scores.append(score)
+                stage.update(len(scores))
         return -sum(s.log_prob for s in scores) / sum(s.n_tokens for s in scores)
 
     def _translated(self, translator: Translator, loss: float | None) -> Outputs:
         outputs = []
-        with Progress(unit="line") as progress:
-            progress.start(len(self.files.sources))
-            for number, found in enumerate(translator.translate(self.files.sources), 1):
+        with self.progress.stage("translating", len(self.files.sources), "lines") as stage:
+            for found in translator.translate(self.files.sources, on_progress=stage.update):
                 outputs.append(found.text)
-                progress.update(number)
-            progress.note(translator.summary.text())
+        self.progress.note(translator.summary.text())
         summary = translator.summary
         return Outputs(outputs, loss, summary.tokens / max(summary.seconds, 1e-9))
 

@@ -17,6 +17,7 @@ from headway.data.readings import TextReader
 from headway.models.decoder import Decoder
 from headway.models.encoder import Encoder
 from headway.nn.layout import Layout
+from headway.progress import OnProgress, unheard
 from headway.text.tokenizer import Tokenizer
 from headway.train.task import Stopped
 
@@ -62,9 +63,10 @@ def text_vectors(
     *,
     normalise: bool,
     stopped: Callable[[], bool] = lambda: False,
+    on_progress: OnProgress = unheard,
 ) -> Vectors:
     """Of every text; that of one too long to be read at once is the mean over its windows."""
-    n_texts, total = len(reader.needed), None
+    n_texts, total, done = len(reader.needed), None, 0
     tokens = max(READ_AT_ONCE, reader.max_len)
     plan = StepPlan.of_lengths(reader.lengths, tokens, 0)
     for rows in plan.cut(np.argsort(reader.lengths, kind="stable"), tokens, tokens):
@@ -76,6 +78,8 @@ def text_vectors(
         if total is None:
             total = np.zeros((n_texts, found.shape[1]), np.float32)
         np.add.at(total, reader.example[rows], found)
+        done += len(rows)
+        on_progress(done, len(reader.lengths))
         if stopped():
             raise Stopped
     if total is None:
