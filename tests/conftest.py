@@ -1,12 +1,17 @@
-"""A test that takes `device` runs on the CPU, and the same test on a GPU with `make test-gpu`."""
+"""What all tests share: a device, and what must not depend on where and beside what they run.
+
+A test that takes `device` runs on the CPU, and the same test on a GPU with `make test-gpu`.
+"""
 
 from __future__ import annotations
 
 import io
 import os
+import signal
 from collections.abc import Iterator
 from itertools import count
 
+import hypothesis
 import pytest
 import torch
 
@@ -15,6 +20,19 @@ from headway.progress import Progress
 if not torch.cuda.is_available():
     # Triton reads this when a kernel is first imported; the kernels then run on the CPU.
     os.environ.setdefault("TRITON_INTERPRET", "1")
+
+# A shell starts what runs in the background with Ctrl-C ignored, and children inherit that: tests
+# that interrupt would wait for ever, in this process and in those that they start.
+signal.signal(signal.SIGINT, signal.default_int_handler)
+
+# The same examples every time, and no limit on time: other work may hold all cores.
+hypothesis.settings.register_profile(
+    "tests",
+    deadline=None,
+    derandomize=True,
+    suppress_health_check=[hypothesis.HealthCheck.too_slow],
+)
+hypothesis.settings.load_profile("tests")
 
 
 @pytest.fixture(params=["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])

@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import time
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -91,17 +92,22 @@ def in_terminal(run: Path, typed: list[bytes], *, interrupt: bool = False) -> tu
     os.close(theirs)
     shown = b""
     for line in [*typed, b""]:
-        wanted, limit = shown.count(b"> ") + 1, time.monotonic() + 60
+        wanted, limit = shown.count(b"> ") + 1, time.monotonic() + 300
         while shown.count(b"> ") < wanted and time.monotonic() < limit:
             shown += os.read(ours, 4096)
         if line:
             os.write(ours, line)
     if interrupt:
-        time.sleep(0.5)  # the prompt is written a little before the terminal is listened to
-        os.killpg(process.pid, signal.SIGINT)
+        # The prompt is written a little before the terminal is listened to: one may go unheard.
+        time.sleep(0.5)
+        for _ in range(10):
+            os.killpg(process.pid, signal.SIGINT)
+            with suppress(subprocess.TimeoutExpired):
+                process.wait(30)
+                break
     else:
         os.write(ours, b"\x04")
-    code = process.wait(60)
+    code = process.wait(300)
     os.close(ours)
     return shown.decode(), code
 

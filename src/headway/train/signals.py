@@ -23,7 +23,8 @@ class StopSignal:
 
     A later one ends it at once, with 128 and its number. Those that follow within `pause` seconds
     count as the same request: a launcher often repeats to its processes what the terminal has sent
-    them already.
+    them already. One that is ignored stays so: a shell starts what runs in the background deaf to
+    the Ctrl-C that is meant for another command.
     """
 
     NUMBERS = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1)
@@ -41,7 +42,8 @@ class StopSignal:
     def __enter__(self) -> StopSignal:
         # Python lets only the main thread set handlers; elsewhere `asked` stays False.
         if threading.current_thread() is threading.main_thread():
-            self._before = {n: signal.signal(n, self._receive) for n in self.NUMBERS}
+            heard = [n for n in self.NUMBERS if signal.getsignal(n) is not signal.SIG_IGN]
+            self._before = {n: signal.signal(n, self._receive) for n in heard}
         return self
 
     def __exit__(
