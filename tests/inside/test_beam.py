@@ -122,9 +122,10 @@ def test_the_best_leaf_is_what_the_decoder_gives(name: str) -> None:
     for number, h in zip(tree.outputs, found, strict=True):
         node = tree.nodes[number]
         assert list(node.tokens) == h.tokens + [specials.eos] * h.finished
-        assert node.log_prob == h.log_prob
-        assert node.score == pytest.approx(h.score, abs=1e-6)
-        assert [one.token_log_prob for one in tree.path(number)] == h.token_log_probs
+        assert node.log_prob == pytest.approx(h.log_prob, abs=1e-4)
+        assert node.score == pytest.approx(h.score, abs=1e-4)
+        logs = [one.token_log_prob for one in tree.path(number)]
+        assert logs == pytest.approx(h.token_log_probs, abs=1e-4)
     assert tree.text(tree.best) == run.vocab.target.decode(found[0].tokens)
     ended = [node.score for node in tree.nodes if node.fate == "ended"]
     assert not ended or tree.best.score == max(ended)
@@ -243,7 +244,7 @@ def test_a_language_model_has_a_tree_too() -> None:
     search = PromptSearcher([run.model], settings, Specials.of(tokenizer), 512)  # type: ignore[list-item]
     [[best]] = search([prompt])
     assert list(tree.best.tokens) == best.tokens
-    assert tree.best.log_prob == best.log_prob
+    assert tree.best.log_prob == pytest.approx(best.log_prob, abs=1e-4)
     reading = read(run, PROMPT)
     for node in tree.nodes[1::5]:
         again = rerun(run, reading, tree, node)

@@ -59,16 +59,18 @@ def test_an_edit_changes_its_layer_and_what_comes_behind(run: LoadedRun) -> None
 
     def more(site: Site, x_ND: Tensor) -> Tensor | None:
         seen[site] = x_ND
-        return x_ND + 1 if site == wanted else None
+        return x_ND + ramp_D if site == wanted else None
 
+    # No constant: what a norm comes behind would not see it.
+    ramp_D = torch.linspace(-2, 2, before[wanted].shape[-1])
     seen: dict[Site, Tensor] = {}
     with edited(run.model, more):
         changed = vectors_of(run.model, batch)
     assert torch.equal(seen[wanted], before[wanted])
     assert torch.equal(seen[wanted[0], 0], before[wanted[0], 0])
-    assert not torch.allclose(seen[wanted[0], 2], before[wanted[0], 2])
+    assert (seen[wanted[0], 2] - before[wanted[0], 2]).abs().max() > 0.1
     assert torch.equal(vectors_of(run.model, batch), vectors_of(run.model, batch))
-    assert not torch.allclose(changed, vectors_of(run.model, batch))
+    assert (changed - vectors_of(run.model, batch)).abs().max() > 0.1
 
 
 @torch.no_grad()

