@@ -34,7 +34,7 @@ def test_the_wheel_makes_a_page(tmp_path: Path) -> None:
     with zipfile.ZipFile(wheel) as file:
         file.extractall(installed)
     command = [sys.executable, "-I", "-c", CODE, str(installed)]
-    done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, timeout=300)
+    done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, timeout=600)
     panels = len(list((ROOT / "web" / "panels").glob("*.js")))
     assert done.stdout == f"{panels} True\n", done.stderr
 

@@ -29,7 +29,7 @@ def fails(capsys: pytest.CaptureFixture[str]) -> Callable[..., str]:
 
 
 def in_new_process(code: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
+    return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=300)
 
 
 def test_help_is_quick_and_loads_no_torch() -> None:
@@ -72,7 +72,7 @@ def test_without_a_command_the_help_is_shown(capsys: pytest.CaptureFixture[str])
 
 def test_running_the_package_is_running_the_command() -> None:
     done = subprocess.run(
-        [sys.executable, "-m", "headway", "inf"], capture_output=True, text=True, timeout=120
+        [sys.executable, "-m", "headway", "inf"], capture_output=True, text=True, timeout=300
     )
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr.startswith("headway: error: No such command 'inf'. Did you mean 'info'?")
@@ -140,7 +140,7 @@ def with_stdout(stdout: int, command: str, unbuffered: str) -> subprocess.Comple
         stdout=stdout,
         stderr=subprocess.PIPE,
         text=True,
-        timeout=120,
+        timeout=300,
     )
 
 
@@ -175,7 +175,7 @@ def test_a_narrow_terminal_loses_no_digit() -> None:
     shown = b""
     while chunk := read_until_closed(ours):
         shown += chunk
-    assert done.wait(timeout=120) == 0
+    assert done.wait(timeout=300) == 0
     (line,) = (line for line in shown.decode().splitlines() if line.startswith("bert-base "))
     assert line.split()[:8] == [
         "bert-base", "encoder", "12", "768", "12", "3,072", "30,522", "110,104,890",

@@ -27,7 +27,7 @@ def test_a_live_window_does_not_wait_for_the_next_line() -> None:
     typed: queue.Queue[str | None] = queue.Queue()
 
     def lines() -> Iterator[str]:
-        while (line := typed.get(timeout=10)) is not None:
+        while (line := typed.get(timeout=120)) is not None:
             yield line
 
     answers = live_windows(lines())

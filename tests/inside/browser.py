@@ -122,6 +122,7 @@ def open_page(
         color_scheme="dark" if dark else "light",
         accept_downloads=True,
     )
+    context.set_default_timeout(120_000)  # milliseconds; other work may hold all cores
     page = OpenPage(context.new_page())
     address = file.resolve().as_uri()
 

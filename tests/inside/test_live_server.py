@@ -58,7 +58,7 @@ def server(answers: Answers) -> Iterator[LiveServer]:
 def ask(
     server: LiveServer, method: str, path: str, body: Any = None, **headers: str
 ) -> tuple[int, str]:
-    connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=20)
+    connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=120)
     if body is not None and not isinstance(body, bytes | str):
         body = json.dumps(body)
     given = {name.replace("_", "-"): value for name, value in headers.items()}
@@ -186,7 +186,7 @@ def test_one_is_computed_at_a_time_and_few_wait(server: LiveServer, answers: Ans
     threads = [threading.Thread(target=one) for _ in range(1 + MOST_WAITING)]
     for thread in threads:
         thread.start()
-    assert answers.begun.acquire(timeout=20)
+    assert answers.begun.acquire(timeout=120)
     while server.free:  # until all of them have a place
         threading.Event().wait(0.01)
     status, said = look(server, text="one too many")
@@ -194,7 +194,7 @@ def test_one_is_computed_at_a_time_and_few_wait(server: LiveServer, answers: Ans
     assert "Try again" in said["error"]
     answers.go_on.set()
     for thread in threads:
-        thread.join(20)
+        thread.join(120)
     assert found == [200] * (1 + MOST_WAITING)
     assert answers.most == 1
 

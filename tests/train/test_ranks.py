@@ -202,7 +202,7 @@ def test_torchrun_starts_and_stops_it(
         time.sleep(0.001)
     children = Path(f"/proc/{process.pid}/task/{process.pid}/children")
     os.kill(int(children.read_text().split()[1]), signal.SIGTERM)
-    _, said = process.communicate(timeout=120)
+    _, said = process.communicate(timeout=300)
     assert process.returncode == 1, said
     assert "exitcode  : 75" in said
     assert "the same command goes on from here" in said
