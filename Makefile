@@ -1,15 +1,17 @@
 # Every target works as the first command on a fresh machine: it makes .venv and installs what it needs.
 
-RIGHT_VERSION := import sys; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 12))
-# The first that runs: version managers put names on the path that lead nowhere.
-PYTHON ?= $(shell for p in python3.12 python3.11 python3; do $$p -c '$(RIGHT_VERSION)' 2>/dev/null && echo $$p && break; done)
+RIGHT_VERSION := import sys; sys.exit(sys.version_info < (3, 11))
+# Those that are tested come first, then newer ones. The first that runs: version managers put names
+# on the path that lead nowhere.
+PYTHONS := python3.12 python3.11 python3 python3.13 python3.14
+PYTHON ?= $(shell for p in $(PYTHONS); do $$p -c '$(RIGHT_VERSION)' 2>/dev/null && echo $$p && break; done)
 VENV := .venv
 PY := $(VENV)/bin/python
 HEADWAY := $(VENV)/bin/headway
 INSTALL := $(PY) -m pip install --quiet --constraint constraints.txt
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test browser check test-slow test-gpu bench docs clean
+.PHONY: help setup demo test browser lint check test-processors test-slow test-gpu bench docs clean
 
 help: ## list the targets
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/\1\t\2/' | expand -t 12
@@ -20,8 +22,19 @@ demo: setup ## train a German-English translator for two minutes, try it and the
 	$(PY) examples/demo.py
 
 # Tiny tests gain nothing from threads: two workers of one thread each beat one with all of them.
-test: check browser ## check, then the fast tests
-	OMP_NUM_THREADS=1 $(PY) -m pytest -n 2
+TESTS := OMP_NUM_THREADS=1 $(PY) -m pytest -n 2 --dist worksteal
+
+# Types are checked meanwhile, and what was found there is said last.
+test: lint browser ## check, and the fast tests
+	@found=$$(mktemp); $(PY) -m mypy >"$$found" 2>&1 & types=$$!; \
+	echo "$(TESTS)"; $(TESTS); tests=$$?; wait $$types; types=$$?; \
+	echo "$(PY) -m mypy"; cat "$$found"; rm "$$found"; [ $$tests = 0 ] && [ $$types = 0 ]
+
+# Torch has code for each of these, whose sums and random numbers differ in their last bits.
+test-processors: setup browser ## the fast tests as on an old, a usual and a new x86 processor
+	@for kind in default avx2 avx512; do \
+		echo "ATEN_CPU_CAPABILITY=$$kind $(TESTS)"; ATEN_CPU_CAPABILITY=$$kind $(TESTS) || failed="$$failed $$kind"; \
+	done; [ -z "$$failed" ] || { echo "Tests failed with ATEN_CPU_CAPABILITY:$$failed" >&2; exit 1; }
 
 # Debian's package. Without a browser the tests of the page are skipped, and the summary says so.
 browser: ## find chromium for the tests of the page, or install it where apt-get may
@@ -38,9 +51,11 @@ browser: ## find chromium for the tests of the page, or install it where apt-get
 	echo "!!! No chromium, and it could not be installed: THE BROWSER TESTS WILL BE SKIPPED." \
 		"Install it, or say where one is: make test CHROMIUM=/path/to/chromium" >&2
 
-check: setup ## lint, formatting and types
+lint: setup
 	$(PY) -m ruff check .
 	$(PY) -m ruff format --check .
+
+check: lint ## lint, formatting and types
 	$(PY) -m mypy
 
 test-slow: setup ## the slow tests
@@ -61,8 +76,8 @@ clean: ## remove caches and what was built; keep .venv
 
 # The stamps are newer than what they were installed from, so a second run costs nothing.
 $(VENV)/installed: pyproject.toml constraints.txt
-	@"$(PYTHON)" -c '$(RIGHT_VERSION)' 2>/dev/null || { echo "headway needs Python 3.11 or 3.12." \
-		"Tried: $(or $(PYTHON),python3.12 python3.11 python3). Try: make PYTHON=/path/to/python3.12" >&2; exit 1; }
+	@"$(PYTHON)" -c '$(RIGHT_VERSION)' 2>/dev/null || { echo "headway needs Python 3.11 or newer." \
+		"Tried: $(or $(PYTHON),$(PYTHONS)). Try: make PYTHON=/path/to/python3.12" >&2; exit 1; }
 	@echo "Installing into $(VENV) (a few minutes the first time)"
 	@# Some distributions ship venv without pip; the pip outside then installs the one inside.
 	@"$(PYTHON)" -m venv $(VENV) >/dev/null \
