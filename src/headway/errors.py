@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import importlib
+import re
 from collections.abc import Iterable
 from types import ModuleType
 
@@ -29,6 +30,19 @@ def suggest(name: str, known: Iterable[str]) -> str:
     names = list(known)
     close = difflib.get_close_matches(name, names, n=1)
     return f" Did you mean {close[0]!r}?" if close else f" Known: {', '.join(names)}."
+
+
+_CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]")
+
+
+def one_line(label: str, where: str) -> str:
+    """The label as it is. Answers are lines, some with columns: it must not break them."""
+    if _CONTROL.search(label):
+        raise DataError(
+            f"{where}: the label {label[:60]!r} holds a line break, a tab, another control "
+            "character or bytes that are no UTF-8. Answers are a line each: write it without."
+        )
+    return label
 
 
 def needs(module: str, extra: str) -> ModuleType:

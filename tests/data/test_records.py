@@ -36,6 +36,20 @@ def test_tab_separated_columns_by_place_number_and_name(write: Write) -> None:
     assert read(plain, labels=False)[0] == ("good film", None, None, "a.tsv:1")
 
 
+@pytest.mark.parametrize("label", ["a\nb", "a\rb", "a\tb", "\u2029b", "a\x1eb"])
+def test_a_label_that_breaks_lines_is_refused_with_its_place(write: Write, label: str) -> None:
+    said = "the label .* holds a line break"
+    with pytest.raises(DataError, match=rf"a\.jsonl, line 1: {said}"):
+        read(write("a.jsonl", [json.dumps({"text": "good", "label": label})]))
+    if label != "\u2029b":  # which goes with the blanks around a cell
+        with pytest.raises(DataError, match=rf"b\.csv:2: {said}"):
+            read(write("b.csv", ["text,label", f'good,"x{label}x"']))
+    given = DataSettings(fields=("text",), label_field="label")
+    path = write("a.jsonl", [json.dumps({"text": "t", "label": label})])
+    with pytest.raises(DataError, match=rf"a\.jsonl, line 1: {said}"):
+        list(field_records([path], given))
+
+
 def test_csv_follows_the_rules_of_quotes(write: Write) -> None:
     lines = ["text, label", '"one, ""two""', 'and three",pos', "", "plain,neg"]
     wanted = [('one, "two"\nand three', None, "pos", "a.csv:2"), ("plain", None, "neg", "a.csv:5")]

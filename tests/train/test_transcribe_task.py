@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import soundfile
 import torch
 
 from headway.cli.main import main
@@ -101,13 +102,19 @@ def test_files_are_answered_with_words_and_times(
     text = "cab dad b"
     sound, words = said(text, 5)
     file = write_wav(tmp_path / "one.wav", sound)
-    missing = str(tmp_path / "none.wav")
-    assert main(["predict", str(run), file, missing, file, "--json"]) == 2
+    loud, half = tmp_path / "loud.wav", tmp_path / "half.aiff"
+    soundfile.write(loud, np.full(RATE, 1e38, np.float32), RATE, subtype="FLOAT")
+    soundfile.write(half, sound, RATE)
+    half.write_bytes(half.read_bytes()[: half.stat().st_size // 2])
+    bad = [str(tmp_path / "none.wav"), str(loud), str(half)]
+    assert main(["predict", str(run), file, *bad, file, "--json"]) == 2
     printed = capsys.readouterr()
     shown = [json.loads(line) for line in printed.out.splitlines()]
-    assert "; 1 could not be read" in printed.err
-    assert shown[0]["text"] == shown[2]["text"] == text
+    assert "; 3 could not be read" in printed.err
+    assert shown[0]["text"] == shown[4]["text"] == text
     assert "none.wav" in shown[1]["error"]
+    assert "loud.wav holds a sample of 1e+38" in shown[2]["error"]
+    assert "half.aiff is cut short" in shown[3]["error"]
     assert shown[0]["seconds"] == pytest.approx(len(sound) / RATE, abs=2e-3)
     for found, true in zip(shown[0]["words"], words, strict=True):
         assert found["word"] == true["word"]

@@ -42,7 +42,7 @@ from headway.config.tasks import (
 )
 from headway.config.toml import parse, read_text, section_toml, to_toml, toml_value
 from headway.config.train import OF_SCHEDULES, TrainSettings
-from headway.errors import ConfigError, suggest
+from headway.errors import ConfigError, one_line, suggest
 
 TEXT_TASKS = ("translate", "complete", "fill", "classify", "tag", "embed")
 MEDIA_TASKS = ("see", "watch", "caption", "transcribe", "identify")
@@ -126,7 +126,8 @@ def run_settings(values: dict[str, Any], locate: Locate = nowhere) -> RunSetting
     sections = SETTINGS
     known = ["task", "model", *sections]
     fingerprint = str(values.pop("fingerprint", ""))
-    labels = tuple(str(label) for label in values.pop("labels", ()))
+    where = f"{locate('labels')}labels"
+    labels = tuple(one_line(str(label), where) for label in values.pop("labels", ()))
     for name in values:
         if name not in known:
             kind = "section" if isinstance(values[name], dict) else "setting"

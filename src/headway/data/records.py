@@ -12,7 +12,7 @@ from typing import NoReturn
 from headway.config.data import DataSettings
 from headway.data.files import MAX_LINE, open_lines, shown
 from headway.data.jsonl import is_json, parse_object, text_of, value_text
-from headway.errors import DataError
+from headway.errors import DataError, one_line
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +67,8 @@ def fields_of(line: str, settings: DataSettings, where: str) -> dict[str, str]:
         )
     names = [name for name in (*settings.fields, settings.label_field) if name in values]
     found = {name: value_text(values[name], name, where) for name in names}
+    if settings.label_field not in settings.fields:
+        one_line(found.get(settings.label_field, ""), where)
     return {name: text for name, text in found.items() if text.strip()}
 
 
@@ -109,6 +111,7 @@ def _json_records(
             if settings.label_field not in values:
                 text_of(values, settings.label_field, where, "label_field")
             label = value_text(values[settings.label_field], settings.label_field, where)
+            one_line(label, where)
         yield Record(text, other, label, f"{_name(path)}:{number}")
 
 
@@ -191,7 +194,7 @@ def _columns(
 
     def parse(cells: list[str], place: str) -> Record:
         found = {key: cells[column] for key, column in places.items()}
-        label = found["label"].strip() if "label" in found else None
+        label = one_line(found["label"].strip(), place) if "label" in found else None
         return Record(found["text"], found.get("other"), label, place)
 
     return parse, n_header

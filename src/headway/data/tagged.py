@@ -11,7 +11,7 @@ from headway.config.data import DataSettings
 from headway.data.files import open_lines, shown
 from headway.data.jsonl import is_json, parse_object, sound, value_text
 from headway.data.schemes import Detection, Scheme, to_bio
-from headway.errors import DataError
+from headway.errors import DataError, one_line
 
 DOCUMENT = "-DOCSTART-"
 WORDS = ("words", "tokens")
@@ -115,7 +115,8 @@ def _json_sentences(path: str, lines: Iterator[str]) -> Iterator[Sentence]:
         where = f"{shown(path)}:{number}"
         values = parse_object(line, where)
         words = [sound(word, "words", where) for word in _list(values, WORDS, where)]
-        tags = [value_text(tag, "tags", where) for tag in _list(values, TAGS, where)]
+        given = [value_text(tag, "tags", where) for tag in _list(values, TAGS, where)]
+        tags = [one_line(tag, where) for tag in given]
         if len(words) != len(tags):
             raise DataError(f"{where} has {len(words)} words but {len(tags)} tags.")
         if not all(map(str.strip, words)) or not all(tags):

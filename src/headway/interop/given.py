@@ -7,7 +7,7 @@ from collections.abc import Collection, Mapping
 from typing import Any
 
 from headway.config.body import Activation
-from headway.errors import ConfigError
+from headway.errors import ConfigError, one_line
 
 ACTIVATIONS: dict[str, Activation] = {
     "relu": "relu",
@@ -118,7 +118,7 @@ class Given:
             raise self.error("id2label", "must be a table from numbers to names") from error
         if sorted(named) != list(range(len(named))) or len(set(named.values())) < len(named):
             raise self.error("id2label", "must name each of the labels 0, 1, 2 ... once")
-        return tuple(named[i] for i in range(len(named)))
+        return tuple(one_line(named[i], "id2label") for i in range(len(named)))
 
     def architecture(self) -> str | None:
         """The class that wrote the model, as transformers calls it; None if it is not said."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import os
 import struct
 from collections.abc import Sequence
 from pathlib import Path
@@ -98,6 +99,42 @@ def test_manifests_of_all_forms_are_the_same(tmp_path: Path) -> None:
     assert items(named, path_field="file", label_field="kind")[0].label == "7"
     (tmp_path / "packed.tsv.gz").write_bytes(gzip.compress("\n".join(forms["a.tsv"]).encode()))
     assert len(items(tmp_path / "packed.tsv.gz", target="text")) == 2
+
+
+LABELS = ["a\nb", "a\tb", "a\x00b", "a\u2028b", "a\x85b"]
+"""Each would break a line or a column of the answers."""
+
+
+@pytest.mark.parametrize("label", LABELS)
+def test_a_label_that_breaks_lines_is_refused_with_its_place(tmp_path: Path, label: str) -> None:
+    picture(tmp_path / "a.png")
+    line = json.dumps({"path": "a.png", "label": label})
+    with pytest.raises(DataError, match=r"m\.jsonl, line 1: the label 'a\\.*b' holds a line break"):
+        items(written(tmp_path / "m.jsonl", line))
+
+
+def test_a_folder_whose_name_breaks_lines_is_no_class(tmp_path: Path) -> None:
+    picture(tmp_path / "media" / "ca\nt" / "a.png")
+    with pytest.raises(DataError, match=r"media: the label 'ca\\nt' holds a line break"):
+        items(tmp_path / "media")
+    (tmp_path / "media" / "ca\nt").rename(os.fsdecode(os.fsencode(tmp_path / "media") + b"/\xff"))
+    with pytest.raises(DataError, match=r"media: the label '\\udcff' holds .*no UTF-8"):
+        items(tmp_path / "media")
+
+
+def test_links_that_lead_nowhere_are_named_when_they_are_read(tmp_path: Path) -> None:
+    picture(tmp_path / "media" / "cat" / "a.png")
+    for name, where in {"gone.png": "/no/such.png", "round.png": "round.png"}.items():
+        (tmp_path / "media" / "cat" / name).symlink_to(where)
+    found = items(tmp_path / "media")
+    assert [Path(item.place).name for item in found] == ["a.png", "gone.png", "round.png"]
+    with pytest.raises(DataError, match=r"cat/gone\.png leads nowhere: it links to /no/such\.png"):
+        found[1].open()
+    with pytest.raises(DataError, match=r"cat/round\.png leads nowhere"):
+        found[2].open()
+    (tmp_path / "media" / "dog").symlink_to("/no/such/folder")
+    with pytest.raises(DataError, match=r"media/dog leads nowhere.*A class would be missing"):
+        items(tmp_path / "media")
 
 
 def test_all_missing_files_are_listed_at_once(tmp_path: Path) -> None:

@@ -342,6 +342,16 @@ def test_one_class_or_no_media_cannot_be_learned(pictures: Make, tmp_path: Path)
         prepared(run(manifest), tmp_path / "run")
 
 
+def test_a_link_that_leads_nowhere_is_named_and_left_out(pictures: Make, tmp_path: Path) -> None:
+    media = pictures(n=20)
+    (media / "cat" / "gone.png").symlink_to("/no/such.png")
+    made = prepared(run(media), tmp_path / "run")
+    lines = "\n".join(made.report.lines())
+    assert "1 of 21 pictures: cannot be read; left out" in lines
+    assert "cat/gone.png leads nowhere: it links to /no/such.png" in lines
+    assert len(made.train) + len(made.valid) == 20
+
+
 def test_what_is_missing_on_both_sides_is_one_error(pictures: Make, tmp_path: Path) -> None:
     for name in ("train", "valid"):
         (tmp_path / f"{name}.tsv").write_text(f"{name}1.png\tcat\n{name}2.png\tdog\n")

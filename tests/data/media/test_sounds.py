@@ -130,7 +130,7 @@ def test_a_file_that_is_no_sound_is_named(tmp_path: Path) -> None:
             read_sound(tmp_path / name, RATE)
 
 
-@pytest.mark.parametrize("ending", ["wav", "flac", "mp3", "ogg"])
+@pytest.mark.parametrize("ending", ["wav", "flac", "mp3", "ogg", "aiff", "au"])
 @pytest.mark.parametrize("share", [0.02, 0.5, 0.95])
 def test_a_file_that_is_cut_short_is_named(tmp_path: Path, ending: str, share: float) -> None:
     path = cut(write(tmp_path / f"a.{ending}", tone(4)), share)
@@ -197,6 +197,29 @@ def test_nothing_silence_and_nonsense(tmp_path: Path) -> None:
     (tmp_path / "b.wav").write_bytes(data)
     with pytest.raises(DataError, match="500 samples a second"):
         read_sound(tmp_path / "b.wav", RATE)
+
+
+@pytest.mark.parametrize("channels", [1, 2])
+def test_samples_that_no_microphone_gives_are_named(tmp_path: Path, channels: int) -> None:
+    """Their squares, or the sum of two, would be infinite on the way to frames."""
+    loud_SC = np.repeat(tone()[:, None], channels, 1)
+    loud_SC[100] = 3e38
+    path = write(tmp_path / "a.wav", loud_SC, subtype="FLOAT")
+    np.save(tmp_path / "a.npy", loud_SC)
+    np.save(tmp_path / "wide.npy", loud_SC.astype(np.float64) * 1e200)
+    for read in (
+        lambda: read_sound(path, RATE),
+        lambda: list(stream_windows(path, RATE, 1)),
+        lambda: read_sound(tmp_path / "a.npy", RATE),
+    ):
+        with pytest.raises(DataError, match=r"a\.\w+ holds a sample of 3e\+38: samples go from"):
+            read()
+    with pytest.raises(DataError, match=r"wide\.npy holds .* samples that are no numbers"):
+        read_sound(tmp_path / "wide.npy", RATE)
+    # Whole numbers that were written as floats are loud, and still sound.
+    whole_S = tone() * np.float32(32_768)
+    found = read_sound(write(tmp_path / "b.wav", whole_S, subtype="FLOAT"), RATE)
+    np.testing.assert_allclose(found, whole_S, rtol=1e-6)
 
 
 @pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="needs named pipes")

@@ -7,9 +7,9 @@ from functools import partial
 from pathlib import Path
 
 from headway.data.media.pictures import frame_files, natural
-from headway.data.media.reading import UNITS, Form, What, read_media
+from headway.data.media.reading import UNITS, Form, What, leads_nowhere, read_media
 from headway.data.media.source import MediaItem, Target, has_ending
-from headway.errors import DataError
+from headway.errors import DataError, one_line
 
 SPLITS = frozenset({"train", "training", "test", "testing", "val", "valid", "validation", "dev"})
 """Folders of such names hardly are classes."""
@@ -30,7 +30,8 @@ class FolderSource:
         return MediaItem(str(path), partial(read_media, str(path), self.form), label)
 
     def files(self) -> Iterator[tuple[Path, str]]:
-        return ((path, "") for path, _ in self.entries)
+        """Without links that lead nowhere: these are named when they are read, and left out."""
+        return ((path, "") for path, _ in self.entries if not leads_nowhere(path))
 
 
 def folder_source(folder: Path, form: Form, target: Target) -> FolderSource:
@@ -42,6 +43,12 @@ def folder_source(folder: Path, form: Form, target: Target) -> FolderSource:
             "CSV or JSONL file with the columns path and text."
         )
     classes = sorted((p for p in folder.iterdir() if _is_class(p)), key=lambda p: natural(p.name))
+    lost = [p for p in folder.iterdir() if leads_nowhere(p) and not p.suffix]
+    if target == "label" and lost:
+        raise DataError(
+            f"{lost[0]} leads nowhere: it links to {lost[0].readlink()}. A class would be missing; "
+            "put the folder there, or remove the link."
+        )
     if target == "label" and classes and {p.name.lower() for p in classes} <= SPLITS:
         raise DataError(
             f"{folder} has the folders {', '.join(p.name for p in classes)}, which are no classes. "
@@ -52,7 +59,8 @@ def folder_source(folder: Path, form: Form, target: Target) -> FolderSource:
         found = [folder] if what == "videos" and frame_files(folder) else _below(folder, what)
         entries = [(path, None) for path in found]
     else:
-        entries = [(path, one.name) for one in classes for path in _below(one, what)]
+        names = [(one, one_line(one.name, str(folder)[:200])) for one in classes]
+        entries = [(path, name) for one, name in names for path in _below(one, what)]
     if not entries:
         raise DataError(_nothing(folder, classes, what, target))
     return FolderSource(entries, form)
@@ -66,12 +74,12 @@ def _below(folder: Path, what: What) -> list[Path]:
     """Files with the right endings, however deep; for videos also folders of frames."""
     found: list[Path] = []
     for path in sorted(folder.iterdir(), key=lambda p: natural(p.name)):
-        if path.is_symlink() and folder.resolve().is_relative_to(path.resolve()):
+        if path.is_dir() and path.is_symlink() and folder.resolve().is_relative_to(path.resolve()):
             continue  # it leads back, and round and round
         if _is_class(path):
             frames = what == "videos" and bool(frame_files(path))
             found += [path] if frames else _below(path, what)
-        elif has_ending(path, what):
+        elif has_ending(path, what) or (leads_nowhere(path) and not path.suffix):
             found.append(path)
     return found
 

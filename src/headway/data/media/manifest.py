@@ -15,7 +15,7 @@ from headway.data.files import MAX_LINE, open_lines
 from headway.data.jsonl import is_json, parse_object, value_text
 from headway.data.media.reading import WHOLE, Form, Part, read_media
 from headway.data.media.source import MediaItem, Target
-from headway.errors import DataError
+from headway.errors import DataError, one_line
 
 ENDINGS = frozenset({".tsv", ".csv", ".jsonl", ".ndjson", ".json"})
 PARTS = ("box", "start", "end", "index", "rate")
@@ -201,6 +201,8 @@ def _row(
     if target != "none":
         name = data.label_field if target == "label" else data.text_field
         found = value_text(values[name], name, where).strip() or None
+    if found is not None and target == "label":
+        one_line(found, where)
     given = {name: values[name] for name in PARTS if values.get(name) not in (None, "")}
     part = Part(**{name: _READERS[name](v, name, where) for name, v in given.items()})
     return Row(path, number, found, part if given else WHOLE)

@@ -7,7 +7,7 @@ import struct
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, BinaryIO
 
 from headway.errors import DataError, UserError
 
@@ -16,6 +16,9 @@ if TYPE_CHECKING:
 
 MOST_CHANNELS = 32
 RATES = (1_000, 768_000)
+
+LARGEST_PAGE = 27 + 255 + 255 * 255
+"""Bytes of a page of an Ogg file."""
 
 UNKNOWN = 1 << 48
 """More samples than any file has: what the decoder says where the header says nothing."""
@@ -33,7 +36,7 @@ def opened(path: str | Path) -> Iterator[SoundFile]:
     if not Path(path).stat().st_size:
         raise DataError(f"{path} is empty: it has no bytes.")
     try:
-        _check_riff(Path(path))
+        _check_whole(Path(path))
         file = soundfile.SoundFile(path)
     except OSError as error:
         raise DataError(f"cannot read {path}: {error.strerror or error}.") from error
@@ -53,30 +56,60 @@ def opened(path: str | Path) -> Iterator[SoundFile]:
         yield file
 
 
-def _check_riff(path: Path) -> None:
-    """The data of a WAV file must be all there: the decoder would not tell.
+CHUNKS = {
+    (b"RIFF", b"WAVE"): ("WAV", "<4sI", b"data"),
+    (b"FORM", b"AIFF"): ("AIFF", ">4sI", b"SSND"),
+    (b"FORM", b"AIFC"): ("AIFF", ">4sI", b"SSND"),
+}
+"""Formats of chunks, by how a file begins: its name, how a chunk does, and the one of samples."""
+
+
+def _check_whole(path: Path) -> None:
+    """The samples of a WAV, AIFF, AU or Ogg file must be all there: the decoder would not tell.
 
     Programs that write to a pipe do not know the size and write the largest, which says nothing.
     """
     size = path.stat().st_size
     with path.open("rb") as file:
         head = file.read(12)
-        if head[:4] != b"RIFF" or head[8:] != b"WAVE":
+        if head[:4] == b".snd" and len(head) == 12:
+            begin, said = struct.unpack(">II", head[4:])
+            _check_size(path, said, size - begin)
             return
-        for _ in range(100):
+        if head[:4] == b"OggS":
+            _check_end(path, file, size)
+            return
+        kind, chunk, wanted = CHUNKS.get((head[:4], head[8:]), ("", "", b""))
+        for _ in range(100 if kind else 0):
             name_size = file.read(8)
             if len(name_size) < 8:
-                raise DataError(f"{path} is cut short: its header says WAV, but no sound follows.")
-            name, said = struct.unpack("<4sI", name_size)
-            there = size - file.tell()
-            if name == b"data":
-                if there < said < 0x7FFFF000:
-                    raise DataError(
-                        f"{path} is cut short: its header promises {said:,} bytes of sound, "
-                        f"{there:,} are there."
-                    )
+                raise DataError(
+                    f"{path} is cut short: its header says {kind}, but no sound follows."
+                )
+            name, said = struct.unpack(chunk, name_size)
+            if name == wanted:
+                _check_size(path, said, size - file.tell())
                 return
             file.seek(said + said % 2, 1)
+
+
+def _check_end(path: Path, file: BinaryIO, size: int) -> None:
+    """The last page of an Ogg file says that it is the last, and is all there."""
+    file.seek(max(0, size - LARGEST_PAGE))
+    tail = file.read()
+    page = tail[tail.rfind(b"OggS") :]
+    n_parts = page[26] if len(page) > 26 else 0
+    whole = len(page) >= 27 + n_parts and len(page) >= 27 + n_parts + sum(page[27 : 27 + n_parts])
+    if not whole or not page[5] & 4:
+        raise DataError(f"{path} is cut short: the page that ends an Ogg file is not there.")
+
+
+def _check_size(path: Path, said: int, there: int) -> None:
+    if there < said < 0x7FFFF000:
+        raise DataError(
+            f"{path} is cut short: its header promises {said:,} bytes of sound, "
+            f"{max(0, there):,} are there."
+        )
 
 
 def no_samples(path: str | Path) -> DataError:

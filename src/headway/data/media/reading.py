@@ -76,6 +76,8 @@ WHOLE = Part()
 
 def read_media(path: str, form: Form, part: Part = WHOLE) -> Reading:
     """The item in the wanted form; a `DataError` that names the file if that cannot be."""
+    if leads_nowhere(Path(path)):
+        raise DataError(f"{path} leads nowhere: it links to {Path(path).readlink()}.")
     if form.what == "sounds":
         return _sound(path, form, part)
     if part.start is not None or part.end is not None:
@@ -94,6 +96,10 @@ def read_media(path: str, form: Form, part: Part = WHOLE) -> Reading:
     if form.what == "videos":
         return video_reading(path, form.frames, form.channels, form.size)
     return picture_reading(path, form.channels, form.size)
+
+
+def leads_nowhere(path: Path) -> bool:
+    return path.is_symlink() and not path.exists()
 
 
 def in_form(pixels_TCYX: Pixels, form: Form) -> Reading:

@@ -33,6 +33,10 @@ BLOCK = 1 << 16
 SILENT = 1e-4
 """A recording that nowhere goes further from zero has nothing to hear: 80 dB below the top."""
 
+LOUDEST = 2.0**31
+"""No sample goes further from zero, not even where 32-bit numbers were written as floats. Squares
+of more than that leave the range of fp32 on their way to frames."""
+
 INEXACT = ("MP3", "OGG")
 """Formats in which seeking lands somewhere near: these are decoded from their beginning."""
 
@@ -93,9 +97,9 @@ def read_samples(
             n += len(block_S)
             if n > MOST_S * file.samplerate:
                 raise _too_long(path, n / file.samplerate)
-        return _checked(np.concatenate(blocks) if n else np.zeros(0, np.float32), path), int(
-            file.samplerate
-        )
+        if not n:
+            raise no_samples(path)
+        return np.concatenate(blocks), int(file.samplerate)
 
 
 def stream_windows(
@@ -133,7 +137,7 @@ def _resampled(path: str | Path, rate: int) -> Iterator[Samples]:
         n = 0
         for block_S in _blocks(file, path, 0, file.frames):
             n += len(block_S)
-            yield resampler.push(_checked(block_S, path))
+            yield resampler.push(block_S)
         if not n:
             raise no_samples(path)
         yield resampler.finish()
@@ -155,7 +159,7 @@ def _blocks(file: SoundFile, path: str | Path, first: int, last: int) -> Iterato
             if file.frames >= UNKNOWN:  # the end, here; what was decoded is in its place
                 n = int((~np.isnan(block_SC[:, 0])).sum())
         if n:
-            yield block_SC[max(0, first - place) : n].mean(1)
+            yield _one_channel(block_SC[max(0, first - place) : n], path)
         place += n
         if n < len(block_SC):
             break
@@ -198,19 +202,29 @@ def _from_npy(
     first, last = _part(path, start, end, len(values) / rate, rate)
     if last - first > MOST_S * rate:
         raise _too_long(path, (last - first) / rate)
-    part = np.asarray(values[first:last]).astype(np.float32)
+    with np.errstate(over="ignore"):  # what is too large becomes infinite, and is refused
+        part = np.asarray(values[first:last]).astype(np.float32)
+    if not len(part):
+        raise no_samples(path)
     if values.dtype.kind == "i":
         part /= -float(np.iinfo(values.dtype).min)
-    return _checked(part.mean(1) if part.ndim == 2 else part, path), rate
+    return _one_channel(part if part.ndim == 2 else part[:, None], path), rate
 
 
-def _checked(samples_S: Samples, path: str | Path) -> Samples:
-    if not len(samples_S):
-        raise no_samples(path)
-    if not np.isfinite(samples_S).all():
-        n = int((~np.isfinite(samples_S)).sum())
+def _one_channel(samples_SC: Samples, path: str | Path) -> Samples:
+    """The mean of all channels, of samples that can be some."""
+    if not samples_SC.size:
+        return np.zeros(0, np.float32)
+    furthest = np.abs(samples_SC).max()
+    if np.isfinite(furthest) and furthest > LOUDEST:
+        raise DataError(
+            f"{path} holds a sample of {furthest:.3g}: samples go from −1 to 1, so its numbers are "
+            "damaged or of another kind."
+        )
+    if not np.isfinite(furthest):
+        n = int((~np.isfinite(samples_SC)).sum())
         raise DataError(f"{path} holds {n:,} samples that are no numbers (NaN or infinite).")
-    return samples_S
+    return samples_SC.mean(1)
 
 
 def _too_long(path: str | Path, seconds: float) -> DataError:
