@@ -1,11 +1,29 @@
-"""Files that a crash leaves whole: written beside, forced to the disk, renamed."""
+"""Files that a crash leaves whole, and that tell when a bit of them has changed since.
+
+A file is written beside its place, forced to the disk and renamed. What is read from a run folder
+carries a SHA-256 of itself, or is named with one by a file that does. A file without one, of an
+older version or made by hand, is taken as it is.
+"""
 
 from __future__ import annotations
 
 import contextlib
+import hashlib
+import json
 import os
+import re
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
+
+from headway.errors import FolderError
+
+HEX = "[0-9a-f]{64}"
+LAST_LINE = re.compile(rf',\n "sha256": "({HEX})"\n}}\n'.encode())
+"""Of a JSON object: the SHA-256 of all before it, closed by a line with a brace."""
+
+LONGEST = 160
+"""More than the bytes of a line with a checksum."""
 
 
 def replace_file(path: Path, write: Callable[[Path], object]) -> None:
@@ -35,3 +53,44 @@ def sync(path: Path) -> None:
         os.fsync(handle)
     finally:
         os.close(handle)
+
+
+def identity(path: Path) -> dict[str, Any]:
+    """Size and SHA-256."""
+    with path.open("rb") as file:
+        digest = hashlib.file_digest(file, "sha256").hexdigest()
+    return {"size": path.stat().st_size, "sha256": digest}
+
+
+def check_identity(path: Path, promised: dict[str, Any]) -> None:
+    """Refuse a file that is not the one that was written."""
+    what = f"{path.parent} is damaged: "
+    if not path.is_file():
+        raise FolderError(f"{what}{path.name} is missing.")
+    size = path.stat().st_size
+    if size != promised["size"]:
+        raise FolderError(f"{what}{path.name} has {size:,} bytes, not {promised['size']:,}.")
+    if identity(path) != promised:
+        raise FolderError(f"{what}the SHA-256 of {path.name} is another.")
+
+
+def seal_json(text: str) -> str:
+    """The text of a JSON object with a SHA-256 of it as the last entry."""
+    body = text.rstrip().removesuffix("}").rstrip() + "\n}"
+    digest = hashlib.sha256(body.encode()).hexdigest()
+    return f'{body[:-2]},\n "sha256": "{digest}"\n}}\n'
+
+
+def read_json(path: Path) -> Any:
+    """What `seal_json` gave, without the seal. Refused with one that is wrong or broken; other
+    text that is no JSON raises ValueError."""
+    data = path.read_bytes()
+    end = data[-LONGEST:]
+    found = LAST_LINE.search(end)
+    if found and found.end() == len(end):
+        body = data[: len(data) - len(found[0])] + b"\n}"
+        if hashlib.sha256(body).hexdigest() == found[1].decode():
+            return json.loads(body)
+    elif b'"sha256": "' not in end and not re.search(rf'"{HEX}"\n'.encode(), end):
+        return json.loads(data.decode())
+    raise FolderError(f"{path} is damaged: it is not what was written.")

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import hashlib
+import re
 from collections.abc import Sequence
 from pathlib import Path
 
+from headway.config.durable import HEX, identity, replace_text
 from headway.config.load import load_model_settings
 from headway.config.model import ModelSettings
 from headway.config.run import RunSettings, load_run_settings
@@ -17,6 +20,11 @@ IMPORTED = "import.json"
 """Where the weights came from, if they are not our own."""
 
 IMPORT_IT = " If it is a model of Hugging Face, make a run of it: headway import {folder} --out RUN"
+
+SEAL = "# sha256 "
+OF_ALL = "of all lines below; delete this one if you change them by hand"
+SEALED = re.compile(f"{SEAL}({HEX}) {OF_ALL}\n".encode())
+"""The first line of settings that headway wrote."""
 
 SHIPPED = Path(__file__).parent.parent / "shipped"
 """Models that come with the package; they answer to their name."""
@@ -53,9 +61,59 @@ def load_settings(folder: Path, overrides: Sequence[str] = ()) -> ModelSettings:
     return load_model_settings(file_in(folder, CONFIG), list(overrides))
 
 
+def write_config(folder: Path, text: str) -> None:
+    """Write the settings, with checksums of themselves and of the tokenizer beside them, which has
+    a format that leaves no room for one. They come last: a folder that has them is complete."""
+    words = folder / TOKENIZER
+    if words.is_file():
+        text += f"\n{SEAL}{identity(words)['sha256']} {TOKENIZER}\n"
+    digest = hashlib.sha256(text.encode()).hexdigest()
+    replace_text(folder / CONFIG, f"{SEAL}{digest} {OF_ALL}\n{text}")
+
+
+def check_config(path: Path) -> None:
+    """Refuse settings that have changed since they were written. Those without a checksum, of an
+    older version or by hand, are taken as they are."""
+    data = path.read_bytes()
+    first = data[: data.find(b"\n") + 1 or None]
+    seal = SEALED.fullmatch(first)
+    if seal is None:
+        has_one = first.startswith(SEAL.encode()) or re.search(HEX.encode(), first)
+        if not has_one and not SEAL.encode().startswith(first):
+            return
+    elif hashlib.sha256(data[len(first) :]).hexdigest() == seal[1].decode():
+        return
+    raise FolderError(
+        f"{path} has changed since it was written. If nobody did that on purpose it is damaged: "
+        "copy it again from its source. To keep a change by hand, delete its first line, the one "
+        f"with {SEAL.strip()!r}."
+    )
+
+
+def check_tokenizer(path: Path) -> None:
+    """Refuse a tokenizer that is not the one that the settings beside it were written with."""
+    config = path.with_name(CONFIG)
+    if not config.is_file():
+        return
+    check_config(config)
+    line = f"^{SEAL}({HEX}) {re.escape(TOKENIZER)}\n"
+    found = re.search(line.encode(), config.read_bytes(), re.MULTILINE)
+    if found and found[1].decode() != identity(path)["sha256"]:
+        raise FolderError(
+            f"{path} is damaged, or not the one that {config} was written with: its SHA-256 is "
+            "another. Copy it again from its source. To keep a change by hand, delete the lines "
+            f"with {SEAL.strip()!r} in {CONFIG}."
+        )
+
+
+CHECKS = {CONFIG: check_config, TOKENIZER: check_tokenizer}
+
+
 def file_in(folder: Path, name: str) -> Path:
-    """A file of the folder, or an error that lists what is there."""
+    """A file of the folder, checked, or an error that lists what is there."""
     if (folder / name).is_file():
+        if name in CHECKS:
+            CHECKS[name](folder / name)
         return folder / name
     if folder.is_dir():
         raise FolderError(

@@ -10,9 +10,9 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
+from headway.config.durable import identity
 from headway.config.run import RunSettings
 from headway.data.files import STDIN, check_readable, is_stream, spool
-from headway.data.sealed import identity
 from headway.errors import ConfigError
 from headway.text.files import tokenizer_files
 

@@ -25,7 +25,7 @@ from headway.data.inputs import rereadable, wanted_inputs
 from headway.data.pairs import Pair, PairFile, in_blocks, training_files, validation_files
 from headway.data.report import CheckReport, Finding
 from headway.data.scan import EMPTY, Scan
-from headway.data.sealed import read_sealed, seal
+from headway.data.sealed import load_sealed, read_sealed, seal
 from headway.data.split import choose_rows
 from headway.data.tally import Tally
 from headway.data.tokens import PairStore, PairWriter, TokenStore, token_dtype
@@ -82,7 +82,7 @@ def prepare(settings: RunSettings, folder: Path, progress: Progress = SILENT) ->
     folder.mkdir(parents=True, exist_ok=True)
     with rereadable(settings, folder) as settings:
         wanted = wanted_inputs(settings)
-        made = read_sealed(folder / DATA)
+        made = read_sealed(folder / DATA, progress.note)
         if made is None or made["inputs"] != wanted:
             with _beside(folder / DATA) as building:
                 facts = _build(settings, building, progress)
@@ -107,9 +107,7 @@ def _beside(folder: Path) -> Iterator[Path]:
 def load_prepared(folder: Path) -> Prepared:
     """What `prepare` left in the folder."""
     data = folder / DATA
-    made = read_sealed(data)
-    if made is None:
-        raise DataError(f"there is no prepared data in {data}, or it is damaged. Run it again.")
+    made = load_sealed(data)
     lines = (data / "valid.jsonl").read_text(encoding="utf-8").split("\n")[:-1]
     report = json.loads((data / "report.json").read_text(encoding="utf-8"))
     return Prepared(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -17,7 +18,7 @@ from headway.data.store import ImpossibleData
 from headway.data.survey import Survey, survey
 from headway.data.textcheck import UNITS, check_texts, sorted_labels
 from headway.data.tokenise import Count, Routed, Router, Tokeniser
-from headway.data.workplace import Workplace, whole
+from headway.data.workplace import Workplace
 from headway.errors import DataError
 from headway.progress import Progress
 from headway.text.tokenizer import Tokenizer, Vocabularies
@@ -41,12 +42,16 @@ class TextBuild:
 
     def run(self, given: Tokenizer | None, specials: Sequence[str]) -> dict[str, Any]:
         """Returns what the seal should say."""
-        plan = self.place.stage("plan", self._plan)
-        held_out = np.load(self.place.state / "held_out.npy")
+        split = self.place.state / "held_out.npy"
+        plan = self.place.stage("plan", lambda: self._plan(split), split)
+        held_out = np.load(split)
         tokenizer = self._tokenizer(plan, held_out, given, specials)
         labels = {name: i for i, name in enumerate(plan["labels"])}
-        count = Count(**(self._recorded() or {}))
-        with Tokeniser(self.training, tokenizer, labels, self.place.results, count) as tokeniser:
+        done, files = self.place.recorded() or ({}, {})
+        count = Count(**done)
+        with Tokeniser(
+            self.training, tokenizer, labels, self.place.results, count, files
+        ) as tokeniser:
             self._tokenise(tokeniser, Router(held_out, plan["cut"]), plan["characters"])
         report = CheckReport.from_dict(plan["report"])
         tokeniser.add_to(report)
@@ -63,11 +68,7 @@ class TextBuild:
             "n_bytes": count.n_bytes,
         }
 
-    def _recorded(self) -> dict[str, Any] | None:
-        known = self.place.recorded()
-        return known if known and whole(self.place.results, known["sizes"]) else None
-
-    def _plan(self) -> dict[str, Any]:
+    def _plan(self, split: Path) -> dict[str, Any]:
         """The check and the split: what is known before there is a tokenizer."""
         with self.progress.stage("checking the data", unit="characters") as stage:
             seen = survey(self.training, stage.advance)
@@ -81,7 +82,7 @@ class TextBuild:
             cut = int(0.9 * int(seen.characters.sum()))
         elif held is None:
             held_out = _split(seen, self.settings.data.valid_size, report)
-        np.save(self.place.state / "held_out.npy", held_out)
+        np.save(split, held_out)
         names = sorted_labels(list(seen.names.counts))
         characters = int(seen.characters.sum()) + (int(held.characters.sum()) if held else 0)
         return {"report": report.to_dict(), "cut": cut, "labels": names, "characters": characters}
@@ -91,20 +92,21 @@ class TextBuild:
         specials: Sequence[str],
     ) -> Tokenizer:  # fmt: skip
         path = self.place.results / "tokenizer.json"
-        if path.exists():
-            return Vocabularies.load(path).source
-        if given is not None:
-            tokenizer = given.with_specials(specials)
-        else:
-            reads = self.settings.tokenizer.file is not None
-            texts = _training_texts(self.training, Router(held_out, plan["cut"]))
-            size, wanted = plan["characters"], self.settings.tokenizer
-            with self.progress.stage(
-                "reading the tokenizer" if reads else "training the tokenizer"
-            ):
-                tokenizer = train_on_texts(texts, wanted, size, specials)
-        Vocabularies(tokenizer, tokenizer).save(path)
-        return tokenizer
+
+        def make() -> None:
+            if given is not None:
+                tokenizer = given.with_specials(specials)
+            else:
+                texts = _training_texts(self.training, Router(held_out, plan["cut"]))
+                size, wanted = plan["characters"], self.settings.tokenizer
+                with self.progress.stage(
+                    "training the tokenizer" if wanted.file is None else "reading the tokenizer"
+                ):
+                    tokenizer = train_on_texts(texts, wanted, size, specials)
+            Vocabularies(tokenizer, tokenizer).save(path)
+
+        self.place.stage("tokenizer", make, path)
+        return Vocabularies.load(path).source
 
     def _tokenise(self, tokeniser: Tokeniser, router: Router, characters: int) -> None:
         """All blocks behind those that are done; the state is recorded after each."""
@@ -112,8 +114,7 @@ class TextBuild:
             for i, routed in enumerate(self._blocks(router)):
                 if i >= tokeniser.count.blocks:
                     tokeniser.add(routed)
-                    done = {**tokeniser.count.to_dict(), "sizes": tokeniser.files.sync()}
-                    self.place.record(done)
+                    self.place.record(tokeniser.count.to_dict(), tokeniser.files.sync())
                 stage.advance(sum(len(text) for one in routed for text in one.item.texts))
 
     def _blocks(self, router: Router) -> Iterator[list[Routed]]:

@@ -20,7 +20,7 @@ from headway.data import documents, items
 from headway.data.inputs import rereadable, wanted_inputs
 from headway.data.items import TextKind, sources
 from headway.data.report import CheckReport
-from headway.data.sealed import read_sealed, seal
+from headway.data.sealed import load_sealed, read_sealed, seal
 from headway.data.store import DATA
 from headway.data.textbuild import TextBuild, all_for_validation
 from headway.data.textcheck import UNITS
@@ -95,11 +95,11 @@ def prepare_text(
         if kind == "tagged":
             tag = settings.tag
             wanted["tag"] = {"scheme": tag.scheme, "prefix_strip": tag.prefix_strip}
-        made = read_sealed(folder / DATA)
+        made = read_sealed(folder / DATA, progress.note)
         if made is None or made["inputs"] != wanted:
             # Work goes on behind whole blocks, so that it must be cut into the same ones.
             blocks = [items.BLOCK, items.BLOCK_CHARACTERS, documents.PIECE]
-            with workplace(folder / DATA, {**wanted, "blocks": blocks}) as place:
+            with workplace(folder / DATA, {**wanted, "blocks": blocks}, progress.note) as place:
                 build = TextBuild(kind, settings, place, progress)
                 facts = build.run(tokenizer, specials)
                 seal(place.results, {"inputs": wanted, **facts})
@@ -118,9 +118,9 @@ def _check_asked(kind: TextKind, settings: RunSettings) -> None:
 def load_prepared_text(folder: Path) -> PreparedText:
     """What `prepare_text` left in the folder."""
     data = folder / DATA
-    made = read_sealed(data)
-    if made is None or "kind" not in made.get("inputs", {}):
-        raise DataError(f"there is no prepared data in {data}, or it is damaged. Run it again.")
+    made = load_sealed(data)
+    if "kind" not in made.get("inputs", {}):
+        raise DataError(f"the prepared data in {data} is of another task. Choose another --out.")
     lines = (data / "valid.jsonl").read_text(encoding="utf-8").split("\n")[:-1]
     report = json.loads((data / "report.json").read_text(encoding="utf-8"))
     tokenizer = Vocabularies.load(data / "tokenizer.json").source

@@ -85,9 +85,6 @@ class Count:
     """What has been done, as JSON keeps it."""
 
     blocks: int = 0
-    sizes: dict[str, int] = field(default_factory=dict)
-    """Of the files."""
-
     n: list[int] = field(default_factory=lambda: [0, 0])
     """Examples of training and validation; and so the following."""
 
@@ -113,13 +110,14 @@ class Tokeniser:
 
     def __init__(
         self, source: Source, tokenizer: Tokenizer, labels: Mapping[str, int], folder: Path,
-        count: Count,
+        count: Count, files: Mapping[str, Any] | None = None,
     ) -> None:  # fmt: skip
+        """`count` and `files` are what an earlier attempt recorded."""
         self.source = source
         self.tokenizer = tokenizer
         self.labels = labels
         self.count = count
-        self.files = GrowingFiles(folder, count.sizes)
+        self.files = GrowingFiles(folder, files or {})
         self.dtype = token_dtype(tokenizer.vocab_size)
         for split in SPLITS:
             for column in [*source.columns, *(["tags", "pieces"] * (source.kind == "tagged"))]:
@@ -151,7 +149,6 @@ class Tokeniser:
         if kept:
             self._encode(kept)
         self.count.blocks += 1
-        self.count.sizes = self.files.sizes
 
     def _encode(self, kept: list[Routed]) -> None:
         valid = np.array([one.valid for one in kept], np.bool_)

@@ -1,58 +1,107 @@
 """Long work on files that goes on where it was killed.
 
 Results grow in one folder, and what is known of their state lies in a second one beside it: what is
-being made, finished stages, and how much of each growing file is good. Whatever was written after
-the last record is cut off, so that the result is the same as without a kill.
+being made, finished stages, and how much of each growing file is good, with checksums of all of it.
+Whatever was written after the last record is cut off, and what is not as it was written is made
+again, so that the result is the same as without a kill.
 """
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import shutil
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from headway.config.durable import replace_text
-from headway.errors import UserError
+from headway.config.durable import check_identity, identity, read_json, replace_text, seal_json
+from headway.errors import FolderError, UserError
 
 WANTED, RECORD = "wanted.json", "record.json"
+BLOCK = 1 << 20
+"""Bytes that are read at once."""
+
+Note = Callable[[str], None]
 
 
 @dataclass(frozen=True)
 class Workplace:
     results: Path
     state: Path
+    note: Note = lambda text: None
+    """Hears what was found damaged."""
 
-    def stage(self, name: str, make: Callable[[], Any]) -> Any:
-        """What `make` gives, or gave before the work was interrupted; it must be JSON."""
+    def stage(self, name: str, make: Callable[[], Any], *files: Path) -> Any:
+        """What `make` gives, or gave before the work was interrupted; it must be JSON. `files` are
+        what it writes besides: it is made again unless all of them are as they were then."""
         path = self.state / f"{name}.json"
-        known = _json(path)
+        known = self._read(path)
+        if known is not None and not self._intact(known["files"], files):
+            known = None
         if known is None:
-            known = json.loads(json.dumps(make()))
-            replace_text(path, json.dumps(known))
-        return known
+            result = make()
+            made = {str(i): identity(file) for i, file in enumerate(files)}
+            known = json.loads(json.dumps({"result": result, "files": made}))
+            self._write(path, known)
+        return known["result"]
 
-    def record(self, values: Mapping[str, Any]) -> None:
-        replace_text(self.state / RECORD, json.dumps(values))
+    def record(self, done: Mapping[str, Any], files: Mapping[str, Any]) -> None:
+        """How far the work is, and what `GrowingFiles.sync` said then."""
+        self._write(self.state / RECORD, {"done": done, "files": files})
 
-    def recorded(self) -> dict[str, Any] | None:
-        return _json(self.state / RECORD)
+    def recorded(self) -> tuple[dict[str, Any], dict[str, Any]] | None:
+        """The last record, if the files still begin with what they had then."""
+        known = self._read(self.state / RECORD)
+        if known is None:
+            return None
+        for name, promised in known["files"].items():
+            path = self.results / name
+            if not path.is_file() or _begins(path, promised["size"]) != promised["sha256"]:
+                self.note(f"{path} is damaged. It is made again.")
+                return None
+        return known["done"], known["files"]
+
+    def _intact(self, promised: Mapping[str, Any], files: Sequence[Path]) -> bool:
+        try:
+            for i, file in enumerate(files):
+                check_identity(file, promised[str(i)])
+        except FolderError as error:
+            self.note(f"{error} It is made again.")
+            return False
+        return True
+
+    def _read(self, path: Path) -> dict[str, Any] | None:
+        try:
+            known = read_json(path)
+            return known if isinstance(known, dict) and "files" in known else None
+        except FileNotFoundError:
+            return None
+        except (OSError, ValueError, FolderError):
+            self.note(f"{path} is damaged. What it is about is made again.")
+            return None
+
+    @staticmethod
+    def _write(path: Path, values: Mapping[str, Any]) -> None:
+        replace_text(path, seal_json(json.dumps(values)))
 
 
 @contextmanager
-def workplace(folder: Path, wanted: Mapping[str, Any]) -> Iterator[Workplace]:
+def workplace(
+    folder: Path, wanted: Mapping[str, Any], note: Note = lambda text: None
+) -> Iterator[Workplace]:
     """A place where the folder is made, and moved from when it is complete. What lies there of an
     earlier attempt is used if that wanted the same. A mistake of the user clears it."""
-    place = _place(folder)
-    if _json(place.state / WANTED) != json.loads(json.dumps(wanted)) or not place.results.is_dir():
+    place = _place(folder, note)
+    asked = json.loads(json.dumps({"wanted": wanted, "files": {}}))
+    if place._read(place.state / WANTED) != asked or not place.results.is_dir():
         _clear(place)
         place.results.mkdir()
         place.state.mkdir()
-        replace_text(place.state / WANTED, json.dumps(wanted))
+        place._write(place.state / WANTED, asked)
     try:
         yield place
     except UserError:
@@ -68,8 +117,9 @@ def tidy(folder: Path) -> None:
     _clear(_place(folder))
 
 
-def _place(folder: Path) -> Workplace:
-    return Workplace(*(folder.with_name(f"{folder.name}.{end}") for end in ("tmp", "work")))
+def _place(folder: Path, note: Note = lambda text: None) -> Workplace:
+    results, state = (folder.with_name(f"{folder.name}.{end}") for end in ("tmp", "work"))
+    return Workplace(results, state, note)
 
 
 def _clear(place: Workplace) -> None:
@@ -77,20 +127,28 @@ def _clear(place: Workplace) -> None:
         shutil.rmtree(path, ignore_errors=True)
 
 
-def _json(path: Path) -> Any:
-    try:
-        return json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return None
+def _begins(path: Path, size: int) -> str:
+    """The SHA-256 of the first `size` bytes, or of all there are."""
+    return _digest(path, size).hexdigest()
+
+
+def _digest(path: Path, size: int) -> hashlib._Hash:
+    digest = hashlib.sha256()
+    with path.open("rb") as file:
+        while size > 0 and (block := file.read(min(size, BLOCK))):
+            digest.update(block)
+            size -= len(block)
+    return digest
 
 
 class GrowingFiles:
     """Files of a folder that are appended to."""
 
-    def __init__(self, folder: Path, sizes: Mapping[str, int]) -> None:
-        """Only so much of each file counts; files without a size begin anew."""
+    def __init__(self, folder: Path, known: Mapping[str, Mapping[str, Any]]) -> None:
+        """Only so much of each file counts as `sync` said then; others begin anew."""
         self.folder = folder
-        self.sizes = dict(sizes)
+        self._sizes = {name: int(facts["size"]) for name, facts in known.items()}
+        self._digests: dict[str, hashlib._Hash] = {}
         self._open: dict[str, BinaryIO] = {}
 
     def start(self, name: str) -> None:
@@ -98,7 +156,8 @@ class GrowingFiles:
         if name in self._open:
             return
         path = self.folder / name
-        size = self.sizes.setdefault(name, 0)
+        size = self._sizes.setdefault(name, 0)
+        self._digests[name] = _digest(path, size) if size else hashlib.sha256()
         file = path.open("r+b" if size else "wb")
         file.truncate(size)
         file.seek(size)
@@ -107,21 +166,19 @@ class GrowingFiles:
     def write(self, name: str, data: bytes) -> None:
         self.start(name)
         self._open[name].write(data)
-        self.sizes[name] += len(data)
+        self._digests[name].update(data)
+        self._sizes[name] += len(data)
 
-    def sync(self) -> dict[str, int]:
-        """Force everything to the disk. Returns the sizes."""
+    def sync(self) -> dict[str, dict[str, Any]]:
+        """Force everything to the disk. Returns sizes and checksums."""
         for file in self._open.values():
             file.flush()
             os.fsync(file.fileno())
-        return dict(self.sizes)
+        return {
+            name: {"size": self._sizes[name], "sha256": digest.hexdigest()}
+            for name, digest in self._digests.items()
+        }
 
     def close(self) -> None:
         for file in self._open.values():
             file.close()
-
-
-def whole(folder: Path, sizes: Mapping[str, int]) -> bool:
-    """Whether the files have at least what was recorded of them."""
-    files = ((folder / name, size) for name, size in sizes.items())
-    return all(path.is_file() and path.stat().st_size >= size for path, size in files)

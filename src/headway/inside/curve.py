@@ -15,7 +15,7 @@ from typing import Any
 import torch
 
 from headway.config.data import DataSettings
-from headway.config.durable import replace_text
+from headway.config.durable import read_json, replace_text, seal_json
 from headway.config.folder import load_run
 from headway.config.metrics import METRICS
 from headway.config.model import ModelSettings
@@ -178,7 +178,7 @@ def headline(task: str, found: Evaluation) -> float:
 def save_found(folder: Path, found: Heads, measured: Curve | None) -> None:
     """Beside the model, where `headway look` finds it."""
     facts = {"heads": found.facts(), "curve": None if measured is None else measured.facts()}
-    replace_text(folder / CURVE, json.dumps(facts, ensure_ascii=False, indent=1) + "\n")
+    replace_text(folder / CURVE, seal_json(json.dumps(facts, ensure_ascii=False, indent=1)))
 
 
 def load_found(folder: Path) -> tuple[Heads, Curve | None] | None:
@@ -186,7 +186,7 @@ def load_found(folder: Path) -> tuple[Heads, Curve | None] | None:
     if not path.is_file():
         return None
     try:
-        facts = json.loads(path.read_text(encoding="utf-8"))
+        facts = read_json(path)
         curve = facts["curve"]
         return Heads.from_facts(facts["heads"]), None if curve is None else Curve.from_facts(curve)
     except (OSError, ValueError, KeyError, TypeError) as error:

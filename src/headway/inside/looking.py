@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import html
-import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from headway.config.durable import replace_text
+from headway.config.durable import read_json, replace_text
 from headway.errors import FolderError, UserError
 from headway.inside.anatomy import Anatomy
 from headway.inside.change import NO_CHANGE, Change
@@ -208,7 +207,7 @@ def truth_of(run: LoadedRun, path: Path | None = None) -> dict[str, Any] | None:
     if path is None and not place.is_file():
         return None
     try:
-        found = json.loads(place.read_text(encoding="utf-8"))
+        found = read_json(place)
     except (OSError, ValueError) as error:
         raise FolderError(
             f"{place} cannot be read: {error}. Make it again: headway truth."

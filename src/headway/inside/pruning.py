@@ -12,8 +12,8 @@ import torch
 from safetensors import safe_open
 from torch import Tensor, nn
 
-from headway.config.durable import replace_file, replace_text
-from headway.config.folder import CONFIG, TOKENIZER, WEIGHTS, file_in
+from headway.config.durable import replace_file
+from headway.config.folder import TOKENIZER, WEIGHTS, file_in, write_config
 from headway.config.kept import KeptHeads
 from headway.config.model import EncoderSettings, ModelSettings
 from headway.config.run import resolved_toml
@@ -173,7 +173,7 @@ def save_pruned(run: LoadedRun, gone: Iterable[Head], out: Path, *, compact: boo
     save_weights(out, to_int8(weights) if int8 else weights)
     words = file_in(run.folder, TOKENIZER)
     replace_file(out / TOKENIZER, partial(shutil.copyfile, words))
-    replace_text(out / CONFIG, resolved_toml(replace(run.settings, model=shape)))
+    write_config(out, resolved_toml(replace(run.settings, model=shape)))
 
 
 def _is_int8(path: Path) -> bool:

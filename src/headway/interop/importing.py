@@ -21,8 +21,8 @@ from torch import Tensor
 from headway import __version__
 from headway.config.data import DataSettings
 from headway.config.decode import DecodeSettings
-from headway.config.durable import replace_text
-from headway.config.folder import CONFIG, TOKENIZER
+from headway.config.durable import replace_text, seal_json
+from headway.config.folder import TOKENIZER, write_config
 from headway.config.load import apply_override
 from headway.config.model import DecoderSettings, EncoderSettings, Seq2SeqSettings, family_of
 from headway.config.run import FAMILIES_OF, TASKS, RunSettings, resolved_toml
@@ -250,8 +250,8 @@ def _write(
         if opened.sentence is not None:
             opened.sentence.keep(beside)
         facts = json.dumps(_facts(opened, taken), indent=1, ensure_ascii=False)
-        replace_text(beside / IMPORT, facts + "\n")
-        replace_text(beside / CONFIG, resolved_toml(settings))
+        replace_text(beside / IMPORT, seal_json(facts))
+        write_config(beside, resolved_toml(settings))
 
 
 def _save_kept(path: Path, kept: Mapping[str, Tensor]) -> None:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from torch import nn
 
+from headway.config.durable import read_json
 from headway.config.folder import TOKENIZER, file_in, load_run, run_folder
 from headway.config.model import (
     ModelSettings,
@@ -85,7 +85,7 @@ def _imported(folder: Path) -> dict[str, Any] | None:
     if not path.is_file():
         return None
     try:
-        facts = json.loads(path.read_text(encoding="utf-8"))
+        facts = read_json(path)
     except (OSError, ValueError, RecursionError) as error:
         raise FolderError(f"cannot read {path}: {error}.") from error
     kinds = {

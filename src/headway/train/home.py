@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from headway.config.folder import CONFIG, TOKENIZER, WEIGHTS
+from headway.config.folder import CONFIG, TOKENIZER, WEIGHTS, check_config
 from headway.config.run import RunSettings, differences, load_run_settings
 from headway.config.toml import parse, read_text
 from headway.errors import ConfigError, FolderError
@@ -110,6 +110,7 @@ class Home:
             found = parse(read_text(self.config), self.config).get("task", "none")
             if found != task:
                 raise FolderError(f"{self.path} holds a run of the task {found}. {way_out}")
+            check_config(self.config)
             return load_run_settings(self.config, [])
         except ConfigError as error:
             raise FolderError(f"{error} {way_out}") from error

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
@@ -12,6 +11,7 @@ from typing import Any
 import torch
 
 from headway import __version__
+from headway.config.durable import check_identity, identity, seal_json
 from headway.errors import FolderError
 
 MANIFEST = "manifest.json"
@@ -35,16 +35,11 @@ class Manifest:
     @classmethod
     def of(cls, folder: Path, names: Iterable[str], **facts: Any) -> Manifest:
         """Of files that are written."""
-        files = {
-            name: {"size": (folder / name).stat().st_size, "sha256": _sha256(folder / name)}
-            for name in names
-        }
-        return cls(files=files, **facts)
+        return cls(files={name: identity(folder / name) for name in names}, **facts)
 
     def text(self) -> str:
         """JSON whose last line is the SHA-256 of all before it, for it has no other guard."""
-        body = json.dumps(asdict(self), indent=1)
-        return body[:-2] + f',\n "sha256": "{hashlib.sha256(body.encode()).hexdigest()}"\n}}\n'
+        return seal_json(json.dumps(asdict(self), indent=1))
 
 
 def read_manifest(folder: Path) -> Manifest:
@@ -67,19 +62,5 @@ def verify(folder: Path, only: Iterable[str] | None = None) -> Manifest:
     for name, promised in manifest.files.items():
         if only is not None and name not in only:
             continue
-        path = folder / name
-        if not path.is_file():
-            raise FolderError(f"{folder} is damaged: {name} is missing.")
-        size = path.stat().st_size
-        if size != promised["size"]:
-            raise FolderError(
-                f"{folder} is damaged: {name} has {size:,} bytes, not {promised['size']:,}."
-            )
-        if _sha256(path) != promised["sha256"]:
-            raise FolderError(f"{folder} is damaged: the SHA-256 of {name} is another.")
+        check_identity(folder / name, dict(promised))
     return manifest
-
-
-def _sha256(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()

@@ -9,8 +9,8 @@ from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from headway.config.durable import replace_file, replace_text
-from headway.config.folder import CONFIG, TOKENIZER, WEIGHTS
+from headway.config.durable import replace_file
+from headway.config.folder import CONFIG, TOKENIZER, WEIGHTS, file_in, write_config
 from headway.config.run import RunSettings, resolved_toml, run_settings
 from headway.config.train import known
 from headway.data.report import CheckReport
@@ -157,10 +157,19 @@ class Run:
         return settings
 
     def _write_settings(self, settings: RunSettings, prepared: Prepared, config: bool) -> None:
-        if prepared.has_tokenizer:
+        if prepared.has_tokenizer and (config or not self._has_tokenizer()):
             replace_file(self.out / TOKENIZER, prepared.save_tokenizer)
-        if config:  # last: a folder that has settings has all else
-            replace_text(self.out / CONFIG, resolved_toml(settings))
+        if config:
+            write_config(self.out, resolved_toml(settings))
+
+    def _has_tokenizer(self) -> bool:
+        """Whether it is there and whole; else it is written again from the prepared data."""
+        try:
+            file_in(self.out, TOKENIZER)
+        except FolderError as error:
+            self.progress.note(f"{error} It is made again from the data.")
+            return False
+        return True
 
     def _keep_folder(self, settings: RunSettings, prepared: Prepared) -> None:
         """Make the run folder again where someone has removed it, so that what is saved into it

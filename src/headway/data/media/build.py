@@ -24,7 +24,7 @@ from headway.data.report import CheckReport
 from headway.data.store import ImpossibleData
 from headway.data.textcheck import sorted_labels
 from headway.data.tokens import StoreWriter, side, token_dtype
-from headway.data.workplace import Workplace, whole
+from headway.data.workplace import Workplace
 from headway.progress import Progress
 from headway.text.tokenizer import Tokenizer, Vocabularies
 from headway.text.train import train_on_texts
@@ -77,10 +77,9 @@ class MediaBuild:
     def run(self, training: MediaItems, validation: MediaItems) -> dict[str, Any]:
         """Returns what the seal should say."""
         both = MediaItems([*training.sources, *validation.sources])
-        known = self.place.recorded()
-        if known and not whole(self.folder, known["sizes"]):
-            known = None
-        Decoder(both, self.wanted.form, self.folder, known).run(self.place.record, self.progress)
+        done, files = self.place.recorded() or ({}, {})
+        decoder = Decoder(both, self.wanted.form, self.folder, done.get("items", 0), files)
+        decoder.run(self.place.record, self.progress)
         with self.progress.stage("checking the data"):
             asked = self.wanted
             surveyed = survey((training, validation), self.folder, asked.form, asked.target)

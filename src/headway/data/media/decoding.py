@@ -63,18 +63,20 @@ class Decoder:
     """Writes the items behind those that are done."""
 
     def __init__(
-        self, items: MediaItems, form: Form, folder: Path, known: Mapping[str, Any] | None = None
-    ) -> None:
-        """`known` is what an earlier attempt recorded."""
+        self, items: MediaItems, form: Form, folder: Path, done: int = 0,
+        files: Mapping[str, Any] | None = None,
+    ) -> None:  # fmt: skip
+        """`done` and `files` are what an earlier attempt recorded."""
         self.items = items
         self.form = form
-        known = known or {"done": 0, "sizes": {}}
-        self.done = int(known["done"])
-        self.files = GrowingFiles(folder, known["sizes"])
+        self.done = done
+        self.files = GrowingFiles(folder, files or {})
         for name in (VALUES, FACTS, PROBLEMS):
             self.files.start(name)
 
-    def run(self, record: Callable[[Mapping[str, Any]], None], progress: Progress) -> None:
+    def run(
+        self, record: Callable[[Mapping[str, Any], Mapping[str, Any]], None], progress: Progress
+    ) -> None:
         """`record` is told now and then what is safe on the disk."""
         kept = time.monotonic()
         n = len(self.items)
@@ -85,15 +87,12 @@ class Decoder:
                     self._write(outcomes)
                     stage.update(self.done)
                     if time.monotonic() - kept > RECORD_SECONDS:
-                        record(self._record())
+                        record({"items": self.done}, self.files.sync())
                         kept = time.monotonic()
-            record(self._record())
+            record({"items": self.done}, self.files.sync())
         finally:
             self.files.close()
             SHEETS.clear()
-
-    def _record(self) -> dict[str, Any]:
-        return {"sizes": self.files.sync(), "done": self.done}
 
     def _outcomes(self) -> Iterator[list[Outcome]]:
         """Of a few items each, in order; never many of them are held."""

@@ -17,6 +17,7 @@ from typing import Any
 
 import numpy as np
 
+from headway.config.durable import identity
 from headway.config.run import RunSettings
 from headway.data.media.build import MediaBuild, Wanted, write_texts
 from headway.data.media.decoding import PROBLEMS, Decoder
@@ -27,7 +28,7 @@ from headway.data.media.reading import UNITS, Form, Shape, What
 from headway.data.media.source import Target
 from headway.data.media.survey import Surveyed, survey
 from headway.data.report import CheckReport
-from headway.data.sealed import identity, read_sealed, seal
+from headway.data.sealed import load_sealed, read_sealed, seal
 from headway.data.store import DATA
 from headway.data.textcheck import listed
 from headway.data.tokens import side, token_dtype
@@ -103,9 +104,9 @@ def prepare_media(
     asked = Wanted(settings, Form.of(what, shape), target, tokenizer, specials)
     training, validation = asked.items()
     inputs = _inputs(asked, training, validation)
-    made = read_sealed(folder / DATA)
+    made = read_sealed(folder / DATA, progress.note)
     if made is None or made.get("inputs") != inputs:
-        with workplace(folder / DATA, inputs) as place:
+        with workplace(folder / DATA, inputs, progress.note) as place:
             facts = MediaBuild(asked, place, progress).run(training, validation)
             seal(place.results, {"inputs": inputs, **facts})
     tidy(folder / DATA)
@@ -115,9 +116,9 @@ def prepare_media(
 def load_prepared_media(folder: Path) -> PreparedMedia:
     """What `prepare_media` left in the folder."""
     data = folder / DATA
-    made = read_sealed(data)
-    if made is None or "form" not in made.get("inputs", {}):
-        raise DataError(f"there is no prepared data in {data}, or it is damaged. Run it again.")
+    made = load_sealed(data)
+    if "form" not in made.get("inputs", {}):
+        raise DataError(f"the prepared data in {data} is of another task. Choose another --out.")
     inputs = made["inputs"]
     lines = (data / "valid.jsonl").read_text(encoding="utf-8").split("\n")[:-1]
     report = json.loads((data / "report.json").read_text(encoding="utf-8"))
@@ -171,7 +172,7 @@ def evaluation_media(
     items, _ = asked.items()
     with tempfile.TemporaryDirectory(prefix="headway-media-") as name:
         folder = Path(name)
-        Decoder(items, asked.form, folder).run(lambda record: None, progress)
+        Decoder(items, asked.form, folder).run(lambda done, files: None, progress)
         seen, _ = survey((items, MediaItems([])), folder, asked.form, target)
         _check_scorable(seen, labels)
         np.arange(len(items), dtype="<i8").tofile(folder / "train.rows")

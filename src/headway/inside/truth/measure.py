@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from headway.config.durable import replace_text
+from headway.config.durable import read_json, replace_text, seal_json
 from headway.errors import DataError, FolderError, UserError
 from headway.inside.maps import COSTLY, METHODS, Map, make
 from headway.inside.maps.flow import LONGEST
@@ -67,14 +67,14 @@ class Truth:
 
     def save(self, path: Path) -> None:
         try:
-            replace_text(path, json.dumps(_short(asdict(self)), indent=1) + "\n")
+            replace_text(path, seal_json(json.dumps(_short(asdict(self)), indent=1)))
         except OSError as error:
             raise FolderError(f"cannot write {path}: {error.strerror}.") from error
 
     @classmethod
     def load(cls, path: Path) -> Truth:
         try:
-            facts = json.loads(path.read_text(encoding="utf-8"))
+            facts = read_json(path)
             maps = {name: Score(**score) for name, score in facts["maps"].items()}
             best = facts.get("best")
             return cls(

@@ -7,21 +7,30 @@ once; a process that is killed goes on behind the last block it wrote.
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 import torch
 
-from headway.config.durable import replace_file
+from headway.config.durable import (
+    check_identity,
+    read_json,
+    replace_file,
+    replace_text,
+    seal_json,
+)
 from headway.config.folder import TOKENIZER, file_in, run_folder
 from headway.config.run import RunSettings
 from headway.data.store import DATA, Prepared, prepare
 from headway.data.tokens import PairStore, TokenStore, lengths_file, tokens_file
 from headway.decode.bodies import learned
 from headway.decode.translator import Translator
+from headway.errors import FolderError
 from headway.progress import Progress
 from headway.train.ranks import pick_device
 
@@ -55,17 +64,36 @@ def taught(
     """The same data with the teacher's translations as targets of the training pairs; those of
     the validation pairs stay what people wrote."""
     name = folder / DATA / NAME
-    if not lengths_file(name).exists():
+    try:
+        made = _check(name)
+    except FolderError as error:
+        progress.note(f"{error} The teacher translates again.")
+        made = False
+    if not made:
         targets = list(_translated(prepared, settings, name.with_suffix(".part"), device, progress))
         _write(name, targets, str(prepared.train.target.tokens.dtype.str))
         name.with_suffix(".part").unlink(missing_ok=True)
     return with_taught(prepared, folder)
 
 
+def _check(name: Path) -> bool:
+    """Whether the teacher's words are there; refused if they are not as they were written."""
+    if not lengths_file(name).exists():
+        return False
+    sums = name.with_suffix(".json")
+    if sums.exists():  # older versions made none
+        try:
+            for file, promised in read_json(sums).items():
+                check_identity(name.with_name(file), promised)
+        except (OSError, ValueError) as error:
+            raise FolderError(f"{sums} is damaged: {error}.") from error
+    return True
+
+
 def with_taught(prepared: Prepared, folder: Path) -> Prepared:
     """The data with what the teacher made of it before, if it did."""
     name = folder / DATA / NAME
-    if not lengths_file(name).exists():
+    if not _check(name):
         return prepared
     store = TokenStore.open(name, str(prepared.train.target.tokens.dtype.str))
     return replace(prepared, train=PairStore(prepared.train.source, store))
@@ -98,25 +126,46 @@ def _translated(
             lines = [source.decode(rows[number].tolist()) for number in numbers]
             block = target.encode_batch([found.text for found in teacher.translate(lines)])
             block = [ids[:room] for ids in block]
-            file.write(json.dumps(block) + "\n")
+            file.write(_line(block))
             file.flush()
             yield from block
             stage.update(numbers.stop)
 
 
 def _blocks(part: Path) -> list[list[list[int]]]:
-    """What was written whole: the last line may be half of one."""
+    """What was written whole, up to the first line that is not as it was written: the last one may
+    be half of one."""
     if not part.exists():
         return []
-    text = part.read_text(encoding="utf-8")
-    whole = text[: text.rfind("\n") + 1]
-    part.write_text(whole, encoding="utf-8")
-    return [json.loads(line) for line in whole.splitlines()]
+    blocks = []
+    with part.open(encoding="utf-8", errors="replace", newline="\n") as file:
+        for line in file:
+            try:
+                block = json.loads(line.partition(" ")[2])
+            except ValueError:
+                break
+            if _line(block) != line:
+                break
+            blocks.append(block)
+    part.write_text("".join(map(_line, blocks)), encoding="utf-8")
+    return blocks
+
+
+def _line(block: list[list[int]]) -> str:
+    text = json.dumps(block)
+    return f"{hashlib.sha256(text.encode()).hexdigest()} {text}\n"
 
 
 def _write(name: Path, targets: Sequence[Sequence[int]], dtype: str) -> None:
-    """Both files, the lengths last: where they are, all is there."""
+    """The tokens, checksums of both files, and the lengths last: where they are, all is there."""
     tokens = np.array([token for ids in targets for token in ids], dtype)
     lengths = np.array([len(ids) for ids in targets], "<i4")
-    replace_file(tokens_file(name), lambda part: part.write_bytes(tokens.tobytes()))
-    replace_file(lengths_file(name), lambda part: part.write_bytes(lengths.tobytes()))
+    files = {tokens_file(name): tokens.tobytes(), lengths_file(name): lengths.tobytes()}
+    sums = {
+        path.name: {"size": len(data), "sha256": hashlib.sha256(data).hexdigest()}
+        for path, data in files.items()
+    }
+    lengths_file(name).unlink(missing_ok=True)
+    replace_text(name.with_suffix(".json"), seal_json(json.dumps(sums)))
+    for path, data in files.items():
+        replace_file(path, partial(Path.write_bytes, data=data))
