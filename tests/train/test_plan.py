@@ -355,7 +355,7 @@ def test_a_dry_run_says_what_would_happen_and_leaves_nothing_behind(
         " MiB",
         "4,000 tokens/s, 0.5 s a step",
         "100 steps and 20 evaluations: about 1m 30s",
-        "peak learning rate 0.002",
+        "peak rate 0.002 at step 10",
     ):
         assert said in out
 

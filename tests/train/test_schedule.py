@@ -3,11 +3,24 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import pytest
 
+from headway.config.model import family_of
+from headway.config.presets import PRESETS
+from headway.config.recipes import recipe_names, recipe_path
+from headway.config.run import load_run_settings
 from headway.config.train import TrainSettings
-from headway.train.schedule import AFTER_WARMUP, learning_rate, peak_lr, warmup_steps
+from headway.train.plan import PAPER
+from headway.train.schedule import (
+    AFTER_WARMUP,
+    learning_rate,
+    peak_lr,
+    schedule_line,
+    warmup_steps,
+)
+from headway.train.textplan import PAPER as PAPER_TRAINING
 
 
 def test_noam_is_the_papers_formula() -> None:
@@ -71,7 +84,60 @@ def test_without_a_warmup_it_starts_at_the_peak() -> None:
 
 @pytest.mark.parametrize(("steps", "warmup"), [(1, 1), (9, 1), (1000, 100), (10**6, 4000)])
 def test_the_warmup_is_a_tenth_of_few_steps(steps: int, warmup: int) -> None:
+    assert warmup_steps(TrainSettings(schedule="linear"), steps) == warmup
+
+
+@pytest.mark.parametrize(("steps", "warmup"), [(1, 1), (9, 4), (2400, 1200), (8000, 4000)])
+def test_that_of_noam_is_the_papers_or_half_of_the_steps(steps: int, warmup: int) -> None:
     assert warmup_steps(TrainSettings(), steps) == warmup
+
+
+@pytest.mark.parametrize("warmup", [None, 0, 1, 100, 4000, 8000])
+@pytest.mark.parametrize("steps", [1, 10, 240, 2400, 24_000, 100_000])
+def test_no_run_is_so_short_that_noam_goes_above_the_papers_peak(
+    steps: int, warmup: int | None
+) -> None:
+    settings = TrainSettings(schedule="noam", warmup=warmup)
+    assert peak_lr(settings, steps, 512) <= (512 * 4000) ** -0.5 * (1 + 1e-12)
+
+
+def published_peak(train: TrainSettings, d_model: int) -> float:
+    if train.lr is not None:
+        return train.lr
+    return float((4000 * d_model) ** -0.5) if train.schedule == "noam" else 1e-3
+
+
+def check_rates(train: TrainSettings, steps: int, d_model: int) -> None:
+    """Of a run of so many steps: the peak, that it is reached, and that a run which does not get
+    there says so."""
+    peak, warmup = peak_lr(train, steps, d_model), warmup_steps(train, steps)
+    assert peak <= published_peak(train, d_model) * (1 + 1e-12)
+    said = schedule_line(train, steps, d_model)
+    if train.warmup is None:
+        assert warmup < steps
+    assert (f"at step {warmup:,}" in said) == (warmup < steps)
+    assert ("longer than the run" in said) == (warmup >= steps)
+
+
+@pytest.mark.parametrize("share", [1.0, 0.1, 0.01])
+@pytest.mark.parametrize("name", recipe_names())
+def test_a_recipe_with_fewer_steps_has_no_higher_rate(name: str, share: float) -> None:
+    settings = load_run_settings(recipe_path(name), [], is_recipe=True)
+    steps = max(2, round(share * (settings.train.steps or 1000)))
+    d_model = settings.model.d_model if settings.model else 128
+    check_rates(settings.train, steps, d_model)
+
+
+@pytest.mark.parametrize("share", [1.0, 0.1, 0.01])
+@pytest.mark.parametrize("name", list(PRESETS))
+def test_a_preset_with_fewer_steps_has_no_higher_rate(name: str, share: float) -> None:
+    """As `translate` trains those that translate, and as the other tasks train theirs."""
+    model = PRESETS[name].settings
+    if family_of(model) == "seq2seq":
+        train, usual = TrainSettings(), PAPER.get(name, {}).get("steps", 10_000)
+    else:
+        train, usual = replace(TrainSettings(), **PAPER_TRAINING), 10_000
+    check_rates(train, max(2, round(share * usual)), model.d_model)
 
 
 @pytest.mark.parametrize("schedule", list(AFTER_WARMUP))

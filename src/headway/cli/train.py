@@ -211,7 +211,7 @@ def _show_plan(run: Any, folder: Path) -> int:
     from headway.models.summary import count, outline
     from headway.progress import duration
     from headway.train.plan import memory_needed
-    from headway.train.schedule import peak_lr
+    from headway.train.schedule import schedule_line
 
     prepared = run.kind.prepare(run.settings, folder, run.progress)
     for line in prepared.report.lines():
@@ -226,6 +226,6 @@ def _show_plan(run: Any, folder: Path) -> int:
     print(f"# {count(outline(model)):,} parameters, {memory_needed(settings) / 2**20:,.0f} MiB")
     print(f"# measured: {timing.tokens_per_s:,.0f} tokens/s, {timing.step_s:.3g} s a step")
     print(f"# {steps:,} steps and {evaluations} evaluations: about {duration(total)}")
-    print(f"# peak learning rate {peak_lr(train, steps, model.d_model):.3g}")
+    print(f"# {schedule_line(train, steps, model.d_model)}")
     print(resolved_toml(settings), end="")
     return 0

@@ -37,11 +37,13 @@ class TrainSettings:
 
     optimizer: Literal["adam", "adamw", "muon"] = "adam"
     lr: float | None = None
-    """The peak. None: `noam`'s own d_model^-0.5 · warmup^-0.5, or 1e-3 for other schedules."""
+    """The peak. None: `noam`'s own d_model^-0.5 · warmup^-0.5 of at least 4000 steps, however short
+    the warm-up, or 1e-3 for other schedules."""
 
     schedule: Schedule = "noam"
     warmup: int | None = None
-    """Steps until the peak. None: 4000, or a tenth of the steps when those are few."""
+    """Steps until the peak. None: 4000, or when the steps are few a tenth of them, for `noam` half.
+    """
 
     cooldown: float = 0.2
     """The share of steps in which `trapezoid` goes down to zero."""

@@ -24,6 +24,7 @@ from headway.train.checkpoint import Checkpoints, Snapshot
 from headway.train.ema import Ema
 from headway.train.feed import Cursor, Feed, StepItem, shared
 from headway.train.optim import load_optimizer_tensors, optimizer_tensors
+from headway.train.plateau import Plateau
 from headway.train.ranks import Ranks
 from headway.train.step import Step
 from headway.train.task import Scores, Stopped, Task
@@ -89,6 +90,7 @@ class Loop:
     recorded: bool = False
     on_bad: Callable[[StepItem, State], None] = lambda item, state: None
     ema: Ema | None = None
+    plateau: Plateau | None = None
 
     def __post_init__(self) -> None:
         self.state = State(micro_tokens=known(self.settings.micro_tokens))
@@ -323,6 +325,8 @@ class Loop:
             stall=(feed.waited - waited) / max(now - start, 1e-9),
             skipped=self.state.bad_steps,
         )
+        if self.plateau is not None and (warning := self.plateau.hear(self.state.step, nll)):
+            self.log.event(self.state.step, warning)
         self._clock(feed)
 
 

@@ -28,7 +28,7 @@ from headway.train.loop import Loop, State
 from headway.train.ranks import Ranks
 from headway.train.report import REPORT, write_report
 from headway.train.runlog import RunLog
-from headway.train.schedule import peak_lr
+from headway.train.schedule import schedule_line
 from headway.train.signals import AGAIN, StopSignal
 from headway.train.start import trainable
 from headway.train.task import Stopped
@@ -102,6 +102,8 @@ class Run:
         resumed = loop.resume()
         if self.ranks.is_first:
             self.log.rewind(loop.state.step)
+            if loop.plateau is not None:
+                loop.plateau.replay(read_history(self.out / METRICS).points("train", "nll"))
         if resumed and self.ranks.is_first:
             self.log.event(loop.state.step, f"going on from step {loop.state.step:,}")
         if self.ranks.is_first:
@@ -223,8 +225,8 @@ class Run:
             + f", {train.precision} on {self.ranks.device}"
             + (f" × {self.ranks.world}" if self.ranks.world > 1 else "")
         )
-        peak = peak_lr(train, steps, model.d_model)
-        self.progress.note(f"{train.optimizer}, {train.schedule} schedule, peak rate {peak:.3g}")
+        rates = schedule_line(train, steps, model.d_model)
+        self.progress.note(f"{train.optimizer}, {rates}")
         for line in getattr(worker.task, "notes", list)():
             self.progress.note(line)
 

@@ -15,7 +15,14 @@ from headway.config.train import OF_SCHEDULES, TrainSettings
 PEAK = 1e-3
 """For schedules that have no rule of their own."""
 
-FEW_STEPS, MOST_WARMUP = 10, 4000
+PAPER_WARMUP = 4000
+"""Steps, in "Attention Is All You Need". Its formula gives a shorter warm-up a higher peak, and one
+that is short because the run is short would get a rate at which nothing is learned."""
+
+WARMUP_SHARE = {"noam": 2}
+USUAL_SHARE = 10
+"""One in so many steps warms up, where these are few. `noam` is for norms behind each part, which
+want a long warm-up: half of a short run learned more than a tenth of it (docs/training.md)."""
 
 
 def learning_rate(settings: TrainSettings, steps: int, d_model: int) -> Callable[[int], float]:
@@ -37,15 +44,17 @@ def warmup_steps(settings: TrainSettings, steps: int) -> int:
     """The step of the peak: without a warm-up the first one."""
     if settings.warmup is not None:
         return max(1, settings.warmup)
-    return min(MOST_WARMUP, max(1, steps // FEW_STEPS))
+    share = WARMUP_SHARE.get(settings.schedule, USUAL_SHARE)
+    return min(PAPER_WARMUP, max(1, steps // share))
 
 
 def aimed_peak(settings: TrainSettings, steps: int, d_model: int) -> float:
-    """The rate that the warm-up leads to, whether or not the run is long enough to get there."""
+    """The rate that the warm-up leads to, whether or not the run is long enough to get there: what
+    is asked for, or else what was published, and no more because a run is short."""
     if settings.lr is not None:
         return settings.lr
     if settings.schedule == "noam":
-        return float((d_model * warmup_steps(settings, steps)) ** -0.5)
+        return float((d_model * max(PAPER_WARMUP, warmup_steps(settings, steps))) ** -0.5)
     return PEAK
 
 
@@ -55,6 +64,19 @@ def peak_lr(settings: TrainSettings, steps: int, d_model: int) -> float:
     # Every schedule rises or stays, then falls: the top is the first step that a fall follows.
     top = bisect_left(range(1, steps), True, key=lambda step: rate(step + 1) < rate(step)) + 1
     return rate(top)
+
+
+def schedule_line(settings: TrainSettings, steps: int, d_model: int) -> str:
+    """What a run says about its rates when it begins."""
+    warmup, peak = warmup_steps(settings, steps), peak_lr(settings, steps, d_model)
+    text = f"{settings.schedule} schedule, peak rate {peak:.3g}"
+    if warmup < steps:
+        return f"{text} at step {warmup:,}"
+    aimed = aimed_peak(settings, steps, d_model)
+    return (
+        f"{text} at the last step: the warm-up of {warmup:,} steps to {aimed:.3g} is longer than "
+        f"the run. For a rate that also falls again: train.warmup={max(1, steps // 2)}"
+    )
 
 
 def _inverse_sqrt(step: int, warmup: int, steps: int, cooldown: int) -> float:

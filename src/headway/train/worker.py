@@ -31,6 +31,7 @@ from headway.train.feed import Cursor, StepItem, shared, step_item, walk
 from headway.train.kind import Note
 from headway.train.loop import Loop, State, ranking
 from headway.train.optim import build_optimizer
+from headway.train.plateau import Plateau
 from headway.train.ranks import Ranks
 from headway.train.runlog import RunLog
 from headway.train.schedule import learning_rate
@@ -149,6 +150,7 @@ class Worker:
             recorded=self.recorded,
             on_bad=on_bad,
             ema=Ema(self.model, train.ema) if train.ema else None,
+            plateau=Plateau.of(self.task, train, model) if self.ranks.is_first else None,
         )
 
     def time(self, for_s: float) -> plan.Timing:
