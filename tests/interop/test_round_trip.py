@@ -10,7 +10,7 @@ import pytest
 import tokenizers
 import torch
 from safetensors.torch import load_file, save_file
-from tokenizers import models, pre_tokenizers
+from tokenizers import models, pre_tokenizers, processors
 
 from headway.cli.main import main
 from headway.errors import FolderError
@@ -27,11 +27,17 @@ LETTERS = [chr(ord("a") + i) for i in range(26)] + [str(i) for i in range(10)]
 
 
 def write_words(folder: Path, size: int = SIZE) -> None:
-    """A tokenizer.json of so many words."""
+    """A tokenizer.json of so many words; those of translators put an end behind a text."""
     words = [*SPECIALS, *LETTERS, *(f"w{i}" for i in range(size))][:size]
     inner = tokenizers.Tokenizer(models.WordLevel({w: i for i, w in enumerate(words)}, "<unk>"))
     inner.pre_tokenizer = pre_tokenizers.Whitespace()
     inner.add_special_tokens(SPECIALS)
+    config = folder / "config.json"
+    kind = json.loads(config.read_text()) if config.is_file() else {}
+    if kind.get("is_encoder_decoder") and kind["model_type"] != "whisper":
+        single = "</s> $A </s>" if kind["model_type"] == "bart" else "$A </s>"
+        end = [("</s>", SPECIALS.index("</s>"))]
+        inner.post_processor = processors.TemplateProcessing(single=single, special_tokens=end)
     inner.save(str(folder / "tokenizer.json"))
     facts = {"tokenizer_class": "PreTrainedTokenizerFast", "unk_token": "<unk>"}
     facts |= {"eos_token": "</s>", "pad_token": "<pad>", "bos_token": "</s>"}

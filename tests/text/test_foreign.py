@@ -79,12 +79,12 @@ def test_gpt2_files_give_its_ids(gpt2: Path) -> None:
     agree(ours, ids_of(theirs))
     for name, text in (TORTURE | SPELLED).items():
         assert ours.decode(ours.encode(text)) == text, name
-    assert (ours.bos, ours.eos, ours.begins) == (0, 0, True)
+    assert (ours.bos, ours.eos, ours.prompt_ends) == (0, 0, ((), ()))
     assert ours.roles is not None
     assert ours.roles.bos == "<|endoftext|>"
     assert 0 not in ours.encode(SPELLED["gpt2"])
     assert 0 in ids_of(theirs)(SPELLED["gpt2"])
-    assert ours.as_prompt([5]) == [0, 5]
+    assert (ours.as_prompt([5]), ours.as_prompt([])) == ([5], [0])
 
 
 def test_roberta_and_bart_know_how_they_read(gpt2: Path, tmp_path: Path) -> None:
@@ -145,7 +145,7 @@ def test_the_first_gpt_reads_lower_case_words(tmp_path: Path) -> None:
         vocab=str(tmp_path / "vocab.json"), merges=str(tmp_path / "merges.txt")
     )
     agree(ours, ids_of(theirs))
-    assert (ours.begins, ours.eos, ours.unk) == (False, 0, 0)
+    assert (ours.prompt_ends, ours.eos, ours.unk) == (((), ()), 0, 0)
     assert (ours.as_prompt([4]), ours.as_prompt([])) == ([4], [0])
     assert ours.decode(ours.encode("The Cat sat")) == "the cat sat"
     words = ours.encode("the cat sat on the mat")

@@ -49,7 +49,8 @@ def test_a_tokenizer_without_roles_keeps_its_file_byte_for_byte(tmp_path: Path) 
     assert tokenizer.to_json() == text
     Vocabularies(tokenizer, tokenizer).save(tmp_path / "tokenizer.json")
     assert (tmp_path / "tokenizer.json").read_text() == text
-    assert tokenizer.begins
+    assert tokenizer.prompt_ends == ((tokenizer.bos,), ())
+    assert tokenizer.text_ends == ((tokenizer.bos,), (tokenizer.eos,))
     assert tokenizer.pair_ends == 1
     assert tokenizer.banned == ()
     assert tokenizer.source_begin is tokenizer.target_begin is tokenizer.roles is None

@@ -1,10 +1,11 @@
 """What a model reads of labelled examples: each between its special tokens, and long ones in
 overlapping windows.
 
-A text is read as `<s> a </s>`, a pair as `<s> a </s> b </s>` (with two end tokens in the middle
-where the tokenizer says so, as RoBERTa's). What is longer than the model reads
-becomes several readings: of a pair the longer text is cut and the other is in all of them; of
-tagged words each word belongs to the reading in which it stands farthest from the cuts.
+A text is read as `<s> a </s>`, or between whatever its published tokenizer puts around it; a pair
+as `<s> a </s> b </s>` (two end tokens in the middle where the tokenizer says so, as RoBERTa's).
+No reading is empty: it is `<s>` then. What is longer than the model reads becomes several readings:
+of a pair the longer text is cut and the other is in all of them; of tagged words each word belongs
+to the reading in which it stands farthest from the cuts.
 """
 
 from __future__ import annotations
@@ -22,6 +23,9 @@ from headway.data.batches import FlatTokens, Rows
 from headway.errors import DataError
 
 Numbers = NDArray[np.int64]
+
+Ends = tuple[tuple[int, ...], tuple[int, ...]]
+"""Tokens before and behind a text."""
 
 
 def flat_tokens(ids: NDArray[np.integer], lengths: NDArray[np.integer]) -> FlatTokens:
@@ -59,9 +63,17 @@ class TextReader:
     pair_ends: int = 1
     """End tokens between the texts of a pair. With more than one there are no segments."""
 
+    ends: Ends | None = None
+    """What stands around a text that is no pair, if not `bos` and `eos`."""
+
+    @property
+    def around(self) -> Ends:
+        usual = (self.bos,), (self.eos,)
+        return usual if self.ends is None or self.other is not None else self.ends
+
     @property
     def n_special(self) -> int:
-        return 2 if self.other is None else 2 + self.pair_ends
+        return sum(map(len, self.around)) + (0 if self.other is None else self.pair_ends)
 
     @cached_property
     def windows(self) -> tuple[Numbers, Numbers, Numbers]:
@@ -80,7 +92,7 @@ class TextReader:
     @cached_property
     def needed(self) -> Numbers:
         """Tokens that each example takes when it is read whole."""
-        return self._long + self._short + self.n_special
+        return np.maximum(1, self._long + self._short + self.n_special)
 
     @property
     def example(self) -> Numbers:
@@ -90,7 +102,7 @@ class TextReader:
     def lengths(self) -> Numbers:
         """Of each reading, special tokens included."""
         example, _, size = self.windows
-        return size + self._short[example] + self.n_special
+        return np.maximum(1, size + self._short[example] + self.n_special)
 
     @cached_property
     def _long(self) -> Numbers:
@@ -110,12 +122,14 @@ class TextReader:
         example, start, size = (part[rows] for part in self.windows)
         lengths = self.lengths[rows]
         at = np.cumsum(lengths) - lengths
-        tokens = np.full(int(lengths.sum()), self.eos, dtype=np.int64)
+        tokens = _between(self.around, self.bos, lengths)
         segments = np.zeros_like(tokens)
-        tokens[at] = self.bos
         if self.other is None:
-            _put(tokens, at + 1, self.text, self.text.offsets[example] + start, size)
+            first = at + len(self.around[0])
+            _put(tokens, first, self.text, self.text.offsets[example] + start, size)
             return Flat(tokens, lengths, segments)
+        tokens[:] = self.eos
+        tokens[at] = self.bos
         first, second = self._sides[0][example], self._sides[1][example]
         cut_first = first >= second
         from_first = self.text.offsets[example] + np.where(cut_first, start, 0)
@@ -144,12 +158,22 @@ class WordReader:
     bos: int
     eos: int
     max_len: int
+    ends: Ends | None = None
+    """What stands around a sentence, if not `bos` and `eos`."""
+
+    @property
+    def around(self) -> Ends:
+        return ((self.bos,), (self.eos,)) if self.ends is None else self.ends
+
+    @property
+    def n_special(self) -> int:
+        return sum(map(len, self.around))
 
     @cached_property
     def readings(self) -> tuple[Numbers, Numbers, Numbers, Numbers, Numbers]:
         """Of each reading: its sentence, the first word read and the one behind the last, and the
         first word it answers for and the one behind the last."""
-        sizes, room = self._sizes, max(1, self.max_len - 2)
+        sizes, room = self._sizes, max(1, self.max_len - self.n_special)
         ends = np.cumsum(sizes)
         found: list[tuple[int, int, int, int, int]] = []
         offsets = self.pieces.offsets
@@ -169,7 +193,7 @@ class WordReader:
         sentence, first, last, _, _ = self.readings
         ends = np.concatenate([[0], np.cumsum(self._sizes)])
         at = self.pieces.offsets[sentence]
-        return ends[at + last] - ends[at + first] + 2
+        return np.maximum(1, ends[at + last] - ends[at + first] + self.n_special)
 
     @property
     def n_words(self) -> Numbers:
@@ -191,7 +215,7 @@ class WordReader:
 
     @property
     def _most(self) -> int:
-        return max(1, (self.max_len - 2) // 4)
+        return max(1, (self.max_len - self.n_special) // 4)
 
     @cached_property
     def cut_words(self) -> int:
@@ -210,9 +234,9 @@ class WordReader:
         # Where each word begins in its reading: the pieces of the words before it, and `<s>`.
         ends = np.cumsum(sizes)
         before = np.concatenate([[0], ends])[np.cumsum(counts) - counts]
-        place = ends - sizes - np.repeat(before, counts) + np.repeat(at, counts) + 1
-        tokens = np.full(int(lengths.sum()), self.eos, dtype=np.int64)
-        tokens[at] = self.bos
+        place = ends - sizes - np.repeat(before, counts) + np.repeat(at, counts)
+        place += len(self.around[0])
+        tokens = _between(self.around, self.bos, lengths)
         _put(tokens, place, self.text, whole[words], sizes)
         own = ranges(np.cumsum(counts) - counts + own_first - first, own_last - own_first)
         return Flat(tokens, lengths, np.zeros_like(tokens)), place[own], own_last - own_first
@@ -265,6 +289,17 @@ def ranges(starts: Numbers, lengths: Numbers) -> Numbers:
     ends = np.cumsum(lengths)
     total = int(ends[-1]) if len(ends) else 0
     return np.arange(total) + np.repeat(starts - (ends - lengths), lengths)
+
+
+def _between(ends: Ends, bos: int, lengths: Numbers) -> Numbers:
+    """Readings that hold nothing yet but what stands around texts; `bos` elsewhere."""
+    tokens = np.full(int(lengths.sum()), bos, dtype=np.int64)
+    last = np.cumsum(lengths)
+    for place, token in enumerate(ends[0]):
+        tokens[last - lengths + place] = token
+    for place, token in enumerate(reversed(ends[1]), 1):
+        tokens[last - place] = token
+    return tokens
 
 
 def _put(into: Numbers, at: Numbers, tokens: FlatTokens, starts: Numbers, lengths: Numbers) -> None:

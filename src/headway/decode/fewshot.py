@@ -169,7 +169,7 @@ class Chooser:
         """
         tokenizer = self.completer.tokenizer
         whole = tokenizer.encode_batch([f"{prompt} {label}" for label in self.labels])
-        whole = [tokenizer.as_prompt(tokens) for tokens in whole]
+        whole = [tokenizer.begun(tokens) for tokens in whole]
         if not shared_length(whole):  # something must stand before the labels
             whole = [[tokenizer.bos, *tokens] for tokens in whole]
         n = min(shared_length(whole), max(1, len(self.completer.ids(prompt))))

@@ -21,6 +21,9 @@ class Specials(NamedTuple):
     never_first: tuple[int, ...] = ()
     """Tokens that no output begins with, behind `target_begin`."""
 
+    writes_bos: bool = False
+    """Outputs may have `bos`, as `generate` lets published language models write it."""
+
     @classmethod
     def of(cls, tokenizer: Tokenizer, end: int | None = None) -> Specials:
         """`end`: the token that ends an output instead of the text's end."""
@@ -31,6 +34,7 @@ class Specials(NamedTuple):
             target_begin=tokenizer.target_begin,
             banned=(*tokenizer.banned, *tokenizer.unwritten),
             never_first=tokenizer.never_first,
+            writes_bos=tokenizer.roles is not None and tokenizer.roles.before is not None,
         )
 
 

@@ -97,7 +97,7 @@ class Before:
 
 def never(settings: DecodeSettings, specials: Specials) -> list[int]:
     """The tokens that no output has. Where one token is all three (GPT-2), it may end the text."""
-    found = {specials.bos, *specials.banned}
+    found = set(specials.banned) if specials.writes_bos else {specials.bos, *specials.banned}
     found |= {specials.unk} if settings.unknown == "ban" else set()
     return sorted(found - {specials.eos})
 

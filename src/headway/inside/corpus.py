@@ -194,9 +194,9 @@ def _block(run: LoadedRun, corpus: Corpus, write: bool) -> Iterator[Passage]:
     for number, ids in enumerate(many):
         for part in _cut(ids, room, tokenizer):
             if task == "complete":
-                yield Passage(number, {"text": tokenizer.as_prompt(part)})
+                yield Passage(number, {"text": tokenizer.begun(part)})
             else:
-                yield Passage(number, {"text": [tokenizer.bos, *part, tokenizer.eos]})
+                yield Passage(number, {"text": tokenizer.as_text(part)})
 
 
 def _cut(ids: list[int], room: int, tokenizer: Tokenizer) -> Iterator[list[int]]:

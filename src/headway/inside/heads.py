@@ -225,7 +225,7 @@ def _repeat(run: LoadedRun, seen: dict[tuple[str, int], _Layer], change: Change)
     for _ in range(REPEATS):  # no token twice in a half, or there would be two to go back to
         drawn = torch.randperm(len(ordinary), generator=random)[:period].tolist()
         half = [ordinary[i] for i in drawn]
-        ids = tokenizer.as_prompt([*half, *half])
+        ids = tokenizer.begun([*half, *half])
         stream = Stream("text", tuple(ids), ("",) * len(ids), (-1,) * len(ids), (False,) * len(ids))
         reading = Reading("", "complete", {"text": stream}, (Output(0, ids[1], ""),))
         for place, one in _pass(run, reading, change, gradients=False).layers.items():

@@ -133,7 +133,7 @@ def _prompt(run: LoadedRun, text: str) -> list[int]:
     if not fields or not text.lstrip().startswith("{"):
         return tokenizer.as_prompt(tokenizer.encode(text))
     values = parse_object(text, "the text")
-    ids = [tokenizer.bos] if tokenizer.begins else []
+    ids = [*tokenizer.prompt_ends[0]]
     for name in fields:
         before, behind = (tokenizer.special(mark) for mark in mark_names([name]))
         assert before is not None
@@ -152,8 +152,9 @@ def _labelled(run: LoadedRun, text: str, change: Change) -> Reading:
     if task == "tag":
         flat, pieces = tokenizer.encode_words([words_of(text, "the text")])
         sizes = [int(size) for size in pieces.ids]
-        rows = [1 + sum(sizes[:number]) for number in range(len(sizes))]
-        ids = [tokenizer.bos, *(int(i) for i in flat.ids), tokenizer.eos]
+        first = len(tokenizer.text_ends[0])
+        rows = [first + sum(sizes[:number]) for number in range(len(sizes))]
+        ids = tokenizer.as_text([int(i) for i in flat.ids])
     elif task == "fill":
         ids, rows = _gapped(text, tokenizer)
     else:
@@ -209,15 +210,16 @@ def _gapped(text: str, tokenizer: Tokenizer) -> tuple[list[int], list[int | None
 def _pair(run: LoadedRun, text: str) -> tuple[list[int], list[int]]:
     tokenizer, data = run.vocab.source, run.settings.data
     if data.fields and run.settings.task == "classify":
-        ids = [tokenizer.bos]
+        ids: list[int] = []
         for name, value in parse_object(text, "the text").items():
             before, behind = (tokenizer.special(mark) for mark in mark_names([name]))
             if before is None or behind is None:
                 raise DataError(f"this run knows no field {name!r}: {', '.join(data.fields)}.")
             ids += [before, *tokenizer.encode(value_text(value, name, "the text")), behind]
-        return [*ids, tokenizer.eos], [0] * (len(ids) + 1)
+        ids = tokenizer.as_text(ids)
+        return ids, [0] * len(ids)
     if not data.other_field or run.settings.task != "classify":
-        return [tokenizer.bos, *tokenizer.encode(text), tokenizer.eos], []
+        return tokenizer.as_text(tokenizer.encode(text)), []
     first, tab, second = text.partition("\t")
     if not tab:
         raise DataError(f"this model compares two texts. Put a tab between them: {text[:60]!r}.")

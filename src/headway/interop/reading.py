@@ -97,9 +97,8 @@ def proof_ids(run: LoadedRun, sentences: Sequence[str]) -> list[list[int]]:
         longest = min(longest, run.settings.data.max_len)
         return [[*begin, *text[: longest - 2], tokenizer.eos] for text in ids]
     if not isinstance(run.shape, EncoderSettings) and run.settings.task == "complete":
-        begin = [tokenizer.bos] if tokenizer.begins else []
         room = max(1, longest - min(NEW_TOKENS, longest // 2) - 1)
-        return [[*begin, *text[:room]] or [tokenizer.bos] for text in ids]
+        return [tokenizer.as_prompt(text[:room]) for text in ids]
     pairs = bool(run.settings.data.other_field) or getattr(run.shape, "n_segments", 0) > 1
     found = []
     for number, text in enumerate(ids):
@@ -112,7 +111,7 @@ def _between_ends(
     tokenizer: Tokenizer, text: list[int], before: list[int] | None, longest: int
 ) -> list[int]:
     if before is None:
-        return [tokenizer.bos, *text[: longest - 2], tokenizer.eos]
+        return tokenizer.as_text(text[: longest - 2])
     ends = [tokenizer.eos] * tokenizer.pair_ends
     room = max(0, (longest - 2 - len(ends)) // 2)
     return [tokenizer.bos, *before[:room], *ends, *text[:room], tokenizer.eos]

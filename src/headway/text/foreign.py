@@ -7,7 +7,7 @@ which part follows from the kind of model and the small files beside it.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +16,7 @@ import tokenizers
 from headway.errors import DataError
 from headway.text import bytepairs
 from headway.text.charsmap import Preparation
-from headway.text.hints import QWEN, Hints, roles_of
+from headway.text.hints import QWEN, Ends, Hints, ends_in_json, roles_of
 from headway.text.reading import read_text
 from headway.text.rows import unused, with_rows
 from headway.text.spm import UNUSED, library_tokenizer, read_sentencepiece
@@ -37,6 +37,11 @@ class Raw:
     where: str
     preparation: Preparation | None = None
     size: int | None = None
+    ends: Ends | None = None
+    """What its JSON puts around a text, where it is one."""
+
+    pieces: bool = False
+    """It is a file of pieces: SentencePiece, tiktoken."""
 
 
 def load_foreign(
@@ -55,7 +60,7 @@ def load_foreign(
         return _whisper(raw, hints, n_tokens)
     extra = {t: i for t, i in hints.added.items() if raw.inner.token_to_id(t) is None}
     inner = with_rows(raw.inner, n_tokens, raw.where, extra)
-    both = _finished(Raw(inner, raw.where, raw.preparation), hints, n_tokens)
+    both = _finished(replace(raw, inner=inner, size=None), hints, n_tokens)
     return Vocabularies(both, both)
 
 
@@ -63,9 +68,10 @@ def _finished(raw: Raw, hints: Hints, n_tokens: int) -> Tokenizer:
     inner = raw.inner
     present = [name for name in hints.specials if inner.token_to_id(name) is not None]
     inner.add_special_tokens(present)
-    roles = roles_of(hints, inner, raw.where)
+    roles = roles_of(hints, inner, raw.where, in_json=raw.ends, pieces=raw.pieces)
     named = {roles.bos, roles.eos, roles.unk, roles.mask, roles.source_begin, roles.target_begin}
-    inner.add_special_tokens(sorted(n for n in named | {*roles.banned} if n is not None))
+    named |= {*roles.banned, *(roles.before or ()), *(roles.behind or ())}
+    inner.add_special_tokens(sorted(n for n in named if n is not None))
     made = Tokenizer(inner, raw.where, roles, preparation=raw.preparation, size=raw.size)
     assert made.vocab_size == n_tokens, (made.vocab_size, n_tokens)
     return made
@@ -87,7 +93,8 @@ def _whisper(raw: Raw, hints: Hints, n_tokens: int) -> Vocabularies:
 def _raw(folder: Path, hints: Hints) -> Raw:
     """The first of the formats that is there."""
     if (folder / "tokenizer.json").is_file():
-        return Raw(_library(folder / "tokenizer.json"), str(folder / "tokenizer.json"))
+        inner = _library(folder / "tokenizer.json")
+        return Raw(inner, str(folder / "tokenizer.json"), ends=ends_in_json(inner))
     vocabulary, merges = folder / "vocab.json", folder / "merges.txt"
     if vocabulary.is_file() and merges.is_file():
         if hints.model_type == "openai-gpt" or bytepairs.ends_words(vocabulary):
@@ -104,7 +111,7 @@ def _raw(folder: Path, hints: Hints) -> Raw:
             names = ", ".join(path.name for path in found)
             raise DataError(f"{folder} has several tokenizers ({names}); leave one of them there.")
         if found and bytepairs.is_tiktoken(found[0]):
-            return Raw(bytepairs.tiktoken_tokenizer(found[0]), str(found[0]))
+            return Raw(bytepairs.tiktoken_tokenizer(found[0]), str(found[0]), pieces=True)
         if found and pattern == "*.model":
             return _sentencepiece(found[0], hints)
         if found:
@@ -157,7 +164,7 @@ def _sentencepiece(path: Path, hints: Hints) -> Raw:
         n_extra = hints.settings.get("extra_ids", 100)
         names = [f"<extra_id_{n}>" for n in reversed(range(n_extra))]
         inner.add_special_tokens(names)
-    return Raw(inner, str(path), preparation)
+    return Raw(inner, str(path), preparation, pieces=True)
 
 
 def _marian(folder: Path, hints: Hints, n_target: int, n_source: int) -> Vocabularies:

@@ -95,8 +95,44 @@ def _added(folder: Path, settings: Mapping[str, Any]) -> tuple[dict[str, int], l
     return found, special
 
 
-def roles_of(hints: Hints, inner: tokenizers.Tokenizer, where: str) -> Roles:
-    """Which token plays which part in a model of this kind."""
+Ends = tuple[tuple[str, ...], tuple[str, ...]]
+"""What a tokenizer puts before and behind a text."""
+
+
+def ends_in_json(inner: tokenizers.Tokenizer) -> Ends:
+    """What its own rule (the post-processor) puts around a text."""
+    if inner.post_processor is None:
+        return (), ()
+    known = inner.get_vocab(with_added_tokens=False)
+    for text in ("a", "the", *list(known)[:100]):
+        made = inner.encode(text, add_special_tokens=True)
+        own = [i for i, special in enumerate(made.special_tokens_mask) if not special]
+        if own:
+            return tuple(made.tokens[: own[0]]), tuple(made.tokens[own[-1] + 1 :])
+    return tuple(inner.encode("", add_special_tokens=True).tokens), ()
+
+
+def _ends(hints: Hints, bos: str, eos: str, in_json: Ends | None, *, pieces: bool) -> Ends:
+    """What the published tokenizer of a language model puts around a text. Its JSON alone says it,
+    where there is one; else two settings do, and what their programs do without them: those for
+    SentencePiece (`pieces`) begin texts."""
+    if in_json is not None:
+        return in_json
+    begins = hints.settings.get("add_bos_token")
+    begins = pieces if begins is None else bool(begins)
+    return (bos,) * begins, (eos,) * bool(hints.settings.get("add_eos_token"))
+
+
+def roles_of(
+    hints: Hints,
+    inner: tokenizers.Tokenizer,
+    where: str,
+    *,
+    in_json: Ends | None = None,
+    pieces: bool = False,
+) -> Roles:
+    """Which token plays which part in a model of this kind. `in_json`: what the tokenizer's JSON
+    puts around a text; `pieces`: there is none, and a file of pieces (SentencePiece, tiktoken)."""
     kind, names = hints.model_type, hints.names
 
     def known(name: str | None) -> str | None:
@@ -126,10 +162,9 @@ def roles_of(hints: Hints, inner: tokenizers.Tokenizer, where: str) -> Roles:
     eos = numbered("eos_token_id") or end or (None if usual is None else inner.id_to_token(usual))
     if kind == "openai-gpt":  # it has no end; the unknown token is what it never writes
         eos = end or unk or known("<unk>")
-        return _made(where, bos=known(names.get("bos")) or eos, eos=eos, unk=unk, begins=False)
-    bos = known(names.get("bos")) or numbered("bos_token_id") or eos
-    begins = kind == "gpt2" or bool(hints.settings.get("add_bos_token", kind not in QWEN))
-    return _made(where, bos=bos, eos=eos, unk=unk, mask=mask, begins=begins)
+    bos = known(names.get("bos")) or (kind != "openai-gpt" and numbered("bos_token_id")) or eos
+    before, behind = _ends(hints, bos or "", eos or "", in_json, pieces=pieces)
+    return _made(where, bos=bos, eos=eos, unk=unk, mask=mask, before=before, behind=behind)
 
 
 def _made(where: str, **parts: Any) -> Roles:

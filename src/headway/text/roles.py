@@ -23,7 +23,14 @@ class Roles:
 
     mask: str | None = None
     begins: bool = True
-    """Prompts begin with `bos`."""
+    """Prompts begin with `bos`, where `before` does not say more."""
+
+    before: tuple[str, ...] | None = None
+    """What the published tokenizer of a language model puts before every text, prompts too: often
+    nothing. None: as the task has it, which is `bos`."""
+
+    behind: tuple[str, ...] | None = None
+    """The same behind a text. None: `eos` behind a text that is read, nothing behind a prompt."""
 
     source_begin: str | None = None
     """A source is read as `<s> a </s>` (BART); None: `a </s>`."""

@@ -66,8 +66,11 @@ class Tokenizer:
     bos: int
     eos: int
     unk: int
-    begins: bool
-    """Prompts begin with `bos`."""
+    prompt_ends: tuple[tuple[int, ...], tuple[int, ...]]
+    """What stands before and behind a prompt."""
+
+    text_ends: tuple[tuple[int, ...], tuple[int, ...]]
+    """The same of a text that is read for its class, its tags or its vector."""
 
     source_begin: int | None
     target_begin: int | None
@@ -110,7 +113,12 @@ class Tokenizer:
         self.bos, self.eos = found(roles.bos), found(roles.eos)
         usual = named(self._inner, UNK_NAMES[:-1])
         self.unk = found(roles.unk) if roles.unk else self.eos if usual is None else usual
-        self.begins, self.pair_ends = roles.begins, roles.pair_ends
+        self.pair_ends = roles.pair_ends
+        self._set_ends(
+            *(None if side is None else tuple(map(found, side))
+              for side in (roles.before, roles.behind)),
+            begins=roles.begins,
+        )  # fmt: skip
         self.source_begin = found(roles.source_begin) if roles.source_begin else None
         self.target_begin = found(roles.target_begin) if roles.target_begin else None
         self.banned = tuple(found(name) for name in roles.banned)
@@ -120,6 +128,16 @@ class Tokenizer:
             found(roles.mask)
 
     def _find_by_names(self, where: str) -> None:
+    def _set_ends(
+        self, before: tuple[int, ...] | None, behind: tuple[int, ...] | None, *, begins: bool = True
+    ) -> None:
+        usual = (self.bos,) if begins else ()
+        self.prompt_ends = (usual if before is None else before, behind or ())
+        self.text_ends = (
+            (self.bos,) if before is None else before,
+            (self.eos,) if behind is None else behind,
+        )
+
         inner = self._inner
         eos = named(inner, EOS_NAMES)
         if eos is None:
@@ -134,7 +152,8 @@ class Tokenizer:
         # Among pieces of words `unk` is one of them.
         names = UNK_NAMES[:-1] if self.covers_everything else UNK_NAMES
         self.unk = named_or_new(inner, names, missing)
-        self.begins, self.pair_ends, self.banned = True, 1, ()
+        self.pair_ends, self.banned = 1, ()
+        self._set_ends(None, None)
         self.source_begin, self.target_begin = None, None
 
     @classmethod
@@ -313,7 +332,16 @@ class Tokenizer:
 
     def as_prompt(self, ids: Sequence[int]) -> list[int]:
         """What a language model reads of a text that it goes on with; never nothing."""
-        return [self.bos, *ids] if self.begins or not ids else [*ids]
+        return [*self.begun(ids), *self.prompt_ends[1]]
+
+    def as_text(self, ids: Sequence[int]) -> list[int]:
+        """What a model reads of a text for its class, its tags or its vector; never nothing."""
+        before, behind = self.text_ends
+        return [*before, *ids, *behind] or [self.bos]
+
+    def begun(self, ids: Sequence[int]) -> list[int]:
+        """The same of a text that is read to its end."""
+        return [*self.prompt_ends[0], *ids] or [self.bos]
 
     def encode(self, text: str) -> list[int]:
         return self.encode_batch([text])[0]

@@ -145,18 +145,15 @@ def _vector(run: LoadedRun, said: Any, length: int, sentence: SentenceFolder | N
 def _same_ids(
     transformers: ModuleType, run: LoadedRun, out: Path, sentences: Sequence[str]
 ) -> tuple[float, str]:
-    """The share of sentences that the exported tokenizer cuts as ours does, and a line about it.
-
-    An imported one adds what its makers wanted; there only the text itself is compared.
-    """
+    """The share of sentences of which the exported tokenizer makes what our model reads, with all
+    special tokens, and a line about it."""
     excuse = _excuse(run, out)
     if excuse is not None:
         return 1.0, f"its tokenizer is not compared: {excuse}"
-    own = run.imported is None
-    before, behind = around(run) if own else ([], [])
+    before, behind = around(run)
     try:
         tokenizer = transformers.AutoTokenizer.from_pretrained(out, local_files_only=True)
-        theirs = [tokenizer(text, add_special_tokens=own)["input_ids"] for text in sentences]
+        theirs = [tokenizer(text)["input_ids"] for text in sentences]
     except Exception as error:  # of any kind: it is their code and the user's file
         return 0.0, f"transformers cannot read the tokenizer: {error}"
     mine = [[*before, *ids, *behind] for ids in run.vocab.source.encode_batch(list(sentences))]

@@ -34,8 +34,8 @@ def around(run: LoadedRun) -> tuple[list[int], list[int]]:
     if isinstance(run.shape, Seq2SeqSettings):
         return _present(tokenizer.source_begin), [tokenizer.eos]
     if run.settings.task == "complete":
-        return ([tokenizer.bos] if tokenizer.begins else []), []
-    return [tokenizer.bos], [tokenizer.eos]
+        return [*tokenizer.prompt_ends[0]], [*tokenizer.prompt_ends[1]]
+    return [*tokenizer.text_ends[0]], [*tokenizer.text_ends[1]]
 
 
 def _present(token: int | None) -> list[int]:

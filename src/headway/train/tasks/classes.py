@@ -136,6 +136,7 @@ def text_reader(
         eos=tokenizer.eos,
         max_len=max_len,
         pair_ends=tokenizer.pair_ends,
+        ends=tokenizer.text_ends,
     )
 
 

@@ -164,7 +164,7 @@ class FieldWriter:
     def prompt(self, given: Mapping[str, str]) -> list[int]:
         """The fields that are known, each between its marks, then the mark of the wanted one."""
         tokenizer = self.completer.tokenizer
-        ids = [tokenizer.bos] if tokenizer.begins else []
+        ids = [*tokenizer.prompt_ends[0]]
         for name in self.fields:
             if given.get(name):
                 before, behind = (self._mark(mark) for mark in mark_names([name]))

@@ -133,13 +133,15 @@ class EmbedTask:
         example, start, _ = (part[readings] for part in side.windows)
         places = side.text.offsets[example] + start
         drop, word_starts = self.settings.embed.drop_words, self.prepared.tokenizer.word_starts
+        before, behind = map(len, side.around)
         left = []
         for text, place in zip(texts, places, strict=True):
-            inside = text[1:-1]
+            inside = text[before : len(text) - behind]
             starts = word_starts(inside)
             kept = draws.uniform(DROP + number, place + np.flatnonzero(starts)) >= drop
             kept[:1] |= not kept.any()
-            left.append(np.concatenate([text[:1], inside[kept[np.cumsum(starts) - 1]], text[-1:]]))
+            words = inside[kept[np.cumsum(starts) - 1]]
+            left.append(np.concatenate([text[:before], words, text[len(text) - behind :]]))
         return left
 
     def loss(self, model: nn.Module, batch: PairedBatch) -> TaskLoss:

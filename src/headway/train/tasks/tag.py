@@ -267,6 +267,7 @@ def reader(texts: TextSet, tokenizer: Tokenizer, max_len: int) -> WordReader:
         bos=tokenizer.bos,
         eos=tokenizer.eos,
         max_len=max_len,
+        ends=tokenizer.text_ends,
     )
 
 

@@ -126,11 +126,12 @@ class Tagger:
         text, pieces = self.encoded(sentences)
         limit = model.max_len
         reader = word_reader(text, pieces, self.tokenizer, limit)
-        too_long = text.lengths + 2 > limit
+        needed = text.lengths + reader.n_special
+        too_long = needed > limit
         if self.settings.data.long == "error" and too_long.any():
             place = int(np.argmax(too_long))
             raise DataError(
-                f"sentence {self.n_sentences + place + 1:,} has {text.lengths[place] + 2:,} "
+                f"sentence {self.n_sentences + place + 1:,} has {needed[place]:,} "
                 f"tokens, and the model reads {limit:,} at once. This run was trained with "
                 "data.long=error; with data.long=windows long sentences are read in windows."
             )
@@ -162,6 +163,7 @@ def word_reader(text: Flat, pieces: Flat, tokenizer: Tokenizer, max_len: int) ->
 
 def words_of(line: str, where: str) -> list[str]:
     """The words of a line: between blanks, or a list in JSON."""
+        ends=tokenizer.text_ends,
     if not line.lstrip().startswith("{"):
         return line.split()
     try:

@@ -52,7 +52,10 @@ def pooled_vectors(model: nn.Module, tokens_N: Tensor, layout: Layout, normalise
 
 
 def reader_of(texts: FlatTokens, tokenizer: Tokenizer, max_len: int) -> TextReader:
-    return TextReader(text=texts, other=None, bos=tokenizer.bos, eos=tokenizer.eos, max_len=max_len)
+    return TextReader(
+        text=texts, other=None, bos=tokenizer.bos, eos=tokenizer.eos, max_len=max_len,
+        ends=tokenizer.text_ends,
+    )  # fmt: skip
 
 
 @torch.no_grad()
