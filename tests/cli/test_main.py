@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 import headway
+import headway.config.folder
 from headway.cli.main import main
 
 
@@ -187,3 +188,39 @@ def read_until_closed(handle: int) -> bytes:
         return os.read(handle, 65536)
     except OSError:  # Linux says so when the other side has closed
         return b""
+
+
+NAMED = [
+    ["predict", "{}", "--text", "a"],
+    ["predict", "tatoeba-de-en", "--with", "{}", "--text", "a"],
+    ["predict", "stories", "--draft", "{}", "--text", "a"],
+    ["play", "{}"],
+    ["evaluate", "{}", "--text", "text"],
+    ["evaluate", "tatoeba-de-en", "--against", "{}", "--source", "text", "--target", "text"],
+    ["score", "{}", "--source", "text", "--target", "text"],
+    ["average", "{}"],
+    ["export", "{}", "--to", "hf", "--out", "out"],
+    ["look", "{}", "--text", "a"],
+    ["look", "tatoeba-de-en", "--against", "{}", "--text", "a"],
+    ["truth", "{}"],
+    ["prune", "{}", "--heads", "10%", "--out", "out"],
+    ["factors", "{}", "--text", "text", "--out", "out"],
+    ["train", "complete", "--from", "{}", "--text", "text", "--out", "out"],
+    ["train", "distil", "--teacher", "{}", "--text", "text", "--out", "out"],
+]
+"""Every option that takes a run."""
+
+
+@pytest.mark.parametrize("words", NAMED, ids=lambda words: " ".join(words[:3]))
+def test_every_command_finds_runs_by_the_same_names(
+    words: list[str], fails: Callable[..., str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What one place knows (a folder, one in `runs`, one that ships), all know: they ask it."""
+    monkeypatch.chdir(tmp_path)
+    Path("text").write_text("a b c\nd e f\n")
+    said = fails(*(word.format("nothing") for word in words))
+    assert "there is no run folder nothing, and no model of that name comes with headway" in said
+    monkeypatch.setattr(headway.config.folder, "RUNS", tmp_path / "elsewhere")
+    (tmp_path / "elsewhere" / "mine").mkdir(parents=True)
+    (tmp_path / "elsewhere" / "mine" / "config.toml").write_text("task = 3\n")
+    assert "elsewhere/mine" in fails(*(word.format("mine") for word in words))

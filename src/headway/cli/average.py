@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from headway.config.durable import replace_file
-from headway.config.folder import CONFIG, TOKENIZER, WEIGHTS, file_in
+from headway.config.folder import CONFIG, TOKENIZER, WEIGHTS, file_in, run_folder
 from headway.errors import FolderError, UserError
 
 if TYPE_CHECKING:
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 def average(
-    run: Annotated[Path, typer.Argument(metavar="RUN", help="A run folder.")],
+    name: Annotated[str, typer.Argument(metavar="RUN", help="A run folder, or its name.")],
     last: Annotated[
         int | None, typer.Option(min=1, help="How many of the newest checkpoints. [default: 5]")
     ] = None,
@@ -35,6 +35,7 @@ def average(
     """Average the last checkpoints of a run into its model.safetensors, or into a new folder."""
     if best and last is not None:
         raise UserError("--best takes one checkpoint and --last the mean of several: give one.")
+    run = run_folder(name)
     config = file_in(run, CONFIG)
     if out is not None and out.resolve() != run.resolve() and (out / CONFIG).exists():
         raise FolderError(f"{out} already holds a model. Give --out another folder.")

@@ -22,7 +22,7 @@ from headway.config.model import (
     family_of,
 )
 from headway.config.presets import PRESETS
-from headway.errors import UserError, suggest
+from headway.errors import FolderError, UserError, suggest
 
 if TYPE_CHECKING:
     from headway.models.summary import Part, Summary
@@ -68,12 +68,16 @@ def _settings(model: str, overrides: list[str]) -> ModelSettings:
     path = Path(model)
     if model in PRESETS:
         return load_model_settings(None, [f"model.preset={model}", *overrides])
-    if path.is_dir() or model in shipped_names():
-        return load_settings(run_folder(model), overrides)
-    if path.suffix == ".toml":
+    if path.suffix == ".toml" and not path.is_dir():
         return load_model_settings(path, overrides)
-    near = suggest(model, [*PRESETS, *shipped_names()])
-    raise UserError(f"{model!r} is no preset, run folder, shipped model or .toml file.{near}")
+    try:
+        folder = run_folder(model)
+    except FolderError:
+        folder = path
+    if not folder.is_dir():
+        near = suggest(model, [*PRESETS, *shipped_names()])
+        raise UserError(f"{model!r} is no preset, run folder, shipped model or .toml file.{near}")
+    return load_settings(folder, overrides)
 
 
 def _shape_rows(settings: ModelSettings) -> list[Row]:

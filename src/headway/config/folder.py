@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from headway.config.durable import HEX, identity, replace_text
+from headway.config.listed import listed
 from headway.config.load import load_model_settings
 from headway.config.model import ModelSettings
 from headway.config.run import RunSettings, load_run_settings
@@ -34,10 +35,22 @@ def shipped_names() -> list[str]:
     return sorted(path.parent.name for path in SHIPPED.glob(f"*/{CONFIG}"))
 
 
-def run_folder(name: str) -> Path:
-    """A folder as it is given, or the shipped model of that name. A folder comes first."""
-    path = Path(name)
-    if not path.is_dir() and name in shipped_names():
+RUNS = Path("runs")
+"""Where people keep their runs: those too answer to their names."""
+
+Names = str | Path | Iterable[str | Path]
+"""One run or several."""
+
+
+def run_folder(name: str | Path) -> Path:
+    """A folder as it is given, the one of that name in `runs`, or the shipped model that is called
+    so; the first of these that is a run. `headway make shapes --out shapes` makes none."""
+    path, name = Path(name), str(name)
+    if any((path / file).is_file() for file in (CONFIG, WEIGHTS)):
+        return path
+    if not path.is_absolute() and (RUNS / path / CONFIG).is_file():
+        return RUNS / path
+    if name in shipped_names():
         return SHIPPED / name
     if not path.exists() and not path.parent.name:
         names = ", ".join(shipped_names())
@@ -48,17 +61,22 @@ def run_folder(name: str) -> Path:
     return path
 
 
-def load_run(folder: Path) -> RunSettings:
+def run_folders(names: Names) -> list[Path]:
+    """Several; one alone is a list of one."""
+    return [run_folder(name) for name in listed(names)]
+
+
+def load_run(folder: str | Path) -> RunSettings:
     """All settings of a finished run."""
-    path = file_in(folder, CONFIG)
+    path = file_in(run_folder(folder), CONFIG)
     settings = load_run_settings(path, [])
     if settings.model is None:
         raise FolderError(f"{path} names no model.")
     return settings
 
 
-def load_settings(folder: Path, overrides: Sequence[str] = ()) -> ModelSettings:
-    return load_model_settings(file_in(folder, CONFIG), list(overrides))
+def load_settings(folder: str | Path, overrides: Sequence[str] = ()) -> ModelSettings:
+    return load_model_settings(file_in(run_folder(folder), CONFIG), list(listed(overrides)))
 
 
 def write_config(folder: Path, text: str) -> None:

@@ -13,6 +13,7 @@ from itertools import chain
 from typing import NamedTuple
 
 from headway.config.data import DataSettings
+from headway.config.listed import listed
 from headway.data.files import MAX_LINE, open_lines, open_text, shown
 from headway.data.jsonl import is_json, parse_object, text_of
 
@@ -42,7 +43,7 @@ class Piece(NamedTuple):
 def read_documents(paths: Sequence[str], settings: DataSettings) -> Iterator[str]:
     """Whole documents, one at a time, blank ones too."""
     parts: list[str] = []
-    for path in paths:
+    for path in listed(paths):
         for piece in read_pieces(path, settings):
             parts.append(piece.text)
             if piece.ends:

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from headway.config.data import DataSettings
+from headway.config.listed import listed
 from headway.data.files import MAX_LINE, open_lines, shown
 from headway.data.jsonl import is_json, parse_object, text_of, value_text
 from headway.errors import DataError, one_line
@@ -39,7 +40,7 @@ def read_records(
     """All records in the order of the files. Without `labels` records need none, and an empty line
     is a record of no text: answers then stand in the lines of their questions. `note` is told what
     the columns of each file are taken for."""
-    for path in paths:
+    for path in listed(paths):
         yield from _records(path, settings, labels, note)
 
 

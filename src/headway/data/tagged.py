@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from headway.config.data import DataSettings
+from headway.config.listed import listed
 from headway.data.files import open_lines, shown
 from headway.data.jsonl import is_json, parse_object, sound, value_text
 from headway.data.schemes import Detection, Scheme, to_bio
@@ -39,7 +40,7 @@ def read_tagged(
 ) -> Iterator[Sentence]:
     """All sentences in the order of the files. With `auto` the files are read twice."""
     known: Scheme = detect_scheme(paths, settings) if scheme == "auto" else scheme
-    for path in paths:
+    for path in listed(paths):
         for sentence in read_raw(path, settings):
             words = [_stripped(word, prefix_strip) for word in sentence.words]
             tags, misfits = to_bio(sentence.tags, known)
@@ -49,7 +50,7 @@ def read_tagged(
 def detect_scheme(paths: Sequence[str], settings: DataSettings) -> Scheme:
     """The scheme of all files together; mixed ones are an error that says where."""
     detection = Detection()
-    for path in paths:
+    for path in listed(paths):
         for sentence in read_raw(path, settings):
             detection.look(sentence.tags, sentence.place)
     return detection.scheme()

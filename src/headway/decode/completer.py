@@ -9,6 +9,7 @@ from pathlib import Path
 import torch
 
 from headway.config.decode import DecodeSettings
+from headway.config.folder import Names, run_folders
 from headway.decode.completion import Completion, Output, Summary
 from headway.decode.engine import Engine, PromptSearch
 from headway.decode.hypothesis import Specials
@@ -77,14 +78,16 @@ class Completer:
     @classmethod
     def load(
         cls,
-        folders: Sequence[Path],
+        folders: Names,
         settings: DecodeSettings | None = None,
         *,
         device: torch.device | str = "cpu",
-        draft: Path | None = None,
+        draft: str | Path | None = None,
         engine: Engine | None = None,
     ) -> Completer:
-        """The models of run folders; how they decode is what the first says, if not given."""
+        """The models of runs (folders, or names of shipped ones); how they decode is what the first
+        says, if not given."""
+        folders = run_folders(folders)
         runs = load_language(folders, device, models=engine is None)
         small: Language | None = None
         if draft is not None:

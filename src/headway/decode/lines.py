@@ -7,6 +7,8 @@ import threading
 from collections.abc import Iterable, Iterator, Sequence
 from typing import TypeVar
 
+from headway.config.listed import listed
+
 FIRST_WINDOW, LAST_WINDOW = 128, 2048
 """Lines decoded before the first of them comes out. Windows double, from soon to efficient."""
 
@@ -18,7 +20,7 @@ T = TypeVar("T")
 
 def windows(lines: Iterable[T], first: int = FIRST_WINDOW) -> Iterator[list[T]]:
     """An error in reading comes after the lines that were read. `first`: lines of the first."""
-    size, window, source = first, [], iter(lines)
+    size, window, source = first, [], iter(listed(lines))
     failure: Exception | None = None
     while True:
         try:
@@ -46,7 +48,7 @@ def live_windows(lines: Iterable[T]) -> Iterator[list[T]]:
 
     def read() -> None:
         try:
-            for line in lines:
+            for line in listed(lines):
                 waiting.put([line])
             waiting.put(None)
         except BaseException as error:

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import torch
 
-from headway.config.folder import TOKENIZER, file_in, load_run
+from headway.config.folder import TOKENIZER, Names, file_in, load_run, run_folders
 from headway.config.model import DecoderSettings, Seq2SeqSettings, family_of
 from headway.config.run import RunSettings
 from headway.errors import FolderError
@@ -25,8 +24,9 @@ class Runs:
     vocab: Vocabularies
 
 
-def load_runs(folders: Sequence[Path], device: torch.device | str, *, models: bool = True) -> Runs:
+def load_runs(names: Names, device: torch.device | str, *, models: bool = True) -> Runs:
     """Everything is checked before the first model is loaded. `models`: whether they are needed."""
+    folders = run_folders(names)
     settings = [load_run(folder) for folder in folders]
     vocabs = [Vocabularies.load(file_in(folder, TOKENIZER)) for folder in folders]
     for folder, run, vocab in zip(folders, settings, vocabs, strict=True):
@@ -55,10 +55,9 @@ class Language:
     """Tokens that all of them read."""
 
 
-def load_language(
-    folders: Sequence[Path], device: torch.device | str, *, models: bool = True
-) -> Language:
+def load_language(names: Names, device: torch.device | str, *, models: bool = True) -> Language:
     """Everything is checked before the first model is loaded. `models`: whether they are needed."""
+    folders = run_folders(names)
     runs = [load_run(folder) for folder in folders]
     tokenizers = [Vocabularies.load(file_in(folder, TOKENIZER)).target for folder in folders]
     for folder, run, tokenizer in zip(folders, runs, tokenizers, strict=True):

@@ -7,11 +7,11 @@ from collections.abc import Iterable, Iterator, Sequence, Sized
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
-from pathlib import Path
 
 import torch
 
 from headway.config.decode import DecodeSettings
+from headway.config.folder import Names
 from headway.decode.align import Attention, attention_of
 from headway.decode.bodies import learned
 from headway.decode.engine import AheadSearch, Batch, Engine, SourceSearch
@@ -80,7 +80,7 @@ class Translator:
     @classmethod
     def load(
         cls,
-        folders: Sequence[Path],
+        folders: Names,
         settings: DecodeSettings | None = None,
         *,
         device: torch.device | str = "cpu",
@@ -88,7 +88,8 @@ class Translator:
         align: bool = False,
         engine: Engine | None = None,
     ) -> Translator:
-        """The models of run folders; how they decode is what the first says, if not given."""
+        """The models of runs (folders, or names of shipped ones); how they decode is what the first
+        says, if not given."""
         runs = load_runs(folders, device, models=engine is None)
         settings = runs.settings[0].decode if settings is None else settings
         for model in runs.models:
@@ -143,6 +144,8 @@ class Translator:
     def score(self, pairs: Iterable[tuple[str, str]]) -> Iterator[Score]:
         """The log-probability of each target given its source, in order."""
         source, target = self.vocab.source, self.vocab.target
+        if isinstance(pairs, tuple) and len(pairs) == 2 and isinstance(pairs[0], str):
+            pairs = [pairs]  # one pair, and not two words of two letters
         for window in windows(pairs):
             sources = [source.as_source(i) for i in source.encode_batch([a for a, _ in window])]
             targets = target.encode_batch([b for _, b in window])

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from itertools import chain, islice
 from pathlib import Path
 
+from headway.config.listed import listed
 from headway.data.files import open_lines, shown
 from headway.data.jsonl import is_json, parse_object, text_of
 from headway.data.records import read_records
@@ -45,8 +46,7 @@ class Corpus:
                 f"{run.folder.name} reads {what_it_reads(run)}, so a corpus of text says nothing "
                 "about it. Leave it out."
             )
-        many = [paths] if isinstance(paths, str | Path) else list(paths)
-        names = [str(path) for path in many]
+        names = [str(path) for path in listed(paths)]
         lines, cut = _bounded(line for path in names for line in _lines_of(path, run))
         where = ", ".join(map(shown, names))
         if not lines:
@@ -65,8 +65,8 @@ class Corpus:
     @classmethod
     def of_lines(cls, lines: Iterable[str], targets: Iterable[str] | None = None) -> Corpus:
         """Lines that are in memory already."""
-        given = [line.strip() for line in lines]
-        pairs = list(zip(given, given if targets is None else targets, strict=True))
+        given = [line.strip() for line in listed(lines)]
+        pairs = list(zip(given, given if targets is None else listed(targets), strict=True))
         kept = [pair for pair in pairs if pair[0] and pair[1].strip()]
         if not kept:
             raise DataError("the corpus holds no text.")

@@ -11,4 +11,4 @@ __all__ = ["LoadedRun", "load"]
 
 def load(name: str | Path) -> LoadedRun:
     """A run folder, or a shipped model by its name. `training.stage_at` has its checkpoints."""
-    return load_run_for_export(str(name))
+    return load_run_for_export(name)

@@ -19,6 +19,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from headway.config.durable import replace_file
+from headway.config.listed import listed
 from headway.errors import DataError, FolderError, UserError
 from headway.inside.anatomy import Anatomy
 from headway.inside.reading import Ask, Output, Reading, Stream, read
@@ -119,7 +120,7 @@ class _Line:
 def tune(run: LoadedRun, lines: Sequence[str], seed: int = 0) -> Tuned:
     """Fit the maps on eight tenths of the lines, keep each as it was when another tenth said best
     (which may be before the first step), and measure on the last tenth, which chooses nothing."""
-    texts = [line for line in lines if line.strip()]
+    texts = [line for line in listed(lines) if line.strip()]
     if run.settings.task == "embed":
         raise UserError(
             "this run gives a vector, no words or labels, so there is nothing to tune a lens to."

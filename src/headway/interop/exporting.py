@@ -45,9 +45,9 @@ class Target(Protocol):
 
 
 def export_run(
-    name: str,
+    name: str | Path,
     to: str,
-    out: Path,
+    out: str | Path,
     *,
     int8: bool = False,
     sentences: Sequence[str] = (),
@@ -57,7 +57,7 @@ def export_run(
 
     `sentences`: used in the proof before our own.
     """
-    target = _target(to, int8)
+    target, out = _target(to, int8), Path(out)
     check_free(out)
     with progress.stage(f"reading {name}"):
         run = load_run_for_export(name)

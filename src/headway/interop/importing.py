@@ -68,8 +68,8 @@ class Imported:
 
 
 def import_run(
-    source: str,
-    out: Path,
+    source: str | Path,
+    out: str | Path,
     *,
     tokenizer: Path | None = None,
     task: str | None = None,
@@ -80,6 +80,7 @@ def import_run(
 
     `words` change how the run reads its input and decodes: `data.other_field=other`.
     """
+    source, out = str(source), Path(out)
     check_free(out)
     with progress.stage(f"opening {source}"):
         opened = open_source(source, tokenizer, progress.note)

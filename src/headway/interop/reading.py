@@ -16,6 +16,7 @@ import torch.nn.functional as F
 from numpy.typing import NDArray
 
 from headway.config.decode import DecodeSettings
+from headway.config.listed import listed
 from headway.config.model import EncoderSettings, Seq2SeqSettings
 from headway.decode.hypothesis import Specials
 from headway.decode.prompts import PromptSearcher
@@ -80,7 +81,7 @@ class Reading:
 
 def proof_sentences(n: int = 16, more: Sequence[str] = ()) -> list[str]:
     """The user's own first, where there are any, then ours, as many as asked for."""
-    own = [line for line in more if line.strip()]
+    own = [line for line in listed(more) if line.strip()]
     return [*own, *SENTENCES[: max(0, n - len(own))]]
 
 

@@ -51,7 +51,7 @@ class LoadedRun:
         return self.settings.model
 
 
-def load_run_for_export(name: str) -> LoadedRun:
+def load_run_for_export(name: str | Path) -> LoadedRun:
     """A run folder, or a shipped model by its name; everything in it is checked."""
     folder = run_folder(name)
     settings = load_run(folder)

@@ -15,6 +15,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from headway.config.listed import listed
+
 Numbers = NDArray[np.float64]
 
 Symbols = NDArray[np.int64]
@@ -63,13 +65,13 @@ class Errors:
 
 def word_errors(references: Iterable[str], answers: Iterable[str]) -> Errors:
     """Of all texts together; `.rate` is the word error rate."""
-    pairs = zip(references, answers, strict=True)
+    pairs = zip(listed(references), listed(answers), strict=True)
     return sum((errors(words(right), words(answer)) for right, answer in pairs), Errors())
 
 
 def character_errors(references: Iterable[str], answers: Iterable[str]) -> Errors:
     """The same with characters, spaces among them; `.rate` is the character error rate."""
-    pairs = zip(references, answers, strict=True)
+    pairs = zip(listed(references), listed(answers), strict=True)
     return sum((errors(right.strip(), answer.strip()) for right, answer in pairs), Errors())
 
 

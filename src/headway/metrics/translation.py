@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from headway.config.listed import listed
 from headway.errors import UserError, suggest
 from headway.text.moses import tokenise
 
@@ -63,7 +64,7 @@ def bleu(
     tokenize: str = "13a",
 ) -> Score:
     """Corpus BLEU; `tokenize` is sacreBLEU's name (13a, intl, zh, ja-mecab, char, none …)."""
-    _check(outputs, references)
+    outputs, references = _pairs(outputs, references)
     from sacrebleu.metrics.bleu import BLEU
 
     metric = BLEU(lowercase=lowercase, tokenize=_tokenizer(tokenize), force=True)
@@ -79,7 +80,7 @@ def chrf(
     word_order: int = 0,
 ) -> Score:
     """Corpus chrF, of characters alone; `word_order=2` gives chrF++."""
-    _check(outputs, references)
+    outputs, references = _pairs(outputs, references)
     from sacrebleu.metrics.chrf import CHRF
 
     metric = CHRF(lowercase=lowercase, word_order=word_order)
@@ -117,7 +118,7 @@ def exact_match(
     outputs: Sequence[str], references: Sequence[Reference], *, lowercase: bool = False
 ) -> Score:
     """The percentage of outputs that are their reference, or one of them, letter for letter."""
-    _check(outputs, references)
+    outputs, references = _pairs(outputs, references)
     folded = str.lower if lowercase else str
     pairs = zip(outputs, references, strict=True)
     same = sum(folded(output) in map(folded, several(these)) for output, these in pairs)
@@ -162,7 +163,7 @@ def _counts(
     outputs: Sequence[str], references: Sequence[Reference], lowercase: bool, tokenize: str
 ) -> Numbers:
     """A row a sentence: matched n-grams, n-grams, and the lengths of output and reference."""
-    _check(outputs, references)
+    outputs, references = _pairs(outputs, references)
     from sacrebleu.metrics.bleu import BLEU
 
     metric = BLEU(
@@ -212,13 +213,17 @@ def _streams(references: Sequence[Reference]) -> list[Sequence[str]]:
     return [list(row) for row in rows]
 
 
-def _check(outputs: Sequence[str], references: Sequence[Reference]) -> None:
+def _pairs(
+    outputs: Sequence[str], references: Sequence[Reference]
+) -> tuple[Sequence[str], Sequence[Reference]]:
+    outputs, references = listed(outputs), listed(references)
     if len(outputs) != len(references):
         raise UserError(
             f"{len(outputs):,} outputs but {len(references):,} references: they must come in pairs."
         )
     if not outputs:
         raise UserError("there is nothing to score: no outputs and no references.")
+    return outputs, references
 
 
 def _tokenizer(name: str) -> str:

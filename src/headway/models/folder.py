@@ -14,7 +14,7 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from headway.config.durable import HEX, replace_file
-from headway.config.folder import CONFIG, WEIGHTS, file_in, load_settings, write_config
+from headway.config.folder import CONFIG, WEIGHTS, file_in, load_settings, run_folder, write_config
 from headway.config.model import ModelSettings
 from headway.config.toml import to_toml
 from headway.errors import FolderError
@@ -58,8 +58,9 @@ def save_weights(folder: Path, weights: Mapping[str, Tensor]) -> None:
         raise FolderError(f"cannot write the model to {folder}: {error}") from error
 
 
-def load_model(folder: Path, device: torch.device | str = "cpu") -> nn.Module:
+def load_model(folder: str | Path, device: torch.device | str = "cpu") -> nn.Module:
     """The model of a folder, every weight of it taken from there and checked."""
+    folder = run_folder(folder)
     settings, path = load_settings(folder), file_in(folder, WEIGHTS)
     model = build_model(settings, device=device)
     try:

@@ -19,6 +19,7 @@ import numpy as np
 import tokenizers
 from numpy.typing import NDArray
 
+from headway.config.listed import listed
 from headway.errors import DataError
 from headway.text.charsmap import Preparation
 from headway.text.encoder import TextEncoder
@@ -127,7 +128,6 @@ class Tokenizer:
         if roles.mask:
             found(roles.mask)
 
-    def _find_by_names(self, where: str) -> None:
     def _set_ends(
         self, before: tuple[int, ...] | None, behind: tuple[int, ...] | None, *, begins: bool = True
     ) -> None:
@@ -138,6 +138,7 @@ class Tokenizer:
             (self.eos,) if behind is None else behind,
         )
 
+    def _find_by_names(self, where: str) -> None:
         inner = self._inner
         eos = named(inner, EOS_NAMES)
         if eos is None:
@@ -241,6 +242,7 @@ class Tokenizer:
         spaces, and that is encoded once. Texts with other blanks beside a space, or with a word too
         long to remember, are encoded whole, and so are long texts, which all cores share.
         """
+        texts = listed(texts)
         if not self._facts.cuts_at_spaces or sum(map(len, texts)) >= LONG_TEXT * len(texts):
             return self._encoder.encode(texts)
         if len(self._words.places) > MAX_KNOWN:
@@ -274,6 +276,8 @@ class Tokenizer:
     def encode_words(self, sentences: Sequence[Sequence[str]]) -> tuple[Flat, Flat]:
         """For sentences that are cut into words already: the ids of each sentence, and for each
         sentence how many of them each word has, which is never none."""
+        sentences = [words.split() if isinstance(words, str) else words
+                     for words in listed(sentences)]  # fmt: skip
         sizes = np.fromiter(map(len, sentences), np.int64, len(sentences))
         words = [word for sentence in sentences for word in sentence]
         if not self._facts.adds_a_space:  # then the space between two words belongs to the second

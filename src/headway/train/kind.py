@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 from headway.config.data import DataSettings
-from headway.config.folder import load_run
+from headway.config.folder import load_run, run_folders
 from headway.config.run import RunSettings
 from headway.data.report import CheckReport
 from headway.data.unlabelled import Reads
@@ -67,7 +67,7 @@ class Use:
     """Runs that someone wants to use, and how."""
 
     folders: Sequence[Path]
-    """Several are an ensemble."""
+    """Several are an ensemble; names will do."""
 
     settings: RunSettings
     """Of the first, as the command changed them."""
@@ -83,6 +83,7 @@ class Use:
     """Where to show how far it is."""
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "folders", run_folders(self.folders))
         if self.engine is not None and len(self.folders) > 1:
             raise UserError(
                 f"--engine {self.engine.name} runs one model, and {len(self.folders)} are given. "

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 
+from headway.config.listed import listed
 from headway.errors import UserError, suggest
 from headway.inside.maps.agreement import agreement, spearman
 from headway.inside.maps.attention import head_maps, layer_maps
@@ -71,7 +72,7 @@ def make(run: LoadedRun, trace: Trace, names: Iterable[str] = METHODS) -> list[M
 
 def known(names: Iterable[str]) -> list[str]:
     """The same names, or an error for one that is no method."""
-    found = list(names)
+    found = list(listed(names))
     for name in found:
         if name not in METHODS:
             raise UserError(f"unknown map {name!r}.{suggest(name, METHODS)}")

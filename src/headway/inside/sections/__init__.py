@@ -10,6 +10,7 @@ from collections.abc import Iterable
 from importlib import import_module
 from typing import Any
 
+from headway.config.listed import listed
 from headway.text.pieces import SPACE_MARK
 
 SECTIONS: dict[str, str] = {
@@ -46,7 +47,7 @@ def shown(piece: str) -> str:
 
 def sections(looked: Any, names: Iterable[str] = SECTIONS) -> dict[str, dict[str, Any]]:
     """The sections that this look has, by name."""
-    made = {name: import_module(SECTIONS[name]).section(looked) for name in names}
+    made = {name: import_module(SECTIONS[name]).section(looked) for name in listed(names)}
     return {name: section for name, section in made.items() if section is not None}
 
 

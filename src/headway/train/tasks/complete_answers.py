@@ -10,6 +10,7 @@ from typing import Any
 
 from headway.config.decode import DecodeSettings
 from headway.config.folder import run_folder
+from headway.config.listed import listed
 from headway.data.streams import mark_names
 from headway.data.unlabelled import Question
 from headway.decode.completer import Completer, Completion
@@ -64,6 +65,7 @@ class Continuations:
         self.scores = bool(options.get("scores"))
 
     def answers(self, lines: Iterable[str], live: bool = False) -> Iterator[Answer]:
+        lines = listed(lines)
         if self.shots is not None:
             shots = self.shots
             prompts: Iterable[str] = (shots.prompt(line) for line in lines)
@@ -142,7 +144,7 @@ class FieldWriter:
         waiting: deque[dict[str, str]] = deque()
 
         def prompts() -> Iterator[list[int]]:
-            for number, line in enumerate(lines, 1):
+            for number, line in enumerate(listed(lines), 1):
                 given = self._given(line, number)
                 waiting.append(given)
                 yield self.prompt(given)

@@ -14,6 +14,7 @@ from torch import nn
 from headway.config.data import DataSettings
 from headway.config.durable import replace_file
 from headway.config.folder import TOKENIZER, file_in
+from headway.config.listed import listed
 from headway.config.run import RunSettings
 from headway.data.readings import flat_tokens
 from headway.data.texts import evaluation_set
@@ -48,7 +49,8 @@ class Vectorizer:
         self.on_long, self.lines = settings.data.long, 0
 
     def vectors(self, texts: Sequence[str]) -> Vectors:
-        flat = self.tokenizer.encode_flat(list(texts))
+        texts = list(listed(texts))
+        flat = self.tokenizer.encode_flat(texts)
         reader = reader_of(flat_tokens(flat.ids, flat.lengths), self.tokenizer, self.max_len)
         if self.on_long == "error" and (reader.needed > self.max_len).any():
             number = int(np.argmax(reader.needed > self.max_len))

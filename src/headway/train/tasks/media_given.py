@@ -10,6 +10,7 @@ from typing import Any
 from numpy.typing import NDArray
 
 from headway.config.data import DataSettings
+from headway.config.listed import listed
 from headway.config.model import PictureSettings, SoundSettings
 from headway.data.media.items import found_items
 from headway.data.media.pictures import SUFFIXES as PICTURES
@@ -56,7 +57,7 @@ def given_media(
     that is no file but lies in `folder`, the run's, is taken from there. What cannot be read comes
     with its error in its place, and the rest goes on. `target`: what lists must have too."""
     form = Form.of(what_of(shape), shape)
-    for line in lines:
+    for line in listed(lines):
         name = line.strip()
         try:
             path = found_file(name, folder)

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from headway.config.folder import load_run
+from headway.config.listed import listed
 from headway.config.run import RunSettings
 from headway.data.readings import WordReader, flat_tokens
 from headway.data.tagged import DOCUMENT, WORDS
@@ -55,7 +56,7 @@ class Tagger:
         """One for each line. A tab in the first that is not empty means CoNLL columns: a word a
         line, the tag comes behind it, and empty lines separate sentences. Else a line is a
         sentence, its words between blanks, or JSON with a list of `words`."""
-        source = iter(lines)
+        source = iter(listed(lines))
         before: list[str] = []
         for line in source:
             before.append(line)
@@ -89,7 +90,11 @@ class Tagger:
     def tags(
         self, sentences: Sequence[Sequence[str]], on_progress: OnProgress = unheard
     ) -> list[list[str]]:
-        """The best possible tags of each sentence, in BIO."""
+        """The best possible tags of each sentence, in BIO. A text is a sentence, as on a line."""
+        sentences = [
+            words_of(words, f"sentence {number:,}") if isinstance(words, str) else words
+            for number, words in enumerate(listed(sentences), 1)
+        ]
         if not any(sentences):
             self.n_sentences += len(sentences)
             return [[] for _ in sentences]
@@ -158,12 +163,12 @@ def word_reader(text: Flat, pieces: Flat, tokenizer: Tokenizer, max_len: int) ->
         bos=tokenizer.bos,
         eos=tokenizer.eos,
         max_len=max_len,
+        ends=tokenizer.text_ends,
     )
 
 
 def words_of(line: str, where: str) -> list[str]:
     """The words of a line: between blanks, or a list in JSON."""
-        ends=tokenizer.text_ends,
     if not line.lstrip().startswith("{"):
         return line.split()
     try:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from headway.config.folder import TOKENIZER, file_in
+from headway.config.listed import listed
 from headway.config.model import SoundSettings
 from headway.config.run import RunSettings
 from headway.data.media.items import found_items
@@ -104,7 +105,7 @@ def named_recordings(
     """What each line names: a file, however long; a folder of files; a list of paths. A name that
     is no file but lies in `folder`, the run's, is taken from there."""
     form = Form.of("sounds", shape)
-    for line in lines:
+    for line in listed(lines):
         name = line.strip()
         try:
             path = found_file(name, folder)

@@ -1,0 +1,184 @@
+"""One input where several are expected is one input; one run is named as everywhere."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from headway.config.data import DataSettings
+from headway.config.decode import DecodeSettings
+from headway.config.folder import SHIPPED, load_run, load_settings, run_folder, run_folders
+from headway.config.listed import listed
+from headway.data.documents import read_documents
+from headway.data.records import read_records
+from headway.data.tagged import detect_scheme, read_tagged
+from headway.decode.completer import Completer
+from headway.decode.fewshot import Chooser, Shots
+from headway.decode.translator import Translator
+from headway.errors import FolderError
+from headway.inside import load
+from headway.inside.corpus import Corpus
+from headway.inside.maps import known
+from headway.interop.reading import proof_sentences
+from headway.interop.run import load_run_for_export
+from headway.metrics.speech import character_errors, word_errors
+from headway.metrics.translation import bleu, chrf, exact_match
+from headway.models.folder import load_model
+from headway.train.kind import Use
+from headway.train.tasks.table import kind_of
+from tests.interop.padded_runs import tiny_run
+
+GREEDY = DecodeSettings(beam=1, max_len=4)
+CPU = torch.device("cpu")
+
+
+def test_a_text_or_a_path_is_one_and_a_list_stays_as_it_is(tmp_path: Path) -> None:
+    assert (listed("ab"), listed(tmp_path)) == (["ab"], [tmp_path])
+    lines = iter(["a", "b"])
+    assert listed(lines) is lines
+    assert listed(("a", "b")) == ("a", "b")
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("runs")
+    for task in ("translate", "complete", "fill", "classify", "tag", "embed"):
+        tiny_run(folder / task, task)
+    return folder
+
+
+def predictor(runs: Path, task: str, **options: Any) -> Any:
+    settings = load_run(runs / task)
+    return kind_of(task).predictor(Use([runs / task], settings, CPU, options))
+
+
+def answers(task: str) -> Callable[[Path, Any], Any]:
+    return lambda runs, given: [answer.facts for answer in predictor(runs, task).answers(given)]
+
+
+def live_answers(runs: Path, given: Any) -> Any:
+    return [answer.facts for answer in predictor(runs, "classify").answers(given, live=True)]
+
+
+def vectors(runs: Path, given: Any) -> Any:
+    return predictor(runs, "embed").vectors(given).tolist()
+
+
+def tags(runs: Path, given: Any) -> Any:
+    return predictor(runs, "tag").tags(given)
+
+
+def translated(runs: Path, given: Any) -> Any:
+    found = Translator.load(runs / "translate", GREEDY).translate(given)
+    return [one.text for one in found]
+
+
+def completed(runs: Path, given: Any) -> Any:
+    found = Completer.load(str(runs / "complete"), GREEDY).complete(given)
+    return [one.outputs[0].text for one in found]
+
+
+def chosen(runs: Path, given: Any) -> Any:
+    completer = Completer.load([runs / "complete"], GREEDY)
+    return [one.label for one in Chooser(completer, Shots(()), ["ba", "de"])(given)]
+
+
+def encoded(runs: Path, given: Any) -> Any:
+    tokenizer = predictor(runs, "classify").tokenizer
+    return tokenizer.encode_batch(given), tokenizer.encode_words(given)[0].lists()
+
+
+def corpus(runs: Path, given: Any) -> Any:
+    return Corpus.of_lines(given).lines
+
+
+INPUTS: dict[str, Callable[[Path, Any], Any]] = {
+    "Translator.translate": translated,
+    "Completer.complete": completed,
+    "Chooser": chosen,
+    "Tokenizer.encode": encoded,
+    "Vectorizer.vectors": vectors,
+    "Tagger.tags": tags,
+    "Corpus.of_lines": corpus,
+    "proof_sentences": lambda runs, given: proof_sentences(2, given),
+    "answers, live": live_answers,
+    **{f"answers of {task}": answers(task)
+       for task in ("translate", "complete", "classify", "tag", "embed")},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", INPUTS)
+def test_a_bare_text_is_one_input_and_not_its_characters(runs: Path, name: str) -> None:
+    alone, in_a_list = (INPUTS[name](runs, given) for given in ("ba de", ["ba de"]))
+    assert alone == in_a_list
+
+
+def test_a_bare_gap_picture_pair_score_or_method_too(runs: Path) -> None:
+    filler = predictor(runs, "fill")
+    assert len(list(filler.answers("ba [MASK]"))) == 1
+    shapes = Use("shapes", load_run("shapes"), CPU)  # type: ignore[arg-type]
+    [caption] = kind_of("caption").predictor(shapes).answers("example.png")
+    assert caption.text == "a purple square left of a yellow circle"
+    translator = Translator.load([runs / "translate"], GREEDY)
+    [score] = translator.score(("ba", "de"))  # type: ignore[arg-type]
+    assert score == next(iter(translator.score([("ba", "de")])))
+    for metric in (bleu, chrf, exact_match):
+        assert metric("a b c d e", "a b c d e").value == metric(["a b c d e"], ["a b c d e"]).value
+    assert word_errors("a b", "a c") == word_errors(["a b"], ["a c"])
+    assert character_errors("ab", "ac") == character_errors(["ab"], ["ac"])
+    assert known("rollout") == ["rollout"]
+
+
+def test_a_bare_path_is_one_file(tmp_path: Path) -> None:
+    path = str(tmp_path / "a.tsv")
+    Path(path).write_text("a\tO\nb\tO\n")
+    data = DataSettings()
+    for read in (read_records, read_documents, read_tagged):
+        assert list(read(path, data)) == list(read([path], data))
+    assert detect_scheme(path, data) == detect_scheme([path], data)
+
+
+OPENED: dict[str, Callable[[Any], Any]] = {
+    "load_run": load_run,
+    "load_settings": load_settings,
+    "load_model": load_model,
+    "inside.load": load,
+    "load_run_for_export": load_run_for_export,
+    "Use": lambda name: Use(name, load_run(name), CPU).models(),
+    "Completer.load": Completer.load,
+    "Completer.load, draft": lambda name: Completer.load([name], GREEDY, draft=name),
+}
+
+
+@pytest.mark.parametrize("name", OPENED)
+def test_a_run_answers_to_its_name_wherever_it_is_opened(
+    runs: Path, name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "runs").symlink_to(runs)
+    for given in ("stories", Path("stories"), "complete", Path("complete"), str(runs / "complete")):
+        assert OPENED[name](given), given
+
+
+def test_several_runs_may_be_given_in_all_these_ways(runs: Path) -> None:
+    assert len(Completer.load(["stories", SHIPPED / "stories"]).models) == 2
+    assert len(Use([runs / "complete"], load_run("stories"), CPU).models()) == 1
+
+
+def test_a_folder_comes_before_runs_and_runs_before_what_ships(
+    runs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert run_folder("stories") == SHIPPED / "stories"
+    tiny_run(tmp_path / "runs" / "stories", "complete")
+    assert run_folder("stories") == run_folder(Path("stories")) == Path("runs/stories")
+    (tmp_path / "stories").mkdir()  # as `headway make` might: no run
+    assert run_folders("stories") == [Path("runs/stories")]
+    (tmp_path / "stories" / "config.toml").touch()
+    assert run_folders("stories") == [Path("stories")]
+    with pytest.raises(FolderError, match="there is no run folder nothing"):
+        run_folder("nothing")
