@@ -84,7 +84,11 @@ class FlatBatch:
 
 
 def flat_batch(
-    pairs: list[tuple[int, int]], vocab_size: int, device: torch.device, n_tokens: int | None
+    pairs: list[tuple[int, int]],
+    vocab_size: int,
+    device: torch.device,
+    n_tokens: int | None,
+    longest: int = LONGEST,
 ) -> FlatBatch:
     """In the fixed-size form for `n_tokens`, or just as long as the sentences without it."""
     pairs = sorted(pairs, key=max)  # within a batch order is free; this one spreads work evenly
@@ -97,7 +101,7 @@ def flat_batch(
             slots = n_tokens // 16
             layouts.append(
                 Layout.fixed(
-                    side, n_rows=n_tokens, n_sequences=slots, longest=LONGEST, device=device
+                    side, n_rows=n_tokens, n_sequences=slots, longest=longest, device=device
                 )
             )
     source, target = layouts
