@@ -60,6 +60,35 @@ def test_pairs_of_a_step_are_of_like_length_but_steps_come_in_any_order() -> Non
     assert abs(np.corrcoef(means[:-1], means[1:])[0, 1]) < 0.3
 
 
+def sentences(n: int, longest: int) -> list[tuple[int, int]]:
+    """Lengths as translations have them: many short ones, a few that are long."""
+    draw = np.random.default_rng(0)
+    source = np.clip(draw.lognormal(2.8, 0.7, n), 1, longest).astype(int)
+    target = np.clip(source * draw.normal(1.1, 0.15, n), 1, longest).astype(int)
+    return list(zip(source.tolist(), target.tolist(), strict=True))
+
+
+@pytest.mark.parametrize("n_pairs", [9_000, 30_000], ids=["few steps", "many steps"])
+@pytest.mark.parametrize("micro_tokens", [25_000, 12_500])
+def test_mixed_steps_fill_one_fixed_form_but_for_a_twentieth(
+    n_pairs: int, micro_tokens: int
+) -> None:
+    made = replace(plan(sentences(n_pairs, 300), tokens=25_000), pool=1)
+    made = replace(made, source_tokens=made.source_limit(made.step_limit))
+    source, target = made.part_limits(micro_tokens)
+    fixed = fixed_shapes(made, source, target, 300)
+    steps = made.epoch(0)
+    assert sorted(np.concatenate(steps).tolist()) == list(range(n_pairs))
+    parts = [part for rows in steps for part in made.cut(rows, source, target)]
+    assert len(parts) <= len(steps) * -(-made.step_limit // micro_tokens)
+    sides = np.stack([made.source_lengths, made.target_lengths])
+    used = np.array([sides[:, part].sum(1) for part in parts])
+    room = np.array([fixed.source_rows, fixed.target_rows])
+    assert (used <= room).all()
+    assert used.sum() / (len(parts) * room.sum()) > 0.95
+    assert (used.sum(1) / room.sum()).min() > 0.9
+
+
 def flat(sequences: list[list[int]]) -> FlatTokens:
     ends = np.cumsum([0, *map(len, sequences)])
     return FlatTokens(np.array([t for s in sequences for t in s], dtype=np.uint16), ends)
@@ -111,11 +140,11 @@ def test_the_fixed_form_holds_the_same_rows_and_dummies_of_weight_zero(collator:
 
 
 @settings(max_examples=50, deadline=None)
-@given(LENGTHS, st.integers(31, 90))
+@given(LENGTHS, st.integers(31, 90), st.sampled_from([1, 32]))
 def test_fixed_shapes_hold_every_part_of_every_step(
-    lengths: list[tuple[int, int]], tokens: int
+    lengths: list[tuple[int, int]], tokens: int, pool: int
 ) -> None:
-    made = plan(lengths, tokens=90)
+    made = replace(plan(lengths, tokens=90), pool=pool)
     fixed = fixed_shapes(made, tokens, tokens, longest=31)
     for rows in made.epoch(3):
         for part in made.cut(rows, tokens, tokens):

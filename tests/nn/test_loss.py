@@ -44,7 +44,13 @@ def chunk(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> in
     return request.param
 
 
-@pytest.mark.usefixtures("chunk")
+@pytest.fixture(params=[1, 8], ids=["any number of words", "a multiple of eight"])
+def aligned(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As a GPU has it: scores of words that nobody says stand behind the others."""
+    monkeypatch.setattr(loss_file, "ALIGNED", {"cpu": request.param})
+
+
+@pytest.mark.usefixtures("chunk", "aligned")
 @pytest.mark.parametrize("kind", THEIRS)
 @pytest.mark.parametrize("bias", [False, True], ids=["no bias", "bias"])
 def test_it_equals_cross_entropy_with_the_matching_smoothing(kind: str, bias: bool) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -19,9 +20,13 @@ from headway.config.tasks import CaptionSettings
 from headway.data.media.prepared import PreparedMedia
 from headway.errors import ConfigError, DataError
 from headway.models.build import build_model
+from headway.models.parts.front import compute_in
 from headway.models.parts.pictures import Pictures
 from headway.models.seq2seq import Seq2Seq
 from headway.progress import SILENT
+from headway.train.feed import Cursor, step_item, walk
+from headway.train.ranks import Ranks
+from headway.train.step import Step
 from headway.train.task import Part, Stopped
 from headway.train.tasks.caption import Caption, CaptionTask
 
@@ -232,3 +237,64 @@ def test_what_cannot_be_is_refused(tmp_path: Path) -> None:
     other = replace(settings, train=replace(settings.train, metric="accuracy"))
     with pytest.raises(ConfigError, match="exact, cider, bleu, chrf, loss"):
         Caption().resolve(other, prepared, CPU)
+
+
+@pytest.fixture(scope="module")
+def fine(tmp_path_factory: pytest.TempPathFactory) -> tuple[PreparedMedia, RunSettings]:
+    """Pictures of 256 rows each: more than the kernel of short sequences takes in one tile."""
+    folder = tmp_path_factory.mktemp("fine")
+    noise = np.random.default_rng(0).integers(0, 255, (96, 32, 32, 3)).astype(np.uint8)
+    np.save(folder / "noise.npy", noise)
+    texts = ["red", "red left of blue", "green and blue left of red and green", "blue left"]
+    lines = [{"path": "noise.npy", "index": i, "text": texts[i % 4]} for i in range(len(noise))]
+    media = write_manifest(folder / "noise.jsonl", lines)
+    settings = settings_of(media, **{"model.picture.patch": 2, "model.d_model": 32})
+    return Caption().prepare(settings, folder, SILENT), settings
+
+
+def fine_task(made: tuple[PreparedMedia, RunSettings], device: torch.device) -> CaptionTask:
+    prepared, settings = made
+    settings = Caption().resolve(settings, prepared, device)
+    train = replace(settings.train, batch_tokens=16 * 256, micro_tokens=16 * 256, pool=1)
+    return Caption().task(replace(settings, train=train), prepared)
+
+
+def test_words_that_fill_a_batch_up_have_a_picture_to_look_at(
+    fine: tuple[PreparedMedia, RunSettings],
+) -> None:
+    task = fine_task(fine, CPU)
+    fixed = task.fixed(16 * 256)
+    assert fixed is not None
+    for epoch in range(3):
+        for step in task.epoch(epoch):
+            for part in task.parts(step, 16 * 256):
+                batch = task.batch(part, CPU, fixed)
+                seen, words = batch.seen.layout.lengths_B, batch.words.layout.lengths_B
+                assert (seen > 0)[words > 0].all()
+                assert batch.words.weights_N.sum() == part.n_targets
+
+
+@pytest.mark.gpu
+def test_recorded_steps_of_large_pictures_follow_plain_ones(
+    fine: tuple[PreparedMedia, RunSettings],
+) -> None:
+    device = torch.device("cuda")
+    task = fine_task(fine, device)
+    assert task.settings.model is not None
+    logged = []
+    for recorded in (False, True):
+        model = build_model(task.settings.model, device=device, seed=1)
+        compute_in(model, torch.bfloat16)
+        adam = torch.optim.AdamW(model.parameters(), fused=True, capturable=recorded)
+        ranks = Ranks(device=device)
+        step = Step(model, task.loss, adam, ranks, recorded=recorded)
+        losses = []
+        for rows, after in islice(walk(task, Cursor()), 20):
+            micro = 16 * 256
+            item = step_item(task, rows, after, micro, ranks, task.fixed(micro))
+            for batch in item.batches:
+                step.add(batch, item.n_targets)
+            step.finish(1e-3)
+            losses.append(step.logged[0].item())
+        logged.append(losses)
+    torch.testing.assert_close(*map(torch.tensor, logged), rtol=2e-2, atol=2e-2)

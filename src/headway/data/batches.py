@@ -7,6 +7,7 @@ two integers, the epoch and the number of the next step in it, and needs no stat
 from __future__ import annotations
 
 from dataclasses import dataclass, is_dataclass, replace
+from functools import cached_property
 from typing import Any, TypeVar
 
 import numpy as np
@@ -20,7 +21,12 @@ Rows = NDArray[np.int64]
 
 POOL = 32
 """Steps whose pairs are sorted by length together. Attention on a CPU is cheapest among pairs of
-like length; the pool keeps them random otherwise."""
+like length; the pool keeps them random otherwise. With 1, steps are mixed: all of them are alike,
+so that they fill one fixed form, as a recorded step on a GPU needs it."""
+
+ROOM = 1.05
+"""Source tokens that a step of sorted pairs has room for, beyond what its target tokens bring on
+average."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,9 +38,12 @@ class StepPlan:
     source_tokens: int
     target_tokens: int
     seed: int
+    pool: int = POOL
 
     @classmethod
-    def of_lengths(cls, lengths: NDArray[np.int64], tokens: int, seed: int) -> StepPlan:
+    def of_lengths(
+        cls, lengths: NDArray[np.int64], tokens: int, seed: int, pool: int | None = None
+    ) -> StepPlan:
         """For sequences that are no pairs."""
         return cls(
             source_lengths=lengths,
@@ -42,25 +51,127 @@ class StepPlan:
             source_tokens=tokens,
             target_tokens=tokens,
             seed=seed,
+            pool=pool or POOL,
         )
+
+    @property
+    def is_mixed(self) -> bool:
+        return self.pool == 1
 
     def epoch(self, number: int) -> list[Rows]:
         """The pairs of each step. Every pair comes once; the last step may be a small one."""
         draw = np.random.Generator(np.random.PCG64([self.seed, number]))
         order = draw.permutation(len(self.target_lengths))
-        per_step = max(1, int(self.target_tokens / max(1.0, self.target_lengths.mean())))
-        for first in range(0, len(order), POOL * per_step):
-            pool = order[first : first + POOL * per_step]
-            longer = np.maximum(self.source_lengths[pool], self.target_lengths[pool])
-            order[first : first + POOL * per_step] = pool[np.argsort(longer, kind="stable")]
-        steps = self.cut(order, self.source_tokens, self.target_tokens)
+        if not self.is_mixed:
+            self._sort_pools(order)
+        n_steps = self._n_steps if self.is_mixed else None
+        steps = self._cut(order, self.source_tokens, self.step_limit, n_steps)
         return [steps[i] for i in draw.permutation(len(steps))]
 
+    def _sort_pools(self, order: Rows) -> None:
+        per_step = max(1, int(self.target_tokens / max(1.0, self.target_lengths.mean())))
+        for first in range(0, len(order), self.pool * per_step):
+            pool = order[first : first + self.pool * per_step]
+            order[first : first + self.pool * per_step] = pool[
+                np.argsort(self._longer(pool), kind="stable")
+            ]
+
+    def _longer(self, rows: Rows) -> NDArray[np.int64]:
+        return np.maximum(self.source_lengths[rows], self.target_lengths[rows])
+
+    @cached_property
+    def step_limit(self) -> int:
+        """Target tokens of a step at most. Mixed steps are all about as large: one number of them,
+        and a little room, instead of full ones and a small rest."""
+        if not self.is_mixed:
+            return self.target_tokens
+        even = int(self.target_lengths.sum()) // self._n_steps
+        even += self._room(self.target_tokens)
+        return max(int(self.target_lengths.max()), min(self.target_tokens, even))
+
+    @property
+    def _n_steps(self) -> int:
+        """Mixed steps of an epoch."""
+        size = max(1, self.target_tokens - self._room(self.target_tokens))
+        return -(-int(self.target_lengths.sum()) // size)
+
+    def part_limit(self, micro_tokens: int) -> int:
+        """Target tokens of what is computed at a time: never less than the longest has, never more
+        than a step. A mixed step is cut into equal parts, which may be larger by a little room."""
+        return self.part_limits(micro_tokens)[1]
+
+    def part_limits(self, micro_tokens: int) -> tuple[int, int]:
+        """Source tokens and target tokens of a part."""
+        longest = int(self.target_lengths.max())
+        target = min(max(micro_tokens, longest), self.step_limit)
+        n_parts = -(-self.step_limit // target)
+        if not self.is_mixed:
+            return min(self.source_limit(target), self.source_tokens), target
+        if n_parts > 1:
+            even = self.step_limit // n_parts
+            target = max(longest, min(self.step_limit, even + self._room(even, 0.02)))
+        source = self.source_tokens
+        if n_parts > 1:
+            even = source // n_parts
+            most = even + self._room(even, 0.02)
+            source = max(int(self.source_lengths.max()), min(source, most))
+        return source, target
+
+    def source_limit(self, target_tokens: int) -> int:
+        """Source tokens that come with so many target tokens, but for rare chances, in which fewer
+        pairs are taken."""
+        source, target = self.source_lengths, self.target_lengths
+        longest = int(source.max())
+        ratio = source.sum() / target.sum()
+        if not self.is_mixed:
+            return max(int(ROOM * ratio * target_tokens) + 1, longest)
+        # A sum of independent differences: it spreads by the root of their number.
+        n_pairs = target_tokens / target.mean()
+        spread = float((source - ratio * target).std()) * n_pairs**0.5
+        return max(int(ratio * target_tokens + 2.5 * spread) + 1, longest)
+
+    def _room(self, tokens: int, share: float = 0.01) -> int:
+        """What steps that are filled with whole sequences leave free, and by how much parts differ,
+        generously."""
+        return int(share * tokens + 2 * self.target_lengths.mean()) + 1
+
     def cut(self, rows: Rows, source_tokens: int, target_tokens: int) -> list[Rows]:
-        """Consecutive rows, as many at a time as fit on both sides; a pair is never split."""
+        """What is computed at a time, within these numbers on both sides; a pair is never split.
+        Mixed steps are dealt out, so that their parts are alike; the others are cut."""
+        if not self.is_mixed:
+            return self._cut(rows, source_tokens, target_tokens)
+        rows = rows[np.argsort(self._longer(rows), kind="stable")]
+        limits = (
+            (self.source_lengths[rows], source_tokens),
+            (self.target_lengths[rows], target_tokens),
+        )
+        fewest = max(1, *(-(-int(lengths.sum()) // limit) for lengths, limit in limits))
+        for n_parts in range(fewest, len(rows)):
+            part_of = self._deal(len(rows), n_parts)
+            sums = (np.bincount(part_of, lengths, n_parts).max() for lengths, _ in limits)
+            if all(most <= limit for most, (_, limit) in zip(sums, limits, strict=True)):
+                return [rows[part_of == part] for part in range(n_parts)]
+        return [rows[i : i + 1] for i in range(len(rows))]
+
+    @staticmethod
+    def _deal(n: int, n_parts: int) -> NDArray[np.int64]:
+        """To which part each goes: forth and back, so that none has always the longer ones."""
+        turn, place = np.divmod(np.arange(n), n_parts)
+        return np.where(turn % 2, n_parts - 1 - place, place)
+
+    def _cut(
+        self, rows: Rows, source_tokens: int, target_tokens: int, n_parts: int | None = None
+    ) -> list[Rows]:
+        """Consecutive rows, as many at a time as fit on both sides, or as go into one of so many
+        equal parts."""
         most = self.most_pairs(target_tokens)
         source_ends = np.cumsum(self.source_lengths[rows])
         target_ends = np.cumsum(self.target_lengths[rows])
+        borders = np.full(0, 0)
+        if n_parts is not None and len(rows):
+            wanted = np.arange(1, n_parts + 1) * (target_ends[-1] / n_parts)
+            borders = np.searchsorted(target_ends, wanted - self.target_lengths.mean() / 2) + 1
+            borders[-1] = len(rows)
         parts: list[Rows] = []
         first, source_done, target_done = 0, 0, 0
         while first < len(rows):
@@ -68,6 +179,7 @@ class StepPlan:
                 int(np.searchsorted(source_ends, source_done + source_tokens, side="right")),
                 int(np.searchsorted(target_ends, target_done + target_tokens, side="right")),
             ]
+            fit += borders[len(parts) : len(parts) + 1].tolist()
             last = max(min(*fit, first + most), first + 1)
             parts.append(rows[first:last])
             source_done, target_done = int(source_ends[last - 1]), int(target_ends[last - 1])
@@ -76,7 +188,8 @@ class StepPlan:
 
     def most_pairs(self, target_tokens: int) -> int:
         """Pairs that so many tokens may be cut into: a bound that recorded steps need."""
-        return 8 + int(2 * target_tokens / max(1.0, self.target_lengths.mean()))
+        times = 1.25 if self.is_mixed else 2
+        return 8 + int(times * target_tokens / max(1.0, self.target_lengths.mean()))
 
     def n_targets(self, rows: Rows) -> int:
         return int(self.target_lengths[rows].sum())
@@ -105,6 +218,15 @@ class Fixed:
     target_rows: int
     n_sequences: int
     longest: int
+
+    @property
+    def rows(self) -> int:
+        """Of what a part counts as its tokens."""
+        return self.target_rows
+
+    @property
+    def most_rows(self) -> int:
+        return max(self.source_rows, self.target_rows)
 
 
 @dataclass(frozen=True)

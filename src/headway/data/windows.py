@@ -48,7 +48,9 @@ class Windows:
     context: int
     step_tokens: int
     seed: int
+    pool: int | None = None
     _cuts: dict[int, Cut] = field(default_factory=dict)
+    _limits: dict[int, int] = field(default_factory=dict)
 
     def cut(self, epoch: int) -> Cut:
         """The last two are kept: batches are made from them while the next epoch begins."""
@@ -64,7 +66,10 @@ class Windows:
         return cuts[epoch]
 
     def plan(self, epoch: int) -> StepPlan:
-        return StepPlan.of_lengths(self.cut(epoch).length, self.step_tokens, self.seed)
+        return self._plan(self.cut(epoch).length)
+
+    def _plan(self, lengths: Numbers) -> StepPlan:
+        return StepPlan.of_lengths(lengths, self.step_tokens, self.seed, self.pool)
 
     def epoch(self, number: int) -> list[WindowRows]:
         return [WindowRows(number, rows) for rows in self.plan(number).epoch(number)]
@@ -75,13 +80,22 @@ class Windows:
         return [WindowRows(step.epoch, rows) for rows in cut]
 
     def limit(self, micro_tokens: int) -> int:
-        """Tokens of a part: never less than a window needs."""
-        return max(min(micro_tokens, self.step_tokens), self.context)
+        """Tokens of a part: never less than a window needs. Epochs are cut differently, so there is
+        a little room beyond what the first one needs."""
+        if micro_tokens not in self._limits:
+            needed = self.plan(0).part_limit(micro_tokens)
+            self._limits[micro_tokens] = max(min(int(1.02 * needed), self.step_tokens), self.widest)
+        return self._limits[micro_tokens]
+
+    @property
+    def widest(self) -> int:
+        """Tokens of a whole window, as the model reads it."""
+        return self.context
 
     def fixed(self, micro_tokens: int) -> Fixed:
         """Shapes that hold every part of any epoch."""
         tokens = self.limit(micro_tokens)
-        shapes = fixed_shapes(self.plan(0), tokens, tokens, self.context)
+        shapes = fixed_shapes(self.plan(0), tokens, tokens, self.widest)
         # The number of windows that a part is cut into differs a little from epoch to epoch.
         return replace(shapes, n_sequences=shapes.n_sequences + shapes.n_sequences // 4 + 8)
 

@@ -21,7 +21,12 @@ from headway.nn.layout import Layout
 from headway.nn.scope import Scope, allowed_TS
 
 SHORT_LIMIT = 128
-"""Rows of the largest tile of the `short` kernel; longer sequences go to `varlen`."""
+"""Rows of the largest tile of the `short` kernel."""
+
+FEW_LONG = 1024, 64
+"""Longer sequences may stand among short ones there: up to so many rows, where there are at most so
+many on average. One program works through all of such a sequence, which takes it as long as dozens
+of short ones; where most are long, `varlen` is quicker."""
 
 STEP_LIMIT = 16
 """Queries of a sequence that the `step` kernel takes: each reads its keys by itself."""
@@ -144,12 +149,20 @@ def _kernel_refuses(q_NHK: Tensor) -> str | None:
     return None
 
 
+def suits_short(longest: int, n_rows: int, n_sequences: int) -> bool:
+    """Whether sequences of so many rows at most, and so many in all, are work for `short`."""
+    most, mean = FEW_LONG
+    return longest <= SHORT_LIMIT or (longest <= most and n_rows <= mean * n_sequences)
+
+
 def _short_refuses(
     q_NHK: Tensor, k_MGK: Tensor, queries: Layout, keys: Layout, scope: Scope
 ) -> str | None:
-    longest = max(queries.longest, keys.longest)
-    if longest > SHORT_LIMIT:
-        return f"a sequence may have {longest} rows and its largest tile has {SHORT_LIMIT}"
+    if not all(
+        suits_short(side.longest, side.n_rows, side.n_sequences) for side in (queries, keys)
+    ):
+        longest = max(queries.longest, keys.longest)
+        return f"a sequence may have {longest} rows, and most of them are not short"
     if scope.bias is not None:
         return "it knows no position bias"
     if keys.tree is not None:

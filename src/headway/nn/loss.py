@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from headway.nn.embedding import waiting_for
@@ -17,6 +18,11 @@ from headway.nn.linear import linear
 
 CHUNK_BYTES = {"cuda": 1 << 30, "cpu": 1 << 26}
 """Scores held at a time."""
+
+ALIGNED = {"cuda": 64, "cpu": 1}
+"""Scores are made for a multiple of so many words. Tensor cores read rows that begin at multiples
+of 16 bytes; a vocabulary of another size takes them out of the three largest products of a step:
+transformer-base with 31,903 words trained at 0.6 of the speed that it has with 32,000."""
 
 BLOCK_BYTES = 1 << 22
 """On a CPU, scores turned into their gradient at a time: they stay in the caches meanwhile."""
@@ -76,17 +82,24 @@ class _VocabularyLoss(torch.autograd.Function):
         weights_N: Tensor,
         learns: bool,
     ) -> tuple[Tensor, Tensor]:
-        cast_VD = weight_VD.to(x_ND.dtype)
+        n_words = len(weight_VD)
+        more = -n_words % ALIGNED.get(x_ND.device.type, 1)  # words that nobody says
+        cast_VD, padded_V = weight_VD.to(x_ND.dtype), bias_V
+        if more:
+            cast_VD = F.pad(cast_VD, (0, 0, 0, more))
+            padded_V = None if bias_V is None else F.pad(bias_V, (0, more))
         needs_x, needs_weight, needs_bias = (learns and need for need in ctx.needs_input_grad[:3])
         dx_ND = torch.empty_like(x_ND) if needs_x else None
         dweight_VD = dbias_V = None
         wide = torch.promote_types(x_ND.dtype, torch.float32)
         loss, nll = torch.zeros((2,), device=x_ND.device, dtype=wide)
         for rows in _chunks(x_ND, len(cast_VD)):
-            scores_NV = linear(x_ND[rows], cast_VD, bias_V)
+            scores_NV = linear(x_ND[rows], cast_VD, padded_V)
             loss_N, nll_N = loss_and_gradient_(
-                scores_NV, targets_N[rows], weights_N[rows], smoothing
+                scores_NV[:, :n_words], targets_N[rows], weights_N[rows], smoothing
             )
+            if more:
+                scores_NV[:, n_words:] = 0.0
             loss, nll = loss + loss_N.sum(), nll + nll_N.sum()
             if dx_ND is not None:
                 torch.mm(scores_NV, cast_VD, out=dx_ND[rows])
@@ -94,6 +107,10 @@ class _VocabularyLoss(torch.autograd.Function):
                 dweight_VD = _plus_product(dweight_VD, scores_NV.T, x_ND[rows], wide)
             if needs_bias:
                 dbias_V = _plus(dbias_V, scores_NV.sum(0, dtype=wide))
+        if dweight_VD is not None:
+            dweight_VD = dweight_VD[:n_words]
+        if dbias_V is not None:
+            dbias_V = dbias_V[:n_words]
         ctx.save_for_backward(dx_ND, dweight_VD, dbias_V)
         ctx.waiting = waiting_for(weight_VD)
         ctx.dtypes = weight_VD.dtype, None if bias_V is None else bias_V.dtype

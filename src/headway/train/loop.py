@@ -17,6 +17,7 @@ import torch
 from torch import nn
 
 from headway.config.train import TrainSettings, known
+from headway.decode.search import evaluating
 from headway.errors import UserError
 from headway.models.folder import load_weights, model_weights
 from headway.progress import Stage
@@ -248,16 +249,18 @@ class Loop:
 
     def _scores(self) -> Scores | None:
         """None if a stop was asked for: the other ranks must hear of that before anyone leaves."""
-        self.model.eval()
         try:
-            with torch.no_grad(), self.averaged(), self.log.stage("evaluating") as stage:
+            with (
+                torch.no_grad(),
+                evaluating([self.model]),
+                self.averaged(),
+                self.log.stage("evaluating") as stage,
+            ):
                 return self.task.evaluate(
                     self.model, self.ranks.device, self.stop_asked, False, stage.update
                 )
         except Stopped:
             return None
-        finally:
-            self.model.train()
 
     def save(self, best: bool = False, passing: bool = False) -> None:
         """`passing`: only to go on from here, as on a signal; no part of what is kept."""
@@ -292,16 +295,16 @@ class Loop:
 
     def _new_feed(self) -> Feed:
         tokens = shared(self.state.micro_tokens, known(self.settings.batch_tokens), self.ranks)
-        fixed = self.task.fixed(tokens) if self.recorded else None
-        return Feed(self.task, self.state.cursor, tokens, self.ranks, fixed)
+        self.fixed = self.task.fixed(tokens) if self.recorded else None
+        return Feed(self.task, self.state.cursor, tokens, self.ranks, self.fixed)
 
     def _padding(self) -> float:
         """The share of computed tokens that are dummies: flat batches have none, and those of
         fixed size have what their last rows lack."""
         item = self.last_item
-        if not self.recorded or item is None or not item.batches:
+        if self.fixed is None or item is None or not item.batches:
             return 0.0
-        room = len(item.batches) * self.state.micro_tokens
+        room = len(item.batches) * self.fixed.rows
         return max(0.0, 1.0 - sum(part.n_tokens for part in item.parts) / room)
 
     def _clock(self, feed: Feed) -> None:

@@ -17,6 +17,7 @@ from headway.config.model import ModelSettings, Seq2SeqSettings
 from headway.config.presets import PRESETS
 from headway.config.run import RunSettings
 from headway.config.train import TrainSettings, known
+from headway.data.batches import POOL
 from headway.data.store import Prepared
 from headway.errors import ConfigError, UserError
 from headway.models.summary import activations, count, outline
@@ -106,6 +107,9 @@ def with_intervals(train: TrainSettings, evaluations: int) -> TrainSettings:
 
 
 def with_precision(train: TrainSettings, device: torch.device) -> TrainSettings:
+    """And with the order of examples that suits the device."""
+    if train.pool is None:
+        train = replace(train, pool=POOL if device.type == "cpu" else 1)
     if train.precision != "auto":
         return train
     fast = device.type == "cuda" and torch.cuda.is_bf16_supported(including_emulation=False)

@@ -14,11 +14,12 @@ from torch.utils.checkpoint import checkpoint
 from headway.config.durable import replace_text
 from headway.config.run import RunSettings
 from headway.config.train import known
+from headway.decode.search import evaluating
 from headway.errors import ConfigError, FolderError
 from headway.models.build import build_model
 from headway.models.folder import load_weights, model_weights
 from headway.models.parts.front import compute_in
-from headway.nn.attend import SHORT_LIMIT
+from headway.nn.attend import suits_short
 from headway.nn.stack import Stack
 from headway.progress import SILENT, Progress
 from headway.train import plan
@@ -98,10 +99,11 @@ class Worker:
         assert model is not None
         if train.recompute or train.precision != "bf16" or model.positions in ("alibi", "relative"):
             return False
-        fixed = self.task.fixed(1)
+        fixed = self.task.fixed(known(train.micro_tokens))
         if fixed is None:
             return False
-        short = fixed.longest <= SHORT_LIMIT and 16 <= model.head_width <= 128
+        short = suits_short(fixed.longest, fixed.most_rows, fixed.n_sequences)
+        short = short and 16 <= model.head_width <= 128
         return short or (model.head_width % 8 == 0 and not model.attention_dropout)
 
     def _should_compile(self) -> bool:
@@ -173,8 +175,7 @@ class Worker:
             return item.n_tokens
 
         def evaluate() -> None:
-            self.model.eval()
-            with torch.no_grad():
+            with torch.no_grad(), evaluating([self.model]):
                 self.task.rehearse(self.model, self.ranks.device)
 
         cuda = self.ranks.device.type == "cuda"
@@ -203,7 +204,6 @@ def choose(worker: Worker, loop: Loop) -> dict[str, Any]:
     figures: dict[str, Any] = {}
     baselines: Baselines = {}
     winner, weights = "last step", None
-    worker.model.eval()
     for name, read in candidates.items():
         try:
             tensors = read()
@@ -212,7 +212,11 @@ def choose(worker: Worker, loop: Loop) -> dict[str, Any]:
             averaged = False
             continue
         load_weights(worker.model, tensors)
-        with torch.no_grad(), loop.log.stage(f"comparing: {name}") as stage:
+        with (
+            torch.no_grad(),
+            evaluating([worker.model]),
+            loop.log.stage(f"comparing: {name}") as stage,
+        ):
             result = task.evaluate(
                 worker.model, loop.ranks.device, loop.stop_asked, True, stage.update
             )

@@ -84,6 +84,33 @@ def test_few_programs_walk_over_many_sequences(
     same_as_explicit(attend_short, layout, layout, Scope(), (4, 2, 16))
 
 
+LONG_SCOPES = [Scope(), Scope(causal=True), Scope(window=90), Scope(causal=True, window=20)]
+
+
+@pytest.mark.parametrize("scope", LONG_SCOPES, ids=["both ways", "causal", "window", "narrow"])
+def test_long_sequences_among_short_ones(
+    scope: Scope, interpreted: torch.device, attend_short: Attend, same_as_explicit: Check
+) -> None:
+    layout = Layout.of([3, 129, 0, 40, 200], interpreted)
+    same_as_explicit(attend_short, layout, layout, scope, (2, 1, 16))
+
+
+@pytest.mark.parametrize(
+    "lengths",
+    [([200, 3], [5, 2]), ([5, 2], [200, 3]), ([150, 2], [0, 3]), ([0, 2], [150, 3])],
+    ids=["more queries", "more keys", "no keys", "no queries"],
+)
+def test_long_sequences_with_keys_of_another_length(
+    lengths: tuple[list[int], list[int]],
+    interpreted: torch.device,
+    attend_short: Attend,
+    same_as_explicit: Check,
+) -> None:
+    queries, keys = (Layout.of(part, interpreted) for part in lengths)
+    for scope in (Scope(), Scope(causal=True)):
+        same_as_explicit(attend_short, queries, keys, scope, (2, 2, 24))
+
+
 CROSS = {
     "equal": ([2, 5], [2, 5]),
     "more keys": ([2, 1], [20, 3]),
@@ -232,6 +259,18 @@ def test_in_bf16_it_is_near_the_definition_in_fp32(
 ) -> None:
     layout = Layout.of(LENGTHS, "cuda")
     near_explicit(_named_short, layout, layout, SCOPES[scope], heads)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("scope", SCOPES)
+def test_in_bf16_long_sequences_among_short_ones_are_near_the_definition(
+    scope: str, near_explicit: Check
+) -> None:
+    layout = Layout.of([*LENGTHS, 300, 129, 513, *[5] * 20], "cuda")
+    near_explicit(_named_short, layout, layout, SCOPES[scope], (4, 2, 64))
+    queries = Layout.of([3, 300, 40, *[2] * 20], "cuda")
+    keys = Layout.of([200, 50, 300, *[2] * 20], "cuda")
+    near_explicit(_named_short, queries, keys, SCOPES[scope], (4, 2, 64))
 
 
 @pytest.mark.gpu

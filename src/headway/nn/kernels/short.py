@@ -1,4 +1,4 @@
-"""The `short` back end: attention for sentence-length sequences, a whole sequence in one tile.
+"""The `short` back end: attention for sentences, a whole sequence in one tile.
 
 Flash attention works through tiles of 128 rows, which sentences leave mostly empty. Here a sequence
 and one key/value head fill one tile of the next larger size. Each size is a launch of as many
@@ -6,6 +6,10 @@ programs as the device holds; they walk over all sequences and pass by those of 
 nothing waits for lengths on the host. (A program per sequence that returns at once costs more: a
 processor takes about a microsecond to replace it.) Since a row of scores never leaves the tile,
 backward recomputes the softmax and keeps nothing.
+
+The few sequences that are longer than the largest tile go through one more launch, in blocks, with
+a softmax that is corrected as it goes (Milakov and Gimelshein 2018). Were they sent elsewhere, one
+long sentence in a corpus would decide the kernel of every step.
 """
 
 from __future__ import annotations
@@ -41,6 +45,10 @@ TILES = (
     Tile(128, 64, 4, 8),
 )
 
+LARGEST = TILES[-1].size
+LONG = Tile(64, 64, 4, 8)
+"""Keys and query rows at a time of sequences that no tile holds; one program does all of one."""
+
 
 def attend_short(
     q_NHK: Tensor, k_MGK: Tensor, v_MGK: Tensor, queries: Layout, keys: Layout, scope: Scope
@@ -67,11 +75,11 @@ def attend_short(
 
 
 @triton.jit
-def _weights(
-    q, k, row, key, n_queries, n_keys, draw, scale, dropout, CAUSAL: tl.constexpr,
-    WINDOW: tl.constexpr, DROPOUT: tl.constexpr, PRECISION: tl.constexpr,
+def _scores(
+    q, k, row, key, n_queries, n_keys, scale, CAUSAL: tl.constexpr, WINDOW: tl.constexpr,
+    PRECISION: tl.constexpr,
 ):  # fmt: skip
-    """Softmax of a tile of scores, and what dropout keeps of it, scaled up."""
+    """A tile of scores in powers of two, minus infinity where a row may not look."""
     scores = tl.dot(q, tl.trans(k), input_precision=PRECISION) * (scale * 1.4426950408889634)
     distance = key[None, :] - (row[:, None] + n_keys - n_queries)
     may = (key[None, :] < n_keys) & (row[:, None] < n_queries)
@@ -79,7 +87,16 @@ def _weights(
         may = may & (distance <= 0)
     if WINDOW > 0:
         may = may & (distance < WINDOW) & (distance > -WINDOW)
-    scores = tl.where(may, scores, float("-inf"))
+    return tl.where(may, scores, float("-inf"))
+
+
+@triton.jit
+def _weights(
+    q, k, row, key, n_queries, n_keys, draw, scale, dropout, CAUSAL: tl.constexpr,
+    WINDOW: tl.constexpr, DROPOUT: tl.constexpr, PRECISION: tl.constexpr,
+):  # fmt: skip
+    """Softmax of a tile of scores, and what dropout keeps of it, scaled up."""
+    scores = _scores(q, k, row, key, n_queries, n_keys, scale, CAUSAL, WINDOW, PRECISION)
     # Rows that see nothing (behind the end, or no keys at all) come out as zeros, not NaN.
     top = tl.maximum(tl.max(scores, 1), -1e30)
     weights = tl.exp2(scores - top[:, None])
@@ -187,6 +204,227 @@ def _backward(
             tl.store(dv_ptr + place, dv.to(dv_ptr.dtype.element_ty), real)
 
 
+@triton.jit
+def _long_kept(
+    weights, draw, row, key, dropout, DROPOUT: tl.constexpr,
+):  # fmt: skip
+    """What dropout keeps of a block of a long sequence, scaled up."""
+    keep = tl.full(weights.shape, 1.0, tl.float32)
+    if DROPOUT:
+        chance = tl.rand(draw, row[:, None] * 65536 + key[None, :])
+        keep = tl.where(chance > dropout, 1.0 / (1.0 - dropout), 0.0)
+    return keep
+
+
+@triton.jit
+def _seen(
+    first, n_queries, n_keys, ROWS: tl.constexpr, KEYS: tl.constexpr, CAUSAL: tl.constexpr,
+    WINDOW: tl.constexpr,
+):  # fmt: skip
+    """The keys, from a border of blocks on, that any of these query rows may look at."""
+    place = first + n_keys - n_queries
+    begin, end = 0, n_keys
+    if CAUSAL:
+        end = tl.minimum(end, place + ROWS)
+    if WINDOW > 0:
+        begin = tl.maximum(place - WINDOW + 1, 0) // KEYS * KEYS
+        end = tl.minimum(end, place + ROWS + WINDOW)
+    return begin, end
+
+
+@triton.jit
+def _long_forward(
+    q_ptr, k_ptr, v_ptr, out_ptr, q_starts, q_lengths, k_starts, k_lengths, seed_ptr,
+    q_stride_n, q_stride_h, k_stride_n, k_stride_h, v_stride_n, v_stride_h, scale, dropout, n_work,
+    REPEATS: tl.constexpr, HEADS: tl.constexpr, WIDTH: tl.constexpr, WIDE: tl.constexpr,
+    TILE: tl.constexpr, LOWER: tl.constexpr, ROWS: tl.constexpr, CAUSAL: tl.constexpr,
+    WINDOW: tl.constexpr, DROPOUT: tl.constexpr, PRECISION: tl.constexpr,
+):  # fmt: skip
+    for work in range(tl.program_id(0), n_work, tl.num_programs(0)):
+        b, g = work // (HEADS // REPEATS), work % (HEADS // REPEATS)
+        n_queries, n_keys = tl.load(q_lengths + b), tl.load(k_lengths + b)
+        if (n_queries > 0) & (tl.maximum(n_queries, n_keys) > LOWER):
+            q_start = tl.load(q_starts + b).to(tl.int64)
+            k_start = tl.load(k_starts + b).to(tl.int64)
+            column = tl.arange(0, WIDE)
+            for repeat in range(REPEATS):
+                h = g * REPEATS + repeat
+                draw = 0
+                if DROPOUT:
+                    draw = tl.load(seed_ptr) + b * HEADS + h
+                for first in range(0, n_queries, ROWS):
+                    row = first + tl.arange(0, ROWS)
+                    real_q = (row[:, None] < n_queries) & (column[None, :] < WIDTH)
+                    q_row = (q_start + row)[:, None]
+                    place = q_row * q_stride_n + h * q_stride_h + column[None, :]
+                    q = tl.load(q_ptr + place, real_q, 0.0)
+                    top = tl.full((ROWS,), -1e30, tl.float32)
+                    total = tl.zeros((ROWS,), tl.float32)
+                    out = tl.zeros((ROWS, WIDE), tl.float32)
+                    begin, end = _seen(first, n_queries, n_keys, ROWS, TILE, CAUSAL, WINDOW)
+                    for start in range(begin, end, TILE):
+                        key = start + tl.arange(0, TILE)
+                        real = (key[:, None] < n_keys) & (column[None, :] < WIDTH)
+                        key_row = (k_start + key)[:, None]
+                        place = key_row * k_stride_n + g * k_stride_h + column[None, :]
+                        k = tl.load(k_ptr + place, real, 0.0)
+                        place = key_row * v_stride_n + g * v_stride_h + column[None, :]
+                        v = tl.load(v_ptr + place, real, 0.0)
+                        scores = _scores(
+                            q, k, row, key, n_queries, n_keys, scale, CAUSAL, WINDOW, PRECISION
+                        )
+                        higher = tl.maximum(top, tl.max(scores, 1))
+                        weights = tl.exp2(scores - higher[:, None])
+                        shrink = tl.exp2(top - higher)
+                        total = total * shrink + tl.sum(weights, 1)
+                        keep = _long_kept(weights, draw, row, key, dropout, DROPOUT)
+                        out = out * shrink[:, None]
+                        out += tl.dot((weights * keep).to(v.dtype), v, input_precision=PRECISION)
+                        top = higher
+                    out = out / tl.where(total == 0.0, 1.0, total)[:, None]
+                    place = (q_row * HEADS + h) * WIDTH + column[None, :]
+                    tl.store(out_ptr + place, out.to(out_ptr.dtype.element_ty), real_q)
+
+
+@triton.jit
+def _long_backward_rows(
+    q_ptr, k_ptr, v_ptr, dout_ptr, dq_ptr, sums_ptr, slopes_ptr,
+    q_starts, q_lengths, k_starts, k_lengths, seed_ptr,
+    q_stride_n, q_stride_h, k_stride_n, k_stride_h, v_stride_n, v_stride_h,
+    do_stride_n, do_stride_h, dq_stride_n, dkv_stride_n, scale, dropout, n_work,
+    REPEATS: tl.constexpr, HEADS: tl.constexpr, WIDTH: tl.constexpr, WIDE: tl.constexpr,
+    TILE: tl.constexpr, LOWER: tl.constexpr, ROWS: tl.constexpr, CAUSAL: tl.constexpr,
+    WINDOW: tl.constexpr, DROPOUT: tl.constexpr, PRECISION: tl.constexpr,
+):  # fmt: skip
+    """Gradients of queries; and of each row the logarithm of its softmax's sum and the mean slope
+    of its weights, which the keys need."""
+    for work in range(tl.program_id(0), n_work, tl.num_programs(0)):
+        b, g = work // (HEADS // REPEATS), work % (HEADS // REPEATS)
+        n_queries, n_keys = tl.load(q_lengths + b), tl.load(k_lengths + b)
+        if (n_queries > 0) & (tl.maximum(n_queries, n_keys) > LOWER):
+            q_start = tl.load(q_starts + b).to(tl.int64)
+            k_start = tl.load(k_starts + b).to(tl.int64)
+            column = tl.arange(0, WIDE)
+            for repeat in range(REPEATS):
+                h = g * REPEATS + repeat
+                draw = 0
+                if DROPOUT:
+                    draw = tl.load(seed_ptr) + b * HEADS + h
+                for first in range(0, n_queries, ROWS):
+                    row = first + tl.arange(0, ROWS)
+                    real_q = (row[:, None] < n_queries) & (column[None, :] < WIDTH)
+                    q_row = (q_start + row)[:, None]
+                    place = q_row * q_stride_n + h * q_stride_h + column[None, :]
+                    q = tl.load(q_ptr + place, real_q, 0.0)
+                    place = q_row * do_stride_n + h * do_stride_h + column[None, :]
+                    dout = tl.load(dout_ptr + place, real_q, 0.0)
+                    begin, end = _seen(first, n_queries, n_keys, ROWS, TILE, CAUSAL, WINDOW)
+                    top = tl.full((ROWS,), -1e30, tl.float32)
+                    total = tl.zeros((ROWS,), tl.float32)
+                    slope = tl.zeros((ROWS,), tl.float32)
+                    for start in range(begin, end, TILE):
+                        key = start + tl.arange(0, TILE)
+                        real = (key[:, None] < n_keys) & (column[None, :] < WIDTH)
+                        key_row = (k_start + key)[:, None]
+                        place = key_row * k_stride_n + g * k_stride_h + column[None, :]
+                        k = tl.load(k_ptr + place, real, 0.0)
+                        place = key_row * v_stride_n + g * v_stride_h + column[None, :]
+                        v = tl.load(v_ptr + place, real, 0.0)
+                        scores = _scores(
+                            q, k, row, key, n_queries, n_keys, scale, CAUSAL, WINDOW, PRECISION
+                        )
+                        higher = tl.maximum(top, tl.max(scores, 1))
+                        weights = tl.exp2(scores - higher[:, None])
+                        shrink = tl.exp2(top - higher)
+                        keep = _long_kept(weights, draw, row, key, dropout, DROPOUT)
+                        dweights = tl.dot(dout, tl.trans(v), input_precision=PRECISION) * keep
+                        total = total * shrink + tl.sum(weights, 1)
+                        slope = slope * shrink + tl.sum(weights * dweights, 1)
+                        top = higher
+                    total = tl.where(total == 0.0, 1.0, total)
+                    sums = top + tl.log2(total)
+                    slope = slope / total
+                    dq = tl.zeros((ROWS, WIDE), tl.float32)
+                    for start in range(begin, end, TILE):
+                        key = start + tl.arange(0, TILE)
+                        real = (key[:, None] < n_keys) & (column[None, :] < WIDTH)
+                        key_row = (k_start + key)[:, None]
+                        place = key_row * k_stride_n + g * k_stride_h + column[None, :]
+                        k = tl.load(k_ptr + place, real, 0.0)
+                        place = key_row * v_stride_n + g * v_stride_h + column[None, :]
+                        v = tl.load(v_ptr + place, real, 0.0)
+                        scores = _scores(
+                            q, k, row, key, n_queries, n_keys, scale, CAUSAL, WINDOW, PRECISION
+                        )
+                        weights = tl.exp2(scores - sums[:, None])
+                        keep = _long_kept(weights, draw, row, key, dropout, DROPOUT)
+                        dweights = tl.dot(dout, tl.trans(v), input_precision=PRECISION) * keep
+                        dscores = (weights * (dweights - slope[:, None]) * scale).to(q.dtype)
+                        dq += tl.dot(dscores, k, input_precision=PRECISION)
+                    place = q_row * dq_stride_n + h * WIDTH + column[None, :]
+                    tl.store(dq_ptr + place, dq.to(dq_ptr.dtype.element_ty), real_q)
+                    tl.store(sums_ptr + (q_start + row) * HEADS + h, sums, row < n_queries)
+                    tl.store(slopes_ptr + (q_start + row) * HEADS + h, slope, row < n_queries)
+
+
+@triton.jit
+def _long_backward_keys(
+    q_ptr, k_ptr, v_ptr, dout_ptr, sums_ptr, slopes_ptr, dk_ptr, dv_ptr,
+    q_starts, q_lengths, k_starts, k_lengths, seed_ptr,
+    q_stride_n, q_stride_h, k_stride_n, k_stride_h, v_stride_n, v_stride_h,
+    do_stride_n, do_stride_h, dq_stride_n, dkv_stride_n, scale, dropout, n_work,
+    REPEATS: tl.constexpr, HEADS: tl.constexpr, WIDTH: tl.constexpr, WIDE: tl.constexpr,
+    TILE: tl.constexpr, LOWER: tl.constexpr, ROWS: tl.constexpr, CAUSAL: tl.constexpr,
+    WINDOW: tl.constexpr, DROPOUT: tl.constexpr, PRECISION: tl.constexpr,
+):  # fmt: skip
+    for work in range(tl.program_id(0), n_work, tl.num_programs(0)):
+        b, g = work // (HEADS // REPEATS), work % (HEADS // REPEATS)
+        n_queries, n_keys = tl.load(q_lengths + b), tl.load(k_lengths + b)
+        if (n_keys > 0) & (tl.maximum(n_queries, n_keys) > LOWER):
+            q_start = tl.load(q_starts + b).to(tl.int64)
+            k_start = tl.load(k_starts + b).to(tl.int64)
+            column = tl.arange(0, WIDE)
+            for start in range(0, n_keys, TILE):
+                key = start + tl.arange(0, TILE)
+                real = (key[:, None] < n_keys) & (column[None, :] < WIDTH)
+                key_row = (k_start + key)[:, None]
+                place = key_row * k_stride_n + g * k_stride_h + column[None, :]
+                k = tl.load(k_ptr + place, real, 0.0)
+                place = key_row * v_stride_n + g * v_stride_h + column[None, :]
+                v = tl.load(v_ptr + place, real, 0.0)
+                dk = tl.zeros((TILE, WIDE), tl.float32)
+                dv = tl.zeros((TILE, WIDE), tl.float32)
+                for repeat in range(REPEATS):
+                    h = g * REPEATS + repeat
+                    draw = 0
+                    if DROPOUT:
+                        draw = tl.load(seed_ptr) + b * HEADS + h
+                    for first in range(0, n_queries, ROWS):
+                        row = first + tl.arange(0, ROWS)
+                        real_q = (row[:, None] < n_queries) & (column[None, :] < WIDTH)
+                        q_row = (q_start + row)[:, None]
+                        place = q_row * q_stride_n + h * q_stride_h + column[None, :]
+                        q = tl.load(q_ptr + place, real_q, 0.0)
+                        place = q_row * do_stride_n + h * do_stride_h + column[None, :]
+                        dout = tl.load(dout_ptr + place, real_q, 0.0)
+                        here = (q_start + row) * HEADS + h
+                        sums = tl.load(sums_ptr + here, row < n_queries, 0.0)
+                        slope = tl.load(slopes_ptr + here, row < n_queries, 0.0)
+                        scores = _scores(
+                            q, k, row, key, n_queries, n_keys, scale, CAUSAL, WINDOW, PRECISION
+                        )
+                        weights = tl.exp2(scores - sums[:, None])
+                        keep = _long_kept(weights, draw, row, key, dropout, DROPOUT)
+                        kept = (weights * keep).to(v.dtype)
+                        dv += tl.dot(tl.trans(kept), dout, input_precision=PRECISION)
+                        dweights = tl.dot(dout, tl.trans(v), input_precision=PRECISION) * keep
+                        dscores = (weights * (dweights - slope[:, None]) * scale).to(q.dtype)
+                        dk += tl.dot(tl.trans(dscores), q, input_precision=PRECISION)
+                place = key_row * dkv_stride_n + g * WIDTH + column[None, :]
+                tl.store(dk_ptr + place, dk.to(dk_ptr.dtype.element_ty), real)
+                tl.store(dv_ptr + place, dv.to(dv_ptr.dtype.element_ty), real)
+
+
 def _launch(
     kernel: Any,
     pointers: tuple[Tensor, ...],
@@ -194,14 +432,15 @@ def _launch(
     seed: Tensor | None,
     strides: tuple[int, ...],
     options: tuple[int, bool, int, float, float],
+    tiles: tuple[Tile, ...] = TILES,
+    lower: int = 0,
 ) -> None:
-    """One launch per tile size that `longest` admits."""
+    """One launch per tile size that `longest` admits, for sequences above `lower`."""
     heads, width = pointers[0].shape[1:]
     kv_heads = pointers[1].shape[1]
     longest, causal, window, scale, dropout = options
     n_work = len(layouts[0]) * kv_heads
-    lower = 0  # a sequence without queries and keys needs nothing
-    for tile in TILES:
+    for tile in tiles:
         n_programs = min(n_work, tile.programs * processors(pointers[0].device))
         kernel[(max(1, n_programs),)](
             *pointers,
@@ -249,14 +488,12 @@ def short_forward(
 ) -> Tensor:
     q, k, v = _rows(q_NHK), _rows(k_MGK), _rows(v_MGK)
     out_NHK = torch.empty(q.shape, dtype=q.dtype, device=q.device)
-    _launch(
-        _forward,
-        (q, k, v, out_NHK),
-        (q_starts_B, q_lengths_B, k_starts_B, k_lengths_B),
-        seed,
-        _strides(q, k, v),
-        (longest, causal, window, scale, dropout),
-    )
+    layouts = (q_starts_B, q_lengths_B, k_starts_B, k_lengths_B)
+    options = (longest, causal, window, scale, dropout)
+    given = (layouts, seed, _strides(q, k, v), options)
+    _launch(_forward, (q, k, v, out_NHK), *given)
+    if longest > LARGEST:
+        _launch(_long_forward, (q, k, v, out_NHK), *given, (LONG,), LARGEST)
     return out_NHK
 
 
@@ -285,14 +522,17 @@ def short_backward(
     q, k, v, dout = _rows(q_NHK), _rows(k_MGK), _rows(v_MGK), _rows(dout_NHK)
     grads = _empty_gradients(q, k, joined)
     dq, dk, dv = _split_gradients(grads, q.shape[1], k.shape[1])
-    _launch(
-        _backward,
-        (q, k, v, dout, dq, dk, dv),
-        (q_starts_B, q_lengths_B, k_starts_B, k_lengths_B),
-        seed,
-        (*_strides(q, k, v, dout), dq.stride(0), dk.stride(0)),
-        (longest, causal, window, scale, dropout),
-    )
+    layouts = (q_starts_B, q_lengths_B, k_starts_B, k_lengths_B)
+    options = (longest, causal, window, scale, dropout)
+    strides = (*_strides(q, k, v, dout), dq.stride(0), dk.stride(0))
+    given = (layouts, seed, strides, options)
+    _launch(_backward, (q, k, v, dout, dq, dk, dv), *given)
+    if longest > LARGEST:
+        sums_NH, slopes_NH = (q.new_empty(q.shape[:2], dtype=torch.float32) for _ in range(2))
+        rows = (q, k, v, dout, dq, sums_NH, slopes_NH)
+        _launch(_long_backward_rows, rows, *given, (LONG,), LARGEST)
+        keys = (q, k, v, dout, sums_NH, slopes_NH, dk, dv)
+        _launch(_long_backward_keys, keys, *given, (LONG,), LARGEST)
     return grads
 
 

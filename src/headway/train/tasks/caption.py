@@ -82,7 +82,7 @@ class CaptionTask:
         assert isinstance(shape, PictureSettings)
         self.train = Captions(self.prepared.train, shape, self.tokenizer)
         self.valid = Captions(self.prepared.valid, shape, self.tokenizer)
-        self.plan = self.train.plan(known(train.batch_tokens), train.seed)
+        self.plan = self.train.plan(known(train.batch_tokens), train.seed, train.pool)
         self.smoothing = Smoothing.of(
             train.smoothing, self.tokenizer.vocab_size, train.smoothing_kind
         )

@@ -11,10 +11,9 @@ import torch
 from torch import Tensor
 
 from headway.config.model import PictureSettings
-from headway.data.batches import FlatTokens, Rows, StepPlan, fed, filled, moved
+from headway.data.batches import POOL, FlatTokens, Rows, StepPlan, fed, filled, moved
 from headway.data.media.prepared import MediaSet
 from headway.data.tokens import TokenStore
-from headway.nn.attend import SHORT_LIMIT
 from headway.nn.layout import Layout, loss_weights
 from headway.text.tokenizer import Tokenizer
 from headway.train.tasks.media_reader import MediaInput, MediaReader
@@ -52,6 +51,12 @@ class CaptionShapes:
     target_rows: int
     n_sequences: int
     longest: int
+    rows: int
+    """Of pictures, which a part counts as its tokens."""
+
+    @property
+    def most_rows(self) -> int:
+        return max(self.rows, self.target_rows)
 
 
 @dataclass(frozen=True)
@@ -72,7 +77,7 @@ class Captions:
         more = 1 if self.tokenizer.target_begin is None else 2
         return np.asarray(self._texts.lengths, dtype=np.int64) + more
 
-    def plan(self, rows: int, seed: int) -> StepPlan:
+    def plan(self, rows: int, seed: int, pool: int | None = None) -> StepPlan:
         """Steps of so many rows of pictures, and the captions that come with them."""
         rows = max(rows, self.pictures.longest)
         return StepPlan(
@@ -81,6 +86,7 @@ class Captions:
             source_tokens=rows,
             target_tokens=self.room(rows),
             seed=seed,
+            pool=pool or POOL,
         )
 
     def room(self, rows: int) -> int:
@@ -89,19 +95,22 @@ class Captions:
         return max(int(ROOM * share * rows) + 1, int(self.lengths.max()))
 
     def shapes(self, rows: int, target_tokens: int) -> CaptionShapes | None:
-        """What holds every batch cut to these numbers; None where pictures differ in size, or have
-        more rows than the kernel for short sequences takes: words about nothing, which fill a
-        batch up, would then ask a kernel that must have something to attend to."""
-        if self.pictures.fixed(rows) is None or self.pictures.longest > SHORT_LIMIT:
+        """What holds every batch cut to these numbers; None where pictures differ in size. Words
+        that fill a batch up are about a picture too, one that comes again: attention to nothing is
+        no work for the kernels of long sequences."""
+        if self.pictures.fixed(rows) is None:
             return None
-        n_pictures = rows // self.pictures.longest
         longest = max(self.pictures.longest, int(self.lengths.max()))
         target_rows = -(-target_tokens // 128) * 128
+        n_pictures = rows // self.pictures.longest
+        fewest = int(self.lengths.min()) * n_pictures
+        n_pictures += max(1, -(-(target_rows - fewest) // longest))
         return CaptionShapes(
             n_pictures=n_pictures,
             target_rows=target_rows,
-            n_sequences=n_pictures + -(-target_rows // longest),
+            n_sequences=n_pictures,
             longest=longest,
+            rows=n_pictures * self.pictures.longest,
         )
 
     def batch(

@@ -74,7 +74,7 @@ class ClassifyTask:
         self.valid = reader(self.prepared.valid, tokenizer, model.max_len)
         self.longest = int(self.train.lengths.max())
         step_tokens = max(known(train.batch_tokens), self.longest)
-        self.plan = StepPlan.of_lengths(self.train.lengths, step_tokens, train.seed)
+        self.plan = StepPlan.of_lengths(self.train.lengths, step_tokens, train.seed, train.pool)
         n_labels = len(self.prepared.labels)
         self.smoothing = Smoothing.of(train.smoothing, n_labels, train.smoothing_kind)
         self.labels = labels_of(self.prepared.train)
@@ -96,8 +96,7 @@ class ClassifyTask:
         return [Part(rows, len(rows), self.plan.n_targets(rows)) for rows in cut]
 
     def _tokens(self, micro_tokens: int) -> int:
-        """Never less than the longest text needs, never more than a step has."""
-        return min(max(micro_tokens, self.longest), self.plan.target_tokens)
+        return self.plan.part_limit(micro_tokens)
 
     def fixed(self, micro_tokens: int) -> Fixed:
         tokens = self._tokens(micro_tokens)

@@ -60,7 +60,9 @@ class CompleteTask:
         self.train = stream(self.prepared.train, self.prepared.tokenizer, self.settings)
         self.valid = stream(self.prepared.valid, self.prepared.tokenizer, self.settings)
         step_tokens = max(known(train.batch_tokens), self.context)
-        self.windows = Windows(self.train.lengths, self.context, step_tokens, train.seed)
+        self.windows = Windows(
+            self.train.lengths, self.context, step_tokens, train.seed, train.pool
+        )
         self.smoothing = Smoothing.of(
             train.smoothing, self.prepared.tokenizer.vocab_size, train.smoothing_kind
         )

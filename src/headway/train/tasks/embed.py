@@ -83,7 +83,7 @@ class EmbedTask:
         lengths = read[0] + read[-1]  # a text without a partner is read twice
         self.longest = max(int(side.lengths.max()) for side in self.sides)
         step_tokens = max(known(train.batch_tokens), int(lengths.max()))
-        self.plan = StepPlan.of_lengths(lengths, step_tokens, train.seed)
+        self.plan = StepPlan.of_lengths(lengths, step_tokens, train.seed, train.pool)
         self._counts = {}
         for side in self.sides:
             counts = np.bincount(side.example, minlength=len(side.needed))
@@ -97,7 +97,7 @@ class EmbedTask:
         return [Part(step, len(step.rows), self.plan.n_targets(step.rows))]
 
     def fixed(self, micro_tokens: int) -> Fixed:
-        tokens = self.plan.target_tokens
+        tokens = self.plan.step_limit
         shapes = fixed_shapes(self.plan, tokens, tokens, self.longest)
         dummies = -(-shapes.target_rows // self.longest)
         n_pairs = self.plan.most_pairs(tokens) + -(-dummies // 2)

@@ -59,7 +59,9 @@ class FillTask:
         self.valid = Gaps(self.prepared.valid.text, tokenizer, self.context)
         lengths = self.prepared.train.text.lengths.astype(np.int64)
         step_tokens = max(known(train.batch_tokens), self.context + ENDS)
-        self.windows = FramedWindows(lambda _: lengths, self.context, step_tokens, train.seed)
+        self.windows = FramedWindows(
+            lambda _: lengths, self.context, step_tokens, train.seed, train.pool
+        )
         self.smoothing = Smoothing.of(train.smoothing, tokenizer.vocab_size, train.smoothing_kind)
         self._fixed: dict[int, FillFixed] = {}
 

@@ -64,16 +64,17 @@ class FramedWindows(Windows):
     """Windows of `context` tokens of text, each with its special tokens around it."""
 
     def plan(self, epoch: int) -> StepPlan:
-        return StepPlan.of_lengths(self.cut(epoch).length + ENDS, self.step_tokens, self.seed)
+        return self._plan(self.cut(epoch).length + ENDS)
 
-    def limit(self, micro_tokens: int) -> int:
-        return max(min(micro_tokens, self.step_tokens), self.context + ENDS)
+    @property
+    def widest(self) -> int:
+        return self.context + ENDS
 
     def fixed(self, micro_tokens: int) -> Fixed:
         tokens = self.limit(micro_tokens)
         lengths = whole_cut(self.lengths(0), self.context).length + ENDS
-        plan = StepPlan.of_lengths(lengths, self.step_tokens, self.seed)
-        shapes = fixed_shapes(plan, tokens, tokens, self.context + ENDS)
+        plan = self._plan(lengths)
+        shapes = fixed_shapes(plan, tokens, tokens, self.widest)
         # The number of windows that a part is cut into differs a little from epoch to epoch.
         return replace(shapes, n_sequences=shapes.n_sequences + shapes.n_sequences // 4 + 8)
 

@@ -78,7 +78,7 @@ class LabelTask:
         self.train = MediaReader(self.prepared.train.items, shape)
         self.valid = MediaReader(self.prepared.valid.items, shape)
         step_tokens = max(known(train.batch_tokens), self.train.longest)
-        self.plan = StepPlan.of_lengths(self.train.lengths, step_tokens, train.seed)
+        self.plan = StepPlan.of_lengths(self.train.lengths, step_tokens, train.seed, train.pool)
         self.n_labels = len(self.prepared.labels)
         self.smoothing = Smoothing.of(train.smoothing, self.n_labels, train.smoothing_kind)
         self.labels = labels_of(self.prepared.train)
@@ -103,8 +103,7 @@ class LabelTask:
         ]
 
     def _tokens(self, micro_tokens: int) -> int:
-        """Never less than the longest item needs, never more than a step has."""
-        return min(max(micro_tokens, self.train.longest), self.plan.target_tokens)
+        return self.plan.part_limit(micro_tokens)
 
     def fixed(self, micro_tokens: int) -> Fixed | None:
         return self.train.fixed(self._tokens(micro_tokens))

@@ -169,7 +169,9 @@ class RebuildTask:
         )
         self.augment = Augment(self.settings.augment)
         step_tokens = max(known(train.batch_tokens), self.train.reader.longest)
-        self.plan = StepPlan.of_lengths(self.train.reader.lengths, step_tokens, train.seed)
+        self.plan = StepPlan.of_lengths(
+            self.train.reader.lengths, step_tokens, train.seed, train.pool
+        )
 
     def epoch(self, number: int) -> list[Chosen]:
         return [Chosen(number, rows) for rows in self.plan.epoch(number)]
@@ -182,8 +184,7 @@ class RebuildTask:
         ]
 
     def _tokens(self, micro_tokens: int) -> int:
-        """Never less than the longest item needs, never more than a step has."""
-        return min(max(micro_tokens, self.train.reader.longest), self.plan.target_tokens)
+        return self.plan.part_limit(micro_tokens)
 
     def fixed(self, micro_tokens: int) -> Fixed | None:
         return self.train.reader.fixed(self._tokens(micro_tokens))

@@ -72,7 +72,7 @@ class TagTask:
         self.labels = labels_of(self.prepared.train)
         self.longest = int(self.train.lengths.max())
         step_tokens = max(known(train.batch_tokens), self.longest)
-        self.plan = StepPlan.of_lengths(self.train.lengths, step_tokens, train.seed)
+        self.plan = StepPlan.of_lengths(self.train.lengths, step_tokens, train.seed, train.pool)
         self.smoothing = Smoothing.of(train.smoothing, len(self.names), train.smoothing_kind)
 
     def epoch(self, number: int) -> list[Rows]:
@@ -87,8 +87,7 @@ class TagTask:
         ]
 
     def _tokens(self, micro_tokens: int) -> int:
-        """Never less than the longest sentence needs, never more than a step has."""
-        return min(max(micro_tokens, self.longest), self.plan.target_tokens)
+        return self.plan.part_limit(micro_tokens)
 
     def fixed(self, micro_tokens: int) -> Fixed:
         tokens = self._tokens(micro_tokens)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -20,6 +20,7 @@ from headway.config.metrics import METRICS
 from headway.config.run import RunSettings
 from headway.config.train import TrainSettings
 from headway.data.batches import (
+    POOL,
     Collator,
     Fixed,
     FlatTokens,
@@ -44,9 +45,6 @@ from headway.train.tasks.language import text_frequencies
 from headway.train.tasks.taught import prepare_taught, with_taught
 from headway.train.tasks.translate_answers import TranslationPredictor
 from headway.train.tasks.translate_scores import evaluate_translations
-
-ROOM = 1.05
-"""Source tokens that a step has room for, beyond what its target tokens bring on average."""
 
 SAMPLES = 5
 
@@ -84,37 +82,26 @@ class TranslateTask:
             np.asarray(side.lengths, dtype=np.int64) + (1 if begin is None else 2)
             for side, begin in zip((pairs.source, pairs.target), begins, strict=True)
         ]
-        target_tokens = max(target_tokens, int(lengths[1].max()))
-        return StepPlan(
+        plan = StepPlan(
             source_lengths=lengths[0],
             target_lengths=lengths[1],
-            source_tokens=max(self._source_tokens(lengths, target_tokens), int(lengths[0].max())),
-            target_tokens=target_tokens,
+            source_tokens=0,
+            target_tokens=max(target_tokens, int(lengths[1].max())),
             seed=self.settings.seed,
+            pool=self.settings.pool or POOL,
         )
-
-    @staticmethod
-    def _source_tokens(lengths: Sequence[Any], target_tokens: int) -> int:
-        ratio = lengths[0].sum() / lengths[1].sum()
-        return int(ROOM * ratio * target_tokens) + 1
+        return replace(plan, source_tokens=plan.source_limit(plan.step_limit))
 
     def epoch(self, number: int) -> list[Rows]:
         return self.plan.epoch(number)
 
-    def _limits(self, micro_tokens: int) -> tuple[int, int]:
-        """Source and target tokens of one part: never less than the longest pair needs."""
-        lengths = [self.plan.source_lengths, self.plan.target_lengths]
-        target = min(max(micro_tokens, int(lengths[1].max())), self.plan.target_tokens)
-        source = max(self._source_tokens(lengths, target), int(lengths[0].max()))
-        return min(source, self.plan.source_tokens), target
-
     def parts(self, step: Rows, micro_tokens: int) -> list[Part]:
-        cut = self.plan.cut(step, *self._limits(micro_tokens))
+        cut = self.plan.cut(step, *self.plan.part_limits(micro_tokens))
         return [Part(rows, self.plan.n_targets(rows)) for rows in cut]
 
     def fixed(self, micro_tokens: int) -> Fixed:
         longest = max(self.plan.source_lengths.max(), self.plan.target_lengths.max())
-        return fixed_shapes(self.plan, *self._limits(micro_tokens), int(longest))
+        return fixed_shapes(self.plan, *self.plan.part_limits(micro_tokens), int(longest))
 
     def batch(self, part: Part, device: torch.device, fixed: Fixed | None) -> PairBatch:
         return self.train.batch(part.rows, device, fixed)
