@@ -12,6 +12,7 @@ import tokenizers
 from tokenizers import Regex, decoders, models, normalizers, pre_tokenizers
 
 from headway.errors import DataError
+from headway.text.limits import check_number
 from headway.text.merges import all_merges
 from headway.text.pieces import BYTE_SIGNS
 from headway.text.reading import read_json, read_text
@@ -73,6 +74,8 @@ def read_numbers(path: Path) -> dict[str, int]:
     pieces = read_json(path)
     if not isinstance(pieces, dict) or not all(type(i) is int and i >= 0 for i in pieces.values()):
         raise DataError(f"{path} is no vocabulary: a table of pieces and their numbers is needed.")
+    for piece, number in pieces.items():
+        check_number(number, piece, str(path))
     if len(set(pieces.values())) < len(pieces):
         raise DataError(f"{path} is no vocabulary: two pieces have the same number.")
     return pieces

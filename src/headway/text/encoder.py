@@ -54,6 +54,9 @@ class TextEncoder:
                 seen = self._cutter.normalizer.normalize_str(seen)
         except UnicodeEncodeError as error:
             raise DataError(_not_text([text])) from error
+        except BaseException as error:
+            _name_panic(error)
+            raise
         seen = seen[1:] if self.facts.prepends and self.preparation is None else seen
         return seen.replace(SPACE_MARK, " ") if self.facts.marks_spaces else seen
 
@@ -66,6 +69,9 @@ class TextEncoder:
             encoded = cutter.encode_batch_fast(list(seen), add_special_tokens=False)
         except (TypeError, UnicodeEncodeError) as error:
             raise DataError(_not_text(texts)) from error
+        except BaseException as error:
+            _name_panic(error)
+            raise
         ids = [item.ids for item in encoded]
         exact = self._exact
         if exact is not None:
@@ -108,6 +114,14 @@ class TextEncoder:
             return None
         in_bytes = self.facts.covers_everything
         return ExactUnigram(model["vocab"], self.specials, model["unk_id"], in_bytes=in_bytes)
+
+
+def _name_panic(error: BaseException) -> None:
+    """The library panics where a pattern tries too long, with an exception that nobody expects."""
+    if type(error).__name__ == "PanicException":
+        raise DataError(
+            f"the tokenizer cannot cut a text: {error}. Its pattern or its tables are bad."
+        ) from error
 
 
 def _not_text(texts: Sequence[str]) -> str:

@@ -6,6 +6,7 @@ which part follows from the kind of model and the small files beside it.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -17,6 +18,7 @@ from headway.errors import DataError
 from headway.text import bytepairs
 from headway.text.charsmap import Preparation
 from headway.text.hints import QWEN, Ends, Hints, ends_in_json, roles_of
+from headway.text.limits import check_tokenizer
 from headway.text.reading import read_text
 from headway.text.rows import unused, with_rows
 from headway.text.spm import UNUSED, library_tokenizer, read_sentencepiece
@@ -124,8 +126,10 @@ def _raw(folder: Path, hints: Hints) -> Raw:
 
 
 def _library(path: Path) -> tokenizers.Tokenizer:
+    text = read_text(path)
     try:
-        return tokenizers.Tokenizer.from_str(read_text(path))
+        check_tokenizer(json.loads(text), str(path))
+        return tokenizers.Tokenizer.from_str(text)
     except DataError:
         raise
     except Exception as error:  # the library raises nothing narrower

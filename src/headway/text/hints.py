@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,6 +11,7 @@ from typing import Any
 import tokenizers
 
 from headway.errors import DataError
+from headway.text.limits import MOST_TOKENS, check_number
 from headway.text.reading import read_table
 from headway.text.roles import Roles
 from headway.text.specials import EOS_NAMES, named
@@ -71,6 +73,8 @@ class Hints:
             value = table.get(name)
             value = value[0] if isinstance(value, list) and value else value
             if type(value) is int:
+                if value >= 0:  # some write -1 for none
+                    check_number(value, name, "the configuration")
                 return value
         return None
 
@@ -87,8 +91,11 @@ def _added(folder: Path, settings: Mapping[str, Any]) -> tuple[dict[str, int], l
     listed = settings.get("added_tokens_decoder")
     for number, token in (listed if isinstance(listed, dict) else {}).items():
         name = _text(token)
-        if name is None or not str(number).isdigit():
-            raise DataError(f"{folder}: tokenizer_config.json lists {token!r} as token {number!r}.")
+        if name is None or not re.fullmatch("[0-9]{1,9}", str(number)):
+            raise DataError(
+                f"{folder}: tokenizer_config.json lists {str(token)[:60]!r} as token "
+                f"{str(number)[:24]!r}."
+            )
         found[name] = int(number)
         if not isinstance(token, dict) or token.get("special"):
             special.append(name)
@@ -182,7 +189,7 @@ def _banned(hints: Hints, inner: tokenizers.Tokenizer) -> tuple[str, ...]:
     for table in (hints.generation, hints.config):
         for words in table.get("bad_words_ids") or []:
             words = words if isinstance(words, list) else [words]
-            if len(words) == 1 and type(words[0]) is int and words[0] >= 0:
+            if len(words) == 1 and type(words[0]) is int and 0 <= words[0] < MOST_TOKENS:
                 token = inner.id_to_token(words[0])
                 if token is not None:
                     found[token] = None

@@ -24,6 +24,7 @@ from headway.errors import DataError
 from headway.text.charsmap import Preparation
 from headway.text.encoder import TextEncoder
 from headway.text.facts import SUBWORD_CUTS, WORD_CUTS, Facts, read_exactly
+from headway.text.limits import check_tokenizer
 from headway.text.pieces import SPACE_MARK, all_borders, readable
 from headway.text.roles import Roles
 from headway.text.specials import (
@@ -172,7 +173,10 @@ class Tokenizer:
                 more["size"] = values.get("size")
                 if not isinstance(more["size"], int | None):
                     raise DataError(f"{where}: the size is {more['size']!r}, not a whole number.")
-            return cls(read_exactly(facts), where, **more)
+            check_tokenizer(facts, where)
+            inner = read_exactly(facts)
+            check_rows(inner, more.get("size"), where)
+            return cls(inner, where, **more)
         except DataError:
             raise
         except Exception as error:  # the library raises nothing narrower
@@ -402,6 +406,17 @@ class Tokenizer:
     def _alphabet(self) -> set[str]:
         vocabulary = self._inner.get_vocab(with_added_tokens=True)
         return {c for piece, i in vocabulary.items() if i not in self.specials for c in piece}
+
+
+def check_rows(inner: tokenizers.Tokenizer, size: int | None, where: str) -> None:
+    """A model has a row for each token, and no others. `size`: as in `Tokenizer`."""
+    vocab: dict[str, int] = inner.get_vocab(with_added_tokens=True)
+    over = [token for token, i in vocab.items() if i >= len(vocab)]
+    if over and size is None:
+        raise DataError(
+            f"{where} has {len(vocab):,} tokens, but {over[0]!r} has the number "
+            f"{vocab[over[0]]:,}: numbers are left out. Number them from 0 on."
+        )
 
 
 @dataclass(frozen=True)

@@ -15,6 +15,7 @@ from typing import Any
 import tokenizers
 
 from headway.errors import DataError
+from headway.text.limits import MOST_TOKENS
 from headway.text.roles import Roles
 
 END, START, NO_TIMES = "<|endoftext|>", "<|startoftranscript|>", "<|notimestamps|>"
@@ -113,7 +114,7 @@ def unspoken(inner: tokenizers.Tokenizer) -> tuple[str, ...]:
 
 def _numbered(inner: tokenizers.Tokenizer, ids: Any) -> tuple[str, ...]:
     listed = ids if isinstance(ids, list) else []
-    names = (inner.id_to_token(i) for i in listed if type(i) is int and i >= 0)
+    names = (inner.id_to_token(i) for i in listed if type(i) is int and 0 <= i < MOST_TOKENS)
     return tuple(name for name in names if name is not None)
 
 
