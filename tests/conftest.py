@@ -7,9 +7,11 @@ from __future__ import annotations
 
 import io
 import os
+import shutil
 import signal
 from collections.abc import Iterator
 from itertools import count
+from pathlib import Path
 
 import hypothesis
 import pytest
@@ -20,6 +22,12 @@ from headway.progress import Progress
 if not torch.cuda.is_available():
     # Triton reads this when a kernel is first imported; the kernels then run on the CPU.
     os.environ.setdefault("TRITON_INTERPRET", "1")
+
+# Forcing files to a disk is what many tests would wait for. In memory they lose nothing that is
+# tested: a process that is killed leaves there what it had written.
+MEMORY = Path("/dev/shm")
+if os.access(MEMORY, os.W_OK) and shutil.disk_usage(MEMORY).free > 4 * 2**30:
+    os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", str(MEMORY))
 
 # A shell starts what runs in the background with Ctrl-C ignored, and children inherit that: tests
 # that interrupt would wait for ever, in this process and in those that they start.

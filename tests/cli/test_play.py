@@ -107,8 +107,11 @@ def in_terminal(run: Path, typed: list[bytes], *, interrupt: bool = False) -> tu
                 break
     else:
         os.write(ours, b"\x04")
-    code = process.wait(300)
-    os.close(ours)
+    try:
+        code = process.wait(300)
+    finally:
+        process.kill()
+        os.close(ours)
     return shown.decode(), code
 
 

@@ -9,6 +9,7 @@ import re
 import subprocess
 import sys
 from dataclasses import fields, replace
+from functools import cache
 from typing import Any, get_args
 
 import pytest
@@ -401,6 +402,7 @@ def seen_or_heard(model: torch.nn.Module, wanted: ModelSettings) -> tuple[Any, L
     return None
 
 
+@cache  # most settings have a value that is the one they have anyway
 def runs(wanted: ModelSettings) -> None:
     """It can be built, run, trained for a step and evaluated, with finite numbers throughout."""
     model = build_model(wanted)

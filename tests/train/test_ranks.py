@@ -46,10 +46,8 @@ EVALUATE = "headway.train.tasks.translate:TranslateTask.evaluate"
 
 
 @pytest.fixture(scope="module")
-def folder() -> Iterator[Path]:
-    memory = Path("/dev/shm")
-    with tempfile.TemporaryDirectory(dir=memory if os.access(memory, os.W_OK) else None) as name:
-        yield Path(name)
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("runs")
 
 
 @pytest.fixture(scope="module")

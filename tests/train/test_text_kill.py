@@ -3,11 +3,8 @@ stopped anywhere and run again, they end with the same bytes."""
 
 from __future__ import annotations
 
-import os
 import random
 import signal
-import tempfile
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -30,18 +27,8 @@ SEE = [*(word for word in MODEL[1:] if word.startswith("model.")), "augment.rand
 
 
 @pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    server = Server(tmp_path_factory.mktemp("server") / "log")
-    yield server
-    server.close()
-
-
-@pytest.fixture(scope="module")
-def folder() -> Iterator[Path]:
-    memory = Path("/dev/shm")
-    place = memory if os.access(memory, os.W_OK) else None
-    with tempfile.TemporaryDirectory(dir=place) as name:
-        yield Path(name)
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("runs")
 
 
 @pytest.fixture(scope="module")

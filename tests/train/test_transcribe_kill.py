@@ -4,10 +4,7 @@ the same bytes."""
 from __future__ import annotations
 
 import signal
-from collections.abc import Iterator
 from pathlib import Path
-
-import pytest
 
 from .fork_server import Server, hook
 from .spoken import texts, write_manifest
@@ -21,13 +18,6 @@ WORDS = [
     "train.save_every=1", "train.eval_every=3", "train.keep=3", "train.average=3",
     "data.valid_size=6", "decode.max_len=8",
 ]  # fmt: skip
-
-
-@pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    server = Server(tmp_path_factory.mktemp("server") / "log")
-    yield server
-    server.close()
 
 
 def test_killed_and_stopped_it_ends_with_the_same_bytes(server: Server, tmp_path: Path) -> None:
