@@ -40,7 +40,8 @@ CHARACTERS = st.sampled_from("\n\r\u2028\x85\x0b\x0c\0ä😀\ufeff") | st.charac
 @unhurried
 @given(st.binary(max_size=200))
 def test_any_bytes_have_as_many_lines_as_line_feeds(folder: Path, data: bytes) -> None:
-    assume(not data.startswith((b"\x1f\x8b\x08", b"\xfd7zXZ")))
+    packed = (b"\x1f\x8b\x08", b"\xfd7zXZ", b"\x28\xb5\x2f\xfd", b"PK\x03\x04", b"PAR1", b"ARROW1")
+    assume(not data.startswith(packed))
     lines = list(open_lines(put(folder, data), "latin-1"))
     assert len(lines) == data.count(b"\n") + (not data.endswith(b"\n") and bool(data))
 

@@ -27,10 +27,17 @@ from headway.cli.recipes import recipes
 from headway.cli.score import score
 from headway.cli.train import train
 from headway.cli.truth import truth
+from headway.config.elsewhere import NOTHING, option_here
 from headway.errors import UserError
 
 # typer carries its own copy of click; this is the way to its error that depends on neither.
 UsageError: type[Exception] = typer.BadParameter.__bases__[0]
+
+TAKES = {
+    **dict.fromkeys(("train", "check"), ("train", "model", "data", "tokenizer", "decode")),
+    **dict.fromkeys(("predict", "evaluate", "play"), ("decode",)),
+}
+"""The sections of settings that a command takes as words, in the order of being meant."""
 
 app = typer.Typer(
     name="headway",
@@ -114,9 +121,38 @@ def _name(words: list[str]) -> str:
 def _message(error: Exception, words: list[str]) -> str:
     if isinstance(error, UsageError):
         message = str(error.format_message())  # type: ignore[attr-defined]
+        if option := getattr(error, "option_name", None):
+            here = _called_here(str(option), words)
+            if here is not None:
+                reason = here.removeprefix(NOTHING)
+                said = f"Write {here}" if reason == here else f"Leave it out: {reason}"
+                return f"there is no option {option}. {said}."
         stop = "" if message.endswith((".", "?")) else "."
         return f"{message}{stop} See `{_name(words)} --help`."
     return str(error)
+
+
+def _called_here(option: str, words: list[str]) -> str | None:
+    """What people mean who know the option from another tool."""
+    from headway.config.hints import setting_types
+    from headway.config.model import FAMILY_SETTINGS
+    from headway.config.run import SETTINGS
+
+    command = _name(words).partition(" ")[2]
+    if command not in TAKES:
+        return None
+    own = {
+        section: list(setting_types(SETTINGS[section]))
+        for section in TAKES[command]
+        if section in SETTINGS
+    }
+    if "model" in TAKES[command]:
+        own["model"] = [name for kind in FAMILY_SETTINGS.values() for name in setting_types(kind)]
+    place = next((i for i, word in enumerate(words) if word.split("=")[0] == option), None)
+    value = ""
+    if place is not None:
+        value = words[place].partition("=")[2] or next(iter(words[place + 1 :]), "")
+    return option_here(command, option, "" if value.startswith("-") else value, own)
 
 
 if __name__ == "__main__":

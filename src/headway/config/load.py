@@ -13,6 +13,7 @@ from datetime import date, time
 from pathlib import Path
 from typing import Any, TypeVar
 
+from headway.config.elsewhere import setting_here
 from headway.config.hints import describe, fit, nearest, setting_types
 from headway.config.model import FAMILY_SETTINGS, ModelSettings, family_of
 from headway.config.presets import preset
@@ -88,7 +89,9 @@ def from_dict(
     for name, value in _table(values, where, locate, ", ".join(hints)).items():
         key = where + name
         if name not in hints:
-            raise ConfigError(f"{locate(key)}unknown setting {key!r}.{suggest(name, hints)}")
+            here = setting_here(name)
+            near = f" Here it is {here}." if here else suggest(name, hints)
+            raise ConfigError(f"{locate(key)}unknown setting {key!r}.{near}")
         if is_dataclass(hints[name]):
             nested = getattr(base, name)
             changes[name] = from_dict(hints[name], value, f"{key}.", locate, base=nested)

@@ -14,6 +14,7 @@ from typing import Any
 from headway.config.augment import AugmentSettings
 from headway.config.data import DataSettings, TokenizerSettings
 from headway.config.decode import DecodeSettings
+from headway.config.elsewhere import setting_here
 from headway.config.load import (
     Locate,
     apply_override,
@@ -354,4 +355,5 @@ def _home(name: str, sections: Mapping[str, Any]) -> str:
     for section, cls in sections.items():
         if name in {f.name for f in fields(cls)}:
             return f" Did you mean '{section}.{name}'?"
-    return ""
+    here = setting_here(name)
+    return f" Did you mean '{here}'?" if here else ""

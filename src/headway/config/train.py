@@ -28,6 +28,10 @@ class TrainSettings:
     steps: int | None = None
     """Optimiser steps in all."""
 
+    epochs: float | None = None
+    """The same counted in passes over the training data; they become steps when its batches are
+    known."""
+
     batch_tokens: int | None = None
     """Target tokens of one optimiser step, over all micro-batches and ranks."""
 
@@ -111,6 +115,13 @@ class TrainSettings:
             value = getattr(self, name)
             if value is not None and value < 1:
                 raise ConfigError(f"{name}={value} must be at least 1.")
+        if self.epochs is not None and self.epochs <= 0:
+            raise ConfigError(f"epochs={self.epochs:g} must be more than 0.")
+        if self.epochs is not None and self.steps is not None:
+            raise ConfigError(
+                f"steps={self.steps} and epochs={self.epochs:g} both say how long to train. Leave "
+                "one of them out."
+            )
         if self.warmup is not None and self.warmup < 0:
             raise ConfigError(f"warmup={self.warmup} must be 0 or more.")
         for name in ("beta1", "beta2", "smoothing", "ema"):

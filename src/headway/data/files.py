@@ -53,7 +53,7 @@ def open_text(path: str, encoding: str = "utf-8") -> Iterator[str]:
     decoder = _decoder(encoding)
     name = shown(path)
     n_bytes, n_lines, started = 0, 0, False
-    with _opened(path) as stream:
+    with _opened(path, encoding) as stream:
         at_end = False
         while not at_end:
             chunk = _read(stream, name)
@@ -170,6 +170,41 @@ class _Borrowed(RawIOBase):
         return self._stream.readinto1(buffer)  # type: ignore[attr-defined]
 
 
+_FOREIGN = {
+    b"PAR1": ("Parquet", "pandas.read_parquet({path!r}).to_csv({csv!r}, index=False)"),
+    b"ARROW1": ("Arrow", "pandas.read_feather({path!r}).to_csv({csv!r}, index=False)"),
+}
+_PACKED = {
+    b"PK\x03\x04": "a ZIP archive, as Excel sheets are. Unpack it, or save the sheet as CSV.",
+    b"BZh91AY&SY": "compressed with bzip2; gzip and xz are read. Unpack it: bunzip2 {path}",
+    b"\x28\xb5\x2f\xfd": "compressed with zstd; gzip and xz are read. Unpack it: unzstd {path}",
+    b"%PDF-1": "a PDF. Save its text: pdftotext {path}",
+    b"SQLite format 3": "an SQLite database. Save the table as CSV.",
+}
+_NEVER_TEXT = (b"BZh91AY&SY", b"\x28\xb5\x2f\xfd", b"%PDF-1")
+"""First bytes that need no others beside them which are no text."""
+
+_UTF16 = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
+
+
+def _refuse_foreign(head: bytes, path: str, encoding: str) -> None:
+    """By its first bytes, with which no text begins by chance."""
+    name = shown(path)
+    binary = any(byte < 9 for byte in head)
+    for first, (kind, call) in _FOREIGN.items():
+        if head.startswith(first) and binary:
+            csv = f"{Path(name).stem}.csv"
+            raise DataError(
+                f"{name} is a {kind} file, and only text is read. Make a CSV of it: "
+                f'python -c "import pandas; {call.format(path=name, csv=csv)}"'
+            )
+    for first, kind in _PACKED.items():
+        if head.startswith(first) and (binary or first in _NEVER_TEXT):
+            raise DataError(f"{name} is no text but {kind.format(path=name)}")
+    if head.startswith(_UTF16) and codecs.lookup(encoding).name == "utf-8":
+        raise DataError(f"{name} is in UTF-16. Say so: --encoding utf-16")
+
+
 def _file(path: str) -> BufferedReader:
     try:
         return Path(path).open("rb")
@@ -192,11 +227,11 @@ def _near(path: str) -> str:
 
 
 @contextmanager
-def _opened(path: str) -> Iterator[_Readable]:
+def _opened(path: str, encoding: str) -> Iterator[_Readable]:
     """The file, decompressed where its first bytes say so. No UTF-8 text starts with those."""
     with _raw(path) as raw:
         try:
-            head = raw.peek(len(_XZ))
+            head = raw.peek(16)
         except OSError as error:
             raise DataError(f"cannot read {shown(path)}: {error.strerror}.") from error
         suffix = Path(path).suffix
@@ -211,6 +246,7 @@ def _opened(path: str) -> Iterator[_Readable]:
                 f"{path} is not compressed, though its name ends in {suffix}. Rename it."
             )
         else:
+            _refuse_foreign(head, path, encoding)
             yield raw
 
 

@@ -30,17 +30,30 @@ def parse_line(line: str, where: str) -> Any:
     try:
         return json.loads(line)
     except (ValueError, RecursionError) as error:
+        if line.lstrip().startswith("["):
+            raise _array(where) from error
         raise DataError(f"{where} is not a line of JSON: {error}.") from error
 
 
 def parse_object(line: str, where: str) -> dict[str, Any]:
     values = parse_line(line, where)
+    if isinstance(values, list) and any(isinstance(value, dict) for value in values):
+        raise _array(where)
     if not isinstance(values, dict):
         raise DataError(
             f"{where} is {_kind(values)}, not an object with fields "
             f'({{"text": …}}): {line.strip()[:40]!r}.'
         )
     return values
+
+
+def _array(where: str) -> DataError:
+    return DataError(
+        f"{where} begins a JSON array; what is read has an object on each line "
+        '({"text": …}). Make lines of it: '
+        "python -c 'import json, sys; [print(json.dumps(x)) for x in json.load(sys.stdin)]' "
+        "< FILE.json > FILE.jsonl"
+    )
 
 
 def text_of(values: Any, name: str, where: str, setting: str) -> str:

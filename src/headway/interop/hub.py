@@ -16,7 +16,13 @@ OLD_WEIGHTS = ["pytorch_model.bin", "pytorch_model.bin.index.json", "pytorch_mod
 
 def download(name: str) -> Path:
     """The folder of a model, from the hub's store on this machine or from the network."""
-    hub = needs("huggingface_hub", "hub")
+    try:
+        hub = needs("huggingface_hub", "hub")
+    except UserError as error:
+        raise UserError(
+            f"there is no folder {name}. To fetch a model of that name from the Hugging Face hub, "
+            f"`pip install 'headway[hub]'` first; or fetch it by other means and give its folder."
+        ) from error
     try:
         folder = Path(hub.snapshot_download(name, allow_patterns=[*SMALL, *WEIGHTS]))
         if not any(folder.glob("model*.safetensors")):
@@ -26,6 +32,7 @@ def download(name: str) -> Path:
         raise UserError(
             f"there is no folder {name}, and the hub did not give a model of that name "
             f"({type(error).__name__}{': ' if reason else ''}{reason}). Check the name and the "
-            "network, or give a folder."
+            f"network; or fetch it where there is one (`hf download {name} --local-dir DIR`) and "
+            "give its folder: headway import DIR"
         ) from error
     return folder

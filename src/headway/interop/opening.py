@@ -24,7 +24,8 @@ from headway.interop.sentence import MODULES, SentenceFolder
 from headway.interop.weights import Weights, open_weights
 from headway.text.tokenizer import Vocabularies
 
-HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
+HUB_ID = re.compile(r"([A-Za-z0-9][\w.-]*/)?[A-Za-z0-9][\w.-]*")
+"""Old models have no owner in their name, such as gpt2."""
 CONFIG_JSON = "config.json"
 GENERATION_JSON = "generation_config.json"
 

@@ -68,6 +68,11 @@ class Home:
         try:
             self.path.mkdir(parents=True, exist_ok=True)
             self._lock = os.open(self.path, os.O_RDONLY)
+        except (FileExistsError, NotADirectoryError) as error:
+            raise FolderError(
+                f"{self._file()} is a file, and --out names a folder for the run. Choose another "
+                "name."
+            ) from error
         except OSError as error:
             raise FolderError(f"cannot use {self.path} as a run folder: {error}.") from error
         if not os.access(self.path, os.W_OK | os.X_OK):
@@ -78,6 +83,10 @@ class Home:
             raise FolderError(f"another process is training in {self.path}.") from error
         except OSError:  # a file system without locks
             pass
+
+    def _file(self) -> Path:
+        """What stands where the folder should be, or one that it should lie in."""
+        return next(path for path in (self.path, *self.path.parents) if path.is_file())
 
     def _leave(self) -> None:
         if self._lock >= 0:

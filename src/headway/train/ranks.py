@@ -104,6 +104,11 @@ def pick_device(name: str, local: int = 0) -> torch.device:
         device = torch.device(name)
     except RuntimeError as error:
         raise UserError(f"unknown device {name!r}. Try cpu, cuda or cuda:1.") from error
+    if device.type not in ("cpu", "cuda"):
+        raise UserError(
+            f"--device {name}: headway computes on CPUs and on CUDA devices. Use --device cpu, or "
+            "leave it out."
+        )
     if device.type == "cuda":
         if not torch.cuda.is_available():
             raise UserError(f"--device {name}: torch finds no CUDA device here. Try --device cpu.")

@@ -118,7 +118,7 @@ class Run:
 
     def dry_run(self, prepared: Prepared) -> tuple[RunSettings, plan.Timing]:
         """Settings as they would be, and the speed measured on a throw-away copy."""
-        settings = self.kind.resolve(self.settings, prepared, self.ranks.device)
+        settings = self._chosen(prepared)
         timing = Worker(settings, prepared, self.ranks).time(for_s=3.0)
         if self.budget_s:
             settings = plan.within_budget(settings, timing, self._left_s(), self._final_s(timing))
@@ -188,7 +188,7 @@ class Run:
         )
 
     def _resolve(self, prepared: Prepared) -> RunSettings:
-        settings = self.kind.resolve(self.settings, prepared, self.ranks.device)
+        settings = self._chosen(prepared)
         if self.budget_s is not None:
             for_s = min(10.0, self.budget_s / 20)
             self.progress.note("timing a few steps and an evaluation")
@@ -197,6 +197,19 @@ class Run:
         # As the first rank has it: another may have another amount of memory.
         stored = self.ranks.same(resolved_toml(settings))
         return run_settings(tomllib.loads(str(stored)))
+
+    def _chosen(self, prepared: Prepared) -> RunSettings:
+        """What the user left open, chosen; and epochs as the steps that they take."""
+        train, device = self.settings.train, self.ranks.device
+        asked = replace(self.settings, train=replace(train, epochs=None))
+        settings = self.kind.resolve(asked, prepared, device)
+        if train.epochs is None:
+            return settings
+        # What depends on the number of steps is chosen again, now that the batches are known.
+        n = len(self.kind.task(settings, prepared).epoch(0))
+        steps = max(1, round(train.epochs * n))
+        asked = replace(asked, train=replace(asked.train, steps=steps))
+        return self.kind.resolve(asked, prepared, device)
 
     def _note(self, text: str) -> None:
         if self.ranks.is_first:

@@ -52,7 +52,7 @@ def folder_source(folder: Path, form: Form, target: Target) -> FolderSource:
     if target == "label" and classes and {p.name.lower() for p in classes} <= SPLITS:
         raise DataError(
             f"{folder} has the folders {', '.join(p.name for p in classes)}, which are no classes. "
-            f"Give them apart: --media {classes[0]} --valid-media …"
+            f"Give them apart: {_apart(classes)}"
         )
     entries: list[tuple[Path, str | None]] = []
     if target == "none":
@@ -64,6 +64,16 @@ def folder_source(folder: Path, form: Form, target: Target) -> FolderSource:
     if not entries:
         raise DataError(_nothing(folder, classes, what, target))
     return FolderSource(entries, form)
+
+
+def _apart(splits: list[Path]) -> str:
+    """Which of these folders to train on and which to validate on; a test set is for later."""
+    named = {path.name.lower(): path for path in splits}
+    train = next((named[name] for name in ("train", "training") if name in named), None)
+    order = ("valid", "validation", "val", "dev", "test", "testing")
+    valid = next((named[name] for name in order if name in named), None)
+    words = f"--media {train or '…'}"
+    return f"{words} --valid-media {valid}" if train and valid else words
 
 
 def _is_class(path: Path) -> bool:

@@ -1,0 +1,102 @@
+"""Names that people know from other tools, and what the same is called here."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+SETTINGS = {
+    "learning_rate": "train.lr", "max_lr": "train.lr", "peak_lr": "train.lr",
+    "batch_size": "train.batch_tokens", "bs": "train.batch_tokens",
+    "max_tokens": "train.batch_tokens", "per_device_train_batch_size": "train.batch_tokens",
+    "max_steps": "train.steps", "iterations": "train.steps", "max_iters": "train.steps",
+    "num_epochs": "train.epochs", "n_epochs": "train.epochs", "epoch": "train.epochs",
+    "num_train_epochs": "train.epochs", "max_epochs": "train.epochs",
+    "warmup_steps": "train.warmup", "warmup_updates": "train.warmup",
+    "lr_scheduler": "train.schedule", "scheduler": "train.schedule",
+    "label_smoothing": "train.smoothing", "wd": "train.weight_decay",
+    "grad_clip": "train.clip", "max_grad_norm": "train.clip", "clip_norm": "train.clip",
+    "early_stopping": "train.patience", "dtype": "train.precision", "fp16": "train.precision",
+    "bf16": "train.precision", "eval_steps": "train.eval_every", "save_steps": "train.save_every",
+    "optim": "train.optimizer", "optimiser": "train.optimizer", "seed": "train.seed",
+    "hidden_size": "model.d_model", "d_hidden": "model.d_model", "embedding_size": "model.d_model",
+    "n_embd": "model.d_model", "dim": "model.d_model", "width": "model.d_model",
+    "num_layers": "model.n_layers", "layers": "model.n_layers",
+    "depth": "model.n_layers", "num_hidden_layers": "model.n_layers",
+    "num_heads": "model.n_heads", "heads": "model.n_heads",
+    "num_attention_heads": "model.n_heads", "ffn_dim": "model.d_ff", "n_inner": "model.d_ff",
+    "intermediate_size": "model.d_ff", "block_size": "model.max_len",
+    "vocab": "tokenizer.vocab_size", "tokenizer_type": "tokenizer.kind",
+    "max_seq_length": "data.max_len", "num_beams": "decode.beam", "beam_size": "decode.beam",
+    "max_length": "decode.max_len", "max_new_tokens": "decode.max_len",
+    "temp": "decode.temperature",
+    "do_sample": "decode.sample", "num_return_sequences": "decode.n_best",
+    "no_repeat_ngram_size": "decode.no_repeat_ngram", "text_column": "data.text_field",
+    "label_column": "data.label_field",
+}  # fmt: skip
+"""Each with the setting that does it."""
+
+REMARKS = {
+    "train.batch_tokens": "tokens of a step, not examples; it may be left out",
+    "decode.temperature": "with decode.sample=true",
+    "train.precision": "bf16 or fp32",
+}
+"""What one should know who takes over a value."""
+
+NOTHING = "nothing: "
+"""Begins what says why an option is not needed."""
+
+OPTIONS = {
+    "config": "--recipe FILE.toml", "config_file": "--recipe FILE.toml",
+    "output": "--out", "output_dir": "--out", "out_dir": "--out", "save_dir": "--out",
+    "o": "--out", "gpu": "--device cuda", "gpus": "--device cuda", "cuda": "--device cuda",
+    "cpu": "--device cpu", "no_cuda": "--device cpu",
+}  # fmt: skip
+
+OF_TRAIN = {
+    "train": "--text FILE (or --source and --target, --pairs, --media)",
+    "train_file": "--text FILE (or --source and --target, --pairs, --media)",
+    "input": "--text FILE (or --source and --target, --pairs, --media)",
+    "valid": "--valid-text FILE (or --valid-source and --valid-target, --valid-pairs, "
+    "--valid-media)",
+    "val": "--valid-text FILE (or --valid-source …, --valid-pairs, --valid-media)",
+    "dev": "--valid-text FILE (or --valid-source …, --valid-pairs, --valid-media)",
+    "src": "--source", "tgt": "--target", "images": "--media", "image": "--media",
+    "audio": "--media", "model": "model.preset=NAME (`headway presets`), or --from RUN",
+    "resume": f"{NOTHING}the same command goes on where it stopped",
+    "checkpoint": "--from RUN", "pretrained": "--from RUN", "init": "--from RUN",
+    "time": "--budget", "max_time": "--budget", "overwrite": "--restart", "force": "--restart",
+}  # fmt: skip
+
+OF_USE = {
+    "model": f"{NOTHING}the run is the first word",
+    "checkpoint": f"{NOTHING}the run is the first word",
+    "input": f"{NOTHING}the file is the second word",
+    "file": f"{NOTHING}the file is the second word",
+    "batch_size": "--batch-tokens", "num_beams": "--beam", "beam_size": "--beam",
+    "beams": "--beam", "num_return_sequences": "--n-best", "nbest": "--n-best",
+}  # fmt: skip
+
+
+def setting_here(name: str) -> str | None:
+    """`learning_rate` is `train.lr`."""
+    return SETTINGS.get(name.lower().replace("-", "_"))
+
+
+def option_here(command: str, option: str, value: str, own: Mapping[str, list[str]]) -> str | None:
+    """What to write for an option that `command` does not have: another option or a setting.
+
+    `own`: names of settings by section, those that the command takes.
+    """
+    name = option.lstrip("-").lower().replace("-", "_")
+    known = OPTIONS | (OF_TRAIN if command in ("train", "check") else OF_USE)
+    if name in known:
+        return known[name]
+    key = setting_here(name)
+    section = next((s for s, names in own.items() if name in names), None)
+    key = f"{section}.{name}" if section else key
+    if key is None or key.partition(".")[0] not in own:
+        return None
+    if key == "train.batch_tokens":  # another quantity
+        value = ""
+    remark = f" ({REMARKS[key]})" if key in REMARKS else ""
+    return f"{key}={value or '…'}{remark}"

@@ -1,0 +1,118 @@
+"""Mistakes that people make who come from other tools or bring other files: each is answered with
+the way out, in one line."""
+
+from __future__ import annotations
+
+import bz2
+import io
+import json
+import zipfile
+from pathlib import Path
+
+import pytest
+from PIL import Image
+
+from headway.cli.main import main
+
+Output = pytest.CaptureFixture[str]
+
+
+def zipped() -> bytes:
+    made = io.BytesIO()
+    with zipfile.ZipFile(made, "w") as file:
+        file.writestr("a.txt", "text")
+    return made.getvalue()
+
+
+FILES = {
+    "a.de": b"ein Haus\n" * 20,
+    "a.en": b"a house\n" * 20,
+    "good.tsv": b"good film\tpos\nbad film\tneg\n" * 20,
+    "x.parquet": b"PAR1\x15\x04PAR1",
+    "x.feather": b"ARROW1\0\0",
+    "x.xlsx": zipped(),
+    "x.tsv.bz2": bz2.compress(b"good\tpos\n"),
+    "x.pdf": b"%PDF-1.7",
+    "utf16.tsv": "gut\tpos\nschlecht\tneg\n".encode("utf-16"),
+    "lines.json": b'[\n{"text": "good", "label": "pos"},\n{"text": "bad", "label": "neg"}\n]\n',
+    "array.json": json.dumps([{"text": "good", "label": "pos"}] * 3).encode(),
+    "file": b"",
+}
+
+TRANSLATE = ["train", "translate", "--source", "a.de", "--target", "a.en", "--out", "run"]
+PREDICT = ["predict", "tatoeba-de-en", "a.de"]
+
+
+@pytest.fixture
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    for name, data in FILES.items():
+        (tmp_path / name).write_bytes(data)
+    for split in ("test", "train"):
+        folder = tmp_path / "photos" / split / "cat"
+        folder.mkdir(parents=True)
+        Image.new("RGB", (8, 8)).save(folder / "a.png")
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def classify(name: str) -> list[str]:
+    return ["train", "classify", "--text", name, "--out", "run"]
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ([*TRANSLATE, "--lr", "1e-3"], "there is no option --lr. Write train.lr=1e-3."),
+        ([*TRANSLATE, "--learning-rate=1e-3"], "Write train.lr=1e-3."),
+        ([*TRANSLATE, "--epochs", "3"], "Write train.epochs=3."),
+        ([*TRANSLATE, "--batch-size", "32"], "Write train.batch_tokens=… (tokens of a step, not"),
+        ([*TRANSLATE, "--config", "a.toml"], "Write --recipe FILE.toml."),
+        ([*TRANSLATE, "--hidden-size", "64"], "Write model.d_model=64."),
+        ([*TRANSLATE, "--patience", "3"], "Write train.patience=3."),
+        ([*TRANSLATE, "--resume"], "Leave it out: the same command goes on"),
+        ([*TRANSLATE, "--nonsense", "3"], "See `headway train --help`."),
+        ([*PREDICT, "--temperature", "0.5"], "Write decode.temperature=0.5 (with decode.sample="),
+        ([*PREDICT, "--batch-size", "8"], "Write --batch-tokens."),
+        ([*PREDICT, "--model", "x"], "Leave it out: the run is the first word."),
+        ([*PREDICT, "--lr", "3"], "No such option: --lr"),
+        ([*TRANSLATE, "train.learning_rate=1"], "'train.learning_rate'. Here it is train.lr."),
+        ([*TRANSLATE, "learning_rate=1"], "Did you mean 'train.lr'?"),
+        ([*TRANSLATE, "model.num_layers=3"], "Here it is model.n_layers."),
+        ([*TRANSLATE, "train.epochs=0"], "epochs=0 must be more than 0."),
+        ([*TRANSLATE, "train.epochs=2", "train.steps=9"], "Leave one of them out."),
+        ([*TRANSLATE, "--device", "mps"], "--device mps: headway computes on CPUs and on CUDA"),
+        (classify("x.parquet"), "pandas.read_parquet('x.parquet').to_csv('x.csv', index=False)"),
+        (classify("x.feather"), "pandas.read_feather('x.feather')"),
+        (classify("x.xlsx"), "x.xlsx is no text but a ZIP archive"),
+        (classify("x.tsv.bz2"), "bunzip2 x.tsv.bz2"),
+        (classify("x.pdf"), "pdftotext x.pdf"),
+        (classify("utf16.tsv"), "utf16.tsv is in UTF-16. Say so: --encoding utf-16"),
+        (classify("lines.json"), "lines.json, line 1 begins a JSON array"),
+        (classify("array.json"), "Make lines of it: python -c 'import json, sys;"),
+        ([*classify("good.tsv")[:-1], "file"], "file is a file, and --out names a folder"),
+        ([*classify("good.tsv")[:-1], "file/run"], "file is a file, and --out names a folder"),
+        (
+            ["train", "see", "--media", "photos", "--out", "run"],
+            "Give them apart: --media photos/train --valid-media photos/test",
+        ),
+    ],
+    ids=lambda value: " ".join(value[1:]) if isinstance(value, list) else "",
+)
+def test_a_mistake_is_answered_with_the_way_out(
+    words: list[str], said: str, here: Path, capsys: Output
+) -> None:
+    assert main(words) == 2
+    shown = capsys.readouterr()
+    assert shown.out == ""
+    assert said in shown.err
+    assert "Traceback" not in shown.err
+
+
+def test_a_name_of_the_hub_needs_no_owner(
+    here: Path, capsys: Output, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(__import__("sys").modules, "huggingface_hub", None)
+    assert main(["import", "bert-base-uncased", "--out", "run"]) == 2
+    said = capsys.readouterr().err
+    assert "there is no folder bert-base-uncased. To fetch a model of that name" in said
+    assert "pip install 'headway[hub]'" in said
