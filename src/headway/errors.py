@@ -25,6 +25,17 @@ class FolderError(UserError):
     """A run folder that is missing, damaged, or does not fit."""
 
 
+def out_of_memory(error: BaseException) -> bool:
+    """Whether there was no room: torch has a class for that of a GPU, and on a CPU it says so in
+    the words of its allocator."""
+    if isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError":
+        return True
+    return isinstance(error, RuntimeError) and any(said in str(error) for said in NO_ROOM)
+
+
+NO_ROOM = ("can't allocate memory", "Cannot allocate memory", "std::bad_alloc")
+
+
 def suggest(name: str, known: Iterable[str]) -> str:
     """The end of an error message: the nearest known name, or all of them."""
     names = list(known)

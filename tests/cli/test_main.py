@@ -133,6 +133,34 @@ def test_an_interrupt_exits_with_130_and_says_nothing(
     assert "Traceback" not in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(
+    ("error", "is_one"),
+    [
+        (RuntimeError("[enforce fail at alloc_cpu.cpp:127] err == 0. DefaultCPUAllocator: can't "
+                      "allocate memory: you tried to allocate 34 bytes. Error code 12"), True),
+        (MemoryError(), True),
+        (RuntimeError("mat1 and mat2 shapes cannot be multiplied"), False),
+    ],
+)  # fmt: skip
+def test_a_lack_of_memory_is_one_line_with_the_way_out(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], error: Exception,
+    is_one: bool,
+) -> None:  # fmt: skip
+    def fail(*_: object) -> None:
+        raise error
+
+    monkeypatch.setattr("headway.cli.info.load_model_settings", fail)
+    if not is_one:
+        with pytest.raises(RuntimeError, match="mat1"):
+            main(["info", "gpt2"])
+        return
+    assert main(["info", "gpt2"]) == 1
+    said = capsys.readouterr().err
+    assert said.startswith("headway info: error: out of memory (")
+    assert "decode.batch_tokens=1024" in said
+    assert said.count("\n") == 1
+
+
 def with_stdout(stdout: int, command: str, unbuffered: str) -> subprocess.CompletedProcess[str]:
     """Python writes at once, or, with a buffer, when it ends: both must be quiet."""
     return subprocess.run(

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor
@@ -255,7 +256,21 @@ def test_a_run_that_diverged_says_so_again(tmp_path: Path) -> None:
 # Out of memory
 
 
-def short_of_memory(task: ToyTask, *calls: int) -> ToyTask:
+def no_room_on_a_gpu() -> None:
+    raise torch.OutOfMemoryError("no room")
+
+
+def no_room_on_a_cpu() -> None:
+    torch.empty(1 << 58, dtype=torch.uint8)
+
+
+def no_room_for_numpy() -> None:
+    np.empty(1 << 58, np.uint8)
+
+
+def short_of_memory(
+    task: ToyTask, *calls: int, fail: Callable[[], None] = no_room_on_a_gpu
+) -> ToyTask:
     """It runs out at these micro-batches, counted from 1."""
     made = 0
 
@@ -263,20 +278,21 @@ def short_of_memory(task: ToyTask, *calls: int) -> ToyTask:
         nonlocal made
         made += torch.is_grad_enabled()
         if torch.is_grad_enabled() and made in calls:
-            raise torch.OutOfMemoryError("no room")
+            fail()
         return loss
 
     task.on_loss = on_loss
     return task
 
 
+@pytest.mark.parametrize("fail", [no_room_on_a_gpu, no_room_on_a_cpu, no_room_for_numpy])
 @pytest.mark.parametrize("at", [1, 2, 7])  # in the second of two parts, too
 def test_out_of_memory_halves_what_is_computed_at_a_time_and_changes_nothing(
-    tmp_path: Path, at: int
+    tmp_path: Path, at: int, fail: Callable[[], None]
 ) -> None:
     plain = toy_loop(tmp_path / "plain", micro_tokens=4)
     plain.run()
-    task = short_of_memory(ToyTask(), at)
+    task = short_of_memory(ToyTask(), at, fail=fail)
     loop = toy_loop(tmp_path / "short", task=task, micro_tokens=4)
     state = loop.run()
     assert (state.step, state.micro_tokens, state.targets) == (12, 2, plain.state.targets)
@@ -308,6 +324,14 @@ def test_running_out_twice_is_an_error_that_names_the_way_out(tmp_path: Path) ->
     with pytest.raises(UserError, match=r"out of memory with 2 .*Set train.micro_tokens=1"):
         loop.run()
     assert steps_of(tmp_path)  # nothing was lost
+
+
+def test_other_errors_of_torch_are_not_taken_for_a_lack_of_memory(tmp_path: Path) -> None:
+    def fail() -> None:
+        torch.ones(2) @ torch.ones(3)
+
+    with pytest.raises(RuntimeError, match="size"):
+        toy_loop(tmp_path, task=short_of_memory(ToyTask(), 2, fail=fail)).run()
 
 
 def test_running_out_while_batches_are_made_counts_too(tmp_path: Path) -> None:

@@ -28,7 +28,7 @@ from headway.cli.score import score
 from headway.cli.train import train
 from headway.cli.truth import truth
 from headway.config.elsewhere import NOTHING, option_here
-from headway.errors import UserError
+from headway.errors import UserError, out_of_memory
 
 # typer carries its own copy of click; this is the way to its error that depends on neither.
 UsageError: type[Exception] = typer.BadParameter.__bases__[0]
@@ -97,6 +97,21 @@ def main(argv: list[str] | None = None) -> int:
         print(f"{_name(words)}: error: {error}", file=sys.stderr)
         _close_stdout()
         return 1
+    except (RuntimeError, MemoryError) as error:
+        if not out_of_memory(error):
+            raise
+        if debug:
+            traceback.print_exc()
+        print(f"{_name(words)}: error: {_no_room(error)}", file=sys.stderr)
+        return 1
+
+
+def _no_room(error: BaseException) -> str:
+    said = (str(error) or type(error).__name__).splitlines()[0].rstrip(".")
+    return (
+        f"out of memory ({said}). Compute less at a time (decode.batch_tokens=1024 for predict and "
+        "evaluate, train.micro_tokens=512 for train), give shorter inputs, or use a smaller model."
+    )
 
 
 def _close_stdout() -> None:

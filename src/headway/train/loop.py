@@ -18,7 +18,7 @@ from torch import nn
 
 from headway.config.train import TrainSettings, known
 from headway.decode.search import evaluating
-from headway.errors import UserError
+from headway.errors import UserError, out_of_memory
 from headway.models.folder import load_weights, model_weights
 from headway.progress import Stage
 from headway.train.checkpoint import Checkpoints, Snapshot
@@ -152,7 +152,9 @@ class Loop:
             item = next(feed)
             for batch in item.batches:
                 self.step.add(batch, item.n_targets)
-        except torch.OutOfMemoryError as error:
+        except (RuntimeError, MemoryError) as error:
+            if not out_of_memory(error):
+                raise
             return self._smaller(feed, error)
         self.step.finish(self.lr_at(number))
         if self.ema is not None:
@@ -171,7 +173,8 @@ class Loop:
         tokens = self.state.micro_tokens // 2
         if self.ranks.world > 1 or tokens < 1 or self.shrunk:
             raise UserError(
-                f"out of memory with {self.state.micro_tokens} target tokens at a time ({error}). "
+                f"out of memory with {self.state.micro_tokens} target tokens at a time "
+                f"({str(error) or type(error).__name__}). "
                 f"Set train.micro_tokens={max(1, tokens)}: the effective batch stays the same."
             ) from error
         self.shrunk = True
