@@ -6,6 +6,7 @@ import json
 import os
 import random
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
@@ -207,6 +208,60 @@ def test_torchrun_starts_and_stops_it(
     assert server.run(words) == [0, 0], server.said(0)
     assert curve(out) == curve(together)
     assert contents(out) == contents(together)
+
+
+JOIN = """
+import os, sys, time
+from datetime import timedelta
+from headway.train import ranks
+ranks.JOINING = timedelta(seconds=3)
+word = sys.argv[1]
+print("joining", flush=True)
+start = time.monotonic()
+try:
+    mine = ranks.Ranks.start("cpu")
+    print("joined", flush=True)
+    if word == "dies":
+        os._exit(9)
+    if mine.is_first:
+        sys.stdin.readline()  # busy with something, for longer than joining may take
+    mine.wait()
+except ranks.RankLost as error:
+    print(f"{time.monotonic() - start:.1f} {error}", flush=True)
+"""
+
+
+def joining(rank: int, port: int, word: str = "") -> subprocess.Popen[str]:
+    names = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": 2, "MASTER_PORT": port}
+    env = {"MASTER_ADDR": "127.0.0.1"} | {name: str(value) for name, value in names.items()}
+    process = subprocess.Popen(
+        [sys.executable, "-c", JOIN, word],
+        env={**os.environ, **env, "OMP_NUM_THREADS": "1"},
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+    )
+    return process
+
+
+def test_a_rank_that_cannot_join_again_ends_soon_and_says_so() -> None:
+    """One is killed and started again, as a launcher with restarts does, while the other is still
+    in the old group, where it may wait for long: for the new one there is no place."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    first, killed = joining(0, port), joining(1, port, "dies")
+    assert killed.communicate()[0] == "joining\njoined\n"
+    again = joining(1, port)
+    said, _ = again.communicate(timeout=120)
+    seconds, _, error = said.removeprefix("joining\n").partition(" ")
+    assert "rank 1 of 2 did not find the others within 3 s" in error
+    assert "the run goes on from its last checkpoint" in error
+    assert float(seconds) < 20  # three, and what a busy machine adds
+    said, _ = first.communicate("go on\n", timeout=120)
+    assert said.startswith("joining\njoined\n")  # in time, and nobody gave up on it since
+    assert "another rank has ended" in said
 
 
 # Without other processes

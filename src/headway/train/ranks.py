@@ -7,6 +7,7 @@ ranks changes nothing but the time. Only rank 0 writes.
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -15,14 +16,20 @@ from datetime import timedelta
 import torch
 import torch.distributed as dist
 from torch import Tensor
+from torch.distributed.rendezvous import rendezvous
 
 from headway.errors import UserError
 
 BUCKET_BYTES = 64 << 20
 """Gradients sent together."""
 
+JOINING = timedelta(seconds=45)
+"""How long a rank waits until all others are there too. A launcher starts all at once; who is alone
+after that, as one that was started again while the others had given up, ends and says so."""
+
 PATIENCE = timedelta(hours=12)
-"""How long ranks wait for the first one, which prepares the data and evaluates."""
+"""How long ranks that have found each other wait for the first one, which prepares the data and
+evaluates. One that has ended is noticed at once."""
 
 
 class RankLost(UserError):
@@ -51,8 +58,7 @@ class Ranks:
         if world > 1:
             if place.type == "cuda":
                 torch.cuda.set_device(place)
-            kind = "nccl" if place.type == "cuda" else "gloo"
-            dist.init_process_group(kind, timeout=PATIENCE)
+            _join("nccl" if place.type == "cuda" else "gloo", rank, world)
         return cls(rank=rank, world=world, device=place)
 
     def close(self) -> None:
@@ -114,6 +120,29 @@ def pick_device(name: str, local: int = 0) -> torch.device:
             raise UserError(f"--device {name}: torch finds no CUDA device here. Try --device cpu.")
         return torch.device("cuda", local if device.index is None else device.index)
     return device
+
+
+def _join(backend: str, rank: int, world: int) -> None:
+    """Form the group. All connections are made here, while there is little patience."""
+    end = time.monotonic() + JOINING.total_seconds()
+
+    def left() -> timedelta:
+        return timedelta(seconds=max(1.0, end - time.monotonic()))
+
+    try:
+        store, _, _ = next(rendezvous("env://", timeout=left()))
+        store.set_timeout(left())
+        dist.init_process_group(backend, store=store, rank=rank, world_size=world, timeout=left())
+        dist.barrier()
+        store.set_timeout(PATIENCE)
+        dist.distributed_c10d._set_pg_timeout(PATIENCE)
+    except (RuntimeError, ValueError) as error:
+        first = str(error).splitlines()[0] if str(error) else type(error).__name__
+        raise RankLost(
+            f"rank {rank} of {world} did not find the others within "
+            f"{JOINING.total_seconds():.0f} s ({first}). "
+            "Start all of them again: the run goes on from its last checkpoint."
+        ) from error
 
 
 @contextmanager
