@@ -16,6 +16,7 @@ from headway.cli.main import main
 from headway.config.folder import load_run
 from headway.config.run import RunSettings
 from headway.config.sounds import SoundSettings
+from headway.decode.spelling import speller
 from headway.decode.transcriber import Transcriber, Transcript
 from headway.models.folder import load_model
 from headway.text.tokenizer import Vocabularies
@@ -68,11 +69,9 @@ def ear_of(run: Path, **options: Any) -> Transcriber:
     settings = load_run(run)
     decode = replace(settings.decode, **options.pop("decode", {}))
     tokenizer = Vocabularies.load(run / "tokenizer.json").target
-    return Transcriber(
-        options.pop("model", None) or load_model(run).eval(), tokenizer, decode,
-        settings.model.sound,  # type: ignore[union-attr]
-        weight=settings.transcribe.ctc, **options,
-    )  # fmt: skip
+    model = options.pop("model", None) or load_model(run).eval()
+    spells = speller(model, tokenizer, decode, settings.transcribe.ctc)
+    return Transcriber(spells, tokenizer, decode, settings.model.sound, **options)  # type: ignore[union-attr]
 
 
 def test_it_learns_to_write_what_is_said(

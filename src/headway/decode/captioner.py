@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -13,7 +14,8 @@ from torch import Tensor
 
 from headway.config.decode import DecodeSettings
 from headway.config.pictures import GRID_STRIDE, PictureSettings
-from headway.decode.align import attention_of, word_numbers
+from headway.decode.align import Attention, attention_of, word_numbers
+from headway.decode.engine import Engine, SourceSearch
 from headway.decode.hypothesis import Hypothesis
 from headway.decode.lines import batches
 from headway.decode.outputs import LINE_END
@@ -70,16 +72,29 @@ class Summary:
 
 @dataclass
 class Captioner:
-    """Several models are an ensemble; words look with the eyes of the first."""
+    """Several models are an ensemble; words look with the eyes of the first. An `engine` writes
+    without any of our models."""
 
     models: Sequence[Seq2Seq]
     tokenizer: Tokenizer
     settings: DecodeSettings = DecodeSettings()
     look: bool = False
+    engine: Engine | None = None
+    shape: PictureSettings | None = None
+    """What the engine reads; of models it is known."""
+
     summary: Summary = field(default_factory=Summary)
 
     def __post_init__(self) -> None:
-        self.searcher = Searcher(self.models, self.settings, Specials.of(self.tokenizer))
+        specials = Specials.of(self.tokenizer)
+        self.searcher: SourceSearch
+        self.attention: Attention
+        if self.engine is None:
+            self.searcher = Searcher(self.models, self.settings, specials)
+            self.attention = partial(attention_of, self.models[0])
+        else:
+            self.searcher = self.engine.searcher(self.settings, specials)
+            self.attention = self.engine.attention
 
     def captions(self, pictures: Sequence[Picture], first: int = 0) -> list[list[Caption]]:
         """Of each picture the best ones, from the best down.
@@ -103,8 +118,13 @@ class Captioner:
 
     def _batches(self, pictures: Sequence[Picture]) -> Iterator[list[int]]:
         width = self.settings.n_best if self.settings.sample else self.settings.beam
-        lengths = [self.searcher.rows(picture) for picture in pictures]
+        lengths = [max(shape.rows_of(*_size(one)) for shape in self._shapes()) for one in pictures]
         return batches(lengths, max(1, self.settings.batch_tokens // width))
+
+    def _shapes(self) -> list[PictureSettings]:
+        fronts = [model.source_front for model in self.models]
+        found = [front.shape for front in fronts if isinstance(front, PictureFront)]
+        return found if self.shape is None else [self.shape]
 
     def _written(
         self, pictures: Sequence[Picture], found: Sequence[Sequence[Hypothesis]]
@@ -117,8 +137,7 @@ class Captioner:
         ]
         with evaluating(self.models):
             seen = iter(
-                attention_of(
-                    self.models[0],
+                self.attention(
                     [picture for picture, _ in pairs],
                     [h.tokens for _, h in pairs],
                     self.tokenizer.bos,
@@ -146,8 +165,7 @@ class Captioner:
         )
 
     def _looks(self, picture: Picture, h: Hypothesis, attention_TS: Tensor) -> list[Look]:
-        front = self.models[0].source_front
-        assert isinstance(front, PictureFront)
+        shape = self._shapes()[0]
         begun = int(self.tokenizer.target_begin is not None)
         tokens = h.tokens[begun:]
         pieces = self.tokenizer.tokens(tokens)
@@ -158,10 +176,15 @@ class Captioner:
                 self.tokenizer.decode([tokens[i] for i in places]).strip(),
                 attention_TS[[begun + i for i in places]].mean(0).numpy(),
                 picture,
-                front.shape,
+                shape,
             )
             for places in _places(numbers)
         ]
+
+
+def _size(picture: Picture) -> tuple[int, int, int]:
+    n_frames, _, height, width = picture.shape
+    return n_frames, height, width
 
 
 def _places(numbers: Sequence[int]) -> list[list[int]]:

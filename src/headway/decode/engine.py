@@ -8,7 +8,7 @@ has the table of those that exist.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from typing import NoReturn, Protocol, runtime_checkable
+from typing import Any, NoReturn, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor, nn
@@ -16,11 +16,13 @@ from torch import Tensor, nn
 from headway.config.decode import DecodeSettings
 from headway.decode.hypothesis import Hypothesis, Specials, Wish
 from headway.decode.prompts import Prefix
+from headway.decode.spelling import Speller
 from headway.decode.walk import Watch
 from headway.errors import UserError
 from headway.models.decoder import Decoder
 from headway.models.encoder import Encoder
 from headway.nn.layout import Layout
+from headway.text.tokenizer import Tokenizer
 
 Tokens = Sequence[Sequence[int]]
 
@@ -33,7 +35,7 @@ class SourceSearch(Protocol):
 
     def __call__(
         self,
-        sources: Tokens,
+        sources: Sequence[Any],
         wishes: Sequence[Wish] | None = None,
         numbers: Tokens | None = None,
     ) -> list[list[Hypothesis]]: ...
@@ -75,8 +77,12 @@ class Engine:
     """What people should know, once."""
 
     def searcher(self, settings: DecodeSettings, specials: Specials) -> SourceSearch:
-        """For translators."""
+        """For translators and captioners."""
         self._cannot("translate")
+
+    def speller(self, tokenizer: Tokenizer, settings: DecodeSettings, weight: float) -> Speller:
+        """For transcribers; `weight` is that of CTC beside a decoder."""
+        self._cannot("transcribe")
 
     def prompt_searcher(
         self, settings: DecodeSettings, specials: Specials, context: int | None
@@ -85,7 +91,7 @@ class Engine:
         there is an end."""
         self._cannot("continue a text")
 
-    def attention(self, sources: Tokens, targets: Tokens, bos: int) -> list[Tensor]:
+    def attention(self, sources: Sequence[Any], targets: Tokens, bos: int) -> list[Tensor]:
         """As `decode.align.attention_of`, for alignments and unknown words."""
         self._cannot("say what a word attends to, which --alignments and decode.unknown=copy need")
 

@@ -17,6 +17,7 @@ from headway.decode.search import Searcher, Specials
 from headway.decode.steps import Seq2SeqSteps, Steps
 from headway.models.seq2seq import Seq2Seq
 from headway.nn.ctc import PrefixScorer
+from headway.nn.layout import Layout
 
 LEAST = -1e5
 """Stands in for the logarithm of zero where it would be subtracted from itself."""
@@ -130,9 +131,13 @@ class JointSearcher(Searcher):
         head = self.models[0].ctc
         assert head is not None, "a weight for CTC and no head for it"
         scores_MV = head(steps.memory.x_MD)
-        scorer = PrefixScorer(
-            scores_MV, steps.memory.layout, scores_MV.shape[1] - 1, self.specials.eos
-        )
-        other = CtcSteps(scorer, len(sources), width)
-        skip = 0 if self.specials.target_begin is None else 1
-        return JointSteps(steps, other, self.weight, skip)
+        return joined(steps, scores_MV, steps.memory.layout, self.specials, self.weight, width)
+
+
+def joined(
+    steps: Steps, scores_MV: Tensor, rows: Layout, specials: Specials, weight: float, width: int
+) -> JointSteps:
+    """A decoder's steps with the opinion of CTC, which scores the symbols of each row so."""
+    scorer = PrefixScorer(scores_MV, rows, scores_MV.shape[1] - 1, specials.eos)
+    other = CtcSteps(scorer, rows.n_sequences, width)
+    return JointSteps(steps, other, weight, 0 if specials.target_begin is None else 1)

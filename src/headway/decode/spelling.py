@@ -14,12 +14,13 @@ import torch
 from torch import Tensor, nn
 
 from headway.config.decode import DecodeSettings
+from headway.config.sounds import SoundSettings
 from headway.decode.beam_search import beam_search
 from headway.decode.hypothesis import NO_WISH, Hypothesis, Specials
 from headway.decode.job import Job
 from headway.decode.joint import CtcSteps, JointSearcher
 from headway.decode.loops import TEMPERATURES
-from headway.decode.search import evaluating
+from headway.decode.search import Searcher, evaluating
 from headway.decode.wordtimes import alignment_heads, token_rows
 from headway.models.hearing import Listener
 from headway.models.parts.sounds import SoundFront
@@ -105,18 +106,38 @@ class CtcSpeller:
 
 
 class DecoderSpeller:
-    """An encoder and a decoder; `weight` is that of CTC, 0 where the encoder has none."""
+    """An encoder and a decoder; `weight` is that of CTC, 0 where the encoder has none.
+
+    Another runtime overrides what asks the model: `search`, `attention`, `first` and `heard`.
+    """
 
     def __init__(
         self, model: Seq2Seq, tokenizer: Tokenizer, settings: DecodeSettings, weight: float
     ) -> None:
-        self.model, self.tokenizer, self.settings = model, tokenizer, settings
-        self.weight = weight if model.ctc is not None else 0.0
+        self.model = model
+        front = model.source_front
+        assert isinstance(front, SoundFront)
+        self.prepare(tokenizer, settings, front.shape, weight, has_ctc=model.ctc is not None)
+
+    def prepare(
+        self,
+        tokenizer: Tokenizer,
+        settings: DecodeSettings,
+        shape: SoundSettings,
+        weight: float,
+        *,
+        has_ctc: bool,
+    ) -> None:
+        self.tokenizer, self.settings, self.shape = tokenizer, settings, shape
+        self.has_ctc, self.weight = has_ctc, weight if has_ctc else 0.0
         self.specials = Specials.of(tokenizer)
-        self.searcher = JointSearcher(model, settings, self.specials, self.weight)
+        self.searcher = self.search(settings, self.weight)
         begin = self.specials.target_begin
         self.begin = [] if begin is None else [begin]
-        self.temperatures = TEMPERATURES if model.ctc is None else (0.0,)
+        self.temperatures = (0.0,) if has_ctc else TEMPERATURES
+
+    def search(self, settings: DecodeSettings, weight: float) -> Searcher:
+        return JointSearcher(self.model, settings, self.specials, weight)
 
     def spell(self, waves: Sequence[Any]) -> list[Hypothesis]:
         return [self._without_begin(found[0]) for found in self.searcher(waves)]
@@ -125,17 +146,17 @@ class DecoderSpeller:
         """By CTC alone, which cannot loop, or else drawn at a temperature, as Whisper does.
 
         What is drawn for a window does not depend on the others."""
-        if self.model.ctc is not None:
+        if self.has_ctc:
             return [best_path(logs_SV) for logs_SV in self._logs(waves)]
         drawing = replace(
             self.settings, sample=True, temperature=temperature, n_best=DRAWS, beam=DRAWS, groups=1
         )
-        searcher = JointSearcher(self.model, drawing, self.specials, 0.0)
+        searcher = self.search(drawing, 0.0)
         found = searcher(waves, numbers=[[0]] * len(waves))
         return [self._without_begin(of_window[0]) for of_window in found]
 
     def rows(self, waves: Sequence[Any], texts: Sequence[Sequence[int]]) -> list[Rows]:
-        if self.model.ctc is not None:
+        if self.has_ctc:
             pairs = zip(self._logs(waves), texts, strict=True)
             return [_aligned(logs_SV, text) for logs_SV, text in pairs]
         found = []
@@ -148,9 +169,7 @@ class DecoderSpeller:
 
     def real_rows(self, wave: Any) -> int:
         """Without the silence that windows are filled up with."""
-        front = self.model.source_front
-        assert isinstance(front, SoundFront)
-        return replace(front.shape, pad_s=0.0).rows_of(len(wave))
+        return replace(self.shape, pad_s=0.0).rows_of(len(wave))
 
     @torch.no_grad()
     def attention(self, waves: Sequence[Any], texts: Sequence[Sequence[int]]) -> list[Tensor]:
@@ -167,11 +186,13 @@ class DecoderSpeller:
         first = len(self.begin)
         return [weights_HTS[:, first:].float().cpu() for weights_HTS in seen[name][0]]
 
-    @torch.no_grad()
     def silence(self, wave: Any) -> float:
         ids = [i for i in map(self.tokenizer.special, NO_SPEECH) if i is not None]
-        if not ids:
-            return 0.0
+        return float(self.first(wave).softmax(-1)[ids[0]]) if ids else 0.0
+
+    @torch.no_grad()
+    def first(self, wave: Any) -> Tensor:
+        """Scores of the first token (V)."""
         device = next(self.model.parameters()).device
         with evaluating([self.model]):
             x_ND = self.model(
@@ -179,7 +200,7 @@ class DecoderSpeller:
                 torch.tensor([self.specials.bos], device=device),
                 Layout.of([1], device),
             )
-        return float(self.model.scores(x_ND).float().softmax(-1)[0, ids[0]])
+        return self.model.scores(x_ND).float()[0]
 
     def _without_begin(self, found: Hypothesis) -> Hypothesis:
         n = len(self.begin)
@@ -187,17 +208,20 @@ class DecoderSpeller:
             return found
         return replace(found, tokens=found.tokens[n:], token_log_probs=found.token_log_probs[n:])
 
-    @torch.no_grad()
     def _logs(self, waves: Sequence[Any]) -> list[Tensor]:
+        reals = [self.real_rows(wave) for wave in waves]
+        return [logs_SV[:n] for logs_SV, n in zip(self.heard(waves), reals, strict=True)]
+
+    @torch.no_grad()
+    def heard(self, waves: Sequence[Any]) -> list[Tensor]:
+        """log P of each symbol in each row, by CTC."""
         head = self.model.ctc
         assert head is not None
         device = next(self.model.parameters()).device
         with evaluating([self.model]):
             sound, layout = self.model.source_front.collate(waves, device)
             memory = self.model.encode(sound, layout)
-            logs = layout.split(head(memory.x_MD).float().log_softmax(-1))
-        reals = [self.real_rows(wave) for wave in waves]
-        return [logs_SV[:n] for logs_SV, n in zip(logs, reals, strict=True)]
+            return layout.split(head(memory.x_MD).float().log_softmax(-1))
 
 
 def speller(

@@ -9,7 +9,6 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
-from torch import nn
 
 from headway.config.decode import DecodeSettings
 from headway.config.sounds import SoundSettings
@@ -18,7 +17,7 @@ from headway.decode.hypothesis import Hypothesis
 from headway.decode.lines import batches
 from headway.decode.listening import Samples, Window, windows_of
 from headway.decode.loops import Doubt, compression_ratio, is_silent
-from headway.decode.spelling import speller
+from headway.decode.spelling import Speller
 from headway.decode.transcript import Heard, Segment, Summary, Transcript
 from headway.decode.wordtimes import snapped, words_of
 from headway.errors import DataError
@@ -36,24 +35,23 @@ NO_SPEECH = 0.6
 class Transcriber:
     """Windows are transcribed in batches of like length; answers have the order of the input.
 
-    `weight`: of CTC beside a decoder. `times`: words with when they were said. `guard`: silent
+    `times`: words with when they were said. `guard`: silent
     windows give no text, and doubtful ones are tried in other ways.
     """
 
     def __init__(
         self,
-        model: nn.Module,
+        speller: Speller,
         tokenizer: Tokenizer,
         settings: DecodeSettings,
         shape: SoundSettings,
         *,
-        weight: float,
         times: bool = False,
         guard: bool = True,
     ) -> None:
         self.tokenizer, self.settings, self.shape = tokenizer, settings, shape
         self.times, self.guard = times, guard
-        self.speller = speller(model, tokenizer, settings, weight)
+        self.speller = speller
         self.summary = Summary()
 
     @property

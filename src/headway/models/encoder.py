@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from headway.config.model import EncoderSettings
@@ -47,6 +48,13 @@ class Encoder(Readable):
     def n_first(self) -> int | None:
         """How many first rows classes are read from, if from those alone."""
         return 1 if self.pooling == "first" else None
+
+    def cosines(self, x_ND: Tensor, layout: Layout) -> Tensor:
+        """Between the vector of each item and that of each class, in fp32."""
+        head = self.head_named("classes")
+        assert isinstance(head, LabelHead)
+        weight_CD = F.normalize(head.linear.weight.float(), dim=-1)
+        return F.normalize(self.pooled(x_ND, layout).float(), dim=-1) @ weight_CD.T
 
     def scores(self, x_ND: Tensor) -> Tensor:
         """Word scores for the given rows: in masked training only the masked ones."""

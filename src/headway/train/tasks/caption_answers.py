@@ -108,6 +108,10 @@ def load_captioner(use: Use, *, look: bool = False) -> Captioner:
                 f"{folder} reads pictures in another form than {use.folders[0]}: models that "
                 "answer together must read the same number of frames and one size."
             )
+    if use.engine is not None:
+        shape = front_of(use.settings)
+        assert isinstance(shape, PictureSettings)
+        return Captioner((), tokenizer, use.settings.decode, look, use.engine, shape)
     models = [model for model in use.models() if isinstance(model, Seq2Seq)]
     for model in models:
         pack(model)  # no one trains these

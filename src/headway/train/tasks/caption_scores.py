@@ -80,8 +80,10 @@ def evaluate_captions(use: Use, files: DataSettings) -> Evaluation:
     pictures = given.items.pictures
     texts = [" ".join(text.split()) for text in given.targets]
     rows, references = by_picture(given.items, texts)
-    with use.progress.stage("measuring the loss", len(texts), "captions") as stage:
-        loss = _loss(captioner, pictures, texts, stage.update)
+    loss = None
+    if captioner.models:  # an engine searches and no more
+        with use.progress.stage("measuring the loss", len(texts), "captions") as stage:
+            loss = _loss(captioner, pictures, texts, stage.update)
     outputs = _outputs(captioner, [pictures[row] for row in rows], what, use.progress)
     frequencies, lowercase = Frequencies.of(references), settings.tokenizer.lowercase
     values = caption_values(outputs, references, frequencies, lowercase=lowercase)
@@ -92,7 +94,7 @@ def evaluate_captions(use: Use, files: DataSettings) -> Evaluation:
     several = f"{len(texts):,} captions" if len(texts) > len(rows) else ""
     shown: list[Row] = [
         (what, f"{len(rows):,}", several),
-        ("loss", f"{loss:.4f}", "nats a token, without smoothing"),
+        *([] if loss is None else [("loss", f"{loss:.4f}", "nats a token, without smoothing")]),
         ("exact match", f"{values['exact']:.2f}", _range(interval)),
         ("CIDEr-D", f"{values['cider']:.3f}", f"of 10; {SIGNATURE}"),
         ("BLEU", f"{values['bleu']:.2f}", ""),

@@ -28,7 +28,6 @@ from headway.train.tasks.media_changes import SoundChanges
 from headway.train.tasks.media_labels import (
     Chosen,
     LabelTask,
-    cosines,
     label_metrics,
     labels_of,
     unit_vectors,
@@ -69,7 +68,7 @@ class IdentifyTask(LabelTask):
         margin, scale = self.settings.identify.margin, self.settings.identify.scale
         if targets_BC is None or not margin:
             return super().scores(model, x_ND, layout, targets_BC)
-        cos_BC = cosines(model, x_ND, layout).clamp(-1 + 1e-6, 1 - 1e-6)
+        cos_BC = model.cosines(x_ND, layout).clamp(-1 + 1e-6, 1 - 1e-6)
         turned_BC = (cos_BC.acos() + margin).clamp(max=np.pi).cos()
         return scale * torch.where(targets_BC > 0.5, turned_BC, cos_BC)
 

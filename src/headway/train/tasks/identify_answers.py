@@ -4,7 +4,7 @@ a list of others."""
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -182,7 +182,7 @@ def evaluate_speakers(use: Use, files: DataSettings) -> Evaluation:
         rows, facts, figures = found.rows, found.facts, found.figures
     unseen = not is_known_N.all()
     judged_N = ~is_known_N if unseen else is_known_N
-    (model,) = Use(use.folders[:1], settings, use.device).models()
+    (model,) = replace(use, folders=use.folders[:1], settings=settings).models()
     assert isinstance(model, Encoder)
     with use.progress.stage("comparing voices", len(labels_N)) as stage:
         vectors_ND = item_vectors(model, reader, use.device, on_progress=stage.update)

@@ -19,7 +19,6 @@ from headway.config.train import known
 from headway.data.batches import Fixed, Rows, StepPlan, moved
 from headway.data.media.prepared import MediaSet, PreparedMedia
 from headway.models.encoder import Encoder
-from headway.models.parts.heads import LabelHead
 from headway.models.parts.pictures import Pictures
 from headway.models.parts.sounds import Sound
 from headway.nn.layout import Layout
@@ -222,7 +221,7 @@ def score_of(settings: RunSettings) -> Score:
     """What reads classes out of a run's model, in fp32."""
     if settings.task == "identify" and settings.identify.margin:
         scale = settings.identify.scale
-        return lambda model, x_ND, layout: scale * cosines(model, x_ND, layout)
+        return lambda model, x_ND, layout: scale * model.cosines(x_ND, layout)
     return lambda model, x_ND, layout: model.classes(x_ND, layout).float()
 
 
@@ -244,14 +243,6 @@ def log_probs(
         scores_BC = score(model, x_ND, layout)
         logs_NC[rows] = scores_BC.double().log_softmax(-1).cpu().numpy()
     return logs_NC
-
-
-def cosines(model: Encoder, x_ND: Tensor, layout: Layout) -> Tensor:
-    """Between the vector of each item and that of each class."""
-    head = model.head_named("classes")
-    assert isinstance(head, LabelHead)
-    weight_CD = F.normalize(head.linear.weight.float(), dim=-1)
-    return unit_vectors(model, x_ND, layout) @ weight_CD.T
 
 
 def unit_vectors(model: Encoder, x_ND: Tensor, layout: Layout) -> Tensor:

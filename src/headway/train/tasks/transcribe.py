@@ -23,6 +23,7 @@ from headway.data.media.prepared import MediaSet, PreparedMedia, load_prepared_m
 from headway.data.tokens import TokenStore
 from headway.data.unlabelled import Reads
 from headway.decode.search import evaluating
+from headway.decode.spelling import speller
 from headway.decode.transcriber import Transcriber
 from headway.metrics.speech import character_errors, word_errors
 from headway.models.hearing import Listener
@@ -188,9 +189,8 @@ class TranscribeTask:
         decode = self.settings.decode
         if not full:
             decode = replace(decode, beam=1, n_best=1, groups=1, sample=False)
-        ear = Transcriber(
-            model, self.tokenizer, decode, self.shape, weight=self.weight, guard=False
-        )
+        spells = speller(model, self.tokenizer, decode, self.weight)
+        ear = Transcriber(spells, self.tokenizer, decode, self.shape, guard=False)
         outputs: list[str] = []
         heard_at = np.flatnonzero(self.short(self.valid)[:n])
         order = heard_at[np.argsort(self.valid.lengths[heard_at], kind="stable")]

@@ -16,6 +16,7 @@ from headway.data.media.reading import Form
 from headway.data.media.sounds import SUFFIXES, stream_windows
 from headway.data.media.source import MediaItem
 from headway.decode.listening import Samples
+from headway.decode.spelling import speller
 from headway.decode.subtitles import srt, vtt
 from headway.decode.transcriber import Transcriber, Transcript
 from headway.errors import DataError, UserError, suggest
@@ -89,14 +90,14 @@ class TranscriptPredictor:
 
 
 def transcriber_of(use: Use, *, times: bool) -> Transcriber:
-    [model] = use.models()
-    pack(model)  # no one trains it
     tokenizer = Vocabularies.load(file_in(use.folders[0], TOKENIZER)).target
     shape: SoundSettings = use.settings.model.sound  # type: ignore[union-attr]
-    return Transcriber(
-        model, tokenizer, use.settings.decode, shape,
-        weight=use.settings.transcribe.ctc, times=times,
-    )  # fmt: skip
+    given = (tokenizer, use.settings.decode, use.settings.transcribe.ctc)
+    if use.engine is not None:
+        return Transcriber(use.engine.speller(*given), *given[:2], shape, times=times)
+    [model] = use.models()
+    pack(model)  # no one trains it
+    return Transcriber(speller(model, *given), *given[:2], shape, times=times)
 
 
 def named_recordings(
