@@ -13,15 +13,27 @@ import torch
 from headway.config.data import DataSettings, TokenizerSettings
 from headway.config.decode import DecodeSettings
 from headway.config.folder import load_run
+from headway.config.model import (
+    ModelSettings,
+    PictureEncoderSettings,
+    PictureSeq2SeqSettings,
+    PictureSettings,
+    SoundEncoderSettings,
+    SoundSeq2SeqSettings,
+    SoundSettings,
+)
 from headway.config.run import RunSettings, resolved_toml
+from headway.config.tasks import FillSettings, IdentifySettings
 from headway.decode.engine import Engine
+from headway.models.build import build_model
 from headway.models.folder import model_weights, save_weights
 from headway.text.tokenizer import Tokenizer, Vocabularies
 from headway.text.train import train_on_texts
 from headway.train.kind import Use
 from headway.train.tasks.table import kind_of
 
-from ..models.variants import settings_of, tiny
+from ..models.variants import settings_of, stirred, tiny
+from ..train.spoken import write_wav
 
 WORDS = [f"{c}{v}" for c in "bdfgkmp" for v in "aeiou"]
 LINES = ["ba de", "go", "", "fi ko ga mo pu ba ba de", "de de ba", "ka  unknown ke ki ko da", "pe"]
@@ -39,6 +51,60 @@ RUNS: dict[str, tuple[str, dict[str, Any]]] = {
     "embed": ("window", {"heads": ("pooled",), "pooling": "mean"}),
 }
 """A variant of the models for each task, and what it needs besides."""
+
+SMALL: dict[str, Any] = {"d_model": 32, "n_layers": 2, "n_heads": 4, "d_ff": 48, "dropout": 0.0}
+VIDEO = PictureSettings(
+    height=16, width=24, patch=8, frames=4, tubelet=2, channels=1, class_token=False
+)
+GRID = PictureSettings(height=17, width=24, stem="grid", stem_width=4, mean=(0.1, 0.2, 0.3))
+STEM = PictureSettings(height=17, width=16, patch=8, stem="conv", stem_width=4, channels=1)
+SOUND = SoundSettings(rate=8000, n_fft=200, hop=80, bands=20, scale="standard", max_rows=120)
+WHISPER = replace(SOUND, pad_s=0.5, positions="whisper", strides=(1, 2, 2), scale="whisper")
+WORDY: dict[str, Any] = {**SMALL, "vocab_size": 42, "max_len": 30}
+
+MEDIA: dict[str, tuple[str, ModelSettings]] = {
+    "see": ("see", PictureEncoderSettings(**SMALL, picture=GRID, n_labels=3)),
+    "see distilled": (
+        "see",
+        PictureEncoderSettings(
+            **SMALL,
+            picture=replace(STEM, distil_token=True, stride=4),
+            heads=("classes", "distilled"),
+            n_labels=3,
+        ),
+    ),
+    "see vectors": (
+        "see",
+        PictureEncoderSettings(**SMALL, picture=replace(STEM, stem="patches"), heads=("pooled",)),
+    ),
+    "watch": (
+        "watch",
+        PictureEncoderSettings(
+            **SMALL, picture=VIDEO, n_labels=3, pooling="mean", positions="rotary"
+        ),
+    ),
+    "caption": (
+        "caption",
+        PictureSeq2SeqSettings(**WORDY, picture=replace(GRID, class_token=False)),
+    ),
+    "identify": ("identify", SoundEncoderSettings(**SMALL, sound=SOUND, n_labels=3)),
+    "identify margin": (
+        "identify",
+        SoundEncoderSettings(**SMALL, sound=WHISPER, n_labels=3, pooling="first"),
+    ),
+    "transcribe ctc": (
+        "transcribe",
+        SoundEncoderSettings(**SMALL, sound=SOUND, heads=("ctc",), vocab_size=42),
+    ),
+    "transcribe": ("transcribe", SoundSeq2SeqSettings(**WORDY, sound=SOUND, ctc=True)),
+    "transcribe decoder": ("transcribe", SoundSeq2SeqSettings(**WORDY, sound=WHISPER)),
+    "fill pictures": (
+        "fill",
+        PictureEncoderSettings(**SMALL, picture=STEM, heads=("rebuild",), pooling="mean"),
+    ),
+    "fill sounds": ("fill", SoundEncoderSettings(**SMALL, sound=SOUND, heads=("rebuild",))),
+}
+"""Runs that look or listen, by name: their task and model, every front among them."""
 
 
 def tokenizer() -> Tokenizer:
@@ -65,6 +131,53 @@ def tiny_run(folder: Path, task: str, variant: str | None = None, **changes: Any
     Vocabularies(words, words).save(folder / "tokenizer.json")
     save_weights(folder, model_weights(tiny(family, variant, **more)))
     return folder
+
+
+def media_run(folder: Path, name: str, **changes: Any) -> Path:
+    """The same for a run of `MEDIA`."""
+    words = tokenizer()
+    task, model = MEDIA[name]
+    if hasattr(model, "vocab_size"):
+        model = replace(model, vocab_size=words.vocab_size)
+    own: dict[str, Any] = {
+        "fill": {"fill": FillSettings(mask=0.4, span=2)},
+        "identify": {"identify": IdentifySettings(margin=0.2 * name.endswith("margin"))},
+    }
+    settings = RunSettings(
+        task=task,
+        model=replace(model, **changes),
+        labels=LABELS if getattr(model, "n_labels", 0) == len(LABELS) else (),
+        data=DataSettings(media=("somewhere",)),
+        decode=DecodeSettings(beam=2, max_len=12),
+        **own.get(task, {}),
+    )
+    folder.mkdir(parents=True)
+    (folder / "config.toml").write_text(resolved_toml(settings))
+    if hasattr(model, "vocab_size") and task != "fill":
+        Vocabularies(words, words).save(folder / "tokenizer.json")
+    assert settings.model is not None
+    save_weights(folder, model_weights(stirred(build_model(settings.model))))
+    return folder
+
+
+def media_lines(folder: Path, name: str) -> list[str]:
+    """Files for a run of `MEDIA` to answer: images, videos or recordings of several lengths."""
+    draw = np.random.default_rng(3)
+    folder.mkdir(exist_ok=True)
+    front = getattr(MEDIA[name][1], "picture", None)
+    for number in range(4):
+        path = folder / str(number)
+        if front is None:
+            tone = 0.3 * np.sin(np.arange(900 + 2100 * number) * (0.1 + 0.1 * number))
+            noisy = tone + draw.normal(0, 0.02, len(tone))
+            write_wav(path.with_suffix(".wav"), noisy.astype(np.float32))
+        elif front.frames > 1:
+            pixels = draw.integers(0, 256, (front.frames, 20, 30)).astype(np.uint8)
+            np.save(path.with_suffix(".npy"), pixels)
+        else:
+            pixels = draw.integers(0, 256, (20, 30, 3)).astype(np.uint8)
+            np.save(path.with_suffix(".npy"), pixels)
+    return [str(path) for path in sorted(folder.iterdir())]
 
 
 def lines_for(task: str) -> list[str]:

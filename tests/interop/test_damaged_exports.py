@@ -46,8 +46,9 @@ def said(out: Path, tmp_path: Path, capsys: Output) -> str:
     assert main(["predict", str(out), str(text), "--engine", "ctranslate2"]) == 2
     printed = capsys.readouterr()
     assert printed.out == ""
-    assert len(printed.err.splitlines()) == 1
-    return printed.err
+    lines = [line for line in printed.err.splitlines() if not line.endswith("so far")]
+    assert len(lines) == 1  # beside those that a busy machine has time for
+    return lines[0]
 
 
 @pytest.mark.parametrize("damage", ["junk", "half", "shapes", "names"])

@@ -142,7 +142,7 @@ def test_what_breaks_leaves_nothing(run: Path, copy: Copy, tmp_path: Path, capsy
     [
         (["--to", "hg"], "--to has no choice 'hg'. Known: hf, ctranslate2, onnx, torch."),
         (["--to", "hf", "--int8"], "--int8 does not go with --to hf: transformers quantises"),
-        (["--to", "torch", "--int8"], "Leave it out, or use --to ctranslate2 or onnx."),
+        (["--to", "torch", "--int8"], "Leave it out, or use --to onnx."),
     ],
 )
 def test_mistakes(run: Path, words: list[str], said: str, tmp_path: Path, capsys: Output) -> None:

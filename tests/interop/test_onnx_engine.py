@@ -3,7 +3,9 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
+from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -15,15 +17,28 @@ from headway.config.folder import load_run
 from headway.decode.hypothesis import Specials
 from headway.decode.lm import DecoderSteps
 from headway.decode.steps import Seq2SeqSteps, Steps
+from headway.errors import UserError
 from headway.interop.onnx.engine import OnnxEngine
 from headway.interop.plain.graphs import Graph, graphs_of
 from headway.interop.plain.padded import Array
 from headway.interop.run import load_run_for_export
 from headway.models.folder import load_model
 from headway.nn.layout import Layout
+from headway.train.kind import Use
 from headway.train.tasks.classes import has_segments
+from headway.train.tasks.table import kind_of
 
-from .padded_runs import LINES, RUNS, answers, assert_same_facts, lines_for, tiny_run
+from .padded_runs import (
+    LINES,
+    MEDIA,
+    RUNS,
+    answers,
+    assert_same_facts,
+    lines_for,
+    media_lines,
+    media_run,
+    tiny_run,
+)
 
 CLOSE = {"rtol": 1e-5, "atol": 1e-5}
 
@@ -70,6 +85,49 @@ def both(run: Path, lines: list[str], **more: Any) -> list[dict[str, Any]]:
 @pytest.mark.parametrize("task", RUNS)
 def test_every_task_is_answered_as_by_torch(task: str, tmp_path: Path) -> None:
     assert both(tiny_run(tmp_path / "run", task), lines_for(task))
+
+
+@pytest.mark.parametrize("name", [name for name in MEDIA if MEDIA[name][0] != "fill"])
+def test_images_and_recordings_are_answered_as_by_torch(name: str, tmp_path: Path) -> None:
+    run, lines = media_run(tmp_path / "run", name), media_lines(tmp_path / "files", name)
+    if name == "see vectors":  # nothing is answered by a model without classes
+        return
+    ours = both(run, lines, options={"json": True})
+    assert all("file" in facts for facts in ours)
+    if MEDIA[name][0] == "transcribe":
+        assert any(facts["words"] for facts in ours)  # with times, by CTC or by attention
+        both(run, lines, beam=1)
+    if name == "caption":
+        looks = both(run, lines, options={"alignments": True})
+        assert looks[0]["outputs"][0]["looks"]
+        both(run, lines, sample=True, n_best=2)
+    if name.startswith("identify"):
+        both(run, lines, options={"against": lines[1]})
+
+
+def test_scores_of_a_test_set_are_those_of_torch(tmp_path: Path) -> None:
+    for name in ("see", "identify margin", "caption", "transcribe"):
+        run, folder = media_run(tmp_path / name, name), tmp_path / f"{name} files"
+        files = [Path(line).name for line in media_lines(folder, name)]
+        key = "label" if name in ("see", "identify margin") else "text"
+        values = ["O", "B-x", "O", "I-x"] if key == "label" else ["ba de", "go", "fi ko", "ba"]
+        listed = [json.dumps({"path": f, key: v}) for f, v in zip(files, values, strict=True)]
+        (folder / "list.jsonl").write_text("\n".join(listed) + "\n")
+        settings = load_run(run)
+        given = replace(settings.data, media=(str(folder / "list.jsonl"),))
+        device, found = torch.device("cpu"), []
+        for engine in (None, OnnxEngine(run, settings)):
+            use = Use([run], settings, device, {}, engine)
+            facts = kind_of(settings.task).evaluation(use, given).facts
+            found.append({k: v for k, v in facts.items() if k not in ("speed", "tokens_per_s")})
+        found[0]["loss"] = found[1].setdefault("loss", found[0].get("loss"))
+        assert_same_facts(*found)
+
+
+def test_what_rebuilds_is_not_scored_by_an_engine(tmp_path: Path) -> None:
+    run = media_run(tmp_path / "run", "fill pictures")
+    with pytest.raises(UserError, match=r"does not score what is rebuilt .* --engine torch"):
+        OnnxEngine(run, load_run(run)).model()
 
 
 WAYS: list[dict[str, Any]] = [

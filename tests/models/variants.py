@@ -110,7 +110,11 @@ def tiny(
     family: str, variant: str = "as-published", *, device: torch.device | str = "cpu", **more: Any
 ) -> nn.Module:
     """In evaluation mode, with weights large enough that everything matters."""
-    model = build_model(settings_of(family, variant, **more)).eval()
+    return stirred(build_model(settings_of(family, variant, **more))).to(device)
+
+
+def stirred(model: nn.Module) -> nn.Module:
+    """With weights large enough that everything matters, to be evaluated."""
     random = torch.Generator().manual_seed(1)
     with torch.no_grad():
         for name, weight in model.named_parameters():
@@ -119,7 +123,7 @@ def tiny(
                 weight.copy_(noise * (0.5 if "tokens" in name else weight.shape[1] ** -0.5))
             else:
                 weight.add_(torch.randn(weight.shape, generator=random), alpha=0.2)
-    return model.to(device)
+    return model.eval()
 
 
 def samples(lengths: Sequence[int], seed: int = 0) -> list[Sample]:

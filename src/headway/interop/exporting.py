@@ -10,7 +10,7 @@ from typing import Protocol
 from headway.config.model import family_of
 from headway.errors import UserError, suggest
 from headway.interop.proof import Proof, proof_sentences
-from headway.interop.run import LoadedRun, load_run_for_export
+from headway.interop.run import LoadedRun, load_run_for_export, media_front
 from headway.interop.whole import check_free, new_folder
 from headway.progress import SILENT, Progress
 
@@ -29,9 +29,11 @@ FULL_PRECISION = {
 """Targets without int8, and why."""
 
 
-TEXT_FAMILIES = ("seq2seq", "encoder", "decoder")
-LOOK_AND_LISTEN = ("hf",)
-"""Targets for models of pictures and recordings, too."""
+TEXT_ALONE = ("ctranslate2",)
+"""Targets for models that read text, and no others."""
+
+TAKE_ALL = ("onnx", "torch")
+"""Targets that take every run: what a refusal may send people to."""
 
 
 class Target(Protocol):
@@ -61,11 +63,8 @@ def export_run(
     check_free(out)
     with progress.stage(f"reading {name}"):
         run = load_run_for_export(name)
-    if to not in LOOK_AND_LISTEN and family_of(run.shape) not in TEXT_FAMILIES:
-        raise UserError(
-            f"--to {to} takes models that read text; this one is of the {family_of(run.shape)} "
-            f"family. Use --to {' or '.join(LOOK_AND_LISTEN)}."
-        )
+    if media_front(run.settings) is not None:
+        _check_media(to, family_of(run.shape), sentences, int8)
     with new_folder(out) as folder:
         with progress.stage(f"writing {out}"):
             target.write(run, folder, int8=int8)
@@ -75,14 +74,28 @@ def export_run(
     return proof
 
 
+def _check_media(to: str, family: str, sentences: Sequence[str], int8: bool) -> None:
+    if to in TEXT_ALONE:
+        others = [name for name in TAKE_ALL if not int8 or name not in FULL_PRECISION]
+        raise UserError(
+            f"--to {to} takes models that read text; this one is of the {family} family. Use "
+            f"--to {' or '.join(others)}."
+        )
+    if sentences:
+        raise UserError(
+            "--sentences has no effect on a model of pictures or recordings, whose proof has "
+            "some of its own. Leave it out."
+        )
+
+
 def _target(to: str, int8: bool) -> Target:
     if to not in TARGETS:
         raise UserError(f"--to has no choice {to!r}.{suggest(to, TARGETS)}")
     if int8 and to in FULL_PRECISION:
-        others = ", ".join(name for name in TARGETS if name not in FULL_PRECISION)
+        others = " or ".join(name for name in TAKE_ALL if name not in FULL_PRECISION)
         raise UserError(
             f"--int8 does not go with --to {to}: {FULL_PRECISION[to]}. Leave it out, or use "
-            f"--to {others.replace(', ', ' or ')}."
+            f"--to {others}."
         )
     target: Target = importlib.import_module(TARGETS[to])
     return target

@@ -69,10 +69,12 @@ def judged_as_int8(
     }
     if not np.isfinite(proof.max_difference):
         return Int8Proof(**facts, off=None)
-    mine, other = (np.concatenate(list(some)).astype(np.float64) for some in (tables, theirs))
-    spread = max(np.square(mine - mine.mean(-1, keepdims=True)).mean(), SMALLEST)
-    off_R = np.sqrt(np.square(mine - other).mean(-1) / spread)
-    same_R = mine.argmax(-1) == other.argmax(-1)
+    # Tables may have other widths: CTC has one symbol more than the decoder beside it.
+    pairs = [(a.astype(np.float64), b) for a, b in zip(tables, theirs, strict=True)]
+    squares = [np.square(a - a.mean(-1, keepdims=True)).ravel() for a, _ in pairs]
+    spread = max(np.concatenate(squares).mean(), SMALLEST)
+    off_R = np.concatenate([np.sqrt(np.square(a - b).mean(-1) / spread) for a, b in pairs])
+    same_R = np.concatenate([a.argmax(-1) == b.argmax(-1) for a, b in pairs])
     if proof.what == "vectors":
         same_R = off_R <= ROW * MOST_OFF["vectors"]
     facts["equal_outputs"] = float(same_R.mean())

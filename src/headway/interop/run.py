@@ -13,8 +13,10 @@ from headway.config.folder import TOKENIZER, file_in, load_run, run_folder
 from headway.config.model import (
     ModelSettings,
     PictureEncoderSettings,
+    PictureSettings,
     Seq2SeqSettings,
     SoundEncoderSettings,
+    SoundSettings,
 )
 from headway.config.run import RunSettings
 from headway.errors import FolderError
@@ -49,6 +51,12 @@ class LoadedRun:
         """The settings of the model, which a finished run always has."""
         assert self.settings.model is not None
         return self.settings.model
+
+
+def media_front(settings: RunSettings) -> PictureSettings | SoundSettings | None:
+    """How images or recordings are read, of a model that looks or listens."""
+    found = getattr(settings.model, "picture", None) or getattr(settings.model, "sound", None)
+    return found if isinstance(found, PictureSettings | SoundSettings) else None
 
 
 def load_run_for_export(name: str | Path) -> LoadedRun:

@@ -68,7 +68,7 @@ WAY_OUT = {
 }
 
 
-OTHERS = " ctranslate2, onnx and torch may take what transformers does not."
+OTHERS = "This run as it is: --to onnx or --to torch, which take all."
 
 
 def write(run: LoadedRun, out: Path, *, int8: bool = False) -> None:
@@ -184,7 +184,7 @@ def described(run: LoadedRun) -> tuple[dict[str, Any], Architecture]:
     if kind not in CANDIDATES:
         raise UserError(
             f"transformers has no architecture for the family {kind}. Families that it has: "
-            f"{', '.join(CANDIDATES)}."
+            f"{', '.join(CANDIDATES)}. {OTHERS}"
         )
     _check_pooling(run)
     reasons = []
@@ -195,7 +195,7 @@ def described(run: LoadedRun) -> tuple[dict[str, Any], Architecture]:
             reasons.append(f"  {name}: {error}")
     raise UserError(
         f"transformers has no architecture for this {kind}.\n" + "\n".join(reasons) + "\n"
-        f"{WAY_OUT[kind]}{'' if '-' in kind else OTHERS}"
+        f"{WAY_OUT[kind]} {OTHERS}"
     )
 
 

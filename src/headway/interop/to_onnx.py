@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import logging
-import re
 import shutil
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
@@ -14,15 +13,17 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 import torch
+from torch.export import ExportedProgram
 
 from headway import __version__
 from headway.config.folder import CONFIG, TOKENIZER
+from headway.config.model import SoundEncoderSettings, SoundSeq2SeqSettings
 from headway.errors import needs
 from headway.interop.onnx.int8 import quantise
 from headway.interop.onnx.session import Session
 from headway.interop.plain.graphs import Graph, graphs_of
 from headway.interop.plain.padded import prove_padded
-from headway.interop.plain.record import recorded
+from headway.interop.plain.record import describe, named, recorded
 from headway.interop.proof import Proof
 from headway.interop.run import LoadedRun
 
@@ -37,9 +38,11 @@ def write(run: LoadedRun, out: Path, *, int8: bool) -> None:
     """One file a graph, and the settings and tokenizer that `--engine onnx` reads."""
     for package in ("onnx", "onnxruntime", "onnxscript"):
         needs(package, "onnx")
-    for graph in graphs_of(run.model, run.settings):
-        _write_graph(graph, _facts(run, graph), out / f"{graph.name}.onnx", int8)
-    for name in (CONFIG, TOKENIZER):
+    made = [(graph, recorded(graph)) for graph in graphs_of(run.model, run.settings)]
+    for graph, program in made:
+        _write_graph(graph, program, _facts(run, graph), out / f"{graph.name}.onnx", int8)
+    describe(out, made, run.settings)
+    for name in (CONFIG, TOKENIZER) if run.words is not None else (CONFIG,):
         shutil.copyfile(run.folder / name, out / name)
 
 
@@ -60,16 +63,20 @@ def _facts(run: LoadedRun, graph: Graph) -> dict[str, str]:
     facts: dict[str, Any] = {"headway_version": __version__, "task": run.settings.task}
     if run.settings.labels:
         facts["labels"] = json.dumps(run.settings.labels, ensure_ascii=False)
+    if isinstance(run.shape, SoundEncoderSettings | SoundSeq2SeqSettings):
+        facts["sample_rate"] = str(run.shape.sound.rate)
     if graph.reach is not None:
         facts["max_positions"] = str(graph.reach)
     return facts
 
 
-def _write_graph(graph: Graph, facts: Mapping[str, str], path: Path, int8: bool) -> None:
+def _write_graph(
+    graph: Graph, recording: ExportedProgram, facts: Mapping[str, str], path: Path, int8: bool
+) -> None:
     optimizer = needs("onnxscript.optimizer", "onnx")
     with _quiet():
         program = torch.onnx.export(
-            recorded(graph),
+            recording,
             input_names=list(graph.example),
             output_names=list(graph.outputs),
             opset_version=OPSET,
@@ -106,16 +113,9 @@ def _name_axes(model: Any, graph: Graph) -> None:
         for axis, name in graph.axes[value.name].items():
             names[str(value.shape[axis])] = name
 
-    def named(size: Any) -> Any:
-        if isinstance(size, int):
-            return size
-        return names.get(str(size)) or re.sub(
-            r"s\d+", lambda found: names.get(found[0], found[0]), str(size)
-        )
-
     for value in [*model.graph.inputs, *model.graph.outputs, *_inner(model)]:
         if value.shape is not None:
-            value.shape = type(value.shape)([named(_plain(size)) for size in value.shape])
+            value.shape = type(value.shape)([named(_plain(size), names) for size in value.shape])
 
 
 def _inner(model: Any) -> Iterator[Any]:

@@ -5,28 +5,28 @@
 
 from __future__ import annotations
 
-import json
+import shutil
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import torch
 
-from headway.config.durable import replace_text
+from headway.config.folder import TOKENIZER
 from headway.interop.plain.graphs import Graph, graphs_of
 from headway.interop.plain.padded import Array, Call, prove_padded
-from headway.interop.plain.record import recorded
+from headway.interop.plain.record import describe, recorded
 from headway.interop.proof import Proof
 from headway.interop.run import LoadedRun
-
-NAMES = "graphs.json"
 
 
 def write(run: LoadedRun, out: Path, *, int8: bool) -> None:
     assert not int8, "refused before"
-    graphs = graphs_of(run.model, run.settings)
-    for graph in graphs:
-        torch.export.save(recorded(graph), out / f"{graph.name}.pt2")
-    replace_text(out / NAMES, json.dumps([graph.facts() for graph in graphs], indent=2) + "\n")
+    made = [(graph, recorded(graph)) for graph in graphs_of(run.model, run.settings)]
+    for graph, program in made:
+        torch.export.save(program, out / f"{graph.name}.pt2")
+    describe(out, made, run.settings)
+    if run.words is not None:
+        shutil.copyfile(run.folder / TOKENIZER, out / TOKENIZER)
 
 
 def prove(run: LoadedRun, out: Path, sentences: Sequence[str], *, int8: bool) -> Proof:

@@ -37,7 +37,7 @@ def check_exportable(model: ModelSettings, task: str) -> None:
     if model.kept_heads != ALL_HEADS:
         raise ConfigError(
             "a model without some of its heads cannot be exported to CTranslate2: all its layers "
-            "have the same number. Use --to onnx or torch, or export the whole run."
+            "have the same number. Use --to onnx, or export the whole run."
         )
     for refused, key, reason in _refusals(model):
         if refused:

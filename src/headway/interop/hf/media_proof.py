@@ -1,6 +1,6 @@
 """Whether `transformers` says of an exported folder what we say, of pictures and recordings.
 
-They are made here, of many kinds, and go through its own preparation of pixels and samples.
+They go through its own preparation of pixels and samples.
 """
 
 from __future__ import annotations
@@ -13,36 +13,22 @@ from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 
-from headway.config.decode import DecodeSettings
-from headway.config.pictures import PictureEncoderSettings, PictureSettings
-from headway.config.sounds import SoundSeq2SeqSettings, SoundSettings
-from headway.decode.hypothesis import Specials
-from headway.decode.search import Searcher
+from headway.config.pictures import PictureEncoderSettings
+from headway.config.sounds import SoundSeq2SeqSettings
 from headway.interop.families import family_named
 from headway.interop.files import read_table
 from headway.interop.hf.preprocessing import PREPROCESSOR_JSON, with_preprocessing
 from headway.interop.hf.quiet import quiet
 from headway.interop.importing import filled, take
+from headway.interop.media_reading import Item, Scores, proof_pictures, proof_sounds, read_item
 from headway.interop.proof import Proof, Reading, compared
 from headway.interop.run import LoadedRun
 from headway.interop.weights import open_weights
 from headway.models.build import build_model
 from headway.models.folder import load_weights
-from headway.models.parts.front import Front
 from headway.models.parts.pictures import PictureFront
 from headway.models.seeing import Viewer
-from headway.models.seq2seq import Seq2Seq
-from headway.nn.layout import Layout
-
-N_PICTURES = 8
-LONGEST_OUTPUT = 24
-SECONDS = (0.4, 1.1, 2.5, 6.0)
-"""Lengths of recordings, as far as the model listens."""
-
-Scores = NDArray[np.float32]
-Item = NDArray[Any]
 
 
 def prove_media(run: LoadedRun, out: Path) -> Proof:
@@ -66,63 +52,6 @@ def prove_media(run: LoadedRun, out: Path) -> Proof:
     proof = compared("hf", ours, theirs, what=what, by=by, notes=notes)
     kind = ("pictures", "rows") if pictures else ("recordings", "tokens")
     return replace(proof, items=kind[0], units=kind[1])
-
-
-def proof_pictures(shape: PictureSettings, n: int = N_PICTURES) -> list[Item]:
-    """Noise, ramps, stripes and flat ones, of the size that the model was made for (T C Y X)."""
-    draw = np.random.default_rng(7)
-    size = (shape.frames, shape.channels, shape.height, shape.width)
-    y, x = np.mgrid[: shape.height, : shape.width]
-    found: list[Item] = []
-    for number in range(n):
-        noise = draw.integers(0, 256, size, dtype=np.uint8)
-        ramp = (y * (number + 1) * 7 + x * (n - number) * 5) % 256
-        flat = draw.integers(0, 256, (1, shape.channels, 1, 1), dtype=np.uint8)
-        kinds = (noise, ramp, np.where((x // (number + 2)) % 2, ramp, flat), flat)
-        found.append(np.broadcast_to(kinds[number % len(kinds)], size).astype(np.uint8))
-    return found
-
-
-def proof_sounds(shape: SoundSettings) -> list[Item]:
-    """Noise and tones that rise, of several lengths, as 16-bit samples."""
-    draw = np.random.default_rng(7)
-    found: list[Item] = []
-    for number, seconds in enumerate(SECONDS):
-        longest = shape.pad_s or seconds
-        time_S = np.arange(round(min(seconds, longest) * shape.rate)) / shape.rate
-        tone_S = np.sin(2 * np.pi * (200 + 150 * number + 400 * time_S) * time_S)
-        noise_S = draw.normal(size=len(time_S))
-        both_S = 6000 * (tone_S if number % 2 else noise_S / 3) + 300 * noise_S
-        found.append(np.clip(both_S, -32768, 32767).astype(np.int16))
-    return found
-
-
-@torch.no_grad()
-def read_item(run: LoadedRun, item: Item, target: Sequence[int] | None = None) -> Reading:
-    """What our model says of one: its classes or vector, or how it scores `target`, which is its
-    own greedy output if none is given."""
-    model = run.model
-    if isinstance(model, Viewer):
-        assert isinstance(model.front, Front)
-        given, layout = model.front.collate([item])
-        x_ND = model(given, layout)
-        said = model.classes if "classes" in model.heads else model.pooled
-        rows = [0] * layout.n_rows
-        return Reading(rows, [], [], said(x_ND, layout).float().numpy(), x_ND.float().numpy())
-    assert isinstance(model, Seq2Seq)
-    words = list(_written(run, model, item)) if target is None else list(target)
-    assert isinstance(model.source_front, Front)
-    given, layout = model.source_front.collate([item])
-    x_ND = model(given, layout, torch.tensor(words), Layout.of([len(words)]))
-    return Reading([], words, [], model.scores(x_ND).float().numpy(), x_ND.float().numpy())
-
-
-def _written(run: LoadedRun, model: Seq2Seq, item: Item) -> list[int]:
-    settings = DecodeSettings(
-        beam=1, max_len=min(LONGEST_OUTPUT, run.shape.max_len - 1), unknown="keep"
-    )
-    [[best, *_]] = Searcher([model], settings, Specials.of(run.vocab.target))([item])
-    return [run.vocab.target.bos, *best.tokens]
 
 
 def _by_transformers(

@@ -2,18 +2,27 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import numpy as np
 import torch
 from torch import Tensor, nn
 
-from headway.config.model import EncoderSettings
+from headway.config.model import EncoderSettings, PictureSettings, SoundSettings
 from headway.config.run import RunSettings
 from headway.decode.engine import Tokens
 from headway.decode.lines import batches
 from headway.interop.onnx.session import Session
-from headway.interop.plain.graphs import IDS, LOGITS, MASK, SEGMENTS, SENTENCE, TRANSITIONS
-from headway.interop.plain.padded import Array, padded
+from headway.interop.plain.fronts import IDS, MASK, SEGMENTS
+from headway.interop.plain.graphs import EMBEDDING, LOGITS, SENTENCE, TRANSITIONS
+from headway.interop.plain.padded import Array, media_inputs, padded
+from headway.interop.run import media_front
 from headway.models.encoder import Encoder
+from headway.models.hearing import Listener
+from headway.models.parts.front import Front
+from headway.models.parts.heads import WordHead
+from headway.models.parts.pictures import PictureFront, Pictures
+from headway.models.parts.sounds import Sound, SoundFront
 from headway.nn.layout import Layout
 
 TOKENS_AT_ONCE = 4096
@@ -80,3 +89,101 @@ class Answers(Encoder):
 
     def pooled(self, x_ND: Tensor, layout: Layout) -> Tensor:
         return x_ND
+
+
+class ImagesAlone(PictureFront):
+    """Brings images together; what makes rows of them is in the graph."""
+
+    def __init__(self, shape: PictureSettings) -> None:
+        Front.__init__(self)
+        self.shape = shape
+
+
+class RecordingsAlone(SoundFront):
+    """The same for recordings."""
+
+    def __init__(self, shape: SoundSettings) -> None:
+        Front.__init__(self)
+        self.shape = shape
+
+
+class MediaAnswers(Encoder):
+    """As `Answers` for images, videos and recordings: classes, and a vector where there is one."""
+
+    def __init__(self, graph: Session, settings: RunSettings) -> None:
+        shape = media_front(settings)
+        assert shape is not None
+        front: Front
+        if isinstance(shape, SoundSettings):
+            front = RecordingsAlone(shape)
+        else:
+            front = ImagesAlone(shape)
+        super().__init__(front, nn.Identity(), nn.ModuleDict(), "mean")
+        self.graph, self.names = graph, [n for n in (LOGITS, EMBEDDING) if n in graph.outputs]
+        self.scale = settings.identify.scale
+        self.anchor = nn.Parameter(torch.zeros(0))
+        """Says where it computes, as a weight does."""
+
+    def forward(
+        self, given: Pictures | Sound, layout: Layout, segments_N: Tensor | None = None
+    ) -> Tensor:
+        """A row an item: its classes, then its vector."""
+        found = [self._read(items) for items in batches_of(given, layout)]
+        numbers = np.concatenate([places for places, _ in found])
+        rows = np.concatenate([np.concatenate([x[n] for n in self.names], 1) for _, x in found])
+        return torch.from_numpy(rows[np.argsort(numbers)])
+
+    def _read(self, items: tuple[list[int], list[Array]]) -> tuple[list[int], dict[str, Array]]:
+        places, values = items
+        return places, self.graph.call(media_inputs(values))
+
+    def for_classes(
+        self, tokens_N: Pictures | Sound, layout: Layout, segments_N: Tensor | None = None
+    ) -> tuple[Tensor, Layout]:
+        return self(tokens_N, layout), layout
+
+    @property
+    def n_classes(self) -> int:
+        return int(self.graph.outputs[LOGITS][-1]) if LOGITS in self.names else 0
+
+    def classes(self, x_ND: Tensor, layout: Layout) -> Tensor:
+        return x_ND[:, : self.n_classes]
+
+    def cosines(self, x_ND: Tensor, layout: Layout) -> Tensor:
+        """The graph has multiplied them already."""
+        return self.classes(x_ND, layout) / self.scale
+
+    def pooled(self, x_ND: Tensor, layout: Layout) -> Tensor:
+        return x_ND[:, self.n_classes :]
+
+
+class CtcAnswers(MediaAnswers, Listener):
+    """A row of symbols for each row of a recording."""
+
+    def forward(
+        self, given: Pictures | Sound, layout: Layout, segments_N: Tensor | None = None
+    ) -> Tensor:
+        found: dict[int, Array] = {}
+        for items in batches_of(given, layout):
+            places, read = self._read(items)
+            rows = zip(read[LOGITS], read[MASK], strict=True)
+            found |= dict(zip(places, (x_TV[real_T > 0] for x_TV, real_T in rows), strict=True))
+        return torch.from_numpy(np.concatenate([found[i] for i in range(layout.n_sequences)]))
+
+    @property
+    def ctc(self) -> WordHead:
+        return nn.Identity()  # type: ignore[return-value]
+
+
+def batches_of(given: Pictures | Sound, layout: Layout) -> Iterator[tuple[list[int], list[Array]]]:
+    """The items of a flat batch that go together into a graph, and their places."""
+    if isinstance(given, Pictures):
+        assert given.order_N is None, "images of one size"
+        (group,) = given.groups
+        yield list(range(len(group))), list(group.numpy())
+        return
+    first_B = np.searchsorted(given.number_A.numpy(), np.arange(given.n_recordings))
+    low_B, high_B = given.low_A.numpy()[first_B], given.high_A.numpy()[first_B]
+    samples_S = given.samples_S.numpy()
+    for places in batches(list(layout.known_lengths()), TOKENS_AT_ONCE):
+        yield list(places), [samples_S[low_B[i] : high_B[i]] for i in places]

@@ -1,13 +1,14 @@
 """onnxruntime behind our pre- and post-processing: `headway predict DIR --engine onnx`.
 
-Translators and language models are `Steps`, so every search of ours runs on them; of the other
-tasks the graph itself gives the answers.
+What writes (translators, captioners, transcribers, language models) is `Steps`, so every search of
+ours runs on it; of the other tasks the graph itself gives the answers.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -15,20 +16,44 @@ from torch import Tensor
 
 from headway.config.decode import DecodeSettings
 from headway.config.folder import file_in
+from headway.config.model import Seq2SeqSettings, SoundSettings
 from headway.config.run import RunSettings
 from headway.decode.engine import Engine, Tokens
 from headway.decode.hypothesis import Specials
+from headway.decode.joint import joined
 from headway.decode.lines import batches
 from headway.decode.prompts import Prefix, PromptSearcher, check_settings
 from headway.decode.search import Searcher
+from headway.decode.spelling import CtcSpeller, DecoderSpeller, Speller
 from headway.decode.steps import Steps
 from headway.errors import ConfigError
-from headway.interop.onnx.answers import Answers
+from headway.interop.onnx.answers import Answers, CtcAnswers, MediaAnswers
 from headway.interop.onnx.expected import check_graph
 from headway.interop.onnx.session import Session
-from headway.interop.plain.graphs import ALONE, CROSS, LOGITS, READER, WRITER
-from headway.interop.plain.padded import Array, Growing, padded, sources_of
+from headway.interop.plain.graphs import (
+    ALONE,
+    CROSS,
+    CROSS_HEADS,
+    CTC,
+    LOGITS,
+    READER,
+    REBUILT,
+    SOURCE_MASK,
+    WRITER,
+)
+from headway.interop.plain.padded import (
+    Array,
+    Growing,
+    media_inputs,
+    padded,
+    sources_of,
+    text_inputs,
+)
+from headway.interop.run import media_front
 from headway.models.encoder import Encoder
+from headway.models.hearing import Listener
+from headway.nn.layout import Layout
+from headway.text.tokenizer import Tokenizer
 
 SCORES_AT_ONCE = 1 << 25
 """Scores that a graph gives in one call while a prompt is read; only the last ones are used."""
@@ -50,36 +75,72 @@ class OnnxEngine(Engine):
                 "held in is decided by `headway export --int8`. Leave it out, or use --engine "
                 "torch with the run."
             )
-        self.settings = settings
-        names = (READER, WRITER) if settings.task == "translate" else (ALONE,)
+        self.settings, self.front = settings, media_front(settings)
+        writes = isinstance(settings.model, Seq2SeqSettings)
+        names = (READER, WRITER) if writes else (ALONE,)
         self.graphs: dict[str, Session] = {}
         for name in names:
             path = file_in(folder, f"{name}.onnx")
             self.graphs[name] = Session(path)
             check_graph(path, name, self.graphs[name], settings)
 
-    def searcher(self, settings: DecodeSettings, specials: Specials) -> Searcher:
-        return SourceSearcher(self.graphs[READER], self.graphs[WRITER], settings, specials)
+    def searcher(self, settings: DecodeSettings, specials: Specials) -> SourceSearcher:
+        return SourceSearcher(self, settings, specials)
+
+    def speller(self, tokenizer: Tokenizer, settings: DecodeSettings, weight: float) -> Speller:
+        if ALONE in self.graphs:
+            heard = self.model()
+            assert isinstance(heard, Listener)
+            return CtcSpeller(heard, tokenizer, settings)
+        assert isinstance(self.front, SoundSettings)
+        return GraphSpeller(self, tokenizer, settings, self.front, weight)
+
+    def rows(self, source: Any) -> int:
+        """How many rows an encoder gives for a source."""
+        if self.front is None:
+            return len(source)
+        if isinstance(self.front, SoundSettings):
+            return self.front.rows_of(len(source))
+        return self.front.rows_of(len(source), *source.shape[2:])
+
+    def read(self, sources: Sequence[Any]) -> dict[str, Array]:
+        """What the steps are given of these texts, images or recordings, and `CTC`."""
+        inputs = text_inputs(sources) if self.front is None else media_inputs(sources)
+        return sources_of(self.graphs[READER].call, inputs)
 
     def prompt_searcher(
         self, settings: DecodeSettings, specials: Specials, context: int | None
     ) -> PromptSearcher:
         return TextSearcher(self.graphs[ALONE], settings, specials, context)
 
-    def attention(self, sources: Tokens, targets: Tokens, bos: int) -> list[Tensor]:
+    def attention(self, sources: Sequence[Any], targets: Tokens, bos: int) -> list[Tensor]:
+        return self.seen(CROSS, sources, [[bos, *target] for target in targets])
+
+    def seen(self, name: str, sources: Sequence[Any], texts: Tokens) -> list[Tensor]:
+        """What each token of each text saw of the rows of its source, by one of the outputs of
+        the decoder: (T S), or (H T S) by head."""
         found: dict[int, Tensor] = {}
-        lengths = [len(a) + len(b) + 1 for a, b in zip(sources, targets, strict=True)]
-        for group in batches(lengths, self.settings.decode.batch_tokens):
-            given = sources_of(self.graphs[READER].call, [sources[i] for i in group])
+        lengths = [self.rows(source) for source in sources]
+        sums = [length + len(text) for length, text in zip(lengths, texts, strict=True)]
+        for group in batches(sums, self.settings.decode.batch_tokens):
+            given = self.read([sources[i] for i in group])
+            given.pop(CTC, None)
             growing = _growing(self.graphs[WRITER], len(group), given)
-            read_BTS = growing.read(*padded([[bos, *targets[i]] for i in group]))[CROSS]
-            for i, read_TS in zip(group, read_BTS, strict=True):
-                seen_TS = read_TS[: len(targets[i]) + 1, : len(sources[i])]
+            read = growing.read(*padded([texts[i] for i in group]))[name]
+            for i, read_TS in zip(group, read, strict=True):
+                seen_TS = read_TS[..., : len(texts[i]), : lengths[i]]
                 found[i] = torch.from_numpy(seen_TS.copy())
         return [found[i] for i in range(len(sources))]
 
     def model(self) -> Encoder:
-        return Answers(self.graphs[ALONE], self.settings)
+        graph = self.graphs[ALONE]
+        if self.front is None:
+            return Answers(graph, self.settings)
+        if REBUILT in graph.outputs:
+            self._cannot("score what is rebuilt of hidden parts")
+        if self.settings.task == "transcribe":
+            return CtcAnswers(graph, self.settings)
+        return MediaAnswers(graph, self.settings)
 
 
 class GraphSteps:
@@ -132,24 +193,72 @@ class GraphSteps:
 
 
 class SourceSearcher(Searcher):
-    """All searches of translators on two graphs."""
+    """All searches of what writes about a source, on two graphs; `weight` is that of CTC."""
 
     def __init__(
-        self, reader: Session, writer: Session, settings: DecodeSettings, specials: Specials
+        self,
+        engine: OnnxEngine,
+        settings: DecodeSettings,
+        specials: Specials,
+        weight: float = 0.0,
     ) -> None:
-        self.reader, self.writer = reader, writer
+        self.engine, self.writer = engine, engine.graphs[WRITER]
         self.models, self.settings, self.specials = (), settings, specials
-        self.recorded = None
+        self.recorded, self.weight = None, weight
 
-    def steps(self, sources: Tokens, *, width: int, capacity: int, watch: bool = False) -> Steps:
-        given = sources_of(self.reader.call, sources)
-        return GraphSteps(_growing(self.writer, len(sources), given), len(sources), width)
+    def steps(
+        self, sources: Sequence[Any], *, width: int, capacity: int, watch: bool = False
+    ) -> Steps:
+        given = self.engine.read(sources)
+        ctc_BTV = given.pop(CTC, None)
+        steps = GraphSteps(_growing(self.writer, len(sources), given), len(sources), width)
+        if not self.weight or ctc_BTV is None:
+            return steps
+        real_BT = given[SOURCE_MASK] > 0
+        rows = Layout.of(real_BT.sum(1).tolist())
+        scores_MV = torch.from_numpy(ctc_BTV[real_BT])
+        return joined(steps, scores_MV, rows, self.specials, self.weight, width)
 
-    def rows(self, source: Sequence[int]) -> int:
-        return len(source)
+    def rows(self, source: Any) -> int:
+        return self.engine.rows(source)
 
     def reach(self) -> int | None:
         return self.writer.n_positions
+
+
+class GraphSpeller(DecoderSpeller):
+    """A transcriber's decoder on two graphs."""
+
+    def __init__(
+        self,
+        engine: OnnxEngine,
+        tokenizer: Tokenizer,
+        settings: DecodeSettings,
+        shape: SoundSettings,
+        weight: float,
+    ) -> None:
+        self.engine = engine
+        has_ctc = CTC in engine.graphs[READER].outputs
+        self.prepare(tokenizer, settings, shape, weight, has_ctc=has_ctc)
+
+    def search(self, settings: DecodeSettings, weight: float) -> SourceSearcher:
+        return SourceSearcher(self.engine, settings, self.specials, weight)
+
+    def attention(self, waves: Sequence[Any], texts: Tokens) -> list[Tensor]:
+        inputs = [[self.specials.bos, *self.begin, *text] for text in texts]
+        found = self.engine.seen(CROSS_HEADS, waves, inputs)
+        return [weights_HTS[:, len(self.begin) :] for weights_HTS in found]
+
+    def first(self, wave: Any) -> Tensor:
+        given = self.engine.read([wave])
+        given.pop(CTC, None)
+        read = _growing(self.engine.graphs[WRITER], 1, given).read(np.array([[self.specials.bos]]))
+        return torch.from_numpy(read[LOGITS][0, -1])
+
+    def heard(self, waves: Sequence[Any]) -> list[Tensor]:
+        found = self.engine.read(waves)
+        pairs = zip(found[CTC], found[SOURCE_MASK], strict=True)
+        return [torch.from_numpy(x_TV[real_T > 0]).log_softmax(-1) for x_TV, real_T in pairs]
 
 
 class TextSearcher(PromptSearcher):

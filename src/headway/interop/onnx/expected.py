@@ -6,23 +6,26 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from headway.config.model import PictureSettings, Seq2SeqSettings, SoundSettings
 from headway.config.run import RunSettings
 from headway.errors import FolderError
 from headway.interop.onnx.session import Session
+from headway.interop.plain.fronts import HIDDEN_ROWS, IDS, LENGTHS, MASK, PIXELS, SEGMENTS, WAVEFORM
 from headway.interop.plain.graphs import (
     ALONE,
     CROSS,
-    IDS,
+    CTC,
+    EMBEDDING,
     LOGITS,
-    MASK,
     PLACES,
     READER,
-    SEGMENTS,
+    REBUILT,
     SENTENCE,
     SOURCE_MASK,
     STATES,
     layer_names,
 )
+from headway.interop.run import media_front
 
 
 def check_graph(path: Path, name: str, graph: Session, settings: RunSettings) -> None:
@@ -36,8 +39,8 @@ def check_graph(path: Path, name: str, graph: Session, settings: RunSettings) ->
     missing = [output for output in outputs if output not in graph.outputs]
     if missing:
         raise _other(path, f"it has no output {_listed(missing)}")
-    columns, wanted = _columns(graph), _n_scores(settings)
-    if columns is not None and columns != wanted:
+    columns = _columns(graph)
+    if columns is not None and columns != (wanted := _n_scores(settings)):
         raise _other(path, f"it scores {columns:,} words or labels, and config.toml has {wanted:,}")
 
 
@@ -46,14 +49,34 @@ def _names(name: str, settings: RunSettings) -> tuple[list[str], list[str]]:
     shape: Any = settings.model
     layers = getattr(shape, "decoder_layers", shape.n_layers)
     past, present, cross = (layer_names(kind, layers) for kind in ("past", "present", "cross"))
+    front = media_front(settings)
+    given = [IDS, MASK] if front is None else _media(front)
     if name == READER:
-        return [IDS, MASK], [STATES, *cross]
+        mask = [] if front is None else [SOURCE_MASK]
+        ctc = [CTC] if getattr(shape, "ctc", False) else []
+        return given, [STATES, *mask, *ctc, *cross]
+    if name == ALONE and front is not None:
+        return _media_answers(given, settings)
     if name == ALONE and settings.task == "complete":
         return [IDS, MASK, PLACES, *past], [LOGITS, *present]
     if name == ALONE:
         segments = [SEGMENTS] if getattr(shape, "n_segments", 0) else []
         return [IDS, MASK, *segments], [SENTENCE if settings.task == "embed" else LOGITS]
     return [IDS, MASK, PLACES, SOURCE_MASK, *past, *cross], [LOGITS, CROSS, *present]
+
+
+def _media(front: PictureSettings | SoundSettings) -> list[str]:
+    return [PIXELS] if isinstance(front, PictureSettings) else [WAVEFORM, LENGTHS]
+
+
+def _media_answers(given: list[str], settings: RunSettings) -> tuple[list[str], list[str]]:
+    heads: tuple[str, ...] = settings.model.heads  # type: ignore[union-attr]
+    if "rebuild" in heads:
+        return [*given, HIDDEN_ROWS], [REBUILT]
+    if settings.task == "transcribe":
+        return given, [LOGITS, MASK]
+    more = [EMBEDDING] if settings.task == "identify" or "classes" not in heads else []
+    return given, [LOGITS, *more] if "classes" in heads else more
 
 
 def _columns(graph: Session) -> int | None:
@@ -63,8 +86,10 @@ def _columns(graph: Session) -> int | None:
 
 def _n_scores(settings: RunSettings) -> int:
     shape: Any = settings.model
-    size: int = shape.n_labels if settings.task in ("classify", "tag") else shape.vocab_size
-    return size
+    if settings.task in ("classify", "tag", "see", "watch", "identify"):
+        return int(shape.n_labels)
+    blank = settings.task == "transcribe" and not isinstance(shape, Seq2SeqSettings)
+    return int(shape.vocab_size) + blank
 
 
 def _listed(names: Sequence[str] | dict[str, Any], limit: int = 6) -> str:

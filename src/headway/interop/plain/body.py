@@ -11,18 +11,9 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
-from headway.interop.plain.positions import (
-    Distances,
-    Turning,
-    Turns,
-    added_BHTS,
-    added_positions,
-    turned,
-)
-from headway.models.parts.text import TextFront
+from headway.interop.plain.positions import Distances, Turning, Turns, added_BHTS, turned
 from headway.nn.attention import Attention
 from headway.nn.block import Block, Parallel, PostNorm
 from headway.nn.positions import Relative
@@ -62,44 +53,39 @@ class Vectors(NamedTuple):
 
 
 class Body(nn.Module):
-    """A front and its stack."""
+    """A stack, whatever made the rows that it reads."""
 
-    def __init__(self, front: TextFront, stack: Stack, reach: int) -> None:
+    def __init__(self, stack: Stack, reach: int) -> None:
         """`reach`: the most positions, where the model itself knows no end."""
         super().__init__()
-        self.front, self.stack = front, stack
+        self.stack = stack
         self.blocks: list[Block] = list(stack.blocks)  # type: ignore[arg-type]
         attention = self.blocks[0].attention
         self.scope = attention.scope
         self.bias = Distances(stack.bias) if isinstance(stack.bias, Relative) else stack.bias
-        self.code = added_positions(front.positions, reach)
         self.turns = None if attention.rotary is None else Turns(attention.rotary, reach)
 
     @property
     def reach(self) -> int | None:
         """The most positions that it knows, if there is an end to them."""
-        if self.code is not None:
-            return self.code.num_embeddings
         return None if self.turns is None else len(self.turns.cos_PI)
 
     def forward(
         self,
-        ids_BT: Tensor,
+        x_BTD: Tensor,
         positions_BT: Tensor,
         real_BS: Tensor,
         *,
-        segments_BT: Tensor | None = None,
         past: Sequence[KeysValues] = (),
         source: Source | None = None,
     ) -> Vectors:
-        """`real_BS`: which keys are real, those of the past first, then those of `ids_BT`."""
-        position_N = positions_BT.flatten()
+        """`real_BS`: which keys are real, those of the past first, then those of the rows."""
+        x_ND = x_BTD.flatten(0, 1)
         seen = Seen(
-            (ids_BT.shape[0], ids_BT.shape[1]),
-            None if self.turns is None else self.turns(position_N),
+            (x_BTD.shape[0], x_BTD.shape[1]),
+            None if self.turns is None else self.turns(positions_BT.flatten()),
             added_BHTS(self.scope, self.bias, positions_BT, real_BS),
         )
-        x_ND = self.embedded(ids_BT.flatten(), position_N, segments_BT)
         present, crossed = [], []
         for number, block in enumerate(self.blocks):
             layer = Layer(block, seen, past[number] if past else None)
@@ -110,20 +96,6 @@ class Body(nn.Module):
         if self.stack.final_norm is not None:
             x_ND = self.stack.final_norm(x_ND)
         return Vectors(x_ND, present, crossed)
-
-    def embedded(self, ids_N: Tensor, position_N: Tensor, segments_BT: Tensor | None) -> Tensor:
-        front = self.front
-        x_ND = F.embedding(ids_N, front.tokens.weight)
-        if front.scale != 1.0:
-            x_ND = x_ND * front.scale
-        if front.segments is not None:
-            numbers_N = torch.zeros_like(ids_N) if segments_BT is None else segments_BT.flatten()
-            x_ND = x_ND + front.segments(numbers_N)
-        if self.code is not None:
-            x_ND = x_ND + self.code(position_N)
-        if front.norm is not None:
-            x_ND = front.norm(x_ND)
-        return x_ND if front.to_stream is None else front.to_stream(x_ND)
 
 
 class Layer:

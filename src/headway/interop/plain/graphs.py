@@ -1,33 +1,47 @@
 """What is recorded for another runtime: modules with named inputs and outputs, and their axes.
 
-An encoder is one graph. A language model is one too: it reads new tokens behind the keys and values
-of earlier ones, so that it takes a whole prompt (with an empty past) as well as single steps. A
-translator is two: one reads the source, one takes steps.
+What reads texts, images, videos or recordings is one graph. A language model is one too: it reads
+new tokens behind the keys and values of earlier ones, so that it takes a whole prompt (with an
+empty past) as well as single steps. What writes about a source is two: one reads the source,
+whatever it is, one takes steps.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, field
+from math import prod
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from headway.config.model import (
+    ModelSettings,
+    PictureEncoderSettings,
+    PictureSeq2SeqSettings,
+    SoundEncoderSettings,
+    SoundSeq2SeqSettings,
+)
 from headway.config.run import RunSettings
 from headway.decode.steps import alignment_layer
 from headway.interop.plain.body import Body, KeysValues, Source, keys_of
+from headway.interop.plain.fronts import IDS, MASK, AudioRows, ImageRows, PlainFront, TextRows
 from headway.interop.plain.positions import hidden
 from headway.models.decoder import Decoder
 from headway.models.encoder import Encoder
 from headway.models.parts.heads import LabelHead, Pooler
+from headway.models.parts.pictures import PictureFront
+from headway.models.parts.sounds import SoundFront
+from headway.models.parts.text import TextFront
+from headway.models.seeing import Viewer
 from headway.models.seq2seq import Seq2Seq
 
-IDS, MASK, PLACES, SEGMENTS = "input_ids", "attention_mask", "position_ids", "token_type_ids"
+PLACES = "position_ids"
 SOURCE_MASK = "encoder_attention_mask"
 STATES, LOGITS, SENTENCE = "last_hidden_state", "logits", "sentence_embedding"
-TRANSITIONS, CROSS = "transitions", "cross_attention"
+EMBEDDING, REBUILT, CTC = "embeddings", "rebuilt", "ctc_logits"
+TRANSITIONS, CROSS, CROSS_HEADS = "transitions", "cross_attention", "cross_attention_heads"
 READER, WRITER, ALONE = "encoder", "decoder", "model"
 """Names of the graphs, and of their files."""
 
@@ -35,6 +49,23 @@ FEWEST_POSITIONS = 1024
 
 PAST_AND_LENGTH = "past_and_length"
 """The one axis whose size is the sum of two others."""
+
+ABOUT = {
+    IDS: "token numbers",
+    MASK: "1 for a token, 0 for padding; those of the past first",
+    PLACES: "how many real tokens stand before each",
+    SOURCE_MASK: "1 for a row of the source, 0 for padding",
+    STATES: "a vector a row",
+    LOGITS: "scores of words, classes, tags or symbols, before the softmax",
+    SENTENCE: "a vector a text",
+    EMBEDDING: "a vector a picture or recording; that of a speaker has length 1",
+    REBUILT: "what stood in each row, with mean 0 and variance 1",
+    CTC: "scores of symbols for each row, the last of them the blank",
+    TRANSITIONS: "a score for each tag (column) behind each (row)",
+    CROSS: "what each new token saw of each row of the source",
+    CROSS_HEADS: "the same by each head of the last layer",
+}
+"""What inputs and outputs are, for people; those of a layer have names of their kind."""
 
 
 @dataclass(frozen=True)
@@ -51,85 +82,135 @@ class Graph:
 
     outputs: tuple[str, ...]
     reach: int | None
-    """The most tokens of a text that it reads, if there is an end."""
+    """The most rows (tokens of a text) that it reads, if there is an end."""
 
-    def facts(self) -> dict[str, Any]:
-        """For people who call it by themselves: what goes in, what comes out."""
-        inputs = [
-            {
-                "name": name,
-                "type": str(x.dtype).removeprefix("torch."),
-                "shape": [self.axes[name].get(axis, size) for axis, size in enumerate(x.shape)],
-            }
-            for name, x in self.example.items()
-        ]
-        facts = {"graph": self.name, "inputs": inputs, "outputs": list(self.outputs)}
-        return facts | {"max_positions": self.reach}
+    about: dict[str, str] = field(default_factory=dict)
+    """What inputs are, where there is more to say than `ABOUT` does."""
 
 
 def graphs_of(model: nn.Module, settings: RunSettings) -> list[Graph]:
     assert settings.model is not None
-    reach = max(FEWEST_POSITIONS, 2 * settings.model.max_len)
+    reach = _reach(settings.model)
     if isinstance(model, Seq2Seq):
-        source = SourceReader(model, reach)
-        return [_reader(source), _writer(TargetSteps(model, reach), WRITER)]
+        reader = SourceReader(model, plain_front(model.source_front, reach, "source"), reach)
+        return [_reading(reader, READER), _writer(TargetSteps(model, reach), WRITER)]
     assert isinstance(model, Encoder | Decoder)
     if settings.task == "complete":
         assert isinstance(model, Decoder)
         return [_writer(TextSteps(model, reach), ALONE)]
-    return [_encoder(TextReader(model, reach, settings.task, settings.embed.normalise))]
+    return [_reading(Reader(model, plain_front(model.front, reach), reach, settings), ALONE)]
 
 
-class TextReader(nn.Module):
-    """Texts in; a vector a token and the answer of a head out."""
+def _reach(settings: ModelSettings) -> int:
+    """Rows that tables of positions without an end are made for."""
+    reach = max(FEWEST_POSITIONS, 2 * settings.max_len)
+    if isinstance(settings, PictureEncoderSettings | PictureSeq2SeqSettings):
+        return max(reach, settings.picture.extra + prod(settings.picture.grid))
+    if isinstance(settings, SoundEncoderSettings | SoundSeq2SeqSettings):
+        return max(reach, 2 * settings.sound.max_rows)
+    return reach
 
-    def __init__(self, model: Encoder | Decoder, reach: int, task: str, normalise: bool) -> None:
+
+def plain_front(front: nn.Module, reach: int, length: str = "length") -> PlainFront:
+    if isinstance(front, PictureFront):
+        return ImageRows(front)
+    if isinstance(front, SoundFront):
+        return AudioRows(front, reach)
+    assert isinstance(front, TextFront)
+    return TextRows(front, reach, length)
+
+
+class Reader(nn.Module):
+    """Items in; a vector a row and the answers of heads out."""
+
+    def __init__(
+        self, model: Encoder | Decoder, front: PlainFront, reach: int, settings: RunSettings
+    ) -> None:
         super().__init__()
-        self.body = Body(model.front, model.stack, reach)  # type: ignore[arg-type]
-        self.model, self.task, self.normalise = model, task, normalise
-        tags = model.head_named("tags") if task == "tag" else None
+        self.front, self.body = front, Body(model.stack, reach)  # type: ignore[arg-type]
+        # Of the model only what reads out: its front is in here in another form.
+        self.heads, self.pooling = model.heads, model.pooling
+        self.task, self.looks = settings.task, isinstance(model, Viewer)
+        self.normalise = settings.embed.normalise
+        self.margin_scale = settings.identify.scale if settings.identify.margin else None
+        tags = self.heads["tags"] if self.task == "tag" else None
         self.transitions = tags.transitions if isinstance(tags, LabelHead) else None
+        self.outputs = (STATES, *self._names())
 
-    @property
-    def outputs(self) -> tuple[str, ...]:
-        more = () if self.transitions is None else (TRANSITIONS,)
-        return (STATES, SENTENCE if self.task == "embed" else LOGITS, *more)
+    def _names(self) -> tuple[str, ...]:
+        if self.task == "tag" and self.transitions is not None:
+            return (LOGITS, TRANSITIONS)
+        if self.task == "embed":
+            return (SENTENCE,)
+        if self.task == "identify":
+            return (LOGITS, EMBEDDING)
+        if self.task == "transcribe":
+            return (LOGITS, MASK)
+        if "rebuild" in self.heads:
+            return (REBUILT,)
+        if self.looks and "classes" not in self.heads:
+            return (EMBEDDING,)
+        return (LOGITS,)
 
-    def forward(
-        self,
-        input_ids: Tensor,
-        attention_mask: Tensor,
-        token_type_ids: Tensor | None = None,
-    ) -> tuple[Tensor, ...]:
-        positions_BT = (attention_mask.cumsum(1) - 1).clamp(min=0)
-        read = self.body(input_ids, positions_BT, attention_mask, segments_BT=token_type_ids)
-        x_BTD = read.x_ND.unflatten(0, input_ids.shape)
-        answer = self._answer(read.x_ND, x_BTD, attention_mask)
-        more = () if self.transitions is None else (self.transitions,)
-        return (x_BTD, answer, *more)
+    def forward(self, *inputs: Tensor) -> tuple[Tensor, ...]:
+        rows = self.front(*inputs)
+        x_ND = self.body(rows.x_BTD, rows.positions_BT, rows.real_BT).x_ND
+        size = (rows.x_BTD.shape[0], rows.x_BTD.shape[1])
+        return (x_ND.unflatten(0, size), *self._answers(x_ND, size, rows.real_BT))
 
-    def _answer(self, x_ND: Tensor, x_BTD: Tensor, real_BT: Tensor) -> Tensor:
-        if self.task == "fill":
-            return self.model.scores(x_ND).unflatten(0, real_BT.shape)
+    def _answers(self, x_ND: Tensor, size: tuple[int, int], real_BT: Tensor) -> tuple[Tensor, ...]:
         if self.task == "tag":
-            return self.model.tags(x_ND).unflatten(0, real_BT.shape)
+            more = () if self.transitions is None else (self.transitions,)
+            return (self.heads["tags"](x_ND).unflatten(0, size), *more)
+        if self.task == "transcribe":
+            return (self.heads["ctc"](x_ND).unflatten(0, size), real_BT)
+        if REBUILT in self.outputs:
+            return (self._of_items(self.heads["rebuild"](x_ND).unflatten(0, size)),)
+        if self.task == "fill":
+            return (self.heads["words"](x_ND).unflatten(0, size),)
+        x_BTD = x_ND.unflatten(0, size)
         pooled_BD = self._pooled(x_BTD, real_BT)
-        if self.task == "classify":
-            return self.model.head_named("classes")(pooled_BD)
-        return F.normalize(pooled_BD, dim=-1) if self.normalise else pooled_BD
+        if self.task == "identify":
+            unit_BD = F.normalize(pooled_BD, dim=-1)
+            return (self._speakers(pooled_BD, unit_BD), unit_BD)
+        if LOGITS in self.outputs:
+            return (self._classes(x_BTD, pooled_BD),)
+        unit = self.task == "embed" and self.normalise
+        return (F.normalize(pooled_BD, dim=-1) if unit else pooled_BD,)
+
+    def _of_items(self, x_BTD: Tensor) -> Tensor:
+        """Without the first rows, which are no part of a picture."""
+        front = self.front
+        return x_BTD[:, front.front.shape.extra :] if isinstance(front, ImageRows) else x_BTD
+
+    def _classes(self, x_BTD: Tensor, pooled_BD: Tensor) -> Tensor:
+        """As the models' own `classes`."""
+        scores_BC: Tensor = self.heads["classes"](pooled_BD)
+        if "distilled" not in self.heads:
+            return scores_BC
+        return (scores_BC + self.heads["distilled"](x_BTD[:, 1])) / 2
+
+    def _speakers(self, pooled_BD: Tensor, unit_BD: Tensor) -> Tensor:
+        """As `train.tasks.media_labels.score_of`."""
+        head = self.heads["classes"]
+        if self.margin_scale is None:
+            return head(pooled_BD)
+        assert isinstance(head, LabelHead)
+        return self.margin_scale * (unit_BD @ F.normalize(head.linear.weight, dim=-1).T)
 
     def _pooled(self, x_BTD: Tensor, real_BT: Tensor) -> Tensor:
-        """As the models' own `pooled`."""
+        """As the models' own `pooled`; classes of pictures are read without the pooler."""
         count_BT, whole_B1 = real_BT.cumsum(1), real_BT.sum(1, keepdim=True)
-        if self.model.pooling == "mean":
+        if self.pooling == "mean":
             share_BT = real_BT.float() / whole_B1.clamp(min=1)
         else:
-            wanted = 1 if self.model.pooling == "first" else whole_B1
+            wanted = 1 if self.pooling == "first" else whole_B1
             share_BT = ((count_BT == wanted) & (real_BT > 0)).float()
         pooled_BD = (share_BT[:, None] @ x_BTD).squeeze(1)
-        if "pooled" not in self.model.heads or self.model.pooling != "first":
+        plain = self.looks and LOGITS in self.outputs
+        if plain or "pooled" not in self.heads or self.pooling != "first":
             return pooled_BD
-        pooler = self.model.heads["pooled"]
+        pooler = self.heads["pooled"]
         assert isinstance(pooler, Pooler)
         return pooler.activation(pooler.dense(pooled_BD))
 
@@ -139,32 +220,39 @@ class TextSteps(nn.Module):
 
     def __init__(self, model: Decoder, reach: int) -> None:
         super().__init__()
-        self.body = Body(model.front, model.stack, reach)  # type: ignore[arg-type]
+        self.front, self.body = _words(model.front, model.stack, reach)
         self.head, self.outputs = model.words, (LOGITS, *_names("present", self.body))
 
     def forward(
         self, input_ids: Tensor, attention_mask: Tensor, position_ids: Tensor, *past: Tensor
     ) -> tuple[Tensor, ...]:
-        read = self.body(input_ids, position_ids, attention_mask, past=_pairs(past))
+        x_BTD = self.front.embedded(input_ids, position_ids)
+        read = self.body(x_BTD, position_ids, attention_mask, past=_pairs(past))
         logits_BTV = self.head(read.x_ND).unflatten(0, input_ids.shape)
         return (logits_BTV, *_flat(read.present))
 
 
 class SourceReader(nn.Module):
-    """Sources in; their vectors, and keys and values for each layer of cross attention out."""
+    """Sources in; their vectors, and keys and values for each layer of cross attention out. Of
+    images and recordings also which rows are real, and where CTC listens what it hears."""
 
-    def __init__(self, model: Seq2Seq, reach: int) -> None:
+    def __init__(self, model: Seq2Seq, front: PlainFront, reach: int) -> None:
         super().__init__()
-        self.body = Body(model.source_front, model.encoder, reach)  # type: ignore[arg-type]
+        self.front, self.body = front, Body(model.encoder, reach)  # type: ignore[arg-type]
         self.crosses = nn.ModuleList(block.cross for block in model.decoder.blocks)  # type: ignore
-        self.outputs = (STATES, *layer_names("cross", len(self.crosses)))
+        self.ctc, self.has_mask = model.ctc, not isinstance(front, TextRows)
+        more = (SOURCE_MASK,) * self.has_mask + (CTC,) * (self.ctc is not None)
+        self.outputs = (STATES, *more, *layer_names("cross", len(self.crosses)))
 
-    def forward(self, input_ids: Tensor, attention_mask: Tensor) -> tuple[Tensor, ...]:
-        positions_BT = (attention_mask.cumsum(1) - 1).clamp(min=0)
-        x_ND = self.body(input_ids, positions_BT, attention_mask).x_ND
-        size = (input_ids.shape[0], input_ids.shape[1])
+    def forward(self, *inputs: Tensor) -> tuple[Tensor, ...]:
+        rows = self.front(*inputs)
+        x_ND = self.body(rows.x_BTD, rows.positions_BT, rows.real_BT).x_ND
+        size = (rows.x_BTD.shape[0], rows.x_BTD.shape[1])
+        x_BTD = x_ND.unflatten(0, size)
+        more = [rows.real_BT] if self.has_mask else []
+        more += [] if self.ctc is None else [self.ctc(x_ND).unflatten(0, size)]
         made = [keys_of(cross, x_ND, size) for cross in self.crosses]  # type: ignore[arg-type]
-        return (x_ND.unflatten(0, size), *_flat(made))
+        return (x_BTD, *more, *_flat(made))
 
 
 class TargetSteps(nn.Module):
@@ -172,9 +260,12 @@ class TargetSteps(nn.Module):
 
     def __init__(self, model: Seq2Seq, reach: int) -> None:
         super().__init__()
-        self.body = Body(model.target_front, model.decoder, reach)  # type: ignore[arg-type]
+        self.front, self.body = _words(model.target_front, model.decoder, reach)
         self.head, self.aligned = model.head, alignment_layer(model)
+        # When a word was said is read off single heads, where no CTC says it better.
+        self.by_head = isinstance(model.source_front, SoundFront) and model.ctc is None
         self.outputs = (LOGITS, *_names("present", self.body), CROSS)
+        self.outputs += (CROSS_HEADS,) * self.by_head
 
     def forward(
         self,
@@ -187,30 +278,22 @@ class TargetSteps(nn.Module):
         half = len(past_and_cross) // 2
         cross = _pairs(past_and_cross[half:])
         source = Source(cross, hidden(encoder_attention_mask[:, None].to(torch.bool)))
-        read = self.body(
-            input_ids,
-            position_ids,
-            attention_mask,
-            past=_pairs(past_and_cross[:half]),
-            source=source,
-        )
+        x_BTD = self.front.embedded(input_ids, position_ids)
+        past = _pairs(past_and_cross[:half])
+        read = self.body(x_BTD, position_ids, attention_mask, past=past, source=source)
         logits_BTV = self.head(read.x_ND).unflatten(0, input_ids.shape)
-        return (logits_BTV, *_flat(read.present), read.crossed[self.aligned].mean(1))
+        seen = [read.crossed[self.aligned].mean(1), *read.crossed[-1:] * self.by_head]
+        return (logits_BTV, *_flat(read.present), *seen)
 
 
-def _encoder(module: TextReader) -> Graph:
-    names = [IDS, MASK]
-    if module.body.front.segments is not None:
-        names.append(SEGMENTS)
-    example = {name: torch.full((2, 3), int(name == MASK)) for name in names}
-    axes = {name: {0: "batch", 1: "length"} for name in names}
-    return Graph(ALONE, module, example, axes, module.outputs, module.body.reach)
+def _words(front: nn.Module, stack: nn.Module, reach: int) -> tuple[TextRows, Body]:
+    return TextRows(front, reach), Body(stack, reach)  # type: ignore[arg-type]
 
 
-def _reader(module: SourceReader) -> Graph:
-    example = {name: torch.ones(2, 5, dtype=torch.long) for name in (IDS, MASK)}
-    axes = {name: {0: "batch", 1: "source"} for name in (IDS, MASK)}
-    return Graph(READER, module, example, axes, module.outputs, module.body.reach)
+def _reading(module: Reader | SourceReader, name: str) -> Graph:
+    front = module.front
+    reach = _least(front.reach, module.body.reach)
+    return Graph(name, module, front.example, front.axes, module.outputs, reach, front.about)
 
 
 def _writer(module: TextSteps | TargetSteps, name: str) -> Graph:
@@ -237,7 +320,12 @@ def _writer(module: TextSteps | TargetSteps, name: str) -> Graph:
             for layer in (next(names), next(names)):  # keys, values
                 example[layer] = torch.zeros(batch, attention.n_kv_heads, length, attention.d_head)
                 axes[layer] = {0: "batch", 2: "source" if kind == "cross" else "past"}
-    return Graph(name, module, example, axes, module.outputs, module.body.reach)
+    reach = _least(module.front.reach, module.body.reach)
+    return Graph(name, module, example, axes, module.outputs, reach)
+
+
+def _least(*ends: int | None) -> int | None:
+    return min((end for end in ends if end is not None), default=None)
 
 
 def _names(kind: str, body: Body) -> list[str]:

@@ -3,30 +3,49 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from itertools import cycle
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from headway.config.model import Seq2SeqSettings
+from headway.config.model import (
+    PictureSettings,
+    Seq2SeqSettings,
+    SoundSeq2SeqSettings,
+)
+from headway.data.media.reading import UNITS
 from headway.interop.int8_proof import judged_as_int8
+from headway.interop.media_reading import (
+    hidden_rows,
+    proof_items,
+    read_ctc,
+    read_item,
+    what_is_said,
+)
+from headway.interop.plain.fronts import HIDDEN_ROWS, IDS, LENGTHS, MASK, PIXELS, SEGMENTS, WAVEFORM
 from headway.interop.plain.graphs import (
     ALONE,
-    IDS,
+    CTC,
+    EMBEDDING,
     LOGITS,
-    MASK,
     PLACES,
     READER,
-    SEGMENTS,
+    REBUILT,
     SENTENCE,
     SOURCE_MASK,
     STATES,
     WRITER,
 )
 from headway.interop.proof import Proof, Reading, compared, our_logits, proof_ids
-from headway.interop.run import LoadedRun
+from headway.interop.run import LoadedRun, media_front
+from headway.models.parts.sounds import FULL_SCALE
+from headway.train.tasks.hiding import Hidden
+from headway.train.tasks.media_given import what_of
+from headway.train.tasks.media_labels import front_of
 
+One = TypeVar("One")
 Array = NDArray[Any]
 Call = Callable[[Mapping[str, Array]], dict[str, Array]]
 """A graph: all its inputs to all its outputs."""
@@ -93,12 +112,36 @@ class Growing:
             self.given = {name: x.take(rows, 0) for name, x in self.given.items()}
 
 
-def sources_of(reader: Call, texts: Sequence[Sequence[int]]) -> dict[str, Array]:
-    """What a translator's step graph is given of its sources."""
-    ids_BS, real_BS = padded(texts)
-    found = reader({IDS: ids_BS, MASK: real_BS})
+def text_inputs(texts: Sequence[Sequence[int]]) -> dict[str, Array]:
+    ids_BT, real_BT = padded(texts)
+    return {IDS: ids_BT, MASK: real_BT}
+
+
+def media_inputs(items: Sequence[Array], hidden: Sequence[Array] = ()) -> dict[str, Array]:
+    """Images (T C Y X), all of one size, or recordings (16-bit or float samples), as graphs take
+    them. `hidden`: true for rows of each that are hidden, where a graph asks for it."""
+    if items[0].ndim == 4:
+        pixels = np.stack(items)
+        inputs = {PIXELS: pixels[:, 0] if pixels.shape[1] == 1 else pixels}
+    else:
+        lengths_B = np.array([len(item) for item in items], np.int64)
+        waves_BS = np.zeros((len(items), max(1, int(lengths_B.max()))), np.float32)
+        for wave_S, item in zip(waves_BS, items, strict=True):
+            full_scale = FULL_SCALE if item.dtype == np.int16 else 1.0
+            wave_S[: len(item)] = item.astype(np.float32) / full_scale
+        inputs = {WAVEFORM: waves_BS, LENGTHS: lengths_B}
+    if hidden:
+        longest = max(map(len, hidden))
+        rows = [np.pad(hidden_R, (0, longest - len(hidden_R))) for hidden_R in hidden]
+        inputs[HIDDEN_ROWS] = np.stack(rows)
+    return inputs
+
+
+def sources_of(reader: Call, inputs: Mapping[str, Array]) -> dict[str, Array]:
+    """What a step graph is given of its sources, and `CTC` where the reader has it."""
+    found = reader(inputs)
     found.pop(STATES)
-    return {SOURCE_MASK: real_BS, **found}
+    return {SOURCE_MASK: inputs[MASK], **found} if MASK in inputs else found
 
 
 def prove_padded(
@@ -110,7 +153,10 @@ def prove_padded(
     by: str,
     int8: bool = False,
 ) -> Proof:
-    """Sentences in batches of odd sizes, padded; those that grow also a token at a time."""
+    """Sentences, or pictures or recordings, in batches of odd sizes, padded; what grows also a
+    token at a time."""
+    if media_front(run.settings) is not None:
+        return _prove_media(to, run, calls, by=by, int8=int8)
     readings = our_logits(run, proof_ids(run, sentences))
     theirs = [scores for some in _batches(readings) for scores in said(run, calls, some)]
     what = "vectors" if run.settings.task == "embed" else "logits"
@@ -120,39 +166,103 @@ def prove_padded(
     return judged_as_int8(proof, readings, theirs) if int8 else proof
 
 
-def _batches(readings: Sequence[Reading]) -> Iterator[Sequence[Reading]]:
+def _prove_media(
+    to: str, run: LoadedRun, calls: Mapping[str, Call], *, by: str, int8: bool
+) -> Proof:
+    items = proof_items(run)
+    hidden = [hidden_rows(run, number, item) for number, item in enumerate(items)]
+    readings = [read_item(run, item, None, rows) for item, rows in zip(items, hidden, strict=True)]
+    heard = [read_ctc(run, item) for item in items] if has_ctc(run) else []
+    theirs: list[Array] = []
+    theirs_heard: list[Array] = []
+    for group in _batches(range(len(items))):
+        inputs = media_inputs(
+            [items[i] for i in group], [_hidden(run, rows) for i in group if (rows := hidden[i])]
+        )
+        scores, ctc = _said_of_items(run, calls, inputs, [readings[i] for i in group])
+        theirs += scores
+        theirs_heard += ctc
+    what, sizes = what_is_said(run), ", ".join(map(str, BATCHES))
+    notes = [f"batches of {sizes}; none was recorded in such a size"]
+    notes += ["CTC was compared, too"] if heard else []
+    ours, others = [*readings, *heard], [*theirs, *theirs_heard]
+    proof = compared(to, ours, others, what=what, by=by, notes=notes)
+    if int8:
+        proof = judged_as_int8(proof, ours, others)
+    shape = front_of(run.settings)
+    unit = "tokens" if isinstance(run.shape, Seq2SeqSettings) else "rows"
+    return replace(proof, sentences=len(items), items=UNITS[what_of(shape)], units=unit)
+
+
+def has_ctc(run: LoadedRun) -> bool:
+    """Beside a decoder."""
+    return isinstance(run.shape, SoundSeq2SeqSettings) and run.shape.ctc
+
+
+def _hidden(run: LoadedRun, hidden: Hidden) -> Array:
+    """Without the first rows, which never are."""
+    shape = front_of(run.settings)
+    extra = shape.extra if isinstance(shape, PictureSettings) else 0
+    return hidden.hidden_N[extra:].numpy()
+
+
+def _said_of_items(
+    run: LoadedRun,
+    calls: Mapping[str, Call],
+    inputs: Mapping[str, Array],
+    readings: Sequence[Reading],
+) -> tuple[list[Array], list[Array]]:
+    """The scores of each, as `Reading.scores`, and those of CTC beside a decoder."""
+    if isinstance(run.shape, Seq2SeqSettings):
+        given = sources_of(calls[READER], inputs)
+        ctc = _real(given.pop(CTC), given[SOURCE_MASK]) if CTC in given else []
+        growing = Growing(calls[WRITER], _heads(run), len(readings), given)
+        return _grown(growing, [reading.target for reading in readings]), ctc
+    found = calls[ALONE](inputs)
+    if run.settings.task == "transcribe":
+        return _real(found[LOGITS], found[MASK]), []
+    if REBUILT in found:
+        pairs = zip(found[REBUILT], readings, strict=True)
+        return [rows_RE[: len(reading.scores)] for rows_RE, reading in pairs], []
+    return list(found[LOGITS if LOGITS in found else EMBEDDING][:, None]), []
+
+
+def _batches(items: Sequence[One]) -> Iterator[Sequence[One]]:
     first = 0
     for size in cycle(BATCHES):
-        if first >= len(readings):
+        if first >= len(items):
             return
-        yield readings[first : first + size]
+        yield items[first : first + size]
         first += size
+
+
+def _heads(run: LoadedRun) -> dict[str, tuple[int, int]]:
+    """How many and how wide, by the names of the past of a step graph."""
+    kind = "decoder" if isinstance(run.shape, Seq2SeqSettings) else "self"
+    return {
+        f"past.{layer}.{part}": (run.shape.heads_in(kind, layer)[1], run.shape.head_width)
+        for layer in range(run.shape.attention_layers[kind])
+        for part in ("key", "value")
+    }
 
 
 def said(run: LoadedRun, calls: Mapping[str, Call], readings: Sequence[Reading]) -> list[Array]:
     """The scores of each, as `Reading.scores`."""
     texts = [reading.tokens for reading in readings]
     shape, task = run.shape, run.settings.task
-    kind = "decoder" if isinstance(shape, Seq2SeqSettings) else "self"
-    heads = {
-        f"past.{layer}.{part}": (shape.heads_in(kind, layer)[1], shape.head_width)
-        for layer in range(shape.attention_layers[kind])
-        for part in ("key", "value")
-    }
     if isinstance(shape, Seq2SeqSettings):
-        given = sources_of(calls[READER], texts)
+        given = sources_of(calls[READER], text_inputs(texts))
         texts = [reading.target for reading in readings]
-        return _grown(Growing(calls[WRITER], heads, len(texts), given), texts)
+        return _grown(Growing(calls[WRITER], _heads(run), len(texts), given), texts)
     if task == "complete":
-        return _grown(Growing(calls[ALONE], heads, len(texts)), texts)
-    ids_BT, real_BT = padded(texts)
-    inputs = {IDS: ids_BT, MASK: real_BT}
+        return _grown(Growing(calls[ALONE], _heads(run), len(texts)), texts)
+    inputs = text_inputs(texts)
     if getattr(shape, "n_segments", 0):
         inputs[SEGMENTS] = padded([reading.segments for reading in readings])[0]
     found = calls[ALONE](inputs)
     if task in ("embed", "classify"):
         return list(found[SENTENCE if task == "embed" else LOGITS][:, None])
-    return _real(found[LOGITS], real_BT)
+    return _real(found[LOGITS], inputs[MASK])
 
 
 def _grown(growing: Growing, texts: Sequence[Sequence[int]]) -> list[Array]:

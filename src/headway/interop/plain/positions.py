@@ -63,7 +63,7 @@ def added_positions(positions: nn.Module | None, reach: int) -> nn.Embedding | N
         return positions.table
     if isinstance(positions, Sinusoidal):
         n_rows, width = positions.table_PD.shape
-        table_PD = sinusoids(max(reach, n_rows), width, halves=positions.halves)
+        table_PD = sinusoids(max(reach, n_rows), width, **positions.kind)
         return nn.Embedding.from_pretrained(table_PD)
     return None
 

@@ -3,13 +3,23 @@
 from __future__ import annotations
 
 import inspect
+import json
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import torch
 from torch.export import Dim, ExportedProgram
 from torch.utils._sympy.value_ranges import ValueRanges
 
-from headway.interop.plain.graphs import PAST_AND_LENGTH, Graph
+from headway.config.durable import replace_text
+from headway.config.run import RunSettings
+from headway.interop.plain.graphs import ABOUT, PAST_AND_LENGTH, Graph
+
+NAMES = "graphs.json"
+
+Shape = list[int | str]
 
 
 @torch.no_grad()
@@ -46,3 +56,67 @@ def _sizes(graph: Graph) -> dict[str, Any]:
         elif place < len(by_input):
             found[name] = by_input[place]
     return found
+
+
+def describe(
+    folder: Path, graphs: Sequence[tuple[Graph, ExportedProgram]], settings: RunSettings
+) -> None:
+    """Write `graphs.json`: what goes in and what comes out, for people who call them themselves."""
+    facts: list[dict[str, Any]] = []
+    for graph, program in graphs:
+        shapes = output_shapes(graph, program)
+        facts.append(
+            {
+                "graph": graph.name,
+                "task": settings.task,
+                "inputs": [_input(graph, name) for name in graph.example],
+                "outputs": [_value(name, shapes[name], graph.about) for name in graph.outputs],
+                "max_positions": graph.reach,
+                "labels": list(settings.labels),
+            }
+        )
+    text = json.dumps(facts, indent=2, ensure_ascii=False)
+    replace_text(folder / NAMES, text + "\n")
+
+
+def _input(graph: Graph, name: str) -> dict[str, Any]:
+    x, axes = graph.example[name], graph.axes[name]
+    shape: Shape = [axes.get(axis, size) for axis, size in enumerate(x.shape)]
+    return {"type": str(x.dtype).removeprefix("torch."), **_value(name, shape, graph.about)}
+
+
+def _value(name: str, shape: Shape, more: Mapping[str, str]) -> dict[str, Any]:
+    about = more.get(name) or ABOUT.get(name)
+    if about is None:
+        kind, number, part = name.split(".")
+        about = f"layer {number}: the {part}s of {OF_LAYERS[kind]}"
+    return {"name": name, "shape": shape, "about": about}
+
+
+OF_LAYERS = {
+    "past": "the tokens read so far",
+    "present": "all tokens so far, for the next step",
+    "cross": "the source",
+}
+
+
+def output_shapes(graph: Graph, program: ExportedProgram) -> dict[str, Shape]:
+    """Sizes as numbers, or in the names of the axes of inputs."""
+    nodes = {node.name: node.meta["val"] for node in program.graph.nodes if "val" in node.meta}
+    inputs = [nodes[name] for name in program.graph_signature.user_inputs]
+    names: dict[str, str] = {}
+    for value, axes in zip(inputs, graph.axes.values(), strict=True):
+        names |= {str(value.shape[axis]): name for axis, name in axes.items()}
+    found = [nodes[name] for name in program.graph_signature.user_outputs]
+    return {
+        name: [named(size, names) for size in value.shape]
+        for name, value in zip(graph.outputs, found, strict=True)
+    }
+
+
+def named(size: Any, names: Mapping[str, str]) -> int | str:
+    """A size by the names of axes, of which it may be made; torch numbers them."""
+    if isinstance(size, int):
+        return size
+    text = str(size)
+    return names.get(text) or re.sub(r"s\d+", lambda found: names.get(found[0], found[0]), text)
