@@ -87,6 +87,11 @@ def files_in(folder: Path) -> dict[str, bytes]:
     }
 
 
+def test_a_setting_of_decoding_that_the_task_does_not_read_is_refused(refused: Refused) -> None:
+    said = refused("train", "classify", "--text", "de", "--out", "new", "decode.beam=7")
+    assert "decode.beam has no effect on a run of the task classify" in said
+
+
 # Files
 
 

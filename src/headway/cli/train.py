@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import tempfile
 import time
+from dataclasses import fields
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
+from headway.config.decode import DecodeSettings
 from headway.config.folder import load_run, run_folder
 from headway.config.recipes import in_folder, recipe_path
 from headway.config.run import (
@@ -97,9 +99,18 @@ def train(
     check_beginning(settings)
     if out is None and not dry_run:
         raise ConfigError("--out is missing: the folder for this run, for example runs/de-en.")
+    from headway.cli.predict import check_decoding
     from headway.train.plan import seconds
     from headway.train.run import Run
     from headway.train.start import check_task
+    from headway.train.tasks.table import kind_of
+
+    unusual = [
+        f"decode.{field.name}"
+        for field in fields(DecodeSettings)
+        if getattr(settings.decode, field.name) != field.default
+    ]
+    check_decoding(kind_of(settings.task), unusual)
 
     if settings.start.run:  # said before the data is prepared
         old = load_run(run_folder(settings.start.run)).model
