@@ -97,6 +97,12 @@ class Progress:
         With `beats` it is also shown while it says nothing."""
         return Stage(self, what, total=total, unit=unit, beats=beats)
 
+    def expect(self, total_steps: int) -> None:
+        """There are to be more steps, or fewer, than was thought."""
+        self.total = total_steps
+        if self._bar is not None:
+            self._bar.update(self._bar.task_ids[0], total=total_steps)
+
     def note(self, text: str) -> None:
         """A line that stays: above the bar, or among the other lines."""
         if not self.enabled:

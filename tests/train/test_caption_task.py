@@ -223,7 +223,8 @@ def test_an_evaluation_scores_writes_samples_and_can_be_stopped(
         assert full.figures["described"][0]["picture"].startswith("data:image/png;base64,")
         with pytest.raises(Stopped):
             task.evaluate(model, CPU, lambda: True, full=False)
-        task.rehearse(model, CPU)
+        few = task.evaluate(model, CPU, lambda: False, full=True, most=3)
+        assert len(few.samples) == 3
 
 
 def test_what_cannot_be_is_refused(tmp_path: Path) -> None:

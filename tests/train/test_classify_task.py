@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import shutil
-import time
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -253,7 +252,7 @@ def test_a_few_steps_learn_what_the_texts_say(tmp_path: Path, family: str) -> No
         train__optimizer="muon", train__smoothing=0.0, train__schedule="linear", **more,
     )  # fmt: skip
     out = tmp_path / "run"
-    assert Run(settings=settings, out=out, device="cpu", started=time.time()).train() == 0
+    assert Run(settings=settings, out=out, device="cpu").train() == 0
     assert max(e["accuracy"] for e in entries(out) if e["kind"] == "valid") == 100
     run = load_run(out)
     assert run.labels == ("neg", "pos", "so")

@@ -251,7 +251,8 @@ def test_a_context_shorter_than_a_sample_is_no_obstacle(tmp_path: Path) -> None:
     settings = settings_for(write_lines(tmp_path / "text"), model__max_len=8)
     settings, prepared = resolved(Complete(), settings, tmp_path)
     task = CompleteTask(prepared, settings)
-    task.rehearse(model_of(settings).eval(), CPU)
+    with torch.no_grad():
+        task.evaluate(model_of(settings).eval(), CPU, lambda: False, full=False)
 
 
 def test_examples_can_be_shown(plain: Made) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -16,10 +15,19 @@ from headway.config.model import Seq2SeqSettings
 from headway.config.presets import preset
 from headway.config.run import RunSettings, load_run_settings
 from headway.config.train import known
-from headway.errors import ConfigError, UserError
+from headway.errors import ConfigError
 from headway.models.summary import count, outline
 from headway.train import plan
-from headway.train.plan import Timing, memory_needed, resolve, seconds, within_budget
+from headway.train.budget import Decision
+from headway.train.plan import (
+    Timing,
+    memory_needed,
+    resolve,
+    seconds,
+    smaller_steps,
+    step_time,
+    with_steps,
+)
 from headway.train.schedule import learning_rate, peak_lr
 from headway.train.worker import Worker
 from tests.data.conftest import sentences
@@ -234,71 +242,62 @@ def test_what_is_no_length_of_time_is_refused(text: str) -> None:
         seconds(text)
 
 
-TIMING = Timing(step_s=0.5, evaluation_s=2.0, tokens_per_s=4000.0)
+FIRST = Decision(step=0, steps=1800, until=90, examples=500, progress=0.0)
 
 
-def spent(train: Any, timing: Timing) -> float:
-    steps = known(train.steps)
-    return steps * timing.step_s + -(-steps // train.eval_every) * timing.evaluation_s
-
-
-@pytest.mark.parametrize("left", [40.0, 100.0, 1000.0, 36_000.0])
-@pytest.mark.parametrize("evaluation", [0.0, 0.5, 5.0])
-@pytest.mark.parametrize("words", [[], ["train.eval_every=7"], ["train.save_every=9"]])
-def test_steps_and_evaluations_fill_the_budget_and_no_more(
-    left: float, evaluation: float, words: list[str]
+@pytest.mark.parametrize(
+    ("words", "eval_every", "save_every"),
+    [
+        ([], 90, 90),
+        (["train.eval_every=7"], 7, 7),
+        (["train.save_every=9"], 90, 9),
+        (["train.steps=5"], 90, 90),
+    ],
+)
+def test_the_first_plan_of_a_budget_decides_over_a_recipes_steps(
+    words: list[str], eval_every: int, save_every: int
 ) -> None:
-    timing = Timing(0.01, evaluation, 4000.0)
-    final = 3 * evaluation
-    train = within_budget(planned(*words), timing, left, final).train
-    assert spent(train, timing) + final <= left + timing.evaluation_s
-    assert spent(train, timing) + final >= 0.8 * left - 2 * timing.evaluation_s
-    if "train.eval_every=7" in words:
-        assert train.eval_every == 7
-    else:
-        looks = -(-known(train.steps) // known(train.eval_every))
-        assert looks == 2 or looks * evaluation <= 0.1 * left + evaluation
-        assert looks <= 20
-    assert train.save_every == (9 if "train.save_every=9" in words else train.eval_every)
+    train = with_steps(planned(*words), FIRST).train
+    assert (train.steps, train.eval_every, train.save_every) == (1800, eval_every, save_every)
 
 
-def test_the_number_of_steps_is_this() -> None:
-    # 1000 s: 20 evaluations of 2 s, 60 s for the end, the rest in steps of half a second
-    train = within_budget(planned(), TIMING, 1000.0, 60.0).train
-    assert (train.steps, train.eval_every) == (1800, 90)
-    # 60 s: a tenth of it is for 3 evaluations
-    train = within_budget(planned(), TIMING, 60.0, 12.0).train
-    assert (train.steps, train.eval_every) == (84, 28)
+def test_where_few_steps_fit_they_become_smaller_and_then_the_model() -> None:
+    settings = planned()
+    assert (settings.train.batch_tokens, model_of(settings).n_layers) == (2048, 4)
+    assert smaller_steps(settings, 300) == settings
+    half = smaller_steps(settings, 200)
+    assert (half.train.batch_tokens, half.train.micro_tokens) == (1024, 1024)
+    assert half.model == settings.model
+    least = smaller_steps(settings, 14)
+    assert (least.train.batch_tokens, model_of(least).n_layers) == (512, 2)
 
 
-def test_the_budget_decides_over_a_recipes_steps() -> None:
-    train = within_budget(planned("train.steps=5"), TIMING, 1000.0, 60.0).train
-    assert train.steps == 1800
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["train.batch_tokens=2048", "model.n_layers=4"],
+        ["train.batch_tokens=512", "model.preset=transformer-tiny"],
+    ],
+)
+def test_what_was_asked_for_is_not_made_smaller(words: list[str]) -> None:
+    assert smaller_steps(planned(*words), 3) == planned(*words)
 
 
-def test_a_budget_too_small_for_one_step_is_refused() -> None:
-    with pytest.raises(UserError, match=r"leaves 0 s for training, less than one step \(0.5 s\)"):
-        within_budget(planned(), TIMING, 3.0, 1.0)
-
-
-def test_time_is_measured_after_the_first_steps() -> None:
-    steps, agreed = 0, []
+def test_time_is_measured_after_the_first_step() -> None:
+    clock, agreed = [0.0], []
 
     def run_step() -> int:
-        nonlocal steps
-        steps += 1
-        time.sleep(0.2 if steps <= 2 else 0.01)  # the first two are slow
+        clock[0] += 0.01 if clock[0] else 5.0  # the first one is slow
         return 100
 
     def agree(mine: bool) -> bool:
         agreed.append(mine)
         return mine
 
-    timing = plan.measure(run_step, lambda: time.sleep(0.03), lambda: None, 0.1, agree)
-    assert 0.01 <= timing.step_s < 0.1
-    assert 0.03 <= timing.evaluation_s < 0.3
-    assert timing.tokens_per_s == pytest.approx(100 / timing.step_s)
-    assert agreed == [True] * (steps - 2) + [False]
+    step_s, tokens_per_s = step_time(run_step, 0.095, lambda: clock[0], agree)
+    assert step_s == pytest.approx(0.01)
+    assert tokens_per_s == pytest.approx(100 / 0.01)
+    assert agreed == [True] * 10 + [False]
 
 
 # Memory
@@ -337,7 +336,8 @@ def command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     for name, side in zip(("de", "en"), zip(*sentences(), strict=True), strict=True):
         (tmp_path / name).write_text("".join(f"{line}\n" for line in side), encoding="utf-8")
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(Worker, "time", lambda self, for_s: TIMING)
+    timing = Timing(step_s=0.5, example_s=0.2, tokens_per_s=4000.0)
+    monkeypatch.setattr(Worker, "time", lambda self, for_s, now: timing)
     files = ["--source", "de", "--target", "en", "--device", "cpu"]
     return ["train", "translate", *files, "tokenizer.kind=words", "data.valid_size=10"]
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import shutil
-import time
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -247,7 +246,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, RunSettings]:
         model__dropout=0.0,
     )  # fmt: skip
     out = folder / "run"
-    assert Run(settings=settings, out=out, device="cpu", started=time.time()).train() == 0
+    assert Run(settings=settings, out=out, device="cpu").train() == 0
     assert max(e["f1"] for e in entries(out) if e["kind"] == "valid") > 95
     return out, load_run(out)
 

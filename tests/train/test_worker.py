@@ -39,8 +39,17 @@ class Judge(ToyTask):
         self.verdicts = list(verdicts)
         self.full: list[bool] = []
 
+    n_valid = 100
+
     def evaluate(
-        self, model: Any, device: Any, stopped: Any, full: bool, on_progress: Any = None
+        self,
+        model: Any,
+        device: Any,
+        stopped: Any,
+        full: bool,
+        on_progress: Any = None,
+        *,
+        most: int | None = None,
     ) -> Scores:
         self.full.append(full)
         if stopped():
@@ -123,6 +132,7 @@ def test_without_checkpoints_the_last_step_is_kept(tmp_path: Path) -> None:
         "scores": {"last step": {"loss": 3.0}},
         "text": "validation loss: last step 3.000; kept: last step",
         "figures": {},
+        "examples": 100,
     }
     assert torch.equal(weights(loop), before)
 
@@ -212,7 +222,7 @@ def test_time_is_measured_with_real_steps(tmp_path: Path) -> None:
     settings = resolve(load_run_settings(None, words), prepared, torch.device("cpu"))
     timing = Worker(settings, prepared, Ranks()).time(for_s=0.05)
     assert 0 < timing.step_s < 5
-    assert 0 < timing.evaluation_s < 60
+    assert 0 < timing.example_s < 60
     assert 40 / timing.step_s < timing.tokens_per_s <= 100 / timing.step_s
 
 

@@ -24,7 +24,7 @@ from headway.train.feed import StepItem
 from headway.train.loop import Loop, State
 from headway.train.optim import build_optimizer
 from headway.train.ranks import Ranks
-from headway.train.task import Part, Scores, Stopped, TaskLoss
+from headway.train.task import Part, Scores, Stopped, TaskLoss, n_examples
 
 WIDTH, N, PER_STEP = 6, 22, 5
 PER_EPOCH = 5
@@ -70,6 +70,8 @@ class ToyTask:
         loss = (model(self.x_NK[batch]) - self.y_NK[batch]).square().sum()
         return TaskLoss(self.on_loss(loss, batch), loss)
 
+    n_valid = n_quick = N
+
     def evaluate(
         self,
         model: nn.Module,
@@ -77,13 +79,16 @@ class ToyTask:
         stopped: Callable[[], bool],
         full: bool,
         on_progress: OnProgress = unheard,
+        *,
+        most: int | None = None,
     ) -> Scores:
         assert not model.training
         assert not torch.is_grad_enabled()
         self.on_evaluate()
         if self.heeds and stopped():
             raise Stopped
-        return Scores(values=self.scores(float(self.loss(model, torch.arange(N)).nll) / N))
+        n = n_examples(self, full, most)  # type: ignore[arg-type]
+        return Scores(values=self.scores(float(self.loss(model, torch.arange(n)).nll) / n))
 
 
 class Events:

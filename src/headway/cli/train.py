@@ -75,7 +75,7 @@ def train(
     ] = False,
 ) -> int:
     """Train a model from plain files; run the same command again to go on after a stop."""
-    started = time.time()
+    started = time.monotonic()
     task, overrides = task_and_settings(words or [])
     given: dict[str, Any] = {}
     path = recipe_path(recipe) if recipe else None

@@ -77,6 +77,9 @@ class TrainSettings:
     ema: float = 0.0
     """Decay of a running average of the weights, which is then what is evaluated; 0: none."""
 
+    threads: int | None = None
+    """Of a CPU run. None: all, or fewer where other work holds the cores and fewer are quicker."""
+
     recompute: bool = False
     """Gradient checkpointing: keep less, compute blocks twice."""
 
@@ -111,7 +114,9 @@ class TrainSettings:
 
     def __post_init__(self) -> None:
         check_values(self)
-        for name in ("steps", "batch_tokens", "micro_tokens", "pool", "eval_every", "save_every"):
+        for name in (
+            "steps", "batch_tokens", "micro_tokens", "pool", "threads", "eval_every", "save_every",
+        ):  # fmt: skip
             value = getattr(self, name)
             if value is not None and value < 1:
                 raise ConfigError(f"{name}={value} must be at least 1.")

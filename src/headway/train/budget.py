@@ -33,9 +33,9 @@ END_SHARE = 0.06
 FEW = 8
 """Validation examples that say something; with fewer there is no evaluation."""
 
-CAREFUL = 3.0
+CAREFUL = 4.0
 """Times as long as an example of a quick evaluation takes one of the last comparison, with beam
-search, until that is measured."""
+search, about."""
 
 SURE = 0.8
 """Of the time that is left, what the comparison at the end is planned for."""
@@ -107,6 +107,9 @@ class Journal:
         self.spent_s = 0.0
         """Of the budget, when the last line was written."""
 
+        self.costs: dict[str, float] = {}
+        """What was measured until then, in seconds by name."""
+
         if path is not None and path.exists():
             self._read(path)
 
@@ -115,7 +118,7 @@ class Journal:
         return max([*self.plans, *self.evaluations], default=-1)
 
     def add(self, kind: str, elapsed_s: float, **facts: Any) -> None:
-        entry = {"kind": kind, **facts, "elapsed_s": round(elapsed_s, 3)}
+        entry = {"kind": kind, **facts, "costs": self.costs, "elapsed_s": round(elapsed_s, 3)}
         self._take(entry)
         if self.path is None:
             return
@@ -148,7 +151,7 @@ class Journal:
             replace_text(path, kept.decode())
 
     def _take(self, entry: dict[str, Any]) -> None:
-        facts = {k: v for k, v in entry.items() if k not in ("kind", "elapsed_s", "sum", "why")}
+        facts = {k: v for k, v in entry.items() if k not in ("kind", "costs", "elapsed_s")}
         if entry["kind"] == "plan":
             self.plans[facts["step"]] = Decision(**facts)
         elif entry["kind"] == "evaluation":
@@ -156,6 +159,7 @@ class Journal:
         elif entry["kind"] == "final":
             self.final = Final(examples=facts["examples"], careful=facts["careful"])
         self.spent_s = max(self.spent_s, entry["elapsed_s"])
+        self.costs = entry["costs"]
 
 
 def _checked(line: bytes) -> dict[str, Any] | None:
@@ -205,10 +209,9 @@ class Budget:
         self.now, self._look = now, look
         self._started = started - journal.spent_s
         self._replays = journal.final is not None
-        self.step_s: float | None = None
-        self.example_s: float | None = None
-        self.careful_s: float | None = None
-        self.save_s = 0.5
+        self.step_s = journal.costs.get("step")
+        self.example_s = journal.costs.get("example")
+        self.save_s = journal.costs.get("save", 0.5)
         self._mark: tuple[float, int] | None = None
         self._warm = False
         self._begun: float | None = None
@@ -237,12 +240,14 @@ class Budget:
     def saved(self, seconds: float) -> None:
         self.save_s = seconds
 
-    def evaluated(self, n: int, seconds: float, careful: bool = False) -> None:
-        if careful:
-            self.careful_s = seconds / max(1, n)
-        else:
-            self.example_s = seconds / max(1, n)
-            self._evaluated = self.elapsed_s
+    def evaluated(self, n: int, seconds: float) -> None:
+        self.example_s = seconds / max(1, n)
+        self._evaluated = self.elapsed_s
+
+    def _record(self, kind: str, **facts: Any) -> None:
+        known = {"step": self.step_s, "example": self.example_s, "save": self.save_s}
+        self.journal.costs = {k: round(v, 6) for k, v in known.items() if v is not None}
+        self.journal.add(kind, self.elapsed_s, **facts)
 
     def _stepped(self, step: int) -> None:
         if self._mark is None or step <= self._mark[1]:
@@ -253,7 +258,7 @@ class Budget:
             self.step_s = seconds / n
         elif self._warm:
             # The newest counts by its length: a machine that becomes slow is noticed within steps.
-            usual = max(0.02 * self.total_s, 3 * self.step_s)
+            usual = max(0.03 * self.total_s, 3 * self.step_s)
             weight = 1.0 - math.exp(-seconds / usual)
             self.step_s += weight * (seconds / n - self.step_s)
         self._warm = True  # the very first compiles, records and allocates
@@ -268,15 +273,17 @@ class Budget:
             return self.journal.plans[step]
         if step < self.journal.last_step or (plan is not None and self._replays):
             return None
+        if plan is not None and self.step_s is None and self.left_s > 0.0:
+            return None  # taken up again without a record of what a step takes
         if self._begun is None:
             self._begun = self._evaluated = self.elapsed_s
         new = self._planned(step, plan)
         if plan is not None and not self._is_news(step, plan, new):
             if self.elapsed_s - self.journal.spent_s > 0.02 * self.total_s:
-                self.journal.add("time", self.elapsed_s)
+                self._record("time")
             return None
         self._decided = self.elapsed_s
-        self.journal.add("plan", self.elapsed_s, **asdict(new))
+        self._record("plan", **asdict(new))
         return new
 
     def _is_news(self, step: int, plan: Decision, new: Decision) -> bool:
@@ -287,7 +294,7 @@ class Budget:
         if step > plan.until:
             return True
         off = abs(new.steps - plan.steps)
-        recent = self.elapsed_s - self._decided < 0.01 * self.total_s
+        recent = self.elapsed_s - self._decided < 0.02 * self.total_s
         return off > max(1.0, DRIFT * (plan.steps - step)) and not recent
 
     def _planned(self, step: int, plan: Decision | None) -> Decision:
@@ -346,7 +353,7 @@ class Budget:
     def _end_s(self, examples: int) -> float:
         """The last evaluation, its checkpoint, the comparison, the weights."""
         example_s = self.example_s or 0.0
-        careful_s = self.careful_s or CAREFUL * example_s
+        careful_s = CAREFUL * example_s
         comparison_s = min(END_SHARE * self.total_s, 2 * careful_s * self.wanted.n_valid)
         if SURE * comparison_s < 2 * example_s * min(FEW, self.wanted.n_valid):
             comparison_s = 0.0  # there will be none
@@ -367,7 +374,7 @@ class Budget:
         room_s = min(EVALUATION_SHARE * self.total_s, self.left_s - self.save_s)
         fewer = int(min(examples / 4, room_s / PATIENCE / self.example_s))
         fewer = fewer if fewer >= min(FEW, self.wanted.n_quick) else 0
-        self.journal.add("evaluation", self.elapsed_s, step=step, examples=fewer)
+        self._record("evaluation", step=step, examples=fewer)
         self._evaluated = self.elapsed_s
         return fewer
 
@@ -379,13 +386,13 @@ class Budget:
             yield final, None
         while final is None or final.examples:
             final = self._final(candidates, final)
-            self.journal.add("final", self.elapsed_s, **asdict(final))
+            self._record("final", **asdict(final))
             yield final, self.now() + max(0.0, self.left_s)
 
     def _final(self, candidates: int, before: Final | None) -> Final:
         n_valid = self.wanted.n_valid if before is None else before.examples // 4
         quick_s = self.example_s or 1e-6
-        careful_s = self.careful_s or CAREFUL * quick_s
+        careful_s = CAREFUL * quick_s
         room_s = SURE * self.left_s / max(1, candidates)
         enough = min(self.wanted.n_valid, 10 * FEW)
         for careful, each_s in ((True, careful_s), (False, quick_s)):

@@ -14,11 +14,14 @@ from headway.config.folder import CONFIG, TOKENIZER, WEIGHTS, check_config
 from headway.config.run import RunSettings, differences, load_run_settings
 from headway.config.toml import parse, read_text
 from headway.errors import ConfigError, FolderError
+from headway.train.budget import PLAN
 from headway.train.runlog import METRICS
 
 ANY = re.compile("")
 OWN = {
-    **dict.fromkeys((CONFIG, WEIGHTS, TOKENIZER, METRICS, "report.html", "bad-batch.json"), ANY),
+    **dict.fromkeys(
+        (CONFIG, WEIGHTS, TOKENIZER, METRICS, PLAN, "report.html", "bad-batch.json"), ANY
+    ),
     "checkpoints": re.compile(r"\.?step-\d+"),
     "data": re.compile(
         r"(manifest|report|tokenizer)\.json|(valid|problems)\.jsonl|(train|valid|items)\."

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable
-from contextlib import nullcontext
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
+from dataclasses import asdict, dataclass, replace
 from typing import Any, Protocol
 
 import torch
@@ -20,7 +20,9 @@ from headway.config.train import TrainSettings, known
 from headway.decode.search import evaluating
 from headway.errors import UserError, out_of_memory
 from headway.models.folder import load_weights, model_weights
+from headway.nn.stack import Stack
 from headway.progress import Stage
+from headway.train.budget import Budget, Decision
 from headway.train.checkpoint import Checkpoints, Snapshot
 from headway.train.ema import Ema
 from headway.train.feed import Cursor, Feed, StepItem, shared
@@ -51,10 +53,15 @@ class State:
     """Of the best evaluation: the metric so that more is better, then the loss likewise."""
 
     best_step: int = 0
+    best_examples: int | None = None
+    """That it was about, where a budget decides how many; scores on fewer say less."""
+
     without_gain: int = 0
     micro_tokens: int = 0
     bad_in_a_row: int = 0
     bad_steps: int = 0
+    plan: dict[str, Any] | None = None
+    """The decision that holds, where a budget rules."""
 
     @property
     def cursor(self) -> Cursor:
@@ -80,7 +87,10 @@ class Loop:
     task: Task
     model: nn.Module
     optimizer: torch.optim.Optimizer
-    lr_at: Callable[[int], float]
+    lr_at: Callable[[float], float]
+    """By the step in a run of `settings.steps`. Where a budget rules and there come to be more or
+    fewer, it is asked at the same share of the way."""
+
     settings: TrainSettings
     """Resolved: steps, batch_tokens, micro_tokens, eval_every, save_every and precision are set."""
 
@@ -92,6 +102,7 @@ class Loop:
     on_bad: Callable[[StepItem, State], None] = lambda item, state: None
     ema: Ema | None = None
     plateau: Plateau | None = None
+    budget: Budget | None = None
 
     def __post_init__(self) -> None:
         self.state = State(micro_tokens=known(self.settings.micro_tokens))
@@ -103,6 +114,7 @@ class Loop:
         self.saved = 0
         self.shrunk = False
         self.last_item: StepItem | None = None
+        self.plan: Decision | None = None
 
     def resume(self) -> bool:
         """Go on from the newest good checkpoint, if there is one."""
@@ -114,6 +126,9 @@ class Loop:
         if self.ema is not None:
             self.ema.load(snapshot.tensors["ema"])
         self.state = State(**snapshot.state)
+        if self.budget is not None and self.state.plan is not None:
+            self.plan = Decision(**self.state.plan)
+            self.steps = self.plan.steps
         # One saved on a stop does not stand for what is due at its step.
         self.saved = 0 if snapshot.passing else self.state.step
         return True
@@ -122,9 +137,10 @@ class Loop:
         """Train until the last step, or until there is no more gain. Raises `Stopped`."""
         self.step = self._new_step()
         feed = self._new_feed()
-        self._clock(feed)
+        self._rest(feed)
         try:
             while True:
+                self._plan()
                 self._evaluate_and_save(feed)
                 if self.state.step >= self.steps or self._is_enough():
                     return self.state
@@ -136,6 +152,30 @@ class Loop:
             raise
         finally:
             feed.close()
+
+    def _plan(self) -> None:
+        """Where a budget rules: how many steps there are to be, and when the next evaluation is.
+        Rank 0 has the clock; all follow."""
+        step, plan = self.state.step, self.plan
+        if self.budget is None or (plan is not None and not plan.looks(step)):
+            return
+        if self.ranks.device.type == "cuda":
+            torch.cuda.synchronize()  # or it would be the launches that are timed
+        mine = self.budget.decide(step, plan) if self.ranks.is_first else None
+        if self.ranks.any(mine is not None):
+            decision = self.ranks.same(mine)
+            assert isinstance(decision, Decision)
+            self._follow(decision)
+
+    def _follow(self, decision: Decision) -> None:
+        self.plan, self.steps = decision, decision.steps
+        self.state.plan = asdict(decision)
+        self.log.numbers("plan", decision.step, steps=decision.steps)
+
+    def _rate(self, step: int) -> float:
+        if self.plan is None:
+            return self.lr_at(step)
+        return self.lr_at(self.plan.progress_at(step) * known(self.settings.steps))
 
     def _is_enough(self) -> bool:
         enough = bool(self.settings.patience) and self.state.without_gain >= self.settings.patience
@@ -156,7 +196,7 @@ class Loop:
             if not out_of_memory(error):
                 raise
             return self._smaller(feed, error)
-        self.step.finish(self.lr_at(number))
+        self.step.finish(self._rate(number))
         if self.ema is not None:
             self.ema.update()
         state = self.state
@@ -220,49 +260,104 @@ class Loop:
         state, settings = self.state, self.settings
         last = state.step == self.steps
         is_best = False
-        if state.evaluated < state.step and (last or state.step % known(settings.eval_every) == 0):
+        evaluate_now = state.step % known(settings.eval_every) == 0
+        save_now = state.step % known(settings.save_every) == 0
+        if self.plan is not None and self.budget is not None:
+            evaluate_now = state.step == self.plan.until
+            every = self.budget.wanted.save_every
+            save_now = evaluate_now if every is None else state.step % every == 0
+        if state.evaluated < state.step and (last or evaluate_now):
             is_best = self._evaluate(feed)
-        due = last or is_best or state.step % known(settings.save_every) == 0
-        if due and self.saved < state.step:
+        if (last or is_best or save_now) and self.saved < state.step:
+            start = time.perf_counter()
             self.save(best=is_best)
-            self._clock(feed)
+            if self.budget is not None:
+                self.budget.saved(time.perf_counter() - start)
+            self._rest(feed)
 
     def _evaluate(self, feed: Feed) -> bool:
         """Whether it is the best so far. Only rank 0 evaluates; all hear the result."""
         start = time.perf_counter()
         scores = self._scores() if self.ranks.is_first else None
-        values = self.ranks.same(scores.values if scores else None)
-        if not isinstance(values, dict):
+        heard = self.ranks.same((scores.values, scores.examples) if scores else None)
+        if not isinstance(heard, tuple):
             raise Stopped
-        state, rank = self.state, ranking(values, self.task)
+        values, examples = heard
+        state = self.state
+        state.evaluated = state.step
+        if not values:
+            self.log.event(state.step, "no evaluation here: the budget has no time for it")
+            self._rest(feed)
+            return False
+        rank = ranking(values, self.task)
         gained = state.best is None or rank > tuple(state.best)
+        if examples is not None:  # what was best on fewer of them need not be so on more
+            gained = gained or examples > (state.best_examples or 0)
         if gained:
             state.best, state.best_step, state.without_gain = list(rank), state.step, 0
+            state.best_examples = examples
         else:
             state.without_gain += 1
-        state.evaluated = state.step
         if scores is not None:
             seconds = time.perf_counter() - start
+            about = {} if examples is None else {"examples": examples}
             self.log.numbers(
                 "valid", state.step, **values, best=gained, seconds=seconds,
-                samples=scores.samples, figures=scores.figures,
+                samples=scores.samples, figures=scores.figures, **about,
             )  # fmt: skip
-        self._clock(feed)
+        self._rest(feed)
         return gained
 
     def _scores(self) -> Scores | None:
-        """None if a stop was asked for: the other ranks must hear of that before anyone leaves."""
+        """None if a stop was asked for: the other ranks must hear of that before anyone leaves.
+        Without values where a budget has no time for it."""
+        try:
+            with self.averaged():
+                if self.budget is None:
+                    return self.evaluate("evaluating", full=False)
+                return self._scores_in_time(self.budget)
+        except Stopped:
+            return None
+
+    def _scores_in_time(self, budget: Budget) -> Scores:
+        assert self.plan is not None
+        step, examples = self.state.step, self.plan.examples
+        while examples:
+            examples, deadline = budget.evaluation(step, examples)
+            if not examples:
+                break
+            start = budget.now()
+            scores = self.evaluate("evaluating", full=False, most=examples, deadline=deadline)
+            seconds = budget.now() - start
+            if scores is not None:
+                budget.evaluated(examples, seconds)
+                return replace(scores, examples=examples)
+            examples = budget.broken_off(step, examples, seconds)
+        return Scores(values={})
+
+    def evaluate(
+        self, what: str, *, full: bool, most: int | None = None, deadline: float | None = None
+    ) -> Scores | None:
+        """None where the deadline passed on the way; `Stopped` where someone asked for it. `what`:
+        for people who wait."""
+
+        def asked() -> bool:
+            late = self.budget is not None and deadline is not None and self.budget.now() > deadline
+            return late or self.stop_asked()
+
         try:
             with (
                 torch.no_grad(),
                 evaluating([self.model]),
-                self.averaged(),
-                self.log.stage("evaluating") as stage,
+                interrupted(self.model, asked) as stopped,
+                self.log.stage(what) as stage,
             ):
                 return self.task.evaluate(
-                    self.model, self.ranks.device, self.stop_asked, False, stage.update
+                    self.model, self.ranks.device, stopped, full, stage.update, most=most
                 )
         except Stopped:
+            if self.stop_asked():
+                raise
             return None
 
     def save(self, best: bool = False, passing: bool = False) -> None:
@@ -310,6 +405,12 @@ class Loop:
         room = len(item.batches) * self.fixed.rows
         return max(0.0, 1.0 - sum(part.n_tokens for part in item.parts) / room)
 
+    def _rest(self, feed: Feed) -> None:
+        """Something else than steps has ended here."""
+        self._clock(feed)
+        if self.budget is not None:
+            self.budget.mark(self.state.step)
+
     def _clock(self, feed: Feed) -> None:
         """Start counting speed here, so that evaluations do not count as training."""
         self._since = (time.perf_counter(), self.state.tokens, feed.waited)
@@ -324,7 +425,7 @@ class Loop:
             epoch=self.state.epoch,
             loss=loss,
             nll=nll,
-            lr=self.lr_at(self.state.step),
+            lr=self._rate(self.state.step),
             grad_norm=norm,
             padding=self._padding(),
             tokens_per_s=(self.state.tokens - tokens) / max(now - start, 1e-9),
@@ -344,6 +445,24 @@ def ranking(values: dict[str, float], task: Task) -> tuple[float, float]:
         for key in (sign * values[task.metric.name], -values["loss"])
     )
     return first, second
+
+
+@contextmanager
+def interrupted(model: nn.Module, asked: Callable[[], bool]) -> Iterator[Callable[[], bool]]:
+    """Inside, `asked` is heard in the middle of a search too, whatever the task: before the blocks
+    of every pass. It is handed out for what is no pass of the model."""
+
+    def listen(*_: object) -> None:
+        if asked():
+            raise Stopped
+
+    stacks = [part for part in model.modules() if isinstance(part, Stack)]
+    hooks = [stack.register_forward_pre_hook(listen) for stack in stacks]
+    try:
+        yield asked
+    finally:
+        for hook in hooks:
+            hook.remove()
 
 
 def _seed(seed: int, step: int, rank: int) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
@@ -19,14 +18,12 @@ from headway.config.run import RunSettings
 from headway.config.train import TrainSettings, known
 from headway.data.batches import POOL
 from headway.data.store import Prepared
-from headway.errors import ConfigError, UserError
+from headway.errors import ConfigError
 from headway.models.summary import activations, count, outline
+from headway.train.budget import EVALUATIONS, Decision
 from headway.train.optim import check_optimizer
 from headway.train.start import check_task, model_from
 from headway.train.tasks.distil import student_model
-
-EVALUATIONS = 20
-"""In a run whose number of evaluations nobody chose."""
 
 PAPER = {
     "transformer-base": {"batch_tokens": 25_000, "steps": 100_000, "average": 5},
@@ -230,48 +227,70 @@ class Timing:
     """Measured on a throw-away copy of the model."""
 
     step_s: float
-    evaluation_s: float
+    example_s: float
+    """Of an evaluation."""
+
     tokens_per_s: float
+    examples: int = 0
+    """Of an evaluation, as it is planned."""
+
+    @property
+    def evaluation_s(self) -> float:
+        return self.examples * self.example_s
 
 
-def within_budget(
-    settings: RunSettings, timing: Timing, left_s: float, final_s: float
-) -> RunSettings:
-    """The number of steps that fit, with evaluations for at most a tenth of the time, or as often
-    as was asked for."""
-    evaluations = int(min(EVALUATIONS, max(2, 0.1 * left_s / max(timing.evaluation_s, 1e-9))))
-    usable, step_s = left_s - final_s, timing.step_s
-    if "train.eval_every" in settings.asked:
-        step_s += timing.evaluation_s / known(settings.train.eval_every)
-    else:
-        usable -= evaluations * timing.evaluation_s
-    steps = int(usable / step_s)
-    if steps < 1:
-        raise UserError(
-            f"the budget leaves {max(usable, 0):.0f} s for training, less than one step "
-            f"({step_s:.1f} s). Give more time or a smaller model."
-        )
-    train = replace(settings.train, steps=steps)
-    if "train.eval_every" not in settings.asked:
-        train = replace(train, eval_every=None, save_every=settings.asked.get("train.save_every"))
-    return replace(settings, train=with_intervals(train, evaluations))
-
-
-def measure(
-    run_step: Callable[[], int], evaluate: Callable[[], object], synchronise: Callable[[], None],
-    for_s: float, agree: Callable[[bool], bool] = bool,
-) -> Timing:  # fmt: skip
-    """Time steps for so long, after the first ones, in which things are allocated. Ranks that step
-    together have to `agree` on going on."""
-    for _ in range(2):
-        run_step()
-    synchronise()
-    start, steps, targets = time.perf_counter(), 0, 0
-    while agree(steps < 3 or time.perf_counter() - start < for_s):
+def step_time(
+    run_step: Callable[[], int], for_s: float, now: Callable[[], float],
+    agree: Callable[[bool], bool] = bool,
+) -> tuple[float, float]:  # fmt: skip
+    """Seconds a step, and tokens a second: of steps for so long, after the first one, in which
+    things are allocated. Ranks that step together have to `agree` on going on."""
+    run_step()
+    start, steps, targets = now(), 0, 0
+    while agree(steps < 1 or now() - start < for_s):
         targets += run_step()
         steps += 1
-        synchronise()
-    took = time.perf_counter() - start
-    before = time.perf_counter()
-    evaluate()
-    return Timing(took / steps, time.perf_counter() - before, targets / took)
+    took = max(now() - start, 1e-9)
+    return took / steps, targets / took
+
+
+def with_steps(settings: RunSettings, first: Decision) -> RunSettings:
+    """The settings of a run whose budget begins with this plan. The schedule of the learning rate
+    is that of so many steps, gone through faster or slower as the plan changes."""
+    train = replace(settings.train, steps=first.steps)
+    if "train.eval_every" not in settings.asked:
+        train = replace(
+            train, eval_every=first.until, save_every=settings.asked.get("train.save_every")
+        )
+    return replace(settings, train=with_intervals(train, EVALUATIONS))
+
+
+FEW_STEPS = 300
+"""With fewer hardly anything is learned: where a budget has no time for so many, and nobody chose
+them, steps become smaller, then the model."""
+
+SMALL_BATCH = 512
+"""Target tokens below which a step is mostly overhead."""
+
+
+def smaller_steps(settings: RunSettings, steps: int) -> RunSettings:
+    """Where only so many steps fit: smaller ones, and a smaller model where those are still too
+    many, if they are ours to choose."""
+    train, model = settings.train, settings.model
+    assert model is not None
+    if steps >= FEW_STEPS:
+        return settings
+    expected = float(max(1, steps))
+    if "train.batch_tokens" not in settings.asked:
+        tokens = known(train.batch_tokens)
+        while tokens > SMALL_BATCH and expected < FEW_STEPS:
+            tokens, expected = max(SMALL_BATCH, tokens // 2), 2 * expected
+        train = replace(
+            train, batch_tokens=tokens, micro_tokens=min(known(train.micro_tokens), tokens)
+        )
+    is_ours = not any(key.startswith("model.") for key in settings.asked)
+    if is_ours and not settings.start.run and not settings.distil.teacher:
+        while model.n_layers > 2 and expected < FEW_STEPS:
+            model = replace(model, n_layers=max(2, model.n_layers // 2))
+            expected *= 1.5
+    return replace(settings, train=train, model=model)

@@ -6,8 +6,10 @@ import time
 import tomllib
 from collections.abc import Callable
 from contextlib import nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
+
+import torch
 
 from headway.config.durable import replace_file
 from headway.config.folder import CONFIG, TOKENIZER, WEIGHTS, file_in, write_config
@@ -20,6 +22,7 @@ from headway.models.folder import model_weights, save_weights
 from headway.progress import Progress, duration
 from headway.train import plan
 from headway.train.board import Board
+from headway.train.budget import PLAN, Budget, Decision, Journal, Wanted
 from headway.train.checkpoint import Checkpoints
 from headway.train.history import METRICS, finite, mean, read_history
 from headway.train.home import Home
@@ -31,9 +34,10 @@ from headway.train.runlog import RunLog
 from headway.train.schedule import schedule_line
 from headway.train.signals import AGAIN, StopSignal
 from headway.train.start import trainable
-from headway.train.task import Stopped
+from headway.train.task import Stopped, Task
 from headway.train.tasks.distil import comparison_line
 from headway.train.tasks.table import kind_of
+from headway.train.threads import threads_here
 from headway.train.worker import Worker, choose
 
 INCOMPLETE = 1
@@ -49,7 +53,9 @@ class Run:
     device: str = "auto"
     budget_s: float | None = None
     restart: bool = False
-    started: float
+    now: Callable[[], float] = time.monotonic
+    started: float = field(default_factory=time.monotonic)
+    """By `now`: when the command began."""
 
     def __post_init__(self) -> None:
         self.kind = kind_of(self.settings.task)
@@ -61,6 +67,7 @@ class Run:
         self.removed = False
         """Whether someone has taken the run folder away in mid-run."""
 
+        self.timing: plan.Timing | None = None
         self.unwritten: list[str] = []
         """Files of the end that could not be written."""
 
@@ -85,6 +92,8 @@ class Run:
                 self.home.check(self.settings, self.restart)
             prepared = self._prepare()
             settings = self._settings(prepared)
+        if settings.train.threads:
+            torch.set_num_threads(settings.train.threads)
         if settings.train.tensorboard and self.ranks.is_first:
             self.log.board = Board(self.out)
         checkpoints = Checkpoints(
@@ -98,7 +107,13 @@ class Run:
         self.ranks.wait()  # until the first has tidied up
         fresh = not self.ranks.same(bool(checkpoints.paths()))
         worker = Worker(settings, prepared, self.ranks, self._note if fresh else None)
-        loop = worker.loop(checkpoints, self.log, lambda: stop.asked, self.out)
+        budget = None
+        if self.budget_s is not None:
+            path = self.out / PLAN if self.ranks.is_first else None
+            budget = self._budget(settings, worker.task, Journal(path, self.progress.note))
+            if self.timing is not None:
+                budget.timed(self.timing.step_s, self.timing.example_s)
+        loop = worker.loop(checkpoints, self.log, lambda: stop.asked, self.out, budget)
         resumed = loop.resume()
         if self.ranks.is_first:
             self.log.rewind(loop.state.step)
@@ -118,11 +133,15 @@ class Run:
 
     def dry_run(self, prepared: Prepared) -> tuple[RunSettings, plan.Timing]:
         """Settings as they would be, and the speed measured on a throw-away copy."""
-        settings = self._chosen(prepared)
-        timing = Worker(settings, prepared, self.ranks).time(for_s=3.0)
-        if self.budget_s:
-            settings = plan.within_budget(settings, timing, self._left_s(), self._final_s(timing))
-        return settings, timing
+        settings = self._with_threads(self._chosen(prepared))
+        if self.budget_s is not None:
+            settings = self._fitted(settings, prepared)
+        if self.timing is None:
+            worker = Worker(settings, prepared, self.ranks)
+            self.timing = replace(
+                worker.time(for_s=3.0, now=self.now), examples=worker.task.n_quick
+            )
+        return settings, self.timing
 
     def _prepare(self) -> Prepared:
         """Rank 0 prepares; the others then find it done."""
@@ -155,6 +174,8 @@ class Run:
         else:
             settings = replace(self._resolve(prepared), fingerprint=prepared.fingerprint)
         if self.ranks.is_first:
+            if not is_known:  # then these are of nobody
+                (self.out / PLAN).unlink(missing_ok=True)
             self._write_settings(settings, prepared, config=not is_known)
         return settings
 
@@ -188,12 +209,10 @@ class Run:
         )
 
     def _resolve(self, prepared: Prepared) -> RunSettings:
-        settings = self._chosen(prepared)
+        settings = self._with_threads(self._chosen(prepared))
         if self.budget_s is not None:
-            for_s = min(10.0, self.budget_s / 20)
-            self.progress.note("timing a few steps and an evaluation")
-            timing = Worker(settings, prepared, self.ranks).time(for_s)
-            settings = plan.within_budget(settings, timing, self._left_s(), self._final_s(timing))
+            self.progress.note("timing a few steps")
+            settings = self._fitted(settings, prepared)
         # As the first rank has it: another may have another amount of memory.
         stored = self.ranks.same(resolved_toml(settings))
         return run_settings(tomllib.loads(str(stored)))
@@ -215,14 +234,56 @@ class Run:
         if self.ranks.is_first:
             self.progress.note(text)
 
-    def _left_s(self) -> float:
-        assert self.budget_s is not None
-        return 0.96 * (self.budget_s - (time.time() - self.started))
+    def _with_threads(self, settings: RunSettings) -> RunSettings:
+        """The number of threads changes how sums are rounded: it is one of the settings, so that a
+        run that is taken up again has the same. Several ranks have theirs from their launcher."""
+        if settings.train.threads or self.ranks.device.type != "cpu" or self.ranks.world > 1:
+            return settings
+        threads, most = threads_here(), torch.get_num_threads()
+        if threads < most:
+            self.progress.note(
+                f"{threads} thread{'s' * (threads > 1)} instead of {most}: other work holds the "
+                f"cores, and fewer are quicker (train.threads={most} takes all)"
+            )
+        torch.set_num_threads(threads)
+        return replace(settings, train=replace(settings.train, threads=threads))
 
-    @staticmethod
-    def _final_s(timing: plan.Timing) -> float:
-        """The careful comparison at the end: two times the validation set, with beam search."""
-        return 6.0 * timing.evaluation_s
+    def _budget(self, settings: RunSettings, task: Task, journal: Journal) -> Budget:
+        assert self.budget_s is not None
+        wanted = Wanted(
+            n_quick=task.n_quick, n_valid=task.n_valid,
+            eval_every=settings.asked.get("train.eval_every"),
+            save_every=settings.asked.get("train.save_every"),
+        )  # fmt: skip
+        look = 1 if self.ranks.device.type == "cpu" else None
+        return Budget(self.budget_s, wanted, journal, started=self.started, now=self.now, look=look)
+
+    def _fitted(self, settings: RunSettings, prepared: Prepared) -> RunSettings:
+        """The number of steps that the budget has time for, by trial; smaller ones where that would
+        be too few to learn from."""
+        first = self._first_plan(settings, prepared)
+        smaller = plan.smaller_steps(settings, first.steps) if self.timing is not None else settings
+        if smaller != settings:
+            first = self._first_plan(smaller, prepared)
+            self.progress.note(_what_fits(settings, smaller, first.steps))
+        return plan.with_steps(smaller, first)
+
+    def _first_plan(self, settings: RunSettings, prepared: Prepared) -> Decision:
+        """That of a run with these settings; `timing` is what it rests on, if there was time."""
+        assert self.budget_s is not None
+        worker = Worker(settings, prepared, self.ranks, compiled=False)
+        trial = self._budget(settings, worker.task, Journal(None))
+        if self.ranks.same(trial.left_s > 0.3 * self.budget_s):
+            found = self.ranks.same(worker.time(min(5.0, self.budget_s / 40), self.now))
+            assert isinstance(found, plan.Timing)
+            self.timing = found
+        if self.timing is not None:
+            trial.timed(self.timing.step_s, self.timing.example_s)
+        first = self.ranks.same(trial.decide(0, None))
+        assert isinstance(first, Decision)
+        if self.timing is not None:
+            self.timing = replace(self.timing, examples=first.examples)
+        return first
 
     def _announce(self, settings: RunSettings, worker: Worker) -> None:
         train, model = settings.train, settings.model
@@ -249,13 +310,14 @@ class Run:
         False when a stop was asked for on the way."""
         try:
             chosen = choose(worker, loop)
-            beside = worker.beside_teacher(loop.stop_asked, self.progress)
+            examples = chosen["examples"]
+            beside = worker.beside_teacher(loop.stop_asked, self.progress, examples)
             chosen["figures"] |= beside
         except Stopped:
             return False
         self._put(CONFIG, lambda: self._keep_folder(worker.settings, worker.prepared))
         self._put(WEIGHTS, lambda: save_weights(self.out, model_weights(worker.finished())))
-        took = time.time() - self.started
+        took = self.now() - self.started
         self.log.numbers("end", state.step, seconds=took, **chosen)
         self.progress.note(chosen["text"])
         if chosen.get("advice"):
@@ -318,3 +380,14 @@ class Run:
             return INCOMPLETE
         self.progress.note(f"stopped by {name}; the same command goes on from here")
         return AGAIN
+
+
+def _what_fits(before: RunSettings, after: RunSettings, steps: int) -> str:
+    """What the budget made smaller."""
+    changes = [f"steps of {known(after.train.batch_tokens):,} tokens "
+               f"instead of {known(before.train.batch_tokens):,}"]  # fmt: skip
+    assert before.model is not None
+    assert after.model is not None
+    if after.model != before.model:
+        changes.append(f"{after.model.n_layers} layers instead of {before.model.n_layers}")
+    return f"so that the budget has time for some {steps:,} steps: {', '.join(changes)}"

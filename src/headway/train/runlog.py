@@ -32,6 +32,8 @@ class RunLog:
             names = ("loss", "tokens_per_s", "padding")
             shown = {name: values[name] for name in names if name in values}
             self.progress.update(step, **shown)
+        elif kind == "plan":
+            self.progress.expect(values["steps"])
         elif kind == "valid":
             scores = {
                 name: value

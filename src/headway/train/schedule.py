@@ -25,7 +25,7 @@ USUAL_SHARE = 10
 want a long warm-up: half of a short run learned more than a tenth of it (docs/training.md)."""
 
 
-def learning_rate(settings: TrainSettings, steps: int, d_model: int) -> Callable[[int], float]:
+def learning_rate(settings: TrainSettings, steps: int, d_model: int) -> Callable[[float], float]:
     """The rate at each step of a run of that many steps."""
     warmup = warmup_steps(settings, steps)
     peak = aimed_peak(settings, steps, d_model)
@@ -33,7 +33,7 @@ def learning_rate(settings: TrainSettings, steps: int, d_model: int) -> Callable
     cooldown = round(settings.cooldown * steps)
     floor = settings.floor if settings.schedule in OF_SCHEDULES["floor"] else 0.0
 
-    def rate(step: int) -> float:
+    def rate(step: float) -> float:
         later = floor + (1.0 - floor) * after(step, warmup, steps, cooldown)
         return peak * min(1.0, step / warmup, later)
 
@@ -79,32 +79,32 @@ def schedule_line(settings: TrainSettings, steps: int, d_model: int) -> str:
     )
 
 
-def _inverse_sqrt(step: int, warmup: int, steps: int, cooldown: int) -> float:
+def _inverse_sqrt(step: float, warmup: int, steps: int, cooldown: int) -> float:
     return math.sqrt(warmup / step)
 
 
-def _left(step: int, start: int, steps: int) -> float:
+def _left(step: float, start: int, steps: int) -> float:
     """The share of the way from `start` to the end that still lies ahead."""
     return min(1.0, max(0, steps + 1 - step) / max(1, steps + 1 - start))
 
 
-def _cosine(step: int, warmup: int, steps: int, cooldown: int) -> float:
+def _cosine(step: float, warmup: int, steps: int, cooldown: int) -> float:
     return 0.5 - 0.5 * math.cos(math.pi * _left(step, warmup, steps))
 
 
-def _linear(step: int, warmup: int, steps: int, cooldown: int) -> float:
+def _linear(step: float, warmup: int, steps: int, cooldown: int) -> float:
     return _left(step, warmup, steps)
 
 
-def _constant(step: int, warmup: int, steps: int, cooldown: int) -> float:
+def _constant(step: float, warmup: int, steps: int, cooldown: int) -> float:
     return 1.0
 
 
-def _trapezoid(step: int, warmup: int, steps: int, cooldown: int) -> float:
+def _trapezoid(step: float, warmup: int, steps: int, cooldown: int) -> float:
     return _left(step, steps - cooldown, steps)
 
 
-AFTER_WARMUP: dict[str, Callable[[int, int, int, int], float]] = {
+AFTER_WARMUP: dict[str, Callable[[float, int, int, int], float]] = {
     "noam": _inverse_sqrt,
     "inverse-sqrt": _inverse_sqrt,
     "cosine": _cosine,

@@ -59,6 +59,9 @@ class Scores:
     baselines: Baselines = field(default_factory=dict)
     """On the same examples; of the careful evaluation alone."""
 
+    examples: int | None = None
+    """That it is about, where a budget decides how many."""
+
     def __post_init__(self) -> None:
         every = [self.values, *self.baselines.values()]
         unknown = {name for values in every for name in values} - METRICS.keys()
@@ -93,6 +96,16 @@ class Task(Protocol):
     metric: Metric
     """Which of the scores a better model is better at."""
 
+    @property
+    def n_valid(self) -> int:
+        """Validation examples there are."""
+        ...
+
+    @property
+    def n_quick(self) -> int:
+        """Of these, the first so many are looked at during training."""
+        ...
+
     def epoch(self, number: int) -> Sequence[Any]:
         """The examples of each step: a pure function of the number."""
         ...
@@ -118,18 +131,19 @@ class Task(Protocol):
         stopped: Callable[[], bool],
         full: bool,
         on_progress: OnProgress = unheard,
+        *,
+        most: int | None = None,
     ) -> Scores:
-        """Scores on the validation set; `full`: the careful ones, at the end.
+        """Scores on the validation set; `full`: the careful ones, at the end. `most`: of so many of
+        the first examples and no more, the loss too, where time is short.
 
+        What is written during training ends where the texts of the validation set do, about: a
+        model that knows nothing yet does not know when to stop, and would take all the time.
         Raises `Stopped` when `stopped()` turns true on the way."""
         ...
 
     def frequencies(self) -> Frequencies | None:
         """Of the answers that the loss is about; None where they cannot be counted."""
-        ...
-
-    def rehearse(self, model: nn.Module, device: torch.device) -> None:
-        """An evaluation as it will be, with a model that knows nothing yet: to be timed."""
         ...
 
     def show(self, part: Part) -> list[dict[str, Any]]:
@@ -139,3 +153,9 @@ class Task(Protocol):
 
 class Stopped(Exception):
     """Someone asked the program to stop; what is unfinished will be done when it is run again."""
+
+
+def n_examples(task: Task, full: bool, most: int | None) -> int:
+    """Of an evaluation."""
+    n = task.n_valid if full else task.n_quick
+    return n if most is None else min(n, most)

@@ -17,9 +17,9 @@ from headway.config.train import known
 from headway.errors import ConfigError
 from headway.nn.attend import SHORT_LIMIT
 from headway.text.tokenizer import Tokenizer, Vocabularies
+from headway.train.budget import EVALUATIONS
 from headway.train.optim import check_optimizer
 from headway.train.plan import (
-    EVALUATIONS,
     FINE_TUNING,
     fine_tuning_rate,
     micro_tokens,

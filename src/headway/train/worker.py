@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from headway.config.durable import replace_text
@@ -26,11 +27,12 @@ from headway.train import plan
 from headway.train.average import average_of, newest_whole
 from headway.train.baseline import advice, beside
 from headway.train.begin import begin, merged, restrict
+from headway.train.budget import FEW, PATIENCE, Budget, Final
 from headway.train.checkpoint import Checkpoints
 from headway.train.ema import Ema
 from headway.train.feed import Cursor, StepItem, shared, step_item, walk
 from headway.train.kind import Note
-from headway.train.loop import Loop, State, ranking
+from headway.train.loop import Loop, State, interrupted, ranking
 from headway.train.optim import build_optimizer
 from headway.train.plateau import Plateau
 from headway.train.ranks import Ranks
@@ -38,7 +40,7 @@ from headway.train.runlog import RunLog
 from headway.train.schedule import learning_rate
 from headway.train.start import rate_scales
 from headway.train.step import Step
-from headway.train.task import Baselines, Task
+from headway.train.task import Baselines, Stopped, Task
 from headway.train.tasks.distil import compare, distilled, load_teacher
 from headway.train.tasks.table import kind_of
 
@@ -50,9 +52,16 @@ class Worker:
     """The model and all that trains it."""
 
     def __init__(
-        self, settings: RunSettings, prepared: Any, ranks: Ranks, note: Note | None = None
+        self,
+        settings: RunSettings,
+        prepared: Any,
+        ranks: Ranks,
+        note: Note | None = None,
+        *,
+        compiled: bool = True,
     ) -> None:
-        """`note` hears how the weights begin; None: a checkpoint will bring them."""
+        """`note` hears how the weights begin; None: a checkpoint will bring them. `compiled`:
+        where that is worth it; for a trial it is not."""
         assert settings.model is not None
         self.settings, self.prepared, self.ranks = settings, prepared, ranks
         train, device = settings.train, ranks.device
@@ -73,20 +82,21 @@ class Worker:
             capturable=self.recorded,
             scales=rate_scales(self.model, settings.start.layer_decay),
         )
-        if self._should_compile():
+        if compiled and self._should_compile():
             self.compile()
         if train.recompute:
             recompute_blocks(self.model)
 
     def beside_teacher(
-        self, stopped: Callable[[], bool], progress: Progress = SILENT
+        self, stopped: Callable[[], bool], progress: Progress = SILENT, examples: int | None = None
     ) -> dict[str, Any]:
-        """Of a student: its size, speed and scores beside its teacher's; nothing of others."""
-        if not self.settings.distil.teacher:
+        """Of a student: its size, speed and scores beside its teacher's; nothing of others, nor
+        where there is no time for any examples."""
+        if not self.settings.distil.teacher or examples == 0:
             return {}
         device = self.ranks.device
         teacher = load_teacher(self.task, self.settings, device)
-        facts = compare(teacher, self.model, self.task, device, stopped, progress)
+        facts = compare(teacher, self.model, self.task, device, stopped, progress, examples)
         return {"distilled": facts}
 
     def finished(self) -> nn.Module:
@@ -124,7 +134,12 @@ class Worker:
             stack.compile_blocks()
 
     def loop(
-        self, checkpoints: Checkpoints, log: RunLog, stop_asked: Callable[[], bool], out: Path
+        self,
+        checkpoints: Checkpoints,
+        log: RunLog,
+        stop_asked: Callable[[], bool],
+        out: Path,
+        budget: Budget | None = None,
     ) -> Loop:
         train, model = self.settings.train, self.settings.model
         assert model is not None
@@ -153,10 +168,11 @@ class Worker:
             on_bad=on_bad,
             ema=Ema(self.model, train.ema) if train.ema else None,
             plateau=Plateau.of(self.task, train, model) if self.ranks.is_first else None,
+            budget=budget,
         )
 
-    def time(self, for_s: float) -> plan.Timing:
-        """Real steps and one evaluation; afterwards this worker is used up."""
+    def time(self, for_s: float, now: Callable[[], float] = time.monotonic) -> plan.Timing:
+        """Real steps, and an evaluation of a few examples; afterwards this worker is used up."""
         train = self.settings.train
         micro = shared(known(train.micro_tokens), known(train.batch_tokens), self.ranks)
         fixed = self.task.fixed(micro) if self.recorded else None
@@ -172,15 +188,25 @@ class Worker:
             for batch in item.batches:
                 step.add(batch, item.n_targets)
             step.finish(1e-5)
+            if self.ranks.device.type == "cuda":
+                torch.cuda.synchronize()
             return item.n_tokens
 
-        def evaluate() -> None:
-            with torch.no_grad(), evaluating([self.model]):
-                self.task.rehearse(self.model, self.ranks.device)
-
-        cuda = self.ranks.device.type == "cuda"
-        wait = torch.cuda.synchronize if cuda else lambda: None
-        return plan.measure(run_step, evaluate, wait, for_s, self.ranks.any)
+        step_s, tokens_per_s = plan.step_time(run_step, for_s, now, self.ranks.any)
+        examples = min(FEW, self.task.n_quick)
+        start = now()
+        late = start + max(for_s, step_s)
+        with (
+            torch.no_grad(),
+            evaluating([self.model]),
+            interrupted(self.model, lambda: now() > late) as stopped,
+        ):
+            try:
+                self.task.evaluate(self.model, self.ranks.device, stopped, False, most=examples)
+                took = now() - start
+            except Stopped:
+                took = PATIENCE * (now() - start)
+        return plan.Timing(step_s, took / examples, tokens_per_s)
 
 
 def choose(worker: Worker, loop: Loop) -> dict[str, Any]:
@@ -200,47 +226,88 @@ def choose(worker: Worker, loop: Loop) -> dict[str, Any]:
         with loop.averaged():
             last = {name: tensor.clone() for name, tensor in model_weights(worker.model).items()}
         candidates["last step"] = lambda: last
+    final: Final | None = None
+    found = Compared({}, "last step", None, {}, {})
+    if loop.budget is None:
+        found = compared(worker, loop, candidates, None, None) or found
+    else:
+        n = len(candidates) + 2 * bool(worker.settings.distil.teacher)
+        for final, deadline in loop.budget.comparisons(n):
+            if not final.examples:
+                name = next(iter(candidates)) if best is not None else "last step"
+                found = Compared({}, name, candidates[name](), {}, {})
+                break
+            result = compared(worker, loop, candidates, final, deadline)
+            if result is not None:
+                found = result
+                break
+    if found.weights is not None:
+        load_weights(worker.model, found.weights)
+    metric = task.metric
+    shown = ", ".join(
+        f"{name} {metric.shown(values[metric.name])}" for name, values in found.scores.items()
+    )
+    some = ""
+    if final is not None and found.scores and final.examples < task.n_valid:
+        some = f" on {final.examples:,} of {task.n_valid:,} examples"
+    text = f"validation {metric.label}{some}: {shown or 'none'}; kept: {found.winner}"
+    if averaged and len(found.scores) == len(candidates):
+        first, second, *_ = (ranking(values, task)[0] for values in found.scores.values())
+        text += f" (averaging gains {second - first:+.{metric.digits}f})"
+    if final is not None and not final.examples:
+        text += ", without a comparison: the budget has no time for it"
+    facts: dict[str, Any] = {
+        "kept": found.winner, "scores": found.scores, "text": text, "figures": found.figures,
+        "examples": task.n_valid if final is None else final.examples,
+    }  # fmt: skip
+    if found.baselines:
+        value, steps = found.scores[found.winner][metric.name], loop.state.step
+        facts |= {
+            "text": text + beside(found.baselines, metric),
+            "baselines": found.baselines,
+            "advice": advice(worker.settings.task, value, found.baselines, metric, steps),
+        }
+    return facts
+
+
+class Compared(NamedTuple):
+    scores: dict[str, dict[str, float]]
+    winner: str
+    weights: dict[str, Tensor] | None
+    figures: dict[str, Any]
+    baselines: Baselines
+
+
+def compared(
+    worker: Worker,
+    loop: Loop,
+    candidates: Mapping[str, Callable[[], dict[str, Tensor]]],
+    final: Final | None,
+    deadline: float | None,
+) -> Compared | None:
+    """The best of the candidates; None where the deadline passed on the way."""
     scores: dict[str, dict[str, float]] = {}
-    figures: dict[str, Any] = {}
-    baselines: Baselines = {}
-    winner, weights = "last step", None
+    found = Compared(scores, "last step", None, {}, {})
     for name, read in candidates.items():
         try:
             tensors = read()
         except FolderError as error:  # it was whole a moment ago
-            checkpoints.log(f"warning: {error} It is left out.")
-            averaged = False
+            loop.checkpoints.log(f"warning: {error} It is left out.")
             continue
         load_weights(worker.model, tensors)
-        with (
-            torch.no_grad(),
-            evaluating([worker.model]),
-            loop.log.stage(f"comparing: {name}") as stage,
+        result = loop.evaluate(
+            f"comparing: {name}",
+            full=final is None or final.careful,
+            most=None if final is None else final.examples,
+            deadline=deadline,
+        )
+        if result is None:
+            return None
+        scores[name] = result.values
+        if found.weights is None or ranking(result.values, loop.task) > ranking(
+            scores[found.winner], loop.task
         ):
-            result = task.evaluate(
-                worker.model, loop.ranks.device, loop.stop_asked, True, stage.update
-            )
-        scores[name], baselines = result.values, result.baselines
-        if weights is None or ranking(result.values, task) > ranking(scores[winner], task):
-            winner, weights, figures = name, tensors, result.figures
-    if weights is not None:
-        load_weights(worker.model, weights)
-    metric = task.metric
-    shown = ", ".join(
-        f"{name} {metric.shown(values[metric.name])}" for name, values in scores.items()
-    )
-    text = f"validation {metric.label}: {shown or 'none'}; kept: {winner}"
-    if averaged:
-        first, second, *_ = (ranking(values, task)[0] for values in scores.values())
-        text += f" (averaging gains {second - first:+.{metric.digits}f})"
-    found: dict[str, Any] = {"kept": winner, "scores": scores, "text": text, "figures": figures}
-    if baselines:
-        value, steps = scores[winner][metric.name], loop.state.step
-        found |= {
-            "text": text + beside(baselines, metric),
-            "baselines": baselines,
-            "advice": advice(worker.settings.task, value, baselines, metric, steps),
-        }
+            found = Compared(scores, name, tensors, result.figures, result.baselines)
     return found
 
 

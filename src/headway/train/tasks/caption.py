@@ -37,7 +37,16 @@ from headway.train.mediaplan import (
     pixel_statistics,
     resolve_media,
 )
-from headway.train.task import TOKENS, Baselines, Frequencies, Part, Scores, Stopped, TaskLoss
+from headway.train.task import (
+    TOKENS,
+    Baselines,
+    Frequencies,
+    Part,
+    Scores,
+    Stopped,
+    TaskLoss,
+    n_examples,
+)
 from headway.train.tasks.caption_batches import (
     CaptionBatch,
     Captions,
@@ -133,6 +142,14 @@ class CaptionTask:
         hidden_N = torch.rand(read_N.shape, device=read_N.device) < share
         return read_N.masked_fill(hidden_N & (read_N != self.tokenizer.bos), self.tokenizer.unk)
 
+    @property
+    def n_valid(self) -> int:
+        return len(self.described[0])
+
+    @property
+    def n_quick(self) -> int:
+        return min(self.quick_size, self.n_valid)
+
     def evaluate(
         self,
         model: nn.Module,
@@ -140,14 +157,18 @@ class CaptionTask:
         stopped: Callable[[], bool],
         full: bool,
         on_progress: OnProgress = unheard,
+        *,
+        most: int | None = None,
     ) -> Scores:
         assert isinstance(model, Seq2Seq)
-        loss = self._valid_loss(model, device, stopped, on_progress)
-        most = None if full else self.quick_size
-        rows, references = self.described[0][:most], self.described[1][:most]
+        loss = self._valid_loss(model, device, stopped, on_progress, most)
+        n = n_examples(self, full, most)
+        rows, references = self.described[0][:n], self.described[1][:n]
         decode = self.settings.decode
         if not full:
-            decode = replace(decode, beam=1, n_best=1, groups=1)
+            longest = int(self.valid.lengths.max()) + 2
+            longest = min(decode.max_len or longest, longest)
+            decode = replace(decode, beam=1, n_best=1, groups=1, max_len=longest)
         captioner = Captioner([model], self.tokenizer, decode)
         outputs: list[str] = []
         for first in range(0, len(rows), AT_ONCE):
@@ -195,25 +216,19 @@ class CaptionTask:
         """Of the validation captions, as CIDEr weighs them."""
         return NGramFrequencies.of(self.described[1])
 
-    def rehearse(self, model: nn.Module, device: torch.device) -> None:
-        # An untrained model does not know when to stop; a trained one does.
-        usual = int(1.2 * self.train.lengths.mean()) + 2
-        decode = replace(self.settings.decode, max_len=usual)
-        trial = replace(self, settings=replace(self.settings, decode=decode))
-        trial.evaluate(model, device, lambda: False, full=False)
-
     def _valid_loss(
         self,
         model: Seq2Seq,
         device: torch.device,
         stopped: Callable[[], bool],
         on_progress: OnProgress = unheard,
+        most: int | None = None,
     ) -> float:
         """Likelihood per token, without smoothing."""
         plan = self.valid.plan(self.plan.source_tokens, 0)
         plain = Smoothing(1.0, 0.0)
         total, count, seen_rows = 0.0, 0, 0
-        order = np.arange(len(self.prepared.valid))
+        order = np.arange(len(self.prepared.valid))[:most]
         for rows in plan.cut(order, plan.source_tokens, plan.target_tokens):
             batch = self.valid.batch(rows, device)
             seen, words = self.valid.pictures.seen(batch.seen), batch.words

@@ -26,7 +26,7 @@ from headway.nn.loss import Smoothing
 from headway.progress import OnProgress, Progress, unheard
 from headway.text.tokenizer import Tokenizer
 from headway.train.kind import Evaluation, Predictor, Use
-from headway.train.task import Baselines, Frequencies, Part, Scores, TaskLoss
+from headway.train.task import Baselines, Frequencies, Part, Scores, TaskLoss, n_examples
 from headway.train.tasks.classes import (
     ClassBatch,
     class_batch,
@@ -131,6 +131,14 @@ class ClassifyTask:
         loss_B = (right - wrong) * nll_B - wrong * logs_BC.sum(-1)
         return TaskLoss((loss_B * batch.weights_B).sum(), (nll_B.detach() * batch.weights_B).sum())
 
+    @property
+    def n_valid(self) -> int:
+        return len(self.valid.needed)
+
+    @property
+    def n_quick(self) -> int:
+        return min(self.quick_size, self.n_valid)
+
     def evaluate(
         self,
         model: nn.Module,
@@ -138,8 +146,10 @@ class ClassifyTask:
         stopped: Callable[[], bool],
         full: bool,
         on_progress: OnProgress = unheard,
+        *,
+        most: int | None = None,
     ) -> Scores:
-        most = None if full else self.quick_size
+        most = n_examples(self, full, most)
         labels_N = labels_of(self.prepared.valid)[:most]
         logs_NC = log_probs(model, self.valid, device, stopped, most, on_progress)
         figures: dict[str, Any] = {}
@@ -160,9 +170,6 @@ class ClassifyTask:
     def frequencies(self) -> Frequencies:
         labels = (self.labels, labels_of(self.prepared.valid))
         return class_frequencies(*labels, len(self.prepared.labels), self.weights)
-
-    def rehearse(self, model: nn.Module, device: torch.device) -> None:
-        self.evaluate(model, device, lambda: False, full=False)
 
     def _samples(self, logs_NC: Any) -> list[dict[str, str]]:
         names, labels_N = self.prepared.labels, labels_of(self.prepared.valid)

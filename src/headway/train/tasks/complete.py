@@ -32,6 +32,7 @@ from headway.train.tasks.language import (
     TokenBatch,
     language_scores,
     likelihood,
+    n_windows,
     stream,
     stream_frequencies,
     token_batch,
@@ -89,6 +90,14 @@ class CompleteTask:
         loss = model.words.loss(x_ND, batch.labels_N, self.smoothing, batch.weights_N)
         return TaskLoss(loss.sum, loss.nll)
 
+    @property
+    def n_valid(self) -> int:
+        return n_windows(self.valid, self.context)
+
+    @property
+    def n_quick(self) -> int:
+        return self.n_valid
+
     def evaluate(
         self,
         model: nn.Module,
@@ -96,10 +105,14 @@ class CompleteTask:
         stopped: Callable[[], bool],
         full: bool,
         on_progress: OnProgress = unheard,
+        *,
+        most: int | None = None,
     ) -> Scores:
         assert isinstance(model, Decoder)
-        total, count = likelihood(model, self.valid, self.context, device, stopped, on_progress)
-        values = language_scores(total, count, self.prepared.valid.n_bytes)
+        total, count, share = likelihood(
+            model, self.valid, self.context, device, stopped, on_progress, most
+        )
+        values = language_scores(total, count, share * self.prepared.valid.n_bytes)
         if self.settings.data.fields:  # the bytes are those of the body alone
             del values["bits_per_byte"]
         baselines = {TOKENS: self._unigram(values)} if full else {}
@@ -114,9 +127,6 @@ class CompleteTask:
         if "bits_per_byte" in values and values["loss"]:
             found["bits_per_byte"] = values["bits_per_byte"] * found["loss"] / values["loss"]
         return found
-
-    def rehearse(self, model: nn.Module, device: torch.device) -> None:
-        self.evaluate(model, device, lambda: False, full=False)
 
     def _samples(self, model: Decoder, device: torch.device) -> list[dict[str, str]]:
         """The beginnings of validation documents, continued."""

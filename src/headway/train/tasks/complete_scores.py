@@ -49,7 +49,7 @@ def evaluate_language(
     source = stream(texts, tokenizer, replace(settings, data=files))
     context = settings.complete.context or language.context
     with progress.stage("reading") as stage:
-        total, count = likelihood(model, source, context, device, on_progress=stage.update)
+        total, count, _ = likelihood(model, source, context, device, on_progress=stage.update)
     n_bytes = texts.n_bytes
     values = language_scores(total, count, n_bytes)
     rows: list[Row] = [

@@ -111,6 +111,14 @@ class DistilTask:
     def fixed(self, micro_tokens: int) -> Any:
         return self.inner.fixed(micro_tokens)
 
+    @property
+    def n_valid(self) -> int:
+        return self.inner.n_valid
+
+    @property
+    def n_quick(self) -> int:
+        return self.inner.n_quick
+
     def evaluate(
         self,
         model: nn.Module,
@@ -118,14 +126,13 @@ class DistilTask:
         stopped: Callable[[], bool],
         full: bool,
         on_progress: OnProgress = unheard,
+        *,
+        most: int | None = None,
     ) -> Scores:
-        return self.inner.evaluate(model, device, stopped, full, on_progress)
+        return self.inner.evaluate(model, device, stopped, full, on_progress, most=most)
 
     def frequencies(self) -> Frequencies | None:
         return self.inner.frequencies()
-
-    def rehearse(self, model: nn.Module, device: torch.device) -> None:
-        self.inner.rehearse(model, device)
 
     def show(self, part: Part) -> list[dict[str, Any]]:
         return self.inner.show(part)
@@ -274,9 +281,11 @@ def compare(
     device: torch.device,
     stopped: Callable[[], bool] = lambda: False,
     progress: Progress = SILENT,
+    most: int | None = None,
 ) -> dict[str, Any]:
     """Size, speed and scores of both: parameters, batches of the task a second, and the careful
-    evaluation. Both run as they are, in the type they were trained or loaded in."""
+    evaluation, of `most` examples. Both run as they are, in the type they were trained or loaded
+    in."""
     facts: dict[str, Any] = {"metric": task.metric.name}
     inner = task.inner if isinstance(task, DistilTask) else task
     for name, model in (("teacher", teacher), ("student", student)):
@@ -285,7 +294,9 @@ def compare(
             facts[name] = {
                 "parameters": sum(weight.numel() for weight in model.parameters()),
                 "batches_per_s": _speed(model, inner, device),
-                "scores": inner.evaluate(model, device, stopped, True, stage.update).values,
+                "scores": inner.evaluate(
+                    model, device, stopped, True, stage.update, most=most
+                ).values,
             }
     one, other = facts["teacher"], facts["student"]
     facts["smaller"] = 1.0 - other["parameters"] / one["parameters"]

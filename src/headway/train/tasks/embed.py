@@ -151,6 +151,14 @@ class EmbedTask:
         loss = contrastive(like_BB, batch.apart_BB, batch.weights_B)
         return TaskLoss(loss, loss.detach())
 
+    @property
+    def n_valid(self) -> int:
+        return len(self.valid[0].needed)
+
+    @property
+    def n_quick(self) -> int:
+        return self.n_valid
+
     def evaluate(
         self,
         model: nn.Module,
@@ -158,15 +166,23 @@ class EmbedTask:
         stopped: Callable[[], bool],
         full: bool,
         on_progress: OnProgress = unheard,
+        *,
+        most: int | None = None,
     ) -> Scores:
         normalise = self.settings.embed.normalise
         a_ND, b_ND = (
             text_vectors(
-                model, side, device, normalise=normalise, stopped=stopped, on_progress=on_progress
+                model,
+                side,
+                device,
+                normalise=normalise,
+                stopped=stopped,
+                on_progress=on_progress,
+                most=most,
             )
             for side in self.valid
         )
-        found = retrieval(a_ND, b_ND, text_keys(self.valid[1].text))
+        found = retrieval(a_ND, b_ND, text_keys(self.valid[1].text)[: len(b_ND)])
         return Scores(
             values={
                 "loss": valid_loss(a_ND, b_ND, self.settings.embed.temperature),
@@ -192,9 +208,6 @@ class EmbedTask:
     def frequencies(self) -> None:
         """What is right hangs on the other texts of a step."""
         return None
-
-    def rehearse(self, model: nn.Module, device: torch.device) -> None:
-        self.evaluate(model, device, lambda: False, full=False)
 
     def show(self, part: Part) -> list[dict[str, Any]]:
         names, decode = ("text", "other"), self.prepared.tokenizer.decode

@@ -31,7 +31,7 @@ from headway.nn.loss import Smoothing
 from headway.progress import OnProgress, Progress, unheard
 from headway.text.tokenizer import MASK
 from headway.train.kind import Evaluation, Predictor, Use
-from headway.train.task import TOKENS, Frequencies, Part, Scores, TaskLoss
+from headway.train.task import TOKENS, Frequencies, Part, Scores, TaskLoss, n_examples
 from headway.train.tasks import fill_media
 from headway.train.tasks.gaps import ENDS, FillBatch, FillFixed, FramedWindows, Gaps, Reader
 from headway.train.tasks.language import text_frequencies
@@ -107,6 +107,14 @@ class FillTask:
         loss = model.words.loss(x_RD, batch.labels_R, self.smoothing, batch.weights_R)
         return TaskLoss(loss.sum, loss.nll)
 
+    @property
+    def n_valid(self) -> int:
+        return len(self.valid.cut)
+
+    @property
+    def n_quick(self) -> int:
+        return self.valid.n_windows(QUICK_TOKENS)
+
     def evaluate(
         self,
         model: nn.Module,
@@ -114,10 +122,12 @@ class FillTask:
         stopped: Callable[[], bool],
         full: bool,
         on_progress: OnProgress = unheard,
+        *,
+        most: int | None = None,
     ) -> Scores:
         assert isinstance(model, Encoder)
         values = self.valid.scores(
-            model, device, stopped, None if full else QUICK_TOKENS, on_progress
+            model, device, stopped, n_examples(self, full, most), on_progress
         )
         baselines = {TOKENS: self.valid.baseline()} if full else {}
         samples = self.valid.samples(model, device)
@@ -126,9 +136,6 @@ class FillTask:
     def frequencies(self) -> Frequencies:
         texts = (self.prepared.train.text, self.prepared.valid.text)
         return text_frequencies(*texts, self.prepared.tokenizer)
-
-    def rehearse(self, model: nn.Module, device: torch.device) -> None:
-        self.evaluate(model, device, lambda: False, full=False)
 
     def show(self, part: Part) -> list[dict[str, Any]]:
         rows, _ = part.rows

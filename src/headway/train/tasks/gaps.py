@@ -134,18 +134,19 @@ class Gaps:
         self.reader = Reader(store, tokenizer, Masker(tokenizer, VALIDATION), 0)
         self.cut = whole_cut(store.lengths.astype(np.int64), context)
 
+    def n_windows(self, tokens: int) -> int:
+        """As many of the first as have so many tokens, or all there are."""
+        return min(len(self.cut), int(np.searchsorted(np.cumsum(self.cut.length), tokens)) + 1)
+
     def batches(
         self,
         device: torch.device,
-        tokens: int | None = None,
+        most: int | None = None,
         on_progress: OnProgress = unheard,
     ) -> Iterator[FillBatch]:
-        """All windows, or as many of the first as have so many tokens."""
-        n = len(self.cut)
-        if tokens is not None:
-            n = int(np.searchsorted(np.cumsum(self.cut.length), tokens)) + 1
+        """The first windows."""
         lengths = self.cut.length + ENDS
-        order = np.argsort(lengths[:n], kind="stable")
+        order = np.argsort(lengths[:most], kind="stable")
         at_once = max(AT_ONCE, int(lengths.max(initial=0)))
         plan = StepPlan.of_lengths(lengths, at_once, 0)
         done = 0
@@ -159,12 +160,12 @@ class Gaps:
         model: Encoder,
         device: torch.device,
         stopped: Callable[[], bool],
-        tokens: int | None,
+        most: int | None,
         on_progress: OnProgress = unheard,
     ) -> dict[str, float]:
         """Loss and perplexity of the hidden words, and the share (%) guessed right."""
         nll, right, count = 0.0, 0, 0
-        for batch in self.batches(device, tokens, on_progress):
+        for batch in self.batches(device, most, on_progress):
             logs_R, best_R = _guesses(model, batch)
             nll -= float(logs_R.sum())
             right += int((best_R == batch.labels_R).sum())

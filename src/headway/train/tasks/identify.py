@@ -83,22 +83,29 @@ class IdentifyTask(LabelTask):
         stopped: Callable[[], bool],
         full: bool,
         on_progress: OnProgress = unheard,
+        *,
+        most: int | None = None,
     ) -> Scores:
-        scores = super().evaluate(model, device, stopped, full, on_progress)
+        scores = super().evaluate(model, device, stopped, full, on_progress, most=most)
         if full:
-            found = self.verified(model, device, stopped)
+            found = self.verified(model, device, stopped, most)
             if found is not None:
                 scores.figures["verification"] = found.facts
         return scores
 
     def verified(
-        self, model: nn.Module, device: torch.device, stopped: Callable[[], bool] = lambda: False
+        self,
+        model: nn.Module,
+        device: torch.device,
+        stopped: Callable[[], bool] = lambda: False,
+        most: int | None = None,
     ) -> Any:
         """How well the vectors of validation recordings tell whether the speaker is the same; None
         where no two are of one speaker."""
         assert isinstance(model, Encoder)
-        vectors_ND = item_vectors(model, self.valid, device, stopped, MOST_VERIFIED)
-        return verification(vectors_ND, labels_of(self.prepared.valid)[:MOST_VERIFIED])
+        most = min(MOST_VERIFIED, most or MOST_VERIFIED)
+        vectors_ND = item_vectors(model, self.valid, device, stopped, most)
+        return verification(vectors_ND, labels_of(self.prepared.valid)[:most])
 
 
 @torch.no_grad()

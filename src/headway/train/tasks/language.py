@@ -76,10 +76,12 @@ def likelihood(
     device: torch.device,
     stopped: Callable[[], bool] = lambda: False,
     on_progress: OnProgress = unheard,
-) -> tuple[float, int]:
-    """Minus the log-likelihood of all documents, and the number of tokens it is about."""
+    most: int | None = None,
+) -> tuple[float, int, float]:
+    """Minus the log-likelihood of all documents or of the first `most` windows, the number of
+    tokens it is about, and their share of all."""
     cut = whole_cut(source.lengths(USUAL), context)
-    order = np.argsort(cut.length, kind="stable")
+    order = np.argsort(cut.length[:most], kind="stable")
     ends = np.cumsum(cut.length[order])
     total = 0.0
     first = 0
@@ -93,7 +95,12 @@ def likelihood(
         on_progress(first, len(order))
         if stopped():
             raise Stopped
-    return total, int(cut.length.sum())
+    count = int(cut.length[:most].sum())
+    return total, count, count / max(1, int(cut.length.sum()))
+
+
+def n_windows(source: Stream, context: int) -> int:
+    return len(whole_cut(source.lengths(USUAL), context))
 
 
 def text_frequencies(train: TokenStore, valid: TokenStore, tokenizer: Tokenizer) -> Frequencies:
@@ -121,7 +128,7 @@ def _label_counts(source: Stream, size: int) -> NDArray[np.int64]:
     return counts_V
 
 
-def language_scores(total: float, count: int, n_bytes: int) -> dict[str, float]:
+def language_scores(total: float, count: int, n_bytes: float) -> dict[str, float]:
     """From nats in all: a token, as perplexity, and in bits a byte of the text."""
     loss = total / max(1, count)
     return {

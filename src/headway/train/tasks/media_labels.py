@@ -24,7 +24,7 @@ from headway.models.parts.sounds import Sound
 from headway.nn.layout import Layout
 from headway.nn.loss import Smoothing
 from headway.progress import OnProgress, unheard
-from headway.train.task import Baselines, Frequencies, Part, Scores, TaskLoss
+from headway.train.task import Baselines, Frequencies, Part, Scores, TaskLoss, n_examples
 from headway.train.tasks.classes import (
     Labels,
     Numbers,
@@ -154,6 +154,14 @@ class LabelTask:
         """A row of scores for each item, in fp32; `targets_BC`: in training."""
         return score_of(self.settings)(model, x_ND, layout)
 
+    @property
+    def n_valid(self) -> int:
+        return len(self.valid.lengths)
+
+    @property
+    def n_quick(self) -> int:
+        return min(self.quick_size, self.n_valid)
+
     def evaluate(
         self,
         model: nn.Module,
@@ -161,8 +169,10 @@ class LabelTask:
         stopped: Callable[[], bool],
         full: bool,
         on_progress: OnProgress = unheard,
+        *,
+        most: int | None = None,
     ) -> Scores:
-        most = None if full else self.quick_size
+        most = n_examples(self, full, most)
         labels_N = labels_of(self.prepared.valid)[:most]
         logs_NC = log_probs(model, self.valid, device, self.settings, stopped, most, on_progress)
         figures: dict[str, Any] = {}
@@ -189,9 +199,6 @@ class LabelTask:
     def frequencies(self) -> Frequencies | None:
         labels = (self.labels, labels_of(self.prepared.valid))
         return class_frequencies(*labels, self.n_labels, self.weights)
-
-    def rehearse(self, model: nn.Module, device: torch.device) -> None:
-        self.evaluate(model, device, lambda: False, full=False)
 
     def _samples(self, logs_NC: Numbers, labels_N: Labels) -> list[dict[str, str]]:
         names = self.prepared.labels

@@ -26,7 +26,7 @@ from headway.models.parts.sounds import Sound, SoundFront
 from headway.nn.augment import Augment
 from headway.progress import OnProgress, unheard
 from headway.train.kind import Evaluation, Use
-from headway.train.task import Part, Scores, Stopped, TaskLoss
+from headway.train.task import Part, Scores, Stopped, TaskLoss, n_examples
 from headway.train.tasks.hiding import (
     Hidden,
     Hider,
@@ -198,6 +198,14 @@ class RebuildTask:
         total = (error_R * batch.hidden.weights_R).sum()
         return TaskLoss(total, total.detach())
 
+    @property
+    def n_valid(self) -> int:
+        return len(self.valid.reader.lengths)
+
+    @property
+    def n_quick(self) -> int:
+        return min(QUICK_ITEMS, self.n_valid)
+
     def evaluate(
         self,
         model: nn.Module,
@@ -205,10 +213,12 @@ class RebuildTask:
         stopped: Callable[[], bool],
         full: bool,
         on_progress: OnProgress = unheard,
+        *,
+        most: int | None = None,
     ) -> Scores:
         assert isinstance(model, Encoder)
         values = self.valid.scores(
-            model, device, stopped, None if full else QUICK_ITEMS, on_progress
+            model, device, stopped, n_examples(self, full, most), on_progress
         )
         baseline = values.pop("baseline")
         mean = {"loss": baseline, "explained": 0.0}
@@ -216,9 +226,6 @@ class RebuildTask:
 
     def frequencies(self) -> None:
         return None
-
-    def rehearse(self, model: nn.Module, device: torch.device) -> None:
-        self.evaluate(model, device, lambda: False, full=False)
 
     def show(self, part: Part) -> list[dict[str, Any]]:
         return [{"item": int(row)} for row in part.rows.rows]

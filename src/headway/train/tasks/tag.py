@@ -27,7 +27,7 @@ from headway.nn.loss import Smoothing
 from headway.progress import OnProgress, Progress, unheard
 from headway.text.tokenizer import Tokenizer
 from headway.train.kind import Evaluation, Predictor, Use
-from headway.train.task import CLASSES, Baselines, Frequencies, Part, Scores, TaskLoss
+from headway.train.task import CLASSES, Baselines, Frequencies, Part, Scores, TaskLoss, n_examples
 from headway.train.tasks.classes import class_frequencies
 from headway.train.tasks.tag_scores import BASELINE, baseline, word_keys
 from headway.train.tasks.tags import (
@@ -110,6 +110,14 @@ class TagTask:
         loss_W = (right - wrong) * nll_W - wrong * logs_WC.sum(-1)
         return TaskLoss((loss_W * batch.weights_W).sum(), (nll_W.detach() * batch.weights_W).sum())
 
+    @property
+    def n_valid(self) -> int:
+        return len(lengths_of(self.prepared.valid))
+
+    @property
+    def n_quick(self) -> int:
+        return min(self.quick_size, self.n_valid)
+
     def evaluate(
         self,
         model: nn.Module,
@@ -117,9 +125,11 @@ class TagTask:
         stopped: Callable[[], bool],
         full: bool,
         on_progress: OnProgress = unheard,
+        *,
+        most: int | None = None,
     ) -> Scores:
         learned_PC = transitions(model)
-        most = None if full else self.quick_size
+        most = n_examples(self, full, most)
         scores_WC = word_scores(model, self.valid, device, stopped, most, on_progress)
         lengths = lengths_of(self.prepared.valid)[:most]
         labels_W = torch.from_numpy(labels_of(self.prepared.valid)[: len(scores_WC)])
@@ -159,9 +169,6 @@ class TagTask:
     def frequencies(self) -> Frequencies:
         labels = (self.labels, labels_of(self.prepared.valid))
         return class_frequencies(*labels, len(self.names), np.ones(len(self.names)))
-
-    def rehearse(self, model: nn.Module, device: torch.device) -> None:
-        self.evaluate(model, device, lambda: False, full=False)
 
     def _samples(self, guesses: Sequence[list[str]]) -> list[dict[str, str]]:
         decode = self.prepared.tokenizer.decode

@@ -36,7 +36,16 @@ from headway.progress import OnProgress, Progress, unheard
 from headway.text.tokenizer import Tokenizer
 from headway.train.kind import Evaluation, Predictor, Use
 from headway.train.mediaplan import resolve_media, sound_shape
-from headway.train.task import TOKENS, Baselines, Frequencies, Part, Scores, Stopped, TaskLoss
+from headway.train.task import (
+    TOKENS,
+    Baselines,
+    Frequencies,
+    Part,
+    Scores,
+    Stopped,
+    TaskLoss,
+    n_examples,
+)
 from headway.train.tasks.caption_scores import commonest
 from headway.train.tasks.language import text_frequencies
 from headway.train.tasks.media_changes import SoundChanges
@@ -176,6 +185,14 @@ class TranscribeTask:
         blank = scores_MV.shape[1] - 1
         return ctc_loss(scores_MV, batch.source, batch.said_K, batch.said, blank).nll_B.sum()
 
+    @property
+    def n_valid(self) -> int:
+        return len(self.valid)
+
+    @property
+    def n_quick(self) -> int:
+        return min(self.quick_size, self.n_valid)
+
     def evaluate(
         self,
         model: nn.Module,
@@ -183,12 +200,16 @@ class TranscribeTask:
         stopped: Callable[[], bool],
         full: bool,
         on_progress: OnProgress = unheard,
+        *,
+        most: int | None = None,
     ) -> Scores:
-        loss = self._valid_loss(model, device, stopped, on_progress)
-        n = len(self.valid) if full else min(len(self.valid), self.quick_size)
+        loss = self._valid_loss(model, device, stopped, on_progress, most)
+        n = n_examples(self, full, most)
         decode = self.settings.decode
         if not full:
-            decode = replace(decode, beam=1, n_best=1, groups=1, sample=False)
+            longest = int(texts_of(self.prepared.valid).lengths.max()) + 2
+            longest = min(decode.max_len or longest, longest)
+            decode = replace(decode, beam=1, n_best=1, groups=1, sample=False, max_len=longest)
         spells = speller(model, self.tokenizer, decode, self.weight)
         ear = Transcriber(spells, self.tokenizer, decode, self.shape, guard=False)
         outputs: list[str] = []
@@ -243,13 +264,6 @@ class TranscribeTask:
         texts = texts_of(self.prepared.valid)
         return [self.tokenizer.decode(texts[i].tolist()).strip() for i in range(len(texts))]
 
-    def rehearse(self, model: nn.Module, device: torch.device) -> None:
-        # An untrained model does not know when to stop; a trained one does.
-        usual = int(1.2 * float(np.mean(texts_of(self.prepared.valid).lengths))) + 2
-        decode = replace(self.settings.decode, max_len=usual)
-        trial = replace(self, settings=replace(self.settings, decode=decode))
-        trial.evaluate(model, device, lambda: False, full=False)
-
     @torch.no_grad()
     def _valid_loss(
         self,
@@ -257,11 +271,12 @@ class TranscribeTask:
         device: torch.device,
         stopped: Callable[[], bool],
         on_progress: OnProgress = unheard,
+        most: int | None = None,
     ) -> float:
         """Nats a target token, without smoothing: of the decoder, or of CTC where that is all."""
         tokens = max(min(self.plan.target_tokens, 8192), self.valid.longest)
         plan = StepPlan.of_lengths(self.valid.lengths, tokens, 0)
-        order = np.argsort(self.valid.lengths, kind="stable")
+        order = np.argsort(self.valid.lengths[:most], kind="stable")
         order = order[self.short(self.valid)[order]]
         total, count, seen = 0.0, 0, 0
         with evaluating([model]):

@@ -40,7 +40,16 @@ from headway.progress import OnProgress, Progress, unheard
 from headway.text.tokenizer import Vocabularies
 from headway.train import plan
 from headway.train.kind import Evaluation, Use
-from headway.train.task import TOKENS, Baselines, Frequencies, Part, Scores, Stopped, TaskLoss
+from headway.train.task import (
+    TOKENS,
+    Baselines,
+    Frequencies,
+    Part,
+    Scores,
+    Stopped,
+    TaskLoss,
+    n_examples,
+)
 from headway.train.tasks.language import text_frequencies
 from headway.train.tasks.taught import prepare_taught, with_taught
 from headway.train.tasks.translate_answers import TranslationPredictor
@@ -144,6 +153,14 @@ class TranslateTask:
         loss_N = -(right - wrong) * target_N - wrong * logs_NV.sum(-1)
         return (loss_N * batch.weights_N).sum(), -(target_N * batch.weights_N).sum()
 
+    @property
+    def n_valid(self) -> int:
+        return len(self.prepared.valid_text)
+
+    @property
+    def n_quick(self) -> int:
+        return min(self.quick_size, self.n_valid)
+
     def evaluate(
         self,
         model: nn.Module,
@@ -151,12 +168,14 @@ class TranslateTask:
         stopped: Callable[[], bool],
         full: bool,
         on_progress: OnProgress = unheard,
+        *,
+        most: int | None = None,
     ) -> Scores:
         assert isinstance(model, Seq2Seq)
-        loss = self._valid_loss(model, device, stopped, on_progress)
+        loss = self._valid_loss(model, device, stopped, on_progress, most)
         values = {"loss": loss, "ppl": float(np.exp(min(loss, 50.0)))}
-        pairs = self.prepared.valid_text if full else self.prepared.valid_text[: self.quick_size]
-        decode = self.decode if full else replace(self.decode, beam=1, n_best=1, groups=1)
+        pairs = self.prepared.valid_text[: n_examples(self, full, most)]
+        decode = self.decode if full else self._quick_decode()
         # No pair is longer than what the run was trained on: none is to be split.
         longest = int(self.prepared.valid.source.lengths.max())
         translator = Translator([model], self.vocab, decode, device=device, max_len=longest)
@@ -190,11 +209,12 @@ class TranslateTask:
             self.prepared.train.target, self.prepared.valid.target, self.vocab.target
         )
 
-    def rehearse(self, model: nn.Module, device: torch.device) -> None:
-        # An untrained model does not know when to stop; a trained one does.
-        usual = int(1.2 * self.prepared.valid.target.lengths.mean()) + 2
-        trial = replace(self, decode=replace(self.decode, max_len=usual))
-        trial.evaluate(model, device, lambda: False, full=False)
+    def _quick_decode(self) -> DecodeSettings:
+        """Greedy, and no longer beside its source than any text of the validation set is."""
+        valid = self.prepared.valid
+        longer = int((valid.target.lengths.astype(np.int64) - valid.source.lengths).max())
+        extra = min(self.decode.extra_len, max(2, longer + 2))
+        return replace(self.decode, beam=1, n_best=1, groups=1, extra_len=extra)
 
     def _valid_loss(
         self,
@@ -202,10 +222,11 @@ class TranslateTask:
         device: torch.device,
         stopped: Callable[[], bool],
         on_progress: OnProgress = unheard,
+        most: int | None = None,
     ) -> float:
         """Likelihood per target token, without smoothing."""
         plan = self._plan(self.prepared.valid, min(self.plan.target_tokens, 4096))
-        order = np.argsort(plan.target_lengths, kind="stable")
+        order = np.argsort(plan.target_lengths[:most], kind="stable")
         plain = Smoothing(1.0, 0.0)
         total, count, seen = 0.0, 0, 0
         for rows in plan.cut(order, plan.source_tokens, plan.target_tokens):

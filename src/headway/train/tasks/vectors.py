@@ -67,12 +67,16 @@ def text_vectors(
     normalise: bool,
     stopped: Callable[[], bool] = lambda: False,
     on_progress: OnProgress = unheard,
+    most: int | None = None,
 ) -> Vectors:
-    """Of every text; that of one too long to be read at once is the mean over its windows."""
-    n_texts, total, done = len(reader.needed), None, 0
+    """Of every text, or of the first `most`; that of one too long to be read at once is the mean
+    over its windows."""
+    n_texts, total, done = len(reader.needed[:most]), None, 0
     tokens = max(READ_AT_ONCE, reader.max_len)
     plan = StepPlan.of_lengths(reader.lengths, tokens, 0)
-    for rows in plan.cut(np.argsort(reader.lengths, kind="stable"), tokens, tokens):
+    order = np.argsort(reader.lengths, kind="stable")
+    order = order[reader.example[order] < n_texts]
+    for rows in plan.cut(order, tokens, tokens):
         flat = reader.read(rows)
         layout = Layout.of(flat.lengths.tolist())
         tokens_N = filled(flat.tokens, layout.n_rows)
@@ -82,12 +86,12 @@ def text_vectors(
             total = np.zeros((n_texts, found.shape[1]), np.float32)
         np.add.at(total, reader.example[rows], found)
         done += len(rows)
-        on_progress(done, len(reader.lengths))
+        on_progress(done, len(order))
         if stopped():
             raise Stopped
     if total is None:
         return np.zeros((0, 0), np.float32)
-    total /= np.bincount(reader.example, minlength=n_texts)[:, None]
+    total /= np.bincount(reader.example, minlength=n_texts)[:n_texts, None]
     if normalise:
         total /= np.maximum(np.linalg.norm(total, axis=1, keepdims=True), 1e-12)
     return total
