@@ -6,6 +6,7 @@ import http.client
 import json
 import socket
 import threading
+import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -147,6 +148,8 @@ def test_a_large_body_is_refused_unread(server: LiveServer) -> None:
         ({"text": "a", "walk": []}, "walk must be kind, layer, head and row"),
         ({"text": "a", "maps": 1}, "maps must be true or false"),
         ('{"text": "a", "alpha": NaN}', "alpha must be a number"),
+        ({"text": "a", "alpha": 10**400}, "alpha must be a number"),
+        ({"text": "a", "off": [f"cross.{'9' * 5000}.0"]}, "names no head"),
         ({"text": "user mistake"}, "the text is no good. Give another."),
     ],
     ids=lambda value: value[:30] if isinstance(value, str) else "",
@@ -210,6 +213,21 @@ def test_a_browser_that_goes_away_harms_nothing(
     assert "error" in json.loads(ask(server, "PUT", "/look")[1])
     assert look(server, text="still here")[0] == 200
     assert capfd.readouterr() == ("", "")
+
+
+def test_silent_connections_do_not_pile_up(
+    server: LiveServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("headway.inside.live.MOST_OPEN", 3)
+    silent = [socket.create_connection(("127.0.0.1", server.port), 20) for _ in range(6)]
+    for one in silent[3:]:
+        assert one.recv(1) == b""  # closed at once
+    assert server.open == 3
+    for one in silent:
+        one.close()
+    while server.open:
+        time.sleep(0.01)
+    assert ask(server, "GET", "/")[0] == 200
 
 
 def test_a_port_in_use_says_what_to_do(server: LiveServer) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import http.client
 import json
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -133,6 +134,12 @@ def test_the_server_answers_with_what_python_gives(tmp_path: Path) -> None:
         ({"text": "a", "temperature": -1}, "must be positive"),
         ({"text": "a", "alpha": -1}, "must be 0 or more"),
         ({"text": "ja " * 400}, "tokens"),
+        ({"text": "a", "output": "yes " * 4900}, "the output has 9,8"),
+        ({"text": "a", "force": "yes " * 4900}, "what the output begins with has 9,8"),
+        (
+            {"text": "a", "force": "yes " * 4900, "hidden": [["source", 0]]},
+            "what the output begins with has 9,8",
+        ),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )
@@ -143,6 +150,22 @@ def test_what_the_model_cannot_do_is_said(
     with pytest.raises(UserError) as found:
         Live.of(translator, PLAINLY, Extras()).page(request)
     assert message in str(found.value)
+
+
+def test_more_weights_than_fit_are_refused_before_they_are_made(
+    translator: LoadedRun, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    module = sys.modules["headway.inside.trace"]  # the function has its name
+    monkeypatch.setattr(module, "MOST_WEIGHTS", 1000)
+    trace(translator, "ja", Ask(output="yes"))
+    with pytest.raises(UserError, match=r"too many tokens to look at \(\d+ and \d+\): .* weights"):
+        trace(translator, "ja ja ja ja", Ask(output="yes " * 20))
+
+
+@pytest.mark.parametrize("id", [2**31, 2**63, -1])
+def test_an_output_of_tokens_that_there_are_not_is_refused(translator: LoadedRun, id: int) -> None:
+    with pytest.raises(UserError, match=f"there is no token {id}: they go from 0 to"):
+        trace(translator, "ja", Ask(output=[5, id]))
 
 
 @pytest.mark.parametrize("task", ["complete", "fill", "classify", "tag", "embed"])

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-import math
+import re
+import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields, replace
 from typing import Any
@@ -88,7 +89,7 @@ def parse(body: bytes) -> Request:
 def head_named(name: str) -> tuple[str, int, int]:
     """`cross.2.5` is head 5 of layer 2 of cross attention, all counted from 0."""
     kind, *numbers = name.split(".")
-    if len(numbers) != 2 or not all(part.isascii() and part.isdigit() for part in numbers):
+    if len(numbers) != 2 or not all(re.fullmatch("[0-9]{1,9}", part) for part in numbers):
         raise UserError(f"{name[:60]!r} names no head. Write kind.layer.head, such as cross.0.3.")
     return kind, int(numbers[0]), int(numbers[1])
 
@@ -116,7 +117,7 @@ def _whole(low: int, high: int) -> Callable[[str, Any], int]:
 
 def _number(name: str, value: object) -> float:
     is_number = isinstance(value, int | float) and not isinstance(value, bool)
-    if not is_number or not math.isfinite(value):  # type: ignore[arg-type]
+    if not is_number or not abs(value) <= sys.float_info.max:  # type: ignore[operator]
         raise UserError(f"{name} must be a number.")
     return float(value)  # type: ignore[arg-type]
 

@@ -32,6 +32,9 @@ MOST_BYTES = 200_000
 MOST_WAITING = 4
 """Requests that wait for the one that is computed; more are turned away."""
 
+MOST_OPEN = 64
+"""Connections at a time, each of which has a thread; more are closed at once."""
+
 HEADERS = {
     "Cache-Control": "no-store",
     "X-Content-Type-Options": "nosniff",
@@ -93,6 +96,7 @@ class LiveServer(ThreadingHTTPServer):
     def __init__(self, port: int, html: str, answer: Answer) -> None:
         self.html, self._answer = html, answer
         self._turn, self._count = threading.Lock(), threading.Lock()
+        self.open = 0
         self.free = 1 + MOST_WAITING
         """Places for requests that are computed or wait."""
         try:
@@ -126,6 +130,24 @@ class LiveServer(ThreadingHTTPServer):
         finally:
             with self._count:
                 self.free += 1
+
+    def process_request(self, request: Any, client_address: Any) -> None:
+        with self._count:
+            self.open += 1
+            too_many = self.open > MOST_OPEN
+        if not too_many:
+            super().process_request(request, client_address)
+            return
+        self.shutdown_request(request)
+        with self._count:
+            self.open -= 1
+
+    def process_request_thread(self, request: Any, client_address: Any) -> None:
+        try:
+            super().process_request_thread(request, client_address)
+        finally:
+            with self._count:
+                self.open -= 1
 
     def handle_error(self, request: Any, client_address: Any) -> None:
         """A browser that went away is no news; all else was answered where it happened."""

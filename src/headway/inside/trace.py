@@ -21,7 +21,7 @@ from headway import __version__
 from headway.config.durable import replace_file, replace_text
 from headway.config.model import family_of
 from headway.decode.hypothesis import Wish
-from headway.errors import DataError, FolderError
+from headway.errors import DataError, FolderError, UserError
 from headway.inside.anatomy import Anatomy
 from headway.inside.beam import BeamTree, beam_tree, searches
 from headway.inside.change import NO_CHANGE, Change, gated
@@ -36,6 +36,9 @@ TENSORS, FACTS = "trace.safetensors", "trace.json"
 VERSION = 1
 GROUPS = ("attention", "values", "states", "hidden", "gradients")
 """Fields of a trace that are lists of tensors by name, a tensor a layer."""
+
+MOST_WEIGHTS = 1 << 28
+"""Attention weights that are recorded: 1 GiB, and as much again several times for a page."""
 
 
 @dataclass(frozen=True)
@@ -152,6 +155,7 @@ def _search(run: LoadedRun, reading: Reading, ask: Ask) -> BeamTree:
 
 def _recorded(run: LoadedRun, reading: Reading, change: Change, *, gradients: bool) -> Trace:
     anatomy = Anatomy.of(run.model)
+    _check_size(anatomy, reading)
     fronts: dict[str, Tensor] = {}
     hooks = [part.front.register_forward_hook(_keep(fronts, part.name)) for part in anatomy.stacks]
     taps = (".weights", ".v", ".stream", ".hidden")
@@ -191,6 +195,19 @@ def _recorded(run: LoadedRun, reading: Reading, change: Change, *, gradients: bo
         else {},
         meta=_meta(run, change),
     )
+
+
+def _check_size(anatomy: Anatomy, reading: Reading) -> None:
+    """Before anything is computed: what is recorded must fit, and so must what is made of it."""
+    sizes = {name: len(stream) for name, stream in reading.streams.items()}
+    n = sum(layer.n_heads * sizes[kind.rows] * sizes[kind.columns]
+            for kind in anatomy.kinds for layer in kind.layers)  # fmt: skip
+    if n > MOST_WEIGHTS:
+        shown = " and ".join(f"{size:,}" for size in sizes.values())
+        raise UserError(
+            f"there are too many tokens to look at ({shown}): all heads together have {n:,} "
+            f"attention weights, and up to {MOST_WEIGHTS:,} are recorded. Give less text."
+        )
 
 
 class _Seen:

@@ -87,6 +87,12 @@ def _found(run: LoadedRun, model: Seq2Seq, source: Source, ask: Ask, change: Cha
     target = run.vocab.target
     given = given_tokens(ask, target)
     decode = run.settings.decode if ask.decode is None else ask.decode
+    for what, ids in (
+        ("the output", given or []),
+        ("what the output begins with", target.encode(ask.begin)),
+    ):
+        if len(ids) > most_written(run):
+            raise too_long(what, len(ids) + 1, most_written(run) + 1)
     if given is not None:
         return Hypothesis(given, 0.0, 0.0, [], finished=True)
     if change.hidden:
@@ -96,6 +102,12 @@ def _found(run: LoadedRun, model: Seq2Seq, source: Source, ask: Ask, change: Cha
     wish = Wish(prefix=tuple(target.encode(ask.begin)) if ask.begin else ())
     with gated(model, change):
         return searcher_for(run, model, decode)([source.item], [wish])[0][0]
+
+
+def most_written(run: LoadedRun) -> int:
+    """Tokens of the longest answer to the longest source that the run was made for."""
+    decode, longest = run.settings.decode, run.settings.data.max_len
+    return max(decode.max_len or 0, longest + decode.extra_len)
 
 
 def next_outputs(tokens: Sequence[int], tokenizer: Tokenizer, first: int = 0) -> tuple[Output, ...]:
@@ -108,9 +120,14 @@ def next_outputs(tokens: Sequence[int], tokenizer: Tokenizer, first: int = 0) ->
 
 
 def given_tokens(ask: Ask, tokenizer: Tokenizer) -> list[int] | None:
-    if ask.output is None:
-        return None
-    return tokenizer.encode(ask.output) if isinstance(ask.output, str) else list(ask.output)
+    if ask.output is None or isinstance(ask.output, str):
+        return None if ask.output is None else tokenizer.encode(ask.output)
+    for id in ask.output:
+        if not 0 <= id < tokenizer.vocab_size:
+            raise UserError(
+                f"there is no token {id}: they go from 0 to {tokenizer.vocab_size - 1:,}."
+            )
+    return list(ask.output)
 
 
 def only(change: Change, stream: str, length: int) -> Change:
