@@ -214,9 +214,10 @@ JOIN = """
 import os, sys, time
 from datetime import timedelta
 from headway.train import ranks
-ranks.JOINING = timedelta(seconds=3)
+ranks.JOINING = timedelta(seconds=5)
 word = sys.argv[1]
-print("joining", flush=True)
+print("ready", flush=True)
+sys.stdin.readline()
 start = time.monotonic()
 try:
     mine = ranks.Ranks.start("cpu")
@@ -245,6 +246,17 @@ def joining(rank: int, port: int, word: str = "") -> subprocess.Popen[str]:
     return process
 
 
+def join(*processes: subprocess.Popen[str]) -> None:
+    """At the same time: on a busy machine one may be ready long before another."""
+    for process in processes:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "ready\n"
+    for process in processes:
+        assert process.stdin is not None
+        process.stdin.write("join\n")
+        process.stdin.flush()
+
+
 def test_a_rank_that_cannot_join_again_ends_soon_and_says_so() -> None:
     """One is killed and started again, as a launcher with restarts does, while the other is still
     in the old group, where it may wait for long: for the new one there is no place."""
@@ -252,15 +264,17 @@ def test_a_rank_that_cannot_join_again_ends_soon_and_says_so() -> None:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
     first, killed = joining(0, port), joining(1, port, "dies")
-    assert killed.communicate()[0] == "joining\njoined\n"
+    join(first, killed)
+    assert killed.communicate(timeout=300)[0] == "joined\n"
     again = joining(1, port)
-    said, _ = again.communicate(timeout=120)
-    seconds, _, error = said.removeprefix("joining\n").partition(" ")
-    assert "rank 1 of 2 did not find the others within 3 s" in error
+    join(again)
+    said, _ = again.communicate(timeout=300)
+    seconds, _, error = said.partition(" ")
+    assert "rank 1 of 2 did not find the others within 5 s" in error
     assert "the run goes on from its last checkpoint" in error
-    assert float(seconds) < 20  # three, and what a busy machine adds
-    said, _ = first.communicate("go on\n", timeout=120)
-    assert said.startswith("joining\njoined\n")  # in time, and nobody gave up on it since
+    assert float(seconds) < 60  # five, and what a busy machine adds
+    said, _ = first.communicate("go on\n", timeout=300)
+    assert said.startswith("joined\n")  # in time, and nobody gave up on it since
     assert "another rank has ended" in said
 
 
