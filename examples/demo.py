@@ -23,9 +23,12 @@ SENTENCES = (
 
 
 def headway(*words: str) -> None:
-    """Run the command and show it, as one would type it."""
+    """Run the command and show it, as one would type it. It has said itself what went wrong, if
+    anything did."""
     print(f"\n$ headway {' '.join(words)}", flush=True)
-    subprocess.run([sys.executable, "-m", "headway.cli.main", *words], check=True)
+    code = subprocess.run([sys.executable, "-m", "headway.cli.main", *words]).returncode
+    if code:
+        sys.exit(code)
 
 
 def main() -> None:
@@ -61,8 +64,8 @@ def show(folder: Path) -> None:
         print(f"\n{sentence}")
         for name, texts in outputs.items():
             print(f"  {name:16} {texts[number][:60]}")
-    last = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()][-1]
-    print(f"\n{last['text']}")
+    entries = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    print("", *(entry["text"] for entry in entries if entry["kind"] == "end"), sep="\n")
     print(f"Curves, samples and settings: {folder / 'report.html'}")
     print(f"Go on with: headway predict {folder} < your.txt")
 

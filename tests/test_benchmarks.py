@@ -93,8 +93,17 @@ def words(*given: str) -> Words:
     return lambda folder: [*given]
 
 
+def few_pairs(folder: Path) -> list[str]:
+    lines = [f"a{i % 7} b{i % 5} c\tc b{i % 5} a{i % 7}\n" for i in range(60)]
+    (folder / "pairs.tsv").write_text("".join(lines))
+    sizes = ["model.d_model=8", "model.n_heads=2", "model.n_layers=1", "model.d_ff=8"]
+    cases = ["--pairs", str(folder / "pairs.tsv"), "--budgets", "1s", "--cases", "as it is"]
+    return [*cases, "--settings", *sizes, "tokenizer.kind=words", "data.valid_size=4"]
+
+
 TOYS: dict[str, tuple[Words, str | None, tuple[str, ...]]] = {
     "asterisk": (speakers, None, ()),
+    "budget": (few_pairs, "budget", ("runs",)),
     "data": (words("--pairs", "200", "--words", "100"), "data", ("work",)),
     "decode": (
         words("--tokens", "2", "--vocab", "60", "--layers", "1", "--threads", "1", *ROUNDS),

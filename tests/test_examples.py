@@ -9,7 +9,7 @@ import json
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 
 import pytest
 
@@ -141,25 +141,36 @@ def test_the_first_forward_pass(capsys: pytest.CaptureFixture[str]) -> None:
 def test_the_demo_ends_with_translations(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """In this process and for two steps: how it keeps to its budget is tested beside the loop."""
+    """In this process, and in a time that is over before it begins: that is not refused, and
+    something comes of it. How a budget is kept is tested beside the loop."""
     demo = load("demo")
     with gzip.open(demo.PAIRS, "rt", encoding="utf-8") as file:
         few = [next(file) for _ in range(80)]
     write(tmp_path, few="".join(few))
     (tmp_path / "few").rename(tmp_path / "few.tsv")
     sizes = ["model.d_model=16", "model.n_heads=2", "model.n_layers=1", "model.d_ff=16"]
-    steps = ["train.steps=2", "train.batch_tokens=200", "data.valid_size=4", *sizes]
+    steps = ["train.batch_tokens=200", "data.valid_size=4", *sizes]
 
     def in_this_process(*words: str) -> None:
-        budget = words.index("--budget")
-        assert headway([*words[:budget], *words[budget + 2 :], *steps]) == 0
+        assert headway([*words, *steps]) == 0
 
     monkeypatch.setattr(demo, "headway", in_this_process)
     monkeypatch.setattr(demo, "PAIRS", tmp_path / "few.tsv")
-    monkeypatch.setattr(sys, "argv", ["demo", "--out", str(tmp_path / "run")])
+    monkeypatch.setattr(sys, "argv", ["demo", "--out", str(tmp_path / "run"), "--budget", "1s"])
     demo.main()
     printed = capsys.readouterr().out
     assert printed.count("shipped model") == len(demo.SENTENCES)
+
+
+def test_the_demo_says_what_went_wrong_without_a_traceback(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    demo = load("demo")
+    monkeypatch.setattr(demo.subprocess, "run", lambda words: SimpleNamespace(returncode=2))
+    monkeypatch.setattr(sys, "argv", ["demo", "--out", str(tmp_path / "run")])
+    with pytest.raises(SystemExit) as ended:
+        demo.main()
+    assert ended.value.code == 2
 
 
 def test_no_example_is_left_out() -> None:
