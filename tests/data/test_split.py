@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import tracemalloc
 from collections.abc import Iterator
 
 import numpy as np
@@ -11,6 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from headway.data.check import repeats
 from headway.data.fold import LONGEST, Texts, fold_hashes
 from headway.data.split import choose_rows, groups, validation_rows
 from headway.errors import DataError
@@ -131,3 +133,22 @@ def test_what_cannot_be_split_is_refused_with_a_way_out() -> None:
     with pytest.raises(DataError, match=r"have the same source.*--valid-source"):
         validation_rows([("Ja.", f"b{i}") for i in range(20)], 5)
     assert choose_rows(*np.arange(4, dtype=np.uint64).reshape(2, 2), 5).sum() == 1
+
+
+def test_check_and_split_take_few_bytes_a_pair() -> None:
+    """Counted, not measured; docs/data.md says what they are together with what is kept of each."""
+    n = 100_000
+    draw = np.random.default_rng(0)
+    factor = np.uint64(0x9E3779B97F4A7C15)
+    source, target = (draw.integers(0, 5 * n, n).astype(np.uint64) * factor for _ in range(2))
+    for most, work in (
+        (25, lambda: repeats(source)),
+        (65, lambda: choose_rows(source, target, 2000)),
+    ):
+        tracemalloc.start()
+        try:
+            work()
+            _, peak = tracemalloc.get_traced_memory()
+        finally:
+            tracemalloc.stop()
+        assert peak < most * n

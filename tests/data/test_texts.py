@@ -116,12 +116,33 @@ def test_the_cut_may_fall_anywhere(cut: int) -> None:
 def test_several_small_documents_are_cut_by_characters(tmp_path: Path, write: Write) -> None:
     path = write("a.txt", [*ENGLISH[:12], "", " "])
     prepared = prepare_text("documents", run(path, data={"unit": "line"}), tmp_path)
-    together = "".join([*ENGLISH[:12], " "])
+    together = "".join(ENGLISH[:12])
     train, valid = (decoded(prepared, s.text) for s in (prepared.train, prepared.valid))
     assert "".join(train) == together[: int(0.9 * len(together))]
     assert "".join(train + valid) == "".join(ENGLISH[:12])
     assert prepared.dropped == {"empty": 0, "validation_empty": 2}
     assert names(prepared)["empty"].count == 2
+
+
+def test_a_file_of_empty_lines_has_no_text_whatever_its_size(tmp_path: Path, write: Write) -> None:
+    """One document in many pieces, none of which has any."""
+    path = write("a.txt", [""] * 100_000)
+    with pytest.raises(ImpossibleData, match="none of the 1 documents has text"):
+        prepare_text("documents", run(path), tmp_path)
+
+
+@pytest.mark.parametrize("n", [3, 30])  # cut by characters, and by documents
+def test_a_long_document_without_text_is_left_out_whole(
+    tmp_path: Path, write: Write, n: int
+) -> None:
+    blank = ["<|endoftext|>", *[" "] * 30_000, "<|endoftext|>"]
+    documents = [line for text in ENGLISH[:n] for line in (text, "<|endoftext|>")]
+    prepared = prepare_text("documents", run(write("a.txt", documents)), tmp_path / "without")
+    path = write("b.txt", [*documents[: n // 3 * 2], *blank[1:], *documents[n // 3 * 2 :]])
+    found = prepare_text("documents", run(path), tmp_path / "with")
+    assert sum(found.dropped.values()) == names(found)["empty"].count == 1
+    for one, other in ((found.train, prepared.train), (found.valid, prepared.valid)):
+        assert decoded(found, one.text) == decoded(prepared, other.text)
 
 
 def test_duplicates_never_straddle_the_split(tmp_path: Path, write: Write) -> None:

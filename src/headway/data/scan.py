@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -90,8 +91,19 @@ def scan(
             advance(len(block))
     if not parts:
         parts.append(_facts([("", "")], profiles, learn=False))
-    columns = [np.concatenate(column)[:n_rows] for column in zip(*parts, strict=True)]
+    columns = [column[:n_rows] for column in joined(parts)]
     return Scan(files, first_rows, *columns, unequal)  # type: ignore[arg-type, call-arg]
+
+
+def joined(parts: list[tuple[NDArray[np.generic], ...]]) -> list[NDArray[Any]]:
+    """The columns of blocks, one after another. The blocks go as they are taken, so that there is
+    no time at which everything is there twice."""
+    columns = [list(column) for column in zip(*parts, strict=True)]
+    parts.clear()
+    whole = []
+    while columns:
+        whole.append(np.concatenate(columns.pop(0)))
+    return whole
 
 
 def _facts(

@@ -8,6 +8,7 @@ leave the same target sentences on both sides.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,6 +19,9 @@ from headway.errors import DataError
 
 OPTIONS = "--valid-source, --valid-target"
 """How validation data of its own is given."""
+
+SOME = 1_000_000
+"""Rows that are worked on at once where all of them would take much memory."""
 
 _SALT = np.uint64(0x5EED)
 
@@ -62,7 +66,7 @@ def choose_rows(
 
 def groups(source: Hashes, target: Hashes) -> Numbers:
     """For each pair the first pair of its group: connected by shared sources and targets."""
-    first = np.arange(len(source))
+    first = np.arange(len(source), dtype=_numbers(len(source)))
     by_source, by_target = _Runs(source), _Runs(target)
     while True:
         before = first
@@ -75,15 +79,22 @@ def groups(source: Hashes, target: Hashes) -> Numbers:
             return first
 
 
+def _numbers(n: int) -> type[np.unsignedinteger[Any]]:
+    """What the number of a row fits in: the split of many pairs is where most memory is taken."""
+    return np.uint32 if n < 1 << 32 else np.uint64
+
+
 class _Runs:
     """Rows with equal keys."""
 
     def __init__(self, keys: Hashes) -> None:
-        self.order = np.argsort(keys, kind="stable")
+        kind = _numbers(len(keys))
+        self.order = np.argsort(keys, kind="stable").astype(kind)
         ordered = keys[self.order]
         changes = np.concatenate([[True], ordered[1:] != ordered[:-1]])
-        self.starts = np.flatnonzero(changes)
-        self.sizes = np.diff(np.append(self.starts, len(keys)))
+        del ordered
+        self.starts = np.flatnonzero(changes).astype(kind)
+        self.sizes = np.diff(np.append(self.starts, kind(len(keys))))
 
     def lowest(self, values: Numbers) -> Numbers:
         """For each row the lowest value among the rows with its key."""
@@ -95,15 +106,19 @@ class _Runs:
 
 def _whole_groups(first: Numbers, source: Hashes, limit: int) -> NDArray[np.bool_]:
     """Groups in an order drawn from their hashes, each that still fits, up to `limit` pairs."""
-    _, group, sizes = np.unique(first, return_inverse=True, return_counts=True)
-    draws = np.full(len(sizes), np.iinfo(np.uint64).max, np.uint64)
-    np.minimum.at(draws, group, mixed(source ^ _SALT))
-    taken = np.zeros(len(sizes), np.bool_)
+    draws = np.full(len(first), np.iinfo(np.uint64).max, np.uint64)
+    for row in range(0, len(first), SOME):
+        block = slice(row, row + SOME)
+        np.minimum.at(draws, first[block], mixed(source[block] ^ _SALT))
+    leaders = np.flatnonzero(first == np.arange(len(first), dtype=first.dtype))
+    draws = draws[leaders]
+    sizes = np.bincount(first, minlength=len(first)).astype(first.dtype)
+    taken = np.zeros(len(first), np.bool_)
     left = limit
-    for number in np.argsort(draws, kind="stable"):
+    for number in leaders[np.argsort(draws, kind="stable")]:
         if left == 0:
             break
         if sizes[number] <= left:
             taken[number] = True
-            left -= sizes[number]
-    return taken[group]
+            left -= int(sizes[number])
+    return taken[first]

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from headway.data.fold import Hashes, Numbers, Texts, fold_hashes, mixed
 from headway.data.items import Item, Source, in_item_blocks
-from headway.data.scan import EMPTY, signs
+from headway.data.scan import EMPTY, joined, signs
 
 _JOIN = "\t"
 
@@ -113,19 +113,16 @@ def survey(source: Source, advance: Callable[[int], None] = lambda n: None) -> S
         none = np.zeros(0, np.uint64)
         return Survey(source, none, none, none, none.astype(np.int64), none.astype(np.uint8),
                       none.astype(np.int32), names)  # fmt: skip
-    key, other, exact, characters, marks, label, ends = (
-        np.concatenate(column) for column in zip(*parts, strict=True)
-    )
+    key, other, exact, characters, marks, label, ends = joined(parts)
     firsts = np.flatnonzero(np.concatenate([[True], ends[:-1]]))
-    alone = np.diff(np.append(firsts, len(ends))) == 1
     characters = np.add.reduceat(characters, firsts)
-    marks = np.bitwise_or.reduceat(marks & ~np.uint8(EMPTY), firsts) | (
-        marks[firsts] & np.uint8(EMPTY) * alone.astype(np.uint8)
-    )
+    # Anything odd in a piece is odd of its document; it is empty when all pieces are.
+    empty: NDArray[np.uint8] = np.bitwise_and.reduceat(marks & np.uint8(EMPTY), firsts)
+    others: NDArray[np.uint8] = np.bitwise_or.reduceat(marks & ~np.uint8(EMPTY), firsts)
     # Documents are told apart by how they begin and by their length.
     exact = exact[firsts] ^ mixed(characters.astype(np.uint64))
     return Survey(
-        source, key[firsts], other[firsts], exact, characters, marks, label[firsts], names
+        source, key[firsts], other[firsts], exact, characters, others | empty, label[firsts], names
     )
 
 

@@ -44,7 +44,7 @@ class TextBuild:
         """Returns what the seal should say."""
         split = self.place.state / "held_out.npy"
         plan = self.place.stage("plan", lambda: self._plan(split), split)
-        held_out = np.load(split)
+        held_out, blank = np.load(split)
         tokenizer = self._tokenizer(plan, held_out, given, specials)
         labels = {name: i for i, name in enumerate(plan["labels"])}
         done, files = self.place.recorded() or ({}, {})
@@ -52,7 +52,7 @@ class TextBuild:
         with Tokeniser(
             self.training, tokenizer, labels, self.place.results, count, files
         ) as tokeniser:
-            self._tokenise(tokeniser, Router(held_out, plan["cut"]), plan["characters"])
+            self._tokenise(tokeniser, Router(held_out, plan["cut"], blank), plan["characters"])
         report = CheckReport.from_dict(plan["report"])
         tokeniser.add_to(report)
         if report.impossible:
@@ -79,10 +79,10 @@ class TextBuild:
         cut = None
         held_out = np.zeros(len(seen), np.bool_)
         if held is None and self.kind == "documents" and seen.filled.sum() < FEW_DOCUMENTS:
-            cut = int(0.9 * int(seen.characters.sum()))
+            cut = int(0.9 * int(seen.characters[seen.filled].sum()))
         elif held is None:
             held_out = _split(seen, self.settings.data.valid_size, report)
-        np.save(split, held_out)
+        np.save(split, np.stack([held_out, ~seen.filled]))
         names = sorted_labels(list(seen.names.counts))
         characters = int(seen.characters.sum()) + (int(held.characters.sum()) if held else 0)
         return {"report": report.to_dict(), "cut": cut, "labels": names, "characters": characters}

@@ -2,7 +2,7 @@
 
 As for pairs, the result lies in `data/` of the run folder and is used again exactly when nothing
 has changed. Preparing goes on where it was killed, and takes the memory of a block of text and of
-about 40 bytes an example, whatever the size of the files.
+about 130 bytes an example, whatever the size of the files.
 """
 
 from __future__ import annotations

@@ -42,11 +42,15 @@ class Routed:
 
 class Router:
     """Which items are for training and which for validation, where both come from one source:
-    by example, or by characters, so many of which are for training."""
+    by example, or by characters, so many of which are for training. Of `blank` examples, which may
+    have many pieces, one without text is left, to be counted."""
 
-    def __init__(self, held_out: NDArray[np.bool_], cut: int | None) -> None:
+    def __init__(
+        self, held_out: NDArray[np.bool_], cut: int | None, blank: NDArray[np.bool_] | None = None
+    ) -> None:
         self.held_out = held_out
         self.cut = cut
+        self.blank = np.zeros(len(held_out), np.bool_) if blank is None else blank
         self.row = 0
         self.characters = 0
         self.first = True
@@ -54,11 +58,21 @@ class Router:
     def route(self, block: list[Item]) -> list[Routed]:
         routed: list[Routed] = []
         for item in block:
-            routed += self._by_character(item) if self.cut is not None else [self._by_row(item)]
+            if self.row < len(self.blank) and self.blank[self.row]:
+                item = item._replace(texts=("",) * len(item.texts))
+                routed += [self._blank(item)] * item.ends
+            elif self.cut is not None:
+                routed += self._by_character(item)
+            else:
+                routed.append(self._by_row(item))
             self.first = item.ends
             self.row += item.ends
             self.characters += len(item.texts[0])
         return routed
+
+    def _blank(self, item: Item) -> Routed:
+        behind = self.cut is not None and self.characters >= self.cut
+        return Routed(item, bool(self.held_out[self.row]) or behind, True)
 
     def _by_row(self, item: Item) -> Routed:
         if self.row >= len(self.held_out):
