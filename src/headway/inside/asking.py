@@ -116,10 +116,11 @@ def _whole(low: int, high: int) -> Callable[[str, Any], int]:
 
 
 def _number(name: str, value: object) -> float:
-    is_number = isinstance(value, int | float) and not isinstance(value, bool)
-    if not is_number or not abs(value) <= sys.float_info.max:  # type: ignore[operator]
+    if isinstance(value, bool) or not isinstance(value, int | float):
         raise UserError(f"{name} must be a number.")
-    return float(value)  # type: ignore[arg-type]
+    if not abs(value) <= sys.float_info.max:  # nor is NaN, which is no less than anything
+        raise UserError(f"{name} must be a number.")
+    return float(value)
 
 
 def _yes(name: str, value: object) -> bool:
