@@ -13,6 +13,9 @@ import pytest
 from PIL import Image
 
 from headway.cli.main import main
+from headway.config.folder import WEIGHTS, file_in
+from headway.config.run import load_run_settings, resolved_toml
+from headway.errors import FolderError
 
 Output = pytest.CaptureFixture[str]
 
@@ -37,6 +40,13 @@ FILES = {
     "lines.json": b'[\n{"text": "good", "label": "pos"},\n{"text": "bad", "label": "neg"}\n]\n',
     "array.json": json.dumps([{"text": "good", "label": "pos"}] * 3).encode(),
     "file": b"",
+    "comma.txt": b"Hello, this is text\nand more\tpos\n" * 9,
+    "bad.tsv": b"".join(b"good %d\tpos\nbad %d\tneg\n" % (i, i) for i in range(9))
+    + b"alone\na\tb\tc\n",
+    "bad.jsonl": b'{"text": "a", "label": "b"}\n{"text":\n',
+    "bad.conll": b"Rome B-LOC\n\nalone\n\nis O\nso O x\n",
+    "pairs.tsv": b"ein Haus\ta house\nallein\n",
+    "two.txt": b"__label__a __label__b both\n__label__a one\n",
 }
 
 TRANSLATE = ["train", "translate", "--source", "a.de", "--target", "a.en", "--out", "run"]
@@ -89,6 +99,16 @@ def classify(name: str) -> list[str]:
         (classify("utf16.tsv"), "utf16.tsv is in UTF-16. Say so: --encoding utf-16"),
         (classify("lines.json"), "lines.json, line 1 begins a JSON array"),
         (classify("array.json"), "Make lines of it: python -c 'import json, sys;"),
+        (classify("comma.txt"), "comma.txt, line 1 has one column, but 2 are needed"),
+        (classify("two.txt"), "two.txt, line 1 has 2 labels (__label__a __label__b)"),
+        (classify("bad.tsv"), "'alone'. 2 lines of this file are like that. Mend that, or leave"),
+        (classify("bad.jsonl"), "leave such lines out: data.bad=skip"),
+        (
+            ["train", "tag", "--text", "bad.conll", "--out", "run"],
+            "2 lines of this file are like that. Mend that, or leave such sentences out: data.bad=",
+        ),
+        (["check", "translate", "--pairs", "pairs.tsv"], "leave such lines out: data.bad=skip"),
+        (["check", "complete", "--text", "a.de", "data.bad=skip"], "data.bad has no effect here"),
         ([*classify("good.tsv")[:-1], "file"], "file is a file, and --out names a folder"),
         ([*classify("good.tsv")[:-1], "file/run"], "file is a file, and --out names a folder"),
         (
@@ -116,3 +136,37 @@ def test_a_name_of_the_hub_needs_no_owner(
     said = capsys.readouterr().err
     assert "there is no folder bert-base-uncased. To fetch a model of that name" in said
     assert "pip install 'headway[hub]'" in said
+
+
+def test_bad_lines_are_left_out_counted_and_listed_where_one_says_so(
+    here: Path, capsys: Output
+) -> None:
+    words = ["--text", "bad.tsv", "data.bad=skip", "data.valid_size=4"]
+    assert main(["check", "classify", *words]) == 0
+    said = capsys.readouterr().out
+    assert "2 labels: neg 9 (50.0%), pos 9 (50.0%)" in said
+    assert "2 of 20 examples could not be read and are left out" in said
+    assert "bad.tsv, line 19 has 1 column" in said
+
+
+def test_an_unfinished_run_says_how_it_goes_on(here: Path) -> None:
+    folder = here / "half"
+    folder.mkdir()
+    made = {"task": "translate", "data.source": ["my a.de"], "data.target": ["a.en"]}
+    settings = load_run_settings(None, ["train.steps=90", "model.preset=transformer-test"], made)
+    (folder / "config.toml").write_text(resolved_toml(settings))
+    command = "headway train translate --source 'my a.de' --target a.en --out half train.steps=90"
+    with pytest.raises(FolderError) as caught:
+        file_in(Path("half"), WEIGHTS)
+    said = str(caught.value)
+    assert "half is not finished: it has no model.safetensors yet. The command" in said
+    assert command in said
+    for step, passing in ((40, "false"), (50, "true")):
+        place = folder / "checkpoints" / f"step-{step}"
+        place.mkdir(parents=True)
+        (place / "manifest.json").write_text(f'{{"passing": {passing}}}')
+    with pytest.raises(FolderError) as caught:
+        file_in(Path("half"), WEIGHTS)
+    said = str(caught.value)
+    assert "its newest checkpoint is of step 50 of 90" in said
+    assert "To use what is there: headway average half --last 1 --out half-so-far" in said

@@ -122,3 +122,30 @@ def test_fields_are_those_named_and_there(write: Write) -> None:
 def test_records_are_told_apart_by_their_place(write: Write) -> None:
     one = Record("a", None, "x", "f:1")
     assert one == next(read_records([write("f", ["a\tx"])], DataSettings()))
+
+
+def test_files_of_fasttext_are_read_as_they_are(tmp_path: Path) -> None:
+    path = tmp_path / "train.txt"
+    path.write_text("__label__pos good, really good\n\n__label__neg  bad\nno label\n")
+    found = list(read_records([str(path)], DataSettings()))
+    assert [(one.label, one.text) for one in found] == [
+        ("pos", "good, really good"),
+        ("neg", " bad"),
+        ("", "no label"),
+    ]
+    asked = [one.text for one in read_records([str(path)], DataSettings(), labels=False)]
+    assert asked == ["good, really good", "", " bad", "no label"]
+
+
+@pytest.mark.parametrize(
+    ("text", "n"),
+    [
+        ("text,label\na,b\n", 1),
+        ("a sentence, with a comma\tx\nother\ty\n", 2),
+        ('label,text\nb,"a, c"\n', 1),
+    ],
+)
+def test_a_comma_makes_no_table_of_a_file_of_text(tmp_path: Path, text: str, n: int) -> None:
+    path = tmp_path / "a.txt"
+    path.write_text(text)
+    assert len(list(read_records([str(path)], DataSettings()))) == n

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -148,3 +149,28 @@ def test_a_span_without_an_end_does_not_go_with_bioes() -> None:
     seen.look(["B-per", "E-per", "O", "S-per"], "b.conll:1")
     with pytest.raises(DataError, match=r"E-per .* is BIOES, but I-per .*a\.conll:1.* is BIO"):
         seen.scheme()
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "places"),
+    [
+        ("a.conll", "Rome B-LOC\nis O\n\nalone\nhere O\n\nso O\n\nx O y\n", ["1", "4", "7", "9"]),
+        (
+            "a.jsonl",
+            '{"words": ["Rome", "is"], "tags": ["B-LOC", "O"]}\n{"words": ["a"], "tags": []}\n'
+            '{"words": ["so"], "tags": ["O"]}\nnone\n',
+            ["1", "2", "3", "4"],
+        ),
+    ],
+)
+def test_bad_sentences_come_without_words_where_they_are_left_out(
+    tmp_path: Path, name: str, text: str, places: list[str]
+) -> None:
+    (tmp_path / name).write_text(text)
+    data = DataSettings(bad="skip")
+    found = list(read_tagged([str(tmp_path / name)], data))
+    assert [one.words for one in found] == [["Rome", "is"], [], ["so"], []]
+    assert [one.place.partition(":")[2] for one in found] == places
+    assert [bool(one.problem) for one in found] == [False, True, False, True]
+    with pytest.raises(DataError, match="2 lines of this file are like that"):
+        list(read_tagged([str(tmp_path / name)], DataSettings()))

@@ -184,7 +184,7 @@ def test_rows_without_a_token_are_said(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "reason"),
     [("tiny.pt", "tiny.pt is damaged"), ("model.safetensors", "give the folder"),
-     ("pytorch_model.bin", "Give the folder it is in"), ("absent", "there is no absent"),
+     ("pytorch_model.bin", "Give the folder it is in"), ("absent/a/b", "there is no absent/a/b"),
      ("/absent/folder", "there is no"), ("folder", r"no config\.json")],
 )  # fmt: skip
 def test_what_is_no_source_is_refused(

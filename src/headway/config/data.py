@@ -66,6 +66,10 @@ class DataSettings:
     long: Literal["windows", "error"] = "windows"
     """What becomes of texts longer than the model reads: overlapping windows, or an error."""
 
+    bad: Literal["error", "skip"] = "error"
+    """What becomes of lines that are not what they should be (too few columns, no JSON): an error,
+    or left out, with a count and a list in the run folder."""
+
     encoding: str = "utf-8"
     max_len: int = 256
     """Pairs with more tokens on a side are left out of training."""

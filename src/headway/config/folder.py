@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import re
+import shlex
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
@@ -12,6 +13,7 @@ from headway.config.listed import listed
 from headway.config.load import load_model_settings
 from headway.config.model import ModelSettings
 from headway.config.run import RunSettings, load_run_settings
+from headway.config.toml import toml_value
 from headway.errors import FolderError
 
 CONFIG = "config.toml"
@@ -133,6 +135,10 @@ def file_in(folder: Path, name: str) -> Path:
         if name in CHECKS:
             CHECKS[name](folder / name)
         return folder / name
+    if name == WEIGHTS and (folder / CONFIG).is_file():
+        settings = load_run_settings(folder / CONFIG, [])
+        if "task" in settings.asked:
+            raise FolderError(_unfinished(folder, settings))
     if folder.is_dir():
         raise FolderError(
             f"there is no {name} in {folder}, which holds: {_listing(folder)}."
@@ -142,6 +148,56 @@ def file_in(folder: Path, name: str) -> Path:
     while not near.is_dir():
         near = near.parent
     raise FolderError(f"there is no folder {folder}. {near} holds: {_listing(near)}.")
+
+
+def _unfinished(folder: Path, settings: RunSettings) -> str:
+    """A run whose training has not ended: how to go on, and what can be used already."""
+    found = {
+        int(path.parent.name.removeprefix("step-")): path
+        for path in (folder / "checkpoints").glob("step-*/manifest.json")
+    }
+    text = f"{folder} is not finished: it has no {WEIGHTS} yet"
+    if found:
+        text += f", and its newest checkpoint is of step {max(found):,} of {settings.train.steps:,}"
+    text += f". The command that began it goes on: {again(settings, folder)}"
+    # One that a stop has left behind is only there to go on from.
+    if any('"passing": true' not in path.read_text(encoding="utf-8") for path in found.values()):
+        text += f". To use what is there: headway average {folder} --last 1 --out {folder}-so-far"
+    return text
+
+
+def again(settings: RunSettings, folder: Path) -> str:
+    """The command that a run was begun with, as far as the run knows."""
+    words = ["headway train"]
+    options: list[str] = []
+    others: list[str] = []
+    for key, value in settings.asked.items():
+        name = key.removeprefix("data.")
+        if key == "task":
+            words.append(str(value))
+        elif key == "budget":
+            options.append(f"--budget {value}")
+        elif key == "start.run":
+            options.append(f"--from {value}")
+        elif key == "distil.teacher":
+            options.append(f"--teacher {value}")
+        elif key in FILE_OPTIONS:
+            values = value if isinstance(value, list | tuple) else [value]
+            options += [f"--{name.replace('_', '-')} {shlex.quote(str(one))}" for one in values]
+        else:
+            others.append(shlex.quote(f"{key}={_bare(value)}"))
+    return " ".join([*words, *options, f"--out {folder}", *others])
+
+
+FILE_OPTIONS = frozenset(
+    f"data.{valid}{name}"
+    for valid in ("", "valid_")
+    for name in ("source", "target", "pairs", "text", "media")
+)
+
+
+def _bare(value: object) -> str:
+    return value if isinstance(value, str) else toml_value(value)
 
 
 def _is_theirs(folder: Path) -> bool:

@@ -248,6 +248,8 @@ def _check_effect(settings: RunSettings, media: bool, locate: Locate) -> None:
             for name, schedules in OF_SCHEDULES.items()
             if settings.train.schedule not in schedules
         }
+    if media or (task in ("complete", "fill") and not settings.data.fields):
+        reasons["data.bad"] = "here, where no line can be wrong"
     for key, reason in reasons.items():
         value = settings.asked.get(key)
         # That of smoothing is each task's own: none, where it would have no effect.

@@ -34,6 +34,9 @@ class Item(NamedTuple):
     words: Sequence[str] = ()
     tags: Sequence[str] = ()
     misfits: int = 0
+    problem: str = ""
+    """Why it could not be read, where that is left out (`data.bad`); then it has no text."""
+
     ends: bool = True
     """False for a piece of a document that goes on with the next item."""
 
@@ -56,7 +59,8 @@ class Source:
     def _tagged(self, path: str, settings: RunSettings) -> Iterator[Item]:
         strip = settings.tag.prefix_strip
         for one in read_tagged([path], settings.data, self.scheme, strip):
-            yield Item((" ".join(one.words),), one.place, None, one.words, one.tags, one.misfits)
+            text = " ".join(one.words)
+            yield Item((text,), one.place, None, one.words, one.tags, one.misfits, one.problem)
 
     @property
     def columns(self) -> tuple[str, ...]:
@@ -111,7 +115,7 @@ def _documents(path: str, settings: RunSettings) -> Iterator[Item]:
 def _labelled(path: str, settings: RunSettings) -> Iterator[Item]:
     for record in read_records([path], settings.data):
         texts = (record.text,) if record.other is None else (record.text, record.other)
-        yield Item(texts, record.place, record.label)
+        yield Item(texts, record.place, record.label, problem=record.problem)
 
 
 def _fields(path: str, settings: RunSettings) -> Iterator[Item]:

@@ -30,7 +30,7 @@ def parse_line(line: str, where: str) -> Any:
     try:
         return json.loads(line)
     except (ValueError, RecursionError) as error:
-        if line.lstrip().startswith("["):
+        if line.lstrip().startswith("[") and where.endswith((", line 1", ":1")):
             raise _array(where) from error
         raise DataError(f"{where} is not a line of JSON: {error}.") from error
 

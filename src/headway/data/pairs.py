@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import chain
 
 import numpy as np
 
 from headway.config.data import DataSettings
+from headway.data.bad import is_bad, refused
 from headway.data.files import is_stream, open_lines, shown
 from headway.data.jsonl import is_json, parse_line, text_of
 from headway.data.slip import where_lines_slip
@@ -62,8 +64,19 @@ class PairFile:
         reader = _json_reader if is_json(path, first) else _tsv_reader
         self.header, self.taken, parse = reader(path, first, self.settings, sides)
         for number, line in enumerate(chain([first], lines), 1):
-            if number > self.header:
-                yield parse(line, number) if line.strip() else [""] * len(sides)
+            if number <= self.header:
+                continue
+            if not line.strip():
+                yield [""] * len(sides)
+                continue
+            try:
+                cells = parse(line, number)
+            except DataError as error:
+                if self.settings.bad == "error":
+                    others = (is_bad(partial(parse, one, 0)) for one in lines if one.strip())
+                    raise refused(str(error), others if number > 1 else ()) from error
+                cells = [""] * len(sides)  # a pair without text is left out, and counted
+            yield cells
 
 
 def training_files(settings: DataSettings) -> list[PairFile]:

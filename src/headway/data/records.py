@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import csv
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from itertools import chain
 from pathlib import Path
 from typing import NoReturn
 
 from headway.config.data import DataSettings
 from headway.config.listed import listed
+from headway.data.bad import is_bad, refused
 from headway.data.files import MAX_LINE, open_lines, shown
 from headway.data.jsonl import is_json, parse_object, text_of, value_text
 from headway.errors import DataError, one_line
@@ -25,6 +27,9 @@ class Record:
     label: str | None
     place: str
     """File and line."""
+
+    problem: str = ""
+    """Why it could not be read, where that is left out (`data.bad`); then it has no text."""
 
 
 Note = Callable[[str], None]
@@ -78,14 +83,53 @@ def _records(path: str, settings: DataSettings, labels: bool, note: Note) -> Ite
     first = next(lines, None)
     if first is None:
         return
-    lines = chain([first], lines)
+    second = next(lines, None)
+    lines = chain([first], () if second is None else [second], lines)
     names = set(Path(path).suffixes)
     if is_json(path, first):
         yield from _json_records(path, lines, settings, labels, note)
-    elif ".csv" in names or (".tsv" not in names and "\t" not in first and "," in first):
+    elif first.startswith(FASTTEXT) and not settings.other_field:
+        yield from _fasttext_records(path, lines, settings, labels, note)
+    elif ".csv" in names or (
+        ".tsv" not in names and _is_csv(first, second or "", settings, labels)
+    ):
         yield from _csv_records(path, lines, settings, labels, note)
     else:
         yield from _tsv_records(path, lines, settings, labels, note)
+
+
+def _is_csv(first: str, second: str, settings: DataSettings, labels: bool) -> bool:
+    """Of a file that is not called so: its first line names the columns, or the second has as many
+    of them. A sentence with a comma makes no table."""
+    if "\t" in first or "," not in first:
+        return False
+    header, cells = (next(csv.reader([line]), []) for line in (first, second))
+    named = {cell.strip() for cell in header} >= set(_wanted(settings, labels).values())
+    return named or ("\t" not in second and len(cells) == len(header))
+
+
+FASTTEXT = "__label__"
+"""Begins labels in the files of fastText, which stand before the text."""
+
+
+def _fasttext_records(
+    path: str, lines: Iterator[str], settings: DataSettings, labels: bool, note: Note
+) -> Iterator[Record]:
+    note(f"{shown(path)}: labels stand before the texts, as fastText has them")
+    for number, line in enumerate(lines, 1):
+        place, where = f"{_name(path)}:{number}", f"{shown(path)}, line {number:,}"
+        words = line.split(" ")
+        n = next((i for i, word in enumerate(words) if not word.startswith(FASTTEXT)), len(words))
+        text = " ".join(words[n:])
+        if not labels:
+            yield Record(text, None, None, place)
+        elif n > 1:
+            raise DataError(
+                f"{where} has {n} labels ({' '.join(words[:n])}), and here a text has one. Leave "
+                "one of them."
+            )
+        elif line.strip():
+            yield Record(text, None, words[0].removeprefix(FASTTEXT) if n else "", place)
 
 
 def _json_records(
@@ -98,7 +142,14 @@ def _json_records(
                 yield _empty(settings, f"{_name(path)}:{number}")
             continue
         where = f"{shown(path)}, line {number:,}"
-        values = parse_object(line, where)
+        try:
+            values = parse_object(line, where)
+        except DataError as error:
+            if settings.bad == "error":
+                others = (is_bad(partial(parse_object, one, "")) for one in lines if one.strip())
+                raise refused(str(error), others if number > 1 else ()) from error
+            yield replace(_empty(settings, f"{_name(path)}:{number}"), problem=str(error))
+            continue
         other, label = None, None
         if not told:
             taken = {key: name.split(".")[0] for key, name in _wanted(settings, labels).items()}
@@ -131,12 +182,17 @@ def _tsv_records(
                 yield _empty(settings, f"{_name(path)}:{number}")
             continue
         cells = line.split("\t")
-        if len(cells) != len(header):
-            raise DataError(
-                f"{shown(path)}, line {number:,} has {len(cells)} column{'s' * (len(cells) > 1)} "
-                f"but the first has {len(header)}, with a tab between them: {line[:60]!r}."
-            )
-        yield columns(cells, f"{_name(path)}:{number}")
+        if len(cells) == len(header):
+            yield columns(cells, f"{_name(path)}:{number}")
+            continue
+        problem = (
+            f"{shown(path)}, line {number:,} has {len(cells)} column{'s' * (len(cells) > 1)} "
+            f"but the first has {len(header)}, with a tab between them: {line[:60]!r}."
+        )
+        if settings.bad == "error":
+            tabs = len(header) - 1
+            raise refused(problem, (one.count("\t") != tabs for one in lines if one.strip()))
+        yield replace(_empty(settings, f"{_name(path)}:{number}"), problem=problem)
 
 
 def _csv_records(
@@ -152,11 +208,14 @@ def _csv_records(
         line = reader.line_num + 1
         for cells in reader:
             if cells and len(cells) != len(header):
-                raise DataError(
+                problem = (
                     f"{shown(path)}, line {line:,} has {len(cells)} "
                     f"column{'s' * (len(cells) > 1)} but the header has {len(header)}."
                 )
-            if cells:
+                if settings.bad == "error":
+                    raise refused(problem, (len(row) not in (0, len(header)) for row in reader))
+                yield replace(_empty(settings, f"{_name(path)}:{line}"), problem=problem)
+            elif cells:
                 yield columns(cells, f"{_name(path)}:{line}")
             elif not labels:
                 yield _empty(settings, f"{_name(path)}:{line}")

@@ -36,11 +36,17 @@ class Names:
     """Tags that do not fit their scheme."""
 
     first_misfit: str = ""
+    problems: dict[str, str] = field(default_factory=dict)
+    """What could not be read and is left out, by its place."""
+
     present: Counter[str] = field(default_factory=Counter)
     """How many examples have each of the fields."""
 
     def see(self, item: Item, columns: Sequence[str]) -> int:
         """The number of the label; -1 for none."""
+        if item.problem:
+            self.problems[item.place] = item.problem
+            return -1
         if not item.label:
             self.without += 1
             self.first_without = self.first_without or item.place

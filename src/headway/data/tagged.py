@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
+from itertools import chain
 from pathlib import Path
 from typing import Any, Literal
 
 from headway.config.data import DataSettings
 from headway.config.listed import listed
+from headway.data.bad import is_bad, refused
 from headway.data.files import open_lines, shown
 from headway.data.jsonl import is_json, parse_object, sound, value_text
 from headway.data.schemes import Detection, Scheme, to_bio
@@ -31,6 +34,9 @@ class Sentence:
     misfits: int = 0
     """Tags that did not fit the scheme and were read as they best could."""
 
+    problem: str = ""
+    """Why it could not be read, where that is left out; then it has no words."""
+
 
 def read_tagged(
     paths: Sequence[str],
@@ -44,7 +50,7 @@ def read_tagged(
         for sentence in read_raw(path, settings):
             words = [_stripped(word, prefix_strip) for word in sentence.words]
             tags, misfits = to_bio(sentence.tags, known)
-            yield Sentence(words, tags, sentence.place, misfits)
+            yield Sentence(words, tags, sentence.place, misfits, sentence.problem)
 
 
 def detect_scheme(paths: Sequence[str], settings: DataSettings) -> Scheme:
@@ -60,7 +66,8 @@ def read_raw(path: str, settings: DataSettings) -> Iterator[Sentence]:
     """The sentences of a file as they stand in it."""
     first = next(open_lines(path, settings.encoding), "")
     lines = open_lines(path, settings.encoding)
-    return (_json_sentences if is_json(path, first, *WORDS) else _conll)(path, lines)
+    skip = settings.bad == "skip"
+    return (_json_sentences if is_json(path, first, *WORDS) else _conll)(path, lines, skip)
 
 
 def _stripped(word: str, prefix: str) -> str:
@@ -68,61 +75,84 @@ def _stripped(word: str, prefix: str) -> str:
     return word.removeprefix(prefix) or word
 
 
-def _conll(path: str, lines: Iterator[str]) -> Iterator[Sentence]:
-    """A word a line, its tag in the last column; an empty line ends a sentence."""
+def _conll(path: str, lines: Iterator[str], skip: bool) -> Iterator[Sentence]:
+    """A word a line, its tag in the last column; an empty line ends a sentence. With `skip` one
+    that has a bad line comes without its words."""
     name = Path(shown(path)).name
     words: list[str] = []
     tags: list[str] = []
-    width, start = 0, 0
-    for number, line in enumerate(lines, 1):
-        if not line.strip() or line.startswith(DOCUMENT):
-            if words:
+    width, start, problem = 0, 0, ""
+    for number, line in enumerate(chain(lines, [""]), 1):
+        if _is_between(line):
+            if problem:
+                yield Sentence([], [], f"{name}:{start}", problem=problem)
+            elif words:
                 yield Sentence(words, tags, f"{name}:{start}")
-                words, tags = [], []
+            words, tags, problem = [], [], ""
             continue
         cells = _cells(line)
+        start = start if words or problem else number
+        wrong = _wrong_cells(cells, width or len(cells), line, f"{shown(path)}:{number}")
+        if wrong and not skip:
+            others = (bool(_wrong_cells(_cells(one), width, one, "")) for one in lines
+                      if not _is_between(one))  # fmt: skip
+            raise refused(wrong, others if width else (), "sentences")
+        if wrong:
+            problem = problem or wrong
+            continue
         width = width or len(cells)
-        _check_cells(cells, width, line, f"{shown(path)}:{number}")
-        start = start if words else number
         words.append(cells[0])
         tags.append(cells[-1])
-    if words:
-        yield Sentence(words, tags, f"{name}:{start}")
+
+
+def _is_between(line: str) -> bool:
+    return not line.strip() or line.startswith(DOCUMENT)
 
 
 def _cells(line: str) -> list[str]:
     return [cell.strip() for cell in line.split("\t")] if "\t" in line else line.split()
 
 
-def _check_cells(cells: list[str], width: int, line: str, where: str) -> None:
+def _wrong_cells(cells: list[str], width: int, line: str, where: str) -> str:
+    """What is wrong with a line, if anything is."""
     if len(cells) < 2:
-        raise DataError(
+        return (
             f"{where}: a word and its tag are needed, with a tab or blanks between them, and an "
             f"empty line between sentences: {line[:60]!r}."
         )
     if len(cells) != width:
-        raise DataError(
-            f"{where} has {len(cells)} columns but the first line has {width}: {line[:60]!r}."
-        )
+        return f"{where} has {len(cells)} columns but the first line has {width}: {line[:60]!r}."
     if not cells[0] or not cells[-1]:
-        missing = "word" if not cells[0] else "tag"
-        raise DataError(f"{where} has no {missing}: {line[:60]!r}.")
+        return f"{where} has no {'word' if not cells[0] else 'tag'}: {line[:60]!r}."
+    return ""
 
 
-def _json_sentences(path: str, lines: Iterator[str]) -> Iterator[Sentence]:
+def _json_sentences(path: str, lines: Iterator[str], skip: bool) -> Iterator[Sentence]:
+    name = Path(shown(path)).name
     for number, line in enumerate(lines, 1):
         if not line.strip():
             continue
-        where = f"{shown(path)}:{number}"
-        values = parse_object(line, where)
-        words = [sound(word, "words", where) for word in _list(values, WORDS, where)]
-        given = [value_text(tag, "tags", where) for tag in _list(values, TAGS, where)]
-        tags = [one_line(tag, where) for tag in given]
-        if len(words) != len(tags):
-            raise DataError(f"{where} has {len(words)} words but {len(tags)} tags.")
-        if not all(map(str.strip, words)) or not all(tags):
-            raise DataError(f"{where} has an empty word or tag.")
-        yield Sentence(words, tags, f"{Path(shown(path)).name}:{number}")
+        try:
+            words, tags = _json_words(line, f"{shown(path)}:{number}")
+        except DataError as error:
+            if not skip:
+                others = (is_bad(partial(_json_words, one, "")) for one in lines if one.strip())
+                raise refused(str(error), others if number > 1 else (), "sentences") from error
+            yield Sentence([], [], f"{name}:{number}", problem=str(error))
+        else:
+            yield Sentence(words, tags, f"{name}:{number}")
+
+
+def _json_words(line: str, where: str) -> tuple[list[str], list[str]]:
+    values = parse_object(line, where)
+    words = [sound(word, "words", where) for word in _list(values, WORDS, where)]
+    given = [value_text(tag, "tags", where) for tag in _list(values, TAGS, where)]
+    tags = [one_line(tag, where) for tag in given]
+    if len(words) != len(tags):
+        raise DataError(f"{where} has {len(words)} words but {len(tags)} tags.")
+    if not all(map(str.strip, words)) or not all(tags):
+        raise DataError(f"{where} has an empty word or tag.")
+    return words, tags
 
 
 def _list(values: dict[str, Any], names: Sequence[str], where: str) -> list[Any]:

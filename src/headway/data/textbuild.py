@@ -16,7 +16,7 @@ from headway.data.report import CheckReport, Finding
 from headway.data.split import choose_rows
 from headway.data.store import ImpossibleData
 from headway.data.survey import Survey, survey
-from headway.data.textcheck import UNITS, check_texts, sorted_labels
+from headway.data.textcheck import PROBLEMS, UNITS, check_texts, sorted_labels
 from headway.data.tokenise import Count, Routed, Router, Tokeniser
 from headway.data.workplace import Workplace
 from headway.errors import DataError
@@ -59,6 +59,9 @@ class TextBuild:
             raise ImpossibleData(report)
         text = json.dumps(report.to_dict())
         (self.place.results / "report.json").write_text(text, encoding="utf-8")
+        if bad := plan["problems"]:
+            lines = (json.dumps({"place": place, "why": why}) + "\n" for place, why in bad.items())
+            (self.place.results / PROBLEMS).write_text("".join(lines), encoding="utf-8")
         return {
             "kind": self.kind,
             "columns": list(self.training.columns),
@@ -85,7 +88,14 @@ class TextBuild:
         np.save(split, np.stack([held_out, ~seen.filled]))
         names = sorted_labels(list(seen.names.counts))
         characters = int(seen.characters.sum()) + (int(held.characters.sum()) if held else 0)
-        return {"report": report.to_dict(), "cut": cut, "labels": names, "characters": characters}
+        problems = seen.names.problems | (held.names.problems if held else {})
+        return {
+            "report": report.to_dict(),
+            "cut": cut,
+            "labels": names,
+            "characters": characters,
+            "problems": problems,
+        }
 
     def _tokenizer(
         self, plan: Mapping[str, Any], held_out: NDArray[np.bool_], given: Tokenizer | None,

@@ -28,6 +28,9 @@ UNITS: dict[TextKind, str] = {
     "texts": "texts",
 }
 
+PROBLEMS = "problems.jsonl"
+"""Lists what was left out, in the folder of the prepared data."""
+
 Rows = NDArray[np.int64]
 
 
@@ -69,7 +72,16 @@ class TextCheck:
             self.say("error", "no-texts", 0, f"there are no {which}: every file is empty.")
         elif not survey.filled.any():
             self.say("error", "no-texts", 0, f"none of the {len(survey):,} {which} has text.")
-        self.about("warning", "empty", survey.rows(EMPTY), "no text; left out.")
+        problems = survey.names.problems
+        if len(survey.rows(EMPTY)) > len(problems):
+            self.about("warning", "empty", survey.rows(EMPTY), "no text; left out.")
+        if problems:
+            text = (
+                f"{len(problems):,} of {len(survey):,} {which} could not be read and are left out "
+                f"(data.bad=skip; all are in data/{PROBLEMS}). The first: "
+                f"{next(iter(problems.values()))}"
+            )
+            self.say("warning", "bad", len(problems), text)
         text = "U+FFFD stands where a character was lost."
         self.about("warning", "replaced", survey.rows(REPLACED), text)
         text = "looks like UTF-8 that was read in another encoding (Ã¤ for ä)."

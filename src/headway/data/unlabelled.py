@@ -21,7 +21,7 @@ from headway.data.files import open_lines, shown
 from headway.data.items import TextKind
 from headway.data.jsonl import is_json, parse_object
 from headway.data.pairs import PairFile
-from headway.data.records import Record, fields_of, read_records
+from headway.data.records import FASTTEXT, Record, fields_of, read_records
 from headway.data.tagged import DOCUMENT, WORDS
 from headway.errors import DataError
 
@@ -74,7 +74,8 @@ def _texts(path: str, data: DataSettings, reads: Reads, note: Note) -> Iterator[
     head = _head(path, data.encoding)
     first = head[0] if head else ""
     wanted = [name for name in (data.text_field, data.other_field) if name]
-    if is_json(path, first, *wanted) or _is_table(path, data, reads, head, wanted):
+    labels_first = reads == "labelled" and first.startswith(FASTTEXT)
+    if labels_first or is_json(path, first, *wanted) or _is_table(path, data, reads, head, wanted):
         return map(_question, read_records([path], data, labels=False, note=note))
     if _named(path, ".tsv") and _has_tabs(path, head) and not data.other_field:
         note(f"{shown(path)}: every line is a text with its tabs, as in training")

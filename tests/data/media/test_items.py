@@ -85,6 +85,8 @@ def test_manifests_of_all_forms_are_the_same(tmp_path: Path) -> None:
         "bare.tsv": tabs,
         "a.csv": ["text,path", *(f'"{text}",{path}' for path, text in rows)],
         "a.jsonl": [json.dumps({"path": path, "text": text, "more": 1}) for path, text in rows],
+        "theirs.csv": ["image,caption", *(f'{path},"{text}"' for path, text in rows)],
+        "theirs.jsonl": [json.dumps({"file_name": path, "Caption": text}) for path, text in rows],
     }
     for name, lines in forms.items():
         found = items(written(tmp_path / name, *lines), target="text")
@@ -155,7 +157,7 @@ def test_all_missing_files_are_listed_at_once(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "line", "reason"),
     [
-        ("m.tsv", "path\tclass\tmore", r"no column 'label'.*'class'"),
+        ("m.tsv", "path\tkind\tmore", r"no column 'label'.*'kind'"),
         ("m.tsv", "path\tlabel\na.png\tcat\tdog", r"line 2 has 3 columns"),
         ("m.csv", 'path,label\n"a.png,cat', r"line 2"),
         ("m.jsonl", '{"path": "a.png"}', r"line 1 has no field 'label'"),

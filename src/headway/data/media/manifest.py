@@ -22,6 +22,15 @@ PARTS = ("box", "start", "end", "index", "rate")
 """Columns that say what of a file the item is."""
 
 
+USUAL = {
+    "path": ("image", "picture", "file", "filename", "file_name", "image_path", "img", "audio",
+             "audio_path", "wav", "video", "filepath", "image_name"),
+    "text": ("caption", "captions", "transcript", "transcription", "sentence", "description"),
+    "label": ("class", "category", "speaker", "target", "class_name"),
+}  # fmt: skip
+"""What others call our columns, where they are not called as here."""
+
+
 class Row(NamedTuple):
     path: str
     line: int
@@ -111,7 +120,9 @@ def _records(
         for number, line in enumerate(lines, 1):
             if line.strip():
                 where = f"{path}, line {number:,}"
-                yield parse_object(line, where), number, where
+                values = parse_object(line, where)
+                names = _as_usual(list(values), _wanted(data, target))
+                yield dict(zip(names, values.values(), strict=True)), number, where
         return
     cells = _csv_cells if ".csv" in Path(path).suffixes else _tsv_cells
     rows = cells(path, lines)
@@ -151,7 +162,7 @@ def _names(
 ) -> tuple[list[str], bool]:
     """What the columns are called, and whether the first line says so."""
     wanted = _wanted(data, target)
-    names = [name.strip() for name in header]
+    names = _as_usual([name.strip() for name in header], wanted)
     if all(name in names for name in wanted):
         return names, True
     if all(name.isdecimal() and int(name) for name in wanted):
@@ -167,6 +178,19 @@ def _names(
     if usual and target == "none" and len(header) == 2:  # the other column is not asked for
         return ["path", "other"], False
     _no_column(path, names, wanted)
+
+
+def _as_usual(names: list[str], wanted: list[str]) -> list[str]:
+    """The names with ours instead of what others call the same; all that is wanted, or as it was.
+    The first that fits is taken."""
+    found = list(names)
+    for name in wanted:
+        if name not in found:
+            other = next((n for n in found if n.lower() in USUAL.get(name, ())), None)
+            if other is None:
+                return names
+            found[found.index(other)] = name
+    return found
 
 
 def _wanted(data: DataSettings, target: Target) -> list[str]:

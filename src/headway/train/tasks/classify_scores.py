@@ -83,6 +83,8 @@ def labelled_examples(settings: RunSettings, data: DataSettings) -> tuple[list[E
     labels: list[int] = []
     kind: TextKind = "fields" if data.fields else "labelled"
     for item in Source(kind, replace(settings, data=data), data.text):
+        if item.problem:
+            raise DataError(item.problem)
         if item.label not in numbers:
             known = ", ".join(map(repr, settings.labels[:20]))
             what = f"the label {item.label!r}" if item.label else "a text without a label"
