@@ -52,7 +52,7 @@ RUNS: dict[str, tuple[str, dict[str, Any]]] = {
 }
 """A variant of the models for each task, and what it needs besides."""
 
-SMALL: dict[str, Any] = {"d_model": 32, "n_layers": 2, "n_heads": 4, "d_ff": 48, "dropout": 0.0}
+SMALL: dict[str, Any] = {"d_model": 32, "n_layers": 1, "n_heads": 4, "d_ff": 48, "dropout": 0.0}
 VIDEO = PictureSettings(
     height=16, width=24, patch=8, frames=4, tubelet=2, channels=1, class_token=False
 )

@@ -12,8 +12,10 @@ import pytest
 import torch
 from torch import nn
 
+from headway.config.folder import load_run
 from headway.errors import UserError
 from headway.interop import exporting, to_ctranslate2, to_hf
+from headway.interop.engines import engine_of
 from headway.interop.exporting import TARGETS, export_run
 from headway.interop.plain.graphs import Graph, graphs_of
 from headway.interop.plain.padded import Array, prove_padded
@@ -136,6 +138,14 @@ def formats_in(said: str) -> list[str]:
     listed = re.findall(after + r"(\w+)((?:(?:,| or| and) (?:--to )?\w+)*)", said)
     words = [word for first, more in listed for word in [first, *re.findall(r"\w+", more)]]
     return [word for word in words if word in TARGETS]
+
+
+def test_an_engine_of_texts_does_not_send_people_to_an_export_that_refuses(tmp_path: Path) -> None:
+    run = media_run(tmp_path / "run", "see")
+    with pytest.raises(UserError, match=r"runs models that read text.* --to onnx"):
+        engine_of("ctranslate2", run, load_run(run))
+    with pytest.raises(UserError, match=r"holds no model for --engine onnx\. .* --to onnx"):
+        engine_of("onnx", run, load_run(run))
 
 
 def test_sentences_are_for_models_that_read_some(tmp_path: Path) -> None:

@@ -262,8 +262,8 @@ def test_a_model_without_words_there_is_refused(
 
 def test_other_targets_are_refused_by_name(tmp_path: Path) -> None:
     own_run(tmp_path / "run", {}, {})
-    with pytest.raises(UserError, match=r"picture-encoder family\. Use --to hf"):
-        export_run(str(tmp_path / "run"), "onnx", tmp_path / "out")
+    with pytest.raises(UserError, match=r"picture-encoder family\. Use --to onnx or torch\."):
+        export_run(str(tmp_path / "run"), "ctranslate2", tmp_path / "out")
 
 
 @pytest.mark.parametrize(

@@ -37,6 +37,15 @@ def engine_of(
         _check_for_torch(folder)
         return None
     if not _holds(folder, name):
+        from headway.interop.exporting import TEXT_ALONE
+        from headway.interop.run import media_front
+
+        if name in TEXT_ALONE and media_front(settings) is not None:
+            raise FolderError(
+                f"--engine {name} runs models that read text, and {folder} is of the task "
+                f"{settings.task}. Use --engine onnx with an export (headway export RUN --to onnx "
+                "--out DIR), or --engine torch with the run."
+            )
         shown = folder.name if folder.parent == SHIPPED else str(folder)
         other = next((known for known in MARKS if _holds(folder, known)), None)
         if other is not None and not (folder / WEIGHTS).exists():
