@@ -108,14 +108,16 @@ def cut(folder: Path, texts: Sequence[str]) -> list[list[int]]:
     return [list(tokenizer(text)["input_ids"]) for text in texts]
 
 
-def generated(model: Any, prompts: Sequence[list[int]]) -> list[tuple[list[int], int]]:
+def generated(
+    model: Any, prompts: Sequence[list[int]], **options: Any
+) -> list[tuple[list[int], int]]:
     """What `generate` writes greedily, and how much of it no near tie decides."""
     found = []
     for prompt in prompts:
         ids_1T = torch.tensor([prompt])
         out = model.generate(
             ids_1T, attention_mask=torch.ones_like(ids_1T), do_sample=False, max_new_tokens=NEW,
-            output_scores=True, return_dict_in_generate=True, **IDS,
+            output_scores=True, return_dict_in_generate=True, **(IDS | options),
         )  # fmt: skip
         best = [scores_1V[0].topk(2).values for scores_1V in out.scores]
         sure = [bool(first - second > TIE) for first, second in best]
@@ -166,6 +168,26 @@ def test_prompts_are_those_of_the_published_tokenizer_and_texts_those_of_generat
     assert cut(tmp_path / "back", PROMPTS) == prompts
     again = type(theirs).from_pretrained(tmp_path / "back")
     assert_same_texts([text for text, _ in generated(again, prompts)], expected)
+
+
+@torch.no_grad()
+def test_every_end_that_the_folder_names_ends_a_text(tmp_path: Path) -> None:
+    source, theirs = folder_of("a beginning", tmp_path / "theirs", "LM")
+    prompts = cut(source, PROMPTS)
+    free = [text for text, _ in generated(theirs, prompts)]
+    more = max(range(4, SIZE), key=[text[2] for text in free].count)
+    ends = [2, more]
+    theirs.generation_config.eos_token_id = ends
+    theirs.save_pretrained(source)
+    found = import_run(str(source), tmp_path / "run")
+    assert not found.notes
+    run = load_run_for_export(str(tmp_path / "run"))
+    expected = generated(theirs, prompts, eos_token_id=ends)
+    assert any(text[-1] == more for text, _ in expected)
+    cut_at = [text[:-1] if text[-1] in ends else text for text, _ in expected]
+    ours = [[*text] if text[-1:] != [2] else text[:-1] for text in written(run, PROMPTS)]
+    pairs = zip(ours, cut_at, expected, strict=True)
+    assert all(mine[:sure] == other[:sure] for mine, other, (_, sure) in pairs)
 
 
 @pytest.mark.parametrize("name", ["no rule", "a beginning", "a beginning and an end"])

@@ -30,16 +30,20 @@ class Reading:
         """`end`: the token that ends an output."""
         self.tokenizer, self.stops, self.prompts = tokenizer, settings.stop, prompts
         self.end, self.on_token = end, on_token
+        self.more_ends = frozenset(tokenizer.more_ends) - {end}
         walks = settings.sample or settings.beam == 1
         self.streams: dict[tuple[int, int], TextStream] = {}
         # Of several texts at once, or of a search that changes its mind, none can be shown early.
         self.shows = on_token is not None and walks and settings.n_best == 1
-        self.watch: Watch | None = self._watch if walks and (settings.stop or self.shows) else None
+        watches = walks and (settings.stop or self.shows or self.more_ends)
+        self.watch: Watch | None = self._watch if watches else None
 
     def _watch(self, place: int, w: int, token: int) -> bool:
         """`Watch`."""
         if token == self.end:
             return False
+        if token in self.more_ends:
+            return True
         if (place, w) not in self.streams:
             self.streams[place, w] = self._stream(place)
         stream = self.streams[place, w]
@@ -68,7 +72,22 @@ class Reading:
         stream = self.streams.get((place, 0))
         return 0 if stream is None else len(stream.text)
 
+    def _ended(self, h: Hypothesis) -> Hypothesis:
+        """Without what stands behind another end; a search of several may have gone on there."""
+        n = next((i for i, token in enumerate(h.tokens) if token in self.more_ends), None)
+        if n is None:
+            return h
+        log_probs = h.token_log_probs[: n + 1]
+        return replace(
+            h,
+            tokens=h.tokens[:n],
+            token_log_probs=log_probs,
+            log_prob=sum(log_probs),
+            finished=True,
+        )
+
     def _output(self, place: int, h: Hypothesis) -> Output:
+        h = self._ended(h)
         stream = self._stream(place)
         for token in h.tokens:
             stream.push(token)

@@ -67,16 +67,21 @@ class Hints:
             added=added,
         )
 
-    def number(self, name: str) -> int | None:
-        """The number of a token that the configuration names; of several the first."""
+    def numbers(self, name: str) -> list[int]:
+        """The numbers of a token, or of several, that the configuration names."""
         for table in (self.generation, self.config):
             value = table.get(name)
-            value = value[0] if isinstance(value, list) and value else value
-            if type(value) is int:
-                if value >= 0:  # some write -1 for none
-                    check_number(value, name, "the configuration")
-                return value
-        return None
+            values: list[Any] = value if isinstance(value, list) else [value]
+            if values and all(type(one) is int for one in values):
+                for one in values:
+                    if one >= 0:  # some write -1 for none
+                        check_number(one, name, "the configuration")
+                return values
+        return []
+
+    def number(self, name: str) -> int | None:
+        """The first of them."""
+        return next(iter(self.numbers(name)), None)
 
 
 def _text(token: Any) -> str | None:
@@ -171,7 +176,11 @@ def roles_of(
         eos = end or unk or known("<unk>")
     bos = known(names.get("bos")) or (kind != "openai-gpt" and numbered("bos_token_id")) or eos
     before, behind = _ends(hints, bos or "", eos or "", in_json, pieces=pieces)
-    return _made(where, bos=bos, eos=eos, unk=unk, mask=mask, before=before, behind=behind)
+    others = [inner.id_to_token(i) for i in hints.numbers("eos_token_id")[1:] if i >= 0]
+    return _made(
+        where, bos=bos, eos=eos, unk=unk, mask=mask, before=before, behind=behind,
+        more_ends=tuple(dict.fromkeys(t for t in others if t is not None and t != eos)),
+    )  # fmt: skip
 
 
 def _made(where: str, **parts: Any) -> Roles:

@@ -50,6 +50,9 @@ class Roles:
     never_first: tuple[str, ...] = ()
     """Tokens that no output begins with, behind `target_begin` (Whisper: a blank, the end)."""
 
+    more_ends: tuple[str, ...] = ()
+    """Other tokens that end what a language model writes (Llama 3: the end of a turn)."""
+
     def as_dict(self) -> dict[str, Any]:
         """What differs from the defaults, for JSON."""
         default = {field.name: field.default for field in fields(self)}

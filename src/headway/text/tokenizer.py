@@ -80,6 +80,7 @@ class Tokenizer:
     banned: tuple[int, ...]
     unwritten: tuple[int, ...] = ()
     never_first: tuple[int, ...] = ()
+    more_ends: tuple[int, ...] = ()
 
     def __init__(
         self,
@@ -126,6 +127,7 @@ class Tokenizer:
         self.banned = tuple(found(name) for name in roles.banned)
         self.unwritten = tuple(found(name) for name in roles.unwritten)
         self.never_first = tuple(found(name) for name in roles.never_first)
+        self.more_ends = tuple(found(name) for name in roles.more_ends)
         if roles.mask:
             found(roles.mask)
 

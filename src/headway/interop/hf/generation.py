@@ -56,7 +56,7 @@ def decode_settings(
         for key, nothing in WITHOUT_A_PLACE.items()
         if given.values.get(key) not in (None, nothing, [])
     ]
-    notes += _about_tokens(given)
+    notes += _about_tokens(given, has_source)
     found |= _lengths(given, has_source)
     if has_source and not translates and "max_len" in found:
         found["extra_len"] = found["max_len"]  # the source sets no limit there
@@ -84,12 +84,12 @@ def decode_settings(
     return found, tuple(notes)
 
 
-def _about_tokens(given: Given) -> list[str]:
-    """Several ends, and words that must not come. Tokens that outputs begin with and padding, which
-    Marian bans so, never come here anyway."""
+def _about_tokens(given: Given, has_source: bool) -> list[str]:
+    """Several ends of a translation (a language model knows them all), and words that must not
+    come. Tokens that outputs begin with and padding, which Marian bans so, never come anyway."""
     notes = []
     ends = given.values.get("eos_token_id")
-    if isinstance(ends, list) and len(ends) > 1:
+    if has_source and isinstance(ends, list) and len(ends) > 1:
         notes.append(f"eos_token_id = {ends!r} has several ends; here the first alone ends a text.")
     keys = ("pad_token_id", "bos_token_id", "decoder_start_token_id")
     free = [given.values.get(key) for key in keys]

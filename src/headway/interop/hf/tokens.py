@@ -46,6 +46,8 @@ def special_ids(run: LoadedRun) -> dict[str, Any]:
     """For config.json and generation_config.json."""
     target = run.vocab.target
     ids: dict[str, Any] = {"bos_token_id": target.bos, "eos_token_id": target.eos}
+    if target.more_ends:
+        ids["eos_token_id"] = [target.eos, *target.more_ends]
     ids["pad_token_id"] = padding(target)
     if isinstance(run.shape, Seq2SeqSettings):
         ids |= {"decoder_start_token_id": target.bos, "forced_eos_token_id": target.eos}
