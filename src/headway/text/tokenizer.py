@@ -413,10 +413,11 @@ class Tokenizer:
 def check_rows(inner: tokenizers.Tokenizer, size: int | None, where: str) -> None:
     """A model has a row for each token, and no others. `size`: as in `Tokenizer`."""
     vocab: dict[str, int] = inner.get_vocab(with_added_tokens=True)
-    over = [token for token, i in vocab.items() if i >= len(vocab)]
+    n = inner.get_vocab_size(with_added_tokens=True)  # a unigram may have a piece twice
+    over = [token for token, i in vocab.items() if i >= n]
     if over and size is None:
         raise DataError(
-            f"{where} has {len(vocab):,} tokens, but {over[0]!r} has the number "
+            f"{where} has {n:,} tokens, but {over[0]!r} has the number "
             f"{vocab[over[0]]:,}: numbers are left out. Number them from 0 on."
         )
 
