@@ -18,6 +18,7 @@ from headway.config.run import load_run_settings
 from headway.data.batches import Collator, FlatTokens
 from headway.errors import FolderError
 from headway.models.build import build_model
+from headway.train.budget import Budget, Journal, Wanted
 from headway.train.checkpoint import Checkpoints
 from headway.train.plan import resolve
 from headway.train.ranks import Ranks
@@ -255,3 +256,55 @@ def test_a_run_that_diverges_stops_and_shows_the_examples(
     assert sum("skipped" in entry.get("text", "") for entry in skipped) == 4
     assert main(command) == 2  # and again, without a traceback
     assert "not a number" in capsys.readouterr().err
+
+
+def test_where_a_budget_has_no_time_the_best_checkpoint_is_kept_with_its_score(
+    tmp_path: Path,
+) -> None:
+    loop = trained(tmp_path)
+    clock = [0.0]
+    wanted = Wanted(n_quick=50, n_valid=100)
+    loop.budget = Budget(10.0, wanted, Journal(None), started=0.0, now=lambda: clock[0])
+    loop.budget.timed(1.0, 0.001)
+    loop.state.best, loop.state.best_examples = [-2.5, -2.5], 50
+    clock[0] = 11.0
+    settings = SimpleNamespace(
+        train=SimpleNamespace(average=3), distil=SimpleNamespace(teacher=None)
+    )
+    loop.task = Judge()
+    found = choose(SimpleNamespace(model=loop.model, settings=settings), loop)  # type: ignore[arg-type]
+    assert found["kept"].startswith("best checkpoint")
+    assert found["examples"] == 0
+    assert "on 50 of 100 examples: best checkpoint" in found["text"]
+    assert "2.500; kept: best checkpoint" in found["text"]
+    assert found["text"].endswith("without a comparison: the budget has no time for it")
+
+
+def test_a_comparison_that_takes_too_long_is_made_with_fewer_examples(tmp_path: Path) -> None:
+    loop = trained(tmp_path)
+    clock, sizes = [0.0], []
+
+    class Slow(Judge):
+        def evaluate(
+            self, model: Any, device: Any, stopped: Any, full: bool, on_progress: Any = None,
+            *, most: int | None = None,
+        ) -> Scores:  # fmt: skip
+            assert most is not None
+            sizes.append((most, full))
+            clock[0] += most * 0.5
+            if stopped():
+                raise Stopped
+            return Scores(values={"loss": 1.0})
+
+    loop.task = Slow()
+    wanted = Wanted(n_quick=100, n_valid=100)
+    loop.budget = Budget(100.0, wanted, Journal(None), started=0.0, now=lambda: clock[0])
+    loop.budget.timed(1.0, 0.05)  # as it was until now
+    clock[0] = 60.0
+    settings = SimpleNamespace(
+        train=SimpleNamespace(average=3), distil=SimpleNamespace(teacher=None)
+    )
+    found = choose(SimpleNamespace(model=loop.model, settings=settings), loop)  # type: ignore[arg-type]
+    assert clock[0] < 120.0
+    assert sizes[0][0] > sizes[-1][0] or found["examples"] == 0
+    assert found["kept"]

@@ -234,8 +234,7 @@ def choose(worker: Worker, loop: Loop) -> dict[str, Any]:
         n = len(candidates) + 2 * bool(worker.settings.distil.teacher)
         for final, deadline in loop.budget.comparisons(n):
             if not final.examples:
-                name = next(iter(candidates)) if best is not None else "last step"
-                found = Compared({}, name, candidates[name](), {}, {})
+                found = uncompared(loop, candidates, best is not None)
                 break
             result = compared(worker, loop, candidates, final, deadline)
             if result is not None:
@@ -248,8 +247,9 @@ def choose(worker: Worker, loop: Loop) -> dict[str, Any]:
         f"{name} {metric.shown(values[metric.name])}" for name, values in found.scores.items()
     )
     some = ""
-    if final is not None and found.scores and final.examples < task.n_valid:
-        some = f" on {final.examples:,} of {task.n_valid:,} examples"
+    if final is not None and found.scores:
+        n = final.examples or loop.state.best_examples or task.n_quick
+        some = f" on {n:,} of {task.n_valid:,} examples" if n < task.n_valid else ""
     text = f"validation {metric.label}{some}: {shown or 'none'}; kept: {found.winner}"
     if averaged and len(found.scores) == len(candidates):
         first, second, *_ = (ranking(values, task)[0] for values in found.scores.values())
@@ -276,6 +276,19 @@ class Compared(NamedTuple):
     weights: dict[str, Tensor] | None
     figures: dict[str, Any]
     baselines: Baselines
+
+
+def uncompared(
+    loop: Loop, candidates: Mapping[str, Callable[[], dict[str, Tensor]]], is_best: bool
+) -> Compared:
+    """The best checkpoint with the score that it had during training, or the last step."""
+    name = next(iter(candidates)) if is_best else "last step"
+    scores = {}
+    if is_best and loop.state.best is not None:
+        metric, sign = loop.task.metric, -1.0 if loop.task.metric.lower else 1.0
+        rank, loss = loop.state.best
+        scores[name] = {"loss": -loss, metric.name: sign * rank}
+    return Compared(scores, name, candidates[name](), {}, {})
 
 
 def compared(
