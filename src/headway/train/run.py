@@ -262,7 +262,7 @@ class Run:
         """The number of steps that the budget has time for, by trial; smaller ones where that would
         be too few to learn from."""
         first = self._first_plan(settings, prepared)
-        smaller = plan.smaller_steps(settings, first.steps) if self.timing is not None else settings
+        smaller = plan.smaller_steps(settings, first.steps)
         if smaller != settings:
             first = self._first_plan(smaller, prepared)
             self.progress.note(_what_fits(settings, smaller, first.steps))
@@ -271,6 +271,9 @@ class Run:
     def _first_plan(self, settings: RunSettings, prepared: Prepared) -> Decision:
         """That of a run with these settings; `timing` is what it rests on, if there was time."""
         assert self.budget_s is not None
+        spent = (self.now() - self.started) / self.budget_s
+        if self.timing is None and self.ranks.same(spent > 0.8):  # no time for a trial
+            return Decision(step=0, steps=1, until=1, examples=0, progress=0.0)
         worker = Worker(settings, prepared, self.ranks, compiled=False)
         trial = self._budget(settings, worker.task, Journal(None))
         if self.ranks.same(trial.left_s > 0.3 * self.budget_s):
@@ -390,4 +393,5 @@ def _what_fits(before: RunSettings, after: RunSettings, steps: int) -> str:
     assert after.model is not None
     if after.model != before.model:
         changes.append(f"{after.model.n_layers} layers instead of {before.model.n_layers}")
-    return f"so that the budget has time for some {steps:,} steps: {', '.join(changes)}"
+    some = f"some {steps:,} steps" if steps > 1 else "a step"
+    return f"so that the budget has time for {some}: {', '.join(changes)}"
