@@ -109,6 +109,10 @@ def classify(name: str) -> list[str]:
         ),
         (["check", "translate", "--pairs", "pairs.tsv"], "leave such lines out: data.bad=skip"),
         (["check", "complete", "--text", "a.de", "data.bad=skip"], "data.bad has no effect here"),
+        (["train", "classify", "good.tsv"], "the data goes to options: --text good.tsv"),
+        (["check", "translate", "a.de", "a.en"], "--source FILE --target FILE, or --pairs FILE"),
+        (["check", "see", "photos"], "the data goes to options: --media photos"),
+        (["predict", "a.de"], "a.de is a file, and a run is a folder"),
         ([*classify("good.tsv")[:-1], "file"], "file is a file, and --out names a folder"),
         ([*classify("good.tsv")[:-1], "file/run"], "file is a file, and --out names a folder"),
         (
@@ -170,3 +174,10 @@ def test_an_unfinished_run_says_how_it_goes_on(here: Path) -> None:
     said = str(caught.value)
     assert "its newest checkpoint is of step 50 of 90" in said
     assert "To use what is there: headway average half --last 1 --out half-so-far" in said
+
+
+def test_labels_that_stand_first_are_suspected(here: Path, capsys: Output) -> None:
+    lines = (f"{'pos' if i % 2 else 'neg'}\tfilm number {i}\n" for i in range(40))
+    Path("first.tsv").write_text("".join(lines))
+    main(["check", "classify", "--text", "first.tsv"])
+    assert "If it stands first: data.text_field=2 data.label_field=1" in capsys.readouterr().out

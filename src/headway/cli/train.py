@@ -136,6 +136,11 @@ def train(
 def task_and_settings(words: list[str]) -> tuple[str | None, list[str]]:
     """`translate train.lr=1e-3 …`: the task, if named, and the rest."""
     tasks = [word for word in words if "=" not in word]
+    if len(tasks) > 1 and Path(tasks[1]).exists():
+        options = "--source FILE --target FILE, or --pairs FILE"
+        if tasks[0] != "translate":
+            options = f"{'--media' if tasks[0] in MEDIA_TASKS else '--text'} {tasks[1]}"
+        raise ConfigError(f"{tasks[1]!r} stands alone; the data goes to options: {options}")
     if len(tasks) > 1:
         raise ConfigError(f"{tasks[1]!r} is not key=value. Example: train.lr=1e-3")
     known = (*TASKS, *OTHER_WORDS)

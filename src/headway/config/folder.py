@@ -144,6 +144,11 @@ def file_in(folder: Path, name: str) -> Path:
             f"there is no {name} in {folder}, which holds: {_listing(folder)}."
             + (IMPORT_IT.format(folder=folder) if name == CONFIG and _is_theirs(folder) else "")
         )
+    if folder.is_file():
+        raise FolderError(
+            f"{folder} is a file, and a run is a folder (or the name of one of "
+            f"{', '.join(shipped_names())}). The run comes before the files."
+        )
     near = folder.absolute().parent
     while not near.is_dir():
         near = near.parent

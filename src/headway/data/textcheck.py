@@ -132,7 +132,7 @@ class TextCheck:
         elif what == "label" and n_classes > max(20, n // 2):
             text = (
                 f"{n_classes:,} different labels for {n:,} {self.unit}. Are they in another "
-                f"column than data.label_field={field}?"
+                f"column than data.label_field={field}?{self._other_way()}"
             )
             self.say("warning", "many-classes", n_classes, text)
         rare = sorted(name for name, count in names.counts.items() if count < FEW)
@@ -141,6 +141,11 @@ class TextCheck:
             more = ", …" if len(rare) > 10 else ""
             text = f"{len(rare)} of {n_classes} {what}s come fewer than {FEW} times: {shown}{more}."
             self.say("warning", "rare", len(rare), text)
+
+    def _other_way(self) -> str:
+        data = self.survey.source.settings.data
+        usual = (data.text_field, data.label_field, data.other_field) == ("text", "label", "")
+        return " If it stands first: data.text_field=2 data.label_field=1" if usual else ""
 
     @property
     def _what(self) -> str:
