@@ -105,12 +105,12 @@ def test_files_are_answered_with_words_and_times(
     soundfile.write(loud, np.full(RATE, 1e38, np.float32), RATE, subtype="FLOAT")
     soundfile.write(half, sound, RATE)
     half.write_bytes(half.read_bytes()[: half.stat().st_size // 2])
-    bad = [str(tmp_path / "none.wav"), str(loud), str(half)]
+    bad = [str(tmp_path / "none.wav"), str(loud), str(half), f"{'x' * 3000}.wav"]
     assert main(["predict", str(run), file, *bad, file, "--json"]) == 2
     printed = capsys.readouterr()
     shown = [json.loads(line) for line in printed.out.splitlines()]
-    assert "; 3 could not be read" in printed.err
-    assert shown[0]["text"] == shown[4]["text"] == text
+    assert "; 4 could not be read" in printed.err
+    assert shown[0]["text"] == shown[5]["text"] == text
     assert "none.wav" in shown[1]["error"]
     assert "loud.wav holds a sample of 1e+38" in shown[2]["error"]
     assert "half.aiff is cut short" in shown[3]["error"]

@@ -31,10 +31,13 @@ def opened(path: str | Path) -> Iterator[SoundFile]:
         import soundfile
     except (ImportError, OSError) as error:
         raise UserError(f"Sound needs `pip install soundfile` ({error}).") from error
-    if not Path(path).is_file():
-        raise DataError(f"{path} is {'a folder' if Path(path).is_dir() else 'not a file'}.")
-    if not Path(path).stat().st_size:
-        raise DataError(f"{path} is empty: it has no bytes.")
+    try:
+        if not Path(path).is_file():
+            raise DataError(f"{path} is {'a folder' if Path(path).is_dir() else 'not a file'}.")
+        if not Path(path).stat().st_size:
+            raise DataError(f"{path} is empty: it has no bytes.")
+    except OSError as error:  # a name that is too long, say
+        raise DataError(f"cannot read {str(path)[:200]}: {error.strerror or error}.") from error
     try:
         _check_whole(Path(path))
         file = soundfile.SoundFile(path)

@@ -98,8 +98,18 @@ def read_media(path: str, form: Form, part: Part = WHOLE) -> Reading:
     return picture_reading(path, form.channels, form.size)
 
 
+def is_file(path: Path) -> bool:
+    try:
+        return path.is_file()
+    except (OSError, ValueError):  # a NUL in the name, or a name that is too long
+        return False
+
+
 def leads_nowhere(path: Path) -> bool:
-    return path.is_symlink() and not path.exists()
+    try:
+        return path.is_symlink() and not path.exists()
+    except (OSError, ValueError):
+        return False
 
 
 def in_form(pixels_TCYX: Pixels, form: Form) -> Reading:

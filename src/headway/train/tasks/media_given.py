@@ -14,7 +14,7 @@ from headway.config.listed import listed
 from headway.config.model import PictureSettings, SoundSettings
 from headway.data.media.items import found_items
 from headway.data.media.pictures import SUFFIXES as PICTURES
-from headway.data.media.reading import UNITS, Form, What
+from headway.data.media.reading import UNITS, Form, What, is_file
 from headway.data.media.sounds import is_silent
 from headway.data.media.source import ENDINGS, Target
 from headway.errors import DataError, UserError
@@ -79,7 +79,8 @@ def found_file(name: str, folder: Path) -> Path:
     if not name:
         raise DataError("an empty line names no file.")
     path = Path(name)
-    return folder / name if not path.exists() and (folder / name).is_file() else path
+    inside = not is_file(path) and is_file(folder / name) and not path.is_dir()
+    return folder / name if inside else path
 
 
 def check_kind(path: Path, what: What) -> None:

@@ -12,7 +12,7 @@ from headway.config.listed import listed
 from headway.config.model import SoundSettings
 from headway.config.run import RunSettings
 from headway.data.media.items import found_items
-from headway.data.media.reading import Form
+from headway.data.media.reading import Form, is_file
 from headway.data.media.sounds import SUFFIXES, stream_windows
 from headway.data.media.source import MediaItem
 from headway.decode.listening import Samples
@@ -111,7 +111,7 @@ def named_recordings(
         try:
             path = found_file(name, folder)
             check_kind(path, "sounds")
-            if path.is_file() and path.suffix.lower() in SUFFIXES:
+            if is_file(path) and path.suffix.lower() in SUFFIXES:
                 yield Named(name, _reading(path, shape))
                 continue
             items = found_items([str(path)], settings.data, form, "none")
@@ -120,7 +120,7 @@ def named_recordings(
             continue
         for item in items:
             file = Path(item.file or item.place)
-            whole = file.is_file() and file.suffix.lower() in SUFFIXES
+            whole = is_file(file) and file.suffix.lower() in SUFFIXES
             blocks = _reading(file, shape) if whole else _opening(item)
             yield Named(name if len(items) == 1 else item.place, blocks)
 
