@@ -373,7 +373,7 @@ def test_of_a_file_the_field_that_is_to_be_written_is_not_read(
     [
         RunSettings(task="complete", complete=CompleteSettings(context=9, drop_fields=1 / 3)),
         RunSettings(task="fill", fill=FillSettings(mask=0.3, whole_words=True, keep=0.0)),
-        RunSettings(task="classify", labels=('a "b"', "ü\n", "3"),
+        RunSettings(task="classify", labels=('a "b"', "ü\\", "3"),
                     classify=ClassifySettings(balance=True)),
         RunSettings(task="tag", labels=("O", "B-per"), tag=TagSettings(crf=True, scheme="iob1")),
         RunSettings(task="embed", embed=EmbedSettings(temperature=0.1, normalise=False)),
