@@ -43,6 +43,22 @@ def table(result: dict[str, Any]) -> str:
     return "\n".join(lines) + "\n"
 
 
+def run_table(result: dict[str, Any]) -> str:
+    """`headway train` beside the bare step: a row a length of sentences."""
+    lines = [
+        "| sentences | `headway train` | the step alone | ratio | dummies | waiting for data |",
+        "|---|---:|---:|---:|---:|---:|",
+    ]
+    for name, row in result["lengths"].items():
+        run = row["train"]
+        lines.append(
+            f"| {name} | {run['target_tokens_per_s']:,.0f} | "
+            f"{row['step']['target_tokens_per_s']:,.0f} | {row['ratio']:.2f}× "
+            f"| {run['padding']:.1%}, at most {run['most_padding']:.1%} | {run['waited']:.2%} |"
+        )
+    return "\n".join(lines) + "\n" + _machine(result)
+
+
 def case_table(result: dict[str, Any]) -> str:
     """For benchmarks of several cases: a row a case, a column a system, with ratios to the first
     peer."""
@@ -140,6 +156,7 @@ def filled(page: str) -> str:
     def fill(match: re.Match[str]) -> str:
         result = json.loads((RESULTS / f"{match['name']}.json").read_text())
         kinds = {
+            "lengths": run_table,
             "cases": case_table,
             "quality": quality_table,
             "inference": pictures_table,

@@ -10,7 +10,7 @@ import torch
 JOBS = {
     "cuda": [
         ["benchmarks.train_step", "--size", "base"], ["benchmarks.encode"], ["benchmarks.decode"],
-        ["benchmarks.gpt2_train"], ["benchmarks.gpt2_decode"],
+        ["benchmarks.gpt2_train"], ["benchmarks.gpt2_decode"], ["benchmarks.train_run"],
     ],
     "cpu": [
         ["benchmarks.train_step", "--size", "small"],

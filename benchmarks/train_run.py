@@ -55,7 +55,7 @@ def train(pairs: Pairs, folder: Path, size: str, tokens: int, steps: int, longes
     """Rates and padding that the run itself reported, without its first quarter."""
     settings = SIZES[size]
     words = [
-        "train", "translate", *write_corpus(pairs, settings.vocab_size - 100, folder),
+        "train", "translate", *write_corpus(pairs, int(0.997 * settings.vocab_size), folder),
         "--out", str(folder / "run"), "tokenizer.kind=words",
         f"tokenizer.vocab_size={settings.vocab_size}", f"data.max_len={longest}",
         "data.max_ratio=100", "data.valid_size=200", f"train.batch_tokens={tokens}",
@@ -92,7 +92,7 @@ def bare(pairs: Pairs, size: str, tokens: int, longest: int, rounds: int) -> dic
     return {"target_tokens_per_s": n_targets / took}
 
 
-def main() -> None:
+def main(words: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--size", choices=SIZES, default="base")
     parser.add_argument("--tokens", type=int, help="of a step; 25,088 on a GPU, else 600")
@@ -101,7 +101,7 @@ def main() -> None:
     parser.add_argument("--longest", type=int, nargs="*", default=[100, 300])
     parser.add_argument("--share", type=float, default=0.01, help="of sentences over 100 tokens")
     parser.add_argument("--rounds", type=int, default=5)
-    args = parser.parse_args()
+    args = parser.parse_args(words)
     device = pick_device()
     tokens = args.tokens or (25_088 if device.type == "cuda" else 600)
     found: dict[str, Any] = {}

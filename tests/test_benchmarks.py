@@ -132,6 +132,11 @@ TOYS: dict[str, tuple[Words, str | None, tuple[str, ...]]] = {
     "page": (words("--tokens", "8", *ROUNDS), "page", ("script_bytes", "chromium")),
     "sound_speed": (words("--seconds", "2", *ROUNDS), "sound-speed", ("seconds_of_sound",)),
     "taps": (words("--presets", "bert-tiny", "decoder-test", *ROUNDS), "taps", ("cases",)),
+    "train_run": (
+        words("--size", "toy", "--pairs", "60", "--steps", "2", "--longest", "100",
+              "--tokens", "110", *ROUNDS),
+        "train-run-toy", ("lengths", "work"),
+    ),
     "train_step": (
         words("--size", "toy", "--device", "cpu", "--tokens", "110", "--batches", "2", *ROUNDS),
         "train-step-toy", ("systems", "peaks", "work"),
