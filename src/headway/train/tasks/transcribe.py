@@ -108,7 +108,7 @@ class TranscribeTask:
         self.valid_targets = Targets.of(self.prepared.valid, self.tokenizer)
         self.longest = int(self.train.lengths[self.short(self.train)].max(initial=1))
         tokens = max(known(train.batch_tokens), self.longest)
-        self.plan = StepPlan.of_lengths(self.train.lengths, tokens, train.seed)
+        self.plan = StepPlan.of_lengths(self.train.lengths, tokens, train.seed, train.pool)
         self.smoothing = Smoothing.of(
             train.smoothing, self.tokenizer.vocab_size, train.smoothing_kind
         )

@@ -10,6 +10,7 @@ import torch
 from headway.config.metrics import metrics_of
 from headway.config.model import SoundSettings, family_of
 from headway.config.run import RunSettings
+from headway.data.batches import POOL
 from headway.data.media.prepared import PreparedMedia
 from headway.errors import ConfigError, DataError
 from headway.train.mediaplan import MediaPlan, flat_front, item_rows, sound_shape
@@ -32,7 +33,8 @@ def plan_of(settings: RunSettings, prepared: PreparedMedia, device: torch.device
     if not alone and (not settings.start.run or "transcribe.ctc" in settings.asked):
         model["ctc"] = settings.transcribe.ctc > 0
     n_rows, limit = int(lengths.sum()), int(1.5 * texts.lengths.max()) + 16
-    smoothing = 0.0 if alone else 0.1  # CTC has none
+    # CTC has no smoothing, and its grids are padded: recordings of like length side by side.
+    usual = {"smoothing": 0.0 if alone else 0.1, "pool": POOL}
     decode: dict[str, Any] = {"batch_tokens": room_for(device)}
     if not settings.start.run:  # a run may know longer texts than these
         decode["max_len"] = limit
@@ -46,8 +48,8 @@ def plan_of(settings: RunSettings, prepared: PreparedMedia, device: torch.device
         chosen={**shape_for(n_rows, device, alone), **flat_front(shape), "max_len": limit},
         augment={"bands": 2, "band_width": max(1, shape.bands // 5), "spans": 2,
                  "span_width": 25, "speed": 0.1},
-        training={"lr": 8e-3, "smoothing": smoothing},
-        fine_tuning={"smoothing": smoothing},
+        training={"lr": 8e-3, **usual},
+        fine_tuning=usual,
         decode=decode,
         metrics=metrics_of("transcribe"),
     )  # fmt: skip
