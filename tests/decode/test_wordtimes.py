@@ -11,6 +11,7 @@ from headway.decode.subtitles import lines_of, srt, vtt
 from headway.decode.wordtimes import (
     Word,
     alignment_heads,
+    held_by,
     monotone_path,
     share_on_path,
     snapped,
@@ -29,6 +30,28 @@ def following(seed: int = 0, sharp: float = 3.0) -> np.ndarray:
         scores[token, token * ROWS // TOKENS : (token + 1) * ROWS // TOKENS] += sharp
     p = np.exp(scores)
     return p / p.sum(1, keepdims=True)
+
+
+def test_what_a_line_holds_is_counted_by_tokens_and_by_words() -> None:
+    """Two words of two letters and the end. Each letter looks at the other one of its word: the
+    line holds nothing of it, the stretches of the words all."""
+    rows = [(0, 2), (2, 4), (4, 6), (6, 8), (8, 10)]
+    swapped = np.zeros((5, 10))
+    for token, (first, last) in enumerate([*(rows[n] for n in (1, 0, 3, 2)), rows[4]]):
+        swapped[token, first:last] = 0.5
+    held = held_by(rows, swapped, [0, 0, 1, 1, -1])
+    assert (held.line, held.words, held.chance) == pytest.approx((0.2, 1.0, 0.4))
+    assert held.follows
+    even = held_by(rows, np.full((5, 10), 0.1), [0, 0, 1, 1, -1])
+    assert (even.line, even.words, even.chance) == pytest.approx((0.2, 0.4, 0.4))
+    assert not even.follows
+
+
+def test_of_one_word_it_cannot_be_told_whether_heads_follow_it() -> None:
+    held = held_by([(0, 5), (5, 9), (9, 10)], np.full((3, 10), 0.1), [0, 0, -1])
+    assert held.chance == pytest.approx(0.9)
+    assert not held.tells
+    assert not held.follows
 
 
 def test_the_path_is_the_best_of_all() -> None:

@@ -119,13 +119,109 @@ def test_heads_that_follow_the_sound_are_found_and_tell_the_times() -> None:
     for (first, last), (start, end) in zip(aligned.rows[:3], TIMES, strict=True):
         assert first == pytest.approx(start / row_s, abs=1)
         assert last == pytest.approx(end / row_s, abs=1)
-    loud = replace(found.reading.media, item=np.random.default_rng(0).normal(
-        size=len(found.reading.media.item)).astype(np.float32))  # fmt: skip
-    words = spoken_words(replace(found.reading, media=loud), aligned.rows, found.scores_RC)
+    words = spoken_words(found.reading, aligned.rows, found.scores_RC)
     assert [word.text for word in words] == ["one", "two", "three"]
     for word, (start, end) in zip(words, TIMES, strict=True):
         assert abs(word.start - start) <= row_s
         assert abs(word.end - end) <= row_s
+
+
+def test_what_is_said_about_the_line_is_the_share_that_it_holds() -> None:
+    aligned = by_heads(planted(TIMES))
+    assert aligned.held.follows
+    assert aligned.held.line > 0.9
+    assert f"holds {aligned.held.line:.0%} of their attention" in aligned.says()
+    assert aligned.says().endswith("these heads follow the sound.")
+
+
+def test_heads_that_look_anywhere_are_not_said_to_follow_the_sound() -> None:
+    """One head that looks behind for the first word and ahead for the last: some path is the best
+    through it, and holds little."""
+    found = planted(TIMES)
+    backwards = {**found.attention}
+    backwards["cross"] = [x_HTS.flip(1) for x_HTS in found.attention["cross"]]
+    seen = replace(looked("transcribe"), trace=replace(found, attention=backwards))
+    aligned = by_heads(seen.trace)
+    assert not aligned.held.follows
+    made = sounds.section(seen)
+    assert not made["follows"]
+    assert "do not follow the sound" in made["says"]
+    assert "most of the attention" not in made["says"]
+    assert f"holds {aligned.held.line:.0%}" in made["says"]
+    assert made["times"][0]["how"] == "the heads that come nearest to following the sound"
+
+
+def pausing(run: Any) -> Any:
+    """Three bursts of sound with clear pauses between them."""
+    samples = np.random.default_rng(0).normal(size=len(item_for(run))).astype(np.float32)
+    time = np.arange(len(samples)) / RATE
+    for start, end in ((0.0, 0.04), (0.24, 0.32), (0.52, 0.6), (0.84, 9.0)):
+        samples[(time >= start) & (time < end)] = 0.0
+    return samples / np.abs(samples).max()
+
+
+def test_the_page_has_the_times_of_each_way_before_and_after_the_pauses() -> None:
+    """CTC hears the words elsewhere than the heads: the pauses make both the same, and the page
+    still has what each heard."""
+    run = media_run("transcribe-joint")
+    found = planted(TIMES, run)
+    media = replace(found.reading.media, item=pausing(run))
+    found = replace(found, reading=replace(found.reading, media=media))
+    facts = {"own_ms": {"CTC": 90.0}, "median_ms": {"CTC": 6.0}, "words": 3}
+    seen = replace(looked("transcribe-joint"), run=run, trace=found,
+                   truth={"maps": {}, "facts": {"times": facts}})  # fmt: skip
+    ctc, attention = sounds.section(seen)["times"]
+    assert [ctc["key"], attention["key"]] == ["CTC", "attention"]
+    assert [word["moved"] for word in ctc["words"]] == [
+        word["moved"] for word in attention["words"]
+    ]
+    assert ctc["words"][1]["moved"] == pytest.approx([0.32, 0.52])
+    own = [[(word["start"], word["end"]) for word in way["words"]] for way in (ctc, attention)]
+    assert own[0] != own[1]
+    rows = by_heads(found).rows[1]
+    assert own[1][1] == pytest.approx([row * SOUND.row_seconds for row in rows])
+    assert (ctc["own_ms"], ctc["median_ms"], attention["own_ms"]) == (90.0, 6.0, None)
+
+
+def boxes(shown: Any, selector: str) -> list[dict[str, float]]:
+    found = [node.bounding_box() for node in shown.locator(selector).all()]
+    return [box for box in found if box]
+
+
+def overlap(a: dict[str, float], b: dict[str, float]) -> bool:
+    return all(
+        a[at] + a[size] > b[at] + 1 and b[at] + b[size] > a[at] + 1
+        for at, size in (("x", "width"), ("y", "height"))
+    )
+
+
+@pytest.mark.parametrize("width", [390, 1200])
+def test_labels_of_words_never_lie_on_each_other(browser: Any, tmp_path: Path, width: int) -> None:
+    seen = replace(looked("transcribe"), trace=planted([(0.0, 0.04), (0.04, 0.06), (0.06, 0.1)]))
+    look = look_of("final", seen, ["sound"])
+    [way] = look["sections"]["sound"]["times"]
+    short = [
+        {"text": "eight", "start": 0.02 * n, "end": 0.02 * n + 0.01, "confidence": 1.0,
+         "moved": [0.1 * n, 0.1 * n + 0.05]}
+        for n in range(9)
+    ]  # fmt: skip
+    way["words"] = [*short, {**short[0], "text": "a", "start": 0.89, "end": 0.9}]
+    page = Page("t", [look], {}, facts_of(seen.run)).html
+    shown = open_page(browser, page, tmp_path, width=width, state="tab=sound")
+    for selector in ("[data-word]", "[data-moved]", ".names button"):
+        found = boxes(shown, selector)
+        assert len(found) == (4 if selector == ".names button" else 10)
+        assert not [(a, b) for n, a in enumerate(found) for b in found[:n] if overlap(a, b)]
+    labels = shown.locator("[data-word] span").all()
+    assert len(labels) >= 4
+    for label in labels:  # no text is cut
+        assert label.evaluate("n => n.getBoundingClientRect().right <= "
+                              "n.parentNode.getBoundingClientRect().right + 1")  # fmt: skip
+    ticks = shown.locator("[data-word].tick")
+    assert len(labels) + ticks.count() == 10
+    if ticks.count():
+        assert ticks.first.get_attribute("title").startswith("eight: ")
+    shown.close()
 
 
 def test_many_weights_are_cut_to_the_heads_that_align(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -140,7 +236,8 @@ def test_many_weights_are_cut_to_the_heads_that_align(monkeypatch: pytest.Monkey
 def test_the_panel_shows_words_path_and_numbers(browser: Any, tmp_path: Path) -> None:
     run = looked("transcribe").run
     found = planted(TIMES, run)
-    times = {"median_ms": {"attention": 21.4, "evenly": 240.0}, "words": 60}
+    own = {"attention": 61.0, "evenly": 310.0}
+    times = {"own_ms": own, "median_ms": {"attention": 21.4, "evenly": 240.0}, "words": 60}
     truth = {"maps": {"aligning": {"p1": 0.98, "random": 0.2, "n": 60}}, "facts": {"times": times}}
     seen = replace(looked("transcribe"), trace=found, truth=truth)
     planted_html = Page("t", [look_of("final", seen, ["sound"])], {}, facts_of(run)).html
@@ -152,7 +249,11 @@ def test_the_panel_shows_words_path_and_numbers(browser: Any, tmp_path: Path) ->
     points = shown.locator(".path polyline").get_attribute("points").split()
     across = [float(point.split(",")[0]) for point in points]
     assert across == sorted(across)
-    assert "attention 21 ms, evenly 240 ms" in shown.locator("[data-times]").inner_text()
+    said = shown.locator("[data-times]").inner_text()
+    assert "moved to pauses attention 21 ms, evenly 240 ms" in said
+    assert "by themselves attention 61 ms" in said
+    assert "by attention, error 61 ms" in shown.locator("[data-card=times] thead").inner_text()
+    assert "these heads follow the sound" in shown.locator("[data-says]").inner_text()
     assert "P@1 0.98" in shown.locator("[data-truth]").inner_text()
     box = shown.locator(".looked").bounding_box()
     shown.mouse.move(box["x"] + box["width"] * 0.35 / 0.9, box["y"] + box["height"] * 1.5 / 4)

@@ -178,6 +178,7 @@ def test_word_times_of_planted_attention_are_right_and_even_ones_are_not(
     monkeypatch.setattr(timing, "trace", traced)
     found = measured_times(run, spoken)
     median = found["median_ms"]
+    assert set(found["own_ms"]) == {"attention", "evenly"}
     even = boundary_errors(even_times(media, 3), TIMES)
     assert median["evenly"] == pytest.approx(1000 * float(np.median(even)), abs=0.1)
     assert median["attention"] <= 1000 * SOUND.row_seconds

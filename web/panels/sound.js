@@ -37,9 +37,27 @@ function track(data, rows, columns, width, height, { low = 0, high, map, share =
 
 // How far the times of words were from the truth, where that was measured.
 function measured(page) {
-  const found = page.truths?.facts?.times;
-  return found && el("span", { "data-times": "" }, `Boundaries of ${found.words} words, median error: ${Object.entries(found.median_ms).map(([way, ms]) => `${way.startsWith("head") ? "best head" : way} ${Math.round(ms)} ms`).join(", ")}. `);
+  const found = page.truths?.facts?.times, list = (errors) => Object.entries(errors).map(([way, ms]) => `${way.startsWith("head") ? "best head" : way} ${Math.round(ms)} ms`).join(", ");
+  return found && el("span", { "data-times": "" }, `Boundaries of ${found.words} words, median error: ${found.own_ms ? `by themselves ${list(found.own_ms)}; ` : ""}moved to pauses ${list(found.median_ms)}. `);
 }
+
+// Words at their times, in lanes so that no label lies on another. What finds no lane is a tick, named when pointed at.
+const LANES = 4, LANE = 25;
+function said(words, key, X, width, onclick) {
+  const pen = el("canvas").getContext("2d"), ends = [];
+  pen.font = `13px ${getComputedStyle(document.body).fontFamily}`;
+  const nodes = words.map(({ text, start, end, confidence }, i) => {
+    const from = X(start), bar = Math.max(3, X(end) - from), wide = Math.max(bar, pen.measureText(text).width + 9), left = Math.max(0, Math.min(from, width - wide)), free = ends.findIndex((x) => x <= left + 0.5);
+    const lane = free < 0 ? Math.min(ends.length, LANES) : free, fits = lane < LANES;
+    if (fits) ends[lane] = left + wide;
+    return el("button", { [`data-${key}`]: i, "data-start": start, "data-end": end, title: `${text}: ${clock(start)} to ${clock(end)}, probability ${number(confidence)}`, "aria-label": text, class: fits ? null : "tick",
+      style: `top:${lane * LANE}px;left:${fits ? left : from}px;width:${fits ? wide : bar}px`, onclick: () => onclick(start, end) }, fits && el("i", { style: `left:${Math.max(0, Math.min(from - left, wide - 3))}px;width:${bar}px` }), fits && el("span", {}, text));
+  }), ticks = nodes.some((node) => node.className === "tick");
+  return el("div", { class: `said ${key}`, style: `height:${ends.length * LANE + (ticks ? 8 : 0)}px` }, nodes);
+}
+
+const span = ([start, end]) => `${start.toFixed(2)}–${end.toFixed(2)}`, same = (a, b) => Math.abs(a - b) < 5e-4;
+const isMoved = ({ start, end, moved }) => !same(start, moved[0]) || !same(end, moved[1]);
 
 const clock = (seconds) => `${number(seconds, 3)} s`;
 
@@ -68,17 +86,17 @@ PANELS.sound = {
     const now = pick(section, page), { layer, head, map, at } = now, whole = maps.find(({ key }) => key === map), some = groups.length > 0, outputs = page.look.outputs;
     section.audio = held.audio;
     section.span = Math.max(section.seconds, 1e-6);
-    const weights = some && weightsOf(section, now), R = outputs.length, name = whole ? whole.label : map === "aligning" ? section.aligning.length > 1 ? `${section.aligning.length} heads that follow the sound` : "one head that follows the sound" : map === "head" ? page.head(kind, layer, head) : `${kind} ${layer + 1}, mean over heads`;
+    const weights = some && weightsOf(section, now), R = outputs.length, name = whole ? whole.label : map === "aligning" ? `${section.aligning.length > 1 ? `${section.aligning.length} heads that` : "one head that"} ${section.follows ? `follow${section.aligning.length > 1 ? "" : "s"}` : `come${section.aligning.length > 1 ? "" : "s"} nearest to following`} the sound` : map === "head" ? page.head(kind, layer, head) : `${kind} ${layer + 1}, mean over heads`;
     const key = whole ? map : map === "aligning" ? "aligning" : `${kind}.${layer}.${map === "head" ? head : map}`;
     if (!whole && map === "head") page.shown = { kind, layer, head };
-    const way = times.find((one) => one.key === page.state.soundTimes) || times[0], written = R > 1 || groups[0]?.word >= 0;
+    const way = times.find((one) => one.key === page.state.soundTimes) || times[0], written = R > 1 || groups[0]?.word >= 0, shifted = way?.words.some(isMoved);
     const body = frame(host, { title: "The recording", name: "sound",
-      hint: `From above: ${way ? "when words were said, " : ""}the wave, the log-mel picture that the model reads (low tones at the bottom), and what ${written ? "each word" : "the answer"} looked at. Point anywhere for the numbers.`,
-      csv: () => [["word", "begins", "ends"], ...(way?.words || []).map((word) => [word.text, word.start, word.end])] });
+      hint: `From above: ${way ? `when words were said by ${way.key}, ${shifted ? "the same with borders moved to pauses, " : ""}` : ""}the wave, the log-mel picture that the model reads (low tones at the bottom), and what ${written ? "each word" : "the answer"} looked at. Point anywhere for the numbers.`,
+      csv: () => [["word", "begins", "ends", "begins, at pauses", "ends, at pauses"], ...(way?.words || []).map((word) => [word.text, word.start, word.end, ...word.moved])] });
     const bar = body.appendChild(el("div", { class: "row noexport" })), needle = el("i", { class: "needle", style: "display:none" });
     if (held.audio) bar.append(el("button", { class: "chip", "data-key": "play", onclick: () => (player ? player.stop() : play(section, needle, 0, section.seconds)) }, "▶ play"));
     else bar.append(el("span", { class: "soft small" }, "The recording is too long to be held by the page."));
-    if (some) chips(bar, [...(section.aligning.length ? [{ key: "aligning", label: "heads that align" }] : []), { key: "head", label: "one head" }, { key: "mean", label: "mean of heads" }, ...maps].map((one) => ({ ...one, title: one.how })), map, (soundMap) => page.set({ soundMap }));
+    if (some) chips(bar, [...(section.aligning.length ? [{ key: "aligning", label: section.follows ? "heads that align" : "nearest to aligning" }] : []), { key: "head", label: "one head" }, { key: "mean", label: "mean of heads" }, ...maps].map((one) => ({ ...one, title: one.how })), map, (soundMap) => page.set({ soundMap }));
     const select = (label, count, value) => bar.append(el("label", { class: "small soft" }, label + " ", el("select", { "data-key": label, onchange: (event) => page.set({ kind, [label]: Number(event.target.value), soundMap: map === "mean" ? "mean" : "head" }) },
       Array.from({ length: count }, (_, i) => el("option", { value: i, selected: i === value }, i + 1)))));
     if (map === "head" || map === "mean") select("layer", section.means.length, layer);
@@ -90,8 +108,9 @@ PANELS.sound = {
     body.append(el("div", { class: "scroll" }, tracks), says);
     const put = (title, node) => tracks.append(el("div", { class: "track" }, title && el("b", { class: "small soft" }, title), node));
     if (way) {
-      put("words", el("div", { class: "said" }, way.words.map((word, i) => el("button", { "data-word": i, "data-start": word.start, "data-end": word.end, title: `${word.text}: ${clock(word.start)} to ${clock(word.end)}, probability ${number(word.confidence)}`,
-        style: `left:${X(word.start)}px;width:${Math.max(3, X(word.end - word.start))}px`, onclick: () => held.audio && play(section, needle, word.start, word.end) }, word.text))));
+      const heard = (start, end) => held.audio && play(section, needle, start, end);
+      put("words", said(way.words, "word", X, width, heard));
+      if (shifted) put("pauses", said(way.words.map((word) => ({ ...word, start: word.moved[0], end: word.moved[1] })), "moved", X, width, heard));
     }
     const tall = 58, columns = wave.shape[1], point = (i, side) => `${((i + 0.5) / columns) * width},${(tall / 2) * (1 - wave[side * columns + i] * 0.96)}`, all = Array.from({ length: columns }, (_, i) => i);
     put("wave", svg("svg", { width, height: tall, role: "img", "aria-label": "the wave" }, svg("path", { d: `M${all.map((i) => point(i, 1)).join("L")}L${all.reverse().map((i) => point(i, 0)).join("L")}Z`, style: "fill:var(--s1);opacity:.75" })));
@@ -103,10 +122,10 @@ PANELS.sound = {
       const high = weights.reduce((a, b) => Math.max(a, b), 0), line = clamp(Math.round(260 / R), 9, 22), box = el("div", { class: "looked", style: `height:${R * line}px` }, track(weights, R, S, width, R * line, { high: high || 1, map: "oranges", share: covered }));
       if (section.rows && map === "aligning" && R > 1) {
         const path = section.rows.map(([a, b], r) => (b > a ? `${X(a * row_s)},${(r + 0.5) * line} ${X(b * row_s)},${(r + 0.5) * line}` : "")).filter(Boolean).join(" ");
-        box.append(svg("svg", { width, height: R * line, class: "path", "aria-label": "the best path through the sound" }, svg("polyline", { points: path })));
+        box.append(svg("svg", { width, height: R * line, class: section.follows ? "path" : "path loose", "aria-label": "the best path through the sound" }, svg("polyline", { points: path })));
       }
       const mine = groups[at].rows;
-      if (written) box.append(el("i", { class: "mine", style: `top:${mine[0] * line}px;height:${mine.length * line}px` }), el("div", { class: "names small" }, outputs.map((out, r) => el("button", { class: mine.includes(r) ? "picked" : null, style: `top:${r * line}px;height:${line}px;line-height:${line}px`, onclick: () => page.set({ row: out.row ?? 0 }) }, shortText(out.name, 9)))));
+      if (written) box.append(el("i", { class: "mine", style: `top:${mine[0] * line}px;height:${mine.length * line}px` }), el("div", { class: "names small" }, (line < 14 ? groups : outputs.map((out, r) => ({ name: out.name, rows: [r] }))).map(({ name: one, rows }) => el("button", { class: mine.includes(rows[0]) ? "picked" : null, title: one, style: `top:${rows[0] * line}px;height:${rows.length * line}px;line-height:${rows.length * line}px;font-size:${Math.min(12, rows.length * line - 1)}px`, onclick: () => page.set({ row: outputs[rows[0]].row ?? 0 }) }, shortText(one, 9)))));
       put(written ? "" : "looked at", box);
       box.onpointermove = (event) => {
         const area = box.getBoundingClientRect(), s = Math.floor(((event.clientX - area.left) / width) * section.span / row_s), r = clamp(Math.floor((event.clientY - area.top) / line), 0, R - 1);
@@ -120,21 +139,25 @@ PANELS.sound = {
     put("", svg("svg", { width, height: 20, "aria-hidden": "true" }, niceTicks(0, section.span, width / 90).map(([v]) => [svg("line", { class: "axis", x1: X(v), x2: X(v), y1: 0, y2: 5 }), svg("text", { x: X(v), y: 17, class: v && X(v) > width - 20 ? "end" : v ? "mid" : "" }, `${number(v, 2)} s`)])));
     tracks.append(needle);
     if (some) {
-      body.append(el("p", { class: "small" }, whole ? whole.how : `${name[0].toUpperCase()}${name.slice(1)}: `, map === "aligning" && [section.aligning.map(([l, h]) => page.head(kind, l, h)).join(", "), ". Found by itself: most of the attention lies on one path that never goes back in time. The line is that path."]),
+      body.append(el("p", { class: "small" }, whole ? whole.how : `${name[0].toUpperCase()}${name.slice(1)}: `, map === "aligning" && [section.aligning.map(([l, h]) => page.head(kind, l, h)).join(", "), ". ", el("span", { "data-says": "" }, section.says)]),
         el("p", { class: "note small" }, el("b", { "data-truth": key }, `Measured: ${page.truth(key)}. `), measured(page), section.caution));
     } else body.append(el("p", { class: "empty" }, "The model heard nothing."));
     if (section.skipped.length) body.append(el("p", { class: "small soft" }, section.skipped.map(([one, why]) => `${one}: ${why}. `)));
     if (way) {
-      const list = frame(host, { title: "Words and times", name: "times", hint: `By ${way.how}; pauses are taken off. A click plays the word.`, csv: () => [["word", "begins", "ends", "probability"], ...way.words.map((word) => [word.text, word.start, word.end, word.confidence])] });
-      table(list, ["word", { name: "begins, s", digits: 3 }, { name: "ends, s", digits: 3 }, "probability"], way.words.map((word) => [word.text, word.start, word.end, word.confidence]), { onclick: held.audio ? (_, i) => play(section, needle, way.words[i].start, way.words[i].end) : null });
+      const list = frame(host, { title: "Words and times", name: "times", hint: `In seconds. ${times.map((one) => `${one.key}: ${one.how}`).join("; ")}. ${shifted ? `“At pauses”: the borders moved to pauses in the sound${times.length > 1 && times[0].words.every((word, i) => word.moved.every((x, k) => same(x, times[1].words[i].moved[k]))) ? "; there both are the same, for the pauses tell these times" : ""}.` : "No pause was near enough to move a border to."}${held.audio ? " A click plays the word." : ""}`,
+        csv: () => [["word", ...times.flatMap(({ key: one }) => ["begins", "ends", "begins, at pauses", "ends, at pauses"].map((x) => `${one} ${x}`)), "probability"], ...way.words.map((word, i) => [word.text, ...times.flatMap(({ words }) => [words[i].start, words[i].end, ...words[i].moved]), word.confidence])] });
+      const off = (ms) => (ms === null ? "" : `, error ${Math.round(ms)} ms`);
+      table(list, ["word", ...times.flatMap((one) => [`by ${one.key}${off(one.own_ms)}`, ...(shifted ? [`at pauses${off(one.median_ms)}`] : [])]), "probability"],
+        way.words.map((word, i) => [word.text, ...times.flatMap(({ words }) => [span([words[i].start, words[i].end]), ...(shifted ? [span(words[i].moved)] : [])]), word.confidence]),
+        { onclick: held.audio ? (_, i) => play(section, needle, ...way.words[i].moved) : null });
     }
     if (section.ctc) {
       const { names, probabilities } = section.ctc, card = frame(host, { title: "What CTC hears", name: "ctc", hint: `The probability of each symbol of the answer in every row of the sound; ${names.at(-1)}: no symbol.`, csv: () => [["second", ...names], ...Array.from({ length: S }, (_, s) => [s * row_s, ...names.map((_one, i) => probabilities[i * S + s])])] });
       lines(card, { series: names.map((one, i) => ({ name: one, colour: i === names.length - 1 ? "var(--edge)" : null, points: Array.from({ length: S }, (_, s) => [s * row_s, probabilities[i * S + s]]) })), x: "seconds", y: { label: "probability", low: 0, high: 1 }, height: 200 });
     }
     if (section.shares && section.heads) {
-      const card = frame(host, { title: "Heads that follow the sound", name: "aligning", hint: "The share of each head's attention that lies on its best path through time: near 1 it follows the speech. Those of the last layer that are marked tell when words were said; below it heads often look at the word before." });
-      bars(card, section.shares.flatMap((of, l) => of.map((value, h) => ({ l, h, value, label: page.head(kind, l, h), picked: section.aligning.some(([a, b]) => a === l && b === h) }))).sort((a, b) => b.value - a.value).slice(0, 16).map((one) => ({ ...one, note: one.picked ? "aligns" : null })), { max: 1, onclick: ({ l, h }) => page.set({ layer: l, head: h, soundMap: "head" }) });
+      const card = frame(host, { title: "How far heads follow the sound", name: "aligning", hint: `The share of each head's attention that lies on its own best path through time: 1 would follow the speech in every step, one that looks everywhere has ${number(1 / R, 2)}. The marked ones of the last layer are the line together; below it heads often look at the word before.` });
+      bars(card, section.shares.flatMap((of, l) => of.map((value, h) => ({ l, h, value, label: page.head(kind, l, h), picked: section.aligning.some(([a, b]) => a === l && b === h) }))).sort((a, b) => b.value - a.value).slice(0, 16).map((one) => ({ ...one, note: one.picked ? (section.follows ? "tells times" : "nearest") : null })), { max: 1, onclick: ({ l, h }) => page.set({ layer: l, head: h, soundMap: "head" }) });
     }
   },
 };

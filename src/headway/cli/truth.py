@@ -221,8 +221,13 @@ def _show_times(times: dict[str, Any]) -> None:
     from headway.cli.table import show_table
 
     print(f"\nwhere {times['words']} words begin and end, median error\n")
-    rows = [(_way(name), f"{ms:.0f} ms") for name, ms in times["median_ms"].items()]
-    show_table(["by", "error"], rows, {"error"})
+    own = times.get("own_ms", {})
+    figures = ["by itself", "moved to pauses"]
+    rows = [
+        (_way(name), f"{own[name]:.0f} ms" if name in own else "", f"{ms:.0f} ms")
+        for name, ms in times["median_ms"].items()
+    ]
+    show_table(["by", *figures], rows, set(figures))
 
 
 def _way(name: str) -> str:

@@ -21,6 +21,14 @@ MOST_HEADS = 6
 GOOD_SHARE = 0.7
 """A head aligns if its share on the path is this much of the best head's."""
 
+FOLLOWS = 0.5
+"""Heads follow the sound if their attention in the stretches of the words is this far on the way
+from what chance would put there to all of it."""
+
+MOST_CHANCE = 0.6
+"""What chance has may be this much at most, or nothing can be told: a single word fills its sound,
+and whatever looks at the sound looks at the word."""
+
 SMOOTH = 5
 """Rows whose median stands for a row: single peaks of attention mean nothing."""
 
@@ -107,6 +115,43 @@ def token_rows(attention_HTS: Floats) -> list[tuple[int, int]]:
     first = np.searchsorted(path_S, np.arange(n_tokens), side="left")
     last = np.searchsorted(path_S, np.arange(n_tokens), side="right")
     return [(int(a), int(b)) for a, b in zip(first, last, strict=True)]
+
+
+@dataclass(frozen=True)
+class Held:
+    """How much of the attention lies where the rows of tokens say that it does."""
+
+    line: float
+    """On the rows of the token that looks."""
+
+    words: float
+    """On the rows of the word that this token is part of: of a word written in letters, the places
+    of the letters mean little, and the stretch of the word much."""
+
+    chance: float
+    """What attention that is the same everywhere has there (`words`)."""
+
+    @property
+    def tells(self) -> bool:
+        return self.chance <= MOST_CHANCE
+
+    @property
+    def follows(self) -> bool:
+        return self.tells and self.words - self.chance >= FOLLOWS * (1 - self.chance)
+
+
+def held_by(rows: Sequence[tuple[int, int]], attention_TS: Floats, numbers: Sequence[int]) -> Held:
+    """`numbers`: of the word of each token, -1 for those that are in none."""
+    spans: dict[int, tuple[int, int]] = {}
+    for number, (first, last) in zip(numbers, rows, strict=True):
+        a, b = spans.get(number, (first, last))
+        spans[number] = min(a, first), max(b, last)
+    inside = [(t, spans[number]) for t, number in enumerate(numbers) if number >= 0]
+    n_rows = attention_TS.shape[1]
+    on_line = [float(attention_TS[t, a:b].sum()) for t, (a, b) in enumerate(rows)]
+    on_words = [float(attention_TS[t, a:b].sum()) for t, (a, b) in inside]
+    by_chance = [(b - a) / max(n_rows, 1) for _, (a, b) in inside]
+    return Held(*(float(np.mean(x)) if x else 0.0 for x in (on_line, on_words, by_chance)))
 
 
 def _smooth(worth_HTS: Floats) -> Floats:

@@ -2,13 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from headway.decode.wordtimes import Word, alignment_heads, snapped, token_rows, words_of
+from headway.decode.wordtimes import (
+    Held,
+    Word,
+    alignment_heads,
+    held_by,
+    snapped,
+    token_rows,
+    words_of,
+)
 from headway.inside.anatomy import Anatomy
 from headway.inside.maps.map import written_words
 from headway.inside.media import Media
@@ -26,15 +35,32 @@ Rows = list[tuple[int, int]]
 
 @dataclass(frozen=True)
 class Aligned:
-    """How outputs lie in the sound, by the heads that follow it."""
+    """How outputs lie in the sound, by the heads that follow it best."""
 
     heads: list[tuple[int, int]]
-    """Layer and head of those that do, the best first."""
+    """Layer and head of those, the best first."""
 
     shares: list[list[float]]
     """Of every head of every layer: how much of its attention lies on one path through time."""
 
     rows: Rows
+
+    held: Held
+    """How much of the attention of these heads lies there."""
+
+    def says(self) -> str:
+        """What may be said about the line, from what was measured on it."""
+        held = self.held
+        shares = (
+            f"The line holds {held.line:.0%} of their attention; {held.words:.0%} lies in the "
+            f"stretch that it gives to the word being written, where chance would put "
+            f"{held.chance:.0%}: "
+        )
+        if not held.tells:
+            return shares + "with so few words it cannot be told whether they follow the sound."
+        if held.follows:
+            return shares + "these heads follow the sound."
+        return shares + "these heads do not follow the sound, and the line tells no times."
 
 
 def by_heads(trace: Trace, given: list[tuple[int, int]] | None = None) -> Aligned | None:
@@ -50,11 +76,18 @@ def by_heads(trace: Trace, given: list[tuple[int, int]] | None = None) -> Aligne
     if given is not None:
         numbers = [places.index(place) for place in given]
     rows = token_rows(every_HTS[numbers])
+    words = {
+        output.row: number
+        for output, number in zip(trace.reading.outputs, word_of_each(trace.reading), strict=True)
+    }  # of some outputs alone, where only these are judged
+    of_rows = [words.get(n_first + t, -1) for t in range(len(rows))]
+    held = held_by(rows, every_HTS[numbers].mean(0), of_rows)
     by_layer = iter(shares)
     return Aligned(
         [places[number] for number in numbers],
         [[next(by_layer) for _ in layer] for layer in layers],
         [(0, 0)] * n_first + rows,
+        held,
     )
 
 
@@ -100,7 +133,7 @@ def by_ctc(logs_SV: Tensor, reading: Reading) -> Rows | None:
 
 
 def spoken_words(reading: Reading, rows: Rows, scores_RC: Tensor | None) -> list[Word]:
-    """The words of the answer with the seconds at which they begin and end, pauses taken off."""
+    """The words of the answer with the seconds at which they begin and end, as the rows say."""
     media = reading.media
     assert media is not None
     numbers = word_of_each(reading)
@@ -110,7 +143,12 @@ def spoken_words(reading: Reading, rows: Rows, scores_RC: Tensor | None) -> list
             pieces[number] = pieces.get(number, "") + output.name
     texts = [shown(pieces.get(number, "")) for number in range(max(numbers, default=-1) + 1)]
     logs = _log_probs(reading, scores_RC)
-    words = words_of(texts, numbers, rows, logs, media.row_s)
+    return words_of(texts, numbers, rows, logs, media.row_s)
+
+
+def at_pauses(media: Media, words: Sequence[Word]) -> list[Word]:
+    """The words with their borders moved to pauses. Where these are clear they tell the times, and
+    two ways that heard different things come out the same."""
     return snapped(words, wave_of(media), media.rate)
 
 

@@ -13,7 +13,15 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from headway.inside.anatomy import Anatomy
-from headway.inside.hearing import Aligned, by_ctc, by_heads, ctc_logs, spoken_words, wave_of
+from headway.inside.hearing import (
+    Aligned,
+    at_pauses,
+    by_ctc,
+    by_heads,
+    ctc_logs,
+    spoken_words,
+    wave_of,
+)
 from headway.inside.maps.map import CAUTION
 from headway.inside.media import Media
 from headway.inside.media_maps import (
@@ -81,6 +89,8 @@ def _heads(looked: Any, aligned: Aligned | None, n: int) -> dict[str, Any]:
         "aligning": [] if aligned is None else [list(place) for place in aligned.heads],
         "shares": None if aligned is None else aligned.shares,
         "rows": None if aligned is None else [list(pair) for pair in aligned.rows],
+        "follows": aligned is not None and aligned.held.follows,
+        "says": "" if aligned is None else aligned.says(),
         "means": [Array(x_HRS.mean(0)[:, :n], "f16") for x_HRS in layers],
     }
     if sum(x_HRS[:, :, :n].numel() for x_HRS in layers) <= MOST_CELLS:
@@ -139,24 +149,34 @@ def _playable(media: Media) -> str | None:
 
 
 def _times(looked: Any, aligned: Aligned | None, logs_SV: Tensor | None) -> list[dict[str, Any]]:
-    """Ways to tell when words were said, CTC first where there is one."""
+    """Ways to tell when words were said, CTC first where there is one: each word as the way itself
+    has it, and where it stands when its borders are moved to pauses."""
     reading, ways = looked.trace.reading, []
+    facts = ((looked.truth or {}).get("facts") or {}).get("times") or {}
     heard = None if logs_SV is None else by_ctc(logs_SV, reading)
     if heard is not None:
         ways.append(("CTC", "the best way of CTC through the rows", heard))
     if aligned is not None:
-        ways.append(("attention", "the heads that follow the sound", aligned.rows))
-    return [
-        {
-            "key": key,
-            "how": how,
-            "words": [
-                {"text": w.text, "start": w.start, "end": w.end, "confidence": w.confidence}
-                for w in spoken_words(reading, rows, looked.trace.scores_RC)
-            ],
-        }
-        for key, how, rows in ways
-    ]
+        follow = "follow" if aligned.held.follows else "come nearest to following"
+        ways.append(("attention", f"the heads that {follow} the sound", aligned.rows))
+    found = []
+    for key, how, rows in ways:
+        words = spoken_words(reading, rows, looked.trace.scores_RC)
+        moved = at_pauses(reading.media, words)
+        found.append(
+            {
+                "key": key,
+                "how": how,
+                "own_ms": (facts.get("own_ms") or {}).get(key),
+                "median_ms": (facts.get("median_ms") or {}).get(key),
+                "words": [
+                    {"text": own.text, "start": own.start, "end": own.end,
+                     "moved": [late.start, late.end], "confidence": own.confidence}
+                    for own, late in zip(words, moved, strict=True)
+                ],
+            }
+        )  # fmt: skip
+    return found
 
 
 def _ctc(looked: Any, logs_SV: Tensor) -> dict[str, Any]:

@@ -8,8 +8,8 @@ from typing import Any
 
 import torch
 
-from headway.decode.wordtimes import Word, snapped
-from headway.inside.hearing import Rows, by_ctc, by_heads, ctc_logs, spoken_words, wave_of
+from headway.decode.wordtimes import Word
+from headway.inside.hearing import Rows, at_pauses, by_ctc, by_heads, ctc_logs, spoken_words
 from headway.inside.maps import COSTLY, Map, make
 from headway.inside.media import Media
 from headway.inside.media_maps import head_weights
@@ -29,20 +29,29 @@ def boundary_errors(found: Times, known: Times) -> list[float]:
 
 
 def even_times(media: Media, n_words: int) -> Times:
-    """Words side by side, each as long as the others, with the pauses taken off as everywhere: what
-    hears pauses and knows nothing of the words."""
+    """Words side by side, each as long as the others, with the pauses taken off: what hears pauses
+    and knows nothing of the words."""
+    return _ends(at_pauses(media, _even_words(media, n_words)))
+
+
+def _even_words(media: Media, n_words: int) -> list[Word]:
     step = media.seconds / n_words
-    words = [Word("", n * step, (n + 1) * step, 1.0) for n in range(n_words)]
-    return [(word.start, word.end) for word in snapped(words, wave_of(media), media.rate)]
+    return [Word("", n * step, (n + 1) * step, 1.0) for n in range(n_words)]
+
+
+def _ends(words: Sequence[Word]) -> Times:
+    return [(word.start, word.end) for word in words]
 
 
 def measured_times(run: LoadedRun, cases: Sequence[Spoken]) -> dict[str, Any]:
-    """The median error of boundaries in milliseconds, by each way to tell them.
+    """The median error of boundaries in milliseconds, by each way to tell them: as the rows say
+    (`own_ms`), and with the borders moved to pauses (`median_ms`).
 
     `attention`: by the heads that were found in each recording alone. `best head`: a single head
     that was chosen on one half of the recordings and is judged on the other.
     """
     errors: dict[str, list[float]] = {}
+    own: dict[str, list[float]] = {}
     of_heads: dict[tuple[int, int], tuple[list[float], list[float]]] = {}
     for number, spoken in enumerate(cases):
         seen = trace(run, spoken.case.reading)
@@ -56,19 +65,25 @@ def measured_times(run: LoadedRun, cases: Sequence[Spoken]) -> dict[str, Any]:
                 for head in range(len(shares)):
                     one = by_heads(seen, [(layer, head)])
                     assert one is not None
-                    found = _errors(seen, one.rows, spoken)
+                    _, found = _errors(seen, one.rows, spoken)
                     of_heads.setdefault((layer, head), ([], []))[number % 2].extend(found)
         logs_SV = ctc_logs(run, seen)
         if logs_SV is not None:
             ways["CTC"] = by_ctc(logs_SV, seen.reading)
         for name, rows in ways.items():
             if rows is not None:
-                errors.setdefault(name, []).extend(_errors(seen, rows, spoken))
+                before, behind = _errors(seen, rows, spoken)
+                own.setdefault(name, []).extend(before)
+                errors.setdefault(name, []).extend(behind)
+        plain = _ends(_even_words(media, len(spoken.times)))
+        own.setdefault("evenly", []).extend(boundary_errors(plain, spoken.times))
         even = even_times(media, len(spoken.times))
         errors.setdefault("evenly", []).extend(boundary_errors(even, spoken.times))
-    result = {name: _ms(found) for name, found in errors.items() if found}
-    best = _best_head(of_heads)
-    return {"median_ms": result | best, "words": sum(len(case.times) for case in cases)}
+    return {
+        "own_ms": _medians(own),
+        "median_ms": _medians(errors) | _best_head(of_heads),
+        "words": sum(len(case.times) for case in cases),
+    }
 
 
 def with_aligning(methods: Sequence[str], few: int) -> Maker:
@@ -91,9 +106,19 @@ def with_aligning(methods: Sequence[str], few: int) -> Maker:
     return make_maps
 
 
-def _errors(seen: Trace, rows: Rows, spoken: Spoken) -> list[float]:
+def _errors(seen: Trace, rows: Rows, spoken: Spoken) -> tuple[list[float], list[float]]:
+    """Of the words as the rows say, and of those between pauses."""
+    media = seen.reading.media
+    assert media is not None
     words = spoken_words(seen.reading, rows, None)
-    return boundary_errors([(word.start, word.end) for word in words], spoken.times)
+    before, behind = (
+        boundary_errors(_ends(found), spoken.times) for found in (words, at_pauses(media, words))
+    )
+    return before, behind
+
+
+def _medians(errors: dict[str, list[float]]) -> dict[str, float]:
+    return {name: _ms(found) for name, found in errors.items() if found}
 
 
 def _best_head(
