@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -16,6 +17,7 @@ from headway.inside.anatomy import Anatomy
 from headway.inside.change import Change
 from headway.inside.forward import say
 from headway.inside.maps.flow import Network, Pipes, max_flow
+from headway.inside.maps.integrated import SAMPLE
 from headway.inside.maps.map import Map
 from headway.inside.maps.norms import moved
 from headway.inside.maps.rollout import rolled
@@ -26,7 +28,10 @@ from headway.nn.tap import record
 
 from ..interop.padded_runs import RUNS, tiny_run
 from .copier import copier
+from .media_runs import media_for, media_run
 
+integrating = sys.modules["headway.inside.maps.integrated"]  # the package has a function so named
+DOCS = Path(__file__).parents[2] / "docs"
 TEXT = {"fill": "ba [MASK] de go fi"}
 Opened = Callable[[str], tuple[LoadedRun, Trace]]
 
@@ -318,6 +323,54 @@ def test_integrated_gradients_of_trained_models_add_up(name: str) -> None:
     run = load(name)
     text = "Tom wohnt in Boston." if name != "stories" else "Once upon a time"
     assert off_by(run, trace(run, text, Ask(new=4)), "mean") < 0.01
+
+
+def test_integrated_gradients_of_texts_start_from_the_mean_of_tokens_that_the_docs_name(
+    opened: Opened, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of all tokens where there are few, of some that are spread evenly where there are more."""
+    run, traced = opened("translate")
+    part = Anatomy.of(run.model).stacks[0]
+    size, length = part.front.tokens.num_embeddings, len(traced.reading.streams[part.stream])
+    assert size < SAMPLE
+
+    def mean_of(ids: list[int]) -> torch.Tensor:
+        with torch.no_grad():
+            return torch.stack(
+                [part.front(*part.front.collate([[i] * length])) for i in ids]
+            ).mean(0)  # fmt: skip
+
+    every_TD = maps.baseline_TD(run, traced.reading, part.name, "mean")
+    torch.testing.assert_close(every_TD, mean_of(list(range(size))))
+    monkeypatch.setattr(integrating, "SAMPLE", 3)
+    three_TD = maps.baseline_TD(run, traced.reading, part.name, "mean")
+    torch.testing.assert_close(three_TD, mean_of([0, (size - 1) // 2, size - 1]))
+    assert not torch.allclose(every_TD, three_TD, atol=1e-3)
+    said = (DOCS / "maps.md").read_text(encoding="utf-8")
+    assert f"from the mean of {SAMPLE} tokens that are spread evenly over the vocabulary" in said
+
+
+@pytest.mark.parametrize(("task", "kind"), [("caption", "picture"), ("captioned-video", "picture"),
+                                            ("transcribe", "sound")])  # fmt: skip
+def test_integrated_gradients_of_media_start_from_their_mean_colour_or_from_silence(
+    task: str, kind: str
+) -> None:
+    run = media_run(task)
+    media = media_for(run)
+    traced = trace(run, media, Ask(output="one two" if kind == "sound" else "a red circle"))
+    source, target = Anatomy.of(run.model).stacks
+    nothing = np.zeros_like(media.item)
+    if kind == "picture":
+        for colour in range(3):
+            nothing[:, colour] = round(float(media.item[:, colour].mean()))
+    with torch.no_grad():
+        wanted_SD = source.front(*source.front.collate([nothing]))
+    found_SD = maps.baseline_TD(run, traced.reading, source.name, "mean")
+    assert torch.equal(found_SD, wanted_SD)
+    text_TD = maps.baseline_TD(run, traced.reading, target.name, "mean")
+    assert len(text_TD) == len(traced.reading.streams["target"])
+    said = (DOCS / "look-media.md").read_text(encoding="utf-8")
+    assert "from a picture of one colour, the mean of its own, or from silence" in said
 
 
 def test_integrated_gradients_say_how_far_off_they_are(opened: Opened) -> None:

@@ -44,7 +44,11 @@ METHODS = {
         Method("norm", "Norm", "Weights times the vectors they weigh, all layers together."),
         Method("gradxattention", "Gradient × attention", "Attention that helps the output."),
         Method("gradxinput", "Gradient × input", "Size of the slope of the log-probability."),
-        Method("integrated", "Integrated gradients", "Slopes from an empty input to this one."),
+        Method(
+            "integrated",
+            "Integrated gradients",
+            "Slopes on the way from one mean colour, or silence.",
+        ),
         Method("occlusion", "Occlusion", "The log-probability lost when this part is hidden."),
     )
 }

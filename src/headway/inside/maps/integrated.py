@@ -32,7 +32,7 @@ LEAST_EFFECT = 0.1
 """In nats. Of an output that the text changes by less, the error is measured by this."""
 
 SAMPLE = 256
-"""Texts that the mean input is the mean of."""
+"""Tokens that the mean input is the mean of, spread evenly over the vocabulary."""
 
 
 @dataclass(frozen=True)
@@ -64,8 +64,8 @@ def integrated(
     """Pieces of the way are halved where they are off until the sum of each row is within 1 % of
     what the text changes, or `most` steps are made.
 
-    `baseline`: `mean` is the mean of all tokens at each place, `zero` is nothing at all. The map's
-    facts say the most steps of a row and the largest error that is left.
+    `baseline`: `mean` is the mean of tokens at each place (see `baseline_TD`), `zero` is nothing at
+    all. The map's facts say the most steps of a row and the largest error that is left.
     """
     given = fronts_of(trace) | dict(fronts or {})
     nothing = {name: baseline_TD(run, trace.reading, name, baseline) for name in given}
@@ -157,8 +157,8 @@ class _Way:
 
 
 def baseline_TD(run: LoadedRun, reading: Reading, stack: str, kind: str) -> Tensor:
-    """What a front hands over for a text that says nothing; for a picture of one colour, its own
-    mean; for silence."""
+    """What a front hands over for a text that says nothing, the mean of `SAMPLE` tokens at each
+    place; for a picture of one colour, its own mean; for silence."""
     part = Anatomy.of(run.model).stack(stack)
     stream = reading.streams[part.stream]
     if kind == "mean" and reading.media is not None and part.stream != "target":
