@@ -97,18 +97,34 @@ def test_large_pictures_become_small_and_videos_show_the_middle_of_each_stretch(
     assert (frames(video).numpy() == np.moveaxis(video.item, 1, -1)[[1, 3]]).all()
 
 
-def test_the_head_that_pointed_best_is_shown_first() -> None:
-    assert section(looked("caption"))["first"] == {"map": "mean", "layer": 0, "head": 0}
-    truth = {"maps": {}, "best": {"name": "cross.1.2"}}
-    measured = replace(looked("caption"), truth=truth)
-    assert section(measured)["first"] == {"map": "head", "layer": 1, "head": 2}
+def first_of(maps: dict[str, float], best: float) -> tuple[Any, ...]:
+    """What is shown first where these were measured, and one head that was judged apart."""
+    measured = {name: {"p1": p1, "random": 0.1, "n": 40} for name, p1 in maps.items()}
+    truth = {"maps": measured, "best": {"name": "cross.1.2", "p1": best}, "unit": "words"}
+    first = section(replace(looked("caption"), truth=truth))["first"]
+    assert first["measured"]
+    return first["map"], first["layer"], first["head"]
+
+
+def test_the_map_that_pointed_best_is_shown_first() -> None:
+    maps = {"norm": 0.91, "rollout": 0.83, "cross.1.mean": 0.88, "cross.1.2": 0.99, "random": 0.1}
+    assert first_of(maps, 0.76) == ("norm", 0, 0)
+    assert first_of(maps | {"cross.1.max": 0.95}, 0.76) == ("max", 1, 0)
+    assert first_of(maps, 0.97) == ("head", 1, 2)
+    # What was measured, too, but is not on the page.
+    assert first_of(maps | {"cross.0.norm": 1.0, "flow": 1.0}, 0.76) == ("norm", 0, 0)
+
+
+def test_where_nothing_was_measured_the_first_map_is_not_called_so() -> None:
+    first = section(looked("caption"))["first"]
+    assert first == {"map": "mean", "layer": 0, "head": 0, "measured": False}
     assert section(looked("see"))["first"]["map"] == "rollout"
 
 
-def planted() -> tuple[Looked, torch.Tensor]:
+def planted(grey_value: int = 200) -> tuple[Looked, torch.Tensor]:
     """A captioner whose one head looks at one patch for every word."""
     run = media_run("caption")
-    grey = replace(media_for(run), item=np.full((1, 3, 24, 32), 200, np.uint8))
+    grey = replace(media_for(run), item=np.full((1, 3, 24, 32), grey_value, np.uint8))
     seen = looked_at(run, grey, Ask(output="a red circle"))
     weights_HTS = torch.zeros_like(seen.trace.attention["cross"][1])
     for t in range(weights_HTS.shape[1]):
@@ -117,6 +133,32 @@ def planted() -> tuple[Looked, torch.Tensor]:
     attention["cross"] = [attention["cross"][0], weights_HTS]
     truth = {"maps": {"cross.1.0": {"p1": 0.9, "random": 0.1, "n": 40}}, "unit": "words"}
     return replace(seen, trace=replace(seen.trace, attention=attention), truth=truth), weights_HTS
+
+
+LIGHT = """(at) => { const c = document.querySelector("[data-frame]");
+  const b = new OffscreenCanvas(c.width, c.height).getContext("2d");
+  b.drawImage(c, 0, 0);
+  return [...b.getImageData(at[0] * c.width, at[1] * c.height, 1, 1).data].slice(0, 3)
+    .reduce((a, x) => a + x, 0); }"""
+"""How light (0 to 765) the picture is at a place, in shares of its width and height."""
+
+
+@pytest.mark.parametrize("grey", [0, 30, 128, 255])
+def test_a_map_is_seen_on_pictures_of_any_brightness(
+    browser: Any, tmp_path: Path, grey: int
+) -> None:
+    seen, _ = planted(grey)
+    made = Page("t", [look_of("final", seen, ["picture"])], {}, facts_of(seen.run)).html
+    shown = open_page(browser, made, tmp_path, state="tab=picture&layer=1&head=0&row=2")
+    looked_at, beside = (1.5 / 4, 1.5 / 3), (3.5 / 4, 2.5 / 3)
+    assert abs(shown.evaluate(LIGHT, looked_at) - shown.evaluate(LIGHT, beside)) > 200
+    # On the way from the one to the other comes the line, dark and light, in every style.
+    for style in ("light", "fog", "heat"):
+        shown.locator(f"[data-key={style}]").click()
+        row = [shown.evaluate(LIGHT, (x / 400, 1.5 / 3)) for x in range(150, 260)]
+        assert max(row) > 600
+        assert min(row) < 300
+    shown.close()
 
 
 def test_the_panel_shows_each_word_its_patch(browser: Any, tmp_path: Path) -> None:
@@ -130,12 +172,7 @@ def test_the_panel_shows_each_word_its_patch(browser: Any, tmp_path: Path) -> No
     assert value.get_attribute("data-place") == "5"
     assert "P@1 0.90 (random 0.10), 40 words" in shown.locator("[data-truth]").inner_text()
     # The middle of row 2, column 2 of 3 by 4 patches is light, what was not looked at is dark.
-    light = """(at) => { const c = document.querySelector("[data-frame]");
-      const b = new OffscreenCanvas(c.width, c.height).getContext("2d");
-      b.drawImage(c, 0, 0);
-      return [...b.getImageData(at[0] * c.width, at[1] * c.height, 1, 1).data].slice(0, 3)
-        .reduce((a, x) => a + x, 0); }"""
-    assert shown.evaluate(light, [1.5 / 4, 1.5 / 3]) > 3 * shown.evaluate(light, [3.5 / 4, 2.5 / 3])
+    assert shown.evaluate(LIGHT, [1.5 / 4, 1.5 / 3]) > 3 * shown.evaluate(LIGHT, [3.5 / 4, 2.5 / 3])
     box = shown.locator("[data-frame]").bounding_box()
     shown.mouse.move(box["x"] + box["width"] * 3.5 / 4, box["y"] + box["height"] * 0.5 / 3)
     assert value.get_attribute("data-place") == "3"

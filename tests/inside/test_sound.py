@@ -183,6 +183,16 @@ def test_the_page_has_the_times_of_each_way_before_and_after_the_pauses() -> Non
     assert (ctc["own_ms"], ctc["median_ms"], attention["own_ms"]) == (90.0, 6.0, None)
 
 
+@pytest.mark.parametrize(("aligning", "first"), [(0.4, "norm"), (0.95, "aligning")])
+def test_the_map_that_was_measured_to_point_best_is_shown_first(
+    aligning: float, first: str
+) -> None:
+    maps = {"aligning": {"p1": aligning}, "norm": {"p1": 0.9}, "cross.0.max": {"p1": 1.0}}
+    made = sounds.section(replace(looked("transcribe"), truth={"maps": maps}))
+    assert (made["first"]["map"], made["first"]["measured"]) == (first, True)
+    assert not sounds.section(looked("transcribe"))["first"]["measured"]
+
+
 def boxes(shown: Any, selector: str) -> list[dict[str, float]]:
     found = [node.bounding_box() for node in shown.locator(selector).all()]
     return [box for box in found if box]

@@ -61,6 +61,22 @@ function smooth(cells, Y, X, size) {
   return out;
 }
 
+// The line around what has half of the largest weight or more: light on dark, to be seen on any picture.
+function outline(brush, field, n, level, [left, top, wide, tall], thick) {
+  const path = new Path2D(), at = (x, y) => field[y * n + x] - level;
+  for (let y = 0; y < n - 1; y++) {
+    for (let x = 0; x < n - 1; x++) {
+      const corners = [[x, y], [x + 1, y], [x + 1, y + 1], [x, y + 1]], hits = [];
+      corners.forEach(([a, b], i) => {
+        const [c, d] = corners[(i + 1) % 4], p = at(a, b), q = at(c, d), t = p / (p - q);
+        if (p >= 0 !== q >= 0) hits.push([left + ((a + t * (c - a) + 0.5) / n) * wide, top + ((b + t * (d - b) + 0.5) / n) * tall]);
+      });
+      for (let i = 0; i + 1 < hits.length; i += 2) { path.moveTo(...hits[i]); path.lineTo(...hits[i + 1]); }
+    }
+  }
+  for (const [wider, ink] of [[3, "#10141c"], [1, "#fff"]]) { brush.lineWidth = thick * wider; brush.strokeStyle = ink; brush.stroke(path); }
+}
+
 // One frame and the map over it: clear where it looks and dark or foggy elsewhere, or warm colours there.
 const VEIL = { light: [8, 10, 14], fog: [236, 240, 246] };
 function overlay(canvas, picture, cells, section, { width, high, style, strength }) {
@@ -84,6 +100,7 @@ function overlay(canvas, picture, cells, section, { width, high, style, strength
     for (const box of [[0, 0, canvas.width, top], [0, top + tall, canvas.width, canvas.height], [0, top, left, tall], [left + wide, top, canvas.width, tall]]) brush.fillRect(...box);
   }
   brush.drawImage(veil, left, top, wide, tall);
+  if (strength && high > 0) outline(brush, field, fine, high / 2, [left, top, wide, tall], sharp * (width > 150 ? 1.5 : 0.8));
 }
 
 const most = (cells) => cells.reduce((a, b) => Math.max(a, b), 0);
@@ -97,14 +114,14 @@ PANELS.picture = {
   },
   draw(host, section, page) {
     const now = pick(section, page), { layer, head, map, at } = now, { kind, grid, extra, groups, maps } = section, [T, Y, X] = grid, frames = framesOf(page);
-    const style = ["fog", "heat"].includes(page.state.pictureStyle) ? page.state.pictureStyle : "light", opacity = clamp(Number(page.state.pictureOpacity ?? 75) || 0, 0, 100), look = { style, strength: opacity / 100 };
+    const style = ["light", "fog", "heat"].includes(page.state.pictureStyle) ? page.state.pictureStyle : section.style, opacity = clamp(Number(page.state.pictureOpacity ?? 75) || 0, 0, 100), look = { style, strength: opacity / 100 };
     const whole = maps.find(({ key }) => key === map), word = groups[at].name, writes = groups.length > 1 || groups[0].word >= 0;
     const name = whole ? whole.label : map === "head" ? page.head(kind, layer, head) : `${kind} ${layer + 1}, ${map} over heads`;
     const key = whole ? map : `${kind}.${layer}.${map === "head" ? head : map}`, pieces = page.stream(kind === "cross" ? "source" : "picture").pieces;
     if (!whole) page.shown = { kind, layer, head };
     const weights = weightsOf(section, now, at), cells = weights.subarray(extra), high = most(cells);
     const body = frame(host, { title: writes ? `What “${word}” looked at` : `What the answer “${word}” looked at`, name: "picture",
-      hint: `${style === "heat" ? "Warm" : "Clear"} where the map counts most, smoothed between patches; point at the picture for the numbers. ${T > 1 ? "A frame stands for each stretch of the video." : ""}`,
+      hint: `${style === "heat" ? "Warm" : "Clear"} where the map counts most, smoothed between patches; the line is around what has half of the most or more. Point at the picture for the numbers. ${T > 1 ? "A frame stands for each stretch of the video." : ""}`,
       csv: () => [["word", "place", "weight"], ...groups.flatMap((group, g) => [...weightsOf(section, now, g)].map((x, i) => [group.name, pieces[i], x]))] });
     const sides = body.appendChild(el("div", { class: "row" })), strip = el("div", { class: "frames" }), side = el("div", { class: "beside" });
     sides.append(strip, side);
@@ -138,7 +155,7 @@ PANELS.picture = {
     tell(best);
     const first = weights.subarray(0, extra).reduce((a, b) => a + b, 0), sum = weights.reduce((a, b) => a + b, 0);
     side.append(el("p", { class: "small" }, whole ? whole.how : `${name}.`, " Strongest: ", el("b", {}, pieces[extra + best]), ` with ${number(high, 3)} of ${number(sum, 3)}.`, extra > 0 && first > 0 ? ` ${percent(first / sum)} is on the rows before the patches.` : ""),
-      says, el("p", { class: "note small" }, el("b", { "data-truth": key }, `Measured: ${page.truth(key)}. `), section.caution));
+      says, el("p", { class: "note small" }, el("b", { "data-truth": key }, `Measured: ${page.truth(key)}. `), section.first.measured && ["map", "layer", "head"].every((one) => now[one] === section.first[one]) ? "Shown first, for it was right most often of the maps of this page. " : "", section.caution));
     if (section.skipped.length) side.append(el("p", { class: "small soft" }, section.skipped.map(([label, why]) => `${label}: ${why}. `)));
 
     const small = (cells, label, picked, onclick, top, width = 104) => {

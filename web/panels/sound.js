@@ -6,7 +6,7 @@ function pick(section, page) {
   const [layer0, head0] = first.map === "head" ? [first.layer, first.head] : aligning[0] || [first.layer, 0];
   const layer = clamp(state.layer ?? layer0, 0, means.length - 1), head = Math.max(0, state.head ?? head0);
   const known = [...(aligning.length ? ["aligning"] : []), "head", "mean", ...maps.map(({ key }) => key)];
-  const usual = state.layer !== undefined || state.head !== undefined ? "head" : aligning.length ? "aligning" : first.map;
+  const usual = state.layer !== undefined || state.head !== undefined ? "head" : aligning.length && !first.measured ? "aligning" : first.map;
   const at = groups.findIndex(({ rows }) => rows.some((r) => (page.look.outputs[r].row ?? 0) >= (state.row ?? 0)));
   return { layer, head, map: known.includes(state.soundMap) ? state.soundMap : known.includes(usual) ? usual : known[0], at: Math.max(0, at) };
 }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -24,6 +25,9 @@ from headway.inside.sections import shown
 
 LARGEST = 256
 """Pixels of the longer side, in a page."""
+
+DARK = 0.45
+"""Mean brightness below which a picture is dark: a dark veil over it would not be seen."""
 
 
 def section(looked: Any) -> dict[str, Any] | None:
@@ -53,7 +57,8 @@ def section(looked: Any) -> dict[str, Any] | None:
             for key, x_RS in maps.items()
         ],
         "skipped": [[label, why] for label, why in skipped.items()],
-        "first": first_map(looked, kind),
+        "first": first_map(looked, kind, list(maps), ("mean", "max")),
+        "style": "fog" if brightness(media) < DARK else "light",
         "caution": CAUTION,
     }
 
@@ -64,16 +69,31 @@ def sized(key: str, x_RS: Tensor) -> Tensor:
     return x_RS.abs() if key in ("gradxinput", "integrated") else x_RS.clamp(min=0)
 
 
-def first_map(looked: Any, kind: str) -> dict[str, Any]:
-    """What to show first: the head that was measured to point best, where that was measured; across
-    the mean of the layer that aligns, elsewhere the rollout."""
-    best = ((looked.truth or {}).get("best") or {}).get("name", "")
-    if best.startswith(f"{kind}."):
-        _, layer, head = best.split(".")
-        return {"map": "head", "layer": int(layer), "head": int(head)}
-    layers = len(looked.trace.attention[kind])
-    layer, _ = aligning_layer(layers, looked.truth)
-    return {"map": "mean" if kind == "cross" else "rollout", "layer": layer, "head": 0}
+def first_map(
+    looked: Any, kind: str, whole: Sequence[str], of_heads: Sequence[str]
+) -> dict[str, Any]:
+    """What to show first: of what the page has, the map that was measured to point best. Of single
+    heads there is one candidate, which was chosen on other items than it was judged on: the best of
+    many is lucky, too. Where nothing was measured, across the mean of the layer that aligns, and
+    elsewhere the rollout. `whole`: maps of no single layer; `of_heads`: ways to take a layer's
+    heads together."""
+    truth, layers = looked.truth or {}, range(len(looked.trace.attention[kind]))
+    places = {key: (key, 0, 0) for key in whole} | {
+        f"{kind}.{layer}.{how}": (how, layer, 0) for how in of_heads for layer in layers
+    }
+    measured = truth.get("maps") or {}
+    right = {place: measured[name]["p1"] for name, place in places.items() if name in measured}
+    best = truth.get("best") or {}
+    if best.get("name", "").startswith(f"{kind}."):
+        _, layer, head = best["name"].split(".")
+        right["head", int(layer), int(head)] = best["p1"]
+    usual = "mean" if kind == "cross" else "rollout", aligning_layer(len(layers), truth)[0], 0
+    map_, layer, head = max(right, key=lambda place: right[place]) if right else usual
+    return {"map": map_, "layer": layer, "head": head, "measured": bool(right)}
+
+
+def brightness(media: Media) -> float:
+    return float(media.item.mean()) / 255
 
 
 def frames(media: Media) -> Tensor:

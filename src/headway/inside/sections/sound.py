@@ -77,7 +77,7 @@ def section(looked: Any) -> dict[str, Any] | None:
         "skipped": [[label, why] for label, why in skipped.items()],
         "times": _times(looked, aligned, logs_SV),
         "ctc": None if logs_SV is None else _ctc(looked, logs_SV),
-        "first": first_map(looked, kind),
+        "first": first_map(looked, kind, [*(["aligning"] if aligned else []), *maps], ("mean",)),
         "caution": CAUTION,
     }
 
