@@ -217,6 +217,21 @@ def test_there_is_a_step_and_a_save_whatever_the_budget(total: float, rehearsed:
     assert took <= max(total, 12.0 + 3.0 * (1 + rehearsed)) + 8.0
 
 
+@pytest.mark.parametrize(("total", "first_step"), [(60.0, 0.05), (600.0, 0.05), (600.0, 30.0)])
+def test_time_is_used_that_nobody_had_for_a_trial(total: float, first_step: float) -> None:
+    """Preparing took most of it, or a kill came before the first plan: the steps themselves tell
+    what they take, and the very first may say little about the others."""
+    world = World(
+        total, 0.05, before=0.5 * total, rehearsed=False,
+        slow=lambda t: first_step / 0.05 if t == 0.5 * total else 1.0,
+    )  # fmt: skip
+    assert kept(world)
+    assert world.steps * world.step > 0.5 * (0.5 * total - first_step)
+    # The rates go through their schedule, too.
+    assert max(b - a for a, b in zip(world.progress, world.progress[1:], strict=False)) < 0.2
+    assert world.progress[-1] == pytest.approx(1.0)
+
+
 def test_evaluations_that_are_dear_become_small_and_then_few() -> None:
     dear = World(300.0, 0.1, example=0.2)
     assert kept(dear)

@@ -46,6 +46,10 @@ REPORT_S = 1.0
 DRIFT = 0.1
 """Of the steps that are left: a plan that is off by less stays."""
 
+UNTIMED = 100
+"""Steps of a first plan where nobody knows what one takes. The first step tells, and then there is
+another plan."""
+
 PATIENCE = 2.0
 """An evaluation that takes this many times what was planned is broken off."""
 
@@ -213,7 +217,7 @@ class Budget:
         self.example_s = journal.costs.get("example")
         self.save_s = journal.costs.get("save", 0.5)
         self._mark: tuple[float, int] | None = None
-        self._warm = False
+        self._warm = self._rough = False
         self._begun: float | None = None
         self._evaluated = self._decided = 0.0
 
@@ -254,8 +258,8 @@ class Budget:
             return
         seconds, n = self.now() - self._mark[0], step - self._mark[1]
         self._mark = (self.now(), step)
-        if self.step_s is None:
-            self.step_s = seconds / n
+        if self.step_s is None or self._rough:
+            self.step_s, self._rough = seconds / n, not self._warm
         elif self._warm:
             # The newest counts by its length: a machine that becomes slow is noticed within steps.
             usual = max(0.03 * self.total_s, 3 * self.step_s)
@@ -268,6 +272,7 @@ class Budget:
     def decide(self, step: int, plan: Decision | None) -> Decision | None:
         """A new plan behind this step, or None where the old one holds. At `plan.until` that is
         before the evaluation."""
+        untimed = self.step_s is None or self._rough
         self._stepped(step)
         if step in self.journal.plans:
             return self.journal.plans[step]
@@ -278,7 +283,7 @@ class Budget:
         if self._begun is None:
             self._begun = self._evaluated = self.elapsed_s
         new = self._planned(step, plan)
-        if plan is not None and not self._is_news(step, plan, new):
+        if plan is not None and not self._is_news(step, plan, new, untimed):
             if self.elapsed_s - self.journal.spent_s > 0.02 * self.total_s:
                 self._record("time")
             return None
@@ -286,12 +291,12 @@ class Budget:
         self._record("plan", **asdict(new))
         return new
 
-    def _is_news(self, step: int, plan: Decision, new: Decision) -> bool:
+    def _is_news(self, step: int, plan: Decision, new: Decision, untimed: bool) -> bool:
         if new.steps <= step:
             return True
         if step == plan.until:
             return False
-        if step > plan.until:
+        if step > plan.until or untimed:
             return True
         off = abs(new.steps - plan.steps)
         recent = self.elapsed_s - self._decided < 0.02 * self.total_s
@@ -304,7 +309,9 @@ class Budget:
         training_s = self.left_s - self._end_s(examples)
         interval_s = max(1e-6, (training_s + self.elapsed_s - self._begun) / number)
         step_s = self.step_s
-        if step_s is None or training_s <= 0.0:
+        if step_s is None and not step:
+            left = until = UNTIMED
+        elif step_s is None or training_s <= 0.0:
             left = 0 if step else 1
             until = step + left
         else:

@@ -22,7 +22,7 @@ from headway.models.folder import model_weights, save_weights
 from headway.progress import Progress, duration
 from headway.train import plan
 from headway.train.board import Board
-from headway.train.budget import PLAN, Budget, Decision, Journal, Wanted
+from headway.train.budget import PLAN, UNTIMED, Budget, Decision, Journal, Wanted
 from headway.train.checkpoint import Checkpoints
 from headway.train.history import METRICS, finite, mean, read_history
 from headway.train.home import Home
@@ -262,10 +262,13 @@ class Run:
         """The number of steps that the budget has time for, by trial; smaller ones where that would
         be too few to learn from."""
         first = self._first_plan(settings, prepared)
-        smaller = plan.smaller_steps(settings, first.steps)
+        smaller = plan.smaller_steps(settings, first.steps if self.timing else 1)
         if smaller != settings:
             first = self._first_plan(smaller, prepared)
-            self.progress.note(_what_fits(settings, smaller, first.steps))
+            why = f"so that the budget has time for some {first.steps:,} steps"
+            if self.timing is None:
+                why = "so that the little time that is left has room for steps"
+            self.progress.note(f"{why}: {_what_fits(settings, smaller)}")
         return plan.with_steps(smaller, first)
 
     def _first_plan(self, settings: RunSettings, prepared: Prepared) -> Decision:
@@ -273,7 +276,7 @@ class Run:
         assert self.budget_s is not None
         spent = (self.now() - self.started) / self.budget_s
         if self.timing is None and self.ranks.same(spent > 0.8):  # no time for a trial
-            return Decision(step=0, steps=1, until=1, examples=0, progress=0.0)
+            return Decision(step=0, steps=UNTIMED, until=UNTIMED, examples=0, progress=0.0)
         worker = Worker(settings, prepared, self.ranks, compiled=False)
         trial = self._budget(settings, worker.task, Journal(None))
         if self.ranks.same(trial.left_s > 0.3 * self.budget_s):
@@ -385,7 +388,7 @@ class Run:
         return AGAIN
 
 
-def _what_fits(before: RunSettings, after: RunSettings, steps: int) -> str:
+def _what_fits(before: RunSettings, after: RunSettings) -> str:
     """What the budget made smaller."""
     changes = [f"steps of {known(after.train.batch_tokens):,} tokens "
                f"instead of {known(before.train.batch_tokens):,}"]  # fmt: skip
@@ -393,5 +396,4 @@ def _what_fits(before: RunSettings, after: RunSettings, steps: int) -> str:
     assert after.model is not None
     if after.model != before.model:
         changes.append(f"{after.model.n_layers} layers instead of {before.model.n_layers}")
-    some = f"some {steps:,} steps" if steps > 1 else "a step"
-    return f"so that the budget has time for {some}: {', '.join(changes)}"
+    return ", ".join(changes)
