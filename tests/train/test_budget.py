@@ -232,6 +232,23 @@ def test_time_is_used_that_nobody_had_for_a_trial(total: float, first_step: floa
     assert world.progress[-1] == pytest.approx(1.0)
 
 
+@pytest.mark.parametrize("total", [20.0, 60.0, 600.0])
+@pytest.mark.parametrize("share", [0.03, 0.06])
+def test_one_step_that_stalls_does_not_end_a_run(total: float, share: float) -> None:
+    """A disk or another program holds everything up for a moment: the next steps are as before."""
+    step, stalls = total / 800, [share * total]
+
+    def slow(t: float) -> float:
+        return stalls.pop() / step if t > 0.3 * total and stalls else 1.0
+
+    world = World(
+        total, step, example=total / 1e6, save=total / 1e3, before=total / 20, slow=slow
+    )  # fmt: skip
+    world.run()
+    assert world.steps * step > 0.65 * total
+    assert max(b - a for a, b in zip(world.progress, world.progress[1:], strict=False)) < 0.02
+
+
 def test_evaluations_that_are_dear_become_small_and_then_few() -> None:
     dear = World(300.0, 0.1, example=0.2)
     assert kept(dear)

@@ -50,6 +50,10 @@ UNTIMED = 100
 """Steps of a first plan where nobody knows what one takes. The first step tells, and then there is
 another plan."""
 
+STALL = 8.0
+"""Times as long as steps took so far: what takes longer counts as so much. Machines become some
+times slower; one step that takes a hundred times as long is something that passes."""
+
 PATIENCE = 2.0
 """An evaluation that takes this many times what was planned is broken off."""
 
@@ -263,6 +267,7 @@ class Budget:
         elif self._warm:
             # The newest counts by its length: a machine that becomes slow is noticed within steps.
             usual = max(0.03 * self.total_s, 3 * self.step_s)
+            seconds = min(seconds, STALL * n * self.step_s)
             weight = 1.0 - math.exp(-seconds / usual)
             self.step_s += weight * (seconds / n - self.step_s)
         self._warm = True  # the very first compiles, records and allocates
@@ -298,9 +303,9 @@ class Budget:
             return False
         if step > plan.until or untimed:
             return True
-        off = abs(new.steps - plan.steps)
+        off, left = abs(new.steps - plan.steps), plan.steps - step
         recent = self.elapsed_s - self._decided < 0.02 * self.total_s
-        return off > max(1.0, DRIFT * (plan.steps - step)) and not recent
+        return off > max(1.0, (0.5 if recent else DRIFT) * left)
 
     def _planned(self, step: int, plan: Decision | None) -> Decision:
         number, examples = self._evaluations(plan.examples if plan is not None else 0)
