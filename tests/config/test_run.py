@@ -101,6 +101,30 @@ def test_what_a_run_wrote_is_a_recipe_of_all_its_settings(tmp_path: Path) -> Non
     assert (recipe.model, recipe.train) == (run.model, run.train)
 
 
+def test_a_recipe_does_not_take_over_the_threads_that_a_run_happened_to_have(
+    tmp_path: Path,
+) -> None:
+    path = tmp_path / "config.toml"
+    run = load_run_settings(None, ["task=translate"])
+    path.write_text(resolved_toml(replace(run, train=replace(run.train, threads=1))))
+    assert load_run_settings(path, []).train.threads == 1  # of the run itself: it goes on so
+    assert load_run_settings(path, [], is_recipe=True).train.threads is None
+    path.write_text(resolved_toml(load_run_settings(None, ["task=translate", "train.threads=1"])))
+    assert load_run_settings(path, [], is_recipe=True).train.threads == 1
+
+
+@pytest.mark.parametrize(("unit", "other"), [("epochs", "steps"), ("steps", "epochs")])
+def test_a_word_replaces_how_long_a_recipe_trains_in_either_unit(
+    tmp_path: Path, unit: str, other: str
+) -> None:
+    path = tmp_path / "recipe.toml"
+    path.write_text(f'task = "translate"\n[train]\n{other} = 9\n')
+    settings = load_run_settings(path, [f"train.{unit}=2"], is_recipe=True)
+    assert (getattr(settings.train, unit), getattr(settings.train, other)) == (2, None)
+    with pytest.raises(ConfigError, match="both say how long"):
+        load_run_settings(path, [f"train.{unit}=2", f"train.{other}=3"], is_recipe=True)
+
+
 def test_differences_name_the_keys_with_both_values() -> None:
     before = {"train.lr": 0.1, "same": [1], "gone": "x"}
     now = {"train.lr": 0.2, "same": [1], "new": True}

@@ -113,12 +113,25 @@ def load_run_settings(
     text = read_text(path) if path else ""
     values = parse(text, path) if path else {}
     if is_recipe:
+        _of_another_machine(values)
         values = {k: v for k, v in values.items() if k not in ("asked", "fingerprint")}
     for key, value in (given or {}).items():
         _put(values, key.split("."), value)
     words = {apply_override(values, word): word for word in overrides}
     words |= {key: f"{key}={value}" for key, value in (given or {}).items()}
+    for key, other in (("train.steps", "epochs"), ("train.epochs", "steps")):
+        train = values.get("train")
+        if key in words and f"train.{other}" not in words and isinstance(train, dict):
+            train.pop(other, None)  # the word replaces what the file says in the other unit
     return run_settings(values, in_file(path, text, words) if path else nowhere)
+
+
+def _of_another_machine(values: dict[str, Any]) -> None:
+    """Leave out of what a run wrote the threads that it had, unless someone asked for them: how
+    many are quick is measured where and when a run begins."""
+    asked, train = values.get("asked"), values.get("train")
+    if isinstance(asked, dict) and isinstance(train, dict) and "train.threads" not in asked:
+        train.pop("threads", None)
 
 
 def run_settings(values: dict[str, Any], locate: Locate = nowhere) -> RunSettings:
