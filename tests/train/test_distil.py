@@ -29,6 +29,7 @@ from headway.progress import SILENT
 from headway.train.optim import build_optimizer
 from headway.train.ranks import Ranks
 from headway.train.step import Step
+from headway.train.task import Scores
 from headway.train.tasks import distil
 from headway.train.tasks.distil import (
     VIEWS,
@@ -272,6 +273,15 @@ def test_both_are_compared_in_size_speed_and_score(
     line = comparison_line(facts)
     assert f"student {other['parameters']:,} parameters" in line
     assert "times as fast" in line
+    asked = []
+
+    def evaluate(model: Any, device: Any, stopped: Any, full: bool, *_: Any, most: Any) -> Scores:
+        asked.append((full, most))
+        return Scores(values={"loss": 1.0})
+
+    monkeypatch.setattr(FillTask, "evaluate", lambda _, *words, **named: evaluate(*words, **named))
+    compare(student, student, task, CPU, most=7, careful=False)
+    assert asked == [(False, 7)] * 2  # where time is short, no more than it is planned for
 
 
 def test_probabilities_of_both_use_the_same_temperature() -> None:

@@ -196,6 +196,10 @@ def test_trained_on_pairs_it_finds_new_partners(
     assert scores.values["accuracy"] <= scores.values["mrr"] <= 100
     assert scores.values["loss"] < untrained.values["loss"]
     assert set(scores.baselines["bag of words"]) == {"accuracy", "mrr"}
+    assert scores.baselines["bag of words"]["accuracy"] < 100
+    with torch.no_grad():  # among few it is easier, for whoever looks
+        alone = task.evaluate(model, CPU, lambda: False, True, most=1)
+    assert alone.values["accuracy"] == alone.baselines["bag of words"]["accuracy"] == 100
     with pytest.raises(Stopped):
         task.evaluate(model, CPU, lambda: True, full=False)
 

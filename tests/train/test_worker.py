@@ -134,6 +134,7 @@ def test_without_checkpoints_the_last_step_is_kept(tmp_path: Path) -> None:
         "text": "validation loss: last step 3.000; kept: last step",
         "figures": {},
         "examples": 100,
+        "careful": True,
     }
     assert torch.equal(weights(loop), before)
 

@@ -316,8 +316,9 @@ class Run:
         False when a stop was asked for on the way."""
         try:
             chosen = choose(worker, loop)
-            examples = chosen["examples"]
-            beside = worker.beside_teacher(loop.stop_asked, self.progress, examples)
+            beside = worker.beside_teacher(
+                loop.stop_asked, self.progress, chosen["examples"], careful=chosen["careful"]
+            )
             chosen["figures"] |= beside
         except Stopped:
             return False

@@ -57,7 +57,8 @@ class Scores:
     """Tables for the report: a confusion matrix, say."""
 
     baselines: Baselines = field(default_factory=dict)
-    """On the same examples; of the careful evaluation alone."""
+    """Of the careful evaluation alone; on the whole validation set, or on the same examples where
+    it is easier with fewer."""
 
     examples: int | None = None
     """That it is about, where a budget decides how many."""

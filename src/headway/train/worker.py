@@ -88,15 +88,22 @@ class Worker:
             recompute_blocks(self.model)
 
     def beside_teacher(
-        self, stopped: Callable[[], bool], progress: Progress = SILENT, examples: int | None = None
+        self,
+        stopped: Callable[[], bool],
+        progress: Progress = SILENT,
+        examples: int | None = None,
+        *,
+        careful: bool = True,
     ) -> dict[str, Any]:
-        """Of a student: its size, speed and scores beside its teacher's; nothing of others, nor
-        where there is no time for any examples."""
+        """Of a student: its size, speed and scores beside its teacher's, as the candidates were
+        compared; nothing of others, nor where there is no time for any examples."""
         if not self.settings.distil.teacher or examples == 0:
             return {}
         device = self.ranks.device
         teacher = load_teacher(self.task, self.settings, device)
-        facts = compare(teacher, self.model, self.task, device, stopped, progress, examples)
+        facts = compare(
+            teacher, self.model, self.task, device, stopped, progress, examples, careful=careful
+        )
         return {"distilled": facts}
 
     def finished(self) -> nn.Module:
@@ -259,6 +266,7 @@ def choose(worker: Worker, loop: Loop) -> dict[str, Any]:
     facts: dict[str, Any] = {
         "kept": found.winner, "scores": found.scores, "text": text, "figures": found.figures,
         "examples": task.n_valid if final is None else final.examples,
+        "careful": final is None or final.careful,
     }  # fmt: skip
     if found.baselines:
         value, steps = found.scores[found.winner][metric.name], loop.state.step

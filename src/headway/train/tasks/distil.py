@@ -282,10 +282,11 @@ def compare(
     stopped: Callable[[], bool] = lambda: False,
     progress: Progress = SILENT,
     most: int | None = None,
+    *,
+    careful: bool = True,
 ) -> dict[str, Any]:
-    """Size, speed and scores of both: parameters, batches of the task a second, and the careful
-    evaluation, of `most` examples. Both run as they are, in the type they were trained or loaded
-    in."""
+    """Size, speed and scores of both: parameters, batches of the task a second, and an evaluation,
+    of `most` examples. Both run as they are, in the type they were trained or loaded in."""
     facts: dict[str, Any] = {"metric": task.metric.name}
     inner = task.inner if isinstance(task, DistilTask) else task
     for name, model in (("teacher", teacher), ("student", student)):
@@ -295,7 +296,7 @@ def compare(
                 "parameters": sum(weight.numel() for weight in model.parameters()),
                 "batches_per_s": _speed(model, inner, device),
                 "scores": inner.evaluate(
-                    model, device, stopped, True, stage.update, most=most
+                    model, device, stopped, careful, stage.update, most=most
                 ).values,
             }
     one, other = facts["teacher"], facts["student"]

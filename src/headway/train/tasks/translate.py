@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -192,12 +191,11 @@ class TranslateTask:
             {"source": source, "target": target, "output": output}
             for (source, target), output in zip(pairs[:SAMPLES], outputs, strict=False)
         ]
-        baselines = self.baselines if full else {}
+        baselines = self._baselines(pairs) if full else {}
         return Scores(values=values, samples=samples, baselines=baselines)
 
-    @cached_property
-    def baselines(self) -> Baselines:
-        sources, targets = zip(*self.prepared.valid_text, strict=True)
+    def _baselines(self, pairs: Sequence[tuple[str, str]]) -> Baselines:
+        sources, targets = zip(*pairs, strict=True)
         copied = {
             "bleu": bleu(sources, targets, lowercase=self.lowercase).value,
             "chrf": chrf(sources, targets, lowercase=self.lowercase).value,
