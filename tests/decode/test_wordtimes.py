@@ -99,13 +99,20 @@ def test_tokens_get_the_rows_that_their_heads_look_at() -> None:
 
 def test_words_are_as_long_and_as_sure_as_their_tokens() -> None:
     rows = [(0, 2), (2, 3), (3, 4), (4, 9)]
-    found = words_of(["ab", "c"], [0, 0, 0, 1], rows, np.log([0.5, 0.5, 0.125, 0.9]).tolist(), 0.02)
+    logs = np.log([0.5, 0.5, 0.125, 0.9]).tolist()
+    found = words_of(["abb", "c"], ["a", "b", "b", "c"], [0, 0, 0, 1], rows, logs, 0.02)
     assert [(word.text, word.start, word.end) for word in found] == [
-        ("ab", 0.0, pytest.approx(0.08)),
+        ("abb", 0.0, pytest.approx(0.08)),
         ("c", pytest.approx(0.08), pytest.approx(0.18)),
     ]
     assert found[0].confidence == pytest.approx(0.5 * 0.25 ** (1 / 3))
     assert found[1].confidence == pytest.approx(0.9)
+
+
+def test_a_space_has_no_part_in_the_time_of_a_word() -> None:
+    rows, logs = [(0, 2), (2, 6), (6, 9)], [0.0, 0.0, 0.0]
+    found = words_of(["a", "c"], ["a", "▁", "c"], [0, 0, 1], rows, logs, 1.0)
+    assert [(word.start, word.end) for word in found] == [(0.0, 2.0), (6.0, 9.0)]
 
 
 def test_pauses_belong_to_no_word() -> None:

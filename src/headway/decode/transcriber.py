@@ -185,9 +185,10 @@ class Transcriber:
         results = list(heard)
         for place, of_tokens in zip(spoken, rows, strict=True):
             found = said[place]
-            numbers = word_numbers(self.tokenizer.tokens(found.tokens))
+            pieces = self.tokenizer.tokens(found.tokens)
+            numbers = word_numbers(pieces)
             words = words_of(
-                self._words(found, numbers), numbers, of_tokens, found.token_log_probs,
+                self._words(found, numbers), pieces, numbers, of_tokens, found.token_log_probs,
                 self.shape.row_seconds,
             )  # fmt: skip
             exact = snapped(words, waves[place], self.shape.rate)

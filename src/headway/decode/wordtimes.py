@@ -15,6 +15,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from headway.text.tokenizer import SPACE_MARK
+
 Floats = NDArray[np.floating[Any]]
 
 MOST_HEADS = 6
@@ -166,23 +168,30 @@ def _smooth(worth_HTS: Floats) -> Floats:
 
 def words_of(
     texts: Sequence[str],
+    pieces: Sequence[str],
     numbers: Sequence[int],
     rows: Sequence[tuple[int, int]],
     log_probs: Sequence[float],
     row_s: float,
 ) -> list[Word]:
     """Words from their tokens: `numbers` says which word each token belongs to, `rows` where it
-    lies in the sound; a row is `row_s` seconds."""
+    lies in the sound; a row is `row_s` seconds. Spaces are written, not said: they have no part in
+    the time of a word."""
     found = []
     for number, text in enumerate(texts):
         mine = [place for place, of in enumerate(numbers) if of == number]
         if not mine:
             continue
         logs = [log_probs[place] for place in mine]
-        start, end = min(rows[p][0] for p in mine), max(rows[p][1] for p in mine)
+        said = [place for place in mine if not is_space(pieces[place])] or mine
+        start, end = min(rows[p][0] for p in said), max(rows[p][1] for p in said)
         confidence = float(np.exp(np.mean(logs)))
         found.append(Word(text, start * row_s, end * row_s, min(confidence, 1.0)))
     return found
+
+
+def is_space(piece: str) -> bool:
+    return not piece.replace(SPACE_MARK, " ").strip()
 
 
 FRAME_S = 0.01

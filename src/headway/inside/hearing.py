@@ -76,10 +76,8 @@ def by_heads(trace: Trace, given: list[tuple[int, int]] | None = None) -> Aligne
     if given is not None:
         numbers = [places.index(place) for place in given]
     rows = token_rows(every_HTS[numbers])
-    words = {
-        output.row: number
-        for output, number in zip(trace.reading.outputs, word_of_each(trace.reading), strict=True)
-    }  # of some outputs alone, where only these are judged
+    of_words = zip(trace.reading.outputs, word_of_each(trace.reading), strict=True)
+    words = {output.row: number for output, number in of_words}
     of_rows = [words.get(n_first + t, -1) for t in range(len(rows))]
     held = held_by(rows, every_HTS[numbers].mean(0), of_rows)
     by_layer = iter(shares)
@@ -143,7 +141,8 @@ def spoken_words(reading: Reading, rows: Rows, scores_RC: Tensor | None) -> list
             pieces[number] = pieces.get(number, "") + output.name
     texts = [shown(pieces.get(number, "")) for number in range(max(numbers, default=-1) + 1)]
     logs = _log_probs(reading, scores_RC)
-    return words_of(texts, numbers, rows, logs, media.row_s)
+    names = [output.name for output in reading.outputs]
+    return words_of(texts, names, numbers, rows, logs, media.row_s)
 
 
 def at_pauses(media: Media, words: Sequence[Word]) -> list[Word]:
