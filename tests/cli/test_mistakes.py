@@ -77,6 +77,7 @@ def classify(name: str) -> list[str]:
         ([*TRANSLATE, "--epochs", "3"], "Write train.epochs=3."),
         ([*TRANSLATE, "--batch-size", "32"], "Write train.batch_tokens=… (tokens of a step, not"),
         ([*TRANSLATE, "--config", "a.toml"], "Write --recipe FILE.toml."),
+        (["predict", "r", "--config", "a.toml"], "Leave it out: the run has its settings"),
         ([*TRANSLATE, "--hidden-size", "64"], "Write model.d_model=64."),
         ([*TRANSLATE, "--patience", "3"], "Write train.patience=3."),
         ([*TRANSLATE, "--resume"], "Leave it out: the same command goes on"),
@@ -117,7 +118,8 @@ def classify(name: str) -> list[str]:
         ([*classify("good.tsv")[:-1], "file/run"], "file is a file, and --out names a folder"),
         (
             ["train", "see", "--media", "photos", "--out", "run"],
-            "Give them apart: --media photos/train --valid-media photos/test",
+            "Give them apart: --media photos/train (and then, to score it: headway evaluate RUN "
+            "--media photos/test)",
         ),
     ],
     ids=lambda value: " ".join(value[1:]) if isinstance(value, list) else "",
@@ -155,7 +157,11 @@ def test_bad_lines_are_left_out_counted_and_listed_where_one_says_so(
 
 def test_an_unfinished_run_says_how_it_goes_on(here: Path) -> None:
     folder = here / "half"
-    folder.mkdir()
+    (folder / "data").mkdir(parents=True)
+    with pytest.raises(
+        FolderError, match=r"before the first step\. The command that began it goes"
+    ):
+        file_in(Path("half"), "config.toml")
     made = {"task": "translate", "data.source": ["my a.de"], "data.target": ["a.en"]}
     settings = load_run_settings(None, ["train.steps=90", "model.preset=transformer-test"], made)
     (folder / "config.toml").write_text(resolved_toml(settings))
@@ -181,3 +187,5 @@ def test_labels_that_stand_first_are_suspected(here: Path, capsys: Output) -> No
     Path("first.tsv").write_text("".join(lines))
     main(["check", "classify", "--text", "first.tsv"])
     assert "If it stands first: data.text_field=2 data.label_field=1" in capsys.readouterr().out
+    main(["check", "classify", "--text", "first.tsv", "data.text_field=2", "data.label_field=1"])
+    assert "2 labels: neg 20 (50.0%), pos 20 (50.0%)" in capsys.readouterr().out

@@ -90,6 +90,7 @@ def test_values_become_the_types_of_their_settings() -> None:
     built = from_dict(Outer, values)
     assert built == Outer(steps=3, kind="linear", inner=Inner(rate=1.0, names=("a", "b")))
     assert type(built.inner.rate) is float
+    assert from_dict(Outer, {"title": 5}).title == "5"  # as the word title=5 on the command line
 
 
 def test_what_is_left_out_stays_as_the_outer_class_has_it() -> None:
@@ -119,14 +120,17 @@ def test_none_clears_an_optional_setting_and_is_a_choice_where_one_is_called_so(
         ({"steps": 3.0}, "run.steps = 3.0, but it must be a whole number."),
         ({"steps": None}, "run.steps = none, but it must be a whole number."),
         ({"fast": 1}, "run.fast = 1, but it must be true or false."),
-        ({"title": 5}, "run.title = 5, but it must be text."),
+        ({"title": 5.5}, "run.title = 5.5, but it must be text."),
         ({"limit": "x"}, 'run.limit = "x", but it must be a whole number, or none.'),
         ({"kind": "cosin"}, "it must be one of cosine, linear, none. Did you mean 'cosine'?"),
         ({"inner": {"rate": True}}, "run.inner.rate = true, but it must be a number."),
         ({"inner": {"rate": float("nan")}}, "run.inner.rate = nan, but it must be a number."),
         ({"inner": {"rate": 10**400}}, "but it must be a number."),
         ({"inner": {"names": "a"}}, 'run.inner.names = "a", but it must be a list, each text.'),
-        ({"inner": {"names": [1]}}, "run.inner.names = [1], but it must be a list, each text."),
+        (
+            {"inner": {"names": [True]}},
+            "run.inner.names = [true], but it must be a list, each text.",
+        ),
         ({"steps": 0}, "in [run]: steps=0 must be at least 1."),
     ],
 )
@@ -209,7 +213,7 @@ def test_an_error_does_not_blame_the_file_for_what_the_command_line_set(recipe: 
             "sound-encoder, sound-seq2seq).",
         ),
         (["model.preset=gtp2"], "unknown preset 'gtp2'. Did you mean 'gpt2'?"),
-        (["model.preset=5"], "model.preset = 5, but it must be text, or none."),
+        (["model.preset=true"], "model.preset = true, but it must be text, or none."),
         (["model.preset=gpt2", "n_layers=2"], "'n_layers'. Did you mean 'model.n_layers'?"),
         (["model.preset=gpt2", "train.lr=1"], "unknown section 'train'. Known sections: model."),
         (["model.preset=gpt2", "model.rope=1"], "model.rope = 1, but it must be a section"),

@@ -34,6 +34,8 @@ def test_tab_separated_columns_by_place_number_and_name(write: Write) -> None:
     named = write("c.txt", ["id\tlabel\ttext", "7\tpos\tgood"])
     assert read(named) == [("good", None, "pos", "c.txt:2")]
     assert read(plain, labels=False)[0] == ("good film", None, None, "a.tsv:1")
+    others = write("d.tsv", ["label\tsentence", "pos\tgood"])  # the label's name tells the text's
+    assert read(others) == [("good", None, "pos", "d.tsv:2")]
 
 
 @pytest.mark.parametrize("label", ["a\nb", "a\rb", "a\tb", "\u2029b", "a\x1eb"])
@@ -54,6 +56,9 @@ def test_csv_follows_the_rules_of_quotes(write: Write) -> None:
     lines = ["text, label", '"one, ""two""', 'and three",pos', "", "plain,neg"]
     wanted = [('one, "two"\nand three', None, "pos", "a.csv:2"), ("plain", None, "neg", "a.csv:5")]
     assert read(write("a.csv", lines)) == wanted
+    unnamed = write("c.csv", ['7,pos," one, two"', "8,neg,plain"])
+    wanted = [(" one, two", None, "pos", "c.csv:1"), ("plain", None, "neg", "c.csv:2")]
+    assert read(unnamed, text_field="3", label_field="2") == wanted
     long = "x" * 300_000
     assert read(write("b.csv", ["label,text", f"a,{long}"]))[0][0] == long
 
@@ -91,6 +96,7 @@ def test_json_fields_may_be_nested_and_labels_of_any_kind(write: Write, tmp_path
         ("a.jsonl", ['{"text": 5, "label": 1}'], {}, r"field 'text' is 5, not text"),
         ("a.jsonl", ['{"text": "a", "label": {}}'], {}, r"field 'label' is \{\}, not text"),
         ("a.jsonl", ['"a"'], {}, r"a\.jsonl, line 1 is a text, not an object"),
+        ("a.json", ['[{"text": "a"},'], {}, r"begins a JSON array.*> FILE\.jsonl$"),
         ("a.jsonl", ["no json"], {}, r"a\.jsonl, line 1 is not a line of JSON"),
         ("a.jsonl", [r'{"text": "\ud83d", "label": 1}'], {}, "half of a surrogate pair"),
     ],

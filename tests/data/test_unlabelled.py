@@ -50,6 +50,12 @@ CASES: list[tuple[Reads, str, list[str], dict[str, Any], list[Question], str]] =
     ("labelled", "a.tsv", ["text", "good"], {}, ["good"], "column 'text' is the text"),
     ("labelled", "a.csv", ["id,label,text", '1,pos,"good, ""really"""', "", "2,neg,bad"], {},
      ['good, "really"', "", "bad"], "columns 'id', 'label' are not read"),
+    ("labelled", "a.tsv", ["sentence\tlabel", "good\tpos"], {}, ["good"],
+     "column 'sentence' is the text; column 'label' is not read"),
+    ("labelled", "a.csv", ["label,review", "pos,good"], {}, ["good"],
+     "column 'review' is the text; column 'label' is not read"),
+    ("labelled", "a.csv", ["good,pos", "bad,neg"], {"text_field": "1"}, ["good", "bad"],
+     "column 1 is the text; column 2 is not read"),
     ("labelled", "a", ["text,label", "good,pos"], {}, ["good"], "column 'text' is the text"),
     ("labelled", "a.tsv", ["pos\tgood", "neg\tbad"], {"text_field": "2", "label_field": "1"},
      ["good", "bad"], "column 2 is the text; column 1 is not read"),
@@ -128,6 +134,12 @@ def test_words_in_columns_are_told_from_sentences(
 @pytest.mark.parametrize(
     ("reads", "name", "lines", "message"),
     [
+        (
+            "labelled",
+            "a.csv",
+            ["good", "bad"],
+            r"no column 'text'; it has 1 column: .*text_field=1",
+        ),
         ("labelled", "a.csv", ["review,stars", "a,b"], r"no column 'text'.*data\.text_field=…"),
         ("labelled", "a.tsv", ["a\tb\tc", "d\te\tf"], r"no column 'text'; it has 3 columns"),
         ("labelled", "a.tsv", ["a\tb", "c"], r"a\.tsv, line 2 has 1 column but the first has 2"),
@@ -137,8 +149,20 @@ def test_words_in_columns_are_told_from_sentences(
 def test_a_table_without_those_columns_says_how_to_name_them(
     write: Write, reads: Reads, name: str, lines: list[str], message: str
 ) -> None:
+    told: list[str] = []
+    settings = RunSettings(task=TASKS[reads])
     with pytest.raises(DataError, match=message):
-        read(write(name, lines), reads)
+        list(questions(write(name, lines), reads, settings, told.append))
+    assert not (told and "column 1 is the text" in told[0] and name == "a.csv"), "and then refused"
+
+
+def test_a_bad_line_is_answered_as_an_empty_one_where_it_may_be(write: Write) -> None:
+    path = write("a.jsonl", ['{"text": "a"}', "no json", '{"text": "b"}'])
+    settings = RunSettings(task="classify", data=DataSettings(bad="skip"))
+    told: list[str] = []
+    assert list(questions(path, "labelled", settings, told.append)) == ["a", "", "b"]
+    assert told[1].startswith(f"{path}, line 2 is not a line of JSON")
+    assert told[1].endswith("It is answered as an empty text")
 
 
 def test_a_file_that_is_not_there_is_named(tmp_path: Path) -> None:

@@ -26,6 +26,10 @@ COLUMNS = tuple(
 )
 """Settings that say where the columns of a file are, if not where those of training were."""
 
+BAD = "data.bad"
+"""Whether lines that cannot be read end it, or are answered as empty ones. No score leaves any out.
+"""
+
 
 def predict(
     run: Annotated[
@@ -288,7 +292,7 @@ def files_and_settings(words: Sequence[str]) -> tuple[list[str], list[str]]:
     """The words that are no `key=value` name files."""
     overrides = [word for word in words if _is_setting(word) and not Path(word).exists()]
     files = [word for word in words if word not in overrides]
-    check_settings(overrides)
+    check_settings([word for word in overrides if word.partition("=")[0] != BAD])
     return files, overrides
 
 

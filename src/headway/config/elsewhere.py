@@ -46,13 +46,13 @@ NOTHING = "nothing: "
 """Begins what says why an option is not needed."""
 
 OPTIONS = {
-    "config": "--recipe FILE.toml", "config_file": "--recipe FILE.toml",
     "output": "--out", "output_dir": "--out", "out_dir": "--out", "save_dir": "--out",
     "o": "--out", "gpu": "--device cuda", "gpus": "--device cuda", "cuda": "--device cuda",
     "cpu": "--device cpu", "no_cuda": "--device cpu",
 }  # fmt: skip
 
 OF_TRAIN = {
+    "config": "--recipe FILE.toml", "config_file": "--recipe FILE.toml",
     "train": "--text FILE (or --source and --target, --pairs, --media)",
     "train_file": "--text FILE (or --source and --target, --pairs, --media)",
     "input": "--text FILE (or --source and --target, --pairs, --media)",
@@ -68,6 +68,7 @@ OF_TRAIN = {
 }  # fmt: skip
 
 OF_USE = {
+    "config": f"{NOTHING}the run has its settings; others are words, as decode.beam=4",
     "model": f"{NOTHING}the run is the first word",
     "checkpoint": f"{NOTHING}the run is the first word",
     "input": f"{NOTHING}the file is the second word",

@@ -22,6 +22,7 @@ TOKENIZER = "tokenizer.json"
 IMPORTED = "import.json"
 """Where the weights came from, if they are not our own."""
 
+NOT_BEGUN = " Its training ended before the first step. The command that began it goes on."
 IMPORT_IT = " If it is a model of Hugging Face, make a run of it: headway import {folder} --out RUN"
 
 SEAL = "# sha256 "
@@ -143,6 +144,7 @@ def file_in(folder: Path, name: str) -> Path:
         raise FolderError(
             f"there is no {name} in {folder}, which holds: {_listing(folder)}."
             + (IMPORT_IT.format(folder=folder) if name == CONFIG and _is_theirs(folder) else "")
+            + (NOT_BEGUN if name == CONFIG and (folder / "data").is_dir() else "")
         )
     if folder.is_file():
         raise FolderError(

@@ -22,7 +22,8 @@ def setting_types(cls: Any) -> dict[str, Any]:
 
 
 def fit(value: Any, hint: Any) -> Any:
-    """The value as its setting wants it (a list as a tuple, 1 as 1.0), or ValueError.
+    """The value as its setting wants it (a list as a tuple, 1 as 1.0, and as "1" where it is text:
+    a word on the command line has no quotes), or ValueError.
 
     The word `none` clears an optional setting, in a file too, where TOML has no null; a choice
     that is itself called "none" takes the same word.
@@ -42,6 +43,8 @@ def fit(value: Any, hint: Any) -> Any:
     elif hint is float and type(value) in (int, float):
         if abs(value) <= sys.float_info.max:  # neither inf nor nan
             return float(value)
+    elif hint is str and type(value) is int:
+        return str(value)
     elif type(value) is hint:  # not isinstance: true is no whole number
         return value
     raise ValueError(f"{value!r} does not fit {hint}")

@@ -145,6 +145,8 @@ def _json_records(
         try:
             values = parse_object(line, where)
         except DataError as error:
+            if line.lstrip().startswith("[") and number == 1:
+                raise  # none of its lines is an object
             if settings.bad == "error":
                 others = (is_bad(partial(parse_object, one, "")) for one in lines if one.strip())
                 raise refused(str(error), others if number > 1 else ()) from error
@@ -173,7 +175,7 @@ def _tsv_records(
     """Columns by name where the first line names them, by number, or the only two."""
     first = next(lines)
     header = first.split("\t")
-    columns, n_header = _columns(path, header, settings, labels, note)
+    columns, n_header = _columns(path, header, settings, labels, note, unnamed=True)
     for number, line in enumerate(chain([first], lines), 1):
         if number <= n_header:
             continue
@@ -201,12 +203,11 @@ def _csv_records(
     csv.field_size_limit(MAX_LINE)  # the module's own is for all readers, and low
     reader = csv.reader((f"{line}\n" for line in lines), strict=True)
     try:
-        header = [name.strip() for name in next(reader)]
-        columns, n_header = _columns(path, header, settings, labels, note)
-        if not n_header:
-            _no_column(path, header, settings, labels)
-        line = reader.line_num + 1
-        for cells in reader:
+        first = next(reader)
+        header = [name.strip() for name in first]
+        columns, n_header = _columns(path, header, settings, labels, note, unnamed=False)
+        line = 1 if not n_header else reader.line_num + 1
+        for cells in reader if n_header else chain([first], reader):
             if cells and len(cells) != len(header):
                 problem = (
                     f"{shown(path)}, line {line:,} has {len(cells)} "
@@ -228,10 +229,18 @@ Parse = Callable[[list[str], str], Record]
 
 
 def _columns(
-    path: str, header: list[str], settings: DataSettings, labels: bool, note: Note
+    path: str,
+    header: list[str],
+    settings: DataSettings,
+    labels: bool,
+    note: Note,
+    *,
+    unnamed: bool,
 ) -> tuple[Parse, int]:
-    """What makes a record of the cells of a line, and how many lines of header there are."""
+    """What makes a record of the cells of a line, and how many lines of header there are.
+    `unnamed`: the only two columns may do without."""
     wanted = _wanted(settings, labels)
+    usual = wanted == ({"text": "text", "label": "label"} if labels else {"text": "text"})
     n_header = 0
     if all(name in header for name in wanted.values()):
         places, n_header = {key: header.index(name) for key, name in wanted.items()}, 1
@@ -242,9 +251,12 @@ def _columns(
                 f"{shown(path)}, line 1 has {len(header)} column{'s' * (len(header) > 1)}, but "
                 f"column {max(places.values()) + 1} is asked for. A tab stands between columns."
             )
-    elif wanted == {"text": "text", "label": "label"} and len(header) == 2:
-        places = {"text": 0, "label": 1}
-    elif wanted == {"text": "text"} and len(header) <= 2:
+    elif usual and len(header) == 2 and settings.label_field in header:  # `sentence`, `label`
+        label = header.index(settings.label_field)
+        places, n_header = {"text": 1 - label} | ({"label": label} if labels else {}), 1
+    elif usual and unnamed and len(header) == 2:
+        places = {"text": 0} | ({"label": 1} if labels else {})
+    elif usual and unnamed and len(header) == 1 and not labels:
         places = {"text": 0}
     else:
         _no_column(path, header, settings, labels)
@@ -288,7 +300,7 @@ def _wanted(settings: DataSettings, labels: bool) -> dict[str, str]:
 
 def _no_column(path: str, header: list[str], settings: DataSettings, labels: bool) -> NoReturn:
     wanted = _wanted(settings, labels)
-    if len(header) == 1:
+    if len(header) == 1 < len(wanted):
         raise DataError(
             f"{shown(path)}, line 1 has one column, but {len(wanted)} are needed "
             f"({', '.join(wanted)}), with a tab between them, or lines of JSON: {header[0][:60]!r}."
@@ -298,8 +310,8 @@ def _no_column(path: str, header: list[str], settings: DataSettings, labels: boo
     numbers = " ".join(f"data.{key}_field={i}" for i, key in enumerate(wanted, 1))
     raise DataError(
         f"{shown(path)}: its first line names no column {' or '.join(map(repr, missing))}; it has "
-        f"{len(header)} columns: {there}. Name them with data.text_field=… and so on, or give "
-        f"numbers counted from 1, such as {numbers}"
+        f"{len(header)} column{'s' * (len(header) > 1)}: {there}. Name them with "
+        f"data.text_field=… and so on, or give numbers counted from 1, such as {numbers}"
     )
 
 

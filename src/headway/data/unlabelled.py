@@ -21,7 +21,7 @@ from headway.data.files import open_lines, shown
 from headway.data.items import TextKind
 from headway.data.jsonl import is_json, parse_object
 from headway.data.pairs import PairFile
-from headway.data.records import FASTTEXT, Record, fields_of, read_records
+from headway.data.records import FASTTEXT, fields_of, read_records
 from headway.data.tagged import DOCUMENT, WORDS
 from headway.errors import DataError
 
@@ -76,7 +76,7 @@ def _texts(path: str, data: DataSettings, reads: Reads, note: Note) -> Iterator[
     wanted = [name for name in (data.text_field, data.other_field) if name]
     labels_first = reads == "labelled" and first.startswith(FASTTEXT)
     if labels_first or is_json(path, first, *wanted) or _is_table(path, data, reads, head, wanted):
-        return map(_question, read_records([path], data, labels=False, note=note))
+        return _asked(path, data, note)
     if _named(path, ".tsv") and _has_tabs(path, head) and not data.other_field:
         note(f"{shown(path)}: every line is a text with its tabs, as in training")
     return iter(open_lines(path, data.encoding))
@@ -103,8 +103,11 @@ def _is_table(
     return not (data.other_field and len(cells) == 2)
 
 
-def _question(record: Record) -> Question:
-    return record.text if record.other is None else (record.text, record.other)
+def _asked(path: str, data: DataSettings, note: Note) -> Iterator[Question]:
+    for record in read_records([path], data, labels=False, note=note):
+        if record.problem:
+            note(f"{record.problem} It is answered as an empty text")
+        yield record.text if record.other is None else (record.text, record.other)
 
 
 def _csv_cells(line: str) -> list[str]:
@@ -124,7 +127,7 @@ def _sources(path: str, data: DataSettings, note: Note) -> Iterator[Question]:
                 "a text a line, give it on standard input."
             )
         named = replace(data, text_field=data.source_field, other_field="")
-        return map(_question, read_records([path], named, labels=False, note=note))
+        return _asked(path, named, note)
     table = _named(path, ".tsv") or bool(data.pairs)
     header = _named(path, ".tsv") and first == data.source_field
     if not (is_json(path, first, data.source_field) or header or (table and _has_tabs(path, head))):

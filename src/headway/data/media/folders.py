@@ -67,13 +67,19 @@ def folder_source(folder: Path, form: Form, target: Target) -> FolderSource:
 
 
 def _apart(splits: list[Path]) -> str:
-    """Which of these folders to train on and which to validate on; a test set is for later."""
+    """Which of these folders to train on and which to validate on; a test set is for later, or the
+    best checkpoint would be chosen on it."""
     named = {path.name.lower(): path for path in splits}
     train = next((named[name] for name in ("train", "training") if name in named), None)
-    order = ("valid", "validation", "val", "dev", "test", "testing")
-    valid = next((named[name] for name in order if name in named), None)
+    valid, test = (
+        next((named[name] for name in names if name in named), None)
+        for names in (("valid", "validation", "val", "dev"), ("test", "testing"))
+    )
     words = f"--media {train or '…'}"
-    return f"{words} --valid-media {valid}" if train and valid else words
+    words += f" --valid-media {valid}" if train and valid else ""
+    return (
+        f"{words} (and then, to score it: headway evaluate RUN --media {test})" if test else words
+    )
 
 
 def _is_class(path: Path) -> bool:
