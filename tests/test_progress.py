@@ -44,6 +44,26 @@ def test_lines_come_at_most_every_ten_seconds_and_at_the_end(clock: list[float])
     assert lines[1].endswith("loss 1.061  12.3k tokens/s  padding 0%  BLEU 31.2  39s left")
 
 
+def test_a_plan_that_changes_changes_how_many_steps_are_left(clock: list[float]) -> None:
+    lines, bar = io.StringIO(), Terminal()
+    for stream in (lines, bar):
+        clock[0] = 0.0
+        progress = Progress(stream=stream)
+        progress.start(20)
+        for step in range(1, 41):
+            clock[0] += 1.0
+            if step == 15:
+                progress.expect(40)
+            progress.update(step)
+        progress.close()
+    assert lines.getvalue().splitlines() == [
+        "step 1/20  19s left", "step 11/20  9s left", "step 21/40  19s left",
+        "step 31/40  9s left", "step 40/40  0s left",
+    ]  # fmt: skip
+    assert "40/40" in bar.getvalue()
+    assert "40/20" not in bar.getvalue()
+
+
 def test_the_bar_and_notes_go_to_the_terminal_they_were_given() -> None:
     stream = Terminal()
     with Progress(stream=stream) as progress:

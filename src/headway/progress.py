@@ -99,9 +99,8 @@ class Progress:
 
     def expect(self, total_steps: int) -> None:
         """There are to be more steps, or fewer, than was thought."""
-        self.total = total_steps
-        if self._bar is not None:
-            self._bar.update(self._bar.task_ids[0], total=total_steps)
+        with self._lock:
+            self._training.total = total_steps
 
     def note(self, text: str) -> None:
         """A line that stays: above the bar, or among the other lines."""
