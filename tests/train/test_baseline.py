@@ -41,6 +41,11 @@ def test_a_model_that_is_worse_hears_what_to_do() -> None:
     assert "better than" in (advice("classify", 0.8, BASELINES, loss, 100) or "")
 
 
+def test_a_model_without_a_mistake_hears_nothing_though_a_baseline_has_none_either() -> None:
+    assert advice("classify", 100.0, {"bag": {"f1": 100.0}}, METRICS["f1"], 100) is None
+    assert advice("transcribe", 0.0, {"usual": {"wer": 0.0}}, METRICS["wer"], 100) is None
+
+
 def test_every_task_has_something_that_helps() -> None:
     for task in TASKS:
         assert "What helps: more" in (advice(task, 1.0, BASELINES, METRICS["accuracy"], 1) or "")

@@ -45,7 +45,8 @@ def advice(task: str, value: float, baselines: Baselines, metric: Metric, steps:
     if not found:
         return None
     name, best = next(iter(found.items()))
-    if metric.better(value, best):
+    perfect = 0.0 if metric.lower else 100.0
+    if metric.better(value, best) or value == perfect:
         return None
     which = "as good as" if value == best else "better than"
     return (

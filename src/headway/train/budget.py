@@ -46,9 +46,9 @@ REPORT_S = 1.0
 DRIFT = 0.1
 """Of the steps that are left: a plan that is off by less stays."""
 
-UNTIMED = 100
+UNTIMED = 50
 """Steps of a first plan where nobody knows what one takes. The first step tells, and then there is
-another plan."""
+another plan. So few that nobody judges by them whether a model learns."""
 
 STALL = 8.0
 """Times as long as steps took so far: what takes longer counts as so much. Machines become some
