@@ -10,6 +10,7 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
+from headway.config.data import DataSettings
 from headway.config.durable import identity
 from headway.config.run import RunSettings
 from headway.data.files import STDIN, check_readable, is_stream, spool
@@ -61,6 +62,8 @@ def wanted_inputs(settings: RunSettings) -> dict[str, Any]:
     data, tokenizer = asdict(settings.data), asdict(settings.tokenizer)
     files = {name: [_identity(path) for path in data.pop(name)] for name in FIELDS}
     data.pop("long")  # what a task makes of long texts, which the store keeps whole
+    if data["bad"] == DataSettings().bad:
+        data.pop("bad")  # runs that are older than this setting go on with the data they have
     if tokenizer["file"] is not None:
         parts = tokenizer_files(Path(tokenizer["file"]))
         tokenizer["file"] = [_identity(str(path)) for path in parts]

@@ -1,0 +1,17 @@
+"""What prepared data follows from."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from headway.config.data import DataSettings
+from headway.config.run import RunSettings
+from headway.data.inputs import wanted_inputs
+
+
+def test_a_setting_that_came_later_does_not_make_older_data_another() -> None:
+    """Runs whose data was prepared before `data.bad` go on, unless it is used."""
+    settings = RunSettings(task="classify")
+    assert "bad" not in wanted_inputs(settings)["data"]
+    skips = replace(settings, data=DataSettings(bad="skip"))
+    assert wanted_inputs(skips)["data"]["bad"] == "skip"
