@@ -86,6 +86,7 @@ def classify(name: str) -> list[str]:
         ([*PREDICT, "--batch-size", "8"], "Write --batch-tokens."),
         ([*PREDICT, "--model", "x"], "Leave it out: the run is the first word."),
         ([*PREDICT, "--lr", "3"], "No such option: --lr"),
+        (["evaluate", "shapes", "data.bad=skip"], "a score is one of every line. Mend those that"),
         ([*TRANSLATE, "train.learning_rate=1"], "'train.learning_rate'. Here it is train.lr."),
         ([*TRANSLATE, "learning_rate=1"], "Did you mean 'train.lr'?"),
         ([*TRANSLATE, "model.num_layers=3"], "Here it is model.n_layers."),

@@ -305,6 +305,11 @@ def _is_setting(word: str) -> bool:
 def check_settings(words: Sequence[str]) -> None:
     """Refuse settings that change nothing about a model that is there."""
     for word in words:
+        if word.partition("=")[0] == BAD:
+            raise ConfigError(
+                f"{word!r} has no effect here: a score is one of every line. Mend those that cannot "
+                "be read, or take them out of the file."
+            )
         if not word.startswith("decode.") and word.partition("=")[0] not in COLUMNS:
             raise ConfigError(
                 f"{word!r} has no effect here: only decode.* settings have, and those that name "
