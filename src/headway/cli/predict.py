@@ -307,8 +307,8 @@ def check_settings(words: Sequence[str]) -> None:
     for word in words:
         if word.partition("=")[0] == BAD:
             raise ConfigError(
-                f"{word!r} has no effect here: a score is one of every line. Mend those that cannot "
-                "be read, or take them out of the file."
+                f"{word!r} has no effect here: a score is one of every line. Mend those that "
+                "cannot be read, or take them out of the file."
             )
         if not word.startswith("decode.") and word.partition("=")[0] not in COLUMNS:
             raise ConfigError(
