@@ -222,7 +222,8 @@ def test_silent_connections_do_not_pile_up(
     silent = [socket.create_connection(("127.0.0.1", server.port), 20) for _ in range(6)]
     for one in silent[3:]:
         assert one.recv(1) == b""  # closed at once
-    assert server.open == 3
+    while server.open != 3:  # the one that is closed is counted a moment longer
+        time.sleep(0.01)
     for one in silent:
         one.close()
     while server.open:
