@@ -45,7 +45,12 @@ def test_presets_can_be_of_one_family_and_in_json(facts: Any) -> None:
     assert {row["name"]: row["parameters"] for row in rows}["gpt2"] == 124_439_808
 
 
-@pytest.mark.parametrize("name", PRESETS)
+def deep_is_slow(name: str) -> Any:
+    deep = PRESETS[name].settings.n_layers > 12
+    return pytest.param(name, marks=pytest.mark.slow) if deep else name
+
+
+@pytest.mark.parametrize("name", [deep_is_slow(name) for name in PRESETS])
 def test_every_preset_can_be_described(facts: Any, name: str) -> None:
     described = facts("info", name)
     assert described["parameters"] == sum(part["parameters"] for part in described["parts"])

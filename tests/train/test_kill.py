@@ -136,7 +136,7 @@ def kill_until_done(server: Server, words: list[str], out: Path, kills: int) -> 
 @pytest.mark.parametrize(
     ("kills", "more"),
     [
-        (12, ["train.steps=60", "train.eval_every=30"]),
+        (8, ["train.steps=60", "train.eval_every=30"]),
         pytest.param(
             200,
             ["train.steps=1000", "train.eval_every=30", "train.ema=0.9"],

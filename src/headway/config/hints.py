@@ -21,9 +21,9 @@ def setting_types(cls: Any) -> dict[str, Any]:
     return {field.name: hints[field.name] for field in fields(cls)}
 
 
-def fit(value: Any, hint: Any) -> Any:
+def fit(value: Any, hint: Any, quoted: bool = False) -> Any:
     """The value as its setting wants it (a list as a tuple, 1 as 1.0, and as "1" where it is text:
-    a word on the command line has no quotes), or ValueError.
+    a word on the command line has no quotes), or ValueError. `quoted`: text has them.
 
     The word `none` clears an optional setting, in a file too, where TOML has no null; a choice
     that is itself called "none" takes the same word.
@@ -36,14 +36,14 @@ def fit(value: Any, hint: Any) -> Any:
     elif origin in (Union, UnionType):
         if NoneType in inner and value in (None, "none"):
             return None
-        return fit(value, _without_none(hint))
+        return fit(value, _without_none(hint), quoted)
     elif origin is tuple:
         if isinstance(value, list | tuple):
-            return tuple(fit(item, inner[0]) for item in value)
+            return tuple(fit(item, inner[0], quoted) for item in value)
     elif hint is float and type(value) in (int, float):
         if abs(value) <= sys.float_info.max:  # neither inf nor nan
             return float(value)
-    elif hint is str and type(value) is int:
+    elif hint is str and type(value) is int and not quoted:
         return str(value)
     elif type(value) is hint:  # not isinstance: true is no whole number
         return value

@@ -67,7 +67,7 @@ class Roles:
             if name not in types:
                 raise DataError(f"{where}: unknown role {name!r}.{suggest(name, types)}")
             try:
-                found[name] = fit(value, types[name])
+                found[name] = fit(value, types[name], quoted=True)
             except ValueError as error:
                 needed = describe(types[name])
                 raise DataError(
