@@ -62,7 +62,7 @@ def engine_answers(folder: Path, lines: list[str]) -> list[dict[str, Any]]:
     return answers(folder, lines, OnnxEngine(folder, load_run(folder)))
 
 
-QUICK = ("translate", "complete", "classify", "see", "transcribe")
+QUICK = ("translate", "see", "transcribe")
 ALL = [*RUNS, *(name for name in MEDIA if name not in RUNS)]
 tasks = pytest.mark.parametrize(
     "task", [task if task in QUICK else pytest.param(task, marks=pytest.mark.slow) for task in ALL]

@@ -449,7 +449,12 @@ def test_any_settings_are_refused_in_words_or_run(family: str, tries: int) -> No
     assert min(counts.values()) > tries / 8, counts  # both happen often enough to mean something
 
 
-@pytest.mark.parametrize("family", FAMILY_SETTINGS)
+def media_are_slow(family: str) -> Any:
+    """Their bodies are those of the others: only fronts differ, which random settings try too."""
+    return pytest.param(family, marks=pytest.mark.slow) if "-" in family else family
+
+
+@pytest.mark.parametrize("family", [media_are_slow(family) for family in FAMILY_SETTINGS])
 def test_every_single_value_of_every_setting_is_refused_in_words_or_runs(family: str) -> None:
     for field in fields(FAMILY_SETTINGS[family]):
         assert values_of(family, field.name), f"{field.name} is tried nowhere"

@@ -68,7 +68,11 @@ def command(kind: str, files: dict[str, str], filled: Path) -> list[str]:
     }[kind]
 
 
-@pytest.mark.parametrize("kind", ["fill", "lora", "frozen", "distil", "embed", "see"])
+SLOW = ("lora", "frozen")
+KINDS = ["fill", "distil", "embed", "see", *(pytest.param(k, marks=pytest.mark.slow) for k in SLOW)]
+
+
+@pytest.mark.parametrize("kind", KINDS)
 def test_killed_and_stopped_it_ends_with_the_same_bytes(
     server: Server, folder: Path, files: dict[str, str], filled: Path, kind: str
 ) -> None:
