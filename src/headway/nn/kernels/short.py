@@ -75,6 +75,38 @@ def attend_short(
 
 
 @triton.jit
+def _load(
+    ptr, start, row, n_rows, stride_n, stride_h, h, WIDTH: tl.constexpr, WIDE: tl.constexpr
+):  # fmt: skip
+    """One head of these rows of a sequence; zeros behind its end."""
+    column = tl.arange(0, WIDE)
+    real = (row[:, None] < n_rows) & (column[None, :] < WIDTH)
+    place = (start + row)[:, None] * stride_n + h * stride_h + column[None, :]
+    return tl.load(ptr + place, real, 0.0)
+
+
+@triton.jit
+def _store(
+    ptr, x, start, row, n_rows, stride_n, h, WIDTH: tl.constexpr, WIDE: tl.constexpr
+):  # fmt: skip
+    """The same to where heads stand side by side."""
+    column = tl.arange(0, WIDE)
+    real = (row[:, None] < n_rows) & (column[None, :] < WIDTH)
+    place = (start + row)[:, None] * stride_n + h * WIDTH + column[None, :]
+    tl.store(ptr + place, x.to(ptr.dtype.element_ty), real)
+
+
+@triton.jit
+def _kept(weights, draw, row, key, dropout, DROPOUT: tl.constexpr):
+    """What dropout keeps of a tile of weights, scaled up."""
+    keep = tl.full(weights.shape, 1.0, tl.float32)
+    if DROPOUT:
+        chance = tl.rand(draw, row[:, None] * 65536 + key[None, :])
+        keep = tl.where(chance > dropout, 1.0 / (1.0 - dropout), 0.0)
+    return keep
+
+
+@triton.jit
 def _scores(
     q, k, row, key, n_queries, n_keys, scale, CAUSAL: tl.constexpr, WINDOW: tl.constexpr,
     PRECISION: tl.constexpr,
@@ -102,11 +134,7 @@ def _weights(
     weights = tl.exp2(scores - top[:, None])
     total = tl.sum(weights, 1)
     weights = weights / tl.where(total == 0.0, 1.0, total)[:, None]
-    keep = tl.full(weights.shape, 1.0, tl.float32)
-    if DROPOUT:
-        chance = tl.rand(draw, row[:, None] * 128 + key[None, :])
-        keep = tl.where(chance > dropout, 1.0 / (1.0 - dropout), 0.0)
-    return weights, keep
+    return weights, _kept(weights, draw, row, key, dropout, DROPOUT)
 
 
 @triton.jit
@@ -124,11 +152,9 @@ def _forward(
         if (n_queries > 0) & (longest > LOWER) & (longest <= TILE):
             q_start = tl.load(q_starts + b).to(tl.int64)
             k_start = tl.load(k_starts + b).to(tl.int64)
-            key, column = tl.arange(0, TILE), tl.arange(0, WIDE)
-            real = (key[:, None] < n_keys) & (column[None, :] < WIDTH)
-            key_row = (k_start + key)[:, None]
-            k = tl.load(k_ptr + key_row * k_stride_n + g * k_stride_h + column[None, :], real, 0.0)
-            v = tl.load(v_ptr + key_row * v_stride_n + g * v_stride_h + column[None, :], real, 0.0)
+            key = tl.arange(0, TILE)
+            k = _load(k_ptr, k_start, key, n_keys, k_stride_n, k_stride_h, g, WIDTH, WIDE)
+            v = _load(v_ptr, k_start, key, n_keys, v_stride_n, v_stride_h, g, WIDTH, WIDE)
             for repeat in range(REPEATS):
                 h = g * REPEATS + repeat
                 draw = 0
@@ -136,17 +162,15 @@ def _forward(
                     draw = tl.load(seed_ptr) + b * HEADS + h
                 for first in tl.static_range(0, TILE, ROWS):
                     row = first + tl.arange(0, ROWS)
-                    real_q = (row[:, None] < n_queries) & (column[None, :] < WIDTH)
-                    q_row = (q_start + row)[:, None]
-                    place = q_row * q_stride_n + h * q_stride_h + column[None, :]
-                    q = tl.load(q_ptr + place, real_q, 0.0)
+                    q = _load(
+                        q_ptr, q_start, row, n_queries, q_stride_n, q_stride_h, h, WIDTH, WIDE
+                    )
                     weights, keep = _weights(
                         q, k, row, key, n_queries, n_keys, draw, scale, dropout,
                         CAUSAL, WINDOW, DROPOUT, PRECISION,
                     )  # fmt: skip
                     out = tl.dot((weights * keep).to(v.dtype), v, input_precision=PRECISION)
-                    place = (q_row * HEADS + h) * WIDTH + column[None, :]
-                    tl.store(out_ptr + place, out.to(out_ptr.dtype.element_ty), real_q)
+                    _store(out_ptr, out, q_start, row, n_queries, HEADS * WIDTH, h, WIDTH, WIDE)
 
 
 @triton.jit
@@ -166,11 +190,9 @@ def _backward(
         if (longest > LOWER) & (longest <= TILE):
             q_start = tl.load(q_starts + b).to(tl.int64)
             k_start = tl.load(k_starts + b).to(tl.int64)
-            key, column = tl.arange(0, TILE), tl.arange(0, WIDE)
-            real = (key[:, None] < n_keys) & (column[None, :] < WIDTH)
-            key_row = (k_start + key)[:, None]
-            k = tl.load(k_ptr + key_row * k_stride_n + g * k_stride_h + column[None, :], real, 0.0)
-            v = tl.load(v_ptr + key_row * v_stride_n + g * v_stride_h + column[None, :], real, 0.0)
+            key = tl.arange(0, TILE)
+            k = _load(k_ptr, k_start, key, n_keys, k_stride_n, k_stride_h, g, WIDTH, WIDE)
+            v = _load(v_ptr, k_start, key, n_keys, v_stride_n, v_stride_h, g, WIDTH, WIDE)
             dk = tl.zeros((TILE, WIDE), tl.float32)
             dv = tl.zeros((TILE, WIDE), tl.float32)
             for repeat in range(REPEATS):
@@ -180,12 +202,12 @@ def _backward(
                     draw = tl.load(seed_ptr) + b * HEADS + h
                 for first in tl.static_range(0, TILE, ROWS):
                     row = first + tl.arange(0, ROWS)
-                    real_q = (row[:, None] < n_queries) & (column[None, :] < WIDTH)
-                    q_row = (q_start + row)[:, None]
-                    place = q_row * q_stride_n + h * q_stride_h + column[None, :]
-                    q = tl.load(q_ptr + place, real_q, 0.0)
-                    place = q_row * do_stride_n + h * do_stride_h + column[None, :]
-                    dout = tl.load(dout_ptr + place, real_q, 0.0)
+                    q = _load(
+                        q_ptr, q_start, row, n_queries, q_stride_n, q_stride_h, h, WIDTH, WIDE
+                    )
+                    dout = _load(
+                        dout_ptr, q_start, row, n_queries, do_stride_n, do_stride_h, h, WIDTH, WIDE
+                    )
                     weights, keep = _weights(
                         q, k, row, key, n_queries, n_keys, draw, scale, dropout,
                         CAUSAL, WINDOW, DROPOUT, PRECISION,
@@ -197,23 +219,9 @@ def _backward(
                     dscores = (weights * (dweights - slope[:, None]) * scale).to(q.dtype)
                     dq = tl.dot(dscores, k, input_precision=PRECISION)
                     dk += tl.dot(tl.trans(dscores), q, input_precision=PRECISION)
-                    place = q_row * dq_stride_n + h * WIDTH + column[None, :]
-                    tl.store(dq_ptr + place, dq.to(dq_ptr.dtype.element_ty), real_q)
-            place = key_row * dkv_stride_n + g * WIDTH + column[None, :]
-            tl.store(dk_ptr + place, dk.to(dk_ptr.dtype.element_ty), real)
-            tl.store(dv_ptr + place, dv.to(dv_ptr.dtype.element_ty), real)
-
-
-@triton.jit
-def _long_kept(
-    weights, draw, row, key, dropout, DROPOUT: tl.constexpr,
-):  # fmt: skip
-    """What dropout keeps of a block of a long sequence, scaled up."""
-    keep = tl.full(weights.shape, 1.0, tl.float32)
-    if DROPOUT:
-        chance = tl.rand(draw, row[:, None] * 65536 + key[None, :])
-        keep = tl.where(chance > dropout, 1.0 / (1.0 - dropout), 0.0)
-    return keep
+                    _store(dq_ptr, dq, q_start, row, n_queries, dq_stride_n, h, WIDTH, WIDE)
+            _store(dk_ptr, dk, k_start, key, n_keys, dkv_stride_n, g, WIDTH, WIDE)
+            _store(dv_ptr, dv, k_start, key, n_keys, dkv_stride_n, g, WIDTH, WIDE)
 
 
 @triton.jit
@@ -246,7 +254,6 @@ def _long_forward(
         if (n_queries > 0) & (tl.maximum(n_queries, n_keys) > LOWER):
             q_start = tl.load(q_starts + b).to(tl.int64)
             k_start = tl.load(k_starts + b).to(tl.int64)
-            column = tl.arange(0, WIDE)
             for repeat in range(REPEATS):
                 h = g * REPEATS + repeat
                 draw = 0
@@ -254,22 +261,21 @@ def _long_forward(
                     draw = tl.load(seed_ptr) + b * HEADS + h
                 for first in range(0, n_queries, ROWS):
                     row = first + tl.arange(0, ROWS)
-                    real_q = (row[:, None] < n_queries) & (column[None, :] < WIDTH)
-                    q_row = (q_start + row)[:, None]
-                    place = q_row * q_stride_n + h * q_stride_h + column[None, :]
-                    q = tl.load(q_ptr + place, real_q, 0.0)
+                    q = _load(
+                        q_ptr, q_start, row, n_queries, q_stride_n, q_stride_h, h, WIDTH, WIDE
+                    )
                     top = tl.full((ROWS,), -1e30, tl.float32)
                     total = tl.zeros((ROWS,), tl.float32)
                     out = tl.zeros((ROWS, WIDE), tl.float32)
                     begin, end = _seen(first, n_queries, n_keys, ROWS, TILE, CAUSAL, WINDOW)
                     for start in range(begin, end, TILE):
                         key = start + tl.arange(0, TILE)
-                        real = (key[:, None] < n_keys) & (column[None, :] < WIDTH)
-                        key_row = (k_start + key)[:, None]
-                        place = key_row * k_stride_n + g * k_stride_h + column[None, :]
-                        k = tl.load(k_ptr + place, real, 0.0)
-                        place = key_row * v_stride_n + g * v_stride_h + column[None, :]
-                        v = tl.load(v_ptr + place, real, 0.0)
+                        k = _load(
+                            k_ptr, k_start, key, n_keys, k_stride_n, k_stride_h, g, WIDTH, WIDE
+                        )
+                        v = _load(
+                            v_ptr, k_start, key, n_keys, v_stride_n, v_stride_h, g, WIDTH, WIDE
+                        )
                         scores = _scores(
                             q, k, row, key, n_queries, n_keys, scale, CAUSAL, WINDOW, PRECISION
                         )
@@ -277,13 +283,12 @@ def _long_forward(
                         weights = tl.exp2(scores - higher[:, None])
                         shrink = tl.exp2(top - higher)
                         total = total * shrink + tl.sum(weights, 1)
-                        keep = _long_kept(weights, draw, row, key, dropout, DROPOUT)
+                        keep = _kept(weights, draw, row, key, dropout, DROPOUT)
                         out = out * shrink[:, None]
                         out += tl.dot((weights * keep).to(v.dtype), v, input_precision=PRECISION)
                         top = higher
                     out = out / tl.where(total == 0.0, 1.0, total)[:, None]
-                    place = (q_row * HEADS + h) * WIDTH + column[None, :]
-                    tl.store(out_ptr + place, out.to(out_ptr.dtype.element_ty), real_q)
+                    _store(out_ptr, out, q_start, row, n_queries, HEADS * WIDTH, h, WIDTH, WIDE)
 
 
 @triton.jit
@@ -304,7 +309,6 @@ def _long_backward_rows(
         if (n_queries > 0) & (tl.maximum(n_queries, n_keys) > LOWER):
             q_start = tl.load(q_starts + b).to(tl.int64)
             k_start = tl.load(k_starts + b).to(tl.int64)
-            column = tl.arange(0, WIDE)
             for repeat in range(REPEATS):
                 h = g * REPEATS + repeat
                 draw = 0
@@ -312,31 +316,31 @@ def _long_backward_rows(
                     draw = tl.load(seed_ptr) + b * HEADS + h
                 for first in range(0, n_queries, ROWS):
                     row = first + tl.arange(0, ROWS)
-                    real_q = (row[:, None] < n_queries) & (column[None, :] < WIDTH)
-                    q_row = (q_start + row)[:, None]
-                    place = q_row * q_stride_n + h * q_stride_h + column[None, :]
-                    q = tl.load(q_ptr + place, real_q, 0.0)
-                    place = q_row * do_stride_n + h * do_stride_h + column[None, :]
-                    dout = tl.load(dout_ptr + place, real_q, 0.0)
+                    q = _load(
+                        q_ptr, q_start, row, n_queries, q_stride_n, q_stride_h, h, WIDTH, WIDE
+                    )
+                    dout = _load(
+                        dout_ptr, q_start, row, n_queries, do_stride_n, do_stride_h, h, WIDTH, WIDE
+                    )
                     begin, end = _seen(first, n_queries, n_keys, ROWS, TILE, CAUSAL, WINDOW)
                     top = tl.full((ROWS,), -1e30, tl.float32)
                     total = tl.zeros((ROWS,), tl.float32)
                     slope = tl.zeros((ROWS,), tl.float32)
                     for start in range(begin, end, TILE):
                         key = start + tl.arange(0, TILE)
-                        real = (key[:, None] < n_keys) & (column[None, :] < WIDTH)
-                        key_row = (k_start + key)[:, None]
-                        place = key_row * k_stride_n + g * k_stride_h + column[None, :]
-                        k = tl.load(k_ptr + place, real, 0.0)
-                        place = key_row * v_stride_n + g * v_stride_h + column[None, :]
-                        v = tl.load(v_ptr + place, real, 0.0)
+                        k = _load(
+                            k_ptr, k_start, key, n_keys, k_stride_n, k_stride_h, g, WIDTH, WIDE
+                        )
+                        v = _load(
+                            v_ptr, k_start, key, n_keys, v_stride_n, v_stride_h, g, WIDTH, WIDE
+                        )
                         scores = _scores(
                             q, k, row, key, n_queries, n_keys, scale, CAUSAL, WINDOW, PRECISION
                         )
                         higher = tl.maximum(top, tl.max(scores, 1))
                         weights = tl.exp2(scores - higher[:, None])
                         shrink = tl.exp2(top - higher)
-                        keep = _long_kept(weights, draw, row, key, dropout, DROPOUT)
+                        keep = _kept(weights, draw, row, key, dropout, DROPOUT)
                         dweights = tl.dot(dout, tl.trans(v), input_precision=PRECISION) * keep
                         total = total * shrink + tl.sum(weights, 1)
                         slope = slope * shrink + tl.sum(weights * dweights, 1)
@@ -347,22 +351,21 @@ def _long_backward_rows(
                     dq = tl.zeros((ROWS, WIDE), tl.float32)
                     for start in range(begin, end, TILE):
                         key = start + tl.arange(0, TILE)
-                        real = (key[:, None] < n_keys) & (column[None, :] < WIDTH)
-                        key_row = (k_start + key)[:, None]
-                        place = key_row * k_stride_n + g * k_stride_h + column[None, :]
-                        k = tl.load(k_ptr + place, real, 0.0)
-                        place = key_row * v_stride_n + g * v_stride_h + column[None, :]
-                        v = tl.load(v_ptr + place, real, 0.0)
+                        k = _load(
+                            k_ptr, k_start, key, n_keys, k_stride_n, k_stride_h, g, WIDTH, WIDE
+                        )
+                        v = _load(
+                            v_ptr, k_start, key, n_keys, v_stride_n, v_stride_h, g, WIDTH, WIDE
+                        )
                         scores = _scores(
                             q, k, row, key, n_queries, n_keys, scale, CAUSAL, WINDOW, PRECISION
                         )
                         weights = tl.exp2(scores - sums[:, None])
-                        keep = _long_kept(weights, draw, row, key, dropout, DROPOUT)
+                        keep = _kept(weights, draw, row, key, dropout, DROPOUT)
                         dweights = tl.dot(dout, tl.trans(v), input_precision=PRECISION) * keep
                         dscores = (weights * (dweights - slope[:, None]) * scale).to(q.dtype)
                         dq += tl.dot(dscores, k, input_precision=PRECISION)
-                    place = q_row * dq_stride_n + h * WIDTH + column[None, :]
-                    tl.store(dq_ptr + place, dq.to(dq_ptr.dtype.element_ty), real_q)
+                    _store(dq_ptr, dq, q_start, row, n_queries, dq_stride_n, h, WIDTH, WIDE)
                     tl.store(sums_ptr + (q_start + row) * HEADS + h, sums, row < n_queries)
                     tl.store(slopes_ptr + (q_start + row) * HEADS + h, slope, row < n_queries)
 
@@ -383,15 +386,10 @@ def _long_backward_keys(
         if (n_keys > 0) & (tl.maximum(n_queries, n_keys) > LOWER):
             q_start = tl.load(q_starts + b).to(tl.int64)
             k_start = tl.load(k_starts + b).to(tl.int64)
-            column = tl.arange(0, WIDE)
             for start in range(0, n_keys, TILE):
                 key = start + tl.arange(0, TILE)
-                real = (key[:, None] < n_keys) & (column[None, :] < WIDTH)
-                key_row = (k_start + key)[:, None]
-                place = key_row * k_stride_n + g * k_stride_h + column[None, :]
-                k = tl.load(k_ptr + place, real, 0.0)
-                place = key_row * v_stride_n + g * v_stride_h + column[None, :]
-                v = tl.load(v_ptr + place, real, 0.0)
+                k = _load(k_ptr, k_start, key, n_keys, k_stride_n, k_stride_h, g, WIDTH, WIDE)
+                v = _load(v_ptr, k_start, key, n_keys, v_stride_n, v_stride_h, g, WIDTH, WIDE)
                 dk = tl.zeros((TILE, WIDE), tl.float32)
                 dv = tl.zeros((TILE, WIDE), tl.float32)
                 for repeat in range(REPEATS):
@@ -401,12 +399,20 @@ def _long_backward_keys(
                         draw = tl.load(seed_ptr) + b * HEADS + h
                     for first in range(0, n_queries, ROWS):
                         row = first + tl.arange(0, ROWS)
-                        real_q = (row[:, None] < n_queries) & (column[None, :] < WIDTH)
-                        q_row = (q_start + row)[:, None]
-                        place = q_row * q_stride_n + h * q_stride_h + column[None, :]
-                        q = tl.load(q_ptr + place, real_q, 0.0)
-                        place = q_row * do_stride_n + h * do_stride_h + column[None, :]
-                        dout = tl.load(dout_ptr + place, real_q, 0.0)
+                        q = _load(
+                            q_ptr, q_start, row, n_queries, q_stride_n, q_stride_h, h, WIDTH, WIDE
+                        )
+                        dout = _load(
+                            dout_ptr,
+                            q_start,
+                            row,
+                            n_queries,
+                            do_stride_n,
+                            do_stride_h,
+                            h,
+                            WIDTH,
+                            WIDE,
+                        )
                         here = (q_start + row) * HEADS + h
                         sums = tl.load(sums_ptr + here, row < n_queries, 0.0)
                         slope = tl.load(slopes_ptr + here, row < n_queries, 0.0)
@@ -414,15 +420,14 @@ def _long_backward_keys(
                             q, k, row, key, n_queries, n_keys, scale, CAUSAL, WINDOW, PRECISION
                         )
                         weights = tl.exp2(scores - sums[:, None])
-                        keep = _long_kept(weights, draw, row, key, dropout, DROPOUT)
+                        keep = _kept(weights, draw, row, key, dropout, DROPOUT)
                         kept = (weights * keep).to(v.dtype)
                         dv += tl.dot(tl.trans(kept), dout, input_precision=PRECISION)
                         dweights = tl.dot(dout, tl.trans(v), input_precision=PRECISION) * keep
                         dscores = (weights * (dweights - slope[:, None]) * scale).to(q.dtype)
                         dk += tl.dot(tl.trans(dscores), q, input_precision=PRECISION)
-                place = key_row * dkv_stride_n + g * WIDTH + column[None, :]
-                tl.store(dk_ptr + place, dk.to(dk_ptr.dtype.element_ty), real)
-                tl.store(dv_ptr + place, dv.to(dv_ptr.dtype.element_ty), real)
+                _store(dk_ptr, dk, k_start, key, n_keys, dkv_stride_n, g, WIDTH, WIDE)
+                _store(dv_ptr, dv, k_start, key, n_keys, dkv_stride_n, g, WIDTH, WIDE)
 
 
 def _launch(
