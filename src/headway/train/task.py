@@ -3,8 +3,9 @@ a task knows its examples, its loss and its scores and nothing of the loop."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
@@ -56,17 +57,26 @@ class Scores:
     figures: dict[str, Any] = field(default_factory=dict)
     """Tables for the report: a confusion matrix, say."""
 
-    baselines: Baselines = field(default_factory=dict)
-    """Of the careful evaluation alone; on the whole validation set, or on the same examples where
-    it is easier with fewer."""
+    find_baselines: Callable[[], Baselines] = dict
+    """Only who shows them asks: some take as long as an evaluation."""
 
     examples: int | None = None
     """That it is about, where a budget decides how many."""
 
     def __post_init__(self) -> None:
-        every = [self.values, *self.baselines.values()]
-        unknown = {name for values in every for name in values} - METRICS.keys()
-        assert not unknown, f"no record in config/metrics.py: {', '.join(sorted(unknown))}"
+        _check_names(self.values)
+
+    @cached_property
+    def baselines(self) -> Baselines:
+        """On the whole validation set, or on the same examples where it is easier with fewer."""
+        found = self.find_baselines()
+        _check_names(*found.values())
+        return found
+
+
+def _check_names(*every: Mapping[str, float]) -> None:
+    unknown = {name for values in every for name in values} - METRICS.keys()
+    assert not unknown, f"no record in config/metrics.py: {', '.join(sorted(unknown))}"
 
 
 TOKENS = "token frequencies"

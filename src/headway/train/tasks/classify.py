@@ -159,7 +159,7 @@ class ClassifyTask:
             values=class_values(logs_NC, labels_N),
             samples=self._samples(logs_NC),
             figures=figures,
-            baselines=self.baselines if full else {},
+            find_baselines=lambda: self.baselines,
         )
 
     @cached_property

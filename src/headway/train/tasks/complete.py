@@ -115,8 +115,11 @@ class CompleteTask:
         values = language_scores(total, count, share * self.prepared.valid.n_bytes)
         if self.settings.data.fields:  # the bytes are those of the body alone
             del values["bits_per_byte"]
-        baselines = {TOKENS: self._unigram(values)} if full else {}
-        return Scores(values=values, samples=self._samples(model, device), baselines=baselines)
+        return Scores(
+            values=values,
+            samples=self._samples(model, device),
+            find_baselines=lambda: {TOKENS: self._unigram(values)},
+        )
 
     def frequencies(self) -> Frequencies:
         return stream_frequencies(self.train, self.valid, self.prepared.tokenizer.vocab_size)

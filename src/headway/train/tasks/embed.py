@@ -189,7 +189,7 @@ class EmbedTask:
                 "accuracy": 100.0 * found.accuracy,
                 "mrr": 100.0 * found.mrr,
             },
-            baselines=self._baselines(len(b_ND)) if full else {},
+            find_baselines=lambda: self._baselines(len(b_ND)),
         )
 
     @cached_property

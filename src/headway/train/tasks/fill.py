@@ -129,9 +129,10 @@ class FillTask:
         values = self.valid.scores(
             model, device, stopped, n_examples(self, full, most), on_progress
         )
-        baselines = {TOKENS: self.valid.baseline()} if full else {}
         samples = self.valid.samples(model, device)
-        return Scores(values=values, samples=samples, baselines=baselines)
+        return Scores(
+            values=values, samples=samples, find_baselines=lambda: {TOKENS: self.valid.baseline()}
+        )
 
     def frequencies(self) -> Frequencies:
         texts = (self.prepared.train.text, self.prepared.valid.text)

@@ -186,7 +186,7 @@ class LabelTask:
             values=label_values(logs_NC, labels_N),
             samples=self._samples(logs_NC, labels_N),
             figures=figures,
-            baselines=self.baselines if full else {},
+            find_baselines=lambda: self.baselines,
         )
 
     @cached_property

@@ -222,7 +222,7 @@ class RebuildTask:
         )
         baseline = values.pop("baseline")
         mean = {"loss": baseline, "explained": 0.0}
-        return Scores(values=values, baselines={"mean of hidden rows": mean} if full else {})
+        return Scores(values=values, find_baselines=lambda: {"mean of hidden rows": mean})
 
     def frequencies(self) -> None:
         return None

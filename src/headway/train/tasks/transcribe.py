@@ -230,8 +230,11 @@ class TranscribeTask:
             "wer": 100.0 * word_errors(right, found).rate,
             "cer": 100.0 * character_errors(right, found).rate,
         }
-        baselines = self._baselines(right) if full else {}
-        return Scores(values=values, samples=self._samples(answers), baselines=baselines)
+        return Scores(
+            values=values,
+            samples=self._samples(answers),
+            find_baselines=lambda: self._baselines(right),
+        )
 
     def _baselines(self, right: list[str]) -> Baselines:
         """The text that is said most often in training, whatever is heard."""

@@ -191,8 +191,7 @@ class TranslateTask:
             {"source": source, "target": target, "output": output}
             for (source, target), output in zip(pairs[:SAMPLES], outputs, strict=False)
         ]
-        baselines = self._baselines(pairs) if full else {}
-        return Scores(values=values, samples=samples, baselines=baselines)
+        return Scores(values=values, samples=samples, find_baselines=lambda: self._baselines(pairs))
 
     def _baselines(self, pairs: Sequence[tuple[str, str]]) -> Baselines:
         sources, targets = zip(*pairs, strict=True)
