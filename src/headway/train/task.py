@@ -57,7 +57,7 @@ class Scores:
     figures: dict[str, Any] = field(default_factory=dict)
     """Tables for the report: a confusion matrix, say."""
 
-    find_baselines: Callable[[], Baselines] = dict
+    find_baselines: Callable[[], Baselines] = field(default=dict, compare=False)
     """Only who shows them asks: some take as long as an evaluation."""
 
     examples: int | None = None
