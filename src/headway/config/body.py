@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from difflib import get_close_matches
 from typing import Any, Literal
 
+from headway.config.hints import setting_types
 from headway.config.kept import ALL_HEADS, KeptHeads
 from headway.errors import ConfigError, suggest
 
@@ -26,7 +27,7 @@ Pooling = Literal["first", "mean", "last"]
 
 def check_values(settings: Any) -> None:
     """Refuse what no field of its type can hold, also where no loader looked at it."""
-    for name, hint in typing.get_type_hints(type(settings)).items():
+    for name, hint in setting_types(type(settings)).items():
         value = getattr(settings, name)
         several = typing.get_origin(hint) is tuple
         choices = typing.get_args(typing.get_args(hint)[0] if several else hint)

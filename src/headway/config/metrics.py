@@ -6,7 +6,7 @@ A task reports no score that has no record here, and what `train.metric` may nam
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from headway.errors import ConfigError, suggest
@@ -85,8 +85,10 @@ def metrics_of(task: str, *, media: bool = False) -> tuple[str, ...]:
     return METRICS_OF[f"{task} media" if task == "fill" and media else task]
 
 
-def check_metric(metric: str | None, task: str, names: Sequence[str], where: str = "") -> None:
-    """Refuse what is no score of the task. `where` begins the message: a file and its line."""
+def check_metric(
+    metric: str | None, task: str, names: Sequence[str], locate: Callable[[str], str] | None = None
+) -> None:
+    """Refuse what is no score of the task. `locate` begins the message: a file and its line."""
     if metric is not None and metric not in names:
-        near = suggest(metric, names)
+        near, where = suggest(metric, names), locate("train.metric") if locate else ""
         raise ConfigError(f"{where}train.metric={metric!r} is no score of the task {task}.{near}")

@@ -43,7 +43,7 @@ from headway.config.tasks import (
 )
 from headway.config.toml import parse, read_text, section_toml, to_toml, toml_value
 from headway.config.train import OF_SCHEDULES, TrainSettings
-from headway.errors import ConfigError, one_line, suggest
+from headway.errors import ConfigError, DataError, one_line, suggest
 
 TEXT_TASKS = ("translate", "complete", "fill", "classify", "tag", "embed")
 MEDIA_TASKS = ("see", "watch", "caption", "transcribe", "identify")
@@ -140,8 +140,10 @@ def run_settings(values: dict[str, Any], locate: Locate = nowhere) -> RunSetting
     sections = SETTINGS
     known = ["task", "model", *sections]
     fingerprint = str(values.pop("fingerprint", ""))
-    where = f"{locate('labels')}labels"
-    labels = tuple(one_line(str(label), where) for label in values.pop("labels", ()))
+    try:
+        labels = tuple(one_line(str(label), "labels") for label in values.pop("labels", ()))
+    except DataError as error:
+        raise DataError(f"{locate('labels')}{error}") from error
     for name in values:
         if name not in known:
             kind = "section" if isinstance(values[name], dict) else "setting"
@@ -175,7 +177,7 @@ def run_settings(values: dict[str, Any], locate: Locate = nowhere) -> RunSetting
     if asked is None:  # what a run wrote is left alone: it has been trained
         _check_augment(built["augment"], task, built.get("model"), locate)
         names = metrics_of(task, media=media)
-        check_metric(built["train"].metric, task, names, locate("train.metric"))
+        check_metric(built["train"].metric, task, names, locate)
         _check_effect(RunSettings(task=task, **built, asked=flat(values)), media, locate)
     built["asked"] = flat(values) if asked is None else asked
     return RunSettings(task=task, fingerprint=fingerprint, labels=labels, **built)
