@@ -167,6 +167,9 @@ def test_a_run_answers_to_its_name_wherever_it_is_opened(
 def test_several_runs_may_be_given_in_all_these_ways(runs: Path) -> None:
     assert len(Completer.load(["stories", SHIPPED / "stories"]).models) == 2
     assert len(Use([runs / "complete"], load_run("stories"), CPU).models()) == 1
+    for kind in (Completer, Translator):
+        with pytest.raises(FolderError, match="an empty list of runs"):
+            kind.load([])
 
 
 def test_a_folder_comes_before_runs_and_runs_before_what_ships(

@@ -45,6 +45,23 @@ def test_columns_are_the_first_two_or_as_numbered_or_as_named(write: Write) -> N
     assert from_pairs(named) == [("e", "d")]
 
 
+def test_csv_has_its_columns_by_name_or_by_number(write: Write) -> None:
+    path = write("a.csv", ["id,en,de", '1,"Good day, Max","Guten Tag, ""Max"""'])
+    day = ('Guten Tag, "Max"', "Good day, Max")
+    assert from_pairs(path, source_field="de", target_field="en") == [day]
+    assert from_pairs(path, source_field="3", target_field="2") == [("de", "en"), day]
+    assert from_pairs(write("b.csv", ["source,target", "a,b", "", "c,d"])) == [
+        ("a", "b"), ("", ""), ("c", "d"),
+    ]  # fmt: skip
+    assert from_pairs(write("tabs.csv", ["a, b\tc"])) == [("a, b", "c")]
+    with pytest.raises(DataError, match=r"a\.csv.* names no columns 'source' and 'target': 'id,en"):
+        from_pairs(path)
+    with pytest.raises(DataError, match=r"c\.csv, line 2: unexpected end of data\. A pair is a"):
+        from_pairs(write("c.csv", ["source,target", '"a', 'b",c']))
+    with pytest.raises(DataError, match=r"line 2 has 1 column but 2 are needed, with a comma"):
+        from_pairs(write("d.csv", ["source,target", "a"]))
+
+
 def test_lines_of_json_have_fields_that_may_lie_deeper(write: Write) -> None:
     path = write("a.jsonl", ['{"source": "ä", "target": "b", "n": 1}', ""])
     assert from_pairs(path) == [("ä", "b"), ("", "")]

@@ -85,6 +85,7 @@ CASES: list[tuple[Reads, str, list[str], dict[str, Any], list[Question], str]] =
     ("pairs", "a.jsonl", ['{"translation": {"de": "x"}}'], {"source_field": "translation.de"},
      ["x"], "field 'translation.de' is the text"),
     ("pairs", "a.csv", ["target,source", "y,x"], {}, ["x"], "column 'source' is the text"),
+    ("pairs", "a.csv", ["y,x", "v,u"], {"source_field": "2"}, ["x", "u"], "column 2 is the text"),
     ("texts", "a.tsv", ["x\ty"], PAIRS, ["x"], "column 1 is the text"),
 ]  # fmt: skip
 

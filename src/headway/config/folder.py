@@ -65,8 +65,11 @@ def run_folder(name: str | Path) -> Path:
 
 
 def run_folders(names: Names) -> list[Path]:
-    """Several; one alone is a list of one."""
-    return [run_folder(name) for name in listed(names)]
+    """Several, at least one; one alone is a list of one."""
+    found = [run_folder(name) for name in listed(names)]
+    if not found:
+        raise FolderError("an empty list of runs. Name a run folder or a shipped model.")
+    return found
 
 
 def load_run(folder: str | Path) -> RunSettings:

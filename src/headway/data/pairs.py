@@ -1,11 +1,13 @@
-"""Pairs of sentences out of aligned files, tab-separated columns, or lines of JSON."""
+"""Pairs of sentences out of aligned files, columns (TSV, CSV), or lines of JSON."""
 
 from __future__ import annotations
 
+import csv
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import chain
+from pathlib import Path
 
 import numpy as np
 
@@ -61,7 +63,7 @@ class PairFile:
         first = next(lines, None)
         if first is None:
             return
-        reader = _json_reader if is_json(path, first) else _tsv_reader
+        reader = _json_reader if is_json(path, first) else _table_reader
         self.header, self.taken, parse = reader(path, first, self.settings, sides)
         for number, line in enumerate(chain([first], lines), 1):
             if number <= self.header:
@@ -154,32 +156,47 @@ def _fields(settings: DataSettings, sides: Sequence[str]) -> list[str]:
     return [str(getattr(settings, f"{side}_field")) for side in sides]
 
 
-def _tsv_reader(path: str, first: str, settings: DataSettings, sides: Sequence[str]) -> Reader:
-    """Columns by number, or by name where the first line names them; else the first two."""
-    header = first.split("\t")
+def _table_reader(path: str, first: str, settings: DataSettings, sides: Sequence[str]) -> Reader:
+    """Columns by number, or by name where the first line names them; else the first two, but for
+    CSV, whose first line is a header more often than not."""
+    as_csv = ".csv" in Path(path).suffixes and "\t" not in first
+
+    def split(line: str, number: int) -> list[str]:
+        if not as_csv:
+            return line.split("\t")
+        try:
+            return next(csv.reader([line], strict=True), [])
+        except csv.Error as error:
+            raise DataError(
+                f"{shown(path)}, line {number:,}: {error}. A pair is a line, quoted or not: "
+                f"{line[:60]!r}."
+            ) from error
+
+    header = split(first, 1)
     fields = _fields(settings, sides)
     n_header = 0
     if all(field.isdecimal() and int(field) for field in fields):
         columns = [int(field) - 1 for field in fields]
     elif all(field in header for field in fields):
         columns, n_header = [header.index(field) for field in fields], 1
-    elif fields == list(sides):
+    elif fields == list(sides) and not as_csv:
         columns = list(range(len(sides)))
     else:
         raise DataError(
             f"{shown(path)}: its first line names no column{'s' * (len(fields) > 1)} "
-            f"{' and '.join(map(repr, fields))}. Give their numbers, counted from 1: "
-            "data.source_field=1 data.target_field=2"
+            f"{' and '.join(map(repr, fields))}: {first[:60]!r}. Give their names or their "
+            "numbers, counted from 1: data.source_field=1 data.target_field=2"
         )
     needed = max(columns) + 1
     taken = [repr(header[column]) if n_header else str(column + 1) for column in columns]
 
     def parse(line: str, number: int) -> Sequence[str]:
-        cells = line.split("\t")
+        cells = split(line, number)
         if len(cells) < needed:
+            between = "a comma" if as_csv else "a tab"
             raise DataError(
                 f"{shown(path)}, line {number:,} has {len(cells)} column{'s' * (len(cells) > 1)} "
-                f"but {needed} are needed, with a tab between them: {line[:60]!r}."
+                f"but {needed} are needed, with {between} between them: {line[:60]!r}."
             )
         return [cells[column] for column in columns]
 

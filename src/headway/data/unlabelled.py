@@ -120,7 +120,7 @@ def _sources(path: str, data: DataSettings, note: Note) -> Iterator[Question]:
     head = _head(path, data.encoding)
     first = head[0] if head else ""
     if _named(path, ".csv"):
-        if data.source_field not in _csv_cells(first):
+        if not data.source_field.isdecimal() and data.source_field not in _csv_cells(first):
             raise DataError(
                 f"{shown(path)}: its first line names no column {data.source_field!r}: "
                 f"{first[:60]!r}. Name it with data.source_field=…; if it is no table but text, "
