@@ -5,6 +5,7 @@ A test that takes `device` runs on the CPU, and the same test on a GPU with `mak
 
 from __future__ import annotations
 
+import gc
 import io
 import os
 import shutil
@@ -41,6 +42,13 @@ hypothesis.settings.register_profile(
     suppress_health_check=[hypothesis.HealthCheck.too_slow],
 )
 hypothesis.settings.load_profile("tests")
+
+
+def pytest_collection_finish() -> None:
+    """What is there before the first test stays to the end: it is not searched again and again
+    for what could be thrown away."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture(params=["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])

@@ -24,6 +24,7 @@ from headway.interop.onnx.session import Session
 from headway.interop.proof import proof_sentences
 from headway.interop.run import load_run_for_export
 
+from ..once import once
 from .padded_runs import (
     LINES,
     MEDIA,
@@ -42,18 +43,16 @@ Exported = Callable[[str], tuple[Path, Path]]
 
 @pytest.fixture(scope="module")
 def exported(tmp_path_factory: pytest.TempPathFactory) -> Exported:
-    """The folders of a run and of its export, by task; each is made once."""
-    made: dict[str, tuple[Path, Path]] = {}
+    """The folders of a run and of its export, by task."""
 
     def of(task: str) -> tuple[Path, Path]:
-        if task not in made:
-            folder = tmp_path_factory.mktemp(task)
-            make = media_run if task in MEDIA else tiny_run
-            run, out = make(folder / "run", task), folder / "out"
-            out.mkdir()
-            to_onnx.write(load_run_for_export(str(run)), out, int8=False)
-            made[task] = run, out
-        return made[task]
+        def make(folder: Path) -> None:
+            run = (media_run if task in MEDIA else tiny_run)(folder / "run", task)
+            (folder / "out").mkdir()
+            to_onnx.write(load_run_for_export(str(run)), folder / "out", int8=False)
+
+        folder = once(tmp_path_factory, f"onnx {task}", make)
+        return folder / "run", folder / "out"
 
     return of
 
@@ -208,16 +207,17 @@ def test_a_folder_in_int8_holds_what_one_in_fp32_does(exported: Exported, tmp_pa
     assert len(engine_answers(tmp_path, LINES)) == len(LINES)
 
 
-def test_what_does_not_work_is_said(exported: Exported, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_does_not_work_is_said(
+    exported: Exported, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     run, out = exported("complete")
     with pytest.raises(ConfigError, match=r"decode.precision=bf16 .* --engine onnx"):
         OnnxEngine(out, decoding(load_run(out), precision="bf16"))
     with pytest.raises(FolderError, match=r"no model\.onnx"):
         OnnxEngine(run, load_run(run))
-    (broken := run / "model.onnx").write_bytes(b"none")
+    (tmp_path / "model.onnx").write_bytes(b"none")
     with pytest.raises(FolderError, match="damaged or no ONNX file"):
-        OnnxEngine(run, load_run(run))
-    broken.unlink()
+        OnnxEngine(tmp_path, load_run(run))
     for package in ("onnxscript", "onnxruntime"):
         monkeypatch.setitem(sys.modules, package, None)
         with pytest.raises(UserError, match=r"pip install .*headway\[onnx\]"):
