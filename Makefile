@@ -21,8 +21,10 @@ setup: $(VENV)/installed ## make .venv and install headway with everything the t
 demo: setup ## train a German-English translator for two minutes, try it and the shipped one
 	$(PY) examples/demo.py
 
-# Tiny tests gain nothing from threads: workers of one thread each beat one with all of them.
-TESTS := OMP_NUM_THREADS=1 $(PY) -m pytest -n auto --maxprocesses 4 --dist worksteal
+# Tiny tests gain nothing from threads: workers of one thread each beat one with all of them. Compiled
+# code is kept, whatever is set outside: every worker and every process that a test starts would
+# compile all of it again, ten seconds each time for the tests.
+TESTS := OMP_NUM_THREADS=1 PYTHONDONTWRITEBYTECODE= $(PY) -m pytest -n auto --maxprocesses 4 --dist worksteal
 
 # Types are checked meanwhile, and what was found there is said last.
 test: lint browser ## check, and the fast tests
