@@ -144,6 +144,20 @@ def sound_table(result: dict[str, Any]) -> str:
     return "\n".join(lines) + "\n" + _machine(result)
 
 
+def budget_table(result: dict[str, Any]) -> str:
+    """Whether budgets were kept: a row a run."""
+    lines = [
+        "| budget, and other work | it took | kept | steps | changes of the plan | load before |",
+        "|---|---:|---|---:|---:|---:|",
+    ]
+    for name, row in result["runs"].items():
+        lines.append(
+            f"| {name} | {row['took_s']:.1f} s | {'yes' if row['kept'] else '**no**'} "
+            f"| {row['steps']:,} | {row['decisions']} | {row['load_before']:.1f} |"
+        )
+    return "\n".join(lines) + "\n" + _machine(result)
+
+
 def _machine(result: dict[str, Any]) -> str:
     machine = result["machine"]
     versions = ", ".join(f"{name} {version}" for name, version in machine["versions"].items())
@@ -162,6 +176,7 @@ def filled(page: str) -> str:
             "inference": pictures_table,
             "full windows": heard_table,
             "seconds_of_sound": sound_table,
+            "runs": budget_table,
         }
         made = next((kinds[key] for key in kinds if key in result), table)(result)
         return f"{match[1]}\n{made}\n{match[3]}"
