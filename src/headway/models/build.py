@@ -28,11 +28,13 @@ FAMILIES: dict[str, Callable[[Any], nn.Module]] = {
 
 
 def build_model(
-    settings: ModelSettings, *, device: torch.device | str = "cpu", seed: int = 0
+    settings: ModelSettings, *, device: torch.device | str = "cpu", seed: int | None = 0
 ) -> nn.Module:
-    """A freshly initialised model. On the device "meta" it takes no memory and can be counted."""
+    """A freshly initialised model. On the device "meta" it takes no memory and can be counted.
+    Without a seed its weights are not drawn: for a caller who fills all of them."""
     is_meta = torch.device(device).type == "meta"
     with torch.device("meta" if is_meta else "cpu"):
         model = FAMILIES[family_of(settings)](settings)
-    initialise(model, settings.init, seed)
+    if seed is not None:
+        initialise(model, settings.init, seed)
     return model if is_meta else model.to(device)

@@ -62,7 +62,7 @@ def load_model(folder: str | Path, device: torch.device | str = "cpu") -> nn.Mod
     """The model of a folder, every weight of it taken from there and checked."""
     folder = run_folder(folder)
     settings, path = load_settings(folder), file_in(folder, WEIGHTS)
-    model = build_model(settings, device=device)
+    model = build_model(settings, device=device, seed=None)
     try:
         with safe_open(path, framework="pt") as file:
             weights = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
