@@ -45,19 +45,19 @@ CASES = [Case(4, 32), Case(4, 1), Case(1, 32)]
 Work = Callable[[], list[list[int]]]
 
 
-def marian(vocab_size: int, layers: int) -> Any:
+def marian(vocab_size: int, layers: int, width: int = 512) -> Any:
     """Hugging Face's model, its weights drawn anew: its own start makes all words almost alike."""
     from transformers import MarianConfig, MarianMTModel
 
     config = MarianConfig(
         vocab_size=vocab_size,
-        d_model=512,
+        d_model=width,
         encoder_layers=layers,
         decoder_layers=layers,
         encoder_attention_heads=8,
         decoder_attention_heads=8,
-        encoder_ffn_dim=2048,
-        decoder_ffn_dim=2048,
+        encoder_ffn_dim=4 * width,
+        decoder_ffn_dim=4 * width,
         activation_function="relu",
         scale_embedding=True,
         max_position_embeddings=512,
@@ -224,13 +224,14 @@ def main(words: Sequence[str] | None = None) -> None:
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--vocab", type=int, default=32_000)
     parser.add_argument("--layers", type=int, default=6)
+    parser.add_argument("--width", type=int, default=512)
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--only", help="this system alone, for a profile")
     parser.add_argument("--case", type=int, help="this case alone, from 0")
     args = parser.parse_args(words)
     device = torch.device(args.device) if args.device else pick_device()
     torch.set_num_threads(args.threads)
-    theirs = marian(args.vocab, args.layers).to(device)
+    theirs = marian(args.vocab, args.layers, args.width).to(device)
     ours = same_weights(theirs).to(device)
     pack(ours)
     cases = CASES if args.case is None else [CASES[args.case]]

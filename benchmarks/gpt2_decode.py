@@ -47,11 +47,12 @@ GPU = [
 ]
 
 
-def gpt2(layers: int, vocab_size: int = 50_257) -> Any:
+def gpt2(layers: int, vocab_size: int = 50_257, width: int = 768) -> Any:
     """Hugging Face's model, its weights drawn anew: its own start writes one word for ever."""
     from transformers import GPT2Config, GPT2LMHeadModel
 
-    config = GPT2Config(n_layer=layers, vocab_size=vocab_size, attn_implementation="sdpa")
+    sizes = {"n_layer": layers, "vocab_size": vocab_size, "n_embd": width}
+    config = GPT2Config(**sizes, attn_implementation="sdpa")
     model = GPT2LMHeadModel(config).eval()
     model.generation_config.eos_token_id = None
     model.generation_config.pad_token_id = 0
@@ -140,6 +141,7 @@ def main(words: Sequence[str] | None = None) -> None:
     parser.add_argument("--prompt", type=int, default=32, help="tokens of a prompt")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--layers", type=int, default=12)
+    parser.add_argument("--width", type=int, default=768)
     parser.add_argument("--vocab", type=int, default=50_257)
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--only", help="this system alone, for a profile")
@@ -149,7 +151,7 @@ def main(words: Sequence[str] | None = None) -> None:
     gpu = device.type == "cuda"
     args.tokens = args.tokens or (256 if gpu else 32)
     torch.set_num_threads(args.threads)
-    theirs = gpt2(args.layers, args.vocab)
+    theirs = gpt2(args.layers, args.vocab, args.width)
     ours = same_weights(theirs)
     cases = GPU if gpu else CPU
     results = {}

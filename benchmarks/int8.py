@@ -48,7 +48,7 @@ def held(model: Any, precision: str) -> Any:
 
 def writing(args: argparse.Namespace, folder: Path) -> tuple[Works, int]:
     """GPT-2, greedy, one text."""
-    case, theirs = gpt2_decode.Case(1), gpt2_decode.gpt2(args.layers or 12, args.vocab or 50_257)
+    case, theirs = gpt2_decode.Case(1), _gpt2(args)
     ours, prompts = gpt2_decode.same_weights(theirs), _prompts(theirs.config.vocab_size)
     save_gpt2(theirs, folder)
     works: Works = {"HF fp32": gpt2_decode.hugging_face(theirs, case, prompts, args.tokens)}
@@ -58,6 +58,10 @@ def writing(args: argparse.Namespace, folder: Path) -> tuple[Works, int]:
         )
         works[f"CTranslate2 {precision}"] = generator(folder, precision, prompts, args)
     return works, args.tokens
+
+
+def _gpt2(args: argparse.Namespace) -> Any:
+    return gpt2_decode.gpt2(args.layers or 12, args.vocab or 50_257, args.width or 768)
 
 
 def _prompts(vocab_size: int) -> list[list[int]]:
@@ -109,6 +113,8 @@ def reading(args: argparse.Namespace, folder: Path) -> tuple[Works, int]:
         settings,
         n_layers=args.layers or settings.n_layers,
         vocab_size=args.vocab or settings.vocab_size,
+        d_model=args.width or settings.d_model,
+        d_ff=4 * args.width if args.width else settings.d_ff,
     )
     ours = build_model(settings).eval()
     assert isinstance(ours, Encoder)
@@ -165,7 +171,7 @@ def encoder(
 def translating(args: argparse.Namespace, folder: Path) -> tuple[Works, int]:
     """Transformer-base, beam 4, 32 sentences."""
     case, vocab_size = decode.Case(4, 32), args.vocab or 32_000
-    theirs = decode.marian(vocab_size, args.layers or 6)
+    theirs = decode.marian(vocab_size, args.layers or 6, args.width or 512)
     ours, batch = decode.same_weights(theirs), decode.sources(case, vocab_size)
     works: Works = {"HF fp32": decode.hugging_face(theirs, batch, case, args.tokens, CPU)}
     for precision, their_type in THEIR_TYPES.items():
@@ -211,15 +217,16 @@ def _compared(one: Any, other: Any) -> dict[str, float]:
 
 def memory(args: argparse.Namespace) -> dict[str, int]:
     """Bytes that GPT-2 takes in a fresh process once it is loaded and has written a text."""
-    theirs = gpt2_decode.gpt2(args.layers or 12, args.vocab or 50_257)
+    theirs = _gpt2(args)
     ours = gpt2_decode.same_weights(theirs)
     found = {}
     with tempfile.TemporaryDirectory() as folder:
         names = {"HF": "hf", "headway": "headway", "CTranslate2": "ctranslate2"}
         places = {system: Path(folder) / name for system, name in names.items()}
         theirs.save_pretrained(places["HF"])
+        width = theirs.config.n_embd
         sizes = {"n_layers": theirs.config.n_layer, "vocab_size": theirs.config.vocab_size}
-        settings = replace(preset("gpt2"), **sizes)
+        settings = replace(preset("gpt2"), **sizes, d_model=width, d_ff=4 * width)
         save_model(places["headway"], ours, settings)
         places["CTranslate2"].mkdir()
         save_gpt2(theirs, places["CTranslate2"])
@@ -271,6 +278,7 @@ def main(words: Sequence[str] | None = None) -> None:
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--layers", type=int, help="fewer, for a quick look")
+    parser.add_argument("--width", type=int, help="narrower, for a quick look")
     parser.add_argument("--vocab", type=int, help="smaller, for a quick look")
     parser.add_argument("--case", type=int, help="this case alone, from 0")
     parser.add_argument("--memory", nargs=5, help=argparse.SUPPRESS)

@@ -82,6 +82,11 @@ def python(*words: str) -> str:
     return subprocess.run(command, check=True, capture_output=True, text=True).stdout
 
 
+def python_shown(*words: str) -> None:
+    """A fresh `python words`, and what it says as it comes."""
+    subprocess.run([sys.executable, *words], check=True)
+
+
 def peak_of_child(module: str, words: list[str]) -> int:
     """Bytes a fresh process needs at its highest to run `python -m module words`."""
     code = (

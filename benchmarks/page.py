@@ -16,7 +16,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from playwright.sync_api import sync_playwright
 
 from benchmarks.machine import save
 from headway.inside.looking import look
@@ -24,7 +23,7 @@ from headway.inside.page import page, scripts, web
 from headway.inside.sections import SECTIONS, look_of
 from headway.inside.streams import Reading, Stream
 from headway.inside.trace import Trace
-from tests.inside.browser import chromium
+from tests.inside.browser import chromium, launched
 
 DRAW = """async (tab) => {
   const begun = performance.now();
@@ -99,6 +98,7 @@ def main(words: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--tokens", type=int, default=256, help="of the largest page")
+    parser.add_argument("--sentence", default="Der alte Mann liest ein Buch.", help="to translate")
     args = parser.parse_args(words)
     path = chromium()
     assert path is not None, "no chromium here: see `make browser`"
@@ -109,15 +109,13 @@ def main(words: Sequence[str] | None = None) -> None:
         for layers, heads, n in ((24, 16, args.tokens), (12, 12, args.tokens // 2))
     }
     pages |= {
-        "tatoeba-de-en, all panels": look("tatoeba-de-en", "Der alte Mann liest ein Buch.").html,
+        "tatoeba-de-en, all panels": look("tatoeba-de-en", args.sentence).html,
     }
-    with sync_playwright() as driver:
-        browser = driver.chromium.launch(executable_path=path, args=["--no-sandbox"])
-        found["chromium"] = browser.version
-        for name, html in pages.items():
-            found[name] = measure(browser, html, args.rounds)
-            print(name, {key: round(value, 2) for key, value in found[name].items()}, flush=True)
-        browser.close()
+    browser = launched(path)
+    found["chromium"] = browser.version
+    for name, html in pages.items():
+        found[name] = measure(browser, html, args.rounds)
+        print(name, {key: round(value, 2) for key, value in found[name].items()}, flush=True)
     print(f"script: {found['script_bytes']:,} bytes")
     print(save("page", torch.device("cpu"), found))
 

@@ -10,14 +10,13 @@ from __future__ import annotations
 import argparse
 import json
 import statistics
-import subprocess
-import sys
 import tempfile
 from pathlib import Path
 from typing import Any
 
 import torch
 
+from benchmarks import machine
 from benchmarks.machine import alternating, describe, pick_device, save
 from benchmarks.sentences import batches, flat_batch, pair_lengths
 from benchmarks.train_step import EAGER, GRAPHED, SIZES, Work, headway_round
@@ -66,7 +65,7 @@ def train(pairs: Pairs, folder: Path, size: str, tokens: int, steps: int, longes
     ]  # fmt: skip
     if pick_device().type == "cuda":
         words.append("train.compile=yes")  # as long runs are by themselves
-    subprocess.run([sys.executable, "-m", "headway.cli.main", *words], check=True)
+    machine.python_shown("-m", "headway.cli.main", *words)
     lines = (folder / "run" / "metrics.jsonl").read_text().splitlines()
     rows = [row for row in map(json.loads, lines) if row["kind"] == "train"]
     rows = rows[len(rows) // 4 :]

@@ -41,7 +41,7 @@ def chromium() -> str | None:
 
 
 @functools.cache
-def _launched(path: str) -> Any:
+def launched(path: str) -> Any:
     """One browser for a process: playwright allows no second one beside it."""
     from playwright.sync_api import sync_playwright
 
@@ -67,7 +67,7 @@ def browser() -> Any:
             warnings.simplefilter("default")  # a line in the summary, not an error
             warnings.warn(MISSING, UserWarning, stacklevel=1)
         pytest.skip(MISSING)
-    return _launched(path)
+    return launched(path)
 
 
 class OpenPage:
