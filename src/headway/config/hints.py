@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import sys
+from collections.abc import Mapping
 from dataclasses import fields
 from functools import cache
 from types import NoneType, UnionType
@@ -12,12 +13,14 @@ from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 NAMES = {int: "a whole number", float: "a number", bool: "true or false", str: "text"}
 
 
-_type_hints = cache(get_type_hints)  # slow: it evaluates the text of every annotation
-
-
-def setting_types(cls: Any) -> dict[str, Any]:
+def setting_types(cls: Any) -> Mapping[str, Any]:
     """The settings of a class and their types."""
-    hints = _type_hints(cls)
+    return _setting_types(cls)
+
+
+@cache  # slow: it evaluates the text of every annotation
+def _setting_types(cls: Any) -> Mapping[str, Any]:
+    hints = get_type_hints(cls)
     return {field.name: hints[field.name] for field in fields(cls)}
 
 

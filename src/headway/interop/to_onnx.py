@@ -23,7 +23,7 @@ from headway.interop.onnx.int8 import quantise
 from headway.interop.onnx.session import Session
 from headway.interop.plain.graphs import Graph, graphs_of
 from headway.interop.plain.padded import prove_padded
-from headway.interop.plain.record import describe, named, recorded
+from headway.interop.plain.record import describe, named, quickly, recorded
 from headway.interop.proof import Proof
 from headway.interop.run import LoadedRun
 
@@ -74,7 +74,7 @@ def _write_graph(
     graph: Graph, recording: ExportedProgram, facts: Mapping[str, str], path: Path, int8: bool
 ) -> None:
     optimizer = needs("onnxscript.optimizer", "onnx")
-    with _quiet():
+    with _quiet(), quickly():
         program = torch.onnx.export(
             recording,
             input_names=list(graph.example),

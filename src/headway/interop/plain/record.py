@@ -5,11 +5,13 @@ from __future__ import annotations
 import inspect
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import torch
+import torch.fx.config
 from torch.export import Dim, ExportedProgram
 from torch.utils._sympy.value_ranges import ValueRanges
 
@@ -25,12 +27,13 @@ Shape = list[int | str]
 @torch.no_grad()
 def recorded(graph: Graph) -> ExportedProgram:
     """For inputs of any size along the axes of the graph, none and one included."""
-    program = torch.export.export(
-        graph.module.eval(),
-        tuple(graph.example.values()),
-        dynamic_shapes=_sizes(graph),
-        strict=False,
-    )
+    with quickly():
+        program = torch.export.export(
+            graph.module.eval(),
+            tuple(graph.example.values()),
+            dynamic_shapes=_sizes(graph),
+            strict=False,
+        )
     # Torch takes sizes for 2 or more while it records, and asks as much of a sum of two of them
     # later on. Nothing in our graphs depends on it, as the proof shows.
     for size, known in program.range_constraints.items():
@@ -38,6 +41,20 @@ def recorded(graph: Graph) -> ExportedProgram:
     for node in program.graph.nodes:
         node.meta.pop("stack_trace", None)  # names files of this machine
     return program
+
+
+@contextmanager
+def quickly() -> Iterator[None]:
+    """Torch works on graphs in half the time. It keeps no stack trace for every operator, of which
+    nothing is left in our files, and no cache of the shapes that operators make: with sizes that
+    are no numbers, looking one up takes longer than making it."""
+    before = getattr(torch.fx.config, "do_not_emit_stack_traces", False)  # older ones have none
+    torch.fx.config.do_not_emit_stack_traces = True
+    try:
+        with torch._dynamo.config.patch(fake_tensor_cache_enabled=False):
+            yield
+    finally:
+        torch.fx.config.do_not_emit_stack_traces = before
 
 
 def _sizes(graph: Graph) -> dict[str, Any]:
