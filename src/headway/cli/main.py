@@ -5,7 +5,9 @@ from __future__ import annotations
 import os
 import sys
 import traceback
-from typing import Annotated
+from collections.abc import Callable
+from functools import cache
+from typing import Annotated, Any
 
 import typer
 
@@ -78,7 +80,7 @@ def main(argv: list[str] | None = None) -> int:
     """
     words, debug = _take_debug(sys.argv[1:] if argv is None else argv)
     try:
-        result = app(words, prog_name="headway", standalone_mode=False)
+        result = _parser()(words, prog_name="headway", standalone_mode=False)
         sys.stdout.flush()
         return result if isinstance(result, int) else 0
     except (UserError, UsageError) as error:
@@ -104,6 +106,12 @@ def main(argv: list[str] | None = None) -> int:
             traceback.print_exc()
         print(f"{_name(words)}: error: {_no_room(error)}", file=sys.stderr)
         return 1
+
+
+@cache
+def _parser() -> Callable[..., Any]:
+    """Made once: typer reads the hints of all commands for it, and would at each call of `app`."""
+    return typer.main.get_command(app)
 
 
 def _no_room(error: BaseException) -> str:
