@@ -1,6 +1,7 @@
-"""Runs the `headway` command in forks of a process that has imported everything already, so that
-one run of it costs milliseconds. Reads orders as JSON lines, answers with a process number when a
-run begins and its exit code when it has ended.
+"""Runs the `headway` command, or a piece of code, in forks of a process that has imported
+everything already, so that one run of it costs milliseconds. Reads orders as JSON lines: to start
+one, which is answered with a process number, or to wait for one, which is answered with its exit
+code.
 
 Hooks do something at the n-th call of a function in the child, or from it on: send it a signal,
 remove a folder, or raise an OSError. Such a kill is as real as any, and hits a chosen place.
@@ -8,13 +9,15 @@ remove a folder, or raise an OSError. Such a kill is as real as any, and hits a 
 
 from __future__ import annotations
 
+import gc
 import importlib
 import json
 import os
+import pkgutil
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +34,7 @@ class Server:
 
     def __init__(self, log: Path) -> None:
         self.log = log
+        self.newest = 0
         self.process = subprocess.Popen(
             [sys.executable, __file__],
             stdin=subprocess.PIPE,
@@ -38,19 +42,24 @@ class Server:
             text=True,
             env={**os.environ, "OMP_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false"},
         )
-        assert self._answer() == "ready"
 
-    def start(self, words: list[str], *hooks: Hook) -> int:
-        """The process number of a new run."""
-        order = {"words": words, "hooks": hooks, "log": str(self.log)}
-        assert self.process.stdin is not None
-        self.process.stdin.write(json.dumps(order) + "\n")
-        self.process.stdin.flush()
-        return int(self._answer())
+    def start(
+        self,
+        words: list[str] | str,
+        *hooks: Hook,
+        log: Path | None = None,
+        env: Mapping[str, str] | None = None,
+    ) -> int:
+        """The process number of a new run of a command, or of code where `words` is text."""
+        log = log or self.log
+        log.write_text("")  # before anyone looks whether the new one has said something
+        order = {"words": words, "hooks": hooks, "log": str(log), "env": env or {}}
+        self.newest = self._answer(order)
+        return self.newest
 
-    def wait(self) -> int:
-        """The exit code, or minus the signal that ended it."""
-        return int(self._answer())
+    def wait(self, child: int | None = None) -> int:
+        """The exit code, or minus the signal that ended it: of the newest unless told."""
+        return self._answer({"wait": child or self.newest})
 
     def run(self, words: list[str], *hooks: Hook) -> int:
         self.start(words, *hooks)
@@ -63,37 +72,56 @@ class Server:
     def close(self) -> None:
         self.process.communicate()
 
-    def _answer(self) -> str:
+    def _answer(self, order: dict[str, Any]) -> int:
+        assert self.process.stdin is not None
         assert self.process.stdout is not None
-        return self.process.stdout.readline().strip()
+        self.process.stdin.write(json.dumps(order) + "\n")
+        self.process.stdin.flush()
+        return int(self.process.stdout.readline())
 
 
 def serve() -> None:
-    # The last two are loaded by the first optimiser and the first score, and are slow.
-    for name in ("headway.cli.main", "headway.cli.train", "headway.train.run", "torch._dynamo",
-                 "sacrebleu.metrics"):  # fmt: skip
-        importlib.import_module(name)
     answers = os.fdopen(os.dup(1), "w")
-    print("ready", file=answers, flush=True)
+    os.dup2(2, 1)
+    import_everything()
     for line in sys.stdin:
         order = json.loads(line)
-        child = os.fork()
-        if child == 0:
-            os._exit(run_command(order))
-        print(child, file=answers, flush=True)
-        _, status = os.waitpid(child, 0)
-        print(os.waitstatus_to_exitcode(status), file=answers, flush=True)
+        if "wait" in order:
+            answer = os.waitstatus_to_exitcode(os.waitpid(order["wait"], 0)[1])
+        elif (answer := os.fork()) == 0:
+            os._exit(carry_out(order))
+        print(answer, file=answers, flush=True)
 
 
-def run_command(order: dict[str, Any]) -> int:
-    log = os.open(order["log"], os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+def import_everything() -> None:
+    """That a training needs, as most of it is imported where it is used."""
+    # Loaded by the first optimiser, the first score and the first words of a command line.
+    for name in ("torch._dynamo", "sacrebleu.metrics", "sacrebleu.tokenizers.tokenizer_13a",
+                 "typer._adapters"):  # fmt: skip
+        importlib.import_module(name)
+    for name in ("cli", "config", "data", "decode", "metrics", "text", "train"):
+        package = importlib.import_module(f"headway.{name}")
+        for module in pkgutil.walk_packages(package.__path__, f"{package.__name__}."):
+            importlib.import_module(module.name)
+    from headway.cli.main import main
+
+    main(["train", "--help"])  # the commands are read
+    gc.freeze()  # and are not written to by looking for garbage
+
+
+def carry_out(order: dict[str, Any]) -> int:
+    log = os.open(order["log"], os.O_WRONLY | os.O_APPEND)
     os.dup2(log, 1)
     os.dup2(log, 2)
+    os.environ |= order["env"]
     for one in order["hooks"]:
         install(one)
     from headway.cli.main import main
 
     try:
+        if isinstance(order["words"], str):
+            exec(order["words"], {})
+            return 0
         return main(["--debug", *order["words"]])
     except BaseException:
         sys.excepthook(*sys.exc_info())

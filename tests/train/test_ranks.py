@@ -6,12 +6,10 @@ import json
 import os
 import random
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -23,8 +21,8 @@ from headway.train.feed import shared
 from headway.train.ranks import Ranks, pick_device
 from headway.train.signals import AGAIN
 
-from .fork_server import hook
-from .rank_server import RankServer
+from .fork_server import Server, hook
+from .rank_server import RankServer, free_port
 from .toy import contents
 
 STEPS = 12
@@ -52,10 +50,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def server(folder: Path) -> Iterator[RankServer]:
-    server = RankServer(folder)
-    yield server
-    server.close()
+def server(server: Server, folder: Path) -> RankServer:
+    return RankServer(server, folder)
 
 
 @pytest.fixture(scope="module")
@@ -211,71 +207,49 @@ def test_torchrun_starts_and_stops_it(
 
 
 JOIN = """
-import os, sys, time
+import os, time
 from datetime import timedelta
+from pathlib import Path
 from headway.train import ranks
 ranks.JOINING = timedelta(seconds=5)
-word = sys.argv[1]
-print("ready", flush=True)
-sys.stdin.readline()
+os.dup2(os.open(os.devnull, os.O_WRONLY), 2)  # torch has much to say about it
+go_on = Path({go_on!r})
 start = time.monotonic()
 try:
     mine = ranks.Ranks.start("cpu")
     print("joined", flush=True)
-    if word == "dies":
+    if {dies}:
         os._exit(9)
-    if mine.is_first:
-        sys.stdin.readline()  # busy with something, for longer than joining may take
+    while mine.is_first and not go_on.exists():
+        time.sleep(0.01)  # busy with something, for longer than joining may take
     mine.wait()
 except ranks.RankLost as error:
-    print(f"{time.monotonic() - start:.1f} {error}", flush=True)
+    print(f"{{time.monotonic() - start:.1f}} {{error}}", flush=True)
 """
 
 
-def joining(rank: int, port: int, word: str = "") -> subprocess.Popen[str]:
-    names = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": 2, "MASTER_PORT": port}
-    env = {"MASTER_ADDR": "127.0.0.1"} | {name: str(value) for name, value in names.items()}
-    process = subprocess.Popen(
-        [sys.executable, "-c", JOIN, word],
-        env={**os.environ, **env, "OMP_NUM_THREADS": "1"},
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.DEVNULL,
-        text=True,
-    )
-    return process
-
-
-def join(*processes: subprocess.Popen[str]) -> None:
-    """At the same time: on a busy machine one may be ready long before another."""
-    for process in processes:
-        assert process.stdout is not None
-        assert process.stdout.readline() == "ready\n"
-    for process in processes:
-        assert process.stdin is not None
-        process.stdin.write("join\n")
-        process.stdin.flush()
-
-
-def test_a_rank_that_cannot_join_again_ends_soon_and_says_so() -> None:
+def test_a_rank_that_cannot_join_again_ends_soon_and_says_so(
+    server: RankServer, tmp_path: Path
+) -> None:
     """One is killed and started again, as a launcher with restarts does, while the other is still
     in the old group, where it may wait for long: for the new one there is no place."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    first, killed = joining(0, port), joining(1, port, "dies")
-    join(first, killed)
-    assert killed.communicate(timeout=300)[0] == "joined\n"
-    again = joining(1, port)
-    join(again)
-    said, _ = again.communicate(timeout=300)
-    seconds, _, error = said.partition(" ")
+    go_on = tmp_path / "go on"
+    lives, dies = (JOIN.format(go_on=str(go_on), dies=dies) for dies in (False, True))
+    port = free_port()
+    first, killed = server.start(lives, 0, 2, port), server.start(dies, 1, 2, port)
+    try:
+        assert server.server.wait(killed) == 9, server.said(1)
+        assert server.said(1) == "joined\n"
+        assert server.server.wait(server.start(lives, 1, 2, port)) == 0
+    finally:
+        go_on.touch()
+    seconds, _, error = server.said(1).partition(" ")
     assert "rank 1 of 2 did not find the others within 5 s" in error
     assert "the run goes on from its last checkpoint" in error
     assert float(seconds) < 60  # five, and what a busy machine adds
-    said, _ = first.communicate("go on\n", timeout=300)
-    assert said.startswith("joined\n")  # in time, and nobody gave up on it since
-    assert "another rank has ended" in said
+    assert server.server.wait(first) == 0
+    assert server.said(0).startswith("joined\n")  # in time, and nobody gave up on it since
+    assert "another rank has ended" in server.said(0)
 
 
 # Without other processes

@@ -5,14 +5,15 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
-import subprocess
-import sys
 import threading
+import time
 
 import pytest
 
 from headway.train.signals import StopSignal
 from headway.train.task import Stopped
+
+from .fork_server import Server
 
 SIGNALS = [signal.SIGTERM, signal.SIGINT, signal.SIGUSR1]
 
@@ -111,21 +112,16 @@ with StopSignal(pause=0.0) as stop:
 """
 
 
-def test_a_second_signal_ends_the_process_at_once() -> None:
-    children = [
-        subprocess.Popen([sys.executable, "-c", CHILD], stdout=subprocess.PIPE, text=True)
-        for _ in range(2)
-    ]
-    for child, (first, second) in zip(
-        children, [(signal.SIGINT, signal.SIGINT), (signal.SIGUSR1, signal.SIGTERM)], strict=True
-    ):
-        with child:
-            assert child.stdout is not None
-            try:
-                assert child.stdout.readline() == "ready\n"
-                child.send_signal(first)
-                assert child.stdout.readline() == "asked\n"
-                child.send_signal(second)
-                assert child.wait(timeout=300) == 128 + second
-            finally:
-                child.kill()
+@pytest.mark.parametrize(
+    ("first", "second"), [(signal.SIGINT, signal.SIGINT), (signal.SIGUSR1, signal.SIGTERM)]
+)
+def test_a_second_signal_ends_the_process_at_once(
+    server: Server, first: signal.Signals, second: signal.Signals
+) -> None:
+    child, limit = server.start(CHILD), time.monotonic() + 300
+    for said, number in (("ready", first), ("asked", second)):
+        while said not in server.said():
+            assert time.monotonic() < limit, server.said()
+            time.sleep(0.005)
+        os.kill(child, number)
+    assert server.wait() == 128 + second
