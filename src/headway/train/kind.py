@@ -83,7 +83,8 @@ class Use:
     """Where to show how far it is."""
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "folders", run_folders(self.folders))
+        # None at all: a file of outputs is scored.
+        object.__setattr__(self, "folders", run_folders(self.folders) if self.folders else [])
         if self.engine is not None and len(self.folders) > 1:
             raise UserError(
                 f"--engine {self.engine.name} runs one model, and {len(self.folders)} are given. "
