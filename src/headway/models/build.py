@@ -35,6 +35,6 @@ def build_model(
     is_meta = torch.device(device).type == "meta"
     with torch.device("meta" if is_meta else "cpu"):
         model = FAMILIES[family_of(settings)](settings)
-    if seed is not None:
+    if seed is not None and not is_meta:
         initialise(model, settings.init, seed)
     return model if is_meta else model.to(device)
