@@ -4,7 +4,8 @@ one, which is answered with a process number, or to wait for one, which is answe
 code.
 
 Hooks do something at the n-th call of a function in the child, or from it on: send it a signal,
-remove a folder, or raise an OSError. Such a kill is as real as any, and hits a chosen place.
+remove a folder, raise an OSError, or give a number in its place. Such a kill is as real as any, and
+hits a chosen place.
 """
 
 from __future__ import annotations
@@ -25,7 +26,8 @@ Hook = dict[str, Any]
 
 
 def hook(at: str, count: int, *, onward: bool = False, **does: int | str) -> Hook:
-    """`at` is "package.module:Class.method"; what it `does`: signal=…, errno=…, remove=FOLDER."""
+    """`at` is "package.module:Class.method"; what it `does`: signal=…, errno=…, remove=FOLDER,
+    gives=NUMBER."""
     return {"at": at, "count": count, "onward": onward, **does}
 
 
@@ -150,6 +152,8 @@ def install(one: Hook) -> None:
                 os.kill(os.getpid(), one["signal"])
             if "errno" in one:
                 raise OSError(one["errno"], os.strerror(one["errno"]))
+            if "gives" in one:
+                return one["gives"]
         return plain(*args, **keywords)
 
     setattr(owner, name, counted)

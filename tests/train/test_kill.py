@@ -26,6 +26,8 @@ STEPS = 12
 WORDS = ["the", "old", "red", "house", "tree", "dog", "cat", "sees", "finds", "never", "here"]
 SETTINGS = [
     "model.preset=transformer-test",
+    "model.n_layers=1",
+    "model.n_decoder_layers=1",
     "tokenizer.kind=characters",
     f"train.steps={STEPS}",
     "train.batch_tokens=150",
@@ -35,7 +37,7 @@ SETTINGS = [
     "train.average=3",
     "train.metric=loss",
     "data.valid_size=8",
-    "decode.max_len=8",
+    "decode.max_len=3",
 ]
 SAVE = "headway.train.checkpoint:write_snapshot"
 STEP = "headway.train.step:Step.finish"

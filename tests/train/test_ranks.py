@@ -29,6 +29,8 @@ STEPS = 12
 WORDS = ["the", "old", "red", "house", "tree", "dog", "cat", "sees", "finds", "never", "here"]
 SETTINGS = [
     "model.preset=transformer-test",
+    "model.n_layers=1",
+    "model.n_decoder_layers=1",
     "model.dropout=0.0",
     "tokenizer.kind=words",
     f"train.steps={STEPS}",
@@ -38,7 +40,7 @@ SETTINGS = [
     "train.metric=loss",
     "train.lr=1e-3",
     "data.valid_size=8",
-    "decode.max_len=8",
+    "decode.max_len=3",
 ]
 STEP = "headway.train.step:Step.finish"
 EVALUATE = "headway.train.tasks.translate:TranslateTask.evaluate"
