@@ -6,8 +6,8 @@ import io
 import json
 import os
 import select
-import subprocess
 import sys
+import threading
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -253,20 +253,25 @@ def test_columns_may_lie_elsewhere_than_in_training(
     assert capsys.readouterr().out.count("\n") == 1
 
 
-def test_a_person_at_a_pipe_gets_an_answer_to_each_line(run: Path) -> None:
-    command = [sys.executable, "-m", "headway", "predict", str(run), "--beam", "1"]
-    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    with subprocess.Popen(
-        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-        env=environment,
-    ) as process:  # fmt: skip
-        assert process.stdin is not None
-        assert process.stdout is not None
-        for line in (b"ba de\n", b"fi ko ga\n"):
-            process.stdin.write(line)
-            process.stdin.flush()
-            ready, _, _ = select.select([process.stdout], [], [], 60)
-            assert ready
-            assert process.stdout.readline() == line
-        process.stdin.close()
-        assert process.wait(30) == 0
+def test_a_person_at_a_pipe_gets_an_answer_to_each_line(
+    run: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (given, type_to), (shown, answer_to) = os.pipe(), os.pipe()
+    lines, answers = [b"ba de\n", b"fi ko ga\n"], []
+
+    def person() -> None:
+        for line in lines:
+            os.write(type_to, line)
+            ready, _, _ = select.select([shown], [], [], 60)
+            answers.append(os.read(shown, 4096) if ready else b"")
+        os.close(type_to)
+
+    sitting = threading.Thread(target=person)
+    sitting.start()
+    with os.fdopen(given) as typed, os.fdopen(answer_to, "w") as said, monkeypatch.context() as at:
+        at.setattr(sys, "stdin", typed)
+        at.setattr(sys, "stdout", said)
+        code = main(["predict", str(run), "--beam", "1"])
+    sitting.join(300)
+    os.close(shown)
+    assert (code, answers) == (0, lines)
