@@ -92,7 +92,8 @@ def test_long_sequences_among_short_ones(
     scope: Scope, interpreted: torch.device, attend_short: Attend, same_as_explicit: Check
 ) -> None:
     layout = Layout.of([3, 129, 0, 40, 200], interpreted)
-    same_as_explicit(attend_short, layout, layout, scope, (2, 1, 16))
+    n_heads = 2 if scope == LONG_SCOPES[-1] else 1  # each costs as much again
+    same_as_explicit(attend_short, layout, layout, scope, (n_heads, 1, 16))
 
 
 @pytest.mark.parametrize(
