@@ -13,7 +13,7 @@ from __future__ import annotations
 import re
 import sys
 import unicodedata
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -77,9 +77,7 @@ class Charsmap:
 
     def __init__(self, data: bytes, kept: Sequence[str] = ()) -> None:
         """From what a model file holds; nothing there means an empty table."""
-        trie = _Trie(data) if data else None
-        self._patterns = _places(trie) if trie else None
-        self._replace = lru_cache(REMEMBERED)(trie.replaced) if trie else None
+        self._table = _read(data) if data else None
         longest_first = sorted(kept, key=len, reverse=True)
         self._kept = re.compile(f"({'|'.join(map(re.escape, longest_first))})") if kept else None
 
@@ -90,13 +88,20 @@ class Charsmap:
         return "".join(p if n % 2 else self._replaced(p) for n, p in enumerate(parts))
 
     def _replaced(self, text: str) -> str:
-        replace = self._replace
-        if self._patterns is None or replace is None:
+        if self._table is None:
             return text
-        touched, places = self._patterns
+        (touched, places), replace = self._table
         if touched.search(text) is None:
             return text
         return places.sub(lambda found: replace(found[0]), text)
+
+
+@lru_cache(4)
+def _read(data: bytes) -> tuple[tuple[re.Pattern[str], re.Pattern[str]], Callable[[str], str]]:
+    """Where a table applies, and what it does there; once for all that have the same, as most
+    models have that of NFKC."""
+    trie = _Trie(data)
+    return _places(trie), lru_cache(REMEMBERED)(trie.replaced)
 
 
 class _Trie:
