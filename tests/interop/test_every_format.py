@@ -6,6 +6,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping, Sequence
 from copy import deepcopy
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -89,7 +90,7 @@ class Written(Exception):
 @pytest.fixture
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     """Targets write, and prove nothing: their own tests do. Graphs are not recorded: that they can
-    be is seen above and in `test_onnx.py`."""
+    be is seen above and in `test_onnx.py`. A run is read once for all formats."""
 
     def prove(run: LoadedRun, out: Path, sentences: Sequence[str], *, int8: bool) -> Proof:
         raise Written
@@ -97,6 +98,7 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     def write(run: LoadedRun, out: Path, *, int8: bool) -> None:
         assert graphs_of(run.model, run.settings)
 
+    monkeypatch.setattr(exporting, "load_run_for_export", cache(load_run_for_export))
     for module in (to_hf, to_ctranslate2):
         monkeypatch.setattr(module, "prove", prove)
     for name in ("onnx", "torch"):

@@ -29,7 +29,7 @@ SPECIALS = ["<unk>", "<s>", "</s>", "<pad>"]
 WORDS = [*SPECIALS, *(f"w{number}" for number in range(SIZE - len(SPECIALS)))]
 PROMPTS = [
     " ".join(f"w{(7 * number + 5 * place) % 50}" for place in range(1 + number % 5))
-    for number in range(18)
+    for number in range(10)
 ]
 NEW = 6
 TIE = 1e-3
