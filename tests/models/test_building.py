@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import copy
 from dataclasses import replace
+from typing import Any
 
 import pytest
 import torch
 from torch import nn
+from torch.utils._python_dispatch import TorchDispatchMode
 
+from headway.config.model import FAMILY_SETTINGS
 from headway.errors import UserError
 from headway.models.build import build_model
 from headway.nn.layout import Layout
@@ -139,3 +142,26 @@ def test_a_head_that_a_model_has_not_is_named_beside_those_it_has() -> None:
     model = build_model(FAMILIES["encoder"])
     with pytest.raises(UserError, match=r"no 'tags' head \(heads: words, pooled\)"):
         model.tags(torch.zeros(1, 32))
+
+
+class Operators(TorchDispatchMode):
+    """Which ones torch was asked for."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.names: set[str] = set()
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        self.names.add(func.overloadpacket.__name__)
+        return func(*args, **(kwargs or {}))
+
+
+@pytest.mark.parametrize("family", FAMILY_SETTINGS)
+def test_a_model_without_memory_draws_nothing(family: str) -> None:
+    """To draw there, torch imports its compiler, which takes longer than all else."""
+    with Operators() as asked:
+        build_model(FAMILY_SETTINGS[family](), device="meta")
+    assert "empty" in asked.names
+    assert not asked.names & {"normal_", "uniform_"}

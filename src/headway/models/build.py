@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from contextlib import nullcontext
 from typing import Any
 
 import torch
 from torch import nn
+from torch.overrides import TorchFunctionMode
 
 from headway.config.model import ModelSettings, family_of
 from headway.models.decoder import decoder
@@ -33,8 +35,21 @@ def build_model(
     """A freshly initialised model. On the device "meta" it takes no memory and can be counted.
     Without a seed its weights are not drawn: for a caller who fills all of them."""
     is_meta = torch.device(device).type == "meta"
-    with torch.device("meta" if is_meta else "cpu"):
+    with torch.device("meta" if is_meta else "cpu"), Unfilled() if is_meta else nullcontext():
         model = FAMILIES[family_of(settings)](settings)
     if seed is not None and not is_meta:
         initialise(model, settings.init, seed)
     return model if is_meta else model.to(device)
+
+
+class Unfilled(TorchFunctionMode):
+    """Torch's own layers draw no weights: where there is no memory, that makes nothing but imports
+    the compiler."""
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: Any = (), kwargs: Mapping[str, Any] | None = None
+    ) -> Any:
+        given = dict(kwargs or {})
+        if getattr(func, "__module__", "") == "torch.nn.init":
+            return given["tensor"] if "tensor" in given else args[0]
+        return func(*args, **given)
