@@ -16,7 +16,7 @@ from torch import Tensor
 from headway.config.metrics import METRICS
 from headway.errors import UserError
 from headway.train.feed import StepItem
-from headway.train.loop import Diverged, State, ranking
+from headway.train.loop import Diverged, Loop, State, ranking
 from headway.train.task import Stopped
 
 from .toy import (
@@ -357,14 +357,23 @@ KINDS: list[dict[str, Any]] = [
 ]
 
 
-@pytest.mark.parametrize("kind", KINDS, ids=str)
+@pytest.fixture(scope="module", params=KINDS, ids=str)
+def unstopped(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> tuple[dict[str, Any], Loop, Path]:
+    """The settings of a kind, a loop that ran with them, and its folder."""
+    folder = tmp_path_factory.mktemp("unstopped")
+    loop = toy_loop(folder, **request.param)
+    loop.run()
+    return request.param, loop, folder
+
+
 @pytest.mark.parametrize("at", [1, 3, 4, PER_EPOCH, 8, 11, 12])
 def test_stopped_at_a_step_it_ends_with_the_same_bits(
-    tmp_path: Path, kind: dict[str, Any], at: int
+    tmp_path: Path, unstopped: tuple[dict[str, Any], Loop, Path], at: int
 ) -> None:
     """Mid-epoch, at an epoch's end, where an evaluation or a save is due, and after the last."""
-    straight = toy_loop(tmp_path / "straight", **kind)
-    straight.run()
+    kind, straight, folder = unstopped
     task = ToyTask()
     task.heeds = False  # the loop itself has to
     loop = toy_loop(
@@ -380,7 +389,7 @@ def test_stopped_at_a_step_it_ends_with_the_same_bits(
     assert again.resume()
     assert again.state.step == at
     again.run()
-    assert_same(again, straight, tmp_path / "stopped", tmp_path / "straight")
+    assert_same(again, straight, tmp_path / "stopped", folder)
     history = log_of(loop).order + log_of(again).order
     for event in ("valid", "train"):
         assert [s for k, s in history if k == event] == log_of(straight).of(event)
@@ -392,12 +401,10 @@ def assert_same(ours: Any, theirs: Any, our_folder: Path, their_folder: Path) ->
     assert contents(our_folder) == contents(their_folder)
 
 
-@pytest.mark.parametrize("kind", KINDS, ids=str)
 def test_stopped_during_an_evaluation_it_does_that_again(
-    tmp_path: Path, kind: dict[str, Any]
+    tmp_path: Path, unstopped: tuple[dict[str, Any], Loop, Path]
 ) -> None:
-    straight = toy_loop(tmp_path / "straight", **kind)
-    straight.run()
+    kind, straight, folder = unstopped
     task = ToyTask()
     asked = False
 
@@ -417,15 +424,13 @@ def test_stopped_during_an_evaluation_it_does_that_again(
     assert (own.state.step, own.state.evaluated) == (at, 0)
     own.run()
     assert log_of(own).order[0] == ("valid", at)
-    assert_same(own, straight, tmp_path / "stopped", tmp_path / "straight")
+    assert_same(own, straight, tmp_path / "stopped", folder)
 
 
-@pytest.mark.parametrize("kind", KINDS, ids=str)
 def test_stopped_after_every_step_it_ends_with_the_same_bits(
-    tmp_path: Path, kind: dict[str, Any]
+    tmp_path: Path, unstopped: tuple[dict[str, Any], Loop, Path]
 ) -> None:
-    straight = toy_loop(tmp_path / "straight", **kind)
-    straight.run()
+    kind, straight, folder = unstopped
 
     def make() -> Any:
         loop = toy_loop(tmp_path / "stopped", stop_asked=lambda: loop.state.step > begun(), **kind)
@@ -434,7 +439,7 @@ def test_stopped_after_every_step_it_ends_with_the_same_bits(
         return loop
 
     done = run_until_done(make)
-    assert_same(done, straight, tmp_path / "stopped", tmp_path / "straight")
+    assert_same(done, straight, tmp_path / "stopped", folder)
 
 
 def test_it_stops_before_the_first_step(tmp_path: Path) -> None:

@@ -26,7 +26,7 @@ from .spoken import RATE, said, texts, write_manifest, write_wav
 
 MODEL = ["model.d_model=48", "model.n_layers=2", "model.n_heads=2", "model.d_ff=96",
          "model.dropout=0", "model.sound.bands=20"]  # fmt: skip
-TRAINING = ["train.batch_tokens=1200", "train.lr=8e-3", "train.average=1", "augment.bands=0",
+TRAINING = ["train.batch_tokens=700", "train.lr=8e-3", "train.average=1", "augment.bands=0",
             "augment.spans=0", "augment.speed=0"]  # fmt: skip
 WAYS = {
     "ctc": ["transcribe.ctc=1", "train.steps=60", "train.eval_every=60"],
