@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator
+from functools import lru_cache
 
 TOKEN = re.compile(
     r"""
@@ -29,9 +30,17 @@ GOES_ON, CONTINUES = set("{([,;:?&|=><"), set(")].,;:?")
 
 WORD = re.compile(r"[\w$]")
 
+KEPT = 32
+"""Scripts whose short form is kept: all pages that a process makes have the same ones."""
 
+
+@lru_cache(KEPT)
 def shorter(source: str) -> str:
     """JavaScript that does the same. What does not parse stays as it is: the browser says why."""
+    return _shorter(source)
+
+
+def _shorter(source: str) -> str:
     try:
         return "".join(_joined(_with_one_let(_without_parentheses(_with_gaps(source)))))
     except IndexError:  # a template without an end
@@ -139,7 +148,7 @@ def _short_template(text: str) -> str:
         if text[begin - 1] == "\\":
             return text  # rare enough to be left alone
         end = _end_of_insert(text, begin + 2)
-        parts += [text[at : begin + 2], shorter(text[begin + 2 : end - 1]), "}"]
+        parts += [text[at : begin + 2], _shorter(text[begin + 2 : end - 1]), "}"]
         at = end
     return "".join([*parts, text[at:]])
 
@@ -167,6 +176,7 @@ def _end_of_insert(source: str, at: int) -> int:
     raise IndexError("an insert without an end")
 
 
+@lru_cache(KEPT)
 def shorter_style(source: str) -> str:
     """CSS without comments and without spaces that mean nothing."""
     bare = re.sub(r"/\*.*?\*/", "", source, flags=re.DOTALL)
