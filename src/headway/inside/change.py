@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
@@ -61,12 +61,16 @@ def gated(model: nn.Module, change: Change) -> Iterator[None]:
             attention.gate_H = gate
 
 
-def hiding(n_rows: int, n_columns: int, places: list[int], *, causal: bool, own: bool) -> Tree:
-    """Who sees whom in one sequence with these columns hidden; with `own` a token sees itself."""
-    may_TS = torch.ones(n_rows, n_columns, dtype=torch.bool)
-    may_TS[:, places] = False
+def hiding(
+    n_rows: int, n_columns: int, places: Sequence[list[int]], *, causal: bool, own: bool
+) -> Tree:
+    """Who sees whom in sequences of one length, each with its own columns hidden; with `own` a
+    token sees itself."""
+    may_BTS = torch.ones(len(places), n_rows, n_columns, dtype=torch.bool)
+    for may_TS, hidden in zip(may_BTS, places, strict=True):
+        may_TS[:, hidden] = False
     if own:
-        may_TS |= torch.eye(n_rows, n_columns, dtype=torch.bool)
+        may_BTS |= torch.eye(n_rows, n_columns, dtype=torch.bool)
     if causal:
-        may_TS &= torch.ones(n_rows, n_columns, dtype=torch.bool).tril()
-    return Tree(may_TS[None], torch.arange(n_columns))
+        may_BTS &= torch.ones(n_rows, n_columns, dtype=torch.bool).tril()
+    return Tree(may_BTS, torch.arange(n_columns))

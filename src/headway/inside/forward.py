@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
@@ -26,7 +26,10 @@ from headway.train.tasks.media_labels import score_of
 CLASSES = ("classify", "see", "watch", "identify")
 """Tasks whose answer is one class for all that was read."""
 
-__all__ = ["NO_CHANGE", "Change", "Said", "read_out", "say", "vectors"]
+TOGETHER = 2048
+"""Tokens that pass the model side by side where one reading passes it again and again."""
+
+__all__ = ["NO_CHANGE", "Change", "Said", "read_out", "say", "say_each", "vectors"]
 
 
 @dataclass(frozen=True)
@@ -61,48 +64,71 @@ def say(
 
     `fronts` replaces what the front of a stack hands over (a row a token), by the stack's name.
     """
-    change.check({name: len(stream.ids) for name, stream in reading.streams.items()})
-    with gated(run.model, change), _given(run.model, fronts or {}):
-        x_ND, layout = vectors(run.model, reading, change)
+    [said] = say_each(run, reading, [change], fronts=fronts)
+    return said
+
+
+def say_each(
+    run: LoadedRun,
+    reading: Reading,
+    changes: Sequence[Change],
+    *,
+    fronts: Mapping[str, Tensor] | None = None,
+) -> list[Said]:
+    """What the model says with each of these changes: copies of the reading, side by side in one
+    pass. They may differ in what is hidden, not in the heads that are off.
+
+    `fronts` has the rows of all copies, one copy behind another.
+    """
+    lengths = {name: len(stream.ids) for name, stream in reading.streams.items()}
+    for change in changes:
+        change.check(lengths)
+    [off] = {change.off for change in changes}
+    with gated(run.model, Change(off=off)), _given(run.model, fronts or {}):
+        x_ND, layout = vectors(run.model, reading, changes)
         scores_RC = read_out(run, reading, x_ND, layout)
-    return Said(x_ND, scores_RC, reading)
+    each = zip(*(x.tensor_split(len(changes)) for x in (x_ND, scores_RC)), strict=True)
+    return [Said(x_TD, its_RC, reading) for x_TD, its_RC in each]
 
 
 def vectors(
-    model: nn.Module, reading: Reading, change: Change = NO_CHANGE
+    model: nn.Module, reading: Reading, changes: Sequence[Change] = (NO_CHANGE,)
 ) -> tuple[Tensor, Layout]:
-    """Those of the last stream, and where they lie."""
-    flat = {name: _input(model, reading, name) for name in reading.streams}
+    """Those of the last stream, a copy for each change, and where they lie."""
+    n = len(changes)
+    flat = {name: _input(model, reading, name, n) for name in reading.streams}
+    hidden = {name: [change.places(name) for change in changes] for name in reading.streams}
     layouts = {
-        name: _layout(len(stream), change.places(name), causal=_causal(model, name))
+        name: _layout(len(stream), hidden[name], causal=_causal(model, name))
         for name, stream in reading.streams.items()
     }
     if isinstance(model, Seq2Seq):
         memory = model.encode(flat["source"], layouts["source"])
         n_target, n_source = (len(reading.streams[name]) for name in ("target", "source"))
-        lies, hidden = replace(layouts["source"], tree=None, memo={}), change.places("source")
-        if hidden:
-            tree = hiding(n_target, n_source, hidden, causal=False, own=False)
+        lies = replace(layouts["source"], tree=None, memo={})
+        if any(hidden["source"]):
+            tree = hiding(n_target, n_source, hidden["source"], causal=False, own=False)
             lies = replace(lies, tree=tree)
         x_ND = model.decode(flat["target"], layouts["target"], Memory(memory.x_MD, lies))
         return x_ND, layouts["target"]
     [(name, layout)] = layouts.items()
     if isinstance(model, Encoder) and reading.media is None:
-        return model(flat[name], layout, torch.tensor(reading.segments)), layout
+        return model(flat[name], layout, torch.tensor(reading.segments).repeat(n)), layout
     return model(flat[name], layout), layout
 
 
-def _input(model: nn.Module, reading: Reading, stream: str) -> Any:
-    """What the front of a stream takes: tokens, or the picture or recording as a batch of one."""
+def _input(model: nn.Module, reading: Reading, stream: str, n: int) -> Any:
+    """What the front of a stream takes, `n` copies: tokens, or the picture or recording."""
     if reading.media is None or stream == "target":
-        return torch.tensor(reading.streams[stream].ids)
+        return torch.tensor(reading.streams[stream].ids).repeat(n)
     front = model.source_front if isinstance(model, Seq2Seq) else model.front
     assert isinstance(front, Front)
-    return front.collate([reading.media.item])[0]
+    return front.collate([reading.media.item] * n)[0]
 
 
 def read_out(run: LoadedRun, reading: Reading, x_ND: Tensor, layout: Layout) -> Tensor:
-    """Scores for every output, from vectors of the last stream: the task's own head."""
+    """Scores for every output, from vectors of the last stream: the task's own head. Of several
+    copies of the reading, one behind another."""
     model, task = run.model, reading.task
     layout = replace(layout, tree=None, memo={})
     assert isinstance(model, Seq2Seq | Encoder | Decoder)
@@ -114,7 +140,8 @@ def read_out(run: LoadedRun, reading: Reading, x_ND: Tensor, layout: Layout) -> 
             return score_of(run.settings)(model, x_ND, layout)
         if task == "embed":
             return model.pooled(x_ND, layout)
-    rows_R = torch.tensor([output.row for output in reading.outputs])
+    row_R = torch.tensor([output.row for output in reading.outputs])
+    rows_R = (layout.starts_B[:, None] + row_R).flatten()
     if isinstance(model, Listener):
         return model.ctc(x_ND[rows_R])
     if task == "tag":
@@ -127,9 +154,9 @@ def _causal(model: nn.Module, stream: str) -> bool:
     return stream == "target" or isinstance(model, Decoder)
 
 
-def _layout(length: int, hidden: list[int], *, causal: bool) -> Layout:
-    layout = Layout.of([length])
-    if not hidden:
+def _layout(length: int, hidden: list[list[int]], *, causal: bool) -> Layout:
+    layout = Layout.of([length] * len(hidden))
+    if not any(hidden):
         return layout
     return replace(layout, tree=hiding(length, length, hidden, causal=causal, own=True))
 

@@ -16,7 +16,7 @@ from headway.interop.run import LoadedRun
 @torch.no_grad()
 def scores_of(run: LoadedRun, reading: Reading, change: Change) -> torch.Tensor:
     with gated(run.model, change):
-        x_ND, layout = vectors(run.model, reading, change)
+        x_ND, layout = vectors(run.model, reading, [change])
         return read_out(run, reading, x_ND, layout).clone()
 
 

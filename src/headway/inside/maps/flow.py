@@ -18,6 +18,9 @@ from headway.interop.run import LoadedRun
 LONGEST = 64
 """Tokens of all streams together. Time grows with more than the cube of their number."""
 
+AT_ONCE = LONGEST**3
+"""Pipes of one layer that are filled side by side, those of all problems together."""
+
 TINY = 1e-6
 """A pipe narrower than this is closed."""
 
@@ -48,10 +51,9 @@ def flow(run: LoadedRun | None, trace: Trace) -> Map:
     check_length(trace.reading)
     network = _network(trace)
     reads_RT = readout_RT(run, trace.reading).float()
-    parts = {}
-    for stream, level in network.ends.items():
-        rows = [_row(network, reads_T, level) for reads_T in reads_RT]
-        parts[stream] = torch.stack(rows)
+    parts = {
+        stream: _from_outputs(network, reads_RT, level) for stream, level in network.ends.items()
+    }
     return Map.of("flow", parts)
 
 
@@ -64,10 +66,18 @@ def check_length(reading: Reading) -> None:
         )
 
 
-def _row(network: Network, reads_T: Tensor, level: int) -> Tensor:
-    """One output: as much goes in at the top as the output reads there."""
-    n_ends = network.levels[level]
-    return max_flow(network, reads_T.expand(n_ends, -1), level)
+def _from_outputs(network: Network, reads_RT: Tensor, level: int) -> Tensor:
+    """Outputs and ends side by side, as many as fit; as much goes in at the top as an output reads
+    there."""
+    n_outputs, n_ends = len(reads_RT), network.levels[level]
+    output_B = torch.arange(n_outputs).repeat_interleave(n_ends)
+    end_B = torch.arange(n_ends).repeat(n_outputs)
+    size = max(1, AT_ONCE // max(network.levels) ** 2)
+    found = [
+        max_flow(network, reads_RT[outputs], level, ends)
+        for outputs, ends in zip(output_B.split(size), end_B.split(size), strict=True)
+    ]
+    return torch.cat(found).view(n_outputs, n_ends)
 
 
 def _network(trace: Trace) -> Network:
@@ -97,15 +107,16 @@ def _with_own(half_TT: Tensor) -> Tensor:
     return half_TT + torch.eye(len(half_TT), dtype=half_TT.dtype) / 2
 
 
-def max_flow(network: Network, given_BT: Tensor, level: int) -> Tensor:
-    """Of what is given to the last level, how much can reach node b of a level, for every b.
+def max_flow(network: Network, given_BT: Tensor, level: int, ends_B: Tensor) -> Tensor:
+    """Of what is given to the last level, how much can reach the end of each problem, a node of a
+    level.
 
     Push and relabel (Goldberg and Tarjan, 1988), all problems side by side: whatever stands in a
     node moves on along the shortest open way to its end, backwards through pipes in use, too;
     distances are measured again after each wave, until nothing that is left can reach its end.
     """
     n = len(given_BT)
-    ends_B = torch.arange(n)
+    open_B = torch.arange(n)  # the problems that are not done
     down = [pipe.widths_IJ.expand(n, -1, -1).clone() for pipe in network.pipes]
     back = [torch.zeros_like(open_BIJ) for open_BIJ in down]
     stands = [given_BT.new_zeros(n, size) for size in network.levels]
@@ -116,11 +127,11 @@ def max_flow(network: Network, given_BT: Tensor, level: int) -> Tensor:
         moves_B = torch.zeros(len(ends_B), dtype=torch.bool)
         for x, far_BI in zip(stands, far, strict=True):
             moves_B |= ((x > TINY) & far_BI.isfinite() & (far_BI > 0)).any(1)
-        found_B[ends_B] = stands[level].gather(1, ends_B[:, None]).squeeze(1)
+        found_B[open_B] = stands[level].gather(1, ends_B[:, None]).squeeze(1)
         if not moves_B.any():
             return found_B
-        if not moves_B.all():  # the others are done
-            ends_B = ends_B[moves_B]
+        if not moves_B.all():
+            open_B, ends_B = open_B[moves_B], ends_B[moves_B]
             down, back, stands, far = (
                 [x[moves_B] for x in tensors] for tensors in (down, back, stands, far)
             )

@@ -3,7 +3,9 @@ nothing to the text itself. They add up to what the text changes."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 import torch
@@ -11,7 +13,7 @@ from torch import Tensor
 
 from headway.errors import UserError, suggest
 from headway.inside.anatomy import Anatomy, StackPart
-from headway.inside.forward import NO_CHANGE, Change, say
+from headway.inside.forward import NO_CHANGE, TOGETHER, Change, say_each
 from headway.inside.maps.map import Map
 from headway.inside.maps.slopes import Fronts, fronts_of, slopes_of
 from headway.inside.streams import Reading
@@ -81,7 +83,7 @@ def integrated(
 def _walked(way: _Way, effect_R: Tensor, most: int) -> tuple[Tensor, Tensor, Tensor]:
     """Sums, the error that is left, and the steps made, of each row."""
     everyone_R = torch.arange(len(effect_R))
-    pieces = [way.piece(start, start + 0.5, everyone_R) for start in (0.0, 0.5)]
+    pieces = way.pieces((0.0, 0.5, 1.0), everyone_R)
     steps_R = torch.full_like(everyone_R, 2 * NODES)
     while True:
         off_R = torch.zeros_like(effect_R)
@@ -99,10 +101,7 @@ def _walked(way: _Way, effect_R: Tensor, most: int) -> tuple[Tensor, Tensor, Ten
             halve_Q = wrong[worst] == wrong[worst].max()
         pieces += [piece.only(~halve_Q)] if not halve_Q.all() else []
         rows_Q, middle = piece.rows_Q[halve_Q], (piece.start + piece.end) / 2
-        pieces += [
-            way.piece(piece.start, middle, rows_Q),
-            way.piece(middle, piece.end, rows_Q),
-        ]
+        pieces += way.pieces((piece.start, middle, piece.end), rows_Q)
         steps_R[rows_Q] += 2 * NODES
     sums_RX = torch.zeros(len(effect_R), pieces[0].sums_QX.shape[1])
     for piece in pieces:
@@ -123,37 +122,54 @@ class _Way:
     def says_R(self, place: float) -> Tensor:
         if place not in self.said:
             with torch.no_grad():
-                self.said[place] = self._say(self._at(place))
+                [self.said[place]] = self._say_PR(self._at([place]), 1)
         return self.said[place]
 
-    def piece(self, start: float, end: float, rows_Q: Tensor) -> _Piece:
-        places, weights = np.polynomial.legendre.leggauss(NODES)
-        middle, half = (start + end) / 2, (end - start) / 2
-        sums_QX = torch.stack(
-            [
-                float(weight) * half * self._slopes_QX(middle + half * float(place), rows_Q)
-                for place, weight in zip(places, weights, strict=True)
-            ]
-        ).sum(0)
-        said_Q = (self.says_R(end) - self.says_R(start))[rows_Q]
-        return _Piece(start, end, rows_Q, sums_QX, sums_QX.sum(1) - said_Q)
+    def pieces(self, ends: Sequence[float], rows_Q: Tensor) -> list[_Piece]:
+        """What lies between each of these places and the next."""
+        nodes, weights = np.polynomial.legendre.leggauss(NODES)
+        halves = [(start + end, end - start) for start, end in pairwise(ends)]
+        places = [(both + wide * float(node)) / 2 for both, wide in halves for node in nodes]
+        slopes = iter(self._slopes_PQX(places, rows_Q).split(NODES))
+        weights_P = torch.from_numpy(weights).float()
+        found = []
+        for start, end in pairwise(ends):
+            sums_QX = torch.einsum("p,pqx->qx", weights_P * (end - start) / 2, next(slopes))
+            said_Q = (self.says_R(end) - self.says_R(start))[rows_Q]
+            found.append(_Piece(start, end, rows_Q, sums_QX, sums_QX.sum(1) - said_Q))
+        return found
 
-    def _slopes_QX(self, place: float, rows_Q: Tensor) -> Tensor:
-        """Slope times the whole way, for these outputs, a column a token."""
-        inputs = {name: x_TD.requires_grad_() for name, x_TD in self._at(place).items()}
+    def _slopes_PQX(self, places: Sequence[float], rows_Q: Tensor) -> Tensor:
+        """Slope times the whole way, at each place for these outputs, a column a token."""
+        n_tokens = sum(map(len, self.given.values()))
+        at_once = max(1, TOGETHER // (len(rows_Q) * n_tokens))
+        parts = [places[start : start + at_once] for start in range(0, len(places), at_once)]
+        return torch.cat([self._slopes_together(part, rows_Q) for part in parts])
+
+    def _slopes_together(self, places: Sequence[float], rows_Q: Tensor) -> Tensor:
+        n = len(places)
+        inputs = {name: x_ND.requires_grad_() for name, x_ND in self._at(places).items()}
         with torch.enable_grad():
-            slopes = slopes_of(self._say(inputs)[rows_Q], list(inputs.values()))
+            # Each place hangs on its own input alone: slopes of the sum are those of all places.
+            said_Q = self._say_PR(inputs, n)[:, rows_Q].sum(0)
+            slopes = slopes_of(said_Q, list(inputs.values()))
         ways = [self.given[name] - self.nothing[name] for name in inputs]
-        touched = [(slope * way).sum(2) for slope, way in zip(slopes, ways, strict=True)]
-        return torch.cat(touched, 1)
+        touched = [
+            (slope_QND.unflatten(1, (n, -1)) * way_TD).sum(3)
+            for slope_QND, way_TD in zip(slopes, ways, strict=True)
+        ]
+        return torch.cat(touched, 2).transpose(0, 1)
 
-    def _at(self, place: float) -> dict[str, Tensor]:
+    def _at(self, places: Sequence[float]) -> dict[str, Tensor]:
+        """The inputs at these places, one behind another."""
         return {
-            name: torch.lerp(self.nothing[name], x_TD, place) for name, x_TD in self.given.items()
+            name: torch.cat([torch.lerp(self.nothing[name], x_TD, place) for place in places])
+            for name, x_TD in self.given.items()
         }
 
-    def _say(self, inputs: Fronts) -> Tensor:
-        return say(self.run, self.reading, self.change, fronts=inputs).log_probs_R
+    def _say_PR(self, inputs: Fronts, n: int) -> Tensor:
+        said = say_each(self.run, self.reading, [self.change] * n, fronts=inputs)
+        return torch.stack([each.log_probs_R for each in said])
 
 
 def baseline_TD(run: LoadedRun, reading: Reading, stack: str, kind: str) -> Tensor:

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import torch
 
-from headway.inside.forward import NO_CHANGE, Change, say
+from headway.inside.forward import NO_CHANGE, TOGETHER, Change, say_each
 from headway.inside.maps.map import Map
 from headway.inside.trace import Trace
 from headway.interop.run import LoadedRun
@@ -20,12 +20,20 @@ def occlusion(run: LoadedRun, trace: Trace, change: Change = NO_CHANGE) -> Map:
     A token still sees itself. So the weight of the very token that an output is read from is what
     it does through others, not what it does for itself.
     """
-    before_R = say(run, trace.reading, change).log_probs_R
-    parts = {}
-    for name, stream in trace.reading.streams.items():
-        falls = []
-        for place in range(len(stream)):
-            without = replace(change, hidden=change.hidden | {(name, place)})
-            falls.append(before_R - say(run, trace.reading, without).log_probs_R)
-        parts[name] = torch.stack(falls, 1)
-    return Map.of("occlusion", parts)
+    reading = trace.reading
+    sizes = {name: len(stream) for name, stream in reading.streams.items()}
+    hiding = [
+        replace(change, hidden=change.hidden | {(name, place)})
+        for name, size in sizes.items()
+        for place in range(size)
+    ]
+    changes = list(dict.fromkeys([change, *hiding]))  # what is hidden anyway changes nothing
+    at_once = max(1, TOGETHER // sum(sizes.values()))
+    said = [
+        each.log_probs_R
+        for start in range(0, len(changes), at_once)
+        for each in say_each(run, reading, changes[start : start + at_once])
+    ]
+    said_with = dict(zip(changes, said, strict=True))
+    falls = [said_with[change] - said_with[without] for without in hiding]
+    return Map("occlusion", tuple(sizes.items()), torch.stack(falls, 1))
