@@ -29,6 +29,9 @@ import pytest
 
 NAMES = ("chromium", "chromium-browser", "google-chrome", "chrome")
 PLACES = ("left", "top", "cell")
+VALUES = "(nodes) => nodes.map((node) => Number(node.dataset.value))"
+"""The numbers that elements stand for, in one question to the browser."""
+
 MISSING = (
     "BROWSER TESTS SKIPPED: no chromium on this machine. `make test` installs it where apt-get "
     "may; or set CHROMIUM=/path/to/chromium."
@@ -87,6 +90,11 @@ class OpenPage:
         """Goes to a tab and waits until it is drawn."""
         self.page.locator(f"[data-tab={name}]").click()
         self.page.wait_for_selector(f"#root[data-drawn={name}]")
+
+    def values(self, selector: str) -> list[float]:
+        """The numbers that elements stand for."""
+        found: list[float] = self.page.locator(selector).evaluate_all(VALUES)
+        return found
 
     def click_cell(self, selector: str, row: int, column: int) -> None:
         """Clicks a cell of a heatmap."""

@@ -21,8 +21,8 @@ from headway.inside.trace import trace
 from headway.inside.training import stages
 
 from ..interop.padded_runs import tiny_run
+from .browser import VALUES, open_page
 from .browser import browser as browser
-from .browser import open_page
 from .kept_runs import kept_run
 
 TEXT = "ba de fi ko ga mo"
@@ -185,4 +185,5 @@ def test_the_slider_the_charts_and_the_other_checkpoint(browser: Any, tmp_path: 
 
 
 def _values(found: Any) -> list[float]:
-    return [float(node.get_attribute("data-value")) for node in found.all()]
+    values: list[float] = found.evaluate_all(VALUES)
+    return values

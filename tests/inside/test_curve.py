@@ -11,6 +11,7 @@ import pytest
 from headway.config.data import DataSettings
 from headway.config.folder import load_run
 from headway.errors import FolderError
+from headway.inside import compared
 from headway.inside.compared import compare, mean_loss
 from headway.inside.corpus import Corpus
 from headway.inside.curve import (
@@ -47,6 +48,12 @@ GERMAN = [
     ("Maria liest jeden Abend ein Buch.", "Mary reads a book every evening."),
     ("Der Hund schläft unter dem Tisch.", "The dog is sleeping under the table."),
 ]
+
+
+@pytest.fixture(autouse=True)
+def hurried(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Speeds are measured in one round: no test asks how fast anything is."""
+    monkeypatch.setattr(compared, "ROUNDS", 1)
 
 
 def test_files(folder: Path, task: str) -> DataSettings:

@@ -13,9 +13,10 @@ from headway.inside.change import Change
 from headway.inside.corpus import Corpus
 from headway.inside.curve import Curve, Point, save_found
 from headway.inside.heads import heads
-from headway.inside.looking import Extras, look, looked_at
+from headway.inside.looking import Extras, Page, facts_of, look, looked_at
 from headway.inside.opening import LoadedRun, load
 from headway.inside.pruning import save_pruned
+from headway.inside.sections import look_of
 from headway.inside.sections.heads import section
 from headway.inside.trace import trace
 
@@ -142,7 +143,9 @@ def test_a_pruned_model_shows_where_heads_were(browser, tmp_path: Path) -> None:
 
 def test_on_paper_the_table_of_heads_is_whole(browser, tmp_path: Path) -> None:
     run = opened(tmp_path, "complete", n_layers=9)
-    page = open_page(browser, look(run, "ba de go").html, tmp_path, state="tab=heads")
+    made = look_of("final", looked_at(run, "ba de go"), ["heads"])
+    html = Page("t", [made], {}, facts_of(run)).html
+    page = open_page(browser, html, tmp_path, state="tab=heads")
     cut = "((node) => node.scrollHeight > node.clientHeight)(document.querySelector('.tall'))"
     assert page.evaluate(cut)
     page.emulate_media(media="print")

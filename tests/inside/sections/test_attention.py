@@ -51,10 +51,9 @@ def invented(tokens: int, heads: int = 2, seed: int = 0) -> Trace:
 
 
 def values(shown: Any, selector: str) -> dict[int, float]:
-    nodes = shown.locator(f"{selector}[data-column]").all()
-    return {
-        int(n.get_attribute("data-column")): float(n.get_attribute("data-value")) for n in nodes
-    }
+    pairs = "(nodes) => nodes.map((node) => [node.dataset.column, node.dataset.value])"
+    found = shown.locator(f"{selector}[data-column]").evaluate_all(pairs)
+    return {int(column): float(value) for column, value in found}
 
 
 def test_what_is_sent_is_the_trace_to_the_eighth_bit(looked: Looked, html: str) -> None:

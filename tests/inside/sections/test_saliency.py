@@ -20,7 +20,7 @@ from headway.inside.reading import Ask
 from headway.inside.sections import look_of
 from headway.inside.sections.saliency import METHODS, section
 from headway.inside.trace import trace
-from tests.inside.browser import open_page
+from tests.inside.browser import VALUES, open_page
 
 from ...interop.padded_runs import RUNS, tiny_run
 
@@ -55,8 +55,7 @@ def shown(browser: Any, look: dict[str, Any], tmp_path: Path) -> Any:
 
 
 def weights(shown: Any, stream: str) -> list[float]:
-    nodes = shown.locator(f"[data-stream={stream}] [data-value]").all()
-    return [float(node.get_attribute("data-value")) for node in nodes]
+    return shown.values(f"[data-stream={stream}] [data-value]")
 
 
 def test_what_is_sent_is_what_the_maps_are(looked: Looked, look: dict[str, Any]) -> None:
@@ -200,7 +199,7 @@ def test_shares_and_agreement_stand_beside(shown: Any, looked: Looked) -> None:
     share_R = maps.gradient_maps(looked.run, looked.trace)[1].share_R("source")
     assert share_R is not None
     card = shown.locator(".card", has_text="Source or prefix?")
-    values = [float(bar.get_attribute("data-value")) for bar in card.locator(".bar").all()]
+    values = card.locator(".bar").evaluate_all(VALUES)
     np.testing.assert_allclose(values, share_R.numpy(), atol=1e-3)
     judge = maps.occlusion(looked.run, looked.trace)
     wanted = maps.agreement(maps.rollout(looked.run, looked.trace), judge, looked.trace.reading)
