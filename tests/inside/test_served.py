@@ -8,6 +8,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -261,6 +262,7 @@ class Browsed:
 
 
 def test_the_strip_asks_for_other_texts_and_changes(browser: Any, translator: LoadedRun) -> None:
+    @cache
     def answer(text: str, ask: Ask = PLAINLY, change: Change = Change()) -> str:  # noqa: B008
         ids = trace(translator, text, ask, change).reading.last.ids[1:]
         return translator.vocab.target.decode(ids)
