@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 from collections.abc import Callable
 from contextlib import suppress
@@ -262,20 +263,27 @@ def test_evaluations_that_are_dear_become_small_and_then_few() -> None:
     assert impossible.final == Final(examples=0, careful=False)
 
 
-def test_an_evaluation_that_crawls_is_broken_off_and_a_smaller_one_made() -> None:
-    world = World(300.0, 0.1, slow=lambda t: 1.0)
-    budget_of: list[tuple[int, int]] = []
+@pytest.mark.parametrize("example_s", [None, 0.05])
+def test_an_evaluation_that_crawls_is_broken_off_until_it_is_small_enough(
+    monkeypatch: pytest.MonkeyPatch, example_s: float | None
+) -> None:
+    """Nobody knows what an example takes, or it is thought to take a twentieth of that."""
+    world = World(120.0, 0.1, example=1.0, rehearsed=example_s is not None)
+    tries: list[tuple[int, int]] = []
     real = Budget.broken_off
 
     def noted(self: Budget, step: int, examples: int, seconds: float) -> int:
-        budget_of.append((examples, real(self, step, examples, seconds)))
-        return budget_of[-1][1]
+        tries.append((examples, real(self, step, examples, seconds)))
+        return tries[-1][1]
 
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Budget, "broken_off", noted)
-        world.slow = lambda t: 20.0 if 100.0 < t < 140.0 else 1.0
-        assert kept(world)
-    assert all(fewer < examples for examples, fewer in budget_of)
+    def told(self: Budget, step_s: float, _: float) -> None:
+        self.step_s, self.example_s = step_s, example_s
+
+    monkeypatch.setattr(Budget, "broken_off", noted)
+    monkeypatch.setattr(Budget, "timed", told)
+    assert kept(world)
+    assert len(tries) > 1
+    assert all(fewer < examples for examples, fewer in tries)
 
 
 def test_the_schedule_has_no_jump_and_ends_at_its_end() -> None:
@@ -331,6 +339,11 @@ def test_a_torn_line_and_a_flipped_bit_are_found(tmp_path: Path) -> None:
     assert Journal(path, said.append).plans == Journal(path).plans
     assert not said
     assert path.read_bytes() == whole[: whole.rindex(b"\n", 0, -1) + 1]
+    path.write_bytes(whole[:-1])
+    Journal(path, said.append).add("time", 1.0)
+    assert path.read_bytes().startswith(whole)
+    assert Journal(path, said.append).plans == Journal(path).plans
+    assert not said
     flipped = bytearray(whole)
     place = whole.index(b'"steps"') + 10
     flipped[place] ^= 1
@@ -354,3 +367,23 @@ def test_a_disk_that_is_full_stops_nothing(tmp_path: Path) -> None:
     journal.add("final", 1.0, examples=8, careful=False)
     assert journal.final == Final(examples=8, careful=False)
     assert "cannot write" in said[0]
+
+
+def test_half_a_line_on_a_full_disk_does_not_spoil_the_next_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    journal, said = Journal(tmp_path / PLAN), list[str]()
+    journal.add("final", 1.0, examples=8, careful=False)
+    whole = (tmp_path / PLAN).read_bytes()
+
+    def full(path: Path) -> None:
+        path.write_bytes(path.read_bytes()[:-9])
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr("headway.train.budget.sync", full)
+        journal.add("final", 2.0, examples=2, careful=False)
+    assert (tmp_path / PLAN).read_bytes() == whole
+    journal.add("final", 3.0, examples=4, careful=False)
+    assert Journal(tmp_path / PLAN, said.append).final == Final(examples=4, careful=False)
+    assert not said

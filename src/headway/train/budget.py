@@ -10,9 +10,11 @@ from __future__ import annotations
 
 import json
 import math
+import os
 import time
 import zlib
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -133,12 +135,7 @@ class Journal:
         body = json.dumps(entry)
         line = json.dumps({**entry, "sum": zlib.crc32(body.encode())}) + "\n"
         try:
-            is_new = not self.path.exists()
-            with self.path.open("a", encoding="utf-8") as file:
-                file.write(line)
-            sync(self.path)
-            if is_new:
-                sync(self.path.parent)
+            _append(self.path, line)
         except OSError as error:  # as with a checkpoint: training goes on
             self.note(f"warning: cannot write {self.path}: {error}")
 
@@ -151,9 +148,10 @@ class Journal:
                 break
             self._take(entry)
             good += 1
-        if any(lines[good:]):
-            torn = good == len(lines) - 1  # by a kill: it never took effect
-            if not torn:
+        # The last one lacks its end, or lacks but that: the next would be glued to it.
+        torn = good >= len(lines) - 1
+        if any(lines[good:]) or good == len(lines):
+            if not torn:  # by a kill: it never took effect
                 self.note(f"warning: {path} is damaged in line {good + 1}: from there on anew.")
             kept = b"".join(line + b"\n" for line in lines[:good])
             replace_text(path, kept.decode())
@@ -168,6 +166,22 @@ class Journal:
             self.final = Final(examples=facts["examples"], careful=facts["careful"])
         self.spent_s = max(self.spent_s, entry["elapsed_s"])
         self.costs = entry["costs"]
+
+
+def _append(path: Path, line: str) -> None:
+    """All of it, on the disk, or nothing: half a line would spoil the next one."""
+    is_new = not path.exists()
+    before = 0 if is_new else path.stat().st_size
+    try:
+        with path.open("a", encoding="utf-8") as file:
+            file.write(line)
+        sync(path)
+        if is_new:
+            sync(path.parent)
+    except OSError:
+        with suppress(OSError):
+            os.truncate(path, before)
+        raise
 
 
 def _checked(line: bytes) -> dict[str, Any] | None:
@@ -217,6 +231,10 @@ class Budget:
         self.now, self._look = now, look
         self._started = started - journal.spent_s
         self._replays = journal.final is not None
+        self._recorded = dict(journal.evaluations)
+        """By an earlier process. What this one writes down it does not do again: it does the rest.
+        """
+
         self.step_s = journal.costs.get("step")
         self.example_s = journal.costs.get("example")
         self.save_s = journal.costs.get("save", 0.5)
@@ -373,8 +391,8 @@ class Budget:
 
     def evaluation(self, step: int, examples: int) -> tuple[int, float | None]:
         """Of how many examples that of this step is, and when it is to be broken off."""
-        if step in self.journal.evaluations:
-            return self.journal.evaluations[step], None
+        if step in self._recorded:
+            return self._recorded[step], None
         if step < self.journal.last_step or self._replays:
             return examples, None
         usual_s = PATIENCE * examples * (self.example_s or 0.0) + 0.5
