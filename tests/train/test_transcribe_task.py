@@ -202,7 +202,7 @@ def test_a_decoder_that_loops_is_noticed(data: Path, runs: dict[str, Path]) -> N
 def test_training_goes_on_from_a_run(data: Path, runs: dict[str, Path], tmp_path: Path) -> None:
     """With its tokenizer and its way; CTC can be added to a decoder, as a fresh head."""
     files = ["--media", f"{data}/test.jsonl", "--device", "cpu", "train.steps=2",
-             "data.valid_size=4", "train.batch_tokens=400"]  # fmt: skip
+             "data.valid_size=4", "train.batch_tokens=400", "decode.max_len=8"]  # fmt: skip
     start = trained("attention", data, runs)
     assert (
         main(["train", "transcribe", "--from", str(start), "--out", f"{tmp_path}/a", *files]) == 0
