@@ -12,7 +12,10 @@ from pathlib import Path
 import pytest
 from PIL import Image
 
-from headway.cli.main import main
+from headway.cli.evaluate import _pair_files, _text_files
+from headway.cli.main import TAKES, _called_here, _parser, main
+from headway.config.data import DataSettings
+from headway.config.elsewhere import OF_TRAIN, OF_USE, OPTIONS
 from headway.config.folder import WEIGHTS, file_in
 from headway.config.run import load_run_settings, resolved_toml
 from headway.errors import FolderError
@@ -92,6 +95,8 @@ def classify(name: str) -> list[str]:
         ([*TRANSLATE, "model.num_layers=3"], "Here it is model.n_layers."),
         ([*TRANSLATE, "train.epochs=0"], "epochs=0 must be more than 0."),
         ([*TRANSLATE, "train.epochs=2", "train.steps=9"], "Leave one of them out."),
+        (["play", "tatoeba-de-en", "--num-beams", "3"], "--num-beams. Write decode.beam=3."),
+        (["evaluate", "tatoeba-de-en", "--file", "x"], "Write --text FILE (or --source and"),
         ([*TRANSLATE, "--device", "mps"], "--device mps: headway computes on CPUs and on CUDA"),
         (classify("x.parquet"), "pandas.read_parquet('x.parquet').to_csv('x.csv', index=False)"),
         (classify("x.feather"), "pandas.read_feather('x.feather')"),
@@ -103,11 +108,11 @@ def classify(name: str) -> list[str]:
         (classify("array.json"), "Make lines of it: python -c 'import json, sys;"),
         (classify("comma.txt"), "comma.txt, line 1 has one column, but 2 are needed"),
         (classify("two.txt"), "two.txt, line 1 has 2 labels (__label__a __label__b)"),
-        (classify("bad.tsv"), "'alone'. 2 lines of this file are like that. Mend that, or leave"),
+        (classify("bad.tsv"), "'alone'. 2 lines of this file are like that. Mend that, or, "),
         (classify("bad.jsonl"), "leave such lines out: data.bad=skip"),
         (
             ["train", "tag", "--text", "bad.conll", "--out", "run"],
-            "2 lines of this file are like that. Mend that, or leave such sentences out: data.bad=",
+            "like that. Mend that, or, where nothing is scored, leave such sentences out: data.",
         ),
         (["check", "translate", "--pairs", "pairs.tsv"], "leave such lines out: data.bad=skip"),
         (["check", "complete", "--text", "a.de", "data.bad=skip"], "data.bad has no effect here"),
@@ -133,6 +138,21 @@ def test_a_mistake_is_answered_with_the_way_out(
     assert shown.out == ""
     assert said in shown.err
     assert "Traceback" not in shown.err
+
+
+@pytest.mark.parametrize("command", TAKES)
+def test_nobody_is_sent_to_an_option_that_the_command_lacks(command: str) -> None:
+    own = {name for param in _parser().commands[command].params for name in param.opts}
+    for option in {**OPTIONS, **OF_TRAIN, **OF_USE}:
+        here = _called_here(f"--{option}", [command, f"--{option}", "x"])
+        if here is not None and here.startswith("-"):
+            assert here.split()[0] in own, (option, here)
+
+
+def test_a_score_is_one_of_every_line_whatever_the_run_left_out_in_training() -> None:
+    data = DataSettings(bad="skip")
+    assert _pair_files(data, None, None, ["x"], None).bad == "error"
+    assert _text_files(data, ["x"], None, None).bad == "error"
 
 
 def test_a_name_of_the_hub_needs_no_owner(

@@ -84,6 +84,29 @@ def test_lists_folders_and_names_of_the_run(folder: Path, capsys: Output) -> Non
     assert capsys.readouterr().out == "right\n"
 
 
+def test_columns_of_a_list_are_told_by_their_own_names_in_its_encoding(
+    folder: Path, capsys: Output
+) -> None:
+    named = folder / "köpfe.png"
+    named.write_bytes(Path(files(folder, 1)[0]).read_bytes())
+    listed = folder / "list.csv"
+    listed.write_bytes(f"image,note\n{named},ü\n".encode("latin-1"))
+    words = ["predict", str(folder / "run"), str(listed), "--encoding", "latin-1"]
+    assert main(words) == 0
+    printed = capsys.readouterr()
+    assert printed.out == "left\n"
+    assert "column 'image' names the files; another is not read" in printed.err
+
+
+def test_a_list_that_cannot_be_read_does_not_stop_the_rest(folder: Path, capsys: Output) -> None:
+    (folder / "bad.tsv").write_text("foo\tbar\tbaz\na\tb\tc\n")
+    left = files(folder, 1)[0]
+    assert main(["predict", str(folder / "run"), left, str(folder / "bad.tsv"), left]) == 2
+    printed = capsys.readouterr()
+    assert printed.out.split("\n") == ["left", "", "left", ""]
+    assert "bad.tsv" in printed.err
+
+
 def test_what_cannot_be_read_does_not_stop_the_rest(folder: Path, capsys: Output) -> None:
     (folder / "broken.png").write_bytes(Path(files(folder, 1)[0]).read_bytes()[:60])
     write_speakers(folder / "sounds", {"ada": 300.0}, 1)

@@ -145,6 +145,9 @@ def test_words_in_columns_are_told_from_sentences(
         ("labelled", "a.tsv", ["a\tb\tc", "d\te\tf"], r"no column 'text'; it has 3 columns"),
         ("labelled", "a.tsv", ["a\tb", "c"], r"a\.tsv, line 2 has 1 column but the first has 2"),
         ("pairs", "a.csv", ["de,en", "a,b"], r"no column 'source'.*data\.source_field=…"),
+        ("documents", "a.csv", ["id,prompt", "1,a"], r"no column 'text'.*data\.text_field=…"),
+        ("labelled", "a.jsonl", ['{"txt": "a"}'], r"a\.jsonl, line 1 has no field 'text', only"),
+        ("tagged", "a.jsonl", ['{"words": ["a"]}', '{"x": 1}'], r"a\.jsonl, line 2 needs a list"),
     ],
 )
 def test_a_table_without_those_columns_says_how_to_name_them(
@@ -158,11 +161,24 @@ def test_a_table_without_those_columns_says_how_to_name_them(
 
 
 def test_a_bad_line_is_answered_as_an_empty_one_where_it_may_be(write: Write) -> None:
-    path = write("a.jsonl", ['{"text": "a"}', "no json", '{"text": "b"}'])
+    path = write("a.jsonl", ['{"text": "a"}', "no json", '{"txt": "b"}', '{"text": "b"}'])
     settings = RunSettings(task="classify", data=DataSettings(bad="skip"))
     told: list[str] = []
-    assert list(questions(path, "labelled", settings, told.append)) == ["a", "", "b"]
+    assert list(questions(path, "labelled", settings, told.append)) == ["a", "", "", "b"]
     assert told[1].startswith(f"{path}, line 2 is not a line of JSON")
+    assert told[2].startswith(f"{path}, line 3 has no field 'text', only 'txt'")
+
+    lines = ['{"words": ["a"]}', '{"wrds": ["b"]}', "{", '{"tokens": ["c"]}']
+    path, told = write("b.jsonl", lines), []
+    settings = RunSettings(task="tag", data=DataSettings(bad="skip"))
+    found = list(questions(path, "tagged", settings, told.append))
+    assert found == [lines[0], "", "", lines[3]]
+    assert [note.partition(" needs")[0] for note in told[:1]] == [f"{path}, line 2"]
+
+    path, told = write("c.jsonl", ['{"title": "a"}', '{"x": 1}', '{"title": "b"}']), []
+    settings = RunSettings(task="classify", data=DataSettings(bad="skip", fields=("title",)))
+    assert list(questions(path, "labelled", settings, told.append)) == [("a",), ("",), ("b",)]
+    assert f"{path}, line 2 has none of the fields 'title'" in told[1]
     assert told[1].endswith("It is answered as an empty text")
 
 

@@ -204,6 +204,27 @@ def test_a_tokenizer_json_is_taken_as_it_is(kind: str, gpt2: Path, tmp_path: Pat
     assert {n, n + 1, n + 2} < ours.specials
 
 
+@pytest.mark.parametrize(
+    "pads", [{}, {"pad_to_multiple_of": 8}, {"length": 16, "direction": "left"}]
+)
+def test_padding_in_a_file_is_no_rule_of_how_texts_begin(
+    pads: dict[str, Any], tmp_path: Path
+) -> None:
+    """And a model without an unknown token cannot cut every text by which the rule is found."""
+    words = {"A": 0, "C": 1, "<b>": 2, "<pad>": 3}
+    made = tokenizers.Tokenizer(tokenizers.models.WordLevel(words))
+    made.pre_tokenizer = tokenizers.pre_tokenizers.Whitespace()
+    made.add_special_tokens(["<b>", "<pad>"])
+    made.post_processor = tokenizers.processors.TemplateProcessing(
+        single="<b> $A", special_tokens=[("<b>", 2)]
+    )
+    if pads:
+        made.enable_padding(pad_id=3, pad_token="<pad>", **pads)
+    made.save(str(tmp_path / "tokenizer.json"))
+    ours = one(tmp_path, {"model_type": "gpt2", "bos_token_id": 2, "eos_token_id": 2}, 4)
+    assert ours.as_prompt([0, 1]) == [2, 0, 1]
+
+
 def test_special_tokens_of_a_unigram_model_stay_text(tmp_path: Path) -> None:
     (tmp_path / "spiece.model").write_bytes(trained(pad_id=3))
     theirs = sentencepiece.SentencePieceProcessor(model_proto=trained(pad_id=3))

@@ -45,6 +45,7 @@ def sequence(*parts: dict[str, Any]) -> dict[str, Any]:
 ENDLESS = [
     "(a+)+$", "(a|a)*$", "(?:a*)*b", "(a|aa)+$", "((a|b)c)*d", "(?<x>a+){2,}b", r"(\w+\s?)*$",
     "([a-z]+)*x", "(a?){30}a{30}", r"(?i:(a)\1?)+", "(?=(a+)+)b", "(a{1,9})+b", "((ab)+)*c",
+    r"(?<n>a\g<n>?\g<n>?)[bd]", r"(?<n>a\g'n'|a)b",
 ]  # fmt: skip
 
 

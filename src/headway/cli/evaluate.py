@@ -146,9 +146,9 @@ def _pair_files(
     pairs: list[str] | None,
     encoding: str | None,
 ) -> DataSettings:
-    """The test set; columns are those of the training data."""
+    """The test set; columns are those of the training data. Of a score no line is left out."""
     return replace(
-        data, source=tuple(source or ()), target=tuple(target or ()) if source else (),
+        data, bad="error", source=tuple(source or ()), target=tuple(target or ()) if source else (),
         pairs=tuple(pairs or ()), valid_source=(), valid_target=(), valid_pairs=(),
         encoding=encoding or data.encoding,
     )  # fmt: skip
@@ -162,7 +162,7 @@ def _text_files(
         raise UserError("give a test set: --text FILE.")
     return replace(
         data, text=tuple(text or ()), valid_text=(), pairs=tuple(pairs or ()), valid_pairs=(),
-        encoding=encoding or data.encoding,
+        bad="error", encoding=encoding or data.encoding,
     )  # fmt: skip
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import sys
 import traceback
-from collections.abc import Callable
 from functools import cache
 from typing import Annotated, Any
 
@@ -109,7 +108,7 @@ def main(argv: list[str] | None = None) -> int:
 
 
 @cache
-def _parser() -> Callable[..., Any]:
+def _parser() -> Any:
     """Made once: typer reads the hints of all commands for it, and would at each call of `app`."""
     return typer.main.get_command(app)
 
@@ -175,7 +174,9 @@ def _called_here(option: str, words: list[str]) -> str | None:
     value = ""
     if place is not None:
         value = words[place].partition("=")[2] or next(iter(words[place + 1 :]), "")
-    return option_here(command, option, "" if value.startswith("-") else value, own)
+    value = "" if value.startswith("-") else value
+    params = _parser().commands[command].params
+    return option_here(command, option, value, own, {name for p in params for name in p.opts})
 
 
 if __name__ == "__main__":

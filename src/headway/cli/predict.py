@@ -6,7 +6,7 @@ import json
 import shlex
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TextIO
@@ -15,7 +15,7 @@ import typer
 
 from headway.config.folder import CONFIG, file_in, run_folder
 from headway.config.run import MEDIA_TASKS, RunSettings, load_run_settings
-from headway.errors import ConfigError, UserError, suggest
+from headway.errors import ConfigError, DataError, UserError, suggest
 from headway.progress import SILENT, Progress, Stage
 
 if TYPE_CHECKING:
@@ -155,6 +155,7 @@ def predict(
         "field": field, "draft": draft, "to": to, "nearest": nearest, "top": top,
         "against": against, "format": form, "scores": scores, "json": as_json,
     }  # fmt: skip
+    settings = replace(settings, data=replace(settings.data, encoding=encoding))
     names = media_files(settings, files, text)
     path = "-" if names is not None else one_file(files, text)
     from headway.data.files import count_lines, is_stream
@@ -182,7 +183,7 @@ def predict(
         _tell_columns(name, settings)
     given_lines = names or text
     live = not given_lines and is_stream(path)
-    lines = iter(given_lines) if given_lines else _lines(kind, settings, path, encoding)
+    lines = iter(given_lines) if given_lines else _lines(kind, settings, path)
     n_lines = None if given_lines else count_lines(path)
     # On a terminal the answers show how far it is; and who feeds a pipe knows what it waits for.
     watched = SILENT if out == "-" and sys.stdout.isatty() else progress
@@ -193,15 +194,14 @@ def predict(
     return 2 if failed else 0
 
 
-def _lines(kind: Kind, settings: RunSettings, path: str, encoding: str) -> Iterator[Any]:
+def _lines(kind: Kind, settings: RunSettings, path: str) -> Iterator[Any]:
     """Of a file what was text in training; a stream holds a text (or the name of a file) a line."""
     from headway.data.files import is_stream, open_lines
     from headway.data.unlabelled import questions
 
     if is_stream(path):
-        return open_lines(path, encoding)
-    read_so = replace(settings, data=replace(settings.data, encoding=encoding))
-    return questions(path, kind.reads, read_so, lambda note: _tell(f"{note}."))
+        return open_lines(path, settings.data.encoding)
+    return questions(path, kind.reads, settings, lambda note: _tell(f"{note}."))
 
 
 def _tell_columns(name: str, settings: RunSettings) -> None:
@@ -209,7 +209,8 @@ def _tell_columns(name: str, settings: RunSettings) -> None:
     from headway.data.media.manifest import columns_taken, is_manifest
 
     if is_manifest(Path(name)) and Path(name).is_file():
-        _tell(f"{name}: {columns_taken(name, settings.data)}.")
+        with suppress(DataError):  # which is said in its place, beside the answers of the others
+            _tell(f"{name}: {columns_taken(name, settings.data)}.")
 
 
 def _tell(text: str) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 
 SETTINGS = {
     "learning_rate": "train.lr", "max_lr": "train.lr", "peak_lr": "train.lr",
@@ -77,21 +77,34 @@ OF_USE = {
     "beams": "--beam", "num_return_sequences": "--n-best", "nbest": "--n-best",
 }  # fmt: skip
 
+OF_EVALUATE = {
+    "input": "--text FILE (or --source and --target, --pairs, --media)",
+    "file": "--text FILE (or --source and --target, --pairs, --media)",
+}
+
 
 def setting_here(name: str) -> str | None:
     """`learning_rate` is `train.lr`."""
     return SETTINGS.get(name.lower().replace("-", "_"))
 
 
-def option_here(command: str, option: str, value: str, own: Mapping[str, list[str]]) -> str | None:
+def option_here(
+    command: str,
+    option: str,
+    value: str,
+    own: Mapping[str, list[str]],
+    options: Container[str],
+) -> str | None:
     """What to write for an option that `command` does not have: another option or a setting.
 
-    `own`: names of settings by section, those that the command takes.
+    `own`: names of settings by section, those that the command takes; `options`: its own.
     """
     name = option.lstrip("-").lower().replace("-", "_")
     known = OPTIONS | (OF_TRAIN if command in ("train", "check") else OF_USE)
-    if name in known:
-        return known[name]
+    known |= OF_EVALUATE if command == "evaluate" else {}
+    here = known.get(name, "")
+    if here and (here.startswith(NOTHING) or here.split()[0] in options or here[0] != "-"):
+        return here
     key = setting_here(name)
     section = next((s for s, names in own.items() if name in names), None)
     key = f"{section}.{name}" if section else key

@@ -12,7 +12,10 @@ def refused(problem: str, others: Iterable[bool], what: str = "lines") -> DataEr
     if they are left out."""
     n = 1 + sum(others)
     like = f" {n:,} lines of this file are like that." if n > 1 else ""
-    return DataError(f"{problem}{like} Mend that, or leave such {what} out: data.bad=skip")
+    return DataError(
+        f"{problem}{like} Mend that, or, where nothing is scored, leave such {what} out: "
+        "data.bad=skip"
+    )
 
 
 def is_bad(read: Callable[[], object]) -> bool:

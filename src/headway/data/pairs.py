@@ -74,9 +74,11 @@ class PairFile:
             try:
                 cells = parse(line, number)
             except DataError as error:
+                if number == 1 and (line.lstrip().startswith("[") or self.settings.bad == "error"):
+                    raise  # the lines are no pairs, or have other fields
                 if self.settings.bad == "error":
                     others = (is_bad(partial(parse, one, 0)) for one in lines if one.strip())
-                    raise refused(str(error), others if number > 1 else ()) from error
+                    raise refused(str(error), others) from error
                 cells = [""] * len(sides)  # a pair without text is left out, and counted
             yield cells
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from itertools import chain
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from headway.config.data import DataSettings
 from headway.config.listed import listed
@@ -136,6 +136,11 @@ def _json_records(
     path: str, lines: Iterator[str], settings: DataSettings, labels: bool, note: Note
 ) -> Iterator[Record]:
     told = False
+
+    def read(line: str, where: str) -> tuple[dict[str, Any], Record]:
+        values = parse_object(line, where)
+        return values, _json_record(values, settings, labels, where)
+
     for number, line in enumerate(lines, 1):
         if not line.strip():
             if not labels:
@@ -143,30 +148,36 @@ def _json_records(
             continue
         where = f"{shown(path)}, line {number:,}"
         try:
-            values = parse_object(line, where)
+            values, record = read(line, where)
         except DataError as error:
-            if line.lstrip().startswith("[") and number == 1:
-                raise  # none of its lines is an object
+            if number == 1 and (line.lstrip().startswith("[") or settings.bad == "error"):
+                raise  # the lines are no objects, or have other fields
             if settings.bad == "error":
-                others = (is_bad(partial(parse_object, one, "")) for one in lines if one.strip())
-                raise refused(str(error), others if number > 1 else ()) from error
+                others = (is_bad(partial(read, one, "")) for one in lines if one.strip())
+                raise refused(str(error), others) from error
             yield replace(_empty(settings, f"{_name(path)}:{number}"), problem=str(error))
             continue
-        other, label = None, None
         if not told:
             taken = {key: name.split(".")[0] for key, name in _wanted(settings, labels).items()}
             note(_said(path, "field", [repr(name) for name in values],
                        {key: repr(name) for key, name in taken.items()}))  # fmt: skip
             told = True
-        text = text_of(values, settings.text_field, where, "text_field")
-        if settings.other_field:
-            other = text_of(values, settings.other_field, where, "other_field")
-        if labels:
-            if settings.label_field not in values:
-                text_of(values, settings.label_field, where, "label_field")
-            label = value_text(values[settings.label_field], settings.label_field, where)
-            one_line(label, where)
-        yield Record(text, other, label, f"{_name(path)}:{number}")
+        yield replace(record, place=f"{_name(path)}:{number}")
+
+
+def _json_record(
+    values: Mapping[str, object], settings: DataSettings, labels: bool, where: str
+) -> Record:
+    other, label = None, None
+    text = text_of(values, settings.text_field, where, "text_field")
+    if settings.other_field:
+        other = text_of(values, settings.other_field, where, "other_field")
+    if labels:
+        if settings.label_field not in values:
+            text_of(values, settings.label_field, where, "label_field")
+        label = value_text(values[settings.label_field], settings.label_field, where)
+        one_line(label, where)
+    return Record(text, other, label, where)
 
 
 def _tsv_records(

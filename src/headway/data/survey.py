@@ -16,6 +16,9 @@ from headway.data.scan import EMPTY, joined, signs
 
 _JOIN = "\t"
 
+MOST_PROBLEMS = 10_000
+"""That are listed: memory must not grow with a file that holds something else altogether."""
+
 
 @dataclass
 class Names:
@@ -37,7 +40,9 @@ class Names:
 
     first_misfit: str = ""
     problems: dict[str, str] = field(default_factory=dict)
-    """What could not be read and is left out, by its place."""
+    """What could not be read and is left out, by its place: the first `MOST_PROBLEMS`."""
+
+    n_problems: int = 0
 
     present: Counter[str] = field(default_factory=Counter)
     """How many examples have each of the fields."""
@@ -45,7 +50,9 @@ class Names:
     def see(self, item: Item, columns: Sequence[str]) -> int:
         """The number of the label; -1 for none."""
         if item.problem:
-            self.problems[item.place] = item.problem
+            self.n_problems += 1
+            if self.n_problems <= MOST_PROBLEMS:
+                self.problems[item.place] = item.problem
             return -1
         if not item.label:
             self.without += 1

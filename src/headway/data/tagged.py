@@ -145,7 +145,7 @@ def _json_sentences(path: str, lines: Iterator[str], skip: bool) -> Iterator[Sen
 
 def _json_words(line: str, where: str) -> tuple[list[str], list[str]]:
     values = parse_object(line, where)
-    words = [sound(word, "words", where) for word in _list(values, WORDS, where)]
+    words = words_of(values, where)
     given = [value_text(tag, "tags", where) for tag in _list(values, TAGS, where)]
     tags = [one_line(tag, where) for tag in given]
     if len(words) != len(tags):
@@ -153,6 +153,10 @@ def _json_words(line: str, where: str) -> tuple[list[str], list[str]]:
     if not all(map(str.strip, words)) or not all(tags):
         raise DataError(f"{where} has an empty word or tag.")
     return words, tags
+
+
+def words_of(values: dict[str, Any], where: str) -> list[str]:
+    return [sound(word, "words", where) for word in _list(values, WORDS, where)]
 
 
 def _list(values: dict[str, Any], names: Sequence[str], where: str) -> list[Any]:

@@ -72,16 +72,17 @@ class TextCheck:
             self.say("error", "no-texts", 0, f"there are no {which}: every file is empty.")
         elif not survey.filled.any():
             self.say("error", "no-texts", 0, f"none of the {len(survey):,} {which} has text.")
-        problems = survey.names.problems
-        if len(survey.rows(EMPTY)) > len(problems):
+        problems, n = survey.names.problems, survey.names.n_problems
+        if len(survey.rows(EMPTY)) > n:
             self.about("warning", "empty", survey.rows(EMPTY), "no text; left out.")
         if problems:
+            listed = "all" if n == len(problems) else f"the first {len(problems):,}"
             text = (
-                f"{len(problems):,} of {len(survey):,} {which} could not be read and are left out "
-                f"(data.bad=skip; all are in data/{PROBLEMS}). The first: "
+                f"{n:,} of {len(survey):,} {which} could not be read and are left out "
+                f"(data.bad=skip; {listed} are in data/{PROBLEMS}). The first: "
                 f"{next(iter(problems.values()))}"
             )
-            self.say("warning", "bad", len(problems), text)
+            self.say("warning", "bad", n, text)
         text = "U+FFFD stands where a character was lost."
         self.about("warning", "replaced", survey.rows(REPLACED), text)
         text = "looks like UTF-8 that was read in another encoding (Ã¤ for ä)."

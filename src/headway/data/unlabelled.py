@@ -22,7 +22,7 @@ from headway.data.items import TextKind
 from headway.data.jsonl import is_json, parse_object
 from headway.data.pairs import PairFile
 from headway.data.records import FASTTEXT, fields_of, read_records
-from headway.data.tagged import DOCUMENT, WORDS
+from headway.data.tagged import DOCUMENT, WORDS, words_of
 from headway.errors import DataError
 
 Reads = TextKind | Literal["pairs", "media"]
@@ -77,6 +77,8 @@ def _texts(path: str, data: DataSettings, reads: Reads, note: Note) -> Iterator[
     labels_first = reads == "labelled" and first.startswith(FASTTEXT)
     if labels_first or is_json(path, first, *wanted) or _is_table(path, data, reads, head, wanted):
         return _asked(path, data, note)
+    if _named(path, ".csv") and len(_csv_cells(first)) > 1:
+        raise _no_column(path, first, data.text_field, "text_field")
     if _named(path, ".tsv") and _has_tabs(path, head) and not data.other_field:
         note(f"{shown(path)}: every line is a text with its tabs, as in training")
     return iter(open_lines(path, data.encoding))
@@ -114,6 +116,13 @@ def _csv_cells(line: str) -> list[str]:
     return [cell.strip() for cell in next(csv.reader([line]), [])]
 
 
+def _no_column(path: str, first: str, name: str, setting: str) -> DataError:
+    return DataError(
+        f"{shown(path)}: its first line names no column {name!r}: {first[:60]!r}. Name it with "
+        f"data.{setting}=…; if it is no table but text, a text a line, give it on standard input."
+    )
+
+
 def _sources(path: str, data: DataSettings, note: Note) -> Iterator[Question]:
     """First sides of pairs; a file without a tab, or one of a run that was trained on aligned
     files and is not called a table, has nothing else."""
@@ -121,11 +130,7 @@ def _sources(path: str, data: DataSettings, note: Note) -> Iterator[Question]:
     first = head[0] if head else ""
     if _named(path, ".csv"):
         if not data.source_field.isdecimal() and data.source_field not in _csv_cells(first):
-            raise DataError(
-                f"{shown(path)}: its first line names no column {data.source_field!r}: "
-                f"{first[:60]!r}. Name it with data.source_field=…; if it is no table but text, "
-                "a text a line, give it on standard input."
-            )
+            raise _no_column(path, first, data.source_field, "source_field")
         named = replace(data, text_field=data.source_field, other_field="")
         return _asked(path, named, note)
     table = _named(path, ".tsv") or bool(data.pairs)
@@ -149,7 +154,14 @@ def _fields(path: str, data: DataSettings, reads: Reads, note: Note) -> Iterator
     told = False
     for number, line in enumerate(open_lines(path, data.encoding), 1):
         where = f"{shown(path)}, line {number:,}"
-        values = parse_object(line, where) if line.strip() else {}
+        try:
+            values = parse_object(line, where) if line.strip() else {}
+            found = fields_of(line, data, where) if values else {}
+        except DataError as error:
+            if data.bad == "error":
+                raise
+            note(f"{error} It is answered as an empty text")
+            values = found = {}
         if values and not told:
             left = [repr(name) for name in values if name not in data.fields]
             used = ", ".join(repr(name) for name in data.fields if name in values)
@@ -158,7 +170,6 @@ def _fields(path: str, data: DataSettings, reads: Reads, note: Note) -> Iterator
                 some += "; the one to be written is not read"
             note(f"{shown(path)}: the fields are {used or 'absent'}{some}")
             told = True
-        found = fields_of(line, data, where) if values else {}
         yield tuple(found.get(name, "") for name in data.fields)
 
 
@@ -167,7 +178,9 @@ def _words(path: str, settings: RunSettings, note: Note) -> Iterator[Question]:
     encoding = settings.data.encoding
     head = [line for line in _head(path, encoding) if not line.startswith(DOCUMENT)]
     lines = open_lines(path, encoding)
-    if not head or is_json(path, head[0], *WORDS):
+    if head and is_json(path, head[0], *WORDS):
+        return _json_words(path, lines, settings.data.bad == "skip", note)
+    if not head:
         return iter(lines)
     if "\t" not in head[0] and not _are_columns(path, settings.labels, head):
         return iter(lines)
@@ -175,6 +188,20 @@ def _words(path: str, settings: RunSettings, note: Note) -> Iterator[Question]:
     rest = f", the other{'s' * (width > 2)} of {width} not" if width > 1 else ""
     note(f"{shown(path)}: a word a line; column 1 is read{rest}")
     return map(_with_tabs, lines)
+
+
+def _json_words(path: str, lines: Iterator[str], skip: bool, note: Note) -> Iterator[Question]:
+    """As they are: a line of JSON is one sentence; one that is none is named by its number."""
+    for number, line in enumerate(lines, 1):
+        try:
+            if line.strip():
+                words_of(parse_object(line, where := f"{shown(path)}, line {number:,}"), where)
+        except DataError as error:
+            if not skip:
+                raise
+            note(f"{error} It is answered as an empty text")
+            line = ""
+        yield line
 
 
 def _with_tabs(line: str) -> str:

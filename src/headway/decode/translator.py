@@ -12,6 +12,7 @@ import torch
 
 from headway.config.decode import DecodeSettings
 from headway.config.folder import Names
+from headway.config.listed import listed
 from headway.decode.align import Attention, attention_of
 from headway.decode.bodies import learned
 from headway.decode.engine import AheadSearch, Batch, Engine, SourceSearch
@@ -119,6 +120,7 @@ class Translator:
         `on_progress` hears of lines that are done before they can be given out: those of a window
         come together. The number of all is known only where `lines` has a length.
         """
+        lines = listed(lines)
         if live:
             all_work = self._all_work(live_windows(lines), wishes)
         elif isinstance(self.searcher, AheadSearch):  # it is there for speed: whole windows at once

@@ -129,7 +129,10 @@ def _library(path: Path) -> tokenizers.Tokenizer:
     text = read_text(path)
     try:
         check_tokenizer(json.loads(text), str(path))
-        return tokenizers.Tokenizer.from_str(text)
+        inner = tokenizers.Tokenizer.from_str(text)
+        inner.no_padding()  # as in batches of their programs; it would pass for the rule of ends
+        inner.no_truncation()
+        return inner
     except DataError:
         raise
     except Exception as error:  # the library raises nothing narrower

@@ -116,12 +116,18 @@ def ends_in_json(inner: tokenizers.Tokenizer) -> Ends:
     if inner.post_processor is None:
         return (), ()
     known = inner.get_vocab(with_added_tokens=False)
-    for text in ("a", "the", *list(known)[:100]):
-        made = inner.encode(text, add_special_tokens=True)
+    for text in ("a", "the", *list(known)[:100], ""):
+        try:
+            made = inner.encode(text, add_special_tokens=True)
+        except BaseException as error:  # a text that it has no tokens for, or the library's panic
+            if isinstance(error, KeyboardInterrupt | SystemExit):
+                raise
+            continue
         own = [i for i, special in enumerate(made.special_tokens_mask) if not special]
-        if own:
-            return tuple(made.tokens[: own[0]]), tuple(made.tokens[own[-1] + 1 :])
-    return tuple(inner.encode("", add_special_tokens=True).tokens), ()
+        if own or not text:
+            first, last = (own[0], own[-1] + 1) if own else (len(made.tokens),) * 2
+            return tuple(made.tokens[:first]), tuple(made.tokens[last:])
+    return (), ()
 
 
 def _ends(hints: Hints, bos: str, eos: str, in_json: Ends | None, *, pieces: bool) -> Ends:

@@ -32,7 +32,7 @@ FORMS = {
 
 _MAY_BE_EMPTY = re.compile(r"[*?^$|]|\(\?|\{0|\\[bBAzZGK]")
 _REPEAT = re.compile(r"[*+?]|\{(\d*)(,?)(\d*)\}")
-_ESCAPE = re.compile(r"\\(?:[pPx]\{[^}]*\}|k<[^>]*>|.)", re.DOTALL)
+_ESCAPE = re.compile(r"\\(?:[pPx]\{[^}]*\}|[kg](?:<[^>]*>|'[^']*')|.)", re.DOTALL)
 _GROUP = re.compile(r"\((?:\?(?:#|[imsx-]*:|[=!>]|<[=!]|<\w+>)?)?")
 
 
@@ -116,7 +116,7 @@ def _parts(tree: Any) -> Iterator[dict[str, Any]]:
 
 
 def runs_away(regex: str) -> bool:
-    """Whether a group is repeated that itself repeats or has alternatives.
+    """Whether a group is repeated that itself repeats or has alternatives, or is called by name.
 
     Only such patterns need exponential time; some of them do not, and are refused with the others.
     Real tokenizers have none: their alternatives stand side by side, and what repeats is one class.
@@ -128,8 +128,10 @@ def runs_away(regex: str) -> bool:
         repeat = _REPEAT.match(regex, place)
         if sign == "\\":
             escape = _ESCAPE.match(regex, place)
+            if escape and len(escape[0]) > 2 and escape[0][1] == "g":
+                return True  # a group is called: it may call itself
             place = escape.end() if escape else len(regex)
-            groups[-1] |= regex[place - 1].isdigit() or (escape is not None and "k<" in escape[0])
+            groups[-1] |= regex[place - 1].isdigit() or (escape is not None and escape[0][1] == "k")
         elif sign == "[":
             place = _behind_class(regex, place)
         elif sign == "(":

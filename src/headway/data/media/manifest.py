@@ -88,12 +88,17 @@ def read_manifest(path: str, data: DataSettings, target: Target) -> Iterator[Row
 def columns_taken(path: str, data: DataSettings) -> str:
     """What is read of a list whose items are to be answered, as people say it."""
     first = next(open_lines(path, data.encoding), "")
+    wanted = _wanted(data, "none")
     if is_json(path, first):
-        return f"field {data.path_field!r} names the files"
+        given = list(parse_object(first, f"{path}, line 1"))
+        names = _as_usual(given, wanted)
+        own = given[names.index(data.path_field)] if data.path_field in names else data.path_field
+        return f"field {own!r} names the files"
     cells = _csv_cells if ".csv" in Path(path).suffixes else _tsv_cells
     header, _ = next(cells(path, iter([first])))
     names, is_header = _names(path, header, data, "none")
-    column = repr(data.path_field) if is_header else str(names.index(data.path_field) + 1)
+    place = names.index(data.path_field)
+    column = repr(header[place].strip()) if is_header else str(place + 1)
     parts = set(PARTS) & set(names)
     left = len(names) - 1 - len(parts)
     some = f"; {'another is' if left == 1 else f'{left} others are'} not read" if left else ""
