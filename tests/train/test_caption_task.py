@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
+from dataclasses import asdict, replace
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -14,7 +14,9 @@ import torch
 
 from headway.config.augment import AugmentSettings
 from headway.config.data import DataSettings, TokenizerSettings
+from headway.config.load import model_settings
 from headway.config.metrics import metrics_of
+from headway.config.model import PictureSettings
 from headway.config.run import RunSettings
 from headway.config.tasks import CaptionSettings
 from headway.data.media.prepared import PreparedMedia
@@ -100,17 +102,13 @@ def test_the_loss_is_the_sum_over_pictures(made: tuple[PreparedMedia, CaptionTas
     assert float(loss.nll) == pytest.approx(sum(one for _, one in each), rel=1e-4)
 
 
-def test_fixed_shapes_change_neither_loss_nor_gradient(
-    made: tuple[PreparedMedia, CaptionTask],
-) -> None:
-    """With fewer pictures than there is room for: the rest is filled and weighs nothing."""
-    _, task = made
-    fixed = task.fixed(40)
+def check_fixed_changes_nothing(task: CaptionTask, micro_tokens: int, rows: list[int]) -> None:
+    fixed = task.fixed(micro_tokens)
     assert fixed is not None
     found = []
     for shapes in (None, fixed):
         model = model_of(task)
-        batch = task.batch(Part(np.array([5, 2]), 0), CPU, shapes)
+        batch = task.batch(Part(np.array(rows), 0), CPU, shapes)
         loss = task.loss(model, batch)
         loss.sum.backward()
         found.append((loss.sum.item(), [p.grad for p in model.parameters()]))
@@ -119,6 +117,13 @@ def test_fixed_shapes_change_neither_loss_nor_gradient(
         assert one is not None
         assert other is not None
         assert torch.allclose(one, other, atol=1e-5)
+
+
+def test_fixed_shapes_change_neither_loss_nor_gradient(
+    made: tuple[PreparedMedia, CaptionTask],
+) -> None:
+    """With fewer pictures than there is room for: the rest is filled and weighs nothing."""
+    check_fixed_changes_nothing(made[1], 40, [5, 2])
 
 
 def test_every_batch_of_an_epoch_has_the_fixed_shapes(
@@ -240,15 +245,20 @@ def test_what_cannot_be_is_refused(tmp_path: Path) -> None:
         Caption().resolve(other, prepared, CPU)
 
 
+def write_texts(folder: Path, texts: list[str], size: int) -> Path:
+    """A manifest of these captions of noise."""
+    draw = np.random.default_rng(0)
+    np.save(folder / "noise.npy", draw.integers(0, 255, (len(texts), size, size, 3), np.uint8))
+    lines = [{"path": "noise.npy", "index": i, "text": text} for i, text in enumerate(texts)]
+    return write_manifest(folder / "noise.jsonl", lines)
+
+
 @pytest.fixture(scope="module")
 def fine(tmp_path_factory: pytest.TempPathFactory) -> tuple[PreparedMedia, RunSettings]:
     """Pictures of 256 rows each: more than the kernel of short sequences takes in one tile."""
     folder = tmp_path_factory.mktemp("fine")
-    noise = np.random.default_rng(0).integers(0, 255, (96, 32, 32, 3)).astype(np.uint8)
-    np.save(folder / "noise.npy", noise)
     texts = ["red", "red left of blue", "green and blue left of red and green", "blue left"]
-    lines = [{"path": "noise.npy", "index": i, "text": texts[i % 4]} for i in range(len(noise))]
-    media = write_manifest(folder / "noise.jsonl", lines)
+    media = write_texts(folder, texts * 24, 32)
     settings = settings_of(media, **{"model.picture.patch": 2, "model.d_model": 32})
     return Caption().prepare(settings, folder, SILENT), settings
 
@@ -273,6 +283,65 @@ def test_words_that_fill_a_batch_up_have_a_picture_to_look_at(
                 seen, words = batch.seen.layout.lengths_B, batch.words.layout.lengths_B
                 assert (seen > 0)[words > 0].all()
                 assert batch.words.weights_N.sum() == part.n_targets
+
+
+def test_dummy_words_behind_real_captions_change_neither_loss_nor_gradient(
+    tmp_path: Path,
+) -> None:
+    """With as many pictures as there is room for, so that no dummy has one of its own."""
+    media = write_texts(tmp_path, ["red", "red left of blue", "green and blue left of red"] * 10, 8)
+    _, task = prepared_and_task(tmp_path / "run", settings_of(media))
+    fixed = task.fixed(40)
+    assert fixed is not None
+    assert fixed.n_pictures == 10
+    words = task.batch(Part(np.arange(10), 0), CPU, fixed).words
+    assert (words.layout.lengths_B > 0).all()
+    assert words.weights_N.sum() == task.train.lengths[:10].sum() < fixed.target_rows
+    assert words.layout.lengths_B.max() == task.train.lengths.max()
+    check_fixed_changes_nothing(task, 40, list(range(10)))
+
+
+@pytest.fixture(scope="module")
+def many(tmp_path_factory: pytest.TempPathFactory) -> tuple[PreparedMedia, RunSettings]:
+    """3,600 pictures and captions of lengths like those of made scenes."""
+    folder = tmp_path_factory.mktemp("many")
+    n_words = np.random.default_rng(0).normal(7.8, 2.6, 3600).round().astype(int).clip(3, 14)
+    media = write_texts(folder, [" ".join(["red"] * n) for n in n_words], 16)
+    settings = settings_of(media, write_scenes(folder, 2))
+    return Caption().prepare(settings, folder / "run", SILENT), settings
+
+
+@pytest.mark.parametrize("n_parts", [1, 2])
+@pytest.mark.parametrize(("patch", "batch_tokens"), [(2, 16_384), (4, 16_384), (1, 65_536)])
+def test_mixed_steps_of_captions_are_even_and_fill_one_form_but_for_a_twentieth(
+    many: tuple[PreparedMedia, RunSettings], patch: int, batch_tokens: int, n_parts: int
+) -> None:
+    prepared, settings = many
+    front = PictureSettings(height=16, width=16, patch=patch)
+
+    def new_task() -> CaptionTask:
+        model = model_settings({"family": "picture-seq2seq", "picture": asdict(front)})
+        train = replace(settings.train, batch_tokens=batch_tokens, pool=1)
+        return CaptionTask(prepared, replace(settings, model=model, train=train))
+
+    task, micro = new_task(), batch_tokens // n_parts
+    fixed = task.fixed(micro)
+    assert fixed is not None
+    room = np.array([fixed.rows, fixed.target_rows])
+    for epoch in range(3):
+        steps = task.epoch(epoch)
+        assert sorted(np.concatenate(steps).tolist()) == list(range(3600))
+        assert min(map(len, steps)) > 0.95 * max(map(len, steps))
+        parts = [part for step in steps for part in task.parts(step, micro)]
+        used = np.array([[part.n_tokens, part.n_targets] for part in parts])
+        assert len(parts) == n_parts * len(steps)
+        assert (used <= room).all()
+        assert used.sum() / (len(parts) * room.sum()) > 0.95
+        assert (used.sum(1) / room.sum()).min() > 0.9
+    resumed = islice(walk(new_task(), Cursor(0, 2)), len(task.epoch(0)))
+    expected = [*task.epoch(0)[2:], *task.epoch(1)]
+    for (rows, _), others in zip(resumed, expected, strict=False):
+        assert rows.tolist() == others.tolist()
 
 
 @pytest.mark.gpu

@@ -52,6 +52,7 @@ from headway.train.tasks.caption_batches import (
     Captions,
     CaptionShapes,
     by_picture,
+    rounded,
 )
 from headway.train.tasks.caption_scores import caption_values, commonest, described_pictures
 from headway.train.tasks.language import text_frequencies
@@ -91,7 +92,8 @@ class CaptionTask:
         assert isinstance(shape, PictureSettings)
         self.train = Captions(self.prepared.train, shape, self.tokenizer)
         self.valid = Captions(self.prepared.valid, shape, self.tokenizer)
-        self.plan = self.train.plan(known(train.batch_tokens), train.seed, train.pool)
+        self.rows = max(known(train.batch_tokens), self.train.pictures.longest)
+        self.plan = self.train.plan(self.rows, train.seed, train.pool)
         self.smoothing = Smoothing.of(
             train.smoothing, self.tokenizer.vocab_size, train.smoothing_kind
         )
@@ -107,13 +109,29 @@ class CaptionTask:
 
     def _limits(self, micro_tokens: int) -> tuple[int, int]:
         """Rows of pictures and tokens of captions in one part: never less than one needs."""
-        rows = min(max(micro_tokens, self.train.pictures.longest), self.plan.source_tokens)
-        return rows, min(self.train.room(rows), self.plan.target_tokens)
+        longest = self.train.pictures.longest
+        if not self.plan.is_mixed:
+            rows = min(max(micro_tokens, longest), self.rows)
+            return rows, min(self.train.room(rows), self.plan.target_tokens)
+        rows = self.plan.part_limit(micro_tokens)
+        if self.train.pictures.fixed(rows) is not None:
+            # Pictures of one size are dealt out to parts that differ by one of them at most.
+            most = self.plan.step_limit // longest
+            n_parts = -(-most // max(1, micro_tokens // longest))
+            rows = -(-most // n_parts) * longest
+        # A step that is one part may have had a little more room, for less than a picture.
+        return rows, rounded(self.plan.source_limit(rows + longest))
 
     def parts(self, step: Rows, micro_tokens: int) -> list[Part]:
+        rows, words = self._limits(micro_tokens)
+        limits = (words, rows) if self.plan.is_mixed else (rows, words)
         return [
-            Part(rows, self.plan.n_targets(rows), int(self.plan.source_lengths[rows].sum()))
-            for rows in self.plan.cut(step, *self._limits(micro_tokens))
+            Part(
+                part,
+                int(self.train.lengths[part].sum()),
+                int(self.train.pictures.lengths[part].sum()),
+            )
+            for part in self.plan.cut(step, *limits)
         ]
 
     def fixed(self, micro_tokens: int) -> CaptionShapes | None:
@@ -225,7 +243,7 @@ class CaptionTask:
         most: int | None = None,
     ) -> float:
         """Likelihood per token, without smoothing."""
-        plan = self.valid.plan(self.plan.source_tokens, 0)
+        plan = self.valid.plan(self.rows, 0)
         plain = Smoothing(1.0, 0.0)
         total, count, seen_rows = 0.0, 0, 0
         order = np.arange(len(self.prepared.valid))[:most]

@@ -11,10 +11,10 @@ import torch
 from torch import Tensor
 
 from headway.config.model import PictureSettings
-from headway.data.batches import POOL, FlatTokens, Rows, StepPlan, fed, filled, moved
+from headway.data.batches import POOL, FlatTokens, Rows, StepPlan, fed, moved
 from headway.data.media.prepared import MediaSet
 from headway.data.tokens import TokenStore
-from headway.nn.layout import Layout, loss_weights
+from headway.nn.layout import Layout
 from headway.text.tokenizer import Tokenizer
 from headway.train.tasks.media_reader import MediaInput, MediaReader
 
@@ -51,6 +51,7 @@ class CaptionShapes:
     target_rows: int
     n_sequences: int
     longest: int
+    longest_caption: int
     rows: int
     """Of pictures, which a part counts as its tokens."""
 
@@ -80,6 +81,18 @@ class Captions:
     def plan(self, rows: int, seed: int, pool: int | None = None) -> StepPlan:
         """Steps of so many rows of pictures, and the captions that come with them."""
         rows = max(rows, self.pictures.longest)
+        if pool == 1:
+            # Mixed steps are made even by what a plan calls its targets. That is the pictures here:
+            # they are most of the rows, and a fixed form of them has no room to spare for words.
+            plan = StepPlan(
+                source_lengths=self.lengths,
+                target_lengths=self.pictures.lengths,
+                source_tokens=0,
+                target_tokens=rows,
+                seed=seed,
+                pool=pool,
+            )
+            return replace(plan, source_tokens=plan.source_limit(plan.step_limit))
         return StepPlan(
             source_lengths=self.pictures.lengths,
             target_lengths=self.lengths,
@@ -95,21 +108,16 @@ class Captions:
         return max(int(ROOM * share * rows) + 1, int(self.lengths.max()))
 
     def shapes(self, rows: int, target_tokens: int) -> CaptionShapes | None:
-        """What holds every batch cut to these numbers; None where pictures differ in size. Words
-        that fill a batch up are about a picture too, one that comes again: attention to nothing is
-        no work for the kernels of long sequences."""
+        """What holds every batch cut to these numbers; None where pictures differ in size."""
         if self.pictures.fixed(rows) is None:
             return None
-        longest = max(self.pictures.longest, int(self.lengths.max()))
-        target_rows = -(-target_tokens // 128) * 128
-        n_pictures = rows // self.pictures.longest
-        fewest = int(self.lengths.min()) * n_pictures
-        n_pictures += max(1, -(-(target_rows - fewest) // longest))
+        n_pictures, longest = rows // self.pictures.longest, int(self.lengths.max())
         return CaptionShapes(
             n_pictures=n_pictures,
-            target_rows=target_rows,
+            target_rows=min(rounded(target_tokens), n_pictures * longest),
             n_sequences=n_pictures,
-            longest=longest,
+            longest=max(self.pictures.longest, longest),
+            longest_caption=longest,
             rows=n_pictures * self.pictures.longest,
         )
 
@@ -118,20 +126,23 @@ class Captions:
     ) -> CaptionBatch:
         read, said, lengths = self._words(rows)
         if fixed is None:
-            seen, target = self.pictures.read(rows, device), Layout.of(lengths)
+            seen, longer = self.pictures.read(rows, device), lengths
+            target = Layout.of(lengths.tolist())
         else:
             # The first pictures come again until the batch is full: nobody writes about them.
             seen = self.pictures.read(np.resize(rows, fixed.n_pictures), device)
             form = partial(Layout.fixed, n_sequences=fixed.n_sequences, longest=fixed.longest)
             every = [self.pictures.longest] * fixed.n_pictures
             seen = moved(replace(seen, layout=form(every, n_rows=sum(every))), device)
-            target = form(lengths, n_rows=fixed.target_rows)
-        words = Words(
-            filled(read, target.n_rows),
-            target,
-            filled(said, target.n_rows),
-            loss_weights(lengths, target.n_rows),
+            lengths = np.pad(lengths, (0, fixed.n_pictures - len(rows)))
+            longer = stretched(lengths, fixed.target_rows, fixed.longest_caption)
+            target = form(longer.tolist(), n_rows=fixed.target_rows)
+        is_word_N = target.positions_N < torch.from_numpy(np.repeat(lengths, longer))
+        read_N, said_N = (
+            torch.zeros(target.n_rows, dtype=torch.long).masked_scatter_(is_word_N, tokens)
+            for tokens in map(torch.from_numpy, (read, said))
         )
+        words = Words(read_N, target, said_N, is_word_N.float())
         return CaptionBatch(seen, moved(words, device))
 
     def texts(self) -> list[str]:
@@ -140,20 +151,34 @@ class Captions:
     def text(self, row: int) -> str:
         return self.tokenizer.decode(self._texts[row].tolist())
 
-    def _words(self, rows: Rows) -> tuple[Rows, Rows, list[int]]:
+    def _words(self, rows: Rows) -> tuple[Rows, Rows, Rows]:
         tokenizer, store = self.tokenizer, self._texts
-        read, said, lengths = fed(
+        return fed(
             *FlatTokens(store.tokens, store.offsets).gather(rows),
             tokenizer.bos,
             tokenizer.eos,
             tokenizer.target_begin,
         )
-        return read, said, lengths.tolist()
 
     @property
     def _texts(self) -> TokenStore:
         assert self.items.texts is not None
         return self.items.texts
+
+
+def rounded(n_rows: int) -> int:
+    """As many rows as a fixed form has that holds these."""
+    return -(-n_rows // 128) * 128
+
+
+def stretched(lengths: Rows, n_rows: int, longest: int) -> Rows:
+    """The lengths with dummy rows behind them, `n_rows` in all: from the last sequence back, and
+    none beyond `longest`. So every dummy has a picture to look at (attention to nothing is no work
+    for the kernels of long sequences), and none is there for dummies alone. Words do not look
+    ahead: no real one sees what stands behind it."""
+    room = (longest - lengths)[::-1]
+    taken = np.cumsum(room) - room
+    return lengths + np.clip(n_rows - lengths.sum() - taken, 0, room)[::-1]
 
 
 def by_picture(items: MediaSet, texts: Sequence[str]) -> tuple[list[int], list[list[str]]]:
