@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +29,7 @@ from headway.train.plan import (
     step_time,
     with_steps,
 )
+from headway.train.run import _what_fits
 from headway.train.schedule import learning_rate, peak_lr
 from headway.train.worker import Worker
 from tests.data.conftest import sentences
@@ -283,21 +285,64 @@ def test_what_was_asked_for_is_not_made_smaller(words: list[str]) -> None:
     assert smaller_steps(planned(*words), 3) == planned(*words)
 
 
-def test_time_is_measured_after_the_first_step() -> None:
-    clock, agreed = [0.0], []
+@dataclass
+class Trial:
+    """Steps of parts of 100 tokens that take so long, and the very first part longer."""
 
-    def run_step() -> int:
-        clock[0] += 0.01 if clock[0] else 5.0  # the first one is slow
-        return 100
+    part_s: float
+    parts: int = 1
+    first_s: float = 0.0
+    finish_s: float = 0.0
+    t: float = 0.0
+    made: int = 0
+    agreed: list[bool] = field(default_factory=list)
 
-    def agree(mine: bool) -> bool:
-        agreed.append(mine)
+    def run_parts(self, late: Callable[[], bool]) -> tuple[int, int]:
+        for n in range(1, self.parts + 1):
+            self.t += self.part_s + (0.0 if self.made else self.first_s)
+            self.made += 1
+            if n < self.parts and late():
+                break
+        return 100 * n, 100 * self.parts
+
+    def finish(self) -> None:
+        self.t += self.finish_s
+
+    def agree(self, mine: bool) -> bool:
+        self.agreed.append(mine)
         return mine
 
-    step_s, tokens_per_s = step_time(run_step, 0.095, lambda: clock[0], agree)
+    def time(self, for_s: float, *, prepares: bool = False) -> tuple[float, float]:
+        return step_time(
+            self.run_parts, self.finish, for_s, lambda: self.t, self.agree, prepares=prepares
+        )
+
+
+def test_time_is_measured_after_the_first_step() -> None:
+    trial = Trial(0.01, first_s=0.3)
+    step_s, tokens_per_s = trial.time(0.095)
     assert step_s == pytest.approx(0.01)
     assert tokens_per_s == pytest.approx(100 / 0.01)
-    assert agreed == [True] * 10 + [False]
+    assert trial.agreed == [False] + [True] * 10 + [False]
+
+
+def test_a_step_that_takes_longer_than_a_trial_is_judged_by_some_of_its_parts() -> None:
+    trial = Trial(1.0, parts=20, finish_s=0.5)
+    step_s, tokens_per_s = trial.time(3.0)
+    assert step_s == pytest.approx(20.5)
+    assert tokens_per_s == pytest.approx(2000 / 20.5)
+    assert trial.t < 10.0
+
+
+def test_one_part_is_enough_where_it_took_very_long() -> None:
+    trial = Trial(16.0, parts=13)
+    assert trial.time(3.0)[0] == pytest.approx(13 * 16.0)
+    assert trial.made == 1
+
+
+def test_a_step_that_only_prepares_the_others_does_not_count() -> None:
+    trial = Trial(0.01, first_s=30.0)
+    assert trial.time(0.5, prepares=True)[0] == pytest.approx(0.01)
 
 
 # Memory
@@ -358,6 +403,34 @@ def test_a_dry_run_says_what_would_happen_and_leaves_nothing_behind(
         "peak rate 0.002 at step 10",
     ):
         assert said in out
+
+
+def test_a_trial_that_took_long_is_not_made_again(
+    command: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    timing, made = Timing(12.0, 0.001, 170.0, long=True), list[float]()
+
+    def time(self: Worker, for_s: float, now: object) -> Timing:
+        made.append(for_s)
+        return timing
+
+    monkeypatch.setattr(Worker, "time", time)
+    words = [*command, "model.preset=transformer-test", "--budget", "1m", "--dry-run"]
+    assert main(words) == 0
+    out, err = capsys.readouterr()
+    assert "steps of 512 tokens instead of 2,048" in err
+    assert " 3 s a step" in out
+    assert len(made) == 1
+
+
+def test_only_what_became_smaller_is_said_to_be() -> None:
+    before = planned("train.batch_tokens=2048")
+    fewer = replace(before, model=replace(model_of(before), n_layers=2))
+    assert _what_fits(before, fewer) == "2 layers instead of 4"
+    both = replace(fewer, train=replace(before.train, batch_tokens=512))
+    assert _what_fits(before, both) == (
+        "steps of 512 tokens instead of 2,048, 2 layers instead of 4"
+    )
 
 
 def printed(words: list[str], capsys: pytest.CaptureFixture[str], to: Path) -> RunSettings:

@@ -23,6 +23,7 @@ from headway.train.checkpoint import Checkpoints
 from headway.train.plan import resolve
 from headway.train.ranks import Ranks
 from headway.train.snapshot import write_snapshot
+from headway.train.step import Step
 from headway.train.task import Scores, Stopped
 from headway.train.worker import Worker, choose, recompute_blocks
 
@@ -226,6 +227,25 @@ def test_time_is_measured_with_real_steps(tmp_path: Path) -> None:
     assert 0 < timing.step_s < 5
     assert 0 < timing.example_s < 60
     assert 40 / timing.step_s < timing.tokens_per_s <= 100 / timing.step_s
+
+
+def test_a_trial_ends_within_a_step(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A part takes a second, a step many of them, and the trial may take two."""
+    prepared = made_of(tmp_path, kind="words")
+    words = ["task=translate", "model.preset=transformer-test", "decode.max_len=8"]
+    words += ["train.batch_tokens=400", "train.micro_tokens=40"]
+    settings = resolve(load_run_settings(None, words), prepared, torch.device("cpu"))
+    clock, add = [0.0], Step.add
+
+    def slow(self: Step, batch: Any, n_targets: int) -> None:
+        add(self, batch, n_targets)
+        clock[0] += 1.0
+
+    monkeypatch.setattr(Step, "add", slow)
+    timing = Worker(settings, prepared, Ranks()).time(for_s=1.5, now=lambda: clock[0])
+    assert clock[0] == 4.0  # two parts to begin with, and two that count
+    assert 8.0 < timing.step_s < 16.0
+    assert not timing.long
 
 
 # Steps that are not numbers, in a real run

@@ -234,24 +234,45 @@ class Timing:
     examples: int = 0
     """Of an evaluation, as it is planned."""
 
+    long: bool = False
+    """Whether it took so long to measure that it should not be done again."""
+
     @property
     def evaluation_s(self) -> float:
         return self.examples * self.example_s
 
 
+LONG = 4.0
+"""A trial that took so many times what it should have has been enough of one."""
+
+
 def step_time(
-    run_step: Callable[[], int], for_s: float, now: Callable[[], float],
-    agree: Callable[[bool], bool] = bool,
+    run_parts: Callable[[Callable[[], bool]], tuple[int, int]], finish: Callable[[], None],
+    for_s: float, now: Callable[[], float], agree: Callable[[bool], bool] = bool,
+    *, prepares: bool = False,
 ) -> tuple[float, float]:  # fmt: skip
     """Seconds a step, and tokens a second: of steps for so long, after the first one, in which
-    things are allocated. Ranks that step together have to `agree` on going on."""
-    run_step()
-    start, steps, targets = now(), 0, 0
-    while agree(steps < 1 or now() - start < for_s):
-        targets += run_step()
-        steps += 1
-    took = max(now() - start, 1e-9)
-    return took / steps, targets / took
+    things are allocated. `run_parts` computes the parts of a step until it hears that it is late,
+    and says how many tokens these had, and how many all: a long step is judged by some of its
+    parts. The first stands for itself where it took very long, unless it `prepares` the others, as
+    where kernels are compiled and steps recorded. Ranks that step together have to `agree` on all
+    of it."""
+
+    def step() -> tuple[float, int]:
+        start = now()
+        done, tokens = run_parts(lambda: agree(now() - start > for_s))
+        parts_s = now() - start
+        finish()
+        return parts_s * tokens / done + now() - start - parts_s, tokens
+
+    start = now()
+    made = [step()]
+    if prepares or not agree(now() - start > LONG * for_s):
+        start, made = now(), []
+        while agree(not made or now() - start < for_s):
+            made.append(step())
+    seconds, tokens = (sum(column) for column in zip(*made, strict=True))
+    return max(seconds, 1e-9) / len(made), tokens / max(seconds, 1e-9)
 
 
 def with_steps(settings: RunSettings, first: Decision) -> RunSettings:

@@ -264,6 +264,10 @@ class Run:
         first = self._first_plan(settings, prepared)
         smaller = plan.smaller_steps(settings, first.steps if self.timing else 1)
         if smaller != settings:
+            if self.timing is not None and self.timing.long:
+                device = self.ranks.device
+                share = plan.work_seconds(smaller, device) / plan.work_seconds(settings, device)
+                self.timing = replace(self.timing, step_s=share * self.timing.step_s)
             first = self._first_plan(smaller, prepared)
             why = f"so that the budget has time for some {first.steps:,} steps"
             if self.timing is None:
@@ -279,7 +283,8 @@ class Run:
             return Decision(step=0, steps=UNTIMED, until=UNTIMED, examples=0, progress=0.0)
         worker = Worker(settings, prepared, self.ranks, compiled=False)
         trial = self._budget(settings, worker.task, Journal(None))
-        if self.ranks.same(trial.left_s > 0.3 * self.budget_s):
+        again = self.timing is None or not self.timing.long
+        if again and self.ranks.same(trial.left_s > 0.3 * self.budget_s):
             found = self.ranks.same(worker.time(min(5.0, self.budget_s / 40), self.now))
             assert isinstance(found, plan.Timing)
             self.timing = found
@@ -391,8 +396,10 @@ class Run:
 
 def _what_fits(before: RunSettings, after: RunSettings) -> str:
     """What the budget made smaller."""
-    changes = [f"steps of {known(after.train.batch_tokens):,} tokens "
-               f"instead of {known(before.train.batch_tokens):,}"]  # fmt: skip
+    changes = []
+    tokens, fewer = known(before.train.batch_tokens), known(after.train.batch_tokens)
+    if fewer != tokens:
+        changes.append(f"steps of {fewer:,} tokens instead of {tokens:,}")
     assert before.model is not None
     assert after.model is not None
     if after.model != before.model:

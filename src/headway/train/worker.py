@@ -30,7 +30,7 @@ from headway.train.begin import begin, merged, restrict
 from headway.train.budget import FEW, PATIENCE, Budget, Final
 from headway.train.checkpoint import Checkpoints
 from headway.train.ema import Ema
-from headway.train.feed import Cursor, StepItem, shared, step_item, walk
+from headway.train.feed import Cursor, StepItem, shared, walk
 from headway.train.kind import Note
 from headway.train.loop import Loop, State, interrupted, ranking
 from headway.train.optim import build_optimizer
@@ -187,22 +187,37 @@ class Worker:
             self.model, self.task.loss, self.optimizer, self.ranks,
             clip=train.clip, recorded=self.recorded,
         )  # fmt: skip
-        steps = walk(self.task, Cursor())
+        steps, ranks, begun = walk(self.task, Cursor()), self.ranks, now()
 
-        def run_step() -> int:
-            rows, after = next(steps)
-            item = step_item(self.task, rows, after, micro, self.ranks, fixed)
-            for batch in item.batches:
-                step.add(batch, item.n_targets)
-            step.finish(1e-5)
-            if self.ranks.device.type == "cuda":
+        def wait() -> None:
+            if ranks.device.type == "cuda":
                 torch.cuda.synchronize()
-            return item.n_tokens
 
-        step_s, tokens_per_s = plan.step_time(run_step, for_s, now, self.ranks.any)
+        def run_parts(late: Callable[[], bool]) -> tuple[int, int]:
+            rows, _ = next(steps)
+            parts = self.task.parts(rows, micro)
+            n_targets = sum(part.n_targets for part in parts)
+            done = 0
+            for first in range(0, len(parts), ranks.world):  # one for every rank
+                together = parts[first : first + ranks.world]
+                for part in together[ranks.rank : ranks.rank + 1]:
+                    step.add(self.task.batch(part, ranks.device, fixed), n_targets)
+                wait()
+                done += sum(part.n_tokens for part in together)
+                if first + ranks.world < len(parts) and late():
+                    break
+            return done, sum(part.n_tokens for part in parts)
+
+        def finish() -> None:
+            step.finish(1e-5)
+            wait()
+
+        step_s, tokens_per_s = plan.step_time(
+            run_parts, finish, for_s, now, ranks.any, prepares=ranks.device.type == "cuda"
+        )
         examples = min(FEW, self.task.n_quick)
         start = now()
-        late = start + max(for_s, step_s)
+        late = start + for_s
         with (
             torch.no_grad(),
             evaluating([self.model]),
@@ -213,7 +228,8 @@ class Worker:
                 took = now() - start
             except Stopped:
                 took = PATIENCE * (now() - start)
-        return plan.Timing(step_s, took / examples, tokens_per_s)
+        long = now() - begun > plan.LONG * for_s
+        return plan.Timing(step_s, took / examples, tokens_per_s, long=long)
 
 
 def choose(worker: Worker, loop: Loop) -> dict[str, Any]:
