@@ -105,6 +105,32 @@ def test_images_and_recordings_are_answered_as_by_torch(name: str, tmp_path: Pat
         both(run, lines, options={"against": lines[1]})
 
 
+def test_a_recording_that_is_too_long_for_a_graph_is_named_and_the_others_are_answered(
+    tmp_path: Path,
+) -> None:
+    run, lines = (
+        media_run(tmp_path / "run", "identify"),
+        media_lines(tmp_path / "files", "identify"),
+    )
+    ours = answers(run, lines)
+    settings = load_run(run)
+    engine = OnnxEngine(run, settings)
+    for graph in engine.graphs.values():
+        graph.n_positions = 30  # type: ignore[misc]
+    use = Use([run], settings, torch.device("cpu"), {}, engine)
+    found = list(kind_of("identify").predictor(use).answers(iter(lines), False))
+    short = [not one.error for one in found]
+    assert any(short)
+    assert not all(short)
+    assert [one.facts["label"] for one in found if not one.error] == [
+        facts["label"] for facts, fits in zip(ours, short, strict=True) if fits
+    ]
+    wrong = [one.error for one in found if one.error]
+    assert all(line in said and "this graph hears up to" in said for line, said in zip(
+        [line for line, fits in zip(lines, short, strict=True) if not fits], wrong, strict=True
+    ))  # fmt: skip
+
+
 def test_scores_of_a_test_set_are_those_of_torch(tmp_path: Path) -> None:
     for name in ("see", "identify margin", "caption", "transcribe"):
         run, folder = media_run(tmp_path / name, name), tmp_path / f"{name} files"

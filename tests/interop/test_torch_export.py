@@ -56,5 +56,6 @@ def test_a_loaded_program_agrees_and_a_changed_one_does_not(
     assert len(found) == len(writer["outputs"])
 
     with torch.no_grad():
-        next(run.model.parameters()).mul_(1.1)
+        for parameter in run.model.parameters():  # of one alone a norm may take out the factor
+            parameter.mul_(1.1)
     assert not to_torch.prove(run, out, proof_sentences(), int8=False).passed

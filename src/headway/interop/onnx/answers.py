@@ -12,6 +12,7 @@ from headway.config.model import EncoderSettings, PictureSettings, SoundSettings
 from headway.config.run import RunSettings
 from headway.decode.engine import Tokens
 from headway.decode.lines import batches
+from headway.errors import DataError
 from headway.interop.onnx.session import Session
 from headway.interop.plain.fronts import IDS, MASK, SEGMENTS
 from headway.interop.plain.graphs import EMBEDDING, LOGITS, SENTENCE, TRANSITIONS
@@ -135,6 +136,14 @@ class MediaAnswers(Encoder):
 
     def _read(self, items: tuple[list[int], list[Array]]) -> tuple[list[int], dict[str, Array]]:
         places, values = items
+        if isinstance(self.front, RecordingsAlone) and self.graph.n_positions is not None:
+            shape, most = self.front.shape, self.graph.n_positions
+            if max(shape.rows_of(len(one)) for one in values) > most:
+                raise DataError(
+                    f"a recording of {max(map(len, values)) / shape.rate:,.0f} s; this graph hears "
+                    f"up to {most * shape.row_seconds:,.0f} s at once. Cut it, or use --engine "
+                    "torch with the run."
+                )
         return places, self.graph.call(media_inputs(values))
 
     def for_classes(

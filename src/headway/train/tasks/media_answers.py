@@ -16,7 +16,7 @@ from headway.config.model import PictureSettings, SoundSettings
 from headway.config.run import RunSettings
 from headway.data.media.reading import UNITS
 from headway.decode.lines import live_windows, windows
-from headway.errors import ConfigError, UserError
+from headway.errors import ConfigError, DataError, UserError
 from headway.models.encoder import Encoder
 from headway.models.parts.front import Front
 from headway.progress import OnProgress, unheard
@@ -79,8 +79,18 @@ class Labeller:
     def _window(self, window: Sequence[Given]) -> Iterator[Answer]:
         values = [one.values for one in window if one.values is not None]
         self.n_given += len(window)
+        try:
+            logs = iter(self.log_probs(values))
+        except DataError as error:  # too long for a graph, say: the others are answered
+            if len(window) == 1:
+                self.n_failed += 1
+                yield Answer("", {"file": window[0].name}, f"{window[0].name}: {error}")
+                return
+            self.n_given -= len(window)
+            for one in window:
+                yield from self._window([one])
+            return
         self.n_failed += len(window) - len(values)
-        logs = iter(self.log_probs(values))
         for one in window:
             if one.values is None:
                 yield Answer("", {"file": one.name}, one.error)
