@@ -139,6 +139,23 @@ def test_the_fixed_form_holds_the_same_rows_and_dummies_of_weight_zero(collator:
     assert other.source.starts_B.shape == same.source.starts_B.shape
 
 
+def test_dummy_targets_have_dummy_sources_to_attend_to() -> None:
+    """Where no source row is left over, and where target dummies are more than source dummies."""
+    for lengths in ([(150, 10), (106, 10)], [(120, 5), (130, 5)], [(2, 3)], [(1, 150)]):
+        sides = np.array(lengths).T - 1
+        made = Collator(
+            source=flat([[5] * n for n in sides[0]]),
+            target=flat([[5] * n for n in sides[1]]),
+            bos=1,
+            source_eos=2,
+            target_eos=3,
+        )
+        fixed = fixed_shapes(plan(lengths, tokens=256), 256, 256, longest=150)
+        batch = made.batch(np.arange(len(lengths)), fixed=fixed)
+        assert (batch.source.lengths_B > 0)[batch.target.lengths_B > 0].all()
+        assert batch.weights_N.sum() == sides[1].sum() + len(lengths)
+
+
 @settings(max_examples=50, deadline=None)
 @given(LENGTHS, st.integers(31, 90), st.sampled_from([1, 32]))
 def test_fixed_shapes_hold_every_part_of_every_step(

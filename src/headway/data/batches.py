@@ -7,7 +7,7 @@ two integers, the epoch and the number of the next step in it, and needs no stat
 from __future__ import annotations
 
 from dataclasses import dataclass, is_dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any, TypeVar
 
 import numpy as np
@@ -15,6 +15,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from headway.nn.attend import SHORT_LIMIT
 from headway.nn.layout import Layout, loss_weights
 
 Rows = NDArray[np.int64]
@@ -269,17 +270,15 @@ class Collator:
         if fixed is None:
             layouts = [Layout.of(side.tolist()) for side in (source_lengths, target_lengths)]
         else:
+            left = fixed.target_rows - int(target_lengths.sum())
+            form = partial(Layout.fixed, n_sequences=fixed.n_sequences, longest=fixed.longest)
             layouts = [
-                Layout.fixed(
-                    side.tolist(),
-                    n_rows=n_rows,
-                    n_sequences=fixed.n_sequences,
-                    longest=fixed.longest,
-                )
-                for side, n_rows in (
-                    (source_lengths, fixed.source_rows),
-                    (target_lengths, fixed.target_rows),
-                )
+                form(
+                    source_lengths.tolist(),
+                    n_rows=fixed.source_rows,
+                    n_dummies=-(-left // fixed.longest),
+                ),
+                form(target_lengths.tolist(), n_rows=fixed.target_rows),
             ]
         batch = PairBatch(
             filled(source, layouts[0].n_rows),
@@ -293,12 +292,16 @@ class Collator:
 
 
 def fixed_shapes(plan: StepPlan, source_tokens: int, target_tokens: int, longest: int) -> Fixed:
-    """Shapes that hold any batch cut to these numbers of tokens."""
+    """Shapes that hold any batch cut to these numbers of tokens. Where sequences may be too long
+    for the `short` kernel, there is a source row for every dummy target: attention to nothing is no
+    work for the kernels of long ones."""
 
     def rounded(n: int) -> int:
         return -(-n // 128) * 128
 
-    rows = rounded(source_tokens), rounded(target_tokens)
+    target_rows = rounded(target_tokens)
+    spare = -(-target_rows // longest) if longest > SHORT_LIMIT else 0
+    rows = rounded(source_tokens + spare), target_rows
     dummies = max(-(-n // longest) for n in rows)
     n_sequences = plan.most_pairs(target_tokens) + dummies
     return Fixed(source_rows=rows[0], target_rows=rows[1], n_sequences=n_sequences, longest=longest)

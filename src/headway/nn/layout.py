@@ -75,11 +75,13 @@ class Layout:
         n_rows: int,
         n_sequences: int,
         longest: int,
+        n_dummies: int = 0,
         device: torch.device | str = "cpu",
     ) -> Layout:
         """The same shapes whatever the lengths, for compiled steps.
 
-        Rows left over are cut into dummy sequences within `longest`; sequences left over are empty.
+        Rows left over are cut into dummy sequences within `longest`, at least `n_dummies` of them
+        while there are rows for so many; sequences left over are empty.
         Lengths in order help the `short` kernel to spread its work evenly.
         Give the dummy rows loss weight zero (`loss_weights`); no real row ever sees them.
         """
@@ -88,7 +90,8 @@ class Layout:
         if left < 0 or max(padded, default=0) > longest:
             raise ValueError(f"lengths {padded} do not fit {n_rows} rows, {longest} a sequence")
         while left > 0:
-            padded.append(min(left, longest))
+            n_dummies -= 1  # each that is still to come needs a row
+            padded.append(min(max(1, left - max(0, n_dummies)), longest))
             left -= padded[-1]
         if len(padded) > n_sequences:
             raise ValueError(
