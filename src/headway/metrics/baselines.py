@@ -46,12 +46,13 @@ class BagOfWords:
         *,
         l2: float = 1.0,
         most_characters: int = 4_000_000,
-        most_weights: int = 4_000_000,
+        most_weights: int = 2_000_000,
     ) -> BagOfWords:
         """Minimises Σ −log p + ½ l2 ‖weights‖², which is scikit-learn's default with l2 = 1.
 
         This is a yardstick, and a yardstick should not take longer than what it measures: a larger
-        corpus is thinned evenly, and of too many features the most frequent are kept.
+        corpus is thinned evenly, and of too many features the most frequent are kept, so that it
+        takes some seconds at most.
         """
         every = -(-sum(len(a) + len(b) for a, b in texts) // most_characters) or 1
         found = [features(*text) for text in texts[::every]]
@@ -60,21 +61,30 @@ class BagOfWords:
         kept = counts.most_common(max(1, most_weights // n_classes))
         numbers = {name: i for i, (name, _) in enumerate(kept)}
         bag = cls(numbers, torch.zeros(max(1, len(numbers)), n_classes), torch.zeros(n_classes))
-        weights = [bag.weight_FC.requires_grad_(), bag.bias_C.requires_grad_()]
-        rows = bag._rows(found)
+        flat, starts = bag._rows(found)
+        # Which texts have each feature: the gradient is a sum over these.
+        order = flat.argsort(stable=True)
+        ends = torch.tensor([*starts[1:].tolist(), len(flat)])
+        text_of = torch.repeat_interleave(torch.arange(len(found)), ends - starts)[order]
+        firsts = torch.searchsorted(flat[order], torch.arange(len(bag.weight_FC)))
+        right_NC = F.one_hot(targets, n_classes).float()
         optimizer = torch.optim.LBFGS(
-            weights, max_iter=60, history_size=6, line_search_fn="strong_wolfe"
-        )
+            [bag.weight_FC.requires_grad_(), bag.bias_C.requires_grad_()],
+            max_iter=60, history_size=6, line_search_fn="strong_wolfe",
+        )  # fmt: skip
 
-        def loss() -> Tensor:
-            optimizer.zero_grad()
-            nll = F.cross_entropy(bag._scores(*rows), targets, reduction="sum")
-            total = (nll + 0.5 * l2 * bag.weight_FC.square().sum()) / len(targets)
-            total.backward()
-            return total
+        @torch.no_grad()
+        def loss() -> float:
+            """And its gradient, by hand: in a small part of the time that autograd takes."""
+            logs_NC = bag._scores(flat, starts).log_softmax(-1)
+            wrong_NC = logs_NC.exp() - right_NC
+            sums_FC = F.embedding_bag(text_of, wrong_NC, firsts, mode="sum")
+            bag.weight_FC.grad = (sums_FC + l2 * bag.weight_FC) / len(targets)
+            bag.bias_C.grad = wrong_NC.sum(0) / len(targets)
+            nll = -(logs_NC * right_NC).sum()
+            return float((nll + 0.5 * l2 * bag.weight_FC.square().sum()) / len(targets))
 
-        with torch.enable_grad():
-            optimizer.step(loss)
+        optimizer.step(loss)
         return cls(numbers, bag.weight_FC.detach(), bag.bias_C.detach())
 
     @torch.no_grad()
