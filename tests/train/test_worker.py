@@ -18,6 +18,7 @@ from headway.config.run import load_run_settings
 from headway.data.batches import Collator, FlatTokens
 from headway.errors import FolderError
 from headway.models.build import build_model
+from headway.progress import SILENT, Stage
 from headway.train.budget import Budget, Journal, Wanted
 from headway.train.checkpoint import Checkpoints
 from headway.train.plan import resolve
@@ -329,3 +330,76 @@ def test_a_comparison_that_takes_too_long_is_made_with_fewer_examples(tmp_path: 
     assert clock[0] < 120.0
     assert sizes[0][0] > sizes[-1][0] or found["examples"] == 0
     assert found["kept"]
+
+
+def budgeted(loop: Any, total: float, at: float, clock: list[float]) -> dict[str, Any]:
+    """What is chosen under a budget, at a time."""
+    wanted = Wanted(n_quick=50, n_valid=100)
+    loop.budget = Budget(total, wanted, Journal(None), started=0.0, now=lambda: clock[0])
+    loop.budget.timed(1.0, 0.001)
+    clock[0] = at
+    settings: Any = SimpleNamespace(
+        task="classify", train=SimpleNamespace(average=3), distil=SimpleNamespace(teacher=None)
+    )
+    return choose(SimpleNamespace(model=loop.model, settings=settings), loop)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("saved", [True, False])
+def test_a_score_is_shown_only_for_what_had_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, saved: bool
+) -> None:
+    """Without time for a comparison: the last step was the best, and the disk took it or not."""
+
+    def full(folder: Path, snapshot: Any, **_: Any) -> None:
+        if snapshot.step > 4 and not saved:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        write_snapshot(folder, snapshot, **_)
+
+    monkeypatch.setattr("headway.train.checkpoint.write_snapshot", full)
+    loop = trained(tmp_path)
+    assert loop.state.best_step == 8
+    end = weights(loop).clone()
+    found = budgeted(loop, 10.0, 11.0, [0.0])
+    assert found["kept"] == ("best checkpoint (step-8)" if saved else "last step")
+    assert list(found["scores"]) == [found["kept"]]
+    assert torch.equal(weights(loop), end)
+
+
+def test_an_older_checkpoint_is_not_shown_with_the_score_of_a_later_one(tmp_path: Path) -> None:
+    loop = trained(tmp_path)
+    loop.state.best_step = 6  # which the disk did not take
+    found = budgeted(loop, 10.0, 11.0, [0.0])
+    assert found["kept"] == "best checkpoint (step-8)"
+    assert found["scores"] == {}
+    assert "validation loss: none; kept: best checkpoint (step-8)" in found["text"]
+
+
+@pytest.mark.parametrize("evaluation_s", [1.0, 60.0])
+def test_baselines_come_after_the_choice_and_only_where_there_is_time(
+    tmp_path: Path, evaluation_s: float
+) -> None:
+    loop = trained(tmp_path)
+    clock, stages, order = [0.0], list[str](), list[str]()
+
+    class Shown(Judge):
+        def evaluate(self, *words: Any, **more: Any) -> Scores:
+            clock[0] += evaluation_s / 2
+            order.append("evaluation")
+            found = super().evaluate(*words, **more)
+            return Scores(values=found.values, find_baselines=self.baselines)
+
+        def baselines(self) -> dict[str, dict[str, float]]:
+            order.append(stages[-1])
+            clock[0] += 500.0
+            return {"always the same": {"loss": 9.0}}
+
+    def stage(what: str) -> Stage:
+        stages.append(what)
+        return SILENT.stage(what)
+
+    loop.task, loop.log.stage = Shown(2.0, 1.0), stage
+    found = budgeted(loop, 100.0, 37.0, clock)
+    assert found["kept"] == "average of the last 3"
+    looked = evaluation_s == 1.0
+    assert order == ["evaluation"] * 2 + ["finding baselines"] * looked
+    assert ("baseline: always the same 9.000" in found["text"]) == looked

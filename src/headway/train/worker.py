@@ -40,7 +40,7 @@ from headway.train.runlog import RunLog
 from headway.train.schedule import learning_rate
 from headway.train.start import rate_scales
 from headway.train.step import Step
-from headway.train.task import Baselines, Stopped, Task
+from headway.train.task import Baselines, Scores, Stopped, Task
 from headway.train.tasks.distil import compare, distilled, load_teacher
 from headway.train.tasks.table import kind_of
 
@@ -250,14 +250,14 @@ def choose(worker: Worker, loop: Loop) -> dict[str, Any]:
             last = {name: tensor.clone() for name, tensor in model_weights(worker.model).items()}
         candidates["last step"] = lambda: last
     final: Final | None = None
-    found = Compared({}, "last step", None, {}, {})
+    found = Compared({}, "last step", None)
     if loop.budget is None:
         found = compared(worker, loop, candidates, None, None) or found
     else:
         n = len(candidates) + 2 * bool(worker.settings.distil.teacher)
         for final, deadline in loop.budget.comparisons(n):
             if not final.examples:
-                found = uncompared(loop, candidates, best is not None)
+                found = uncompared(loop, candidates, best)
                 break
             result = compared(worker, loop, candidates, final, deadline)
             if result is not None:
@@ -280,39 +280,54 @@ def choose(worker: Worker, loop: Loop) -> dict[str, Any]:
     if final is not None and not final.examples:
         text += ", without a comparison: the budget has no time for it"
     facts: dict[str, Any] = {
-        "kept": found.winner, "scores": found.scores, "text": text, "figures": found.figures,
+        "kept": found.winner, "scores": found.scores, "text": text,
+        "figures": {} if found.result is None else found.result.figures,
         "examples": task.n_valid if final is None else final.examples,
         "careful": final is None or final.careful,
     }  # fmt: skip
-    if found.baselines:
+    if baselines := baselines_in_time(loop, found.result):
         value, steps = found.scores[found.winner][metric.name], loop.state.step
         facts |= {
-            "text": text + beside(found.baselines, metric),
-            "baselines": found.baselines,
-            "advice": advice(worker.settings.task, value, found.baselines, metric, steps),
+            "text": text + beside(baselines, metric),
+            "baselines": baselines,
+            "advice": advice(worker.settings.task, value, baselines, metric, steps),
         }
     return facts
+
+
+def baselines_in_time(loop: Loop, result: Scores | None) -> Baselines:
+    """What the winner is shown beside. The choice is made by then: where a budget has no time left
+    they are not looked for."""
+    if result is None or (loop.budget is not None and loop.budget.left_s <= 0.0):
+        return {}
+    with loop.log.stage("finding baselines"):
+        return result.baselines
 
 
 class Compared(NamedTuple):
     scores: dict[str, dict[str, float]]
     winner: str
     weights: dict[str, Tensor] | None
-    figures: dict[str, Any]
-    baselines: Baselines
+    result: Scores | None = None
+    """Of the winner, where there was a comparison."""
 
 
 def uncompared(
-    loop: Loop, candidates: Mapping[str, Callable[[], dict[str, Tensor]]], is_best: bool
+    loop: Loop, candidates: Mapping[str, Callable[[], dict[str, Tensor]]], best: Path | None
 ) -> Compared:
-    """The best checkpoint with the score that it had during training, or the last step."""
-    name = next(iter(candidates)) if is_best else "last step"
-    scores = {}
-    if is_best and loop.state.best is not None:
-        metric, sign = loop.task.metric, -1.0 if loop.task.metric.lower else 1.0
-        rank, loss = loop.state.best
+    """The best checkpoint, or the last step where that was better and the disk did not take it;
+    with the score that it had during training, if it had one."""
+    state, metric, scores = loop.state, loop.task.metric, {}
+    unsaved = "last step" in candidates and state.best_step == state.step
+    if best is None or unsaved:
+        name, step = "last step", f"step-{state.step}"
+    else:
+        name, step = next(iter(candidates)), best.name
+    if state.best is not None and step == f"step-{state.best_step}":
+        sign = -1.0 if metric.lower else 1.0
+        rank, loss = state.best
         scores[name] = {"loss": -loss, metric.name: sign * rank}
-    return Compared(scores, name, candidates[name](), {}, {})
+    return Compared(scores, name, candidates[name]())
 
 
 def compared(
@@ -324,7 +339,7 @@ def compared(
 ) -> Compared | None:
     """The best of the candidates; None where the deadline passed on the way."""
     scores: dict[str, dict[str, float]] = {}
-    found = Compared(scores, "last step", None, {}, {})
+    found = Compared(scores, "last step", None)
     for name, read in candidates.items():
         try:
             tensors = read()
@@ -344,7 +359,7 @@ def compared(
         if found.weights is None or ranking(result.values, loop.task) > ranking(
             scores[found.winner], loop.task
         ):
-            found = Compared(scores, name, tensors, result.figures, result.baselines)
+            found = Compared(scores, name, tensors, result)
     return found
 
 
