@@ -126,12 +126,21 @@ class Loop:
         if self.ema is not None:
             self.ema.load(snapshot.tensors["ema"])
         self.state = State(**snapshot.state)
-        if self.budget is not None and self.state.plan is not None:
-            self.plan = Decision(**self.state.plan)
+        if self.budget is not None:
+            plan = self.state.plan
+            self.plan = self._plan_of_settings() if plan is None else Decision(**plan)
             self.steps = self.plan.steps
         # One saved on a stop does not stand for what is due at its step.
         self.saved = 0 if snapshot.passing else self.state.step
         return True
+
+    def _plan_of_settings(self) -> Decision:
+        """What a run went by that earlier versions began: its steps were fixed at the beginning."""
+        assert self.budget is not None
+        every = known(self.settings.eval_every)
+        until = min(self.steps, (self.state.evaluated // every + 1) * every)
+        n_quick = self.budget.wanted.n_quick
+        return Decision(step=0, steps=self.steps, until=until, examples=n_quick, progress=0.0)
 
     def run(self) -> State:
         """Train until the last step, or until there is no more gain. Raises `Stopped`."""
