@@ -180,6 +180,14 @@ def test_after_two_seconds_a_line_tells_what_one_waits_for_and_then_one_every_te
     ]
 
 
+def test_what_was_done_before_says_nothing_about_the_time_that_is_left() -> None:
+    progress, clock, stream = in_a_pipe()
+    with progress.stage("translating", 100_000, done=90_000) as stage:
+        clock.now += 20.0
+        stage.update(92_000)
+    assert stream.getvalue() == "translating 92,000/100,000  1m 20s left\n"
+
+
 def test_work_that_says_nothing_is_shown_by_the_clock() -> None:
     progress, clock, stream = in_a_pipe()
     with progress.stage("training the tokenizer"):

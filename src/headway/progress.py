@@ -90,12 +90,19 @@ class Progress:
         self._training.update(step, None, **numbers)
 
     def stage(
-        self, what: str, total: int | None = None, unit: str = "", *, beats: bool = True
+        self,
+        what: str,
+        total: int | None = None,
+        unit: str = "",
+        *,
+        done: int = 0,
+        beats: bool = True,
     ) -> Stage:
-        """A context in which one piece of work is done; `total` in `unit`, if it is known.
+        """A context in which one piece of work is done; `total` in `unit`, if it is known. `done`
+        of it lies behind already, and says nothing about how long the rest takes.
 
         With `beats` it is also shown while it says nothing."""
-        return Stage(self, what, total=total, unit=unit, beats=beats)
+        return Stage(self, what, total=total, done=done, unit=unit, beats=beats)
 
     def expect(self, total_steps: int) -> None:
         """There are to be more steps, or fewer, than was thought."""

@@ -118,9 +118,8 @@ def _translated(
     # A text need not have the tokens that wrote it: it may have more than the student can read.
     reach = learned(teacher.models[0].target_front)
     room = None if reach is None else reach - 1 - (target.target_begin is not None)
-    what = "the teacher translates"
-    with part.open("a", encoding="utf-8") as file, progress.stage(what, len(rows)) as stage:
-        stage.update(first)
+    stage = progress.stage("the teacher translates", len(rows), done=first)
+    with part.open("a", encoding="utf-8") as file, stage:
         for begin in range(first, len(rows), BLOCK):
             numbers = range(begin, min(begin + BLOCK, len(rows)))
             lines = [source.decode(rows[number].tolist()) for number in numbers]
