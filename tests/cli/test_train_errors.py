@@ -325,6 +325,10 @@ def test_a_file_in_the_place_of_the_folder_is_named(refused: Refused, here: Path
     (here / "taken").touch()
     assert "taken is a file, and --out names a folder" in refused(*command(out="taken"))
     assert "taken is a file, and --out names a folder" in refused(*command(out="taken/run"))
+    assert "null is no folder, and --out names a folder" in refused(*command(out="/dev/null"))
+    (here / "link").symlink_to("gone")
+    assert "link is a link to gone, which is not there" in refused(*command(out="link"))
+    assert "link is a link to gone, which is not there" in refused(*command(out="link/run"))
 
 
 def test_a_folder_that_cannot_be_written_to_is_named(

@@ -73,8 +73,7 @@ class Home:
             self._lock = os.open(self.path, os.O_RDONLY)
         except (FileExistsError, NotADirectoryError) as error:
             raise FolderError(
-                f"{self._file()} is a file, and --out names a folder for the run. Choose another "
-                "name."
+                f"{self._obstacle()}, and --out names a folder for the run. Choose another name."
             ) from error
         except OSError as error:
             raise FolderError(f"cannot use {self.path} as a run folder: {error}.") from error
@@ -87,9 +86,16 @@ class Home:
         except OSError:  # a file system without locks
             pass
 
-    def _file(self) -> Path:
+    def _obstacle(self) -> str:
         """What stands where the folder should be, or one that it should lie in."""
-        return next(path for path in (self.path, *self.path.parents) if path.is_file())
+        for path in (self.path, *self.path.parents):
+            if path.is_file():
+                return f"{path} is a file"
+            if path.is_symlink() and not path.exists():
+                return f"{path} is a link to {path.readlink()}, which is not there"
+            if path.exists() and not path.is_dir():  # a device, a pipe
+                return f"{path} is no folder"
+        return f"{self.path} is no folder"
 
     def _leave(self) -> None:
         if self._lock >= 0:
