@@ -254,6 +254,7 @@ def test_a_full_disk_during_a_save_costs_that_save_only(
     assert server.run(words, *full) == 1, server.said()
     assert server.said().count("No space left on device") == 3
     assert "saving failed at step 2, 5, 6" in server.said()
+    assert "give the same command again" not in server.said()  # that would do nothing
     assert_same(out, straight)
 
 

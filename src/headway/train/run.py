@@ -342,9 +342,10 @@ class Run:
         if troubles := self._troubles():
             self.progress.note(
                 f"ended in {duration(took)}, but not everything was saved: {'; '.join(troubles)}. "
-                + (f"{WEIGHTS} was not written. " if WEIGHTS in self.unwritten
-                   else f"{WEIGHTS} holds: {chosen['kept']}. ")
-                + f"Put that right and give the same command again: it goes on {self._where()}."
+                + (f"{WEIGHTS} was not written." if WEIGHTS in self.unwritten
+                   else f"{WEIGHTS} holds: {chosen['kept']}.")
+                + (f" Put that right and give the same command again: it goes on {self._where()}."
+                   if self._mends(state.step) else "")
             )  # fmt: skip
         else:
             report = self.out / REPORT
@@ -376,6 +377,12 @@ class Run:
         if self.unwritten:
             found.append(f"{', '.join(self.unwritten)} could not be written")
         return found
+
+    def _mends(self, last: int) -> bool:
+        """Whether the same command, given again, would write what is missing: an older checkpoint
+        does not come back, and nobody needs it once the run has ended."""
+        held = self.checkpoints is not None and self.checkpoints.holds(last)
+        return bool(self.unwritten) or self.log.failed or not held
 
     def _where(self) -> str:
         step = self.checkpoints.newest_step() if self.checkpoints is not None else 0
