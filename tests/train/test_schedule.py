@@ -155,3 +155,20 @@ def test_the_peak_that_is_printed_is_the_highest_rate_of_the_run(
     )
     rate = learning_rate(settings, steps, 64)
     assert peak_lr(settings, steps, 64) == max(rate(step) for step in range(1, steps + 1))
+
+
+@pytest.mark.parametrize(
+    ("steps", "warmup", "said"),
+    [
+        (1, None, "at step 1"),
+        (1, 400, "the warm-up of 400 steps to 0.002 is longer than the run"),
+        (30, 30, "is as long as the run. For a rate that also falls again: train.warmup=15"),
+        (30, 40, "is longer than the run. For a rate that also falls again: train.warmup=15"),
+        (30, 3, "at step 3"),
+    ],
+)
+def test_what_is_said_about_a_warmup_is_true_of_short_runs(
+    steps: int, warmup: int | None, said: str
+) -> None:
+    settings = TrainSettings(schedule="linear", warmup=warmup, lr=2e-3)
+    assert schedule_line(settings, steps, 64).endswith(said)

@@ -70,13 +70,14 @@ def schedule_line(settings: TrainSettings, steps: int, d_model: int) -> str:
     """What a run says about its rates when it begins."""
     warmup, peak = warmup_steps(settings, steps), peak_lr(settings, steps, d_model)
     text = f"{settings.schedule} schedule, peak rate {peak:.3g}"
-    if warmup < steps:
+    if warmup < steps or warmup == 1:
         return f"{text} at step {warmup:,}"
     aimed = aimed_peak(settings, steps, d_model)
-    return (
-        f"{text} at the last step: the warm-up of {warmup:,} steps to {aimed:.3g} is longer than "
-        f"the run. For a rate that also falls again: train.warmup={max(1, steps // 2)}"
-    )
+    which = "as long as" if warmup == steps else "longer than"
+    text += f" at the last step: the warm-up of {warmup:,} steps to {aimed:.3g} is {which} the run"
+    if steps == 1:
+        return text
+    return f"{text}. For a rate that also falls again: train.warmup={steps // 2}"
 
 
 def _inverse_sqrt(step: float, warmup: int, steps: int, cooldown: int) -> float:
