@@ -60,6 +60,7 @@ class World:
 
     eval_every: int | None = None
     save_every: int | None = None
+    warmup: int = 0
     slow: Callable[[float], float] = lambda t: 1.0
     look: int | None = 1
     rehearsed: bool = True
@@ -77,7 +78,7 @@ class World:
         machine.work(self.before)
         wanted = Wanted(
             n_quick=self.n_quick, n_valid=self.n_valid,
-            eval_every=self.eval_every, save_every=self.save_every,
+            eval_every=self.eval_every, save_every=self.save_every, warmup=self.warmup,
         )  # fmt: skip
         budget = Budget(
             self.total, wanted, Journal(self.path), started=0.0, now=machine.now, look=self.look
@@ -293,6 +294,19 @@ def test_the_schedule_has_no_jump_and_ends_at_its_end() -> None:
     assert all(way > 0.0 for way in ways)
     assert max(ways) < 0.02
     assert world.progress[-1] == pytest.approx(1.0, abs=0.02)
+
+
+def test_a_warmup_that_was_asked_for_is_no_share_of_the_way(tmp_path: Path) -> None:
+    """Also where the first plan knows nothing, and where a run is taken up again."""
+    words = {"rehearsed": False, "warmup": 80, "path": tmp_path / PLAN}
+    World(120.0, 0.1, killed_at=30, **words).run()  # type: ignore[arg-type]
+    world = World(120.0, 0.1, slow=lambda t: 3.0 if t > 60.0 else 1.0, **words)  # type: ignore[arg-type]
+    world.run()
+    assert {plan.warmup for plan in Journal(tmp_path / PLAN).plans.values()} == {80}
+    assert world.progress[:80] == [0.0] * 80
+    ways = [b - a for a, b in zip(world.progress[79:], world.progress[80:], strict=False)]
+    assert 0.0 < min(ways) <= max(ways) < 0.02
+    assert world.progress[-1] == pytest.approx(1.0)
 
 
 def test_evaluations_come_when_they_were_asked_for() -> None:

@@ -5,6 +5,8 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Callable
+from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -13,8 +15,9 @@ from torch import Tensor
 
 from headway.config.train import known
 from headway.nn.stack import Stack
-from headway.train.budget import PLAN, Budget, Journal, Wanted
+from headway.train.budget import PLAN, Budget, Decision, Journal, Wanted
 from headway.train.loop import Loop, interrupted
+from headway.train.schedule import learning_rate, schedule_steps
 from headway.train.task import Stopped
 
 from .toy import N, ToyTask, toy_loop, weights
@@ -123,6 +126,27 @@ def test_a_run_that_an_earlier_version_began_goes_on_by_its_settings(tmp_path: P
     loop.run()
     assert 0.85 * TOTAL <= clock.t <= TOTAL
     assert loop.state.evaluated == loop.state.step > 100
+
+
+@pytest.mark.parametrize("schedule", ["linear", "cosine", "noam", "trapezoid", "constant"])
+def test_a_warmup_that_was_asked_for_leads_to_the_peak_whatever_was_planned_at_first(
+    tmp_path: Path, schedule: str
+) -> None:
+    """A first plan of 50 steps, because nobody knew; then 5,000, and at step 1,000 only 3,000."""
+    loop = toy_loop(tmp_path, steps=50, warmup=400, schedule=schedule, lr=1.0)
+    loop.lr_at = learning_rate(loop.settings, schedule_steps(loop.settings), 64)
+    loop.plan = Decision(step=0, steps=50, until=50, examples=0, progress=0.0, warmup=400)
+    rates = [loop._rate(1)]
+    for step in range(1, 3000):
+        assert loop.plan is not None
+        if steps := {1: 5000, 1000: 3000}.get(step):
+            progress = loop.plan.progress_at(step)
+            loop.plan = replace(loop.plan, step=step, steps=steps, progress=progress)
+        rates.append(loop._rate(step + 1))
+    assert rates[:400] == pytest.approx([step / 400 for step in range(1, 401)])
+    assert max(abs(b - a) for a, b in pairwise(rates)) < 0.005
+    if schedule in ("linear", "cosine", "trapezoid"):
+        assert rates[-1] < 0.005
 
 
 def test_a_stop_is_heard_in_the_middle_of_a_search() -> None:

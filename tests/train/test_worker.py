@@ -23,6 +23,8 @@ from headway.train.budget import Budget, Journal, Wanted
 from headway.train.checkpoint import Checkpoints
 from headway.train.plan import resolve
 from headway.train.ranks import Ranks
+from headway.train.run import Run
+from headway.train.runlog import RunLog
 from headway.train.snapshot import write_snapshot
 from headway.train.step import Step
 from headway.train.task import Scores, Stopped
@@ -228,6 +230,25 @@ def test_time_is_measured_with_real_steps(tmp_path: Path) -> None:
     assert 0 < timing.step_s < 5
     assert 0 < timing.example_s < 60
     assert 40 / timing.step_s < timing.tokens_per_s <= 100 / timing.step_s
+
+
+@pytest.mark.parametrize("asked", [[], ["train.warmup=400"]])
+def test_a_budget_knows_of_a_warmup_that_was_asked_for(tmp_path: Path, asked: list[str]) -> None:
+    prepared = made_of(tmp_path, kind="words")
+    words = ["task=translate", "model.preset=transformer-test", "train.steps=50", "train.lr=1.0"]
+    words += ["train.schedule=linear", *asked]
+    settings = resolve(load_run_settings(None, words), prepared, torch.device("cpu"))
+    worker = Worker(settings, prepared, Ranks())
+    run: Any = SimpleNamespace(budget_s=60.0, ranks=Ranks(), started=0.0, now=lambda: 0.0)
+    budget = Run._budget(run, settings, worker.task, Journal(None))
+    first = budget.decide(0, None)
+    assert first is not None
+    assert first.warmup == (400 if asked else 0)
+    checkpoints, log = Checkpoints(tmp_path, 1, print), RunLog(None, SILENT)
+    for limit in (None, budget):
+        loop = worker.loop(checkpoints, log, lambda: False, tmp_path, limit)
+        assert loop.lr_at(5) == pytest.approx(5 / 400 if asked else 1.0)
+        assert (loop.lr_at(400) == 1.0) == (limit is not None and bool(asked))
 
 
 def test_a_trial_ends_within_a_step(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -82,12 +82,17 @@ class Decision:
     look: int = 1
     """Steps from one look at the clock to the next."""
 
+    warmup: int = 0
+    """Steps in which the rate climbs, where someone asked for so many: they are those, however many
+    there are to be in all, and `progress` counts from there."""
+
     def progress_at(self, step: int) -> float:
         """The share of the schedule at a later step: even steps to 1 at the last one. The rate
         therefore never jumps, and ends where it should, however often the plan has changed."""
-        if self.steps <= self.step:
+        first = max(self.step, self.warmup)
+        if self.steps <= first:
             return self.progress
-        way = (step - self.step) / (self.steps - self.step)
+        way = max(0, step - first) / (self.steps - first)
         return self.progress + way * (1.0 - self.progress)
 
     def looks(self, step: int) -> bool:
@@ -207,6 +212,8 @@ class Wanted:
     """Steps from one to the next, where someone asked for that."""
 
     save_every: int | None = None
+    warmup: int = 0
+    """As in a decision."""
 
 
 class Budget:
@@ -357,6 +364,8 @@ class Budget:
         return Decision(
             step=step, steps=steps, until=min(until, steps), examples=examples,
             progress=0.0 if plan is None else plan.progress_at(step), look=self._looks(),
+            # Of a run that an earlier version began the progress counts from its beginning.
+            warmup=self.wanted.warmup if plan is None else plan.warmup,
         )  # fmt: skip
 
     def _looks(self) -> int:

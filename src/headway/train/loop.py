@@ -29,6 +29,7 @@ from headway.train.feed import Cursor, Feed, StepItem, shared
 from headway.train.optim import load_optimizer_tensors, optimizer_tensors
 from headway.train.plateau import Plateau
 from headway.train.ranks import Ranks
+from headway.train.schedule import schedule_steps
 from headway.train.step import Step
 from headway.train.task import Scores, Stopped, Task
 
@@ -89,7 +90,7 @@ class Loop:
     optimizer: torch.optim.Optimizer
     lr_at: Callable[[float], float]
     """By the step in a run of `settings.steps`. Where a budget rules and there come to be more or
-    fewer, it is asked at the same share of the way."""
+    fewer, it is asked at the same share of the way, in a run of `schedule_steps`."""
 
     settings: TrainSettings
     """Resolved: steps, batch_tokens, micro_tokens, eval_every, save_every and precision are set."""
@@ -182,9 +183,12 @@ class Loop:
         self.log.numbers("plan", decision.step, steps=decision.steps)
 
     def _rate(self, step: int) -> float:
-        if self.plan is None:
+        plan, steps = self.plan, known(self.settings.steps)
+        if plan is None or step <= plan.warmup:
             return self.lr_at(step)
-        return self.lr_at(self.plan.progress_at(step) * known(self.settings.steps))
+        if plan.warmup:
+            steps = schedule_steps(self.settings)
+        return self.lr_at(plan.warmup + plan.progress_at(step) * (steps - plan.warmup))
 
     def _is_enough(self) -> bool:
         enough = bool(self.settings.patience) and self.state.without_gain >= self.settings.patience

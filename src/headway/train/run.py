@@ -254,6 +254,7 @@ class Run:
             n_quick=task.n_quick, n_valid=task.n_valid,
             eval_every=settings.asked.get("train.eval_every"),
             save_every=settings.asked.get("train.save_every"),
+            warmup=0 if settings.train.warmup is None else max(1, settings.train.warmup),
         )  # fmt: skip
         look = 1 if self.ranks.device.type == "cpu" else None
         return Budget(self.budget_s, wanted, journal, started=self.started, now=self.now, look=look)

@@ -10,7 +10,7 @@ import math
 from bisect import bisect_left
 from collections.abc import Callable
 
-from headway.config.train import OF_SCHEDULES, TrainSettings
+from headway.config.train import OF_SCHEDULES, TrainSettings, known
 
 PEAK = 1e-3
 """For schedules that have no rule of their own."""
@@ -46,6 +46,13 @@ def warmup_steps(settings: TrainSettings, steps: int) -> int:
         return max(1, settings.warmup)
     share = WARMUP_SHARE.get(settings.schedule, USUAL_SHARE)
     return min(PAPER_WARMUP, max(1, steps // share))
+
+
+def schedule_steps(settings: TrainSettings) -> int:
+    """Of the schedule of a run whose number of steps may change. Where the warm-up that was asked
+    for is longer than the run seemed to be, there is something behind it all the same."""
+    steps, warmup = known(settings.steps), settings.warmup
+    return steps if warmup is None or warmup < steps else USUAL_SHARE * max(1, warmup)
 
 
 def aimed_peak(settings: TrainSettings, steps: int, d_model: int) -> float:

@@ -37,7 +37,7 @@ from headway.train.optim import build_optimizer
 from headway.train.plateau import Plateau
 from headway.train.ranks import Ranks
 from headway.train.runlog import RunLog
-from headway.train.schedule import learning_rate
+from headway.train.schedule import learning_rate, schedule_steps
 from headway.train.start import rate_scales
 from headway.train.step import Step
 from headway.train.task import Baselines, Scores, Stopped, Task
@@ -165,7 +165,11 @@ class Worker:
             task=self.task,
             model=self.model,
             optimizer=self.optimizer,
-            lr_at=learning_rate(train, known(train.steps), model.d_model),
+            lr_at=learning_rate(
+                train,
+                known(train.steps) if budget is None else schedule_steps(train),
+                model.d_model,
+            ),
             settings=train,
             ranks=self.ranks,
             checkpoints=checkpoints,
