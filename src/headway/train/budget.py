@@ -375,7 +375,9 @@ class Budget:
 
     def _evaluations(self, before: int) -> tuple[int, int]:
         """How many, the last among them, and of how many examples, within their share."""
-        share, most = EVALUATION_SHARE * self.total_s, self.wanted.n_quick
+        # Of the time since training began: preparing may have taken most of all.
+        share = EVALUATION_SHARE * max(0.0, self.total_s - (self._begun or 0.0))
+        most = self.wanted.n_quick
         example_s = self.example_s or 0.0
         few = min(FEW, most)
         number = min(EVALUATIONS, max(FEWEST, int(share / (most * example_s + self.save_s))))
