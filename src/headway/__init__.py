@@ -7,9 +7,10 @@ because torch is loaded only by the modules that compute.
 import os
 
 # Threads of OpenMP that wait for each other spin. Where other work holds the cores they spin away
-# their own share, and steps and searches become several times slower; asleep they do not. This is
-# read when torch is loaded; who sets it, or the time to spin, has it their way.
-if "GOMP_SPINCOUNT" not in os.environ:
-    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+# their own share, and steps and searches become several times slower; asleep at once, they take a
+# fifth longer on a quiet machine. So they spin for some microseconds, which is what they wait in a
+# step, and then sleep. This is read when torch is loaded; who sets either has it their way.
+if "OMP_WAIT_POLICY" not in os.environ:
+    os.environ.setdefault("GOMP_SPINCOUNT", "5000")
 
 __version__ = "0.1.0"
