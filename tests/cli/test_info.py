@@ -46,7 +46,7 @@ def test_presets_can_be_of_one_family_and_in_json(facts: Any) -> None:
 
 
 def deep_is_slow(name: str) -> Any:
-    deep = PRESETS[name].settings.n_layers > 6
+    deep = PRESETS[name].settings.n_layers > 12
     return pytest.param(name, marks=pytest.mark.slow) if deep else name
 
 

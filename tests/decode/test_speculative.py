@@ -124,12 +124,7 @@ def distribution(one: Decoder, prompt: list[int], settings: DecodeSettings) -> t
 
 @pytest.mark.parametrize(
     "changes",
-    [
-        {},
-        pytest.param({"top_k": 3}, marks=pytest.mark.slow),
-        {"top_p": 0.7, "temperature": 1.4},
-        pytest.param({"temperature": 0.6, "min_p": 0.1}, marks=pytest.mark.slow),
-    ],
+    [{}, {"top_k": 3}, {"top_p": 0.7, "temperature": 1.4}, {"temperature": 0.6, "min_p": 0.1}],
 )
 def test_drawn_texts_have_the_distribution_of_the_model(changes: dict[str, Any]) -> None:
     """By a chi-square test at one in ten thousand, with a draft that is often wrong."""

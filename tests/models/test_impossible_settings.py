@@ -432,7 +432,7 @@ def accepted(family: str, changes: dict[str, Any]) -> ModelSettings | None:
         return None
 
 
-@pytest.mark.parametrize("tries", [40, pytest.param(300, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("tries", [80, pytest.param(300, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("family", FAMILY_SETTINGS)
 def test_any_settings_are_refused_in_words_or_run(family: str, tries: int) -> None:
     counts = {"refused": 0, "run": 0}
@@ -446,15 +446,11 @@ def test_any_settings_are_refused_in_words_or_run(family: str, tries: int) -> No
             runs(wanted)
 
     attempt()
-    assert min(counts.values()) > tries / 8, counts  # both happen often enough to mean something
+    # Both happen often enough to mean something.
+    assert min(counts.values()) > 15 * tries / 80, counts
 
 
-def media_are_slow(family: str) -> Any:
-    """Their bodies are those of the others: only fronts differ, which random settings try too."""
-    return pytest.param(family, marks=pytest.mark.slow) if "-" in family else family
-
-
-@pytest.mark.parametrize("family", [media_are_slow(family) for family in FAMILY_SETTINGS])
+@pytest.mark.parametrize("family", FAMILY_SETTINGS)
 def test_every_single_value_of_every_setting_is_refused_in_words_or_runs(family: str) -> None:
     for field in fields(FAMILY_SETTINGS[family]):
         assert values_of(family, field.name), f"{field.name} is tried nowhere"

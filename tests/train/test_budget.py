@@ -172,7 +172,7 @@ def test_the_time_is_kept_on_a_machine_that_changes_midway(
     assert world.saves[-1] == world.steps >= 1
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=300, deadline=None)
 @given(
     total=st.floats(30.0, 3600.0),
     step=st.floats(0.0005, 0.012),

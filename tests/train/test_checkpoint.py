@@ -471,17 +471,8 @@ def test_a_kill_at_any_operation_of_a_save_leaves_the_old_or_the_new(
 
 @pytest.mark.usefixtures("unclosed")
 @pytest.mark.filterwarnings("ignore::ResourceWarning")
-@pytest.mark.parametrize(
-    ("number", "case"),
-    [
-        *((errno.ENOSPC, case) for case in SAVES),
-        (errno.EACCES, "new"),
-        *(
-            pytest.param(errno.EACCES, case, marks=pytest.mark.slow)
-            for case in ("again", "the only one again")
-        ),
-    ],
-)
+@pytest.mark.parametrize("case", SAVES)
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EACCES])
 def test_an_error_at_any_operation_loses_nothing_and_is_said_in_one_line(
     run: Path, tmp_path: Path, case: str, number: int
 ) -> None:

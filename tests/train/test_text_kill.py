@@ -68,11 +68,7 @@ def command(kind: str, files: dict[str, str], filled: Path) -> list[str]:
     }[kind]
 
 
-SLOW = ("lora", "frozen")
-KINDS = ["fill", "distil", "embed", "see", *(pytest.param(k, marks=pytest.mark.slow) for k in SLOW)]
-
-
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", ["fill", "lora", "frozen", "distil", "embed", "see"])
 def test_killed_and_stopped_it_ends_with_the_same_bytes(
     server: Server, folder: Path, files: dict[str, str], filled: Path, kind: str
 ) -> None:

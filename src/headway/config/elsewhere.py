@@ -102,8 +102,8 @@ def option_here(
     name = option.lstrip("-").lower().replace("-", "_")
     known = OPTIONS | (OF_TRAIN if command in ("train", "check") else OF_USE)
     known |= OF_EVALUATE if command == "evaluate" else {}
-    here = known.get(name, "")
-    if here and (here.startswith(NOTHING) or here.split()[0] in options or here[0] != "-"):
+    here = known.get(name)
+    if here is not None and (not here.startswith("-") or here.split()[0] in options):
         return here
     key = setting_here(name)
     section = next((s for s, names in own.items() if name in names), None)

@@ -15,7 +15,7 @@ NAMES = {int: "a whole number", float: "a number", bool: "true or false", str: "
 
 def setting_types(cls: Any) -> Mapping[str, Any]:
     """The settings of a class and their types."""
-    return _setting_types(cls)
+    return _setting_types(cls)  # not kept itself: for mypy not every class is hashable
 
 
 @cache  # slow: it evaluates the text of every annotation

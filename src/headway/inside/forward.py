@@ -48,7 +48,7 @@ class Said:
         """Of what each output chose. Of a vector: how far it goes in the direction of the reading,
         so that gradients and changes say what the vector hangs on."""
         if self.reading.direction:
-            return self.scores_RC @ torch.tensor(self.reading.direction)
+            return self.scores_RC @ self.scores_RC.new_tensor(self.reading.direction)
         ids_R1 = torch.tensor([output.id for output in self.reading.outputs])[:, None]
         return self.scores_RC.float().log_softmax(-1).gather(1, ids_R1).squeeze(1)
 

@@ -78,18 +78,17 @@ class Labeller:
 
     def _window(self, window: Sequence[Given]) -> Iterator[Answer]:
         values = [one.values for one in window if one.values is not None]
-        self.n_given += len(window)
         try:
             logs = iter(self.log_probs(values))
         except DataError as error:  # too long for a graph, say: the others are answered
-            if len(window) == 1:
-                self.n_failed += 1
-                yield Answer("", {"file": window[0].name}, f"{window[0].name}: {error}")
+            if len(window) > 1:
+                for one in window:
+                    yield from self._window([one])
                 return
-            self.n_given -= len(window)
-            for one in window:
-                yield from self._window([one])
-            return
+            [one] = window
+            window, values = [replace(one, values=None, error=f"{one.name}: {error}")], []
+            logs = iter(())
+        self.n_given += len(window)
         self.n_failed += len(window) - len(values)
         for one in window:
             if one.values is None:
