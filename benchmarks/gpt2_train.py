@@ -28,7 +28,7 @@ from headway.models.build import build_model
 from headway.models.parts.front import compute_in
 from headway.nn.layout import Layout
 from headway.nn.loss import Smoothing
-from headway.train.graph import GraphedStep
+from headway.training.graph import GraphedStep
 
 Step = Callable[[], object]
 

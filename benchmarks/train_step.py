@@ -52,7 +52,7 @@ from headway.config.presets import preset
 from headway.models.build import build_model
 from headway.models.parts.front import compute_in
 from headway.nn.loss import Smoothing
-from headway.train.graph import GraphedStep
+from headway.training.graph import GraphedStep
 
 BASE = replace(preset("transformer-base"), vocab_size=32_000, max_len=128)
 SIZES = {

@@ -16,7 +16,7 @@ PACKAGE = ROOT / "src" / "headway"
 SOURCES = sorted(PACKAGE.rglob("*.py"))
 
 LAYERS = ("errors", "progress", "config", "nn", "models", "text", "data", "metrics", "decode")
-LAYERS += ("train", "interop", "inside", "serve", "lab", "cli")
+LAYERS += ("training", "interop", "inside", "serve", "lab", "cli")
 """From the bottom up. A layer imports itself and what stands before it."""
 
 
@@ -71,7 +71,7 @@ def test_imports_point_down(path: Path) -> None:
         "from headway.cli import main",
         "from headway import cli",
         "from ..cli import main",
-        "def f():\n    if True:\n        import headway.train.loop as loop",
+        "def f():\n    if True:\n        import headway.training.loop as loop",
     ],
 )
 def test_an_import_that_points_up_would_be_seen(code: str) -> None:

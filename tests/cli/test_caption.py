@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from headway.cli.main import main
-from tests.train.captioned import COLOURS, scene, write_manifest, write_scenes
+from tests.training.captioned import COLOURS, scene, write_manifest, write_scenes
 
 Output = pytest.CaptureFixture[str]
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from headway.cli.main import main
-from tests.train.shown import SIDES, write_list, write_pictures, write_speakers
+from tests.training.shown import SIDES, write_list, write_pictures, write_speakers
 
 Output = pytest.CaptureFixture[str]
 

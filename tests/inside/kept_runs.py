@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 
 from headway.models.folder import load_model, model_weights
-from headway.train.checkpoint import Checkpoints
-from headway.train.snapshot import Snapshot
+from headway.training.checkpoint import Checkpoints
+from headway.training.snapshot import Snapshot
 
 from ..interop.padded_runs import tiny_run
 

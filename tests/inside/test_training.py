@@ -29,7 +29,7 @@ from headway.inside.training import (
     stage_at,
     stages,
 )
-from headway.train.checkpoint import Checkpoints
+from headway.training.checkpoint import Checkpoints
 
 from .kept_runs import STEPS, kept_run
 

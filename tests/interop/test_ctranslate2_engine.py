@@ -30,7 +30,7 @@ from headway.models.folder import model_weights, save_weights
 from headway.text.roles import Roles
 from headway.text.tokenizer import Tokenizer, Vocabularies
 from headway.text.train import train_vocabularies
-from headway.train.kind import Use
+from headway.training.kind import Use
 
 from ..decode.copying import SIZES, copier
 from .padded_runs import answers, assert_same_facts, lines_for, tiny_run

@@ -21,7 +21,7 @@ from headway.interop.families import Architecture
 from headway.interop.importing import import_run, with_task
 from headway.models.folder import load_model
 from headway.text.tokenizer import Vocabularies
-from tests.train.labelled import people, sentiments, write_conll
+from tests.training.labelled import people, sentiments, write_conll
 
 from .folders import N_PIECES, PIECES, SIZES, bert_folder, change, write_pieces
 from .theirs import reference, saved

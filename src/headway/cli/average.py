@@ -15,7 +15,7 @@ from headway.config.folder import CONFIG, TOKENIZER, WEIGHTS, file_in, run_folde
 from headway.errors import FolderError, UserError
 
 if TYPE_CHECKING:
-    from headway.train.checkpoint import Checkpoints
+    from headway.training.checkpoint import Checkpoints
 
 
 def average(
@@ -44,8 +44,8 @@ def average(
     from headway.models.compact import to_int8
     from headway.models.folder import load_weights, model_weights, save_weights
     from headway.nn.lora import merge_tensors
-    from headway.train.average import average_of
-    from headway.train.checkpoint import Checkpoints
+    from headway.training.average import average_of
+    from headway.training.checkpoint import Checkpoints
 
     found = Checkpoints(run, keep=1, log=_say, owner=False)
     paths = _best(found, run) if best else _last(found, run, last or 5)
@@ -69,7 +69,7 @@ def average(
 
 
 def _last(found: Checkpoints, run: Path, n: int) -> list[Path]:
-    from headway.train.average import newest_whole
+    from headway.training.average import newest_whole
 
     paths = newest_whole(found, n)
     if len(paths) < n:

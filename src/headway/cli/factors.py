@@ -58,7 +58,7 @@ def factors(
     from headway.inside.corpus import Corpus
     from headway.inside.factors import factors as learn
     from headway.inside.opening import load
-    from headway.train.ranks import pick_device
+    from headway.training.ranks import pick_device
 
     loaded = load(run)
     corpus = Corpus.of(text, loaded)

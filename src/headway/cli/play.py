@@ -17,7 +17,7 @@ from headway.errors import ConfigError, UserError, suggest
 if TYPE_CHECKING:
     import torch
 
-    from headway.train.kind import Kind, Predictor
+    from headway.training.kind import Kind, Predictor
 
 PROMPT = "> "
 HELP = """\
@@ -45,7 +45,7 @@ def play(
     folders = run_folders(run, [])
     changes = checked(words or [])
     settings = settings_of(folders[0], changes, {})
-    from headway.train.ranks import pick_device
+    from headway.training.ranks import pick_device
 
     player = Player(folders, changes, settings, pick_device(device))
     player.predictor  # noqa: B018  what cannot be loaded is said before the first line
@@ -78,8 +78,8 @@ class Player:
     def predictor(self) -> Predictor:
         """Made anew after every change of a setting."""
         if self._predictor is None:
-            from headway.train.kind import Use
-            from headway.train.tasks.table import kind_of
+            from headway.training.kind import Use
+            from headway.training.tasks.table import kind_of
 
             kind = kind_of(self.settings.task)
             use = Use(self.folders, self.settings, self.device, self._options(kind))

@@ -100,10 +100,10 @@ def train(
     if out is None and not dry_run:
         raise ConfigError("--out is missing: the folder for this run, for example runs/de-en.")
     from headway.cli.predict import check_decoding
-    from headway.train.plan import seconds
-    from headway.train.run import Run
-    from headway.train.start import check_task
-    from headway.train.tasks.table import kind_of
+    from headway.training.plan import seconds
+    from headway.training.run import Run
+    from headway.training.start import check_task
+    from headway.training.tasks.table import kind_of
 
     unusual = [
         f"decode.{field.name}"
@@ -226,8 +226,8 @@ def _show_plan(run: Any, folder: Path) -> int:
     """What would happen, measured on this machine. The plan goes to stdout as TOML."""
     from headway.models.summary import count, outline
     from headway.progress import duration
-    from headway.train.plan import memory_needed
-    from headway.train.schedule import schedule_line
+    from headway.training.plan import memory_needed
+    from headway.training.schedule import schedule_line
 
     prepared = run.kind.prepare(run.settings, folder, run.progress)
     for line in prepared.report.lines():

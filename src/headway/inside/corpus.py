@@ -18,7 +18,7 @@ from headway.interop.reading import segments_of
 from headway.interop.run import LoadedRun
 from headway.text.pieces import SPACE_MARK
 from headway.text.tokenizer import Tokenizer
-from headway.train.tasks.tag_answers import words_of
+from headway.training.tasks.tag_answers import words_of
 
 MAX_CHARACTERS = 8_000_000
 """Of a corpus; what comes behind is left out, and `Corpus.cut` says so."""

@@ -37,8 +37,8 @@ from headway.interop.run import LoadedRun
 from headway.models.decoder import Decoder
 from headway.models.seq2seq import Seq2Seq
 from headway.text.tokenizer import Tokenizer
-from headway.train.tasks.fill_answers import GAP
-from headway.train.tasks.tag_answers import words_of
+from headway.training.tasks.fill_answers import GAP
+from headway.training.tasks.tag_answers import words_of
 
 __all__ = ["NEW_TOKENS", "PLAINLY", "Ask", "Output", "Reading", "Stream", "read"]
 

@@ -17,8 +17,8 @@ from headway.interop.run import LoadedRun
 from headway.models.build import build_model
 from headway.models.folder import load_weights
 from headway.nn.lora import merge_tensors
-from headway.train.checkpoint import Checkpoints
-from headway.train.history import METRICS, History, read_history
+from headway.training.checkpoint import Checkpoints
+from headway.training.history import METRICS, History, read_history
 
 FINAL = "final"
 

@@ -10,7 +10,7 @@ from headway.inside.lens import lens
 from headway.inside.trace import Trace
 from headway.inside.training import Measures, Stage, history, kept, measures
 from headway.interop.run import LoadedRun
-from headway.train.history import mean
+from headway.training.history import mean
 
 MOST_POINTS = 300
 """Of the run's own loss, which may have a line for every few steps."""

@@ -1,0 +1,126 @@
+"""Batches made ahead of training by a thread, in an order that depends on the cursor alone."""
+
+from __future__ import annotations
+
+import queue
+import threading
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from headway.training.ranks import Ranks
+from headway.training.task import Part, Task
+
+AHEAD = 4
+"""Steps that may wait to be used."""
+
+
+class Cursor(NamedTuple):
+    """The next step to take: its epoch and its number in it."""
+
+    epoch: int = 0
+    number: int = 0
+
+
+@dataclass(frozen=True)
+class StepItem:
+    batches: list[Any]
+    """This rank's share, in the order of computation."""
+
+    n_targets: int
+    """Of the whole step, over all ranks."""
+
+    n_tokens: int
+    """Likewise."""
+
+    parts: list[Part]
+    after: Cursor
+
+
+ROOM = 1.02
+"""Beyond an even share: parts are whole examples, and a small rest would be one part more."""
+
+
+def shared(micro_tokens: int, batch_tokens: int, ranks: Ranks) -> int:
+    """Tokens computed at a time such that every rank has a part of a step."""
+    if ranks.world == 1:
+        return micro_tokens
+    return min(micro_tokens, int(ROOM * batch_tokens / ranks.world) + 1)
+
+
+def walk(task: Task, cursor: Cursor) -> Iterator[tuple[Any, Cursor]]:
+    """The examples of step after step, for ever, and where the next one is."""
+    epoch, first = cursor
+    while True:
+        steps = task.epoch(epoch)
+        if not steps:
+            raise ValueError("an epoch without a step")
+        for number in range(first, len(steps)):
+            last = number + 1 == len(steps)
+            yield steps[number], Cursor(epoch + 1, 0) if last else Cursor(epoch, number + 1)
+        epoch, first = epoch + 1, 0
+
+
+def step_item(
+    task: Task, step: Any, after: Cursor, micro_tokens: int, ranks: Ranks, fixed: Any
+) -> StepItem:
+    parts = task.parts(step, micro_tokens)
+    mine = parts[ranks.rank :: ranks.world]
+    return StepItem(
+        batches=[task.batch(part, ranks.device, fixed) for part in mine],
+        n_targets=sum(part.n_targets for part in parts),
+        n_tokens=sum(part.n_tokens for part in parts),
+        parts=mine,
+        after=after,
+    )
+
+
+class Feed:
+    """Iterate to get the steps; `close` it when done. `waited` is the time training stood still."""
+
+    def __init__(
+        self, task: Task, cursor: Cursor, micro_tokens: int, ranks: Ranks, fixed: Any = None
+    ) -> None:
+        self.waited = 0.0
+        self._made: queue.Queue[StepItem | BaseException] = queue.Queue(AHEAD)
+        self._closed = threading.Event()
+        self._arguments = (task, cursor, micro_tokens, ranks, fixed)
+        self._thread = threading.Thread(target=self._work, daemon=True, name="headway-feed")
+        self._thread.start()
+
+    def __next__(self) -> StepItem:
+        start = time.perf_counter()
+        item = self._made.get()
+        self.waited += time.perf_counter() - start
+        if isinstance(item, BaseException):
+            self._made.put(item)  # for whoever asks again: the thread has ended
+            raise item
+        return item
+
+    def close(self) -> None:
+        self._closed.set()
+        while self._thread.is_alive():
+            try:  # room for what the thread may be about to put
+                self._made.get(timeout=0.05)
+            except queue.Empty:
+                continue
+
+    def _work(self) -> None:
+        task, cursor, micro_tokens, ranks, fixed = self._arguments
+        try:
+            for step, after in walk(task, cursor):
+                item = step_item(task, step, after, micro_tokens, ranks, fixed)
+                self._put(item)
+                if self._closed.is_set():
+                    return
+        except BaseException as error:  # training must hear of it, whatever it is
+            self._put(error)
+
+    def _put(self, item: StepItem | BaseException) -> None:
+        while not self._closed.is_set():
+            try:
+                self._made.put(item, timeout=0.1)
+                return
+            except queue.Full:
+                continue

@@ -1,0 +1,64 @@
+"""What a run wrote about itself: `metrics.jsonl`, read back whatever state it is in."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from headway.training.chart import Point
+
+METRICS = "metrics.jsonl"
+
+Entry = dict[str, Any]
+
+
+@dataclass
+class History:
+    """The lines of `metrics.jsonl` by kind, in the order of their steps."""
+
+    train: list[Entry] = field(default_factory=list)
+    valid: list[Entry] = field(default_factory=list)
+    event: list[Entry] = field(default_factory=list)
+    end: list[Entry] = field(default_factory=list)
+
+    def points(self, kind: str, name: str) -> list[Point]:
+        entries = getattr(self, kind)
+        return [(entry["step"], number(entry[name])) for entry in entries if name in entry]
+
+
+def read_history(path: Path) -> History:
+    """Lines that are no JSON objects with a step, such as one torn by a kill, are passed over."""
+    history = History()
+    kinds = {"train", "valid", "event", "end"}
+    text = path.read_text(encoding="utf-8", errors="replace") if path.is_file() else ""
+    for line in text.split("\n"):
+        try:
+            entry = json.loads(line)
+        except ValueError:
+            continue
+        if isinstance(entry, dict) and entry.get("kind") in kinds:
+            step = entry.get("step", 0)
+            if isinstance(step, int | float) and math.isfinite(step):
+                getattr(history, entry["kind"]).append({**entry, "step": step})
+    for kind in kinds:
+        getattr(history, kind).sort(key=lambda entry: entry["step"])
+    return history
+
+
+def number(value: object) -> float:
+    """A value that should be a number, or NaN."""
+    return float(value) if isinstance(value, int | float) else math.nan
+
+
+def mean(points: Sequence[Point]) -> float:
+    """Of the values of at least one point."""
+    return sum(value for _, value in points) / len(points)
+
+
+def finite(points: Iterable[Point]) -> list[Point]:
+    """The points whose value is a number."""
+    return [point for point in points if math.isfinite(point[1])]

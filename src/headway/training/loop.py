@@ -1,0 +1,483 @@
+"""The training loop: steps, gradients, evaluations, checkpoints, ranks. It knows no modality.
+
+All that decides the next step is in `State` and the weights: the data by its cursor, the random
+numbers by the step's number. A run that was killed therefore goes on as if nothing had happened.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
+from dataclasses import asdict, dataclass, replace
+from typing import Any, Protocol
+
+import torch
+from torch import nn
+
+from headway.config.train import TrainSettings, known
+from headway.decode.search import evaluating
+from headway.errors import UserError, out_of_memory
+from headway.models.folder import load_weights, model_weights
+from headway.nn.stack import Stack
+from headway.progress import Stage
+from headway.training.budget import Budget, Decision
+from headway.training.checkpoint import Checkpoints, Snapshot
+from headway.training.ema import Ema
+from headway.training.feed import Cursor, Feed, StepItem, shared
+from headway.training.optim import load_optimizer_tensors, optimizer_tensors
+from headway.training.plateau import Plateau
+from headway.training.ranks import Ranks
+from headway.training.schedule import schedule_steps
+from headway.training.step import Step
+from headway.training.task import Scores, Stopped, Task
+
+
+@dataclass
+class State:
+    """Where training stands; all of it is in every checkpoint."""
+
+    step: int = 0
+    epoch: int = 0
+    index: int = 0
+    targets: int = 0
+    """Tokens, words or texts learned from."""
+
+    tokens: int = 0
+    """Tokens read; of translations those of the target."""
+
+    evaluated: int = 0
+    """The step of the last evaluation."""
+
+    best: list[float] | None = None
+    """Of the best evaluation: the metric so that more is better, then the loss likewise."""
+
+    best_step: int = 0
+    best_examples: int | None = None
+    """That it was about, where a budget decides how many; scores on fewer say less."""
+
+    without_gain: int = 0
+    micro_tokens: int = 0
+    bad_in_a_row: int = 0
+    bad_steps: int = 0
+    plan: dict[str, Any] | None = None
+    """The decision that holds, where a budget rules."""
+
+    @property
+    def cursor(self) -> Cursor:
+        return Cursor(self.epoch, self.index)
+
+
+class Log(Protocol):
+    """Where the loop reports to: files, a bar, or nothing."""
+
+    def numbers(self, kind: str, step: int, **values: Any) -> None: ...
+
+    def event(self, step: int, text: str) -> None: ...
+
+    def stage(self, what: str) -> Stage: ...
+
+
+class Diverged(UserError):
+    """Too many steps in a row were not a number."""
+
+
+@dataclass(kw_only=True)
+class Loop:
+    task: Task
+    model: nn.Module
+    optimizer: torch.optim.Optimizer
+    lr_at: Callable[[float], float]
+    """By the step in a run of `settings.steps`. Where a budget rules and there come to be more or
+    fewer, it is asked at the same share of the way, in a run of `schedule_steps`."""
+
+    settings: TrainSettings
+    """Resolved: steps, batch_tokens, micro_tokens, eval_every, save_every and precision are set."""
+
+    ranks: Ranks
+    checkpoints: Checkpoints
+    log: Log
+    stop_asked: Callable[[], bool]
+    recorded: bool = False
+    on_bad: Callable[[StepItem, State], None] = lambda item, state: None
+    ema: Ema | None = None
+    plateau: Plateau | None = None
+    budget: Budget | None = None
+
+    def __post_init__(self) -> None:
+        self.state = State(micro_tokens=known(self.settings.micro_tokens))
+        self.steps = known(self.settings.steps)
+        self.check_every = 1 if self.ranks.device.type == "cpu" else 16
+        """Steps between looks at the device: each costs a wait."""
+
+        self.log_every = max(1, min(50, self.steps // 100))
+        self.saved = 0
+        self.shrunk = False
+        self.last_item: StepItem | None = None
+        self.plan: Decision | None = None
+
+    def resume(self) -> bool:
+        """Go on from the newest good checkpoint, if there is one."""
+        snapshot = self.checkpoints.newest()
+        if snapshot is None:
+            return False
+        load_weights(self.model, snapshot.tensors["model"])
+        load_optimizer_tensors(self.optimizer, snapshot.tensors["optimizer"])
+        if self.ema is not None:
+            self.ema.load(snapshot.tensors["ema"])
+        self.state = State(**snapshot.state)
+        if self.budget is not None:
+            plan = self.state.plan
+            self.plan = self._plan_of_settings() if plan is None else Decision(**plan)
+            self.steps = self.plan.steps
+        # One saved on a stop does not stand for what is due at its step.
+        self.saved = 0 if snapshot.passing else self.state.step
+        return True
+
+    def _plan_of_settings(self) -> Decision:
+        """What a run went by that earlier versions began: its steps were fixed at the beginning."""
+        assert self.budget is not None
+        every = known(self.settings.eval_every)
+        until = min(self.steps, (self.state.evaluated // every + 1) * every)
+        n_quick = self.budget.wanted.n_quick
+        return Decision(step=0, steps=self.steps, until=until, examples=n_quick, progress=0.0)
+
+    def run(self) -> State:
+        """Train until the last step, or until there is no more gain. Raises `Stopped`."""
+        self.step = self._new_step()
+        feed = self._new_feed()
+        self._rest(feed)
+        try:
+            while True:
+                self._plan()
+                self._evaluate_and_save(feed)
+                if self.state.step >= self.steps or self._is_enough():
+                    return self.state
+                self._check()
+                feed = self._one_step(feed)
+        except Stopped:
+            self.save(passing=True)
+            self.ranks.wait()  # a launcher ends the others as soon as one has left
+            raise
+        finally:
+            feed.close()
+
+    def _plan(self) -> None:
+        """Where a budget rules: how many steps there are to be, and when the next evaluation is.
+        Rank 0 has the clock; all follow."""
+        step, plan = self.state.step, self.plan
+        if self.budget is None or (plan is not None and not plan.looks(step)):
+            return
+        if self.ranks.device.type == "cuda":
+            torch.cuda.synchronize()  # or it would be the launches that are timed
+        mine = self.budget.decide(step, plan) if self.ranks.is_first else None
+        if self.ranks.any(mine is not None):
+            decision = self.ranks.same(mine)
+            assert isinstance(decision, Decision)
+            self._follow(decision)
+
+    def _follow(self, decision: Decision) -> None:
+        self.plan, self.steps = decision, decision.steps
+        self.state.plan = asdict(decision)
+        self.log.numbers("plan", decision.step, steps=decision.steps)
+
+    def _rate(self, step: int) -> float:
+        plan, steps = self.plan, known(self.settings.steps)
+        if plan is None or step <= plan.warmup:
+            return self.lr_at(step)
+        if plan.warmup:
+            steps = schedule_steps(self.settings)
+        return self.lr_at(plan.warmup + plan.progress_at(step) * (steps - plan.warmup))
+
+    def _is_enough(self) -> bool:
+        enough = bool(self.settings.patience) and self.state.without_gain >= self.settings.patience
+        if enough:
+            text = f"stopped early: no gain in {self.state.without_gain} evaluations"
+            self.log.event(self.state.step, text)
+        return enough
+
+    def _one_step(self, feed: Feed) -> Feed:
+        number = self.state.step + 1
+        self.model.train()
+        _seed(self.settings.seed, number, self.ranks.rank)
+        try:
+            item = next(feed)
+            for batch in item.batches:
+                self.step.add(batch, item.n_targets)
+        except (RuntimeError, MemoryError) as error:
+            if not out_of_memory(error):
+                raise
+            return self._smaller(feed, error)
+        self.step.finish(self._rate(number))
+        if self.ema is not None:
+            self.ema.update()
+        state = self.state
+        state.step, (state.epoch, state.index) = number, item.after
+        state.targets += item.n_targets
+        state.tokens += item.n_tokens
+        self.last_item = item
+        if number % self.log_every == 0 or number == self.steps:
+            self._log(feed)
+        return feed
+
+    def _smaller(self, feed: Feed, error: BaseException) -> Feed:
+        """Halve what is computed at a time; the step begins again with the same examples."""
+        tokens = self.state.micro_tokens // 2
+        if self.ranks.world > 1 or tokens < 1 or self.shrunk:
+            raise UserError(
+                f"out of memory with {self.state.micro_tokens} target tokens at a time "
+                f"({str(error) or type(error).__name__}). "
+                f"Set train.micro_tokens={max(1, tokens)}: the effective batch stays the same."
+            ) from error
+        self.shrunk = True
+        self.log.event(
+            self.state.step,
+            f"out of memory: now {tokens} target tokens at a time, same effective batch",
+        )
+        feed.close()
+        self._count_bad()
+        self.state.micro_tokens = tokens
+        self.optimizer.zero_grad()
+        self.step = self._new_step()
+        if self.ranks.device.type == "cuda":
+            torch.cuda.empty_cache()
+        return self._new_feed()
+
+    def _check(self) -> None:
+        """Has someone asked to stop? Are the numbers still numbers?"""
+        if self.state.step % self.check_every:
+            return
+        if self.ranks.any(self.stop_asked()):
+            raise Stopped
+        self._count_bad()
+        if self.state.bad_in_a_row >= self.settings.max_bad_steps:
+            if self.last_item is not None:  # else it was so when the run was taken up again
+                self.on_bad(self.last_item, self.state)
+            raise Diverged(
+                f"stopped at step {self.state.step}: {self.state.bad_in_a_row} steps in a row had "
+                f"a loss or gradient that is not a number. The last examples are in "
+                f"bad-batch.json. Try a lower train.lr, train.clip=1, or train.precision=fp32."
+            )
+
+    def _count_bad(self) -> None:
+        """Hear from the device what it skipped."""
+        state, (in_a_row, in_all) = self.state, self.step.bad.tolist()
+        if new := in_all - state.bad_steps:
+            text = f"{new} step{'s' * (new > 1)} skipped: loss or gradient is not a number"
+            self.log.event(state.step, text)
+        state.bad_in_a_row, state.bad_steps = in_a_row, in_all
+
+    def _evaluate_and_save(self, feed: Feed) -> None:
+        """What is due at this step and not done yet: a run may have been stopped in between."""
+        state, settings = self.state, self.settings
+        last = state.step == self.steps
+        is_best = False
+        evaluate_now = state.step % known(settings.eval_every) == 0
+        save_now = state.step % known(settings.save_every) == 0
+        if self.plan is not None and self.budget is not None:
+            evaluate_now = state.step == self.plan.until
+            every = self.budget.wanted.save_every
+            save_now = evaluate_now if every is None else state.step % every == 0
+        if state.evaluated < state.step and (last or evaluate_now):
+            is_best = self._evaluate(feed)
+        if (last or is_best or save_now) and self.saved < state.step:
+            start = time.perf_counter()
+            self.save(best=is_best)
+            if self.budget is not None:
+                self.budget.saved(time.perf_counter() - start)
+            self._rest(feed)
+
+    def _evaluate(self, feed: Feed) -> bool:
+        """Whether it is the best so far. Only rank 0 evaluates; all hear the result."""
+        start = time.perf_counter()
+        scores = self._scores() if self.ranks.is_first else None
+        heard = self.ranks.same((scores.values, scores.examples) if scores else None)
+        if not isinstance(heard, tuple):
+            raise Stopped
+        values, examples = heard
+        state = self.state
+        state.evaluated = state.step
+        if not values:
+            self.log.event(state.step, "no evaluation here: the budget has no time for it")
+            self._rest(feed)
+            return False
+        rank = ranking(values, self.task)
+        gained = state.best is None or rank > tuple(state.best)
+        if examples is not None:  # what was best on fewer of them need not be so on more
+            gained = gained or examples > (state.best_examples or 0)
+        if gained:
+            state.best, state.best_step, state.without_gain = list(rank), state.step, 0
+            state.best_examples = examples
+        else:
+            state.without_gain += 1
+        if scores is not None:
+            seconds = time.perf_counter() - start
+            about = {} if examples is None else {"examples": examples}
+            self.log.numbers(
+                "valid", state.step, **values, best=gained, seconds=seconds,
+                samples=scores.samples, figures=scores.figures, **about,
+            )  # fmt: skip
+        self._rest(feed)
+        return gained
+
+    def _scores(self) -> Scores | None:
+        """None if a stop was asked for: the other ranks must hear of that before anyone leaves.
+        Without values where a budget has no time for it."""
+        try:
+            with self.averaged():
+                if self.budget is None:
+                    return self.evaluate("evaluating", full=False)
+                return self._scores_in_time(self.budget)
+        except Stopped:
+            return None
+
+    def _scores_in_time(self, budget: Budget) -> Scores:
+        assert self.plan is not None
+        step, examples = self.state.step, self.plan.examples
+        while examples:
+            examples, deadline = budget.evaluation(step, examples)
+            if not examples:
+                break
+            start = budget.now()
+            scores = self.evaluate("evaluating", full=False, most=examples, deadline=deadline)
+            seconds = budget.now() - start
+            if scores is not None:
+                budget.evaluated(examples, seconds)
+                return replace(scores, examples=examples)
+            examples = budget.broken_off(step, examples, seconds)
+        return Scores(values={})
+
+    def evaluate(
+        self, what: str, *, full: bool, most: int | None = None, deadline: float | None = None
+    ) -> Scores | None:
+        """None where the deadline passed on the way; `Stopped` where someone asked for it. `what`:
+        for people who wait."""
+
+        def asked() -> bool:
+            late = self.budget is not None and deadline is not None and self.budget.now() > deadline
+            return late or self.stop_asked()
+
+        try:
+            with (
+                torch.no_grad(),
+                evaluating([self.model]),
+                interrupted(self.model, asked) as stopped,
+                self.log.stage(what) as stage,
+            ):
+                return self.task.evaluate(
+                    self.model, self.ranks.device, stopped, full, stage.update, most=most
+                )
+        except Stopped:
+            if self.stop_asked():
+                raise
+            return None
+
+    def save(self, best: bool = False, passing: bool = False) -> None:
+        """`passing`: only to go on from here, as on a signal; no part of what is kept."""
+        self.saved = self.state.step
+        self._count_bad()
+        if not self.ranks.is_first:
+            return
+        tensors = {
+            "model": model_weights(self.model),
+            "optimizer": optimizer_tensors(self.optimizer),
+        }
+        if self.ema is not None:
+            tensors["ema"] = self.ema.tensors()
+        snapshot = Snapshot(self.state.step, tensors, asdict(self.state))
+        self.checkpoints.save(snapshot, best=best, passing=passing)
+
+    def averaged(self) -> Any:
+        """Inside, the model has the weights that are evaluated and used."""
+        return nullcontext() if self.ema is None else self.ema.swap()
+
+    def _new_step(self) -> Step:
+        step = Step(
+            self.model,
+            self.task.loss,
+            self.optimizer,
+            self.ranks,
+            clip=self.settings.clip,
+            recorded=self.recorded,
+        )
+        step.bad.copy_(torch.tensor([self.state.bad_in_a_row, self.state.bad_steps]))
+        return step
+
+    def _new_feed(self) -> Feed:
+        tokens = shared(self.state.micro_tokens, known(self.settings.batch_tokens), self.ranks)
+        self.fixed = self.task.fixed(tokens) if self.recorded else None
+        return Feed(self.task, self.state.cursor, tokens, self.ranks, self.fixed)
+
+    def _padding(self) -> float:
+        """The share of computed tokens that are dummies: flat batches have none, and those of
+        fixed size have what their last rows lack."""
+        item = self.last_item
+        if self.fixed is None or item is None or not item.batches:
+            return 0.0
+        room = len(item.batches) * self.fixed.rows
+        return max(0.0, 1.0 - sum(part.n_tokens for part in item.parts) / room)
+
+    def _rest(self, feed: Feed) -> None:
+        """Something else than steps has ended here."""
+        self._clock(feed)
+        if self.budget is not None:
+            self.budget.mark(self.state.step)
+
+    def _clock(self, feed: Feed) -> None:
+        """Start counting speed here, so that evaluations do not count as training."""
+        self._since = (time.perf_counter(), self.state.tokens, feed.waited)
+
+    def _log(self, feed: Feed) -> None:
+        loss, nll, norm = self.step.logged.tolist()
+        start, tokens, waited = self._since
+        now = time.perf_counter()
+        self.log.numbers(
+            "train",
+            self.state.step,
+            epoch=self.state.epoch,
+            loss=loss,
+            nll=nll,
+            lr=self._rate(self.state.step),
+            grad_norm=norm,
+            padding=self._padding(),
+            tokens_per_s=(self.state.tokens - tokens) / max(now - start, 1e-9),
+            stall=(feed.waited - waited) / max(now - start, 1e-9),
+            skipped=self.state.bad_steps,
+        )
+        if self.plateau is not None and (warning := self.plateau.hear(self.state.step, nll)):
+            self.log.event(self.state.step, warning)
+        self._clock(feed)
+
+
+def ranking(values: dict[str, float], task: Task) -> tuple[float, float]:
+    """What makes one evaluation better than another: the metric, and the loss where they tie."""
+    sign = -1.0 if task.metric.lower else 1.0
+    first, second = (
+        key if math.isfinite(key) else -math.inf
+        for key in (sign * values[task.metric.name], -values["loss"])
+    )
+    return first, second
+
+
+@contextmanager
+def interrupted(model: nn.Module, asked: Callable[[], bool]) -> Iterator[Callable[[], bool]]:
+    """Inside, `asked` is heard in the middle of a search too, whatever the task: before the blocks
+    of every pass. It is handed out for what is no pass of the model."""
+
+    def listen(*_: object) -> None:
+        if asked():
+            raise Stopped
+
+    stacks = [part for part in model.modules() if isinstance(part, Stack)]
+    hooks = [stack.register_forward_pre_hook(listen) for stack in stacks]
+    try:
+        yield asked
+    finally:
+        for hook in hooks:
+            hook.remove()
+
+
+def _seed(seed: int, step: int, rank: int) -> None:
+    """All random numbers of a step follow from its number, so none need to be stored."""
+    torch.manual_seed((seed * 1_000_003 + step) * 4099 + rank)

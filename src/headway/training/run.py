@@ -1,0 +1,415 @@
+"""A training run from settings to a finished folder: prepare, resolve, train or go on, choose."""
+
+from __future__ import annotations
+
+import time
+import tomllib
+from collections.abc import Callable
+from contextlib import nullcontext
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+import torch
+
+from headway.config.durable import replace_file
+from headway.config.folder import CONFIG, TOKENIZER, WEIGHTS, file_in, write_config
+from headway.config.run import RunSettings, resolved_toml, run_settings
+from headway.config.train import known
+from headway.data.report import CheckReport
+from headway.data.store import ImpossibleData
+from headway.errors import FolderError, needs
+from headway.models.folder import model_weights, save_weights
+from headway.progress import Progress, duration
+from headway.training import plan
+from headway.training.board import Board
+from headway.training.budget import PLAN, UNTIMED, Budget, Decision, Journal, Wanted
+from headway.training.checkpoint import Checkpoints
+from headway.training.history import METRICS, finite, mean, read_history
+from headway.training.home import Home
+from headway.training.kind import Prepared
+from headway.training.loop import Loop, State
+from headway.training.ranks import Ranks
+from headway.training.report import REPORT, write_report
+from headway.training.runlog import RunLog
+from headway.training.schedule import schedule_line
+from headway.training.signals import AGAIN, StopSignal
+from headway.training.start import trainable
+from headway.training.task import Stopped, Task
+from headway.training.tasks.distil import comparison_line
+from headway.training.tasks.table import kind_of
+from headway.training.threads import threads_here
+from headway.training.worker import Worker, choose
+
+INCOMPLETE = 1
+"""Exit code of a run that ended, while something of it could not be saved."""
+
+
+@dataclass(kw_only=True)
+class Run:
+    """Everything of one training run. `train` does the work and returns the exit code."""
+
+    settings: RunSettings
+    out: Path
+    device: str = "auto"
+    budget_s: float | None = None
+    restart: bool = False
+    now: Callable[[], float] = time.monotonic
+    started: float = field(default_factory=time.monotonic)
+    """By `now`: when the command began."""
+
+    def __post_init__(self) -> None:
+        self.kind = kind_of(self.settings.task)
+        self.home = Home(self.out)
+        self.ranks = Ranks.start(self.device)
+        self.progress = Progress(enabled=self.ranks.is_first)
+        self.log = RunLog(self.out if self.ranks.is_first else None, self.progress)
+        self.checkpoints: Checkpoints | None = None
+        self.removed = False
+        """Whether someone has taken the run folder away in mid-run."""
+
+        self.timing: plan.Timing | None = None
+        self.unwritten: list[str] = []
+        """Files of the end that could not be written."""
+
+        if self.settings.train.tensorboard:
+            needs("tensorboard", "tensorboard")  # better now than after the data is read
+
+    def train(self) -> int:
+        with StopSignal() as stop:
+            try:
+                with self.home.alone() if self.ranks.is_first else nullcontext():
+                    return self._train(stop)
+            except Stopped:
+                self.progress.close()
+                return self._say_stop(stop.name or "a signal")
+            finally:
+                self.progress.close()
+                self.ranks.close()
+
+    def _train(self, stop: StopSignal) -> int:
+        with stop.at_once():
+            if self.ranks.is_first:
+                self.home.check(self.settings, self.restart)
+            prepared = self._prepare()
+            settings = self._settings(prepared)
+        if settings.train.threads:
+            torch.set_num_threads(settings.train.threads)
+        if settings.train.tensorboard and self.ranks.is_first:
+            self.log.board = Board(self.out)
+        checkpoints = Checkpoints(
+            self.out,
+            max(settings.train.keep, settings.train.average),
+            self.progress.note,
+            owner=self.ranks.is_first,
+            before=lambda: self._keep_folder(settings, prepared),
+        )
+        self.checkpoints = checkpoints
+        self.ranks.wait()  # until the first has tidied up
+        fresh = not self.ranks.same(bool(checkpoints.paths()))
+        worker = Worker(settings, prepared, self.ranks, self._note if fresh else None)
+        budget = None
+        if self.budget_s is not None:
+            path = self.out / PLAN if self.ranks.is_first else None
+            budget = self._budget(settings, worker.task, Journal(path, self.progress.note))
+            if self.timing is not None:
+                budget.timed(self.timing.step_s, self.timing.example_s)
+        loop = worker.loop(checkpoints, self.log, lambda: stop.asked, self.out, budget)
+        resumed = loop.resume()
+        if self.ranks.is_first:
+            self.log.rewind(loop.state.step)
+            if loop.plateau is not None:
+                loop.plateau.replay(read_history(self.out / METRICS).points("train", "nll"))
+        if resumed and self.ranks.is_first:
+            self.log.event(loop.state.step, f"going on from step {loop.state.step:,}")
+        if self.ranks.is_first:
+            self._announce(settings, worker)
+        self.progress.start(loop.steps, loop.state.step)
+        state = loop.run()
+        self.progress.close()
+        stopped = self.ranks.is_first and not self._finish(worker, loop, state)
+        if self.ranks.any(stopped):
+            raise Stopped
+        return INCOMPLETE if self.ranks.any(bool(self._troubles())) else 0
+
+    def dry_run(self, prepared: Prepared) -> tuple[RunSettings, plan.Timing]:
+        """Settings as they would be, and the speed measured on a throw-away copy."""
+        settings = self._with_threads(self._chosen(prepared))
+        if self.budget_s is not None:
+            settings = self._fitted(settings, prepared)
+        if self.timing is None:
+            worker = Worker(settings, prepared, self.ranks)
+            self.timing = replace(
+                worker.time(for_s=3.0, now=self.now), examples=worker.task.n_quick
+            )
+        return settings, self.timing
+
+    def _prepare(self) -> Prepared:
+        """Rank 0 prepares; the others then find it done."""
+        if not self.ranks.is_first:
+            self.ranks.wait()
+            return self.kind.load_prepared(self.out)
+        try:
+            prepared = self.kind.prepare(self.settings, self.out, self.progress)
+        except ImpossibleData as error:
+            self._show(error.report)
+            raise
+        self._show(prepared.report)
+        self.ranks.wait()
+        return prepared
+
+    def _show(self, report: CheckReport) -> None:
+        for line in report.lines():
+            self.progress.note(line)
+
+    def _settings(self, prepared: Prepared) -> RunSettings:
+        """Those of the run that is taken up again, or new ones, which are then written down."""
+        is_known = self.ranks.same((self.out / CONFIG).exists())
+        if is_known:
+            settings = self.home.stored(self.settings.task)
+            if settings.fingerprint != prepared.fingerprint:
+                raise FolderError(
+                    f"the data files are not those that {self.out} was trained on so far. "
+                    "Put them back, choose another --out, or begin anew with --restart."
+                )
+        else:
+            settings = replace(self._resolve(prepared), fingerprint=prepared.fingerprint)
+        if self.ranks.is_first:
+            if not is_known:  # then these are of nobody
+                (self.out / PLAN).unlink(missing_ok=True)
+            self._write_settings(settings, prepared, config=not is_known)
+        return settings
+
+    def _write_settings(self, settings: RunSettings, prepared: Prepared, config: bool) -> None:
+        if prepared.has_tokenizer and (config or not self._has_tokenizer()):
+            replace_file(self.out / TOKENIZER, prepared.save_tokenizer)
+        if config:
+            write_config(self.out, resolved_toml(settings))
+
+    def _has_tokenizer(self) -> bool:
+        """Whether it is there and whole; else it is written again from the prepared data."""
+        try:
+            file_in(self.out, TOKENIZER)
+        except FolderError as error:
+            self.progress.note(f"{error} It is made again from the data.")
+            return False
+        return True
+
+    def _keep_folder(self, settings: RunSettings, prepared: Prepared) -> None:
+        """Make the run folder again where someone has removed it, so that what is saved into it
+        next is a run."""
+        if not self.home.is_there():
+            self.home.make_again()
+        elif (self.out / CONFIG).is_file():
+            return
+        self.removed = True
+        self._write_settings(settings, prepared, config=True)
+        self.progress.note(
+            f"warning: {self.out} was removed while it was trained in. It is made again with the "
+            "settings and all that is saved from now on."
+        )
+
+    def _resolve(self, prepared: Prepared) -> RunSettings:
+        settings = self._with_threads(self._chosen(prepared))
+        if self.budget_s is not None:
+            self.progress.note("timing a few steps")
+            settings = self._fitted(settings, prepared)
+        # As the first rank has it: another may have another amount of memory.
+        stored = self.ranks.same(resolved_toml(settings))
+        return run_settings(tomllib.loads(str(stored)))
+
+    def _chosen(self, prepared: Prepared) -> RunSettings:
+        """What the user left open, chosen; and epochs as the steps that they take."""
+        train, device = self.settings.train, self.ranks.device
+        asked = replace(self.settings, train=replace(train, epochs=None))
+        settings = self.kind.resolve(asked, prepared, device)
+        if train.epochs is None:
+            return settings
+        # What depends on the number of steps is chosen again, now that the batches are known.
+        n = len(self.kind.task(settings, prepared).epoch(0))
+        steps = max(1, round(train.epochs * n))
+        asked = replace(asked, train=replace(asked.train, steps=steps))
+        return self.kind.resolve(asked, prepared, device)
+
+    def _note(self, text: str) -> None:
+        if self.ranks.is_first:
+            self.progress.note(text)
+
+    def _with_threads(self, settings: RunSettings) -> RunSettings:
+        """The number of threads changes how sums are rounded: it is one of the settings, so that a
+        run that is taken up again has the same. Several ranks have theirs from their launcher."""
+        if settings.train.threads or self.ranks.device.type != "cpu" or self.ranks.world > 1:
+            return settings
+        threads, most = threads_here(), torch.get_num_threads()
+        if threads < most:
+            self.progress.note(
+                f"{threads} thread{'s' * (threads > 1)} instead of {most}: other work holds the "
+                f"cores, and fewer are quicker (train.threads={most} takes all)"
+            )
+        torch.set_num_threads(threads)
+        return replace(settings, train=replace(settings.train, threads=threads))
+
+    def _budget(self, settings: RunSettings, task: Task, journal: Journal) -> Budget:
+        assert self.budget_s is not None
+        wanted = Wanted(
+            n_quick=task.n_quick, n_valid=task.n_valid,
+            eval_every=settings.asked.get("train.eval_every"),
+            save_every=settings.asked.get("train.save_every"),
+            warmup=0 if settings.train.warmup is None else max(1, settings.train.warmup),
+        )  # fmt: skip
+        look = 1 if self.ranks.device.type == "cpu" else None
+        return Budget(self.budget_s, wanted, journal, started=self.started, now=self.now, look=look)
+
+    def _fitted(self, settings: RunSettings, prepared: Prepared) -> RunSettings:
+        """The number of steps that the budget has time for, by trial; smaller ones where that would
+        be too few to learn from."""
+        first = self._first_plan(settings, prepared)
+        smaller = plan.smaller_steps(settings, first.steps if self.timing else 1)
+        if smaller != settings:
+            if self.timing is not None and self.timing.long:
+                device = self.ranks.device
+                share = plan.work_seconds(smaller, device) / plan.work_seconds(settings, device)
+                self.timing = replace(self.timing, step_s=share * self.timing.step_s)
+            first = self._first_plan(smaller, prepared)
+            why = f"so that the budget has time for some {first.steps:,} steps"
+            if self.timing is None:
+                why = "so that the little time that is left has room for steps"
+            self.progress.note(f"{why}: {_what_fits(settings, smaller)}")
+        return plan.with_steps(smaller, first)
+
+    def _first_plan(self, settings: RunSettings, prepared: Prepared) -> Decision:
+        """That of a run with these settings; `timing` is what it rests on, if there was time."""
+        assert self.budget_s is not None
+        spent = (self.now() - self.started) / self.budget_s
+        if self.timing is None and self.ranks.same(spent > 0.8):  # no time for a trial
+            return Decision(step=0, steps=UNTIMED, until=UNTIMED, examples=0, progress=0.0)
+        worker = Worker(settings, prepared, self.ranks, compiled=False)
+        trial = self._budget(settings, worker.task, Journal(None))
+        again = self.timing is None or not self.timing.long
+        if again and self.ranks.same(trial.left_s > 0.3 * self.budget_s):
+            found = self.ranks.same(worker.time(min(5.0, self.budget_s / 40), self.now))
+            assert isinstance(found, plan.Timing)
+            self.timing = found
+        if self.timing is not None:
+            trial.timed(self.timing.step_s, self.timing.example_s)
+        first = self.ranks.same(trial.decide(0, None))
+        assert isinstance(first, Decision)
+        if self.timing is not None:
+            self.timing = replace(self.timing, examples=first.examples)
+        return first
+
+    def _announce(self, settings: RunSettings, worker: Worker) -> None:
+        train, model = settings.train, settings.model
+        assert model is not None
+        steps, batch_tokens = known(train.steps), known(train.batch_tokens)
+        learning, n = trainable(worker.model)
+        some = f" ({learning:,} learn)" if learning < n else ""
+        pieces = -(-batch_tokens // known(train.micro_tokens))
+        self.progress.note(
+            f"{n:,} parameters{some}, {self.kind.describe(worker.prepared)}, {steps:,} steps of "
+            f"{batch_tokens:,} tokens"
+            + (f" in {pieces} parts" if pieces > 1 else "")
+            + f", {train.precision} on {self.ranks.device}"
+            + (f" × {self.ranks.world}" if self.ranks.world > 1 else "")
+        )
+        rates = schedule_line(train, steps, model.d_model)
+        self.progress.note(f"{train.optimizer}, {rates}")
+        for line in getattr(worker.task, "notes", list)():
+            self.progress.note(line)
+
+    def _finish(self, worker: Worker, loop: Loop, state: State) -> bool:
+        """The average of the newest checkpoints against the best one; the winner is the model.
+
+        False when a stop was asked for on the way."""
+        try:
+            chosen = choose(worker, loop)
+            beside = worker.beside_teacher(
+                loop.stop_asked, self.progress, chosen["examples"], careful=chosen["careful"]
+            )
+            chosen["figures"] |= beside
+        except Stopped:
+            return False
+        self._put(CONFIG, lambda: self._keep_folder(worker.settings, worker.prepared))
+        self._put(WEIGHTS, lambda: save_weights(self.out, model_weights(worker.finished())))
+        took = self.now() - self.started
+        self.log.numbers("end", state.step, seconds=took, **chosen)
+        self.progress.note(chosen["text"])
+        if chosen.get("advice"):
+            self.progress.note(chosen["advice"])
+        if beside:
+            self.progress.note(comparison_line(beside["distilled"]))
+        self._put(REPORT, lambda: write_report(self.out))
+        waits = finite(read_history(self.out / METRICS).points("train", "stall"))
+        waited = f", waited for data {mean(waits):.1%} of training" if waits else ""
+        if troubles := self._troubles():
+            self.progress.note(
+                f"ended in {duration(took)}, but not everything was saved: {'; '.join(troubles)}. "
+                + (f"{WEIGHTS} was not written." if WEIGHTS in self.unwritten
+                   else f"{WEIGHTS} holds: {chosen['kept']}.")
+                + (f" Put that right and give the same command again: it goes on {self._where()}."
+                   if self._mends(state.step) else "")
+            )  # fmt: skip
+        else:
+            report = self.out / REPORT
+            self.progress.note(f"done in {duration(took)}{waited}: {self.out} (report: {report})")
+        return True
+
+    def _put(self, name: str, write: Callable[[], object]) -> None:
+        """Something of the end. What cannot be written must not take the rest with it."""
+        try:
+            write()
+        except (OSError, FolderError) as error:
+            self.unwritten.append(name)
+            self.progress.note(f"warning: {error}")
+
+    def _troubles(self) -> list[str]:
+        """What was lost on the way, for a line at the end and the exit code."""
+        found = []
+        if self.removed or (self.ranks.is_first and not self.home.is_there()):
+            found.append(
+                f"{self.out} was removed in mid-run, and with it earlier checkpoints, the prepared "
+                "data and the log"
+            )
+        if self.checkpoints is not None and self.checkpoints.failed:
+            steps = self.checkpoints.failed
+            shown = ", ".join(f"{step:,}" for step in steps[:5]) + ", …" * (len(steps) > 5)
+            found.append(f"saving failed at step {shown}")
+        if self.log.failed:
+            found.append(f"{METRICS} lacks lines")
+        if self.unwritten:
+            found.append(f"{', '.join(self.unwritten)} could not be written")
+        return found
+
+    def _mends(self, last: int) -> bool:
+        """Whether the same command, given again, would write what is missing: an older checkpoint
+        does not come back, and nobody needs it once the run has ended."""
+        held = self.checkpoints is not None and self.checkpoints.holds(last)
+        return bool(self.unwritten) or self.log.failed or not held
+
+    def _where(self) -> str:
+        step = self.checkpoints.newest_step() if self.checkpoints is not None else 0
+        return f"from step {step:,}" if step else "from the beginning"
+
+    def _say_stop(self, name: str) -> int:
+        """The exit code: 75 promises that nothing is lost."""
+        made = self.checkpoints
+        if made is not None and made.failed and made.failed[-1] > made.newest_step():
+            self.progress.note(
+                f"stopped by {name}, but step {made.failed[-1]:,} could not be saved; the same "
+                f"command goes on {self._where()}"
+            )
+            return INCOMPLETE
+        self.progress.note(f"stopped by {name}; the same command goes on from here")
+        return AGAIN
+
+
+def _what_fits(before: RunSettings, after: RunSettings) -> str:
+    """What the budget made smaller."""
+    changes = []
+    tokens, fewer = known(before.train.batch_tokens), known(after.train.batch_tokens)
+    if fewer != tokens:
+        changes.append(f"steps of {fewer:,} tokens instead of {tokens:,}")
+    assert before.model is not None
+    assert after.model is not None
+    if after.model != before.model:
+        changes.append(f"{after.model.n_layers} layers instead of {before.model.n_layers}")
+    return ", ".join(changes)

@@ -1,0 +1,90 @@
+"""What a run says while it works: `metrics.jsonl` for machines, a bar or lines for people."""
+
+from __future__ import annotations
+
+import json
+import time
+from pathlib import Path
+from typing import Any
+
+from headway.config.durable import replace_text
+from headway.progress import Progress, Stage
+from headway.training.board import Board
+
+METRICS = "metrics.jsonl"
+
+
+class RunLog:
+    """Only rank 0 has one that writes. A line that cannot be written stops nothing."""
+
+    def __init__(self, folder: Path | None, progress: Progress) -> None:
+        self.path = None if folder is None else folder / METRICS
+        self.progress = progress
+        self.board: Board | None = None
+        self.failed = False
+        """Whether a line could not be written."""
+
+    def numbers(self, kind: str, step: int, **values: Any) -> None:
+        if self.board is not None:
+            self.board.numbers(kind, step, values)
+        self._write({"kind": kind, "step": step, "time": round(time.time(), 3), **values})
+        if kind == "train":
+            names = ("loss", "tokens_per_s", "padding")
+            shown = {name: values[name] for name in names if name in values}
+            self.progress.update(step, **shown)
+        elif kind == "plan":
+            self.progress.expect(values["steps"])
+        elif kind == "valid":
+            scores = {
+                name: value
+                for name, value in values.items()
+                if isinstance(value, float) and name != "seconds"
+            }
+            usual = ("loss", "ppl")
+            self.progress.update(
+                step, **{name: value for name, value in scores.items() if name not in usual}
+            )
+            text = "  ".join(f"{name} {value:.4g}" for name, value in scores.items())
+            mark = "  (best so far)" if values.get("best") else ""
+            self.progress.note(f"step {step:,}: validation {text}{mark}")
+            for sample in values.get("samples", [])[:1]:
+                self.progress.note(f"  {sample['source']} → {sample['output']}")
+
+    def event(self, step: int, text: str) -> None:
+        self._write({"kind": "event", "step": step, "time": round(time.time(), 3), "text": text})
+        self.progress.note(text)
+
+    def stage(self, what: str) -> Stage:
+        """Something that people may have to wait for."""
+        return self.progress.stage(what)
+
+    def rewind(self, step: int) -> None:
+        """Forget what was written after this step by a run that was killed, and that it ended."""
+        if self.path is None or not self.path.exists():
+            return
+        kept = []
+        for line in self.path.read_text(encoding="utf-8", errors="replace").split("\n"):
+            try:
+                entry = json.loads(line)
+            except ValueError:
+                continue  # torn by the kill
+            if not isinstance(entry, dict) or entry.get("kind") == "end":
+                continue
+            if entry.get("step", 0) <= step:
+                kept.append(line + "\n")
+        replace_text(self.path, "".join(kept))
+
+    def _write(self, entry: dict[str, Any]) -> None:
+        if self.path is None:
+            return
+        try:
+            _append(self.path, json.dumps(entry, ensure_ascii=False) + "\n")
+        except OSError as error:
+            if not self.failed:
+                self.failed = True
+                self.progress.note(f"warning: cannot write {self.path}: {error}")
+
+
+def _append(path: Path, line: str) -> None:
+    with path.open("a", encoding="utf-8") as file:
+        file.write(line)

@@ -1,0 +1,192 @@
+"""One optimiser step out of any number of micro-batches, recorded as CUDA graphs where that helps.
+
+Every micro-batch adds its summed loss divided by the targets of the whole step, so the gradient
+does not depend on how the step was cut, nor on how many ranks share it. A step whose loss or
+gradient is not a number changes nothing and is counted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from headway.training.graph import GraphedStep
+from headway.training.optim import set_lr
+from headway.training.ranks import Ranks
+from headway.training.task import TaskLoss
+
+LossOf = Callable[[nn.Module, Any], TaskLoss]
+
+
+@dataclass(frozen=True)
+class Scaled:
+    """A batch and what its summed loss is divided by, as a recorded step can read it."""
+
+    batch: Any
+    scale: Tensor
+
+
+class Step:
+    """`add` micro-batches, then `finish`."""
+
+    def __init__(
+        self,
+        model: nn.Module,
+        loss_of: LossOf,
+        optimizer: torch.optim.Optimizer,
+        ranks: Ranks,
+        *,
+        clip: float = 0.0,
+        recorded: bool = False,
+    ) -> None:
+        self.model, self.loss_of, self.optimizer = model, loss_of, optimizer
+        self.ranks, self.clip, self.recorded = ranks, clip, recorded
+        self.weights = [p for p in model.parameters() if p.requires_grad]
+        device = ranks.device
+        self.totals = torch.zeros(2, device=device, dtype=torch.float64)
+        """Loss and likelihood of this step, summed over targets and divided by their number."""
+
+        self.logged = torch.zeros(3, device=device, dtype=torch.float64)
+        """The same two and the norm of the gradient, of the step before."""
+
+        self.bad = torch.zeros(2, device=device, dtype=torch.int64)
+        """Steps that were skipped: in a row up to now, and in all."""
+
+        self.skip = torch.zeros((), device=device)
+        self.sums: list[Tensor] = []
+        """What recorded micro-batches add their gradients to."""
+
+        self._compute: Callable[[Scaled], Any] | None = None
+        self._update: Callable[[], object] | None = None
+
+    def add(self, batch: Any, n_targets: int) -> None:
+        scale = torch.tensor(1.0 / n_targets, device=self.ranks.device)
+        scaled = Scaled(batch, scale)
+        if not self.recorded:
+            self._backward(scaled)
+            return
+        if self._compute is None:
+            self._record(scaled)
+        assert self._compute is not None
+        self._compute(scaled)
+
+    def finish(self, lr: float) -> None:
+        """Change the weights, or, where something is not a number, count and change nothing."""
+        set_lr(self.optimizer, lr)
+        gradients = self.sums if self.recorded else self._gradients()
+        self.ranks.sum_([*gradients, self.totals])
+        if self._update is not None:
+            self._update()
+        else:
+            self._step(gradients)
+
+    def drop(self) -> None:
+        """Forget what was added."""
+        self.optimizer.zero_grad()
+        self.totals.zero_()
+        for total in self.sums:
+            total.zero_()
+
+    def _gradients(self) -> list[Tensor]:
+        for weight in self.weights:
+            if weight.grad is None:  # a rank without a share of the step still takes part
+                weight.grad = torch.zeros_like(weight)
+        return [weight.grad for weight in self.weights if weight.grad is not None]
+
+    def _backward(self, scaled: Scaled) -> Tensor:
+        loss, nll = self.loss_of(self.model, scaled.batch)
+        loss = loss * scaled.scale
+        loss.backward()
+        self.totals += torch.stack([loss.detach(), nll.detach() * scaled.scale])
+        return self.totals
+
+    def _step(self, gradients: list[Tensor]) -> None:
+        norm = torch.nn.utils.get_total_norm(gradients)
+        self._count(norm)
+        if self.skip.item() == 0:
+            self._clip(gradients, norm)
+            self.optimizer.step()
+        self.optimizer.zero_grad()
+        self.totals.zero_()
+
+    def _count(self, norm: Tensor) -> None:
+        is_bad = ~(norm.isfinite() & self.totals.isfinite().all())
+        self.skip.copy_(is_bad)
+        self.logged.copy_(torch.stack([*self.totals, norm.double()]))
+        self.bad.copy_(torch.stack([(self.bad[0] + 1) * is_bad, self.bad[1] + is_bad]))
+
+    def _clip(self, gradients: list[Tensor], norm: Tensor) -> None:
+        if self.clip:
+            torch._foreach_mul_(gradients, (self.clip / (norm + 1e-6)).clamp(max=1.0))
+
+    @torch.no_grad()
+    def _put_back(self, before: list[Tensor], copies: list[Tensor]) -> None:
+        known = {id(tensor) for tensor in before}
+        for tensor, copy in zip(before, copies, strict=True):
+            tensor.copy_(copy)
+        for tensor in [*self._everything(), *self.sums]:
+            if id(tensor) not in known:
+                tensor.zero_()  # a state of the optimiser begins with zeros
+
+    def _record(self, example: Scaled) -> None:
+        """Warm up, record, and put every weight and every state back to where it was."""
+        before = self._everything()
+        copies = [tensor.detach().clone() for tensor in before]
+        self.sums = [torch.zeros_like(weight) for weight in self.weights]
+        try:
+            self._compute = GraphedStep(self._backward_into_sums, example)
+            if _reads_found_inf(self.optimizer):
+                self._update = GraphedStep(self._recorded_step, example).replay
+            else:
+                self._update = self._host_step
+        finally:  # also when memory ran out on the way
+            self._put_back(before, copies)
+
+    def _everything(self) -> list[Tensor]:
+        """All that a step changes."""
+        states = [
+            value
+            for state in self.optimizer.state.values()
+            for value in state.values()
+            if isinstance(value, Tensor)
+        ]
+        return [*self.weights, *states, self.totals, self.logged, self.bad]
+
+    def _backward_into_sums(self, scaled: Scaled) -> Tensor:
+        self._backward(scaled)
+        torch._foreach_add_(self.sums, self._gradients())
+        self.optimizer.zero_grad()
+        return self.totals
+
+    def _recorded_step(self, _: Scaled) -> Tensor:
+        """No answer goes back to the host: the optimiser itself reads whether to skip."""
+        for weight, total in zip(self.weights, self.sums, strict=True):
+            weight.grad = total
+        norm = torch.nn.utils.get_total_norm(self.sums)
+        self._count(norm)
+        self._clip(self.sums, norm)
+        self.optimizer.found_inf = self.skip  # type: ignore[attr-defined]
+        self.optimizer.step()
+        self.optimizer.zero_grad()
+        self._clear()
+        return self.skip
+
+    def _host_step(self) -> None:
+        for weight, total in zip(self.weights, self.sums, strict=True):
+            weight.grad = total
+        self._step(self.sums)
+        self._clear()
+
+    def _clear(self) -> None:
+        torch._foreach_zero_(self.sums)
+        self.totals.zero_()
+
+
+def _reads_found_inf(optimizer: torch.optim.Optimizer) -> bool:
+    """Torch's fused Adam leaves weights and state alone where `found_inf` is one."""
+    fused = all(group.get("fused") for group in optimizer.param_groups)
+    return fused and isinstance(optimizer, torch.optim.Adam | torch.optim.AdamW)

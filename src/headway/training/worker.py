@@ -1,0 +1,380 @@
+"""The model and all that trains it, and the choice between sets of weights at the end."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
+
+from headway.config.durable import replace_text
+from headway.config.run import RunSettings
+from headway.config.train import known
+from headway.decode.search import evaluating
+from headway.errors import ConfigError, FolderError
+from headway.models.build import build_model
+from headway.models.folder import load_weights, model_weights
+from headway.models.parts.front import compute_in
+from headway.nn.attend import suits_short
+from headway.nn.stack import Stack
+from headway.progress import SILENT, Progress
+from headway.training import plan
+from headway.training.average import average_of, newest_whole
+from headway.training.baseline import advice, beside
+from headway.training.begin import begin, merged, restrict
+from headway.training.budget import FEW, PATIENCE, Budget, Final
+from headway.training.checkpoint import Checkpoints
+from headway.training.ema import Ema
+from headway.training.feed import Cursor, StepItem, shared, walk
+from headway.training.kind import Note
+from headway.training.loop import Loop, State, interrupted, ranking
+from headway.training.optim import build_optimizer
+from headway.training.plateau import Plateau
+from headway.training.ranks import Ranks
+from headway.training.runlog import RunLog
+from headway.training.schedule import learning_rate, schedule_steps
+from headway.training.start import rate_scales
+from headway.training.step import Step
+from headway.training.task import Baselines, Scores, Stopped, Task
+from headway.training.tasks.distil import compare, distilled, load_teacher
+from headway.training.tasks.table import kind_of
+
+COMPILE_S = 60.0
+"""What compiling takes, about."""
+
+
+class Worker:
+    """The model and all that trains it."""
+
+    def __init__(
+        self,
+        settings: RunSettings,
+        prepared: Any,
+        ranks: Ranks,
+        note: Note | None = None,
+        *,
+        compiled: bool = True,
+    ) -> None:
+        """`note` hears how the weights begin; None: a checkpoint will bring them. `compiled`:
+        where that is worth it; for a trial it is not."""
+        assert settings.model is not None
+        self.settings, self.prepared, self.ranks = settings, prepared, ranks
+        train, device = settings.train, ranks.device
+        self.task: Task = kind_of(settings.task).task(settings, prepared)
+        self.recorded = device.type == "cuda" and train.compile != "no" and self._can_record()
+        self.model = build_model(settings.model, device=device, seed=train.seed)
+        if note is not None:
+            begin(self.model, settings, prepared, note)
+        restrict(self.model, settings)
+        if train.precision == "bf16":
+            compute_in(self.model, torch.bfloat16)
+        if settings.distil.teacher:
+            self.task = distilled(self.task, settings, device)
+        self.optimizer = build_optimizer(
+            self.model,
+            train,
+            device=device,
+            capturable=self.recorded,
+            scales=rate_scales(self.model, settings.start.layer_decay),
+        )
+        if compiled and self._should_compile():
+            self.compile()
+        if train.recompute:
+            recompute_blocks(self.model)
+
+    def beside_teacher(
+        self,
+        stopped: Callable[[], bool],
+        progress: Progress = SILENT,
+        examples: int | None = None,
+        *,
+        careful: bool = True,
+    ) -> dict[str, Any]:
+        """Of a student: its size, speed and scores beside its teacher's, as the candidates were
+        compared; nothing of others, nor where there is no time for any examples."""
+        if not self.settings.distil.teacher or examples == 0:
+            return {}
+        device = self.ranks.device
+        teacher = load_teacher(self.task, self.settings, device)
+        facts = compare(
+            teacher, self.model, self.task, device, stopped, progress, examples, careful=careful
+        )
+        return {"distilled": facts}
+
+    def finished(self) -> nn.Module:
+        """The model as it is used: LoRA's changes become part of the weights."""
+        return merged(self.model, self.settings)
+
+    def _can_record(self) -> bool:
+        """Whether every attention of a step runs in kernels that read lengths on the device."""
+        train, model = self.settings.train, self.settings.model
+        assert model is not None
+        if train.recompute or train.precision != "bf16" or model.positions in ("alibi", "relative"):
+            return False
+        fixed = self.task.fixed(known(train.micro_tokens))
+        if fixed is None:
+            return False
+        short = suits_short(fixed.longest, fixed.most_rows, fixed.n_sequences)
+        short = short and 16 <= model.head_width <= 128
+        return short or (model.head_width % 8 == 0 and not model.attention_dropout)
+
+    def _should_compile(self) -> bool:
+        train = self.settings.train
+        if train.compile == "no" or train.recompute:
+            return False
+        work = plan.work_seconds(self.settings, self.ranks.device)
+        if train.compile == "yes" and work < COMPILE_S:
+            raise ConfigError(
+                f"train.compile=yes: compiling takes about a minute, and all of this training "
+                f"about {work:.0f} s. Leave it out."
+            )
+        # On a CPU compiling takes minutes and gains nothing: only who asks for it gets it.
+        return train.compile == "yes" or (self.recorded and work > 3 * COMPILE_S)
+
+    def compile(self) -> None:
+        for stack in stacks(self.model):
+            stack.compile_blocks()
+
+    def loop(
+        self,
+        checkpoints: Checkpoints,
+        log: RunLog,
+        stop_asked: Callable[[], bool],
+        out: Path,
+        budget: Budget | None = None,
+    ) -> Loop:
+        train, model = self.settings.train, self.settings.model
+        assert model is not None
+
+        def on_bad(item: StepItem, state: State) -> None:
+            if not self.ranks.is_first:
+                return
+            shown = [example for part in item.parts for example in self.task.show(part)]
+            text = {"step": state.step, "examples": shown}
+            try:
+                replace_text(out / "bad-batch.json", json.dumps(text, ensure_ascii=False, indent=1))
+            except OSError as error:  # why training stops is what must be heard
+                log.event(state.step, f"warning: {error}")
+
+        return Loop(
+            task=self.task,
+            model=self.model,
+            optimizer=self.optimizer,
+            lr_at=learning_rate(
+                train,
+                known(train.steps) if budget is None else schedule_steps(train),
+                model.d_model,
+            ),
+            settings=train,
+            ranks=self.ranks,
+            checkpoints=checkpoints,
+            log=log,
+            stop_asked=stop_asked,
+            recorded=self.recorded,
+            on_bad=on_bad,
+            ema=Ema(self.model, train.ema) if train.ema else None,
+            plateau=Plateau.of(self.task, train, model) if self.ranks.is_first else None,
+            budget=budget,
+        )
+
+    def time(self, for_s: float, now: Callable[[], float] = time.monotonic) -> plan.Timing:
+        """Real steps, and an evaluation of a few examples; afterwards this worker is used up."""
+        train = self.settings.train
+        micro = shared(known(train.micro_tokens), known(train.batch_tokens), self.ranks)
+        fixed = self.task.fixed(micro) if self.recorded else None
+        step = Step(
+            self.model, self.task.loss, self.optimizer, self.ranks,
+            clip=train.clip, recorded=self.recorded,
+        )  # fmt: skip
+        steps, ranks, begun = walk(self.task, Cursor()), self.ranks, now()
+
+        def wait() -> None:
+            if ranks.device.type == "cuda":
+                torch.cuda.synchronize()
+
+        def run_parts(late: Callable[[], bool]) -> tuple[int, int]:
+            rows, _ = next(steps)
+            parts = self.task.parts(rows, micro)
+            n_targets = sum(part.n_targets for part in parts)
+            done = 0
+            for first in range(0, len(parts), ranks.world):  # one for every rank
+                together = parts[first : first + ranks.world]
+                for part in together[ranks.rank : ranks.rank + 1]:
+                    step.add(self.task.batch(part, ranks.device, fixed), n_targets)
+                wait()
+                done += sum(part.n_tokens for part in together)
+                if first + ranks.world < len(parts) and late():
+                    break
+            return done, sum(part.n_tokens for part in parts)
+
+        def finish() -> None:
+            step.finish(1e-5)
+            wait()
+
+        step_s, tokens_per_s = plan.step_time(
+            run_parts, finish, for_s, now, ranks.any, prepares=ranks.device.type == "cuda"
+        )
+        examples = min(FEW, self.task.n_quick)
+        start = now()
+        late = start + for_s
+        with (
+            torch.no_grad(),
+            evaluating([self.model]),
+            interrupted(self.model, lambda: now() > late) as stopped,
+        ):
+            try:
+                self.task.evaluate(self.model, self.ranks.device, stopped, False, most=examples)
+                took = now() - start
+            except Stopped:
+                took = PATIENCE * (now() - start)
+        long = now() - begun > plan.LONG * for_s
+        return plan.Timing(step_s, took / examples, tokens_per_s, long=long)
+
+
+def choose(worker: Worker, loop: Loop) -> dict[str, Any]:
+    """Put the better of two sets of weights into the model: the best checkpoint's, or the mean of
+    the newest ones. The last step, which is one of these, stands for itself where the disk did not
+    take it, or the best one is gone: what is in memory is not forgotten for an old checkpoint."""
+    checkpoints, task = loop.checkpoints, loop.task
+    best = checkpoints.best_path()
+    newest = newest_whole(checkpoints, worker.settings.train.average)
+    candidates: dict[str, Any] = {}
+    if best is not None:
+        candidates[f"best checkpoint ({best.name})"] = lambda: checkpoints.weights(best)
+    if len(newest) > 1:
+        candidates[f"average of the last {len(newest)}"] = lambda: average_of(newest)
+    averaged = len(candidates) == 2
+    if best is None or not checkpoints.holds(loop.state.step):
+        with loop.averaged():
+            last = {name: tensor.clone() for name, tensor in model_weights(worker.model).items()}
+        candidates["last step"] = lambda: last
+    final: Final | None = None
+    found = Compared({}, "last step", None)
+    if loop.budget is None:
+        found = compared(worker, loop, candidates, None, None) or found
+    else:
+        n = len(candidates) + 2 * bool(worker.settings.distil.teacher)
+        for final, deadline in loop.budget.comparisons(n):
+            if not final.examples:
+                found = uncompared(loop, candidates, best)
+                break
+            result = compared(worker, loop, candidates, final, deadline)
+            if result is not None:
+                found = result
+                break
+    if found.weights is not None:
+        load_weights(worker.model, found.weights)
+    metric = task.metric
+    shown = ", ".join(
+        f"{name} {metric.shown(values[metric.name])}" for name, values in found.scores.items()
+    )
+    some = ""
+    if final is not None and found.scores:
+        n = final.examples or loop.state.best_examples or task.n_quick
+        some = f" on {n:,} of {task.n_valid:,} examples" if n < task.n_valid else ""
+    text = f"validation {metric.label}{some}: {shown or 'none'}; kept: {found.winner}"
+    if averaged and len(found.scores) == len(candidates):
+        first, second, *_ = (ranking(values, task)[0] for values in found.scores.values())
+        text += f" (averaging gains {second - first:+.{metric.digits}f})"
+    if final is not None and not final.examples:
+        text += ", without a comparison: the budget has no time for it"
+    facts: dict[str, Any] = {
+        "kept": found.winner, "scores": found.scores, "text": text,
+        "figures": {} if found.result is None else found.result.figures,
+        "examples": task.n_valid if final is None else final.examples,
+        "careful": final is None or final.careful,
+    }  # fmt: skip
+    if baselines := baselines_in_time(loop, found.result):
+        value, steps = found.scores[found.winner][metric.name], loop.state.step
+        facts |= {
+            "text": text + beside(baselines, metric),
+            "baselines": baselines,
+            "advice": advice(worker.settings.task, value, baselines, metric, steps),
+        }
+    return facts
+
+
+def baselines_in_time(loop: Loop, result: Scores | None) -> Baselines:
+    """What the winner is shown beside. The choice is made by then: where a budget has no time left
+    they are not looked for."""
+    if result is None or (loop.budget is not None and loop.budget.left_s <= 0.0):
+        return {}
+    with loop.log.stage("finding baselines"):
+        return result.baselines
+
+
+class Compared(NamedTuple):
+    scores: dict[str, dict[str, float]]
+    winner: str
+    weights: dict[str, Tensor] | None
+    result: Scores | None = None
+    """Of the winner, where there was a comparison."""
+
+
+def uncompared(
+    loop: Loop, candidates: Mapping[str, Callable[[], dict[str, Tensor]]], best: Path | None
+) -> Compared:
+    """The best checkpoint, or the last step where that was better and the disk did not take it;
+    with the score that it had during training, if it had one."""
+    state, metric, scores = loop.state, loop.task.metric, {}
+    unsaved = "last step" in candidates and state.best_step == state.step
+    if best is None or unsaved:
+        name, step = "last step", f"step-{state.step}"
+    else:
+        name, step = next(iter(candidates)), best.name
+    if state.best is not None and step == f"step-{state.best_step}":
+        sign = -1.0 if metric.lower else 1.0
+        rank, loss = state.best
+        scores[name] = {"loss": -loss, metric.name: sign * rank}
+    return Compared(scores, name, candidates[name]())
+
+
+def compared(
+    worker: Worker,
+    loop: Loop,
+    candidates: Mapping[str, Callable[[], dict[str, Tensor]]],
+    final: Final | None,
+    deadline: float | None,
+) -> Compared | None:
+    """The best of the candidates; None where the deadline passed on the way."""
+    scores: dict[str, dict[str, float]] = {}
+    found = Compared(scores, "last step", None)
+    for name, read in candidates.items():
+        try:
+            tensors = read()
+        except FolderError as error:  # it was whole a moment ago
+            loop.checkpoints.log(f"warning: {error} It is left out.")
+            continue
+        load_weights(worker.model, tensors)
+        result = loop.evaluate(
+            f"comparing: {name}",
+            full=final is None or final.careful,
+            most=None if final is None else final.examples,
+            deadline=deadline,
+        )
+        if result is None:
+            return None
+        scores[name] = result.values
+        if found.weights is None or ranking(result.values, loop.task) > ranking(
+            scores[found.winner], loop.task
+        ):
+            found = Compared(scores, name, tensors, result)
+    return found
+
+
+def recompute_blocks(model: nn.Module) -> None:
+    for stack in stacks(model):
+        for block in stack.blocks:
+            whole = block.forward
+            block.forward = lambda *words, whole=whole: checkpoint(
+                whole, *words, use_reentrant=False
+            )
+
+
+def stacks(model: nn.Module) -> list[Stack]:
+    return [part for part in model.modules() if isinstance(part, Stack)]

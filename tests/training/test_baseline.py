@@ -1,0 +1,51 @@
+"""The line at the end of a training: the score beside what one gets for nothing."""
+
+from __future__ import annotations
+
+from headway.config.metrics import METRICS
+from headway.config.run import TASKS
+from headway.training.baseline import advice, beside, of_metric
+
+BASELINES = {
+    "majority class": {"accuracy": 50.0, "loss": 0.7},
+    "bag of words": {"accuracy": 79.5},
+}
+
+
+def test_the_best_baseline_comes_first_whichever_way_is_better() -> None:
+    accuracy, wer = METRICS["accuracy"], METRICS["wer"]
+    assert list(of_metric(BASELINES, accuracy)) == ["bag of words", "majority class"]
+    assert list(of_metric({"a": {"wer": 90.0}, "b": {"wer": 80.0}}, wer)) == ["b", "a"]
+    both = "bag of words 79.50 %, majority class 50.00 %"
+    assert beside(BASELINES, accuracy) == f"; baselines: {both}"
+    assert beside(BASELINES, METRICS["loss"]) == "; baseline: majority class 0.700"
+    assert beside(BASELINES, METRICS["f1"]) == ""
+
+
+def test_a_model_that_is_worse_hears_what_to_do() -> None:
+    accuracy, loss = METRICS["accuracy"], METRICS["loss"]
+    assert advice("classify", 80.0, BASELINES, accuracy, 100) is None
+    assert advice("classify", 60.0, {}, accuracy, 100) is None
+    said = advice("classify", 78.0, BASELINES, accuracy, 100)
+    assert said is not None
+    for word in (
+        "bag of words has accuracy 79.50 %",
+        "78.00 %",
+        "--from",
+        "train.steps=200",
+        "docs/",
+    ):
+        assert word in said
+    assert "as good as" in (advice("classify", 79.5, BASELINES, accuracy, 100) or "")
+    assert advice("classify", 0.6, BASELINES, loss, 100) is None
+    assert "better than" in (advice("classify", 0.8, BASELINES, loss, 100) or "")
+
+
+def test_a_model_without_a_mistake_hears_nothing_though_a_baseline_has_none_either() -> None:
+    assert advice("classify", 100.0, {"bag": {"f1": 100.0}}, METRICS["f1"], 100) is None
+    assert advice("transcribe", 0.0, {"usual": {"wer": 0.0}}, METRICS["wer"], 100) is None
+
+
+def test_every_task_has_something_that_helps() -> None:
+    for task in TASKS:
+        assert "What helps: more" in (advice(task, 1.0, BASELINES, METRICS["accuracy"], 1) or "")

@@ -1,0 +1,370 @@
+"""Captions as a task: its loss against sums written out, several references, fixed shapes."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, replace
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from headway.config.augment import AugmentSettings
+from headway.config.data import DataSettings, TokenizerSettings
+from headway.config.load import model_settings
+from headway.config.metrics import metrics_of
+from headway.config.model import PictureSettings
+from headway.config.run import RunSettings
+from headway.config.tasks import CaptionSettings
+from headway.data.media.prepared import PreparedMedia
+from headway.errors import ConfigError, DataError
+from headway.models.build import build_model
+from headway.models.parts.front import compute_in
+from headway.models.parts.pictures import Pictures
+from headway.models.seq2seq import Seq2Seq
+from headway.progress import SILENT
+from headway.training.feed import Cursor, step_item, walk
+from headway.training.ranks import Ranks
+from headway.training.step import Step
+from headway.training.task import Part, Stopped
+from headway.training.tasks.caption import Caption, CaptionTask
+
+from .captioned import scene, write_manifest, write_scenes
+
+CPU = torch.device("cpu")
+ASKED = {
+    "model.d_model": 16, "model.n_layers": 1, "model.n_decoder_layers": 1, "model.n_heads": 2,
+    "model.d_ff": 32, "model.dropout": 0.0, "model.picture.patch": 4, "train.batch_tokens": 40,
+}  # fmt: skip
+
+
+def settings_of(media: Path, valid: Path | None = None, **more: Any) -> RunSettings:
+    data = DataSettings(media=(str(media),), valid_media=(str(valid or media),))
+    words = TokenizerSettings(kind="words")
+    return RunSettings(task="caption", data=data, tokenizer=words, asked=ASKED | more)
+
+
+def prepared_and_task(folder: Path, settings: RunSettings) -> tuple[PreparedMedia, CaptionTask]:
+    kind = Caption()
+    prepared = kind.prepare(settings, folder, SILENT)
+    settings = kind.resolve(settings, prepared, CPU)
+    train = replace(settings.train, batch_tokens=40, smoothing=0.2)
+    task = kind.task(replace(settings, train=train), prepared)
+    return prepared, task
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> tuple[PreparedMedia, CaptionTask]:
+    folder = tmp_path_factory.mktemp("captions")
+    valid = write_scenes(folder, 12, seed=1, name="valid")
+    return prepared_and_task(folder, settings_of(write_scenes(folder, 40), valid))
+
+
+def model_of(task: CaptionTask) -> Seq2Seq:
+    assert task.settings.model is not None
+    model = build_model(task.settings.model, seed=1)
+    assert isinstance(model, Seq2Seq)
+    draw = torch.Generator().manual_seed(0)
+    with torch.no_grad():  # fresh ones would not look at the picture at all
+        for weight in model.parameters():
+            weight += 0.2 * torch.randn(weight.shape, generator=draw)
+    return model
+
+
+def alone(task: CaptionTask, model: Seq2Seq, row: int) -> tuple[float, float]:
+    """Smoothed and plain loss of one picture, by the definitions."""
+    texts = task.prepared.train.texts
+    assert texts is not None
+    ids = texts[row].tolist()
+    picture = torch.tensor(np.array(task.prepared.train.pictures[row]))
+    given, layout = model.source_front.collate([picture])
+    read = torch.tensor([task.tokenizer.bos, *ids])
+    x_ND = model(given, layout, read, model.target_front.collate([read.tolist()])[1])
+    logs_NV = model.scores(x_ND).double().log_softmax(-1)
+    said = torch.tensor([*ids, task.tokenizer.eos])
+    nll = -logs_NV[torch.arange(len(said)), said].sum()
+    right, wrong = task.smoothing
+    return float((right - wrong) * nll - wrong * logs_NV.sum()), float(nll)
+
+
+def test_the_loss_is_the_sum_over_pictures(made: tuple[PreparedMedia, CaptionTask]) -> None:
+    _, task = made
+    model = model_of(task)
+    rows = np.array([3, 7, 1])
+    batch = task.batch(Part(rows, 0), CPU, None)
+    with torch.no_grad():
+        loss = task.loss(model, batch)
+        each = [alone(task, model, row) for row in rows]
+    assert float(loss.sum) == pytest.approx(sum(one for one, _ in each), rel=1e-4)
+    assert float(loss.nll) == pytest.approx(sum(one for _, one in each), rel=1e-4)
+
+
+def check_fixed_changes_nothing(task: CaptionTask, micro_tokens: int, rows: list[int]) -> None:
+    fixed = task.fixed(micro_tokens)
+    assert fixed is not None
+    found = []
+    for shapes in (None, fixed):
+        model = model_of(task)
+        batch = task.batch(Part(np.array(rows), 0), CPU, shapes)
+        loss = task.loss(model, batch)
+        loss.sum.backward()
+        found.append((loss.sum.item(), [p.grad for p in model.parameters()]))
+    assert found[0][0] == pytest.approx(found[1][0], rel=1e-5)
+    for one, other in zip(found[0][1], found[1][1], strict=True):
+        assert one is not None
+        assert other is not None
+        assert torch.allclose(one, other, atol=1e-5)
+
+
+def test_fixed_shapes_change_neither_loss_nor_gradient(
+    made: tuple[PreparedMedia, CaptionTask],
+) -> None:
+    """With fewer pictures than there is room for: the rest is filled and weighs nothing."""
+    check_fixed_changes_nothing(made[1], 40, [5, 2])
+
+
+def test_every_batch_of_an_epoch_has_the_fixed_shapes(
+    made: tuple[PreparedMedia, CaptionTask],
+) -> None:
+    _, task = made
+    seen: list[int] = []
+    shapes = set()
+    for step in task.epoch(0):
+        for part in task.parts(step, 16):
+            batch = task.batch(part, CPU, task.fixed(16))
+            pictures = task.train.pictures.seen(batch.seen)
+            assert isinstance(pictures, Pictures)
+            shapes.add((pictures.groups[0].shape, batch.seen.layout.n_sequences,
+                        batch.seen.layout.n_rows, batch.words.read_N.shape,
+                        batch.words.layout.n_sequences))  # fmt: skip
+            assert int(batch.words.weights_N.sum()) == part.n_targets
+            assert part.n_tokens == 4 * len(part.rows) <= 16
+            seen += part.rows.tolist()
+    assert len(shapes) == 1
+    assert sorted(seen) == list(range(40))
+
+
+def test_captions_are_augmented_in_training_alone(made: tuple[PreparedMedia, CaptionTask]) -> None:
+    prepared, task = made
+    changed = replace(task.settings, augment=AugmentSettings(erase=0.99))
+    noisy = Caption().task(changed, prepared)
+    model = model_of(task)
+    batch = noisy.batch(Part(np.array([0, 1, 2, 3]), 0), CPU, None)
+    with torch.no_grad():
+        plain = float(task.loss(model.eval(), batch).sum)
+        assert float(noisy.loss(model, batch).sum) == plain
+        torch.manual_seed(0)
+        assert float(noisy.loss(model.train(), batch).sum) != plain
+
+
+def test_words_are_hidden_from_the_decoder_in_training_alone(
+    made: tuple[PreparedMedia, CaptionTask],
+) -> None:
+    prepared, task = made
+    blind = Caption().task(replace(task.settings, caption=CaptionSettings(hide=0.5)), prepared)
+    model = model_of(task)
+    batch = blind.batch(Part(np.array([0, 1, 2, 3]), 0), CPU, None)
+    read_N = batch.words.read_N
+    torch.manual_seed(0)
+    hidden_N = blind._hidden(read_N)
+    changed_N = hidden_N != read_N
+    assert (hidden_N[changed_N] == task.tokenizer.unk).all()
+    assert 0 < int(changed_N.sum()) < len(read_N) - 4
+    assert not changed_N[read_N == task.tokenizer.bos].any()
+    with torch.no_grad():
+        plain = float(task.loss(model.eval(), batch).sum)
+        assert float(blind.loss(model, batch).sum) == plain
+        assert float(blind.loss(model.train(), batch).sum) != plain
+    with pytest.raises(ConfigError, match="hide"):
+        CaptionSettings(hide=1.5)
+
+
+def test_all_captions_of_a_picture_are_right(tmp_path: Path) -> None:
+    """Whether a manifest names the picture twice or gives a list of texts."""
+    write_scenes(tmp_path, 6, name="more")
+    more = [json.loads(line) for line in (tmp_path / "more.jsonl").read_text().splitlines()]
+    pictures = [scene("red", "blue")[0], scene("green", "blue")[0]]
+    np.save(tmp_path / "two.npy", np.stack(pictures))
+    lines = [
+        {"path": "two.npy", "index": 0, "text": "red left of blue"},
+        {"path": "two.npy", "index": 1, "text": ["green left of blue", "blue right of green"]},
+        {"path": "two.npy", "index": 0, "text": "blue right of red"},
+    ]
+    valid = write_manifest(tmp_path / "two.jsonl", lines)
+    media = write_manifest(tmp_path / "all.jsonl", [*more, *lines])
+    _, task = prepared_and_task(tmp_path / "run", settings_of(media, valid))
+    rows, references = task.described
+    assert len(task.prepared.valid) == 4
+    seen = [task.prepared.valid.pictures[row][0].transpose(1, 2, 0) for row in rows]
+    which = [next(i for i, one in enumerate(pictures) if (one == x).all()) for x in seen]
+    texts = [
+        {"red left of blue", "blue right of red"},
+        {"green left of blue", "blue right of green"},
+    ]
+    assert sorted(which) == [0, 1]
+    assert [set(several) for several in references] == [texts[i] for i in which]
+
+
+def test_an_evaluation_scores_writes_samples_and_can_be_stopped(
+    made: tuple[PreparedMedia, CaptionTask],
+) -> None:
+    _, task = made
+    model = model_of(task).eval()
+    with torch.no_grad():
+        quick = task.evaluate(model, CPU, lambda: False, full=False)
+        full = task.evaluate(model, CPU, lambda: False, full=True)
+        assert set(metrics_of("caption")) == set(full.values)
+        assert quick.values["loss"] == pytest.approx(full.values["loss"])
+        assert 0 <= full.values["exact"] <= 100
+        assert len(full.samples) == 12
+        written = {one["place"]: one["text"] for one in task.prepared.valid_examples}
+        assert [written[one["source"]] for one in full.samples] == [
+            one["target"] for one in full.samples
+        ]
+        assert " left of " in full.samples[0]["target"]
+        assert full.figures["described"][0]["picture"].startswith("data:image/png;base64,")
+        with pytest.raises(Stopped):
+            task.evaluate(model, CPU, lambda: True, full=False)
+        few = task.evaluate(model, CPU, lambda: False, full=True, most=3)
+        assert len(few.samples) == 3
+
+
+def test_what_cannot_be_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="no pictures with captions"):
+        Caption().prepare(RunSettings(task="caption"), tmp_path, SILENT)
+    settings = settings_of(write_scenes(tmp_path, 30))
+    prepared = Caption().prepare(settings, tmp_path / "run", SILENT)
+    mixing = replace(settings, augment=AugmentSettings(mixup=0.2))
+    with pytest.raises(ConfigError, match="two captions cannot be mixed"):
+        Caption().resolve(mixing, prepared, CPU)
+    other = replace(settings, train=replace(settings.train, metric="accuracy"))
+    with pytest.raises(ConfigError, match="exact, cider, bleu, chrf, loss"):
+        Caption().resolve(other, prepared, CPU)
+
+
+def write_texts(folder: Path, texts: list[str], size: int) -> Path:
+    """A manifest of these captions of noise."""
+    draw = np.random.default_rng(0)
+    np.save(folder / "noise.npy", draw.integers(0, 255, (len(texts), size, size, 3), np.uint8))
+    lines = [{"path": "noise.npy", "index": i, "text": text} for i, text in enumerate(texts)]
+    return write_manifest(folder / "noise.jsonl", lines)
+
+
+@pytest.fixture(scope="module")
+def fine(tmp_path_factory: pytest.TempPathFactory) -> tuple[PreparedMedia, RunSettings]:
+    """Pictures of 256 rows each: more than the kernel of short sequences takes in one tile."""
+    folder = tmp_path_factory.mktemp("fine")
+    texts = ["red", "red left of blue", "green and blue left of red and green", "blue left"]
+    media = write_texts(folder, texts * 24, 32)
+    settings = settings_of(media, **{"model.picture.patch": 2, "model.d_model": 32})
+    return Caption().prepare(settings, folder, SILENT), settings
+
+
+def fine_task(made: tuple[PreparedMedia, RunSettings], device: torch.device) -> CaptionTask:
+    prepared, settings = made
+    settings = Caption().resolve(settings, prepared, device)
+    train = replace(settings.train, batch_tokens=16 * 256, micro_tokens=16 * 256, pool=1)
+    return Caption().task(replace(settings, train=train), prepared)
+
+
+def test_words_that_fill_a_batch_up_have_a_picture_to_look_at(
+    fine: tuple[PreparedMedia, RunSettings],
+) -> None:
+    task = fine_task(fine, CPU)
+    fixed = task.fixed(16 * 256)
+    assert fixed is not None
+    for epoch in range(3):
+        for step in task.epoch(epoch):
+            for part in task.parts(step, 16 * 256):
+                batch = task.batch(part, CPU, fixed)
+                seen, words = batch.seen.layout.lengths_B, batch.words.layout.lengths_B
+                assert (seen > 0)[words > 0].all()
+                assert batch.words.weights_N.sum() == part.n_targets
+
+
+def test_dummy_words_behind_real_captions_change_neither_loss_nor_gradient(
+    tmp_path: Path,
+) -> None:
+    """With as many pictures as there is room for, so that no dummy has one of its own."""
+    media = write_texts(tmp_path, ["red", "red left of blue", "green and blue left of red"] * 10, 8)
+    _, task = prepared_and_task(tmp_path / "run", settings_of(media))
+    fixed = task.fixed(40)
+    assert fixed is not None
+    assert fixed.n_pictures == 10
+    words = task.batch(Part(np.arange(10), 0), CPU, fixed).words
+    assert (words.layout.lengths_B > 0).all()
+    assert words.weights_N.sum() == task.train.lengths[:10].sum() < fixed.target_rows
+    assert words.layout.lengths_B.max() == task.train.lengths.max()
+    check_fixed_changes_nothing(task, 40, list(range(10)))
+
+
+@pytest.fixture(scope="module")
+def many(tmp_path_factory: pytest.TempPathFactory) -> tuple[PreparedMedia, RunSettings]:
+    """3,600 pictures and captions of lengths like those of made scenes."""
+    folder = tmp_path_factory.mktemp("many")
+    n_words = np.random.default_rng(0).normal(7.8, 2.6, 3600).round().astype(int).clip(3, 14)
+    media = write_texts(folder, [" ".join(["red"] * n) for n in n_words], 16)
+    settings = settings_of(media, write_scenes(folder, 2))
+    return Caption().prepare(settings, folder / "run", SILENT), settings
+
+
+@pytest.mark.parametrize("n_parts", [1, 2])
+@pytest.mark.parametrize(("patch", "batch_tokens"), [(2, 16_384), (4, 16_384), (1, 65_536)])
+def test_mixed_steps_of_captions_are_even_and_fill_one_form_but_for_a_twentieth(
+    many: tuple[PreparedMedia, RunSettings], patch: int, batch_tokens: int, n_parts: int
+) -> None:
+    prepared, settings = many
+    front = PictureSettings(height=16, width=16, patch=patch)
+
+    def new_task() -> CaptionTask:
+        model = model_settings({"family": "picture-seq2seq", "picture": asdict(front)})
+        train = replace(settings.train, batch_tokens=batch_tokens, pool=1)
+        return CaptionTask(prepared, replace(settings, model=model, train=train))
+
+    task, micro = new_task(), batch_tokens // n_parts
+    fixed = task.fixed(micro)
+    assert fixed is not None
+    room = np.array([fixed.rows, fixed.target_rows])
+    for epoch in range(3):
+        steps = task.epoch(epoch)
+        assert sorted(np.concatenate(steps).tolist()) == list(range(3600))
+        assert min(map(len, steps)) > 0.95 * max(map(len, steps))
+        parts = [part for step in steps for part in task.parts(step, micro)]
+        used = np.array([[part.n_tokens, part.n_targets] for part in parts])
+        assert len(parts) == n_parts * len(steps)
+        assert (used <= room).all()
+        assert used.sum() / (len(parts) * room.sum()) > 0.95
+        assert (used.sum(1) / room.sum()).min() > 0.9
+    resumed = islice(walk(new_task(), Cursor(0, 2)), len(task.epoch(0)))
+    expected = [*task.epoch(0)[2:], *task.epoch(1)]
+    for (rows, _), others in zip(resumed, expected, strict=False):
+        assert rows.tolist() == others.tolist()
+
+
+@pytest.mark.gpu
+def test_recorded_steps_of_large_pictures_follow_plain_ones(
+    fine: tuple[PreparedMedia, RunSettings],
+) -> None:
+    device = torch.device("cuda")
+    task = fine_task(fine, device)
+    assert task.settings.model is not None
+    logged = []
+    for recorded in (False, True):
+        model = build_model(task.settings.model, device=device, seed=1)
+        compute_in(model, torch.bfloat16)
+        adam = torch.optim.AdamW(model.parameters(), fused=True, capturable=recorded)
+        ranks = Ranks(device=device)
+        step = Step(model, task.loss, adam, ranks, recorded=recorded)
+        losses = []
+        for rows, after in islice(walk(task, Cursor()), 20):
+            micro = 16 * 256
+            item = step_item(task, rows, after, micro, ranks, task.fixed(micro))
+            for batch in item.batches:
+                step.add(batch, item.n_targets)
+            step.finish(1e-3)
+            losses.append(step.logged[0].item())
+        logged.append(losses)
+    torch.testing.assert_close(*map(torch.tensor, logged), rtol=2e-2, atol=2e-2)

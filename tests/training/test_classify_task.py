@@ -1,0 +1,373 @@
+"""Classification: its loss by hand, its windows, its answers and its scores."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+
+from headway.config.folder import load_run
+from headway.config.run import RunSettings
+from headway.data.store import ImpossibleData
+from headway.data.texts import PreparedText
+from headway.errors import ConfigError, DataError
+from headway.models.build import build_model
+from headway.nn.layout import Layout
+from headway.progress import SILENT
+from headway.training.kind import Use
+from headway.training.run import Run
+from headway.training.task import Part, Stopped
+from headway.training.tasks.classify import Classify, ClassifyTask
+from headway.training.tasks.classify_answers import Classifier
+from tests.training.labelled import (
+    CPU,
+    asked,
+    entries,
+    resolved,
+    same_after_stops,
+    sentiments,
+    write_tsv,
+)
+
+Made = tuple[RunSettings, PreparedText]
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Made:
+    folder = tmp_path_factory.mktemp("classify")
+    text = write_tsv(folder / "texts.tsv", sentiments())
+    return resolved(Classify(), asked("classify", text, model__dropout=0.0), folder)
+
+
+def task_of(made: Made, **train: Any) -> ClassifyTask:
+    settings, prepared = made
+    return ClassifyTask(prepared, replace(settings, train=replace(settings.train, **train)))
+
+
+def model_of(settings: RunSettings) -> nn.Module:
+    assert settings.model is not None
+    return build_model(settings.model, seed=3).eval()
+
+
+def logs_of(model: Any, tokens: list[int]) -> Tensor:
+    """One text, nothing else."""
+    layout = Layout.of([len(tokens)])
+    return model.classes(model(torch.tensor(tokens), layout), layout)[0].log_softmax(-1)
+
+
+def tokens_of(prepared: PreparedText, row: int, split: str = "train") -> list[int]:
+    tokenizer = prepared.tokenizer
+    return [tokenizer.bos, *getattr(prepared, split).text[row].tolist(), tokenizer.eos]
+
+
+# The loss
+
+
+@pytest.mark.parametrize("fixed", [False, True], ids=["flat", "with dummies"])
+def test_the_loss_is_the_sum_over_the_texts(made: Made, fixed: bool) -> None:
+    settings, prepared = made
+    task, model = task_of(made, smoothing=0.2), model_of(settings)
+    rows = np.arange(4, 15)
+    batch = task.batch(Part(rows, len(rows)), CPU, task.fixed(200) if fixed else None)
+    found = task.loss(model, batch)
+    labels = prepared.train.labels
+    assert labels is not None
+    loss, nll = torch.zeros(()), torch.zeros(())
+    for row in rows:
+        logs_C = logs_of(model, tokens_of(prepared, int(row)))
+        aim_C = torch.full_like(logs_C, 0.1)
+        aim_C[labels[row]] = 0.8
+        loss, nll = loss - (aim_C * logs_C).sum(), nll - logs_C[labels[row]]
+    torch.testing.assert_close(found.sum, loss, rtol=1e-5, atol=0.0)
+    torch.testing.assert_close(found.nll, nll, rtol=1e-5, atol=0.0)
+    assert (len(batch.tokens_N) % 128 == 0) == fixed
+
+
+def test_balanced_classes_count_the_same(tmp_path: Path) -> None:
+    rows = sentiments(120)
+    rows = [row for i, row in enumerate(rows) if row[1] == "neg" or i < 30]
+    settings = asked("classify", write_tsv(tmp_path / "t.tsv", rows), classify__balance=True)
+    task = task_of(resolved(Classify(), settings, tmp_path))
+    weights = task.weights[task.labels]
+    sums = np.bincount(task.labels, weights)
+    assert sums == pytest.approx(np.full(3, sums.mean()))
+    assert weights.mean() == pytest.approx(1.0)
+
+
+def test_rdrop_adds_the_price_of_two_answers(made: Made) -> None:
+    settings, prepared = made
+    assert settings.model is not None
+    shape = replace(settings.model, dropout=0.3)
+    noisy = (replace(settings, model=shape), prepared)
+    task = task_of(noisy, rdrop=4.0, smoothing=0.0)
+    model = build_model(shape, seed=3).train()
+    batch = task.batch(Part(np.arange(6), 6), CPU, None)
+    torch.manual_seed(1)
+    found = task.loss(model, batch)
+    torch.manual_seed(1)
+    first, second = (
+        model.classes(model(batch.tokens_N, batch.layout), batch.layout).log_softmax(-1)  # type: ignore[operator]
+        for _ in range(2)
+    )
+    nlls = [-x.gather(1, batch.labels_B[:, None]).sum() for x in (first, second)]
+    apart = ((first.exp() - second.exp()) * (first - second)).sum()
+    torch.testing.assert_close(found.sum, sum(nlls) / 2 + apart)
+    assert apart > 0.001
+
+
+def test_steps_keep_to_their_tokens_and_hold_every_text(made: Made) -> None:
+    task = task_of(made, batch_tokens=100)
+    steps = task.epoch(0)
+    assert sorted(np.concatenate(steps).tolist()) == list(range(len(made[1].train)))
+    assert steps[0].tolist() != task.epoch(1)[0].tolist()
+    for step in steps:
+        parts = task.parts(step, 40)
+        assert sum(part.n_targets for part in parts) == len(step)
+        assert all(task.train.lengths[part.rows].sum() <= 40 for part in parts)
+    shown = task.show(task.parts(steps[0], 40)[0])[0]
+    assert (shown["text"], shown["label"]) in sentiments()
+
+
+# Pairs and windows
+
+
+def test_pairs_are_read_with_segments(tmp_path: Path) -> None:
+    rows = [(f"{text} a", text, label) for text, label in sentiments()]
+    settings = asked(
+        "classify", write_tsv(tmp_path / "t.tsv", rows),
+        data__text_field="1", data__other_field="2", data__label_field="3", model__n_segments=2,
+    )  # fmt: skip
+    settings, prepared = resolved(Classify(), settings, tmp_path)
+    task, model = ClassifyTask(prepared, settings), model_of(settings)
+    batch = task.batch(Part(np.array([3, 1]), 2), CPU, None)
+    assert batch.segments_N is not None
+    assert batch.segments_N.unique().tolist() == [0, 1]
+    plain = task.loss(model, replace(batch, segments_N=None))
+    assert plain.nll.item() != task.loss(model, batch).nll.item()
+    classifier = Classifier([model], prepared.tokenizer, settings, CPU)
+    with pytest.raises(DataError, match=r"line 2 has one text.*tab"):
+        list(classifier.answers(["a\tb", "only one"]))
+    assert len(list(classifier.answers(["a\tb", "", "c\td\n"]))) == 3
+
+
+def test_long_texts_are_answered_with_the_mean_of_their_windows(made: Made) -> None:
+    settings, prepared = made
+    assert settings.model is not None
+    model = model_of(settings)
+    narrow = replace(settings, model=replace(settings.model, max_len=8))
+    classifier = Classifier([model], prepared.tokenizer, narrow, CPU)
+    text = "the great film and the long music of a scene"
+    ids = prepared.tokenizer.encode(text)
+    assert len(ids) > 8
+    bos, eos = prepared.tokenizer.bos, prepared.tokenizer.eos
+    starts = [*range(0, len(ids) - 6, 3), len(ids) - 6]
+    with torch.no_grad():
+        p = [logs_of(model, [bos, *ids[s : s + 6], eos]).exp() for s in starts]
+    found = np.exp(classifier.log_probs([(text,)])[0])
+    assert found == pytest.approx(torch.stack(p).mean(0).numpy(), rel=1e-4)
+    assert "1 of them longer than the model reads, in windows" in classifier.summary()
+
+
+def test_long_texts_are_refused_where_windows_are_not_wanted(made: Made, tmp_path: Path) -> None:
+    text = write_tsv(tmp_path / "texts.tsv", [*sentiments(), ("film " * 60, "pos")])
+    wanted = asked("classify", text, data__long="error", model__max_len=16)
+    with pytest.raises(DataError, match=r"longer than the 16 tokens.*data\.long=windows"):
+        resolved(Classify(), wanted, tmp_path)
+    settings, prepared = made
+    assert settings.model is not None
+    strict = replace(
+        settings,
+        data=replace(settings.data, long="error"),
+        model=replace(settings.model, max_len=16),
+    )
+    classifier = Classifier([model_of(settings)], prepared.tokenizer, strict, CPU)
+    with pytest.raises(DataError, match="text 2 has"):
+        list(classifier.answers(["fine", "film " * 60]))
+
+
+def test_windows_of_long_texts_are_trained_with_the_label_of_the_text(tmp_path: Path) -> None:
+    long = [("film " * n, "pos") for n in range(30, 50)]
+    text = write_tsv(tmp_path / "texts.tsv", [*sentiments(), *long])
+    settings = asked("classify", text, model__max_len=16)
+    settings, prepared = resolved(Classify(), settings, tmp_path)
+    task = ClassifyTask(prepared, settings)
+    assert len(task.train.lengths) > len(prepared.train)
+    assert task.longest == 16
+    labels = prepared.train.labels
+    assert labels is not None
+    rows = np.arange(len(task.train.lengths))
+    batch = task.batch(Part(rows, len(rows)), CPU, None)
+    assert batch.labels_B.tolist() == labels[task.train.example].tolist()
+
+
+# Evaluation
+
+
+def test_scores_are_those_of_each_text_alone(made: Made) -> None:
+    settings, prepared = made
+    task, model = task_of(made), model_of(settings)
+    labels = prepared.valid.labels
+    assert labels is not None
+    with torch.no_grad():
+        logs = torch.stack(
+            [logs_of(model, tokens_of(prepared, i, "valid")) for i in range(len(labels))]
+        )
+        scores = task.evaluate(model, CPU, lambda: False, full=True)
+    right = logs.argmax(1).numpy() == labels
+    assert scores.values["accuracy"] == pytest.approx(100 * right.mean())
+    nll = -logs[torch.arange(len(labels)), torch.from_numpy(labels)].mean()
+    assert scores.values["loss"] == pytest.approx(float(nll), rel=1e-5)
+    assert np.sum(scores.figures["confusion"]["counts"]) == len(labels)
+    assert scores.baselines["bag of words"]["accuracy"] > 90
+    assert scores.baselines["majority class"]["accuracy"] < 60
+    assert scores.samples[0]["target"] in prepared.labels
+    with pytest.raises(Stopped):
+        task.evaluate(model, CPU, lambda: True, full=False)
+
+
+def test_a_look_on_the_way_reads_the_first_texts_only(made: Made) -> None:
+    task, model = task_of(made), model_of(made[0])
+    task.quick_size = 5
+    quick, full = (task.evaluate(model, CPU, lambda: False, full=f) for f in (False, True))
+    assert np.sum(quick.figures["confusion"]["counts"]) == 5
+    assert quick.samples == full.samples[:5]
+    assert "baselines" not in vars(quick)
+
+
+@pytest.mark.parametrize("family", ["encoder", "decoder"])
+def test_a_few_steps_learn_what_the_texts_say(tmp_path: Path, family: str) -> None:
+    """From files to a folder that answers; both families."""
+    text = write_tsv(tmp_path / "texts.tsv", sentiments())
+    more = {"model__family": "decoder", "model__dropout": 0.0} if family == "decoder" else {}
+    steps = 120 if family == "decoder" else 40
+    settings = asked(
+        "classify", text, train__steps=steps, train__eval_every=20, train__lr=8e-3,
+        train__optimizer="muon", train__smoothing=0.0, train__schedule="linear", **more,
+    )  # fmt: skip
+    out = tmp_path / "run"
+    assert Run(settings=settings, out=out, device="cpu").train() == 0
+    assert max(e["accuracy"] for e in entries(out) if e["kind"] == "valid") == 100
+    run = load_run(out)
+    assert run.labels == ("neg", "pos", "so")
+    report = (out / "report.html").read_text()
+    assert "Confusion matrix" in report
+    lines = ["an awful film", "", "great music", "x" * 300 + " ok"]
+    predictor = Classify().predictor(Use([out], run, CPU, {"scores": True}))
+    answers = list(predictor.answers(lines))
+    assert answers[0].facts["label"] == "neg"
+    assert answers[2].text.startswith("pos\t0.")
+    assert len(answers) == 4
+    assert sum(answers[0].facts["probabilities"].values()) == pytest.approx(1.0, abs=1e-5)
+    one_by_one = [next(iter(predictor.answers([line]))).text for line in lines]
+    assert one_by_one == [a.text for a in answers]
+    _check_evaluation(out, run, tmp_path)
+
+
+def _check_evaluation(out: Path, run: RunSettings, tmp_path: Path) -> None:
+    test = write_tsv(tmp_path / "test.tsv", [*sentiments(30), ("", "so")])
+    files = replace(run.data, text=(test,))
+    found = Classify().evaluation(Use([out], run, CPU), files)
+    names = [name for name, _, _ in found.rows]
+    assert names[:2] == ["accuracy", "macro F1"]
+    assert ("texts without a word", "1", "scored like the others") in found.rows
+    assert found.facts["n"] == 31
+    assert found.facts["accuracy"] > 90
+    low, high = found.facts["intervals"]["accuracy"]
+    assert low <= found.facts["accuracy"] <= high
+    assert found.facts["baselines"]["bag of words"] > 90
+    json.dumps(found.facts)
+    bad = write_tsv(tmp_path / "bad.tsv", [("a film", "neg"), ("another", "meh")])
+    with pytest.raises(DataError, match=r"bad\.tsv:2: the label 'meh'.*'neg', 'pos', 'so'"):
+        Classify().evaluation(Use([out], run, CPU), replace(run.data, text=(bad,)))
+    shutil.rmtree(out / "data")
+    found = Classify().evaluation(Use([out], run, CPU), files)
+    rows = {name: (value, remark) for name, value, remark in found.rows}
+    assert rows["bag of words"][0] == "–"
+    assert "not available" in rows["bag of words"][1]
+    assert "majority class" in found.facts["baselines"]
+
+
+def test_a_run_that_is_stopped_and_taken_up_again_ends_the_same(tmp_path: Path) -> None:
+    text = write_tsv(tmp_path / "texts.tsv", sentiments())
+    settings = asked(
+        "classify", text, train__steps=14, train__eval_every=5, model__dropout=0.2, train__lr=1e-3
+    )
+    settings, prepared = resolved(Classify(), settings, tmp_path)
+    assert same_after_stops(settings, prepared, tmp_path)
+
+
+def test_documents_with_fields_are_read_with_their_marks(tmp_path: Path) -> None:
+    """`detect`: the fields, each between its marks, are one text."""
+    path = tmp_path / "docs.jsonl"
+    rows = [
+        {"title": f"{text[:4]} t", "body": text, "label": label} for text, label in sentiments()
+    ]
+    del rows[0]["title"]
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    settings = asked("classify", str(path), data__fields=["title", "body"])
+    settings, prepared = resolved(Classify(), settings, tmp_path)
+    task, model = ClassifyTask(prepared, settings), model_of(settings)
+    tokenizer = prepared.tokenizer
+    flat = task.train.read(np.array([0]))
+    names = tokenizer.tokens(flat.tokens.tolist())
+    assert names.count("<body>") == names.count("</body>") == 1
+    assert ("<title>" in names) == bool(len(prepared.train.fields["title"][0]))
+    found = task.loss(model, task.batch(Part(np.arange(3), 3), CPU, None))
+    assert found.nll.isfinite()
+    classifier = Classifier([model], tokenizer, settings, CPU)
+    row = 5
+    line = json.dumps(
+        {name: tokenizer.decode(s[row].tolist()) for name, s in prepared.train.fields.items()}
+    )
+    ours = classifier.log_probs([classifier.example(line, "line 1")])
+    batch = task.batch(Part(np.array([row]), 1), CPU, None)
+    with torch.no_grad():
+        theirs = model.classes(model(batch.tokens_N, batch.layout), batch.layout)  # type: ignore[operator]
+    assert ours[0] == pytest.approx(theirs.log_softmax(-1)[0].numpy(), rel=1e-4)
+    assert len(list(classifier.answers([line, "", line]))) == 3
+    with pytest.raises(DataError, match="line 1 is not a line of JSON"):
+        list(classifier.answers(["no json"]))
+
+
+# What cannot be
+
+
+def test_a_single_class_is_refused(tmp_path: Path) -> None:
+    rows = [(text, "same") for text, _ in sentiments(40)]
+    settings = asked("classify", write_tsv(tmp_path / "t.tsv", rows))
+    with pytest.raises(ImpossibleData) as error:
+        Classify().prepare(settings, tmp_path, SILENT)
+    assert any("label" in f.text for f in error.value.report.findings if f.level == "error")
+
+
+def test_empty_texts_are_left_out_and_counted(tmp_path: Path) -> None:
+    rows = [*sentiments(), ("", "pos"), ("  ", "neg")]
+    settings = asked("classify", write_tsv(tmp_path / "t.tsv", rows))
+    prepared = Classify().prepare(settings, tmp_path, SILENT)
+    assert prepared.dropped["empty"] == 2
+    assert len(prepared.train) + len(prepared.valid) == 120
+
+
+def test_a_metric_of_another_task_is_refused(tmp_path: Path) -> None:
+    text = write_tsv(tmp_path / "t.tsv", sentiments())
+    with pytest.raises(ConfigError, match=r"train\.metric='bleu'.*accuracy, f1, loss"):
+        resolved(Classify(), asked("classify", text, train__metric="bleu"), tmp_path)
+
+
+def test_models_that_answer_together_need_the_same_classes(made: Made, tmp_path: Path) -> None:
+    from headway.config.run import resolved_toml
+
+    settings, _ = made
+    for name, labels in (("one", ("neg", "pos", "so")), ("two", ("pos", "neg", "so"))):
+        (tmp_path / name).mkdir()
+        other = replace(settings, labels=labels)
+        (tmp_path / name / "config.toml").write_text(resolved_toml(other))
+    with pytest.raises(ConfigError, match="other classes"):
+        Classifier.load(Use([tmp_path / "one", tmp_path / "two"], settings, CPU))

@@ -1,0 +1,222 @@
+"""Scores of language models on files: bits a byte, a unigram model beside them, fields or none."""
+
+from __future__ import annotations
+
+import json
+import math
+import shutil
+from collections import Counter
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from headway.cli.main import main
+from headway.config.folder import load_run
+from headway.config.model import DecoderSettings
+from headway.config.run import RunSettings, resolved_toml
+from headway.data.streams import USUAL, FieldStream, Marks
+from headway.data.texts import load_prepared_text
+from headway.data.tokens import TokenStore
+from headway.models.build import build_model
+from headway.models.decoder import Decoder
+from headway.models.folder import load_model
+from headway.nn.layout import Layout
+from headway.training.tasks import complete_scores
+from headway.training.tasks.complete_scores import body_likelihood, evaluate_language
+from tests.training.labelled import CPU
+from tests.training.test_complete import write_fields, write_lines
+
+BOS, EOS = 1, 2
+MARKS = {"title": Marks(3, 4), "date": Marks(5, 6), "body": Marks(7, 8)}
+DOCUMENTS: list[dict[str, list[int]]] = [
+    {"title": [10, 11], "date": [12], "body": [13, 14, 15, 16]},
+    {"title": [17], "body": [10]},
+    {"date": [11], "title": [12, 13, 14]},  # nothing to be said about a body
+    {"body": [18, 19, 10, 11, 12, 13, 14, 15, 16, 17, 18]},
+]
+Output = pytest.CaptureFixture[str]
+
+
+def source() -> FieldStream:
+    stores = {}
+    for name in MARKS:
+        texts = [document.get(name, []) for document in DOCUMENTS]
+        tokens = np.array([token for text in texts for token in text], np.uint16)
+        stores[name] = TokenStore(tokens, np.array([len(text) for text in texts], np.int32))
+    return FieldStream(stores, MARKS, BOS, EOS, 0.1, 0)
+
+
+def model() -> Decoder:
+    settings = DecoderSettings(
+        vocab_size=20, d_model=16, n_layers=2, n_heads=2, d_ff=32, max_len=64, dropout=0.0
+    )
+    made = build_model(settings, seed=1).eval()
+    assert isinstance(made, Decoder)
+    return made
+
+
+def by_hand(model: Decoder, names: list[str], context: int) -> tuple[float, int]:
+    """One window at a time, one token at a time."""
+    total, count = 0.0, 0
+    for document in DOCUMENTS:
+        if "body" not in document:
+            continue
+        tokens = [BOS]
+        for name in [name for name in names if name in document]:
+            first = len(tokens) + 1
+            tokens += [MARKS[name].open, *document[name], MARKS[name].close]
+        for place in range(first, len(tokens)):
+            window = tokens[(place - 1) // context * context : place]
+            logs_V = model.scores(model(torch.tensor(window), Layout.of([len(window)])))[-1]
+            total -= float(logs_V.log_softmax(-1)[tokens[place]])
+            count += 1
+    return total, count
+
+
+@pytest.mark.parametrize("names", [["body"], ["title", "date", "body"], ["date", "body"]])
+@pytest.mark.parametrize("context", [64, 5])
+@torch.no_grad()
+def test_the_body_behind_other_fields_and_alone(
+    names: list[str], context: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made, stream = model(), source()
+    expected, n = by_hand(made, names, context)
+    for at_once in (4096, 1):
+        monkeypatch.setattr(complete_scores, "AT_ONCE", at_once)
+        total, count = body_likelihood(made, stream, names, context)
+        assert count == n == 4 + 1 + 11 + 3  # the end of the body is a token too
+        assert total == pytest.approx(expected, rel=1e-5)
+    present_DF, _ = stream.choice(USUAL)  # what others read from the stream is as before
+    assert present_DF.sum() == 8
+
+
+def train(out: Path, words: list[str]) -> None:
+    shape = ["model.d_model=32", "model.n_layers=1", "model.n_heads=2", "model.d_ff=32"]
+    more = ["model.max_len=16", "train.steps=80", "train.batch_tokens=256", "data.valid_size=8"]
+    words = ["train", "complete", *words, "--device", "cpu", "--out", str(out)]
+    assert (
+        main(
+            [
+                *words,
+                *shape,
+                *more,
+                "tokenizer.kind=words",
+                "train.average=1",
+                "train.eval_every=40",
+            ]
+        )
+        == 0
+    )
+
+
+@pytest.fixture(scope="module")
+def plain(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("plain")
+    train(folder / "run", ["--text", write_lines(folder / "text"), "data.unit=line"])
+    return folder
+
+
+@pytest.fixture(scope="module")
+def fielded(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("fields")
+    text = write_fields(folder / "text.jsonl")
+    train(folder / "run", ["--text", text, "data.fields=[title,date,body]"])
+    return folder
+
+
+def evaluated(folder: Path, text: Path, capsys: Output) -> dict[str, float]:
+    capsys.readouterr()
+    words = ["evaluate", str(folder / "run"), "--text", str(text), "--device", "cpu", "--json"]
+    assert main(words) == 0
+    found: dict[str, float] = json.loads(capsys.readouterr().out)
+    return found
+
+
+def test_plain_documents_beside_a_unigram_model(plain: Path, capsys: Output) -> None:
+    lines = ["the old red house", "never here never", "sees the tree sees the dog"]
+    test = plain / "test"
+    test.write_text("".join(f"{line}\n" for line in lines))
+    found = evaluated(plain, test, capsys)
+    prepared = load_prepared_text(plain / "run")
+    tokenizer, made = prepared.tokenizer, load_model(plain / "run").eval()
+    assert isinstance(made, Decoder)
+    nll, n = 0.0, 0
+    with torch.no_grad():
+        for line in lines:
+            tokens = [tokenizer.bos, *tokenizer.encode(line), tokenizer.eos]
+            logs_NV = made.scores(made(torch.tensor(tokens[:-1]), Layout.of([len(tokens) - 1])))
+            nll += float(torch.nn.functional.cross_entropy(
+                logs_NV, torch.tensor(tokens[1:]), reduction="sum"
+            ))  # fmt: skip
+            n += len(tokens) - 1
+    n_bytes = sum(map(len, lines))
+    assert found["loss"] == pytest.approx(nll / n, rel=1e-5)
+    assert found["ppl"] == pytest.approx(math.exp(nll / n), rel=1e-5)
+    assert found["bits_per_byte"] == pytest.approx(nll / math.log(2) / n_bytes, rel=1e-5)
+    counts = Counter(prepared.train.text.tokens.tolist())
+    size = counts.total() + tokenizer.vocab_size
+    ids = [token for line in lines for token in tokenizer.encode(line)]
+    bits = -sum(math.log2((counts[token] + 1) / size) for token in ids)
+    assert found["unigram_bits_per_byte"] == pytest.approx(bits / n_bytes)
+
+
+def test_a_test_set_is_read_as_the_training_data_was(
+    plain: Path, tmp_path: Path, capsys: Output
+) -> None:
+    run = shutil.copytree(plain / "run", tmp_path / "run")
+    settings = load_run(run)
+    other = replace(settings, data=replace(settings.data, encoding="utf-16"))
+    (run / "config.toml").write_text(resolved_toml(other))
+    (tmp_path / "test").write_text("the old house\n", encoding="utf-16")
+    (tmp_path / "plain").write_text("the old house\n")
+    found = evaluated(tmp_path, tmp_path / "test", capsys)
+    words = ["evaluate", str(run), "--text", str(tmp_path / "plain"), "--encoding", "utf-8"]
+    assert main([*words, "--device", "cpu", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out) == found
+
+
+def test_scores_are_printed_with_the_baseline_in_the_same_unit(plain: Path, capsys: Output) -> None:
+    words = ["evaluate", str(plain / "run"), "--text", str(plain / "text"), "--device", "cpu"]
+    capsys.readouterr()
+    assert main(words) == 0
+    printed = capsys.readouterr().out
+    for said in ("60", "loss", "perplexity", "bits per byte", "baseline: unigram"):
+        assert said in printed
+
+
+def test_without_the_training_data_the_baseline_says_so(plain: Path, tmp_path: Path) -> None:
+    for name in ("config.toml", "tokenizer.json", "model.safetensors"):
+        (tmp_path / name).write_bytes((plain / "run" / name).read_bytes())
+    settings, files = settings_and_files(tmp_path, plain / "text")
+    found = evaluate_language(tmp_path, settings, files.data, CPU)
+    rows = {name: (value, remark) for name, value, remark in found.rows}
+    assert rows["baseline: unigram"] == ("–", "the run's training data is not there any more")
+    assert "unigram_bits_per_byte" not in found.facts
+
+
+def settings_and_files(folder: Path, text: Path) -> tuple[RunSettings, RunSettings]:
+    settings = load_run(folder)
+    return settings, replace(settings, data=replace(settings.data, text=(str(text),)))
+
+
+def test_fields_are_scored_with_the_body_given_the_others_and_alone(
+    fielded: Path, capsys: Output
+) -> None:
+    """The words of the body are that of the title."""
+    found = evaluated(fielded, fielded / "text.jsonl", capsys)
+    assert found.keys() == {
+        "loss", "ppl", "body_alone_loss", "body_alone_bits_per_byte", "body_given_loss",
+        "body_given_bits_per_byte", "unigram_bits_per_byte",
+    }  # fmt: skip
+    assert found["body_given_loss"] < found["body_alone_loss"]
+    prepared = load_prepared_text(fielded / "run")
+    lines = (fielded / "text.jsonl").read_text().splitlines()
+    bodies = [json.loads(line)["body"] for line in lines]
+    n = sum(len(prepared.tokenizer.encode(body)) + 1 for body in bodies)
+    n_bytes = sum(map(len, bodies))
+    for name in ("alone", "given"):
+        bits = found[f"body_{name}_loss"] * n / math.log(2) / n_bytes
+        assert found[f"body_{name}_bits_per_byte"] == pytest.approx(bits)

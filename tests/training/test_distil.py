@@ -1,0 +1,315 @@
+"""Distillation: the student's start, the terms of its loss, what it learns, what is refused."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from headway.config.durable import replace_text
+from headway.config.folder import CONFIG, TOKENIZER
+from headway.config.kept import KeptHeads
+from headway.config.metrics import METRICS
+from headway.config.model import DecoderSettings, EncoderSettings, ModelSettings, Seq2SeqSettings
+from headway.config.run import RunSettings, resolved_toml
+from headway.config.tasks import DistilSettings
+from headway.config.train import TrainSettings
+from headway.data.texts import PreparedText
+from headway.errors import ConfigError
+from headway.models.build import build_model
+from headway.models.folder import model_weights, save_weights
+from headway.nn.layout import Layout
+from headway.nn.loss import Smoothing
+from headway.progress import SILENT
+from headway.training.optim import build_optimizer
+from headway.training.ranks import Ranks
+from headway.training.step import Step
+from headway.training.task import Scores
+from headway.training.tasks import distil
+from headway.training.tasks.distil import (
+    VIEWS,
+    DistilTask,
+    compare,
+    comparison_line,
+    distilled,
+    load_teacher,
+    picked_layers,
+    start_student,
+    student_model,
+)
+from headway.training.tasks.fill import Fill, FillTask
+from headway.training.tasks.gaps import FillBatch
+from tests.models.variants import SIZES, tiny
+from tests.training.test_fill import CPU, settings_of, trained
+
+SHAPES: dict[str, dict[str, Any]] = {
+    "fill": {"heads": ("words",), "n_segments": 0},
+    "complete": {},
+    "classify": {"heads": ("classes",), "n_labels": 3, "n_segments": 0},
+}
+FAMILY: dict[str, type[Any]] = {
+    "fill": EncoderSettings, "complete": DecoderSettings, "classify": EncoderSettings,
+}  # fmt: skip
+
+
+def saved(folder: Path, model: ModelSettings, task: str, made: nn.Module | None = None) -> Path:
+    made = made or build_model(model, seed=4)
+    save_weights(folder, model_weights(made))
+    replace_text(folder / CONFIG, resolved_toml(RunSettings(task=task, model=model)))
+    return folder
+
+
+def run_settings(task: str, teacher: Path, **more: Any) -> RunSettings:
+    return RunSettings(task=task, distil=DistilSettings(teacher=str(teacher)), **more)
+
+
+def test_a_student_starts_from_every_other_layer() -> None:
+    assert picked_layers(6, 12) == [0, 2, 4, 6, 8, 10]
+    assert picked_layers(2, 4) == [0, 2]
+    assert picked_layers(3, 4) == [0, 1, 2]
+    assert picked_layers(1, 4) == [0]
+    assert picked_layers(4, 4) == [0, 1, 2, 3]
+
+
+@pytest.mark.parametrize("family", [EncoderSettings, DecoderSettings, Seq2SeqSettings])
+def test_it_has_the_teachers_shape_front_and_heads(tmp_path: Path, family: type[Any]) -> None:
+    task = {EncoderSettings: "fill", DecoderSettings: "complete"}.get(family, "translate")
+    shape = family(**(SIZES | {"n_layers": 4}))
+    teacher = build_model(shape, seed=4)
+    folder = saved(tmp_path / "teacher", shape, task, teacher)
+    settings = run_settings(task, folder, asked={"model.dropout": 0.2})
+    model = student_model(shape, settings)
+    assert replace(model, n_layers=4, dropout=0.0, **(
+        {"n_decoder_layers": None} if family is Seq2SeqSettings else {})) == shape  # fmt: skip
+    assert (model.n_layers, model.dropout) == (2, 0.2)
+    student, said = build_model(model, seed=9), []
+    start_student(student, settings, said.append)
+    theirs = teacher.state_dict()
+    for name, tensor in student.state_dict().items():
+        old = name
+        for number in (1, 0):
+            old = old.replace(f"blocks.{number}.", f"blocks.{2 * number}.")
+        assert torch.equal(tensor, theirs[old]), name
+    assert all("starts from layers 1, 3 of 4" in line for line in said)
+
+
+def test_the_student_of_a_pruned_teacher_has_the_heads_of_its_layers(tmp_path: Path) -> None:
+    kept = KeptHeads(encoder=((0,), (1,), (2, 3), (3,)), cross=((0, 1), (2,), (1, 2, 3), (0,)))
+    shape = Seq2SeqSettings(**(SIZES | {"n_layers": 4}), kept_heads=kept)
+    settings = run_settings("translate", saved(tmp_path / "teacher", shape, "translate"))
+    model = student_model(shape, settings)
+    assert model.kept_heads == KeptHeads(encoder=((0,), (2, 3)), cross=((0, 1), (1, 2, 3)))
+    start_student(build_model(model), settings, lambda line: None)
+
+
+REFUSED: list[tuple[str, str, dict[str, Any], list[str]]] = [
+    ("fill", "complete", {}, ["a run of the task fill, and this one of complete"]),
+    ("tag", "tag", {}, ["is a run of the task tag", "fill, complete, classify, translate"]),
+    ("fill", "fill", {"asked": {"model.n_heads": 2}}, ["n_heads=4 there, 2 here"]),
+    ("fill", "fill", {"layers": 3}, ["distil.layers=3 is more than the 2"]),
+]
+
+
+@pytest.mark.parametrize(("task", "wanted", "more", "said"), REFUSED)
+def test_what_cannot_be_taught_is_refused_in_words(
+    tmp_path: Path, task: str, wanted: str, more: dict[str, Any], said: list[str]
+) -> None:
+    shape = EncoderSettings(**SIZES)
+    folder = saved(tmp_path / "teacher", shape, task)
+    more = dict(more)
+    distil_ = DistilSettings(teacher=str(folder), layers=more.pop("layers", None))
+    with pytest.raises(ConfigError) as error:
+        student_model(shape, RunSettings(task=wanted, distil=distil_, **more))
+    for text in said:
+        assert text in str(error.value)
+
+
+def batch_of(task: str) -> Any:
+    tokens_N, layout = torch.arange(1, 11), Layout.of([4, 6])
+    if task == "fill":
+        rows_R = torch.tensor([2, 5, 7])
+        weights_R = torch.tensor([1.0, 1.0, 0.0])  # the last is a dummy
+        return FillBatch(tokens_N, layout, rows_R, tokens_N[rows_R], weights_R, torch.ones(10))
+    if task == "complete":
+        weights_N = torch.ones(10)
+        weights_N[-2:] = 0.0
+        return SimpleNamespace(
+            tokens_N=tokens_N, layout=layout, labels_N=tokens_N + 1, weights_N=weights_N
+        )
+    return SimpleNamespace(
+        tokens_N=tokens_N, layout=layout, segments_N=None,
+        labels_B=torch.tensor([2, 0]), weights_B=torch.ones(2),
+    )  # fmt: skip
+
+
+def terms(task: str, student: Any, teacher: Any, batch: Any, temperature: float) -> list[Tensor]:
+    """Soft, hard and cosine, a row at a time, as they are defined."""
+    seen = [model(batch.tokens_N, batch.layout) for model in (student, teacher)]
+    if task == "classify":
+        states = rows = [m.pooled(x, batch.layout) for m, x in zip((student, teacher), seen,
+                                                                     strict=True)]  # fmt: skip
+        scores = [m.heads["classes"](x) for m, x in zip((student, teacher), rows, strict=True)]
+        labels, weights, real = batch.labels_B, batch.weights_B, batch.weights_B
+    elif task == "fill":
+        states, rows = seen, [x[batch.rows_R] for x in seen]
+        scores = [m.scores(x) for m, x in zip((student, teacher), rows, strict=True)]
+        labels, weights, real = batch.labels_R, batch.weights_R, batch.real_N
+    else:
+        states = rows = seen
+        scores = [m.scores(x) for m, x in zip((student, teacher), rows, strict=True)]
+        labels, weights, real = batch.labels_N, batch.weights_N, batch.weights_N
+    soft, hard, cosine = torch.zeros(()), torch.zeros(()), torch.zeros(())
+    for s_V, t_V, label, weight in zip(*scores, labels, weights, strict=True):
+        p_V, q_V = (t_V / temperature).softmax(0), (s_V / temperature).softmax(0)
+        soft = soft + weight * temperature**2 * (p_V * (p_V / q_V).log()).sum()
+        hard = hard - weight * s_V.log_softmax(0)[label]
+    for s_D, t_D, weight in zip(*states, real, strict=True):
+        cosine = cosine + weight * (1 - s_D @ t_D / s_D.norm() / t_D.norm())
+    return [soft, hard, cosine / real.sum() * weights.sum()]
+
+
+@pytest.mark.parametrize("task", VIEWS)
+@pytest.mark.parametrize("chunked", [False, True])
+def test_the_loss_is_the_sum_of_three_terms(
+    task: str, chunked: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if chunked:
+        monkeypatch.setattr(distil, "CHUNK_BYTES", {"cpu": 4 * 41 * 2})
+    family = {EncoderSettings: "encoder", DecoderSettings: "decoder"}[FAMILY[task]]
+    student, teacher = (tiny(family, n_layers=n, **SHAPES[task]) for n in (2, 4))
+    inner: Any = SimpleNamespace(metric=METRICS["loss"], smoothing=Smoothing(1.0, 0.0))
+    batch = batch_of(task)
+    soft, hard, cosine = terms(task, student, teacher, batch, 3.0)
+    for weights, expected in (
+        ((1.0, 0.0, 0.0), soft),
+        ((0.0, 1.0, 0.0), hard),
+        ((0.0, 0.0, 1.0), cosine),
+        ((5.0, 2.0, 1.0), 5 * soft + 2 * hard + cosine),
+    ):
+        names = dict(zip(("soft", "hard", "cosine"), weights, strict=True))
+        made = DistilTask(inner, teacher, VIEWS[task], DistilSettings(temperature=3.0, **names))
+        found = made.loss(student, batch)
+        torch.testing.assert_close(found.sum, expected, rtol=1e-4, atol=1e-4)
+        torch.testing.assert_close(found.nll, hard, rtol=1e-4, atol=1e-4, check_stride=False)
+    gradient = torch.autograd.grad(expected, student.front.tokens.weight)[0]
+    student.zero_grad()
+    found.sum.backward()
+    torch.testing.assert_close(student.front.tokens.weight.grad, gradient, rtol=1e-3, atol=1e-4)
+    assert all(weight.grad is None for weight in teacher.parameters())
+
+
+@pytest.fixture(scope="module")
+def school(tmp_path_factory: pytest.TempPathFactory) -> tuple[PreparedText, RunSettings]:
+    """A teacher of four layers that knows its sentences, and the settings of its student."""
+    folder = tmp_path_factory.mktemp("school")
+    settings = settings_of(folder)
+    prepared = Fill().prepare(settings, folder / "data", SILENT)
+    shape = EncoderSettings(
+        vocab_size=prepared.tokenizer.vocab_size, d_model=32, n_layers=4, n_heads=2, d_ff=64,
+        max_len=24, dropout=0.0, attention_dropout=0.0, n_segments=0, heads=("words",),
+        init="small", wiring="pre", positions="rotary",
+    )  # fmt: skip
+    teacher = build_model(shape, seed=1)
+    trained(FillTask(prepared, replace(settings, model=shape)), teacher, 5)  # type: ignore[arg-type]
+    run = saved(folder / "teacher", shape, "fill", teacher)
+    prepared.save_tokenizer(run / TOKENIZER)
+    wanted = replace(settings, distil=DistilSettings(teacher=str(run)))
+    return prepared, replace(wanted, model=student_model(shape, wanted))
+
+
+def disagreement(task: DistilTask, student: nn.Module) -> float:
+    soft = DistilTask(task.inner, task.teacher, task.view,
+                      DistilSettings(soft=1.0, hard=0.0, cosine=0.0, temperature=1.0))  # fmt: skip
+    part = task.parts(task.epoch(90)[0], 500)[0]
+    with torch.no_grad():
+        return float(soft.loss(student, task.batch(part, CPU, None)).sum) / part.n_targets
+
+
+def test_half_the_layers_come_to_agree_with_the_teacher(
+    school: tuple[PreparedText, RunSettings],
+) -> None:
+    prepared, settings = school
+    task = distilled(FillTask(prepared, settings), settings, CPU)
+    assert isinstance(task, DistilTask)
+    assert settings.model is not None
+    student = build_model(settings.model, seed=2)
+    start_student(student, settings, lambda text: None)
+    before = disagreement(task, student)
+    teacher = {name: tensor.clone() for name, tensor in task.teacher.state_dict().items()}
+    optimizer = build_optimizer(student, TrainSettings(optimizer="adamw"), device="cpu")
+    step = Step(student, task.loss, optimizer, Ranks())
+    for epoch in range(3):
+        for examples in task.epoch(epoch):
+            parts = task.parts(examples, 60)
+            for part in parts:
+                step.add(task.batch(part, CPU, None), sum(part.n_targets for part in parts))
+            step.finish(3e-3)
+    assert disagreement(task, student) < 0.5 * before
+    assert not task.teacher.training
+    for name, tensor in task.teacher.state_dict().items():
+        assert torch.equal(tensor, teacher[name])
+
+
+def test_both_are_compared_in_size_speed_and_score(
+    school: tuple[PreparedText, RunSettings], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(distil, "TIMED_S", 0.1)
+    prepared, settings = school
+    task = distilled(FillTask(prepared, settings), settings, CPU)
+    assert settings.model is not None
+    student = build_model(settings.model)
+    facts = compare(load_teacher(task, settings, CPU), student, task, CPU)
+    one, other = facts["teacher"], facts["student"]
+    assert other["parameters"] == sum(weight.numel() for weight in student.parameters())
+    assert facts["smaller"] == pytest.approx(1 - other["parameters"] / one["parameters"])
+    assert facts["faster"] == pytest.approx(other["batches_per_s"] / one["batches_per_s"])
+    assert one["scores"]["loss"] < other["scores"]["loss"]
+    assert facts["kept"] == pytest.approx(one["scores"]["loss"] / other["scores"]["loss"])
+    line = comparison_line(facts)
+    assert f"student {other['parameters']:,} parameters" in line
+    assert "times as fast" in line
+    asked = []
+
+    def evaluate(model: Any, device: Any, stopped: Any, full: bool, *_: Any, most: Any) -> Scores:
+        asked.append((full, most))
+        return Scores(values={"loss": 1.0})
+
+    monkeypatch.setattr(FillTask, "evaluate", lambda _, *words, **named: evaluate(*words, **named))
+    compare(student, student, task, CPU, most=7, careful=False)
+    assert asked == [(False, 7)] * 2  # where time is short, no more than it is planned for
+
+
+def test_probabilities_of_both_use_the_same_temperature() -> None:
+    """Equal scores cost nothing at any temperature."""
+    teacher = tiny("encoder", n_layers=2, **SHAPES["fill"])
+    inner: Any = SimpleNamespace(metric=METRICS["loss"], smoothing=Smoothing(1.0, 0.0))
+    for temperature in (1.0, 4.0):
+        settings = DistilSettings(temperature=temperature, hard=0.0)
+        task = DistilTask(inner, teacher, VIEWS["fill"], settings)
+        assert float(task.loss(teacher, batch_of("fill")).sum.detach()) == pytest.approx(
+            0, abs=1e-4
+        )
+
+
+def test_other_labels_than_the_teachers_are_refused(tmp_path: Path) -> None:
+    shape = EncoderSettings(**SIZES, heads=("classes",), n_labels=2)
+    folder = saved(tmp_path / "teacher", shape, "classify")
+    labels = RunSettings(task="classify", model=shape, labels=("bad", "good"))
+    replace_text(folder / CONFIG, resolved_toml(labels))
+    inner: Any = SimpleNamespace(metric=METRICS["loss"])
+    settings = run_settings("classify", folder, model=shape, labels=("no", "yes"))
+    with pytest.raises(ConfigError, match="knows the labels bad, good, and the text has no, yes"):
+        distilled(inner, settings, CPU)
+    same = replace(settings, labels=("bad", "good"))
+    assert isinstance(distilled(inner, same, CPU), DistilTask)
+
+
+def test_of_a_translator_the_task_stays_as_it_is(tmp_path: Path) -> None:
+    """Its student learns from what the teacher wrote; see test_taught."""
+    inner: Any = object()
+    assert distilled(inner, run_settings("translate", tmp_path), CPU) is inner

@@ -1,0 +1,430 @@
+"""Sentence vectors: the loss against sums written out by hand, learning, retrieval, answers."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from headway.config.data import DataSettings, TokenizerSettings
+from headway.config.durable import replace_text
+from headway.config.folder import CONFIG, TOKENIZER
+from headway.config.model import DecoderSettings, EncoderSettings, ModelSettings
+from headway.config.run import RunSettings, resolved_toml
+from headway.config.tasks import EmbedSettings
+from headway.config.train import TrainSettings
+from headway.data.readings import flat_lists
+from headway.data.texts import PreparedText
+from headway.errors import ConfigError, DataError, UserError
+from headway.models.build import build_model
+from headway.models.folder import model_weights, save_weights
+from headway.nn.layout import Layout
+from headway.progress import SILENT
+from headway.training.kind import Use
+from headway.training.optim import build_optimizer
+from headway.training.ranks import Ranks
+from headway.training.step import Step
+from headway.training.task import Part, Stopped
+from headway.training.tasks.contrast import contrastive, partners
+from headway.training.tasks.embed import Embed, EmbedTask
+from headway.training.tasks.vectors import (
+    bag_retrieval,
+    reader_of,
+    retrieval,
+    text_keys,
+    text_vectors,
+)
+
+CPU = torch.device("cpu")
+COLOURS = ["red", "green", "blue", "black", "white", "yellow"]
+THINGS = ["house", "boat", "car", "tree", "stone"]
+NAMES = {"house": "building", "boat": "ship", "car": "vehicle", "tree": "plant", "stone": "rock"}
+PAIRS = [
+    (f"i saw a {colour} {thing} {place}", f"there was a {NAMES[thing]} , {colour} , {place}")
+    for colour in COLOURS
+    for thing in THINGS
+    for place in ("here", "there", "at home")
+]
+
+
+def settings_of(folder: Path, *, pairs: bool = True, **more: Any) -> RunSettings:
+    folder.mkdir(exist_ok=True)
+    path = folder / ("pairs.tsv" if pairs else "texts.txt")
+    lines = [f"{a}\t{b}" if pairs else a for a, b in PAIRS]
+    path.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
+    files = {"pairs" if pairs else "text": (str(path),)}
+    train = TrainSettings(batch_tokens=250, micro_tokens=250, smoothing=0.0)
+    values: dict[str, Any] = {
+        "tokenizer": TokenizerSettings(kind="words"),
+        "train": train,
+        "data": DataSettings(**files, valid_size=20),  # type: ignore[arg-type]
+    }
+    return RunSettings(task="embed", **(values | more))
+
+
+@pytest.fixture(scope="module")
+def prepared(tmp_path_factory: pytest.TempPathFactory) -> PreparedText:
+    folder = tmp_path_factory.mktemp("pairs")
+    return Embed().prepare(settings_of(folder), folder / "run", SILENT)
+
+
+@pytest.fixture(scope="module")
+def alone(tmp_path_factory: pytest.TempPathFactory) -> PreparedText:
+    folder = tmp_path_factory.mktemp("texts")
+    return Embed().prepare(settings_of(folder, pairs=False), folder / "run", SILENT)
+
+
+def shape(prepared: PreparedText, family: type[Any] = EncoderSettings, **more: Any) -> Any:
+    values: dict[str, Any] = {
+        "vocab_size": prepared.tokenizer.vocab_size, "d_model": 32, "n_layers": 2, "n_heads": 2,
+        "d_ff": 64, "max_len": 24, "dropout": 0.0, "attention_dropout": 0.0,
+        "heads": (), "pooling": "mean", "wiring": "pre", "positions": "rotary", "init": "small",
+    }  # fmt: skip
+    values |= {"n_segments": 0} if family is EncoderSettings else {}
+    return family(**(values | more))
+
+
+def task_of(
+    prepared: PreparedText, folder: Path, model: ModelSettings | None = None, **more: Any
+) -> EmbedTask:
+    settings = settings_of(folder, model=model or shape(prepared), **more)
+    return EmbedTask(prepared, settings)
+
+
+def first_part(task: EmbedTask) -> Part:
+    [part] = task.parts(task.epoch(0)[0], 50)
+    return part
+
+
+def vector(model: Any, tokens: Sequence[int]) -> Tensor:
+    layout = Layout.of([len(tokens)])
+    return F.normalize(model.pooled(model(torch.tensor(tokens), layout), layout)[0], dim=0)
+
+
+@pytest.mark.parametrize("family", [EncoderSettings, DecoderSettings])
+def test_the_loss_makes_every_text_choose_its_partner(
+    prepared: PreparedText, tmp_path: Path, family: type[Any]
+) -> None:
+    task = task_of(prepared, tmp_path, shape(prepared, family))
+    model = build_model(shape(prepared, family), seed=1).eval()
+    part = first_part(task)
+    tokenizer, rows = prepared.tokenizer, part.rows.rows
+    assert prepared.train.other is not None
+    a, b = (
+        [vector(model, [tokenizer.bos, *side[row].tolist(), tokenizer.eos]) for row in rows]
+        for side in (prepared.train.text, prepared.train.other)
+    )
+    by_hand = torch.zeros(())
+    for i in range(len(rows)):
+        like_a = torch.stack([a[i] @ other for other in b]) / 0.05
+        like_b = torch.stack([other @ b[i] for other in a]) / 0.05
+        by_hand = by_hand - (like_a.log_softmax(0)[i] + like_b.log_softmax(0)[i]) / 2
+    assert part.n_targets == len(rows) > 5
+    found = task.loss(model, task.batch(part, CPU, None))
+    torch.testing.assert_close(found.sum, by_hand, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("pairs", [True, False])
+def test_the_fixed_form_costs_the_same(
+    prepared: PreparedText, alone: PreparedText, tmp_path: Path, pairs: bool
+) -> None:
+    data = prepared if pairs else alone
+    task, model = task_of(data, tmp_path), build_model(shape(data), seed=1)
+    fixed = task.fixed(250)
+    shapes, gradients = set(), []
+    for step in task.epoch(0):
+        [part] = task.parts(step, 250)
+        for form in (None, fixed):
+            model.zero_grad()
+            batch = task.batch(part, CPU, form)
+            loss = task.loss(model, batch).sum
+            loss.backward()
+            gradients.append((loss.detach(), model.front.tokens.weight.grad.clone()))
+        shapes.add((len(batch.tokens_N), batch.layout.n_sequences))
+        for one, other in zip(*gradients[-2:], strict=True):
+            torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-5)
+    assert len(shapes) == 1
+
+
+def test_copies_of_a_partner_are_not_told_apart() -> None:
+    like_BB = torch.tensor([[1.0, 1.0, 0.0], [1.0, 1.0, 0.0], [0.0, 0.0, 1.0]])
+    apart_BB = torch.tensor([[False, False, True], [False, False, True], [True, True, False]])
+    found = contrastive(like_BB, apart_BB, torch.ones(3))
+    two = torch.tensor([1.0, 0.0]).log_softmax(0)[0]
+    three = torch.tensor([0.0, 0.0, 1.0]).log_softmax(0)[2]
+    torch.testing.assert_close(found, -(2 * two + three))
+
+
+def test_pairs_that_share_a_text_are_found(tmp_path: Path, prepared: PreparedText) -> None:
+    task = task_of(prepared, tmp_path)
+    part = first_part(task)
+    twice = replace(part.rows, rows=np.array([3, 5, 3, 8]))
+    batch = task.batch(Part(twice, 4), CPU, None)
+    expected = ~torch.eye(4, dtype=torch.bool)
+    expected[0, 2] = expected[2, 0] = False
+    assert torch.equal(batch.apart_BB, expected)
+
+
+def trained(task: EmbedTask, model: nn.Module, epochs: int) -> None:
+    optimizer = build_optimizer(model, TrainSettings(optimizer="muon"), device="cpu")
+    step = Step(model, task.loss, optimizer, Ranks())
+    torch.manual_seed(0)
+    for epoch in range(epochs):
+        for examples in task.epoch(epoch):
+            [part] = task.parts(examples, 250)
+            step.add(task.batch(part, CPU, None), part.n_targets)
+            step.finish(4e-3 * (1 - epoch / epochs))
+
+
+@pytest.fixture(scope="module")
+def model(prepared: PreparedText, tmp_path_factory: pytest.TempPathFactory) -> nn.Module:
+    made = build_model(shape(prepared), seed=1)
+    trained(task_of(prepared, tmp_path_factory.mktemp("task")), made, 12)
+    return made.eval()
+
+
+def test_trained_on_pairs_it_finds_new_partners(
+    prepared: PreparedText, tmp_path: Path, model: nn.Module
+) -> None:
+    task = task_of(prepared, tmp_path)
+    with torch.no_grad():
+        untrained = task.evaluate(build_model(shape(prepared)).eval(), CPU, lambda: False, False)
+        scores = task.evaluate(model, CPU, lambda: False, full=True)
+    assert scores.values["accuracy"] > max(80, untrained.values["accuracy"])
+    assert scores.values["accuracy"] <= scores.values["mrr"] <= 100
+    assert scores.values["loss"] < untrained.values["loss"]
+    assert set(scores.baselines["bag of words"]) == {"accuracy", "mrr"}
+    assert scores.baselines["bag of words"]["accuracy"] < 100
+    with torch.no_grad():  # among few it is easier, for whoever looks
+        alone = task.evaluate(model, CPU, lambda: False, True, most=1)
+    assert alone.values["accuracy"] == alone.baselines["bag of words"]["accuracy"] == 100
+    with pytest.raises(Stopped):
+        task.evaluate(model, CPU, lambda: True, full=False)
+
+
+def test_texts_alone_are_pairs_with_themselves(alone: PreparedText, tmp_path: Path) -> None:
+    settings = settings_of(tmp_path, pairs=False, model=shape(alone, dropout=0.1))
+    task = EmbedTask(alone, settings)
+    batch = task.batch(first_part(task), CPU, None)
+    texts = batch.layout.split(batch.tokens_N)
+    for one, other in zip(texts[0::2], texts[1::2], strict=True):
+        assert torch.equal(one, other)
+    made = build_model(shape(alone, dropout=0.1), seed=1)
+    with torch.no_grad():
+        before = float(task.loss(made.train(), batch).sum)
+    assert before > 1.0  # the two readings differ
+    trained(task, made, 6)
+    with torch.no_grad():
+        assert float(task.loss(made, batch).sum) < 0.5 * before
+        assert task.evaluate(made.eval(), CPU, lambda: False, full=False).values["mrr"] > 0
+
+
+def test_each_reading_lacks_other_words_where_that_is_wanted(
+    alone: PreparedText, tmp_path: Path
+) -> None:
+    settings = settings_of(tmp_path, pairs=False, model=shape(alone))
+    task = EmbedTask(alone, replace(settings, embed=EmbedSettings(drop_words=0.4)))
+    part, left, all_words = first_part(task), 0, 0
+    batch, again = task.batch(part, CPU, None), task.batch(part, CPU, None)
+    assert torch.equal(batch.tokens_N, again.tokens_N)
+    texts = [text.tolist() for text in batch.layout.split(batch.tokens_N)]
+    for row, one, other in zip(part.rows.rows, texts[0::2], texts[1::2], strict=True):
+        whole = alone.train.text[row].tolist()
+        for text in (one, other):
+            assert (text[0], text[-1]) == (alone.tokenizer.bos, alone.tokenizer.eos)
+            words = iter(whole)
+            assert all(token in words for token in text[1:-1])  # in their order
+            assert len(text) > 2
+            left += len(text) - 2
+            all_words += len(whole)
+    assert texts[0::2] != texts[1::2]
+    assert left / all_words == pytest.approx(0.6, abs=0.1)
+    [later] = task.parts(replace(part.rows, epoch=1), 50)
+    assert not torch.equal(task.batch(later, CPU, None).tokens_N[:9], batch.tokens_N[:9])
+
+
+def test_every_other_word_looks_for_the_words_between(alone: PreparedText) -> None:
+    one, other = partners(alone.valid, alone.tokenizer, 24)
+    decode = alone.tokenizer.decode
+    for number in range(len(alone.valid)):
+        words = decode(alone.valid.text[number].tolist()).split()
+        for half, side in enumerate((one, other)):
+            tokens, _ = side.text.gather(np.array([number]))
+            assert decode(tokens.tolist()).split() == words[half::2]
+
+
+def test_texts_too_long_to_read_at_once_are_the_mean_of_their_windows(
+    prepared: PreparedText, model: nn.Module
+) -> None:
+    tokens = list(range(5, 5 + 30))
+    tokenizer = prepared.tokenizer
+    tokens = [t % tokenizer.vocab_size for t in tokens]
+    reader = reader_of(flat_lists([tokens, tokens[:4]]), tokenizer, 12)
+    found = text_vectors(model, reader, CPU, normalise=True)
+    _, starts, sizes = reader.windows
+    assert len(starts) > 3
+    parts = [
+        vector(model, [tokenizer.bos, *tokens[start : start + size], tokenizer.eos])
+        for start, size in zip(starts[:-1], sizes[:-1], strict=True)
+    ]
+    mean = F.normalize(torch.stack(parts).mean(0), dim=0).detach()
+    np.testing.assert_allclose(found[0], mean, atol=1e-5)
+    assert np.linalg.norm(found, axis=1) == pytest.approx([1.0, 1.0])
+
+
+def test_in_training_a_long_text_is_read_by_one_of_its_windows(
+    prepared: PreparedText, tmp_path: Path
+) -> None:
+    task = task_of(prepared, tmp_path, shape(prepared, max_len=6))
+    seen = set()
+    for epoch in range(4):
+        for step in task.epoch(epoch):
+            if 7 in step.rows:
+                place = 2 * step.rows.tolist().index(7)
+                batch = task.batch(task.parts(step, 250)[0], CPU, None)
+                assert batch.layout.longest <= 6
+                seen.add(tuple(batch.layout.split(batch.tokens_N)[place].tolist()))
+    assert len(seen) > 1
+
+
+def test_retrieval_counts_ranks() -> None:
+    b = np.eye(3, dtype=np.float32)
+    a = np.array([[1, 0, 0], [0, 1, 0], [0, 5, 3]], np.float32)
+    found = retrieval(a, b, np.arange(3))
+    assert found.accuracy == pytest.approx(2 / 3)
+    assert found.mrr == pytest.approx((1 + 1 + 1 / 2) / 3)
+    same = a[:1].repeat(2, 0), b[:1].repeat(2, 0)
+    assert retrieval(*same, np.array([4, 4])).accuracy == pytest.approx(1.0)  # a copy is no rival
+    tie = retrieval(*same, np.array([4, 5]))  # and of two others each comes first half the time
+    assert (tie.accuracy, tie.mrr) == pytest.approx((1 / 2, 1 / 1.5))
+
+
+def test_the_same_text_has_the_same_key() -> None:
+    keys = text_keys(flat_lists([[1, 2], [3], [1, 2], [], [1], []]))
+    assert keys.tolist() == [0, 1, 0, 2, 3, 2]
+
+
+def test_the_bag_of_words_is_tf_idf_by_cosine() -> None:
+    draw = np.random.default_rng(0)
+    sides = [[draw.integers(0, 9, draw.integers(1, 6)).tolist() for _ in range(40)] for _ in "ab"]
+    a, b = (np.array([np.bincount(text, minlength=9) for text in side]) for side in sides)
+    idf = np.log((1 + 40) / (1 + (b > 0).sum(0))) + 1
+    one, other = ((x * idf) / np.linalg.norm(x * idf, axis=1, keepdims=True) for x in (a, b))
+    like = one @ other.T
+    own = np.diag(like)[:, None]
+    keys = text_keys(flat_lists(sides[1]))
+    rivals = keys[:, None] != keys
+    nearer = ((like > own + 1e-6) & rivals).sum(1)
+    equal = ((np.abs(like - own) <= 1e-6) & rivals).sum(1)
+    found = bag_retrieval(flat_lists(sides[0]), flat_lists(sides[1]), 9)
+    assert equal.max() > 0
+    assert found.accuracy == pytest.approx(((nearer == 0) / (1 + equal)).mean())
+    assert found.mrr == pytest.approx((1 / (1 + nearer + equal / 2)).mean(), rel=1e-3)
+
+
+@pytest.fixture
+def run(tmp_path: Path, prepared: PreparedText, model: nn.Module) -> tuple[Path, RunSettings]:
+    folder = tmp_path / "run"
+    settings = settings_of(tmp_path, model=shape(prepared))
+    save_weights(folder, model_weights(model))
+    prepared.save_tokenizer(folder / TOKENIZER)
+    replace_text(folder / CONFIG, resolved_toml(settings))
+    return folder, settings
+
+
+def test_lines_become_vectors(run: tuple[Path, RunSettings], model: nn.Module) -> None:
+    made = Embed().predictor(Use([run[0]], run[1], CPU))
+    lines = ["i saw a red house here", "", "there was a ship , blue , there"]
+    answers = list(made.answers(lines))
+    assert len(answers) == 3
+    for answer, line in zip(answers, lines, strict=True):
+        assert json.loads(answer.text) == answer.facts["vector"]
+        assert answer.facts["text"] == line
+        assert np.linalg.norm(answer.facts["vector"]) == pytest.approx(1.0, abs=1e-4)
+
+
+def test_vectors_go_into_a_file(run: tuple[Path, RunSettings], tmp_path: Path) -> None:
+    path = tmp_path / "vectors.npy"
+    lines = [f"{a}" for a, _ in PAIRS[:7]]
+    made = Embed().predictor(Use([run[0]], run[1], CPU, {"to": str(path)}))
+    assert list(made.answers(lines)) == []
+    printed = Embed().predictor(Use([run[0]], run[1], CPU)).answers(lines)
+    expected = np.array([answer.facts["vector"] for answer in printed], np.float32)
+    found = np.load(path, allow_pickle=False)
+    assert found.dtype == np.float32
+    np.testing.assert_allclose(found, expected, atol=1e-5)
+    assert made.summary() == f"7 vectors in {path}"
+    bad = Embed().predictor(Use([run[0]], run[1], CPU, {"to": str(tmp_path / "no" / "v.npy")}))
+    with pytest.raises(UserError, match="cannot write"):
+        list(bad.answers(lines))
+
+
+def test_the_nearest_lines_of_a_file_are_found(
+    run: tuple[Path, RunSettings], tmp_path: Path
+) -> None:
+    path = tmp_path / "known.txt"
+    path.write_text("".join(f"{b}\n" for _, b in PAIRS) + "\n", encoding="utf-8")
+    made = Embed().predictor(Use([run[0]], run[1], CPU, {"nearest": str(path), "top": 3}))
+    answers = list(made.answers([a for a, _ in PAIRS[:20]]))
+    right = 0
+    for answer, (_, partner) in zip(answers, PAIRS[:20], strict=True):
+        cosines = [one["cosine"] for one in answer.facts["nearest"]]
+        assert len(cosines) == 3
+        assert cosines == sorted(cosines, reverse=True)
+        assert (
+            answer.text.split("\n")[0] == f"{cosines[0]:.4f}\t{answer.facts['nearest'][0]['text']}"
+        )
+        right += answer.facts["nearest"][0]["text"] == partner
+    assert right >= 15
+
+
+def test_options_that_contradict_each_other_are_refused(
+    run: tuple[Path, RunSettings], tmp_path: Path
+) -> None:
+    (tmp_path / "empty").write_text("\n\n")
+    for options, said in (
+        ({"to": "a", "nearest": "b"}, "one of them at a time"),
+        ({"top": 3}, "give both"),
+        ({"nearest": "b", "top": 0}, "at least 1"),
+    ):
+        with pytest.raises(UserError, match=said):
+            Embed().predictor(Use([run[0]], run[1], CPU, options))
+    with pytest.raises(DataError, match="holds no line to compare with"):
+        Embed().predictor(Use([run[0]], run[1], CPU, {"nearest": str(tmp_path / "empty")}))
+
+
+def test_the_evaluation_has_a_baseline_beside_it(run: tuple[Path, RunSettings]) -> None:
+    files = run[1].data
+    found = Embed().evaluation(Use([run[0]], run[1], CPU), files)
+    assert [row[0] for row in found.rows] == ["accuracy", "mrr", "bag of words", "chance"]
+    assert found.facts["texts"] == len(PAIRS)
+    assert found.facts["accuracy"] > found.facts["baseline"]["accuracy"]
+
+
+def test_settings_that_cannot_work_are_refused(
+    prepared: PreparedText, alone: PreparedText, tmp_path: Path
+) -> None:
+    asked: dict[str, Any] = {"model.dropout": 0.0, "train.steps": 5, "embed.drop_words": 0.0}
+    settings = settings_of(tmp_path, pairs=False, asked=asked, train=TrainSettings(steps=5))
+    with pytest.raises(ConfigError, match=r"model.dropout=0 makes both readings"):
+        Embed().resolve(settings, alone, CPU)
+    settings = settings_of(tmp_path, embed=EmbedSettings(drop_words=0.2), train=TrainSettings())
+    with pytest.raises(ConfigError, match=r"embed.drop_words has no effect on pairs"):
+        Embed().resolve(settings, prepared, CPU)
+    found = Embed().resolve(settings_of(tmp_path, pairs=False, train=TrainSettings()), alone, CPU)
+    assert found.embed.drop_words == 0.3
+    asked = {"train.micro_tokens": 100, "train.batch_tokens": 500}
+    train = TrainSettings(steps=5, micro_tokens=100, batch_tokens=500)
+    with pytest.raises(ConfigError, match=r"cannot be less than train.batch_tokens=500"):
+        Embed().resolve(settings_of(tmp_path, asked=asked, train=train), prepared, CPU)
+    found = Embed().resolve(settings_of(tmp_path, train=TrainSettings()), prepared, CPU)
+    assert found.train.batch_tokens == found.train.micro_tokens
+    assert found.embed == EmbedSettings()

@@ -1,0 +1,361 @@
+"""Filling gaps: the loss against sums written out by hand, learning, scores, answers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from headway.config.data import DataSettings, TokenizerSettings
+from headway.config.model import EncoderSettings
+from headway.config.run import RunSettings
+from headway.config.tasks import FillSettings, StartSettings
+from headway.config.train import TrainSettings
+from headway.data.texts import PreparedText
+from headway.errors import ConfigError, DataError
+from headway.models.build import build_model
+from headway.models.encoder import Encoder
+from headway.nn.layout import Layout
+from headway.progress import SILENT
+from headway.text.tokenizer import Vocabularies
+from headway.text.train import train_on_texts
+from headway.training.optim import build_optimizer
+from headway.training.ranks import Ranks
+from headway.training.step import Step
+from headway.training.task import Part, Stopped
+from headway.training.tasks.fill import Fill, FillTask, context_of
+from headway.training.tasks.fill_answers import Filler
+from headway.training.tasks.gaps import ENDS, USUAL
+
+CPU = torch.device("cpu")
+LINES = [
+    "the red dog sees the old cat .",
+    "a green house stands near the tall tree .",
+    "my friend never finds his small boat .",
+    "nobody likes cold rain in the morning .",
+]
+
+
+def settings_of(folder: Path, **more: Any) -> RunSettings:
+    """Each line is a document; the last tenth of the lines is held out."""
+    path = folder / "lines.txt"
+    if not path.exists():
+        lines = [f"{line} {number}" for number in range(40) for line in LINES]
+        path.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
+    data = DataSettings(text=(str(path),), unit="line", valid_size=16)
+    train = TrainSettings(batch_tokens=120, micro_tokens=60, smoothing=0.0)
+    values: dict[str, Any] = {"tokenizer": TokenizerSettings(kind="words"), "train": train}
+    return RunSettings(task="fill", data=data, **(values | more))
+
+
+@pytest.fixture(scope="module")
+def prepared(tmp_path_factory: pytest.TempPathFactory) -> PreparedText:
+    folder = tmp_path_factory.mktemp("fill")
+    return Fill().prepare(settings_of(folder), folder / "run", SILENT)
+
+
+def model_settings(prepared: PreparedText, **more: Any) -> EncoderSettings:
+    shape: dict[str, Any] = {
+        "vocab_size": prepared.tokenizer.vocab_size, "d_model": 32, "n_layers": 2, "n_heads": 2,
+        "d_ff": 64, "max_len": 24, "dropout": 0.0, "attention_dropout": 0.0, "n_segments": 0,
+        "heads": ("words",), "init": "small", "wiring": "pre", "positions": "rotary",
+    }  # fmt: skip
+    return EncoderSettings(**(shape | more))
+
+
+def task_of(prepared: PreparedText, tmp_path: Path, **more: Any) -> FillTask:
+    settings = settings_of(tmp_path, model=model_settings(prepared), **more)
+    return FillTask(prepared, settings)
+
+
+def model_of(prepared: PreparedText, seed: int = 1) -> Encoder:
+    model = build_model(model_settings(prepared), seed=seed)
+    assert isinstance(model, Encoder)
+    return model
+
+
+def all_parts(task: FillTask, epoch: int = 0, micro: int = 60) -> Iterator[Part]:
+    for step in task.epoch(epoch):
+        yield from task.parts(step, micro)
+
+
+def test_the_loss_is_about_hidden_words_alone_a_text_at_a_time(
+    prepared: PreparedText, tmp_path: Path
+) -> None:
+    task, model = task_of(prepared, tmp_path), model_of(prepared)
+    part = next(all_parts(task))
+    batch = task.batch(part, CPU, None)
+    assert len(batch.rows_R) == part.n_targets == len(set(batch.rows_R.tolist()))
+    by_hand, at = torch.zeros(()), 0
+    for tokens, start in zip(batch.layout.split(batch.tokens_N), batch.layout.starts_B.tolist(),
+                             strict=True):  # fmt: skip
+        assert tokens[0] == prepared.tokenizer.bos
+        assert tokens[-1] == prepared.tokenizer.eos
+        logs_NV = model.scores(model(tokens, Layout.of([len(tokens)]))).log_softmax(-1)
+        inside = [r - start for r in batch.rows_R.tolist() if 0 <= r - start < len(tokens)]
+        assert len(inside) >= 1
+        assert all(0 < row < len(tokens) - 1 for row in inside)
+        for row in inside:
+            by_hand = by_hand - logs_NV[row, batch.labels_R[at]]
+            at += 1
+    found = task.loss(model, batch)
+    torch.testing.assert_close(found.sum, by_hand, rtol=1e-5, atol=1e-5)
+    torch.testing.assert_close(found.nll, by_hand.detach(), rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("fill", [FillSettings(), FillSettings(mask=0.3, whole_words=True)])
+def test_the_fixed_form_costs_the_same(
+    prepared: PreparedText, tmp_path: Path, fill: FillSettings
+) -> None:
+    task, model = task_of(prepared, tmp_path, fill=fill), model_of(prepared)
+    fixed = task.fixed(60)
+    shapes = set()
+    for part in all_parts(task):
+        plain, padded = task.batch(part, CPU, None), task.batch(part, CPU, fixed)
+        shapes.add((len(padded.tokens_N), len(padded.rows_R), padded.layout.n_sequences))
+        assert padded.weights_R.sum() == part.n_targets
+        torch.testing.assert_close(
+            task.loss(model, padded).sum, task.loss(model, plain).sum, rtol=1e-5, atol=1e-5
+        )
+    assert len(shapes) == 1
+
+
+def test_an_epoch_has_every_document_once_and_other_gaps_than_the_next(
+    prepared: PreparedText, tmp_path: Path
+) -> None:
+    task = task_of(prepared, tmp_path)
+    seen = []
+    for epoch in (0, 1):
+        labels = [task.batch(part, CPU, None).labels_R.tolist() for part in all_parts(task, epoch)]
+        again = [task.batch(part, CPU, None).labels_R.tolist() for part in all_parts(task, epoch)]
+        assert labels == again
+        documents = [d for part in all_parts(task, epoch) for d in part.rows[0].rows.tolist()]
+        assert sorted(documents) == list(range(len(prepared.train)))
+        seen.append(sorted(token for part in labels for token in part))
+    assert seen[0] != seen[1]
+
+
+def test_how_a_step_is_cut_does_not_change_what_is_hidden(
+    prepared: PreparedText, tmp_path: Path
+) -> None:
+    task = task_of(prepared, tmp_path)
+    for step in task.epoch(3)[:3]:
+        whole, cut = task.parts(step, 1000), task.parts(step, 40)
+        assert len(whole) == 1 < len(cut)
+        pieces = [t for part in cut for t in task.batch(part, CPU, None).labels_R.tolist()]
+        assert task.batch(whole[0], CPU, None).labels_R.tolist() == pieces
+        assert whole[0].n_targets == sum(part.n_targets for part in cut)
+
+
+def test_long_documents_are_read_in_windows(tmp_path: Path) -> None:
+    path = tmp_path / "long.txt"
+    path.write_text(" ".join(f"word{n % 50}" for n in range(2000)), encoding="utf-8")
+    settings = settings_of(tmp_path)
+    settings = replace(settings, data=DataSettings(text=(str(path),)))
+    prepared = Fill().prepare(settings, tmp_path / "run", SILENT)
+    model = model_settings(prepared, max_len=32)
+    task = FillTask(prepared, replace(settings, model=model, fill=FillSettings(context=20)))
+    assert task.context == 18
+    for epoch in (0, 1):
+        parts = list(all_parts(task, epoch))
+        lengths = [n for part in parts for n in task.batch(part, CPU, None).layout.known_lengths()]
+        assert max(lengths) <= 20
+        assert sum(n - ENDS for n in lengths) == int(prepared.train.text.lengths.sum())
+
+
+def trained(task: FillTask, model: Encoder, epochs: int) -> None:
+    optimizer = build_optimizer(model, TrainSettings(optimizer="muon"), device="cpu")
+    step = Step(model, task.loss, optimizer, Ranks())
+    for epoch in range(epochs):
+        for examples in task.epoch(epoch):
+            parts = task.parts(examples, 120)
+            for part in parts:
+                step.add(task.batch(part, CPU, None), sum(part.n_targets for part in parts))
+            step.finish(1e-2 * (1 - epoch / epochs))
+
+
+@pytest.fixture(scope="module")
+def filler(prepared: PreparedText, tmp_path_factory: pytest.TempPathFactory) -> Encoder:
+    """A model that knows the four sentences."""
+    model = model_of(prepared)
+    trained(task_of(prepared, tmp_path_factory.mktemp("task")), model, 22)
+    return model.eval()
+
+
+def test_it_learns_the_sentences_and_beats_frequency(
+    prepared: PreparedText, tmp_path: Path, filler: Encoder
+) -> None:
+    task = task_of(prepared, tmp_path)
+    with torch.no_grad():
+        untrained = task.evaluate(model_of(prepared).eval(), CPU, lambda: False, full=True).values
+        scores = task.evaluate(filler, CPU, lambda: False, full=True)
+    trivial = task.valid.baseline()
+    assert scores.values["accuracy"] > 70 > trivial["accuracy"]
+    assert scores.values["loss"] < 0.5 * trivial["loss"] < untrained["loss"]
+    assert scores.values["ppl"] == pytest.approx(np.exp(scores.values["loss"]))
+    assert all("[MASK]" in sample["source"] for sample in scores.samples)
+    assert scores.samples[0].keys() == {"source", "target", "output"}
+
+
+def test_validation_is_the_same_every_time_whatever_the_training_hides(
+    prepared: PreparedText, tmp_path: Path, filler: Encoder
+) -> None:
+    tasks = [task_of(prepared, tmp_path, fill=fill) for fill in
+             (FillSettings(), FillSettings(mask=0.5, whole_words=True))]  # fmt: skip
+    with torch.no_grad():
+        first, second = (task.evaluate(filler, CPU, lambda: False, full=True) for task in tasks)
+    assert first == second
+    batch = next(tasks[1].valid.batches(CPU))
+    assert (batch.tokens_N[batch.rows_R] == prepared.tokenizer.mask).all()
+
+
+def test_the_scores_are_those_of_every_hidden_word(
+    prepared: PreparedText, tmp_path: Path, filler: Encoder
+) -> None:
+    valid = task_of(prepared, tmp_path).valid
+    nll, right, n = 0.0, 0, 0
+    with torch.no_grad():
+        for row in range(len(valid.cut)):
+            batch = valid.reader.batch(USUAL, valid.cut, np.array([row]), 100)
+            logs_RV = filler.scores(filler(batch.tokens_N, batch.layout)[batch.rows_R]).log_softmax(
+                -1
+            )
+            nll -= float(logs_RV.gather(1, batch.labels_R[:, None]).sum())
+            right += int((logs_RV.argmax(-1) == batch.labels_R).sum())
+            n += len(batch.labels_R)
+        values = valid.scores(filler, CPU, lambda: False, None)
+    assert values["loss"] == pytest.approx(nll / n, rel=1e-4)
+    assert values["accuracy"] == pytest.approx(100 * right / n)
+
+
+def test_an_evaluation_stops_when_asked_to(
+    prepared: PreparedText, tmp_path: Path, filler: Encoder
+) -> None:
+    with pytest.raises(Stopped), torch.no_grad():
+        task_of(prepared, tmp_path).evaluate(filler, CPU, lambda: True, full=False)
+
+
+@pytest.mark.parametrize("mask", ["[MASK]", "<mask>"])
+def test_gaps_are_filled_with_ranked_words(
+    prepared: PreparedText, filler: Encoder, mask: str
+) -> None:
+    made = Filler([filler], prepared.tokenizer, 22, n_best=4)
+    lines = [
+        f"a green {mask} stands near the tall {mask} . 3",
+        "",
+        f"{mask} likes cold rain in the morning . 3",
+    ]
+    answers = list(made.answers(lines))
+    assert [answer.facts["filled"] for answer in answers] == [
+        "a green house stands near the tall tree . 3", "",
+        "nobody likes cold rain in the morning . 3",
+    ]  # fmt: skip
+    first, second = answers[0].facts["gaps"]
+    for gap, word in ((first, "house"), (second, "tree")):
+        chances = [one["probability"] for one in gap]
+        assert gap[0]["word"] == word
+        assert len(gap) == 4
+        assert chances == sorted(chances, reverse=True)
+        assert sum(chances) <= 1.0
+    assert answers[0].text.splitlines()[0].split("\t")[:2] == ["1", "house"]
+    assert answers[1].text == ""
+    assert made.summary() == "3 gaps in 3 lines filled"
+
+
+def test_the_text_around_a_gap_is_read_as_without_it(
+    prepared: PreparedText, filler: Encoder
+) -> None:
+    made, tokenizer = Filler([filler], prepared.tokenizer, 22), prepared.tokenizer
+    line = f"{LINES[0]} 3"
+    whole = tokenizer.encode(line)
+    for place, word in enumerate(line.split()):
+        words = line.split()
+        words[place] = "[MASK]"
+        read = made.read(" ".join(words), "line 1")
+        expected = [*whole[:place], tokenizer.mask, *whole[place + 1 :]]
+        assert (read.tokens, read.gaps) == (expected, [place]), word
+
+
+def test_the_same_answers_alone_together_and_with_itself(
+    prepared: PreparedText, filler: Encoder
+) -> None:
+    lines = [f"{line} 5".replace(word, "[MASK]") for line in LINES for word in line.split()[:3]]
+    said = []
+    for models, room in (([filler], 4096), ([filler], 1), ([filler, filler], 4096)):
+        made = Filler(models, prepared.tokenizer, 22, batch_tokens=room)
+        said.append([answer.text for answer in made.answers(lines)])
+    assert said[0] == said[1] == said[2]
+    assert len(said[0]) == len(lines)
+
+
+def test_a_line_without_a_gap_is_an_error_that_names_it(
+    prepared: PreparedText, filler: Encoder
+) -> None:
+    made = Filler([filler], prepared.tokenizer, 22)
+    with pytest.raises(DataError, match=r"line 2 has no gap to fill: 'no gap'.*\[MASK\]"):
+        list(made.answers(["a [MASK] house", "no gap"]))
+
+
+def test_a_line_longer_than_the_model_is_read_around_its_gaps_or_refused(
+    prepared: PreparedText, filler: Encoder
+) -> None:
+    line = "cold rain " * 20 + "the red [MASK] sees the old cat . 3" + " cold rain" * 20
+    made = Filler([filler], prepared.tokenizer, 12)
+    [answer] = made.answers([line])
+    word = answer.facts["gaps"][0][0]["word"]
+    assert answer.facts["filled"] == line.replace("[MASK]", word).strip()
+    [(tokens, gaps)] = made.read(line, "").windows(12)
+    assert len(tokens) == 12
+    assert tokens[gaps[0]] == prepared.tokenizer.mask
+    strict = Filler([filler], prepared.tokenizer, 12, on_long="error")
+    with pytest.raises(DataError, match=r"line 1 has 89 tokens, and the model reads 12"):
+        list(strict.answers([line]))
+
+
+def test_a_context_that_does_not_fit_is_refused(prepared: PreparedText, tmp_path: Path) -> None:
+    model = model_settings(prepared)
+    for context, said in ((99, r"fill.context=99 .*model.max_len=24"), (2, "no room for text")):
+        settings = settings_of(tmp_path, model=model, fill=FillSettings(context=context))
+        with pytest.raises(ConfigError, match=said):
+            context_of(settings)
+
+
+def test_a_vocabulary_without_a_mask_is_refused(tmp_path: Path) -> None:
+    tokenizer = train_on_texts(LINES, TokenizerSettings(kind="words"), 100)
+    Vocabularies(tokenizer, tokenizer).save(tmp_path / "tokenizer.json")
+    settings = settings_of(tmp_path, start=StartSettings(run=str(tmp_path)))
+    with pytest.raises(ConfigError, match="has no mask token, so its model cannot learn to fill"):
+        Fill().prepare(settings, tmp_path / "run", SILENT)
+
+
+def test_what_is_left_open_is_chosen(prepared: PreparedText, tmp_path: Path) -> None:
+    found = Fill().resolve(settings_of(tmp_path, train=TrainSettings()), prepared, CPU)
+    assert isinstance(found.model, EncoderSettings)
+    assert found.model.heads == ("words",)
+    assert found.model.max_len == int(prepared.train.text.lengths.max()) + ENDS
+    assert found.train.metric == "loss"
+    assert found.decode.beam >= 20  # for --n-best
+    bad = settings_of(tmp_path, train=TrainSettings(metric="bleu"))
+    with pytest.raises(ConfigError, match="no score of the task fill"):
+        Fill().resolve(bad, prepared, CPU)
+
+
+def test_examples_can_be_shown(prepared: PreparedText, tmp_path: Path) -> None:
+    task = task_of(prepared, tmp_path)
+    part = next(all_parts(task))
+    shown = task.show(part)
+    assert len(shown) == len(part.rows[0].rows)
+    assert all(" . " in one["text"] for one in shown)
+
+
+def test_blank_tokens_are_named(prepared: PreparedText, filler: Encoder) -> None:
+    made, tokenizer = Filler([filler], prepared.tokenizer, 22), prepared.tokenizer
+    assert made._word(tokenizer.encode("dog")[0]) == "dog"
+    blanks = [t for t in range(tokenizer.vocab_size) if not tokenizer.decode([t]).strip()]
+    assert blanks
+    assert all(made._word(token) for token in blanks)

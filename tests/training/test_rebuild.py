@@ -1,0 +1,321 @@
+"""Learning without labels: what is hidden is hidden, and what is rebuilt is what stood there."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from torch import Tensor
+
+from benchmarks.few_labels import as_list, few_of
+from headway.cli.main import main
+from headway.config.folder import load_run
+from headway.config.model import (
+    PictureEncoderSettings,
+    PictureSettings,
+    SoundEncoderSettings,
+    SoundSettings,
+)
+from headway.data.batches import Fixed
+from headway.data.making.digits import DigitsSettings, make_digits
+from headway.data.making.shapes import ShapesSettings, make_shapes
+from headway.data.media.store import PictureStore, SoundStore
+from headway.models.build import build_model
+from headway.models.encoder import Encoder
+from headway.models.parts.sounds import Sound, SoundFront
+from headway.training.tasks.hiding import Hider, without_frames
+from headway.training.tasks.media_reader import MediaReader
+from headway.training.tasks.rebuild import Rebuilder
+
+CPU = torch.device("cpu")
+SMALL = {"d_model": 16, "n_layers": 1, "n_heads": 2, "d_ff": 16, "dropout": 0.0}
+PICTURE = PictureSettings(height=12, width=16, patch=4)
+SOUND = SoundSettings(rate=1000, n_fft=50, hop=20, bands=8)
+
+
+def seeing(picture: PictureSettings) -> Encoder:
+    settings = PictureEncoderSettings(picture=picture, heads=("rebuild",), **SMALL)  # type: ignore[arg-type]
+    model = build_model(settings, seed=1).eval()
+    assert isinstance(model, Encoder)
+    return model
+
+
+def hearing() -> Encoder:
+    model = build_model(SoundEncoderSettings(sound=SOUND, heads=("rebuild",), **SMALL)).eval()  # type: ignore[arg-type]
+    assert isinstance(model, Encoder)
+    return model
+
+
+def pictures(n: int, shape: PictureSettings = PICTURE) -> MediaReader:
+    rng = np.random.default_rng(0)
+    size = (n, shape.frames, shape.channels, shape.height, shape.width)
+    return MediaReader(PictureStore.of(list(rng.integers(0, 256, size, np.uint8))), shape)
+
+
+def recordings(*lengths: int) -> MediaReader:
+    rng = np.random.default_rng(0)
+    waves = [rng.integers(-3000, 3000, n).astype(np.int16) for n in lengths]
+    return MediaReader(SoundStore.of(waves, SOUND.rate), SOUND)
+
+
+def test_what_is_hidden_follows_from_seed_epoch_and_item_alone() -> None:
+    hider = Hider(mask=0.6, span=1, seed=3)
+    items = np.arange(7)
+    whole = hider.of_pictures(items, (1, 3, 4), epoch=2)
+    assert whole.shape == (7, 7)
+    some = hider.of_pictures(items[[5, 2]], (1, 3, 4), epoch=2)
+    assert (some == whole[[5, 2]]).all()
+    assert (hider.of_pictures(items, (1, 3, 4), epoch=3) != whole).any()
+    assert (replace(hider, seed=4).of_pictures(items, (1, 3, 4), epoch=2) != whole).any()
+    assert len({tuple(row) for row in whole.tolist()}) > 1
+
+
+def test_every_place_is_hidden_as_often_as_the_share_says() -> None:
+    hider = Hider(mask=0.25, span=1, seed=0)
+    hidden = hider.of_pictures(np.arange(4000), (1, 2, 4), epoch=0)
+    shares = np.bincount(hidden.ravel(), minlength=8) / 4000
+    assert np.abs(shares - 0.25).max() < 0.03
+
+
+def test_spans_are_hidden_together_and_videos_at_all_times() -> None:
+    hider = Hider(mask=0.5, span=2, seed=0)
+    for row in hider.of_pictures(np.arange(10), (1, 4, 4), epoch=0):
+        blocks = {(place // 4 // 2, place % 4 // 2) for place in row.tolist()}
+        assert len(row) == 8
+        assert len(blocks) == 2
+    tubes = hider.of_pictures(np.arange(3), (5, 4, 4), epoch=0)
+    places = tubes.reshape(3, 5, 8) % 16
+    assert (places == places[:, :1]).all()
+    hidden = Hider(mask=0.4, span=10, seed=0).of_recording(8, 200, epoch=0)
+    assert len(hidden) == 80
+    runs = np.split(hidden, np.flatnonzero(np.diff(hidden) > 1) + 1)
+    assert np.mean([len(run) for run in runs]) >= 7  # whole spans, but for the rims and the last
+    assert hider.of_recording(0, 1, epoch=0).tolist() == [0]
+
+
+@pytest.mark.parametrize("stem", ["patches", "conv"])
+@pytest.mark.parametrize("frames", [1, 4])
+def test_hidden_patches_change_nothing_that_the_model_says(stem: Any, frames: int) -> None:
+    shape = replace(PICTURE, stem=stem, stem_width=8, frames=frames, tubelet=min(2, frames))
+    model, reader = seeing(shape), pictures(3, shape)
+    rebuilder = Rebuilder(reader, Hider(mask=0.5, span=1, seed=0))
+    batch = rebuilder.batch(np.arange(3), 0, CPU)
+    seen, targets = rebuilder.examples(model, batch, None)
+    before = model(seen, batch.input.layout)
+    given = batch.input.given
+    assert given is not None
+    hidden = batch.hidden.hidden_N.view(3, -1)[:, 1:]  # behind the class token
+    pixels = hidden.view(3, -1, 3, 4)
+    for axis, size in ((1, shape.tubelet), (2, 4), (3, 4)):
+        pixels = pixels.repeat_interleave(size, axis)
+    (group,) = given.groups  # type: ignore[union-attr]
+    noise = torch.randint_like(group, 256)
+    group.copy_(torch.where(pixels[:, :, None], noise, group))
+    seen_then, targets_then = rebuilder.examples(model, batch, None)
+    torch.testing.assert_close(model(seen_then, batch.input.layout), before)
+    assert not torch.allclose(targets_then, targets)
+    group.copy_(torch.where(pixels[:, :, None], group, noise))  # and what is seen does matter
+    seen_then, _ = rebuilder.examples(model, batch, None)
+    assert not torch.allclose(model(seen_then, batch.input.layout), before)
+
+
+def test_targets_are_the_pixels_of_hidden_patches_with_mean_0_and_variance_1() -> None:
+    model, reader = seeing(PICTURE), pictures(2)
+    rebuilder = Rebuilder(reader, Hider(mask=0.5, span=1, seed=0))
+    batch = rebuilder.batch(np.array([1]), 0, CPU)
+    _, targets = rebuilder.examples(model, batch, None)
+    for row, target in zip(batch.hidden.rows_R.tolist(), targets, strict=True):
+        line, column = divmod(row - 1, 4)
+        patch = reader.items[1][0, :, 4 * line : 4 * line + 4, 4 * column : 4 * column + 4]
+        even = (patch - patch.mean()) / patch.std()
+        torch.testing.assert_close(
+            target, torch.from_numpy(even.ravel()).float(), rtol=0, atol=5e-3
+        )
+
+
+def test_hidden_frames_change_nothing_that_the_model_says() -> None:
+    model, reader = hearing(), recordings(600, 350)
+    rebuilder = Rebuilder(reader, Hider(mask=0.5, span=3, seed=0))
+    batch = rebuilder.batch(np.arange(2), 0, CPU)
+    sound, front = reader.seen(batch.input), model.front
+    assert isinstance(sound, Sound)
+    assert isinstance(front, SoundFront)
+    mel = front.mel(sound)
+    assert batch.hidden.hidden_A is not None
+    noise = torch.where(batch.hidden.hidden_A[:, None], torch.randn_like(mel), mel)
+
+    def said(mel_AF: Tensor) -> tuple[Tensor, Tensor]:
+        seen, targets = without_frames(front, replace(sound, mel_AF=mel_AF), batch.hidden)
+        return model(seen, batch.input.layout), targets
+
+    (before, targets), (after, others) = said(mel), said(noise)
+    torch.testing.assert_close(after, before)
+    assert not torch.allclose(targets, others)
+    assert not torch.allclose(said(mel + torch.randn_like(mel))[0], before)
+
+
+def test_targets_of_recordings_are_the_frames_of_each_hidden_row() -> None:
+    """30 and 17 frames, two a row: the last row of the second has one frame, twice."""
+    model, reader = hearing(), recordings(600, 350)
+    rebuilder = Rebuilder(reader, Hider(mask=1.0, span=1, seed=2))
+    batch = rebuilder.batch(np.arange(2), 0, CPU)
+    assert 23 in batch.hidden.rows_R
+    seen, targets = rebuilder.examples(model, batch, None)
+    assert isinstance(seen, Sound)
+    assert isinstance(model.front, SoundFront)
+    mel = model.front.mel(reader.seen(batch.input))  # type: ignore[arg-type]
+    parts = mel.split([30, 17])
+    even = torch.cat([(part - part.mean()) / part.std(correction=0) for part in parts])
+    first = [2 * i for i in range(15)] + [30 + 2 * i for i in range(9)]
+    last = [i + 1 if i != 46 else i for i in first]
+    rows = batch.hidden.rows_R
+    expected = torch.cat([even[first], even[last]], dim=1)[rows]
+    torch.testing.assert_close(targets, expected, rtol=1e-4, atol=1e-4)
+    assert rebuilder.n_hidden(np.arange(2)) == len(rows) == 14 + 8  # one row stays
+
+
+def test_the_fixed_size_form_costs_what_the_plain_one_does() -> None:
+    model, reader = seeing(PICTURE), pictures(5)
+    rebuilder = Rebuilder(reader, Hider(mask=0.5, span=1, seed=0))
+    rows = np.array([3, 0, 4])
+    fixed = reader.fixed(6 * 13)
+    assert isinstance(fixed, Fixed)
+    plain, filled = (rebuilder.batch(rows, 1, CPU, form) for form in (None, fixed))
+    (error, _), (errors, _) = (rebuilder.errors(model, batch) for batch in (plain, filled))
+    assert len(errors) == 2 * len(error)
+    torch.testing.assert_close((errors * filled.hidden.weights_R).sum(), error.sum())
+    assert float(filled.hidden.weights_R.sum()) == rebuilder.n_hidden(rows)
+
+
+def test_a_model_that_says_the_mean_explains_nothing() -> None:
+    model, reader = seeing(PICTURE), pictures(40)
+    rebuilder = Rebuilder(reader, Hider(mask=0.5, span=1, seed=0))
+    head = model.head_named("rebuild").linear
+    with torch.no_grad():
+        head.weight.zero_()
+        targets = torch.cat(
+            [rebuilder.examples(model, batch, None)[1] for batch in rebuilder.batches(CPU, None)]
+        )
+        head.bias.copy_(targets.mean(0))
+    values = rebuilder.scores(model, CPU)
+    assert values["explained"] == pytest.approx(0.0, abs=1e-3)
+    assert values["loss"] == pytest.approx(values["baseline"], rel=1e-5)
+    assert values["baseline"] == pytest.approx(float(targets.var(0, correction=0).mean()), rel=1e-4)
+
+
+QUICK = ["model.d_model=16", "model.n_heads=2", "model.n_layers=1", "model.d_ff=16"]
+STEPS = ["train.steps=2", "train.eval_every=2", "train.batch_tokens=200"]
+
+
+def run(*words: str) -> int:
+    return main([*words, "--device", "cpu"] if words[0] != "make" else [*words])
+
+
+def test_pictures_without_labels_begin_a_run_with_labels(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    make_shapes(tmp_path / "s", ShapesSettings(n=24, valid=6, test=4, size=24))
+    media = ["--media", "s/train.jsonl", "--valid-media", "s/valid.jsonl"]
+    assert run("train", "fill", *media, "--out", "filled", *QUICK, *STEPS) == 0
+    old = load_run(Path("filled"))
+    assert (old.fill.what, old.fill.mask) == ("pictures", 0.6)
+    assert old.model is not None
+    assert old.model.heads == ("rebuild",)  # type: ignore[union-attr]
+    capsys.readouterr()
+    assert run("evaluate", "filled", "--media", "s/test.jsonl") == 0
+    assert "mean of hidden rows" in capsys.readouterr().out
+    labelled = ["--media", "s/train.jsonl", "--valid-media", "s/train.jsonl"]
+    assert run("train", "see", "--from", "filled", *labelled, "--out", "seen", *STEPS) == 0
+    said = capsys.readouterr().err
+    assert "starting from filled" in said
+    assert "fresh: head classes" in said
+    assert "not used: mask of hidden rows, head rebuild" in said
+    assert run("train", "fill", "--from", "seen", *media, "--out", "again", *STEPS) == 0
+    assert "fresh: mask of hidden rows, head rebuild" in capsys.readouterr().err
+    assert run("predict", "filled", "s/images.npy") == 2
+    assert "answers nothing" in capsys.readouterr().err
+
+
+def test_recordings_without_labels_begin_a_run_with_labels(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    rng = np.random.default_rng(0)
+    index = [(s, d, t, 800 + 100 * t) for s in range(1, 6) for d in range(4) for t in range(3)]
+    np.save("index.npy", np.array(index, np.int32))
+    total = sum(row[3] for row in index)
+    np.save("all.npy", rng.integers(-2000, 2000, total).astype(np.int16))
+    make_digits(
+        tmp_path / "d",
+        DigitsSettings(recordings="all.npy", index="index.npy", rate=8000, n=6, valid=2, test=2),
+    )
+    media = ["--media", "d/digits-train.jsonl", "--valid-media", "d/digits-valid.jsonl"]
+    rate = ["model.sound.rate=8000", "model.sound.bands=16"]
+    assert run("train", "fill", *media, "--out", "filled", "augment.noise=0.1") == 2
+    assert "augment.noise has no effect" in capsys.readouterr().err
+    assert run("train", "fill", *media, "--out", "filled", *QUICK, *STEPS, *rate) == 0
+    old = load_run(Path("filled"))
+    assert (old.fill.what, old.fill.span) == ("sounds", 10)
+    speakers = ["--media", "d/speakers-train.jsonl", "--valid-media", "d/speakers-valid.jsonl"]
+    assert run("train", "identify", "--from", "filled", *speakers, "--out", "who", *STEPS) == 0
+    assert "fresh: head classes" in capsys.readouterr().err
+    words = ["--media", "d/train.jsonl", "--valid-media", "d/valid.jsonl", "transcribe.ctc=1"]
+    assert run("train", "transcribe", "--from", "filled", *words, "--out", "heard", *STEPS) == 0
+    assert "fresh: head ctc" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("word", "message"),
+    [
+        ("augment.mixup=0.2", "fill has none"),
+        ("augment.noise=0.1", "no effect on fill with pictures"),
+        ("fill.whole_words=true", "no effect on pictures"),
+        ("model.picture.stem=grid", "no patches that could be hidden"),
+        ("model.picture.stride=2", "overlap"),
+    ],
+)
+def test_what_cannot_be_filled_is_refused(
+    word: str, message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    make_shapes(tmp_path / "s", ShapesSettings(n=12, valid=2, test=1, size=24))
+    media = ["--media", str(tmp_path / "s/train.jsonl")]
+    assert run("train", "fill", *media, "--out", str(tmp_path / "o"), *STEPS, word) == 2
+    assert message in capsys.readouterr().err
+
+
+def test_settings_of_media_are_refused_beside_text(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    text = tmp_path / "text.txt"
+    text.write_text("one two three\n" * 50)
+    out = ["--out", str(tmp_path / "o"), "fill.span=3"]
+    assert run("train", "fill", "--text", str(text), *out) == 2
+    assert "fill.span has no effect on text" in capsys.readouterr().err
+
+
+def test_few_labels_are_as_many_of_each_class_and_choosing_takes_others(tmp_path: Path) -> None:
+    folders = [tmp_path / "all" / name for name in ("one", "two")]
+    for bright, folder in enumerate(folders):
+        folder.mkdir(parents=True)
+        for number in range(8):
+            pixels = np.full((6, 6, 3), 100 * bright + number, np.uint8)
+            Image.fromarray(pixels).save(folder / f"{number}.png")
+    work = tmp_path / "work"
+    work.mkdir()
+    everything = as_list([str(tmp_path / "all")], work, "all")
+    stack = np.load(work / "all.npy")
+    few, valid = (
+        [json.loads(line) for line in path.read_text().splitlines()]
+        for path in few_of(everything, 3, seed=1)
+    )
+    for rows in (few, valid):
+        assert sorted(row["label"] for row in rows) == ["one"] * 3 + ["two"] * 3
+        assert all((stack[row["index"]].max() >= 100) == (row["label"] == "two") for row in rows)
+    assert not {row["index"] for row in few} & {row["index"] for row in valid}

@@ -1,0 +1,326 @@
+"""Classes of pictures and videos: learned, whatever stands beside them, taught by another run."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from headway.config.folder import CONFIG
+from headway.config.run import load_run_settings, resolved_toml
+from headway.data.media.store import PictureStore
+from headway.errors import ConfigError, DataError
+from headway.models.build import build_model
+from headway.models.folder import model_weights, save_weights
+from headway.models.seeing import Viewer
+from headway.training.kind import Use
+from headway.training.mediaplan import patch_of, picture_shape, pixel_statistics, sound_shape
+from headway.training.ranks import Ranks
+from headway.training.tasks.media_answers import Labeller, read_items
+from headway.training.tasks.media_labels import (
+    LabelBatch,
+    LabelTask,
+    label_values,
+    score_of,
+    top_share,
+)
+from headway.training.tasks.see import See, SeeTask
+from headway.training.tasks.thumbnails import data_uri, thumbnails
+from headway.training.tasks.watch import Watch
+from headway.training.worker import Worker
+from tests.training.labelled import resolved, same_after_stops, trained
+from tests.training.shown import SIDES, asked, picture, write_pictures, write_videos
+
+CPU = torch.device("cpu")
+
+
+@pytest.fixture(scope="module")
+def pictures(tmp_path_factory: pytest.TempPathFactory) -> str:
+    return write_pictures(tmp_path_factory.mktemp("pictures"))
+
+
+@pytest.fixture(scope="module")
+def learned(tmp_path_factory: pytest.TempPathFactory, pictures: str) -> Path:
+    """The folder of a run that knows its sides."""
+    folder = tmp_path_factory.mktemp("learned")
+    settings, prepared = resolved(See(), asked("see", pictures, train__steps=50), folder)
+    worker = trained(settings, prepared, folder)
+    save_weights(folder, model_weights(worker.model))
+    (folder / CONFIG).write_text(resolved_toml(settings))
+    return folder
+
+
+def test_sides_are_learned(learned: Path, pictures: str) -> None:
+    task = SeeTask(See().load_prepared(learned), load_run_settings(learned / CONFIG, []))
+    labeller = Labeller.load(Use([learned], task.settings, CPU))
+    scores = task.evaluate(labeller.models[0], CPU, lambda: False, full=True)
+    assert scores.values["accuracy"] == 100.0
+    assert "top5" not in scores.values  # of three classes all would be among them
+    assert scores.baselines["majority class"]["accuracy"] < 50.0
+    assert {one["true"] for one in scores.figures["pictures"]["classes"]} == set(SIDES)
+    assert scores.samples[0]["target"] in SIDES
+
+
+def test_what_nobody_chose_follows_from_the_pictures(pictures: str, tmp_path: Path) -> None:
+    settings, prepared = resolved(See(), asked("see", pictures), tmp_path)
+    model: Any = settings.model
+    shape = model.picture
+    assert (shape.height, shape.width, shape.channels, shape.patch) == (8, 8, 1, 2)
+    assert model.n_labels == 3
+    assert model.d_model == 32
+    assert settings.labels == tuple(sorted(SIDES))
+    assert settings.augment.crop == 1
+    assert shape.mean == tuple(pixel_statistics(prepared.train.pictures)["mean"])
+    kept = resolved(See(), asked("see", pictures, augment__crop=0, train__lr=0.5), tmp_path)[0]
+    assert kept.augment.crop == 0
+    assert kept.train.lr == 0.5
+
+
+def test_patches_fit_pictures_of_any_usual_size() -> None:
+    assert [patch_of(size, size) for size in (28, 32, 64, 96, 224)] == [4, 4, 8, 8, 16]
+
+
+def loss_of(task: LabelTask, model: Any, tokens: int) -> float:
+    """Of the first step, cut into parts of so many rows."""
+    parts = task.parts(task.epoch(0)[0], tokens)
+    return sum(loss(task, model, task.batch(part, CPU, None)) for part in parts)
+
+
+def loss(task: LabelTask, model: Any, batch: LabelBatch) -> float:
+    return task.loss(model, batch).sum.item()
+
+
+def test_the_cut_and_the_fixed_form_do_not_change_the_loss(pictures: str, tmp_path: Path) -> None:
+    settings = asked("see", pictures, see__balance=True, train__batch_tokens=170, augment__crop=0)
+    settings, prepared = resolved(See(), settings, tmp_path)
+    task = SeeTask(prepared, settings)
+    model = build_model(settings.model, seed=1).eval()
+    whole = loss_of(task, model, 170)
+    assert loss_of(task, model, 51) == pytest.approx(whole, rel=1e-5)
+    [part] = task.parts(task.epoch(0)[0], 170)
+    fixed = task.fixed(400)
+    assert fixed is not None
+    batch = task.batch(part, CPU, fixed)
+    assert batch.input.layout.n_sequences == fixed.n_sequences == 170 // 17
+    assert loss(task, model, batch) == pytest.approx(whole, rel=1e-5)
+    small = replace(part, rows=part.rows._replace(rows=part.rows.rows[:4]))
+    batch = task.batch(small, CPU, fixed)
+    assert batch.targets.weights_B[4:].sum() == 0
+    alone = loss(task, model, task.batch(small, CPU, None))
+    assert loss(task, model, batch) == pytest.approx(alone, rel=1e-5)
+
+
+def test_mixed_pictures_share_their_targets(pictures: str, tmp_path: Path) -> None:
+    changes = {"augment__mixup": 0.8, "augment__cutmix": 1.0, "augment__crop": 0}
+    settings, prepared = resolved(See(), asked("see", pictures, **changes), tmp_path)
+    task = SeeTask(prepared, settings)
+    model = build_model(settings.model, seed=1)
+    [part] = task.parts(task.epoch(0)[0], 1000)
+    assert isinstance(model, Viewer)
+    _, targets_BC = task.examples(model.train(), task.batch(part, CPU, None))
+    assert targets_BC.sum(1).allclose(torch.ones(len(targets_BC)))
+    assert ((targets_BC > 0.01) & (targets_BC < 0.99)).any()
+    _, plain_BC = task.examples(model.eval(), task.batch(part, CPU, None))
+    assert set(plain_BC.unique().tolist()) == {0.0, 1.0}
+
+
+def test_several_sizes_in_one_batch_score_as_alone(learned: Path) -> None:
+    settings = load_run_settings(learned / CONFIG, [])
+    [model] = Use([learned], settings, CPU).models()
+    assert isinstance(model, Viewer)
+    draw = np.random.default_rng(3)
+    sizes = (8, 12, 8, 10, 16)
+    items = [picture("top", draw, size)[None, None] for size in sizes]
+    score = score_of(settings)
+    together = read_items(model, items, CPU, score)
+    alone = torch.cat([read_items(model, [item], CPU, score) for item in items])
+    torch.testing.assert_close(together, alone, rtol=1e-5, atol=1e-5)
+    assert not torch.allclose(together[0], together[1])
+
+
+@pytest.mark.parametrize("task", ["see", "watch"])
+def test_stopped_every_few_steps_it_ends_with_the_same_weights(task: str, tmp_path: Path) -> None:
+    kind, write = (See(), write_pictures) if task == "see" else (Watch(), write_videos)
+    changes = {"train__steps": 7, "train__eval_every": 4, "augment__rand": 1, "augment__flip": True,
+               "augment__cutmix": 1.0, "model__dropout": 0.1}  # fmt: skip
+    if task == "watch":
+        changes |= {"model__picture__frames": 4, "model__picture__tubelet": 2}
+    changes["data__valid_size"] = 8
+    settings = asked(task, write(tmp_path / "media"), **changes)
+    settings, prepared = resolved(kind, settings, tmp_path)
+    assert same_after_stops(settings, prepared, tmp_path)
+
+
+def test_videos_are_told_apart_by_what_happens(tmp_path: Path) -> None:
+    changes = {"model__picture__frames": 4, "model__picture__tubelet": 1, "train__steps": 60,
+               "model__picture__patch": 4, "augment__crop": 0}  # fmt: skip
+    settings = asked("watch", write_videos(tmp_path, 80), **changes)
+    settings, prepared = resolved(Watch(), settings, tmp_path)
+    task = Watch().task(settings, prepared)
+    worker = trained(settings, prepared, tmp_path)
+    assert task.train.longest == 1 + 4 * 4
+    assert task.evaluate(worker.model, CPU, lambda: False, full=True).values["accuracy"] >= 90.0
+
+
+TAUGHT = {"model__picture__distil_token": True, "train__steps": 3}
+
+
+def test_a_teacher_teaches_the_second_token(learned: Path, pictures: str, tmp_path: Path) -> None:
+    settings = asked("see", pictures, see__teacher=str(learned), **TAUGHT, train__smoothing=0.0)
+    settings, prepared = resolved(See(), settings, tmp_path)
+    model: Any = settings.model
+    assert model.heads == ("classes", "distilled")
+    task = SeeTask(prepared, settings)
+    assert task.teacher is not None
+    student = build_model(settings.model, seed=1)
+    assert isinstance(student, Viewer)
+    student.train()
+    [part] = task.parts(task.epoch(0)[0], 1000)
+    batch = task.batch(part, CPU, None)
+    torch.manual_seed(5)
+    loss = task.loss(student, batch).sum
+    torch.manual_seed(5)
+    given, targets_BC = task.examples(student, batch)
+    said_B = task.teacher.answers(given)
+    assert (said_B == batch.targets.labels_B).float().mean() > 0.9
+    x_ND = student(given, batch.input.layout)
+    logs = [
+        scores.log_softmax(-1)
+        for scores in (student.classes(x_ND, batch.input.layout),
+                       student.distilled(x_ND, batch.input.layout))
+    ]  # fmt: skip
+    own = -(targets_BC * logs[0]).sum()
+    taught = -logs[1].gather(1, said_B[:, None]).sum()
+    torch.testing.assert_close(loss, (own + taught) / 2, rtol=1e-5, atol=1e-5)
+
+
+def test_without_a_teacher_both_heads_learn_the_label(
+    learned: Path, pictures: str, tmp_path: Path
+) -> None:
+    settings = asked("see", pictures, see__teacher=str(learned), **TAUGHT, augment__crop=0)
+    settings, prepared = resolved(See(), settings, tmp_path)
+    task = SeeTask(prepared, settings)
+    task.teacher = None
+    model = build_model(settings.model, seed=1)
+    [part] = task.parts(task.epoch(0)[0], 1000)
+    task.loss(model, task.batch(part, CPU, None)).sum.backward()
+    for head in ("classes", "distilled"):
+        gradient = model.get_parameter(f"heads.{head}.linear.weight").grad
+        assert gradient is not None
+        assert gradient.abs().sum() > 0
+
+
+def test_both_heads_answer_together(learned: Path, pictures: str, tmp_path: Path) -> None:
+    settings = asked("see", pictures, see__teacher=str(learned), **TAUGHT)
+    settings, prepared = resolved(See(), settings, tmp_path)
+    worker = Worker(settings, prepared, Ranks(), lambda text: None)
+    model = worker.model.eval()
+    assert isinstance(model, Viewer)
+    item = prepared.valid.pictures[0]
+    given, layout = model.front.collate([item])  # type: ignore[operator]
+    with torch.no_grad():
+        x_ND = model(given, layout)
+        first = model.head_named("classes")(model.pooled(x_ND, layout))
+        mean = (first + model.distilled(x_ND, layout)) / 2
+    torch.testing.assert_close(read_items(model, [item], CPU, score_of(settings)), mean)
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"see__teacher": "LEARNED"}, "the model has none"),
+        ({"model__picture__distil_token": True}, "name it with see.teacher"),
+        ({"see__teacher": "LEARNED", **TAUGHT, "model__picture__height": 12}, "picture.height=8"),
+    ],
+)
+def test_teacher_and_token_must_fit(
+    learned: Path, pictures: str, tmp_path: Path, change: dict[str, Any], said: str
+) -> None:
+    change = {key: str(learned) if value == "LEARNED" else value for key, value in change.items()}
+    with pytest.raises(ConfigError, match=said):
+        resolved(See(), asked("see", pictures, **change), tmp_path)
+
+
+def test_a_teacher_of_other_classes_is_refused(learned: Path, tmp_path: Path) -> None:
+    other = write_pictures(tmp_path / "other")
+    (tmp_path / "other" / "top").rename(tmp_path / "other" / "bottom")
+    settings = asked("see", other, see__teacher=str(learned), **TAUGHT)
+    with pytest.raises(ConfigError, match="knows other classes"):
+        resolved(See(), settings, tmp_path)
+
+
+def test_a_folder_without_classes_is_refused(tmp_path: Path) -> None:
+    write_pictures(tmp_path / "all")
+    with pytest.raises(DataError, match="no folders"):
+        resolved(See(), asked("see", str(tmp_path / "all" / "left")), tmp_path)
+
+
+@pytest.mark.parametrize("text", ["", "path\tlabel\n"])
+def test_a_list_that_names_nothing_is_named(tmp_path: Path, text: str) -> None:
+    path = tmp_path / "none.tsv"
+    path.write_text(text)
+    with pytest.raises(DataError, match=r"none\.tsv names no pictures\."):
+        picture_shape(asked("see", str(path)))
+    with pytest.raises(DataError, match=r"none\.tsv names no recordings\."):
+        sound_shape(asked("identify", str(path)))
+
+
+def test_a_run_starts_from_another_with_its_form_and_other_classes(
+    learned: Path, tmp_path: Path
+) -> None:
+    other = write_pictures(tmp_path / "other")
+    (tmp_path / "other" / "top").rename(tmp_path / "other" / "bottom")
+    asked_for = {"task": "see", "data.media": [other], "start.run": str(learned)}
+    settings = load_run_settings(None, ["train.steps=1", "data.valid_size=12"], asked_for)
+    assert picture_shape(settings).patch == 2
+    settings, prepared = resolved(See(), settings, tmp_path)
+    said: list[str] = []
+    Worker(settings, prepared, Ranks(), said.append)
+    assert settings.labels == ("bottom", "left", "right")
+    assert "fresh: head classes" in said[0]
+
+
+def test_pictures_of_what_is_confused() -> None:
+    draw = np.random.default_rng(0)
+    sides = [SIDES[i % 3] for i in range(12)]
+    store = PictureStore.of([picture(side, draw)[None, None] for side in sides])
+    labels_N = np.arange(12) % 3
+    logs_NC = np.full((12, 3), -5.0)
+    logs_NC[np.arange(12), labels_N] = -0.1
+    logs_NC[[0, 3]] = [-5.0, -0.2, -5.0]  # two left ones taken for right ones
+    logs_NC[[2]] = [-0.05, -5.0, -5.0]
+    found = thumbnails(store, logs_NC, labels_N, SIDES)
+    assert [(one["true"], one["said"], one["count"]) for one in found["confused"]] == [
+        ("left", "right", 2), ("top", "left", 1)
+    ]  # fmt: skip
+    assert found["confused"][0]["share"] == 0.5
+    assert [one["true"] for one in found["wrong"]] == ["top", "left", "left"]
+    assert [one["true"] for one in found["right"]][:3] == ["left", "right", "top"] or len(
+        {one["true"] for one in found["right"][:3]}
+    ) == 3
+    assert found["wrong"][0]["picture"] == data_uri(store[2])
+
+
+def test_a_thumbnail_is_a_small_png() -> None:
+    from base64 import b64decode
+    from io import BytesIO
+
+    from PIL import Image
+
+    pixels = np.arange(2 * 3 * 200 * 100, dtype=np.uint32).astype(np.uint8)
+    found = data_uri(pixels.reshape(2, 3, 200, 100)).removeprefix("data:image/png;base64,")
+    assert Image.open(BytesIO(b64decode(found))).size == (24, 48)
+
+
+def test_the_right_class_among_the_likeliest() -> None:
+    logs_NC = np.log(np.array([[0.5, 0.3, 0.2], [0.5, 0.3, 0.2], [0.1, 0.2, 0.7]]))
+    labels_N = np.array([0, 2, 1])
+    assert top_share(logs_NC, labels_N, 1) == pytest.approx(1 / 3)
+    assert top_share(logs_NC, labels_N, 2) == pytest.approx(2 / 3)
+    assert top_share(logs_NC, labels_N, 3) == 1.0
+    wide_NC = np.pad(logs_NC, ((0, 0), (0, 4)), constant_values=-9.0)
+    assert label_values(wide_NC, np.array([0, 6, 1]))["top5"] == pytest.approx(200 / 3)

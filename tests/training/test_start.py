@@ -1,0 +1,287 @@
+"""Starting from a run: what is loaded, what starts fresh, what is refused; freezing and rates."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from headway.config.durable import replace_text
+from headway.config.folder import CONFIG, IMPORTED
+from headway.config.model import DecoderSettings, EncoderSettings, ModelSettings, Seq2SeqSettings
+from headway.config.run import RunSettings, resolved_toml
+from headway.config.tasks import StartSettings
+from headway.config.train import TrainSettings
+from headway.errors import ConfigError, FolderError
+from headway.models.build import build_model
+from headway.models.folder import model_weights, save_weights
+from headway.training.optim import build_optimizer, set_lr
+from headway.training.start import freeze, model_from, rate_scales, start_from, trainable
+from headway.training.textplan import TextPlan, resolve_text, text_model
+from tests.models.variants import SIZES, samples, word_loss
+
+FILLING = EncoderSettings(**SIZES, heads=("words",), n_segments=0)
+FEW_TEXTS: dict[str, Any] = {
+    "n_tokens": 10_000, "longest": 20, "epochs": 2, "model": {"heads": ("classes",), "n_labels": 2},
+}  # fmt: skip
+
+
+def saved(folder: Path, model: ModelSettings, task: str, labels: tuple[str, ...] = ()) -> nn.Module:
+    folder.mkdir(parents=True)
+    made = build_model(model, seed=11)
+    with torch.no_grad():
+        for weight in made.parameters():
+            weight.add_(torch.randn(weight.shape, generator=torch.Generator().manual_seed(1)) * 0.1)
+    save_weights(folder, model_weights(made))
+    replace_text(folder / CONFIG, resolved_toml(RunSettings(task=task, model=model, labels=labels)))
+    return made
+
+
+def started(
+    folder: Path, model: ModelSettings, task: str, labels: tuple[str, ...] = ()
+) -> tuple[nn.Module, list[str], Any]:
+    new = build_model(model, seed=3)
+    said: list[str] = []
+    start = StartSettings(run=str(folder))
+    settings = RunSettings(task=task, model=model, labels=labels, start=start)
+    return new, said, start_from(new, settings, said.append)
+
+
+def tokenizer() -> Any:
+    return SimpleNamespace(vocab_size=SIZES["vocab_size"])
+
+
+def same(one: nn.Module, other: nn.Module, name: str) -> bool:
+    return torch.equal(one.state_dict()[name], other.state_dict()[name])
+
+
+def test_front_and_body_are_taken_over_and_the_new_head_starts_fresh(tmp_path: Path) -> None:
+    old = saved(tmp_path / "fill", FILLING, "fill")
+    needs = {"heads": ("classes",), "n_labels": 3}
+    model = model_from(FILLING, needs, {"dropout": 0.3}, "fill")
+    assert isinstance(model, EncoderSettings)
+    assert (model.heads, model.n_labels, model.dropout) == (("classes",), 3, 0.3)
+    new, said, found = started(tmp_path / "fill", model, "classify", ("a", "b", "c"))
+    body = [name for name in new.state_dict() if not name.startswith("heads.")]
+    assert len(body) > 20
+    assert all(same(new, old, name) for name in body)
+    untouched = build_model(model, seed=3)
+    assert same(new, untouched, "heads.classes.linear.weight")
+    assert found.fresh == {"heads.classes.linear.weight", "heads.classes.linear.bias"}
+    assert said == [
+        f"starting from {tmp_path}/fill: {len(body)} tensors loaded; fresh: head classes",
+        "not used: head words (6 tensors)",
+    ]
+
+
+@pytest.mark.parametrize("tie", [True, False])
+def test_tokens_that_a_task_brings_get_rows_of_their_own(tmp_path: Path, tie: bool) -> None:
+    """Fields have marks: a model that has never seen them takes each for a word like any other."""
+    old = saved(tmp_path / "old", replace(FILLING, tie=tie), "fill")
+    grown = model_from(replace(FILLING, tie=tie), {"vocab_size": FILLING.vocab_size + 3}, {}, "old")
+    new, _, found = started(tmp_path / "old", grown, "fill")
+    assert not found.fresh
+    for name in ("front.tokens.weight", "heads.words.words.linear.weight"):
+        mine, theirs = new.state_dict()[name], old.state_dict()[name]
+        assert torch.equal(mine[: len(theirs)], theirs)
+        torch.testing.assert_close(mine[len(theirs) :], theirs.mean(0).expand(3, -1))
+    bias = new.state_dict()["heads.words.words.linear.bias"]
+    torch.testing.assert_close(
+        bias[-3:], old.state_dict()["heads.words.words.linear.bias"].mean().expand(3)
+    )
+    with pytest.raises(ConfigError, match="has its tokenizer"):
+        model_from(FILLING, {}, {"vocab_size": FILLING.vocab_size + 3}, "old")
+
+
+def test_a_head_is_kept_for_the_same_labels_and_fresh_for_others(tmp_path: Path) -> None:
+    model = replace(FILLING, heads=("classes",), n_labels=2)
+    old = saved(tmp_path / "old", model, "classify", ("bad", "good"))
+    new, _, found = started(tmp_path / "old", model, "classify", ("bad", "good"))
+    assert same(new, old, "heads.classes.linear.weight")
+    assert not found.fresh
+    new, _, found = started(tmp_path / "old", model, "classify", ("no", "yes"))
+    assert not same(new, old, "heads.classes.linear.weight")
+    assert found.unused == ("heads.classes.linear.weight", "heads.classes.linear.bias")
+
+
+def test_a_decoder_goes_on_with_its_words(tmp_path: Path) -> None:
+    model = DecoderSettings(**SIZES)
+    old = saved(tmp_path / "gpt", model, "complete")
+    new, said, _ = started(tmp_path / "gpt", model_from(model, {"heads": ("words",)}, {}, ""),
+                           "complete")  # fmt: skip
+    assert all(same(new, old, name) for name in old.state_dict())
+    assert len(said) == 1
+
+
+REFUSED: list[tuple[dict[str, Any], list[str]]] = [
+    ({"d_model": 64}, ["d_model=32 there, 64 here", "Leave model.d_model out"]),
+    ({"n_layers": 3}, ["n_layers=2 there, 3 here"]),
+    ({"n_heads": 2}, ["n_heads=4 there, 2 here"]),  # the same shapes, another meaning
+    ({"activation": "relu"}, ["activation=gelu there, relu here"]),
+    ({"vocab_size": 50}, ["vocab_size=41 there, 50 here", "tokenizer"]),
+    ({"max_len": 64}, ["max_len=32 there, 64 here", "Learned positions go no further"]),
+    ({"wiring": "pre"}, ["wiring=post there, pre here"]),
+    ({"rope.base": 5.0, "positions": "rotary"}, ["positions=learned there, rotary here"]),
+    ({"preset": "bert-base"}, ["model.preset has no effect"]),
+    ({"n_decoder_layers": 2}, ["encoder family", "n_decoder_layers"]),
+]
+
+
+@pytest.mark.parametrize(("changes", "said"), REFUSED)
+def test_another_model_is_refused_in_words(changes: dict[str, Any], said: list[str]) -> None:
+    with pytest.raises(ConfigError) as error:
+        model_from(FILLING, {"heads": ("words",)}, changes, "runs/fill")
+    for text in [*said, "--from runs/fill"]:
+        assert text in str(error.value)
+
+
+def test_word_vectors_are_not_read_again() -> None:
+    old = replace(FILLING, embeddings="vectors.txt", tune_embeddings=False)
+    model = model_from(old, {"heads": ("words",)}, {}, "runs/fill")
+    assert model.embeddings is None
+    assert model.tune_embeddings
+
+
+def test_what_has_no_weights_of_its_own_may_change() -> None:
+    rotary = replace(FILLING, positions="rotary")
+    changes = {"max_len": 64, "attention_dropout": 0.2, "pooling": "mean", "rope.factor": 1.0}
+    model = model_from(rotary, {"heads": ["words"]}, changes, "")
+    assert (model.max_len, model.attention_dropout) == (64, 0.2)
+
+
+@pytest.mark.parametrize(
+    ("old", "task", "new", "said"),
+    [
+        (DecoderSettings(**SIZES), "fill", FILLING, "fill needs a model of the encoder or"),
+        (Seq2SeqSettings(**SIZES), "classify", FILLING, "encoder or decoder family"),
+        (FILLING, "classify", DecoderSettings(**SIZES), "of the encoder family and this run's"),
+    ],
+)
+def test_another_family_is_refused(
+    tmp_path: Path, old: ModelSettings, task: str, new: ModelSettings, said: str
+) -> None:
+    saved(tmp_path / "old", old, "translate")
+    with pytest.raises(ConfigError, match=said):
+        started(tmp_path / "old", new, task)
+
+
+def test_a_missing_run_is_named() -> None:
+    with pytest.raises(FolderError, match="there is no run folder nothing"):
+        started(Path("nothing"), FILLING, "fill")
+
+
+@pytest.mark.parametrize("family", [EncoderSettings, DecoderSettings])
+def test_frozen_layers_do_not_learn(family: type[Any]) -> None:
+    model = build_model(family(**SIZES, tie=False))
+    freeze(model, 1)
+    frozen = {name for name, weight in model.named_parameters() if not weight.requires_grad}
+    assert frozen == {
+        name for name in model.state_dict() if name.startswith(("front.", "stack.blocks.0."))
+    }
+    learns, everything = trainable(model)
+    assert 0 < learns < everything
+    freeze(model, -1)
+    assert all(
+        weight.requires_grad == name.startswith(("head.", "heads."))
+        for name, weight in model.named_parameters()
+    )
+
+
+def test_of_a_translator_the_reading_side_is_frozen() -> None:
+    model = build_model(Seq2SeqSettings(**SIZES, tie="none"))
+    freeze(model, 2)
+    frozen = {name for name, weight in model.named_parameters() if not weight.requires_grad}
+    assert frozen == {
+        name for name in dict(model.named_parameters())
+        if name.startswith(("source_front.", "encoder.blocks."))
+    }  # fmt: skip
+
+
+def test_too_many_frozen_layers_are_refused() -> None:
+    with pytest.raises(ConfigError, match=r"start.freeze=3, but the model has 2 layers"):
+        freeze(build_model(FILLING), 3)
+
+
+def test_a_layer_learns_at_a_share_of_the_rate_of_the_one_above() -> None:
+    model = build_model(DecoderSettings(**(SIZES | {"n_layers": 3}), tie=False))
+    scales = rate_scales(model, 0.5)
+    named = {name: scales.get(weight, 1.0) for name, weight in model.named_parameters()}
+    assert {rate for name, rate in named.items() if name.startswith("stack.blocks.2.")} == {1.0}
+    assert {rate for name, rate in named.items() if name.startswith("stack.blocks.1.")} == {0.5}
+    assert {rate for name, rate in named.items() if name.startswith("stack.blocks.0.")} == {0.25}
+    assert named["front.tokens.weight"] == 0.125
+    assert named["head.linear.weight"] == named["stack.final_norm.weight"] == 1.0
+    assert rate_scales(model, 1.0) == {}
+
+
+@pytest.mark.parametrize("capturable", [False, True])
+@pytest.mark.parametrize("optimizer", ["adam", "adamw", "muon"])
+def test_the_rates_reach_every_weight(optimizer: str, capturable: bool) -> None:
+    model = build_model(DecoderSettings(**SIZES))
+    scales = rate_scales(model, 0.5)
+    train = TrainSettings(optimizer=optimizer)  # type: ignore[arg-type]
+    made = build_optimizer(model, train, device="cpu", capturable=capturable, scales=scales)
+    for lr in (0.1, 0.02):
+        set_lr(made, lr)
+        rates = {weight: group["lr"] for group in made.param_groups for weight in group["params"]}
+        assert len(rates) == len(list(model.parameters()))
+        for weight, rate in rates.items():
+            assert float(rate) == pytest.approx(lr * scales.get(weight, 1.0))
+            assert isinstance(rate, torch.Tensor) == capturable
+
+
+def test_a_step_moves_lower_layers_less_and_frozen_ones_not_at_all() -> None:
+    model = build_model(DecoderSettings(**(SIZES | {"n_layers": 3})), seed=5)
+    freeze(model, 1)
+    train = TrainSettings(optimizer="adam", eps=1e-20)
+    made = build_optimizer(model, train, device="cpu", scales=rate_scales(model, 0.1))
+    before = {name: weight.detach().clone() for name, weight in model.named_parameters()}
+    word_loss(model, samples([5, 3])).backward()
+    set_lr(made, 1e-3)
+    made.step()
+    moved = {
+        number: float((weight - before[name]).detach().abs().max())
+        for number in range(3)
+        for name, weight in model.named_parameters()
+        if name == f"stack.blocks.{number}.feed_forward.to_out.weight"
+    }
+    assert moved[0] == 0.0
+    assert moved[1] == pytest.approx(1e-4, rel=1e-2)  # Adam's first step is the rate itself
+    assert moved[2] == pytest.approx(1e-3, rel=1e-2)
+
+
+def test_nothing_left_to_train_is_an_error() -> None:
+    model = build_model(FILLING).requires_grad_(False)
+    with pytest.raises(ConfigError, match="no weight is left to train"):
+        build_optimizer(model, TrainSettings(), device="cpu")
+
+
+def test_imported_weights_are_trained_gently_unless_said_otherwise(tmp_path: Path) -> None:
+    saved(tmp_path / "old", FILLING, "fill")
+    start, plan = StartSettings(run=str(tmp_path / "old")), TextPlan(**FEW_TEXTS)
+    settings = RunSettings(task="classify", start=start)
+    ours = resolve_text(settings, tokenizer(), torch.device("cpu"), plan).train.lr
+    (tmp_path / "old" / IMPORTED).write_text("{}")
+    theirs = resolve_text(settings, tokenizer(), torch.device("cpu"), plan).train.lr
+    assert ours == 3e-4
+    assert theirs == 1e-4
+    asked = replace(settings, train=TrainSettings(lr=0.5), asked={"train.lr": 0.5})
+    assert resolve_text(asked, tokenizer(), torch.device("cpu"), plan).train.lr == 0.5
+
+
+@pytest.mark.parametrize(("device", "longest", "kept"), [
+    ("cpu", 200, 0.1), ("cuda", 100, 0.1), ("cuda", 200, 0.0),
+])  # fmt: skip
+def test_attention_dropout_that_no_kernel_has_is_left_out(
+    tmp_path: Path, device: str, longest: int, kept: float
+) -> None:
+    saved(tmp_path / "old", replace(FILLING, attention_dropout=0.1), "fill")
+    settings = RunSettings(task="classify", start=StartSettings(run=str(tmp_path / "old")))
+    plan = TextPlan(**{**FEW_TEXTS, "longest": longest})
+    model, _ = text_model(settings, tokenizer(), torch.device(device), plan)
+    assert model.attention_dropout == kept

@@ -1,0 +1,363 @@
+"""Tagging: its loss by hand, with and without a CRF, its windows, answers and scores."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+
+from headway.config.folder import load_run
+from headway.config.run import RunSettings
+from headway.data.texts import PreparedText, TextSet
+from headway.data.tokens import TokenStore
+from headway.errors import ConfigError, DataError
+from headway.metrics.spans import span_scores
+from headway.models.build import build_model
+from headway.nn.crf import log_likelihood
+from headway.nn.layout import Layout
+from headway.training.kind import Use
+from headway.training.run import Run
+from headway.training.task import Part, Stopped
+from headway.training.tasks.tag import Tag, TagTask
+from headway.training.tasks.tag_answers import Tagger, words_of
+from headway.training.tasks.tags import as_bio
+from tests.training.labelled import (
+    CPU,
+    asked,
+    entries,
+    people,
+    resolved,
+    same_after_stops,
+    write_conll,
+)
+
+Made = tuple[RunSettings, PreparedText]
+
+
+def prepared_in(folder: Path, **changes: Any) -> Made:
+    text = write_conll(folder / "train.conll", people())
+    return resolved(Tag(), asked("tag", text, model__dropout=0.0, **changes), folder)
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Made:
+    return prepared_in(tmp_path_factory.mktemp("tag"))
+
+
+@pytest.fixture(scope="module")
+def made_crf(tmp_path_factory: pytest.TempPathFactory) -> Made:
+    return prepared_in(tmp_path_factory.mktemp("crf"), tag__crf=True)
+
+
+def model_of(settings: RunSettings) -> nn.Module:
+    assert settings.model is not None
+    model = build_model(settings.model, seed=3).eval()
+    with torch.no_grad():
+        for name, weight in model.named_parameters():
+            if name.endswith("transitions"):
+                weight.normal_(generator=torch.Generator().manual_seed(1))
+    return model
+
+
+def scores_of(model: Any, prepared: PreparedText, row: int, split: str = "train") -> Tensor:
+    """Of the words of one sentence, nothing else, at their first pieces."""
+    texts, tokenizer = getattr(prepared, split), prepared.tokenizer
+    tokens = [tokenizer.bos, *texts.text[row].tolist(), tokenizer.eos]
+    x_ND = model(torch.tensor(tokens), Layout.of([len(tokens)]))
+    sizes = texts.pieces[row].astype(np.int64)
+    return model.tags(x_ND)[1 + np.cumsum(sizes) - sizes]
+
+
+@pytest.mark.parametrize("fixed", [False, True], ids=["flat", "with dummies"])
+def test_the_loss_is_the_sum_over_the_words(made: Made, fixed: bool) -> None:
+    settings, prepared = made
+    settings = replace(settings, train=replace(settings.train, smoothing=0.2))
+    task, model = TagTask(prepared, settings), model_of(settings)
+    rows = np.arange(2, 9)
+    part = Part(rows, int(task.train.n_words[rows].sum()))
+    found = task.loss(model, task.batch(part, CPU, task.fixed(200) if fixed else None))
+    loss, nll, count = torch.zeros(()), torch.zeros(()), 0
+    tags = prepared.train.tags
+    assert tags is not None
+    for row in rows:
+        logs_WC = scores_of(model, prepared, int(row)).log_softmax(-1)
+        for logs_C, tag in zip(logs_WC, tags[int(row)].tolist(), strict=True):
+            aim_C = torch.full_like(logs_C, 0.2 / (len(logs_C) - 1))
+            aim_C[tag] = 0.8
+            loss, nll, count = loss - (aim_C * logs_C).sum(), nll - logs_C[tag], count + 1
+    assert part.n_targets == count
+    torch.testing.assert_close(found.sum, loss, rtol=1e-5, atol=0.0)
+    torch.testing.assert_close(found.nll, nll, rtol=1e-5, atol=0.0)
+
+
+@pytest.mark.parametrize("fixed", [False, True], ids=["flat", "with dummies"])
+def test_the_loss_of_a_crf_is_that_of_whole_sentences(made_crf: Made, fixed: bool) -> None:
+    settings, prepared = made_crf
+    task, model = TagTask(prepared, settings), model_of(settings)
+    rows = np.arange(2, 9)
+    batch = task.batch(Part(rows, 1), CPU, task.fixed(200) if fixed else None)
+    found = task.loss(model, batch)
+    learned_PC = model.head_named("tags").transitions  # type: ignore[operator]
+    tags = prepared.train.tags
+    assert tags is not None
+    total = torch.zeros(())
+    for row in rows:
+        labels = torch.tensor(tags[int(row)].tolist())
+        scores_WC = scores_of(model, prepared, int(row))
+        total = (
+            total - log_likelihood(scores_WC, labels, learned_PC, Layout.of([len(labels)])).sum()
+        )
+    torch.testing.assert_close(found.sum, total, rtol=1e-5, atol=0.0)
+    found.sum.backward()
+    assert learned_PC.grad.abs().max() > 0
+
+
+def test_steps_count_words_and_hold_every_sentence(made: Made) -> None:
+    settings, prepared = made
+    task = TagTask(prepared, settings)
+    steps = task.epoch(0)
+    assert sorted(np.concatenate(steps).tolist()) == list(range(len(prepared.train)))
+    for step in steps:
+        parts = task.parts(step, 60)
+        assert sum(p.n_targets for p in parts) == int(prepared.train.pieces.lengths[step].sum())  # type: ignore[union-attr]
+    shown = task.show(task.parts(steps[0], 60)[0])[0]
+    words = [[w for w, _ in s] for s in people()]
+    assert shown["text"].split() in words
+    assert "B-per" in shown["tags"]
+
+
+@pytest.mark.parametrize("crf", [False, True])
+def test_scores_are_those_of_each_sentence_alone(made: Made, made_crf: Made, crf: bool) -> None:
+    settings, prepared = made_crf if crf else made
+    task, model = TagTask(prepared, settings), model_of(settings)
+    with torch.no_grad():
+        scores = task.evaluate(model, CPU, lambda: False, full=True)
+        tagger = Tagger([model], prepared.tokenizer, settings, CPU)
+        sentences = [example["words"] for example in prepared.valid_examples]
+        guesses = [tagger.tags([words])[0] for words in sentences]
+    truths = [example["tags"] for example in prepared.valid_examples]
+    assert scores.values["f1"] == pytest.approx(100 * span_scores(truths, guesses)[0].f1)
+    assert {one["label"] for one in scores.figures["classes"]} == {"per", "loc"}
+    assert scores.baselines["most frequent tag"]["f1"] > 50
+    assert scores.values["loss"] > 0
+    with pytest.raises(Stopped):
+        task.evaluate(model, CPU, lambda: True, full=False)
+
+
+def test_a_look_on_the_way_reads_the_first_sentences_only(made_crf: Made) -> None:
+    settings, prepared = made_crf
+    model = model_of(settings)
+    quick = TagTask(prepared, settings, quick_size=5).evaluate(model, CPU, lambda: False, False)
+    first = replace(prepared, valid=_first(prepared.valid, 5))
+    whole = TagTask(first, settings).evaluate(model, CPU, lambda: False, True)
+    assert quick.values == pytest.approx(whole.values)
+
+
+def _first(texts: TextSet, n: int) -> TextSet:
+    def cut(store: TokenStore) -> TokenStore:
+        return TokenStore(store.tokens[: store.offsets[n]], store.lengths[:n])
+
+    assert texts.pieces is not None
+    assert texts.tags is not None
+    return replace(texts, text=cut(texts.text), pieces=cut(texts.pieces), tags=cut(texts.tags))
+
+
+def is_bio(tags: list[str]) -> bool:
+    before = ["O", *tags]
+    return all(
+        b[0] != "I" or (a[0] in "BI" and a[2:] == b[2:]) for a, b in zip(before, tags, strict=False)
+    )
+
+
+@pytest.mark.parametrize("crf", [False, True])
+def test_no_impossible_sequence_of_tags_comes_out(made: Made, made_crf: Made, crf: bool) -> None:
+    """An untrained model says anything; its raw answers are not all possible."""
+    settings, prepared = made_crf if crf else made
+    model = model_of(settings)
+    with torch.no_grad():
+        model.head_named("tags").linear.weight.mul_(50)  # type: ignore[operator]
+        sentences = [[w for w, _ in s] for s in people()]
+        tagger = Tagger([model], prepared.tokenizer, settings, CPU)
+        best = tagger.tags(sentences)
+        raw = [
+            [settings.labels[i] for i in scores_of(model, prepared, row).argmax(1).tolist()]
+            for row in range(20)
+        ]
+    assert not all(map(is_bio, raw))
+    assert all(map(is_bio, best))
+    assert [len(tags) for tags in best] == [len(words) for words in sentences]
+
+
+# Windows
+
+
+def test_words_of_long_sentences_get_the_scores_of_their_window(made: Made) -> None:
+    settings, prepared = made
+    assert settings.model is not None
+    narrow = replace(settings, model=replace(settings.model, max_len=16))
+    model = model_of(settings)
+    tagger = Tagger([model], prepared.tokenizer, narrow, CPU)
+    words = [w for sentence in people(8) for w, _ in sentence]
+    short = ["Ada", "went"]
+    found = tagger.tags([words, [], short])
+    assert [len(tags) for tags in found] == [len(words), 0, 2]
+    assert found[2] == tagger.tags([short])[0]
+    assert is_bio(found[0])
+    assert "1 longer than the model reads, in windows" in tagger.summary()
+    strict = replace(narrow, data=replace(narrow.data, long="error"))
+    with pytest.raises(DataError, match=r"sentence 1 has .* the model reads 16"):
+        Tagger([model], prepared.tokenizer, strict, CPU).tags([words])
+
+
+def test_long_sentences_are_trained_in_windows_or_refused(tmp_path: Path) -> None:
+    some = people(60)
+    long = [[pair for one in some[i : i + 6] for pair in one] for i in range(12)]
+    text = write_conll(tmp_path / "t.conll", [*some, *long])
+    settings, prepared = resolved(Tag(), asked("tag", text, model__max_len=24), tmp_path)
+    task = TagTask(prepared, settings)
+    assert len(task.train.lengths) > len(prepared.train)
+    rows = np.arange(len(task.train.lengths))
+    batch = task.batch(Part(rows, 1), CPU, None)
+    tags = prepared.train.tags
+    assert tags is not None
+    assert batch.labels_W.tolist() == tags.tokens.tolist()
+    wanted = asked("tag", text, data__long="error", model__max_len=24)
+    with pytest.raises(DataError, match=r"sentences are longer than the 24 tokens.*data\.long"):
+        resolved(Tag(), wanted, tmp_path / "other")
+
+
+# Answers
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, RunSettings]:
+    """A trained tagger with a CRF."""
+    folder = tmp_path_factory.mktemp("run")
+    text = write_conll(folder / "train.conll", people())
+    settings = asked(
+        "tag", text, train__steps=60, train__eval_every=20, train__lr=8e-3, tag__crf=True,
+        model__dropout=0.0,
+    )  # fmt: skip
+    out = folder / "run"
+    assert Run(settings=settings, out=out, device="cpu").train() == 0
+    assert max(e["f1"] for e in entries(out) if e["kind"] == "valid") > 95
+    return out, load_run(out)
+
+
+def tagger_of(run: tuple[Path, RunSettings]) -> Any:
+    return Tag().predictor(Use([run[0]], run[1], CPU))
+
+
+def test_sentences_are_answered_line_by_line(run: tuple[Path, RunSettings]) -> None:
+    lines = [
+        "the mister Ada Turing in Rome",
+        "",
+        "slowly",
+        '{"words": ["mister", "Kurt", "Hopper"]}',
+    ]
+    answers = list(tagger_of(run).answers(lines))
+    assert answers[0].text == "the mister Ada/B-per Turing/I-per in Rome/B-loc"
+    assert answers[0].facts["spans"][0] == {
+        "type": "per", "first": 2, "last": 3, "text": "Ada Turing"
+    }  # fmt: skip
+    assert [a.text for a in answers[1:3]] == ["", "slowly"]
+    assert answers[3].facts["words"] == ["mister", "Kurt", "Hopper"]
+    assert len(answers) == 4
+
+
+def test_columns_are_answered_with_columns(run: tuple[Path, RunSettings]) -> None:
+    words = ["the", "mister", "Ada", "Turing", "in", "Rome", "", "slowly"]
+    answers = list(tagger_of(run).answers(f"{word}\tx\tO" if word else "" for word in words))
+    tags = ["O", "O", "B-per", "I-per", "O", "B-loc", "", "O"]
+    expected = [f"{w}\t{t}" if w else "" for w, t in zip(words, tags, strict=True)]
+    assert [a.text for a in answers] == expected
+    assert answers[2].facts == {"word": "Ada", "tag": "B-per"}
+
+
+def test_a_broken_list_of_words_is_named() -> None:
+    assert words_of("{ a b }", "line 1") == ["{", "a", "b", "}"]
+    with pytest.raises(DataError, match="line 7 needs a list of words"):
+        words_of('{"words": "no list"}', "line 7")
+
+
+def test_evaluation_of_files(run: tuple[Path, RunSettings], tmp_path: Path) -> None:
+    out, settings = run
+    test = write_conll(tmp_path / "test.conll", people(20))
+    files = replace(settings.data, text=(test,))
+    found = Tag().evaluation(Use([out], settings, CPU), files)
+    rows = {name.strip(): (value, remark) for name, value, remark in found.rows}
+    assert float(rows["span F1"][0]) > 95
+    assert set(rows) >= {"per", "loc", "most frequent tag", "precision", "recall", "accuracy"}
+    assert found.facts["baselines"]["most frequent tag"] < found.facts["f1"]
+    json.dumps(found.facts)
+    strange = write_conll(tmp_path / "odd.conll", [*people(20), [("Gold", "B-metal")]])
+    found = Tag().evaluation(Use([out], settings, CPU), replace(files, text=(strange,)))
+    assert found.facts["unknown_tags"] == {"words": 1, "tags": ["B-metal"]}
+    copy = tmp_path / "copy"
+    shutil.copytree(out, copy, ignore=shutil.ignore_patterns("data", "checkpoints"))
+    rows = {r[0]: r[1:] for r in Tag().evaluation(Use([copy], settings, CPU), files).rows}
+    assert rows["most frequent tag"][0] == "–"
+
+
+def test_broken_columns_are_named_with_their_line(
+    run: tuple[Path, RunSettings], tmp_path: Path
+) -> None:
+    bad = tmp_path / "bad.conll"
+    bad.write_text("a\tO\nalone\nb\tO\n")
+    files = replace(run[1].data, text=(str(bad),))
+    with pytest.raises(DataError, match=r"bad\.conll:2"):
+        Tag().evaluation(Use([run[0]], run[1], CPU), files)
+
+
+def test_plain_tags_are_scored_by_accuracy(tmp_path: Path) -> None:
+    sentences = [[(w, {"O": "X"}.get(t, t[2:].upper())) for w, t in s] for s in people()]
+    text = write_conll(tmp_path / "pos.conll", sentences)
+    settings, prepared = resolved(Tag(), asked("tag", text), tmp_path)
+    task, model = TagTask(prepared, settings), model_of(settings)
+    assert task.metric.name == "accuracy"
+    with torch.no_grad():
+        scores = task.evaluate(model, CPU, lambda: False, full=True)
+    assert set(scores.values) == {"loss", "accuracy"}
+    assert {one["label"] for one in scores.figures["classes"]} >= {"X", "PER", "LOC"}
+    tagger = Tagger([model], prepared.tokenizer, settings, CPU)
+    [answer] = tagger.answers(["Ada went"])
+    assert all("/" in word for word in answer.text.split())
+    assert "spans" not in answer.facts
+
+
+def test_settings_without_effect_are_refused(tmp_path: Path) -> None:
+    text = write_conll(tmp_path / "train.conll", people())
+    for changes, said in (
+        ({"train__smoothing": 0.1, "tag__crf": True}, "smoothing has no effect with tag.crf"),
+        ({"train__rdrop": 1.0}, "rdrop has no effect"),
+    ):
+        with pytest.raises(ConfigError, match=said):
+            resolved(Tag(), asked("tag", text, **changes), tmp_path)
+
+
+def test_bioes_comes_out_as_bio() -> None:
+    assert as_bio(["B-x", "I-x", "E-x", "S-y", "O"]) == ["B-x", "I-x", "I-x", "B-y", "O"]
+    assert as_bio(["NOUN", "SYM"]) == ["NOUN", "SYM"]
+
+
+@pytest.mark.parametrize("crf", [False, True])
+def test_a_run_that_is_stopped_and_taken_up_again_ends_the_same(tmp_path: Path, crf: bool) -> None:
+    text = write_conll(tmp_path / "train.conll", people())
+    settings = asked(
+        "tag", text, train__steps=12, train__eval_every=5, model__dropout=0.2, tag__crf=crf
+    )
+    settings, prepared = resolved(Tag(), settings, tmp_path)
+    assert same_after_stops(settings, prepared, tmp_path)
+
+
+def test_models_together_answer_as_one_that_is_both(run: tuple[Path, RunSettings]) -> None:
+    one, two = (Tag().predictor(Use([run[0]] * n, run[1], CPU)) for n in (1, 2))
+    lines = ["the mister Ada Turing in Rome", "slowly"]
+    assert [a.text for a in one.answers(lines)] == [a.text for a in two.answers(lines)]

@@ -1,0 +1,140 @@
+"""A student translator is given what its teacher makes of the sources, once, also when killed."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from headway.config.data import DataSettings
+from headway.config.decode import DecodeSettings
+from headway.config.durable import replace_text
+from headway.config.folder import CONFIG, TOKENIZER
+from headway.config.presets import preset
+from headway.config.run import RunSettings, resolved_toml
+from headway.config.tasks import DistilSettings
+from headway.data.store import Prepared, load_prepared, prepare
+from headway.decode.translator import Translator
+from headway.models.folder import model_weights, save_weights
+from headway.progress import SILENT
+from headway.training.tasks import taught as module
+from headway.training.tasks.taught import (
+    prepare_taught,
+    taught,
+    with_taught,
+    with_teachers_words,
+)
+from tests.training.test_translate_task import made_of, model_of
+
+CPU = torch.device("cpu")
+
+
+class Killed(Exception):
+    pass
+
+
+@pytest.fixture
+def school(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Prepared, RunSettings]:
+    """Data prepared with the teacher's vocabulary, and settings that name the teacher."""
+    monkeypatch.setattr(module, "BLOCK", 40)
+    (tmp_path / "first").mkdir()
+    before = made_of(tmp_path / "first", kind="words")
+    model = model_of(before)
+    run = tmp_path / "teacher"
+    save_weights(run, model_weights(model))
+    before.vocab.save(run / TOKENIZER)
+    shape = replace(
+        preset("transformer-test"), vocab_size=before.vocab.target.vocab_size, dropout=0.0
+    )
+    data = DataSettings(source=(str(tmp_path / "first" / "de"),),
+                        target=(str(tmp_path / "first" / "en"),), valid_size=30)  # fmt: skip
+    settings = RunSettings(
+        task="translate", data=data, model=shape, decode=DecodeSettings(beam=2, max_len=8)
+    )
+    replace_text(run / CONFIG, resolved_toml(settings))
+    settings = replace(settings, distil=DistilSettings(teacher=str(run)))
+    return prepare(with_teachers_words(settings), tmp_path / "run"), settings
+
+
+def test_all_of_it_is_one_call(school: tuple[Prepared, RunSettings], tmp_path: Path) -> None:
+    prepared, settings = school
+    made = prepare_taught(settings, tmp_path / "run", SILENT, "cpu")
+    assert targets(made) != targets(prepared)
+    assert made.vocab.target.to_json() == (tmp_path / "teacher" / TOKENIZER).read_text()
+
+
+def targets(prepared: Prepared) -> list[list[int]]:
+    return [prepared.train.target[i].tolist() for i in range(len(prepared.train))]
+
+
+def test_the_targets_are_the_teachers_translations(
+    school: tuple[Prepared, RunSettings], tmp_path: Path, slow: Any
+) -> None:
+    prepared, settings = school
+    made = taught(prepared, settings, tmp_path / "run", CPU, slow)
+    n = len(prepared.train)
+    assert f"the teacher translates {n}/{n}  0s left" in slow.stream.getvalue()
+    teacher = Translator.load([tmp_path / "teacher"])
+    source = prepared.vocab.source
+    lines = [source.decode(prepared.train.source[i].tolist()) for i in range(len(prepared.train))]
+    texts = [found.text for found in teacher.translate(lines)]
+    assert targets(made) == prepared.vocab.target.encode_batch(texts)
+    assert targets(made) != targets(prepared)
+    assert made.train.source is prepared.train.source
+    assert made.valid is prepared.valid
+    assert made.vocab.target.to_json() == prepared.vocab.target.to_json()
+    again = with_taught(load_prepared(tmp_path / "run"), tmp_path / "run")
+    assert targets(again) == targets(made)
+    before = slow.stream.getvalue()
+    taught(prepared, settings, tmp_path / "run", CPU, slow)
+    assert slow.stream.getvalue() == before  # nothing is translated twice
+
+
+def test_killed_on_the_way_it_goes_on_behind_the_last_block(
+    school: tuple[Prepared, RunSettings],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    slow: Any,
+) -> None:
+    prepared, settings = school
+    straight = targets(taught(prepared, settings, tmp_path / "run", CPU, SILENT))
+    for name in ("train.taught.tokens", "train.taught.lengths"):
+        (tmp_path / "run" / "data" / name).unlink()
+    translated: list[str] = []
+    plain = Translator.translate
+
+    def some(self: Translator, lines: Any, *more: Any, **named: Any) -> Any:
+        if len(translated) >= 80:
+            raise Killed
+        translated.extend(lines)
+        return plain(self, lines, *more, **named)
+
+    monkeypatch.setattr(Translator, "translate", some)
+    with pytest.raises(Killed):
+        taught(prepared, settings, tmp_path / "run", CPU, SILENT)
+    part = tmp_path / "run" / "data" / "train.part"
+    with part.open("a") as file:
+        file.write("[[1, 2], [3")  # a block that was being written
+    assert targets(with_taught(prepared, tmp_path / "run")) == targets(prepared)
+    monkeypatch.setattr(Translator, "translate", plain)
+    made = taught(prepared, settings, tmp_path / "run", CPU, slow)
+    assert targets(made) == straight
+    # What was there is not counted as work of this process.
+    said = slow.stream.getvalue().splitlines()[0]
+    assert said.startswith(f"the teacher translates 120/{len(prepared.train)}")
+    assert not part.exists()
+    assert np.asarray(made.train.target.lengths).dtype == np.int32
+
+
+def test_what_a_teacher_says_is_cut_to_what_its_positions_reach(
+    school: tuple[Prepared, RunSettings], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The text of an output may have more tokens than the output had."""
+    prepared, settings = school
+    monkeypatch.setattr(module, "learned", lambda front: 4)
+    made = taught(prepared, settings, tmp_path / "run", CPU, SILENT)
+    assert int(made.train.target.lengths.max()) == 3

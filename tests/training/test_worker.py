@@ -1,0 +1,426 @@
+"""What a run is made of, and which weights it keeps in the end."""
+
+from __future__ import annotations
+
+import errno
+import json
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from headway.cli.main import main
+from headway.config.presets import preset
+from headway.config.run import load_run_settings
+from headway.data.batches import Collator, FlatTokens
+from headway.errors import FolderError
+from headway.models.build import build_model
+from headway.progress import SILENT, Stage
+from headway.training.budget import Budget, Journal, Wanted
+from headway.training.checkpoint import Checkpoints
+from headway.training.plan import resolve
+from headway.training.ranks import Ranks
+from headway.training.run import Run
+from headway.training.runlog import RunLog
+from headway.training.snapshot import write_snapshot
+from headway.training.step import Step
+from headway.training.task import Scores, Stopped
+from headway.training.worker import Worker, choose, recompute_blocks
+
+from .test_translate_task import made_of
+from .toy import ToyTask, toy_loop, weights
+
+# The choice at the end
+
+
+class Judge(ToyTask):
+    """Gives weights the scores that it is told to give: to the best, then to their mean."""
+
+    def __init__(self, *verdicts: float) -> None:
+        super().__init__()
+        self.verdicts = list(verdicts)
+        self.full: list[bool] = []
+
+    n_valid = 100
+
+    def evaluate(
+        self,
+        model: Any,
+        device: Any,
+        stopped: Any,
+        full: bool,
+        on_progress: Any = None,
+        *,
+        most: int | None = None,
+    ) -> Scores:
+        self.full.append(full)
+        if stopped():
+            raise Stopped
+        return Scores(values={"loss": self.verdicts[len(self.full) - 1]})
+
+
+def chosen(loop: Any, *verdicts: float, average: int = 3, stop: bool = False) -> dict[str, Any]:
+    loop.task = Judge(*verdicts)
+    loop.stop_asked = lambda: stop
+    settings = SimpleNamespace(train=SimpleNamespace(average=average))
+    return choose(SimpleNamespace(model=loop.model, settings=settings), loop)  # type: ignore[arg-type]
+
+
+def trained(folder: Path, **settings: Any) -> Any:
+    loop = toy_loop(folder, **{"steps": 8, "save_every": 2, "eval_every": 4, **settings})
+    loop.run()
+    return loop
+
+
+def weights_at(loop: Any, step: int) -> Tensor:
+    tensors = Checkpoints.weights(loop.checkpoints.folder / f"step-{step}")
+    return torch.cat([tensors[name].flatten() for name, _ in loop.model.named_parameters()])
+
+
+def test_the_average_is_kept_where_it_is_better(tmp_path: Path) -> None:
+    loop = trained(tmp_path)
+    found = chosen(loop, 2.0, 1.5)
+    mean = torch.stack([weights_at(loop, step).double() for step in (4, 6, 8)]).mean(0).float()
+    assert torch.equal(weights(loop), mean)
+    assert found["kept"] == "average of the last 3"
+    assert "averaging gains +0.50" in found["text"]
+    assert loop.task.full == [True, True]
+
+
+def test_the_best_is_kept_where_that_is_better(tmp_path: Path) -> None:
+    loop = trained(tmp_path)
+    assert loop.state.best_step == 8
+    before = weights(loop).clone()
+    found = chosen(loop, 1.5, 2.0)
+    assert torch.equal(weights(loop), before)
+    assert found["kept"] == "best checkpoint (step-8)"
+    assert "averaging gains -0.50" in found["text"]
+    assert found["scores"] == {
+        "best checkpoint (step-8)": {"loss": 1.5}, "average of the last 3": {"loss": 2.0},
+    }  # fmt: skip
+
+
+def test_with_a_running_average_that_is_what_is_compared(tmp_path: Path) -> None:
+    loop = trained(tmp_path, ema=0.9)
+    chosen(loop, 1.0, 2.0)
+    assert loop.ema is not None
+    averages = torch.cat([tensor.flatten() for tensor in loop.ema.averages.values()])
+    assert torch.equal(weights(loop), averages)
+
+
+def test_nothing_is_averaged_where_one_is_asked_for(tmp_path: Path) -> None:
+    loop = trained(tmp_path)
+    found = chosen(loop, 1.0, average=1)
+    assert (
+        found["text"] == "validation loss: best checkpoint (step-8) 1.000; kept: " + found["kept"]
+    )
+
+
+def test_a_damaged_checkpoint_is_left_out(tmp_path: Path) -> None:
+    loop = trained(tmp_path)
+    path = tmp_path / "checkpoints/step-6/model.safetensors"
+    path.write_bytes(path.read_bytes()[:-1] + b"!")
+    assert chosen(loop, 2.0, 1.0)["kept"] == "average of the last 3"
+    mean = torch.stack([weights_at(loop, step).double() for step in (2, 4, 8)]).mean(0).float()
+    assert torch.equal(weights(loop), mean)
+    assert any("step-6" in text and "left out" in text for text in loop.log.said)
+
+
+def test_without_checkpoints_the_last_step_is_kept(tmp_path: Path) -> None:
+    loop = toy_loop(tmp_path)
+    before = weights(loop).clone()
+    assert chosen(loop, 3.0) == {
+        "kept": "last step",
+        "scores": {"last step": {"loss": 3.0}},
+        "text": "validation loss: last step 3.000; kept: last step",
+        "figures": {},
+        "examples": 100,
+        "careful": True,
+    }
+    assert torch.equal(weights(loop), before)
+
+
+@pytest.mark.parametrize("ema", [0.0, 0.9])
+@pytest.mark.parametrize("last", [1.0, 3.0])
+def test_a_last_step_that_the_disk_did_not_take_is_a_candidate(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ema: float, last: float
+) -> None:
+    def full(folder: Path, snapshot: Any, **_: Any) -> None:
+        if snapshot.step > 4:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        write_snapshot(folder, snapshot, **_)
+
+    monkeypatch.setattr("headway.training.checkpoint.write_snapshot", full)
+    loop = trained(tmp_path, ema=ema)
+    with loop.averaged():
+        end = weights(loop).clone()
+    found = chosen(loop, 2.0, 2.5, last)
+    assert loop.checkpoints.failed == [6, 8]
+    assert list(found["scores"]) == [
+        "best checkpoint (step-4)", "average of the last 2", "last step",
+    ]  # fmt: skip
+    assert "averaging gains -0.50" in found["text"]
+    assert torch.equal(weights(loop), end if last == 1.0 else weights_at(loop, 4))
+
+
+def test_a_checkpoint_that_is_gone_when_it_is_read_is_left_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    loop = trained(tmp_path)
+    before = weights(loop).clone()
+
+    def gone(path: Path) -> None:
+        raise FolderError(f"{path} cannot be read.")
+
+    monkeypatch.setattr(loop.checkpoints, "weights", gone)
+    assert chosen(loop, 2.0, average=1)["kept"] == "last step"
+    assert torch.equal(weights(loop), before)
+
+
+def test_a_stop_is_heeded_in_the_comparison(tmp_path: Path) -> None:
+    with pytest.raises(Stopped):
+        chosen(trained(tmp_path), 1.0, 2.0, stop=True)
+
+
+# The model
+
+
+def test_computing_blocks_twice_changes_no_gradient() -> None:
+    draw = torch.Generator().manual_seed(0)
+    lengths = torch.tensor([3, 7, 5])
+    tokens = torch.randint(3, 100, (15,), generator=draw).numpy()
+    side = FlatTokens(
+        tokens, torch.cat([torch.zeros(1, dtype=torch.long), lengths.cumsum(0)]).numpy()
+    )
+    collator = Collator(source=side, target=side, bos=1, source_eos=2, target_eos=2)
+    batch = collator.batch(torch.arange(3).numpy())
+    gradients, kept = [], []
+    for twice in (False, True):
+        model = build_model(preset("transformer-test"), seed=1).train()
+        if twice:
+            recompute_blocks(model)
+        bytes_kept = 0
+
+        def keep(tensor: Tensor) -> Tensor:
+            nonlocal bytes_kept
+            bytes_kept += tensor.nbytes
+            return tensor
+
+        torch.manual_seed(0)  # with dropout: the second time must drop the same
+        with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
+            x_ND = model(batch.source_M, batch.source, batch.target_N, batch.target)
+        x_ND.square().sum().backward()
+        gradients.append(
+            torch.cat([w.grad.flatten() for w in model.parameters() if w.grad is not None])
+        )
+        kept.append(bytes_kept)
+    assert torch.equal(gradients[0], gradients[1])
+    assert kept[1] < 0.5 * kept[0]
+
+
+def test_time_is_measured_with_real_steps(tmp_path: Path) -> None:
+    prepared = made_of(tmp_path, kind="words")
+    words = ["task=translate", "model.preset=transformer-test", "decode.max_len=8"]
+    words += ["train.batch_tokens=100"]
+    settings = resolve(load_run_settings(None, words), prepared, torch.device("cpu"))
+    timing = Worker(settings, prepared, Ranks()).time(for_s=0.05)
+    assert 0 < timing.step_s < 5
+    assert 0 < timing.example_s < 60
+    assert 40 / timing.step_s < timing.tokens_per_s <= 100 / timing.step_s
+
+
+@pytest.mark.parametrize("asked", [[], ["train.warmup=400"]])
+def test_a_budget_knows_of_a_warmup_that_was_asked_for(tmp_path: Path, asked: list[str]) -> None:
+    prepared = made_of(tmp_path, kind="words")
+    words = ["task=translate", "model.preset=transformer-test", "train.steps=50", "train.lr=1.0"]
+    words += ["train.schedule=linear", *asked]
+    settings = resolve(load_run_settings(None, words), prepared, torch.device("cpu"))
+    worker = Worker(settings, prepared, Ranks())
+    run: Any = SimpleNamespace(budget_s=60.0, ranks=Ranks(), started=0.0, now=lambda: 0.0)
+    budget = Run._budget(run, settings, worker.task, Journal(None))
+    first = budget.decide(0, None)
+    assert first is not None
+    assert first.warmup == (400 if asked else 0)
+    checkpoints, log = Checkpoints(tmp_path, 1, print), RunLog(None, SILENT)
+    for limit in (None, budget):
+        loop = worker.loop(checkpoints, log, lambda: False, tmp_path, limit)
+        assert loop.lr_at(5) == pytest.approx(5 / 400 if asked else 1.0)
+        assert (loop.lr_at(400) == 1.0) == (limit is not None and bool(asked))
+
+
+def test_a_trial_ends_within_a_step(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A part takes a second, a step many of them, and the trial may take two."""
+    prepared = made_of(tmp_path, kind="words")
+    words = ["task=translate", "model.preset=transformer-test", "decode.max_len=8"]
+    words += ["train.batch_tokens=400", "train.micro_tokens=40"]
+    settings = resolve(load_run_settings(None, words), prepared, torch.device("cpu"))
+    clock, add = [0.0], Step.add
+
+    def slow(self: Step, batch: Any, n_targets: int) -> None:
+        add(self, batch, n_targets)
+        clock[0] += 1.0
+
+    monkeypatch.setattr(Step, "add", slow)
+    timing = Worker(settings, prepared, Ranks()).time(for_s=1.5, now=lambda: clock[0])
+    assert clock[0] == 4.0  # two parts to begin with, and two that count
+    assert 8.0 < timing.step_s < 16.0
+    assert not timing.long
+
+
+# Steps that are not numbers, in a real run
+
+
+def test_a_run_that_diverges_stops_and_shows_the_examples(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    lines = [f"{'abcdefg'[n % 7]} {'hijklmnop'[n % 9]}" for n in range(63)]
+    for name in ("a", "b"):
+        (tmp_path / name).write_text("".join(f"{line} {name}\n" for line in lines))
+    out = tmp_path / "run"
+    command = ["train", "translate", "--source", f"{tmp_path}/a", "--target", f"{tmp_path}/b"]
+    command += ["--device", "cpu", "--out", str(out), "model.preset=transformer-test"]
+    command += ["tokenizer.kind=words", "train.steps=30", "train.batch_tokens=40"]
+    command += ["data.valid_size=4", "train.lr=1e30", "train.schedule=constant", "train.warmup=3"]
+    command += ["train.save_every=1", "train.max_bad_steps=4"]
+    assert main(command) == 2
+    said = capsys.readouterr().err
+    assert "4 steps in a row had a loss or gradient that is not a number" in said
+    assert "Try a lower train.lr" in said
+    shown = json.loads((out / "bad-batch.json").read_text())
+    assert shown["step"] >= 5
+    assert {(e["source"], e["target"]) for e in shown["examples"]} <= {
+        (f"{line} a", f"{line} b") for line in lines
+    }
+    assert shown["examples"]
+    skipped = [json.loads(line) for line in (out / "metrics.jsonl").read_text().splitlines()]
+    assert sum("skipped" in entry.get("text", "") for entry in skipped) == 4
+    assert main(command) == 2  # and again, without a traceback
+    assert "not a number" in capsys.readouterr().err
+
+
+def test_where_a_budget_has_no_time_the_best_checkpoint_is_kept_with_its_score(
+    tmp_path: Path,
+) -> None:
+    loop = trained(tmp_path)
+    clock = [0.0]
+    wanted = Wanted(n_quick=50, n_valid=100)
+    loop.budget = Budget(10.0, wanted, Journal(None), started=0.0, now=lambda: clock[0])
+    loop.budget.timed(1.0, 0.001)
+    loop.state.best, loop.state.best_examples = [-2.5, -2.5], 50
+    clock[0] = 11.0
+    settings = SimpleNamespace(
+        train=SimpleNamespace(average=3), distil=SimpleNamespace(teacher=None)
+    )
+    loop.task = Judge()
+    found = choose(SimpleNamespace(model=loop.model, settings=settings), loop)  # type: ignore[arg-type]
+    assert found["kept"].startswith("best checkpoint")
+    assert found["examples"] == 0
+    assert "on 50 of 100 examples: best checkpoint" in found["text"]
+    assert "2.500; kept: best checkpoint" in found["text"]
+    assert found["text"].endswith("without a comparison: the budget has no time for it")
+
+
+def test_a_comparison_that_takes_too_long_is_made_with_fewer_examples(tmp_path: Path) -> None:
+    loop = trained(tmp_path)
+    clock, sizes = [0.0], []
+
+    class Slow(Judge):
+        def evaluate(
+            self, model: Any, device: Any, stopped: Any, full: bool, on_progress: Any = None,
+            *, most: int | None = None,
+        ) -> Scores:  # fmt: skip
+            assert most is not None
+            sizes.append((most, full))
+            clock[0] += most * 0.5
+            if stopped():
+                raise Stopped
+            return Scores(values={"loss": 1.0})
+
+    loop.task = Slow()
+    wanted = Wanted(n_quick=100, n_valid=100)
+    loop.budget = Budget(100.0, wanted, Journal(None), started=0.0, now=lambda: clock[0])
+    loop.budget.timed(1.0, 0.05)  # as it was until now
+    clock[0] = 60.0
+    settings = SimpleNamespace(
+        train=SimpleNamespace(average=3), distil=SimpleNamespace(teacher=None)
+    )
+    found = choose(SimpleNamespace(model=loop.model, settings=settings), loop)  # type: ignore[arg-type]
+    assert clock[0] < 120.0
+    assert sizes[0][0] > sizes[-1][0] or found["examples"] == 0
+    assert found["kept"]
+
+
+def budgeted(loop: Any, total: float, at: float, clock: list[float]) -> dict[str, Any]:
+    """What is chosen under a budget, at a time."""
+    wanted = Wanted(n_quick=50, n_valid=100)
+    loop.budget = Budget(total, wanted, Journal(None), started=0.0, now=lambda: clock[0])
+    loop.budget.timed(1.0, 0.001)
+    clock[0] = at
+    settings: Any = SimpleNamespace(
+        task="classify", train=SimpleNamespace(average=3), distil=SimpleNamespace(teacher=None)
+    )
+    return choose(SimpleNamespace(model=loop.model, settings=settings), loop)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("saved", [True, False])
+def test_a_score_is_shown_only_for_what_had_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, saved: bool
+) -> None:
+    """Without time for a comparison: the last step was the best, and the disk took it or not."""
+
+    def full(folder: Path, snapshot: Any, **_: Any) -> None:
+        if snapshot.step > 4 and not saved:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        write_snapshot(folder, snapshot, **_)
+
+    monkeypatch.setattr("headway.training.checkpoint.write_snapshot", full)
+    loop = trained(tmp_path)
+    assert loop.state.best_step == 8
+    end = weights(loop).clone()
+    found = budgeted(loop, 10.0, 11.0, [0.0])
+    assert found["kept"] == ("best checkpoint (step-8)" if saved else "last step")
+    assert list(found["scores"]) == [found["kept"]]
+    assert torch.equal(weights(loop), end)
+
+
+def test_an_older_checkpoint_is_not_shown_with_the_score_of_a_later_one(tmp_path: Path) -> None:
+    loop = trained(tmp_path)
+    loop.state.best_step = 6  # which the disk did not take
+    found = budgeted(loop, 10.0, 11.0, [0.0])
+    assert found["kept"] == "best checkpoint (step-8)"
+    assert found["scores"] == {}
+    assert "validation loss: none; kept: best checkpoint (step-8)" in found["text"]
+
+
+@pytest.mark.parametrize("evaluation_s", [1.0, 60.0])
+def test_baselines_come_after_the_choice_and_only_where_there_is_time(
+    tmp_path: Path, evaluation_s: float
+) -> None:
+    loop = trained(tmp_path)
+    clock, stages, order = [0.0], list[str](), list[str]()
+
+    class Shown(Judge):
+        def evaluate(self, *words: Any, **more: Any) -> Scores:
+            clock[0] += evaluation_s / 2
+            order.append("evaluation")
+            found = super().evaluate(*words, **more)
+            return Scores(values=found.values, find_baselines=self.baselines)
+
+        def baselines(self) -> dict[str, dict[str, float]]:
+            order.append(stages[-1])
+            clock[0] += 500.0
+            return {"always the same": {"loss": 9.0}}
+
+    def stage(what: str) -> Stage:
+        stages.append(what)
+        return SILENT.stage(what)
+
+    loop.task, loop.log.stage = Shown(2.0, 1.0), stage
+    found = budgeted(loop, 100.0, 37.0, clock)
+    assert found["kept"] == "average of the last 3"
+    looked = evaluation_s == 1.0
+    assert order == ["evaluation"] * 2 + ["finding baselines"] * looked
+    assert ("baseline: always the same 9.000" in found["text"]) == looked
