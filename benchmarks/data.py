@@ -19,7 +19,7 @@ import torch
 from benchmarks.machine import peak_of_child, save
 from headway.config.run import load_run_settings
 from headway.data.store import PairStore, load_prepared, prepare
-from headway.training.tasks.translate import collator
+from headway.tasks.translate import collator
 
 WORDS = 200_000
 MEAN_WORDS = 18

@@ -16,7 +16,7 @@ from headway.config.data import DataSettings
 from headway.config.folder import load_run, run_folder
 from headway.decode.translator import Translator
 from headway.metrics.translation import bleu, compare_bleu
-from headway.training.tasks.complete_scores import evaluate_language
+from headway.tasks.complete_scores import evaluate_language
 
 CPU = torch.device("cpu")
 

@@ -34,11 +34,11 @@ from headway.models.parts.front import compute_in
 from headway.models.parts.pictures import Pictures
 from headway.models.seeing import Viewer
 from headway.nn.layout import Layout
+from headway.tasks.task import TaskLoss
 from headway.training.graph import GraphedStep
 from headway.training.optim import build_optimizer
 from headway.training.ranks import Ranks
 from headway.training.step import Step
-from headway.training.task import TaskLoss
 
 Work = Callable[[], object]
 

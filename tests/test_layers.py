@@ -16,8 +16,15 @@ PACKAGE = ROOT / "src" / "headway"
 SOURCES = sorted(PACKAGE.rglob("*.py"))
 
 LAYERS = ("errors", "progress", "config", "nn", "models", "text", "data", "metrics", "decode")
-LAYERS += ("training", "interop", "inside", "serve", "lab", "cli")
+LAYERS += ("tasks", "training", "interop", "inside", "serve", "lab", "cli")
 """From the bottom up. A layer imports itself and what stands before it."""
+
+
+NOT_YET = frozenset(
+    f"headway.training.{name}"
+    for name in ("plan", "textplan", "mediaplan", "start", "history", "ranks")
+)
+"""What tasks still import from training, above them: may only become fewer."""
 
 
 def layer_of(module: str) -> int:
@@ -56,6 +63,7 @@ def upward(code: str, module: str) -> list[str]:
         f"line {line}: {module} imports {name}"
         for line, name in imported(ast.parse(code), module)
         if layer_of(name) > layer_of(module)
+        and not (module.startswith("headway.tasks.") and name in NOT_YET)
     ]
 
 

@@ -29,8 +29,8 @@ from headway.config.tasks import (
     StartSettings,
     TagSettings,
 )
-from headway.training.kind import Use
-from headway.training.tasks.complete import Complete
+from headway.tasks.complete import Complete
+from headway.tasks.kind import Use
 
 WORDS = ["the", "old", "red", "house", "tree", "dog", "cat", "sees", "finds", "never", "here"]
 MODEL = ["model.d_model=32", "model.n_layers=1", "model.n_heads=2", "model.d_ff=32"]

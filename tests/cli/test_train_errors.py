@@ -389,7 +389,7 @@ def test_a_wrong_word_is_named(
 
 
 @pytest.mark.parametrize(
-    "place", ["headway.training.tasks.translate.prepare", "headway.training.run.choose"]
+    "place", ["headway.tasks.translate.prepare", "headway.training.run.choose"]
 )
 def test_an_interrupt_ends_it_with_75_and_the_same_command_goes_on(
     here: Path, place: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch

@@ -28,8 +28,8 @@ from headway.interop.run import load_run_for_export
 from headway.metrics.speech import character_errors, word_errors
 from headway.metrics.translation import bleu, chrf, exact_match
 from headway.models.folder import load_model
-from headway.training.kind import Use
-from headway.training.tasks.table import kind_of
+from headway.tasks.kind import Use
+from headway.tasks.table import kind_of
 from tests.interop.padded_runs import tiny_run
 
 GREEDY = DecodeSettings(beam=1, max_len=4)

@@ -16,7 +16,7 @@ from headway.decode.precision import hold_in
 from headway.decode.translator import Translator
 from headway.errors import UserError
 from headway.nn.int8 import Int8Embedding, Int8Linear, is_quick
-from headway.training.kind import Use
+from headway.tasks.kind import Use
 
 from ..interop.padded_runs import tiny_run
 from ..models.variants import FAMILIES, VARIANTS, inputs_of, samples, tiny

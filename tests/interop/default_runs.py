@@ -16,7 +16,7 @@ from headway.config.run import load_run_settings, resolved_toml
 from headway.models.build import build_model
 from headway.models.folder import model_weights, save_weights
 from headway.progress import SILENT
-from headway.training.tasks.table import kind_of
+from headway.tasks.table import kind_of
 
 from ..models.variants import stirred
 from ..train.spoken import RATE, write_manifest, write_wav

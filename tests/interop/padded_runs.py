@@ -27,10 +27,10 @@ from headway.config.tasks import FillSettings, IdentifySettings
 from headway.decode.engine import Engine
 from headway.models.build import build_model
 from headway.models.folder import model_weights, save_weights
+from headway.tasks.kind import Use
+from headway.tasks.table import kind_of
 from headway.text.tokenizer import Tokenizer, Vocabularies
 from headway.text.train import train_on_texts
-from headway.training.kind import Use
-from headway.training.tasks.table import kind_of
 
 from ..models.variants import settings_of, stirred, tiny
 from ..train.spoken import write_wav

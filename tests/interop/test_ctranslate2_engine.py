@@ -27,10 +27,10 @@ from headway.interop.ctranslate2.options import MAPPED, REFUSED
 from headway.interop.ctranslate2.search import Ranking, even_batches
 from headway.interop.run import load_run_for_export
 from headway.models.folder import model_weights, save_weights
+from headway.tasks.kind import Use
 from headway.text.roles import Roles
 from headway.text.tokenizer import Tokenizer, Vocabularies
 from headway.text.train import train_vocabularies
-from headway.training.kind import Use
 
 from ..decode.copying import SIZES, copier
 from .padded_runs import answers, assert_same_facts, lines_for, tiny_run

@@ -24,9 +24,9 @@ from headway.interop.plain.padded import Array
 from headway.interop.run import load_run_for_export
 from headway.models.folder import load_model
 from headway.nn.layout import Layout
-from headway.training.kind import Use
-from headway.training.tasks.classes import has_segments
-from headway.training.tasks.table import kind_of
+from headway.tasks.classes import has_segments
+from headway.tasks.kind import Use
+from headway.tasks.table import kind_of
 
 from .padded_runs import (
     LINES,

@@ -13,8 +13,8 @@ from torch import nn
 from headway.config.run import RunSettings, load_run_settings
 from headway.models.build import build_model
 from headway.progress import SILENT
-from headway.training.task import Task
-from headway.training.tasks.table import kind_of
+from headway.tasks.table import kind_of
+from headway.tasks.task import Task
 
 from . import captioned, labelled, shown, spoken
 

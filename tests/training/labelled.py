@@ -13,11 +13,11 @@ import torch
 from headway.config.run import RunSettings, load_run_settings
 from headway.models.folder import model_weights
 from headway.progress import SILENT, Progress
+from headway.tasks.kind import Kind
+from headway.tasks.task import Stopped
 from headway.training.checkpoint import Checkpoints
-from headway.training.kind import Kind
 from headway.training.ranks import Ranks
 from headway.training.runlog import RunLog
-from headway.training.task import Stopped
 from headway.training.worker import Worker
 
 CPU = torch.device("cpu")

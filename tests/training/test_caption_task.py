@@ -26,11 +26,11 @@ from headway.models.parts.front import compute_in
 from headway.models.parts.pictures import Pictures
 from headway.models.seq2seq import Seq2Seq
 from headway.progress import SILENT
+from headway.tasks.caption import Caption, CaptionTask
+from headway.tasks.task import Part, Stopped
 from headway.training.feed import Cursor, step_item, walk
 from headway.training.ranks import Ranks
 from headway.training.step import Step
-from headway.training.task import Part, Stopped
-from headway.training.tasks.caption import Caption, CaptionTask
 
 from .captioned import scene, write_manifest, write_scenes
 

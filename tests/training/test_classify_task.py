@@ -21,11 +21,11 @@ from headway.errors import ConfigError, DataError
 from headway.models.build import build_model
 from headway.nn.layout import Layout
 from headway.progress import SILENT
-from headway.training.kind import Use
+from headway.tasks.classify import Classify, ClassifyTask
+from headway.tasks.classify_answers import Classifier
+from headway.tasks.kind import Use
+from headway.tasks.task import Part, Stopped
 from headway.training.run import Run
-from headway.training.task import Part, Stopped
-from headway.training.tasks.classify import Classify, ClassifyTask
-from headway.training.tasks.classify_answers import Classifier
 from tests.training.labelled import (
     CPU,
     asked,

@@ -24,13 +24,13 @@ from headway.models.decoder import Decoder
 from headway.models.folder import model_weights
 from headway.nn.layout import Layout
 from headway.progress import SILENT
+from headway.tasks.complete import Complete, CompleteTask
+from headway.tasks.language import TokenBatch
+from headway.tasks.task import Part, Stopped
 from headway.training.begin import begin
 from headway.training.optim import build_optimizer
 from headway.training.ranks import Ranks
 from headway.training.step import Step
-from headway.training.task import Part, Stopped
-from headway.training.tasks.complete import Complete, CompleteTask
-from headway.training.tasks.language import TokenBatch
 from headway.training.worker import Worker
 from tests.training.labelled import CPU, asked, resolved, same_after_stops, trained
 
@@ -235,7 +235,7 @@ def test_validation_is_the_same_in_batches_of_any_size(
 ) -> None:
     found = []
     for size in (8192, 20):
-        monkeypatch.setattr("headway.training.tasks.language.EVALUATED_AT_ONCE", size)
+        monkeypatch.setattr("headway.tasks.language.EVALUATED_AT_ONCE", size)
         with torch.no_grad():
             task, model = task_of(made), model_of(made[0]).eval()
             found.append(task.evaluate(model, CPU, lambda: False, full=False).values["loss"])

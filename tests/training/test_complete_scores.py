@@ -24,8 +24,8 @@ from headway.models.build import build_model
 from headway.models.decoder import Decoder
 from headway.models.folder import load_model
 from headway.nn.layout import Layout
-from headway.training.tasks import complete_scores
-from headway.training.tasks.complete_scores import body_likelihood, evaluate_language
+from headway.tasks import complete_scores
+from headway.tasks.complete_scores import body_likelihood, evaluate_language
 from tests.training.labelled import CPU
 from tests.training.test_complete import write_fields, write_lines
 

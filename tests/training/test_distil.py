@@ -26,12 +26,8 @@ from headway.models.folder import model_weights, save_weights
 from headway.nn.layout import Layout
 from headway.nn.loss import Smoothing
 from headway.progress import SILENT
-from headway.training.optim import build_optimizer
-from headway.training.ranks import Ranks
-from headway.training.step import Step
-from headway.training.task import Scores
-from headway.training.tasks import distil
-from headway.training.tasks.distil import (
+from headway.tasks import distil
+from headway.tasks.distil import (
     VIEWS,
     DistilTask,
     compare,
@@ -42,8 +38,12 @@ from headway.training.tasks.distil import (
     start_student,
     student_model,
 )
-from headway.training.tasks.fill import Fill, FillTask
-from headway.training.tasks.gaps import FillBatch
+from headway.tasks.fill import Fill, FillTask
+from headway.tasks.gaps import FillBatch
+from headway.tasks.task import Scores
+from headway.training.optim import build_optimizer
+from headway.training.ranks import Ranks
+from headway.training.step import Step
 from tests.models.variants import SIZES, tiny
 from tests.training.test_fill import CPU, settings_of, trained
 

@@ -28,20 +28,20 @@ from headway.models.build import build_model
 from headway.models.folder import model_weights, save_weights
 from headway.nn.layout import Layout
 from headway.progress import SILENT
-from headway.training.kind import Use
-from headway.training.optim import build_optimizer
-from headway.training.ranks import Ranks
-from headway.training.step import Step
-from headway.training.task import Part, Stopped
-from headway.training.tasks.contrast import contrastive, partners
-from headway.training.tasks.embed import Embed, EmbedTask
-from headway.training.tasks.vectors import (
+from headway.tasks.contrast import contrastive, partners
+from headway.tasks.embed import Embed, EmbedTask
+from headway.tasks.kind import Use
+from headway.tasks.task import Part, Stopped
+from headway.tasks.vectors import (
     bag_retrieval,
     reader_of,
     retrieval,
     text_keys,
     text_vectors,
 )
+from headway.training.optim import build_optimizer
+from headway.training.ranks import Ranks
+from headway.training.step import Step
 
 CPU = torch.device("cpu")
 COLOURS = ["red", "green", "blue", "black", "white", "yellow"]

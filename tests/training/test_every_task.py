@@ -8,9 +8,9 @@ import pytest
 import torch
 
 from headway.config.metrics import METRICS_OF, metrics_of
+from headway.tasks.task import Scores
 from headway.training.baseline import beside, of_metric
 from headway.training.loop import ranking
-from headway.training.task import Scores
 
 from .every import CPU, DATA, Made, make
 

@@ -22,15 +22,15 @@ from headway.models.build import build_model
 from headway.models.encoder import Encoder
 from headway.nn.layout import Layout
 from headway.progress import SILENT
+from headway.tasks.fill import Fill, FillTask, context_of
+from headway.tasks.fill_answers import Filler
+from headway.tasks.gaps import ENDS, USUAL
+from headway.tasks.task import Part, Stopped
 from headway.text.tokenizer import Vocabularies
 from headway.text.train import train_on_texts
 from headway.training.optim import build_optimizer
 from headway.training.ranks import Ranks
 from headway.training.step import Step
-from headway.training.task import Part, Stopped
-from headway.training.tasks.fill import Fill, FillTask, context_of
-from headway.training.tasks.fill_answers import Filler
-from headway.training.tasks.gaps import ENDS, USUAL
 
 CPU = torch.device("cpu")
 LINES = [

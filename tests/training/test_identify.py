@@ -16,12 +16,12 @@ from headway.config.run import load_run_settings, resolved_toml
 from headway.errors import DataError, UserError
 from headway.models.encoder import Encoder
 from headway.models.folder import model_weights, save_weights
-from headway.training.kind import Answer, Use
-from headway.training.tasks.identify import Identify, IdentifyTask, item_vectors
-from headway.training.tasks.identify_answers import threshold_of
-from headway.training.tasks.media_answers import read_items
-from headway.training.tasks.media_labels import score_of, unit_vectors
-from headway.training.tasks.verify import verification
+from headway.tasks.identify import Identify, IdentifyTask, item_vectors
+from headway.tasks.identify_answers import threshold_of
+from headway.tasks.kind import Answer, Use
+from headway.tasks.media_answers import read_items
+from headway.tasks.media_labels import score_of, unit_vectors
+from headway.tasks.verify import verification
 from tests.training.labelled import entries, resolved, same_after_stops, trained
 from tests.training.shown import RATE, asked, write_list, write_speakers
 

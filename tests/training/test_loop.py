@@ -15,9 +15,9 @@ from torch import Tensor
 
 from headway.config.metrics import METRICS
 from headway.errors import UserError
+from headway.tasks.task import Stopped
 from headway.training.feed import StepItem
 from headway.training.loop import Diverged, Loop, State, ranking
-from headway.training.task import Stopped
 
 from .toy import (
     PER_EPOCH,

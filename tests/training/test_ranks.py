@@ -43,7 +43,7 @@ SETTINGS = [
     "decode.max_len=3",
 ]
 STEP = "headway.training.step:Step.finish"
-EVALUATE = "headway.training.tasks.translate:TranslateTask.evaluate"
+EVALUATE = "headway.tasks.translate:TranslateTask.evaluate"
 
 
 @pytest.fixture(scope="module")

@@ -29,9 +29,9 @@ from headway.data.media.store import PictureStore, SoundStore
 from headway.models.build import build_model
 from headway.models.encoder import Encoder
 from headway.models.parts.sounds import Sound, SoundFront
-from headway.training.tasks.hiding import Hider, without_frames
-from headway.training.tasks.media_reader import MediaReader
-from headway.training.tasks.rebuild import Rebuilder
+from headway.tasks.hiding import Hider, without_frames
+from headway.tasks.media_reader import MediaReader
+from headway.tasks.rebuild import Rebuilder
 
 CPU = torch.device("cpu")
 SMALL = {"d_model": 16, "n_layers": 1, "n_heads": 2, "d_ff": 16, "dropout": 0.0}

@@ -17,20 +17,20 @@ from headway.errors import ConfigError, DataError
 from headway.models.build import build_model
 from headway.models.folder import model_weights, save_weights
 from headway.models.seeing import Viewer
-from headway.training.kind import Use
-from headway.training.mediaplan import patch_of, picture_shape, pixel_statistics, sound_shape
-from headway.training.ranks import Ranks
-from headway.training.tasks.media_answers import Labeller, read_items
-from headway.training.tasks.media_labels import (
+from headway.tasks.kind import Use
+from headway.tasks.media_answers import Labeller, read_items
+from headway.tasks.media_labels import (
     LabelBatch,
     LabelTask,
     label_values,
     score_of,
     top_share,
 )
-from headway.training.tasks.see import See, SeeTask
-from headway.training.tasks.thumbnails import data_uri, thumbnails
-from headway.training.tasks.watch import Watch
+from headway.tasks.see import See, SeeTask
+from headway.tasks.thumbnails import data_uri, thumbnails
+from headway.tasks.watch import Watch
+from headway.training.mediaplan import patch_of, picture_shape, pixel_statistics, sound_shape
+from headway.training.ranks import Ranks
 from headway.training.worker import Worker
 from tests.training.labelled import resolved, same_after_stops, trained
 from tests.training.shown import SIDES, asked, picture, write_pictures, write_videos

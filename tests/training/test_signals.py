@@ -10,8 +10,8 @@ import time
 
 import pytest
 
+from headway.tasks.task import Stopped
 from headway.training.signals import StopSignal
-from headway.training.task import Stopped
 
 from .fork_server import Server
 

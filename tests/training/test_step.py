@@ -15,10 +15,10 @@ from headway.data.batches import Collator, Fixed, FlatTokens, StepPlan, fixed_sh
 from headway.models.build import build_model
 from headway.models.parts.front import compute_in
 from headway.nn.loss import Smoothing
+from headway.tasks.task import TaskLoss
 from headway.training.optim import build_optimizer
 from headway.training.ranks import Ranks
 from headway.training.step import Step
-from headway.training.task import TaskLoss
 
 SMOOTHING = Smoothing.of(0.1, 100)
 N_PAIRS = 60

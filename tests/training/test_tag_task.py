@@ -22,12 +22,12 @@ from headway.metrics.spans import span_scores
 from headway.models.build import build_model
 from headway.nn.crf import log_likelihood
 from headway.nn.layout import Layout
-from headway.training.kind import Use
+from headway.tasks.kind import Use
+from headway.tasks.tag import Tag, TagTask
+from headway.tasks.tag_answers import Tagger, words_of
+from headway.tasks.tags import as_bio
+from headway.tasks.task import Part, Stopped
 from headway.training.run import Run
-from headway.training.task import Part, Stopped
-from headway.training.tasks.tag import Tag, TagTask
-from headway.training.tasks.tag_answers import Tagger, words_of
-from headway.training.tasks.tags import as_bio
 from tests.training.labelled import (
     CPU,
     asked,

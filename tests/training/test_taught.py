@@ -21,8 +21,8 @@ from headway.data.store import Prepared, load_prepared, prepare
 from headway.decode.translator import Translator
 from headway.models.folder import model_weights, save_weights
 from headway.progress import SILENT
-from headway.training.tasks import taught as module
-from headway.training.tasks.taught import (
+from headway.tasks import taught as module
+from headway.tasks.taught import (
     prepare_taught,
     taught,
     with_taught,

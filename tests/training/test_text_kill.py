@@ -77,7 +77,7 @@ def test_killed_and_stopped_it_ends_with_the_same_bytes(
         word for word in words if kind != "embed" or ("micro" not in word and "unit" not in word)
     ]
     straight, out = folder / f"{kind}-straight", folder / f"{kind}-killed"
-    untimed = hook("headway.training.tasks.distil:_speed", 1, onward=True, gives=1)  # takes seconds
+    untimed = hook("headway.tasks.distil:_speed", 1, onward=True, gives=1)  # takes seconds
     assert server.run([*words, "--out", str(straight)], untimed) == 0, server.said()
     words = [*words, "--out", str(out)]
     for place, count, number in (

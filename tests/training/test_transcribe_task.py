@@ -19,8 +19,8 @@ from headway.config.sounds import SoundSettings
 from headway.decode.spelling import speller
 from headway.decode.transcriber import Transcriber, Transcript
 from headway.models.folder import load_model
+from headway.tasks.transcribe_answers import named_recordings
 from headway.text.tokenizer import Vocabularies
-from headway.training.tasks.transcribe_answers import named_recordings
 
 from .spoken import RATE, said, texts, write_manifest, write_wav
 

@@ -22,9 +22,9 @@ from headway.data.store import Prepared, prepare
 from headway.models.build import build_model
 from headway.models.seq2seq import Seq2Seq
 from headway.nn.layout import Layout
+from headway.tasks.task import Part, Stopped
+from headway.tasks.translate import SAMPLES, TranslateTask
 from headway.training.ranks import Ranks
-from headway.training.task import Part, Stopped
-from headway.training.tasks.translate import SAMPLES, TranslateTask
 from headway.training.worker import Worker
 from tests.data.conftest import sentences
 
@@ -247,7 +247,7 @@ class Said:
 @pytest.fixture
 def parrot(prepared: Prepared, monkeypatch: pytest.MonkeyPatch) -> type[Parrot]:
     Parrot.asked, Parrot.answers = [], dict(prepared.valid_text)
-    monkeypatch.setattr("headway.training.tasks.translate.Translator", Parrot)
+    monkeypatch.setattr("headway.tasks.translate.Translator", Parrot)
     return Parrot
 
 

@@ -19,6 +19,7 @@ from headway.data.batches import Collator, FlatTokens
 from headway.errors import FolderError
 from headway.models.build import build_model
 from headway.progress import SILENT, Stage
+from headway.tasks.task import Scores, Stopped
 from headway.training.budget import Budget, Journal, Wanted
 from headway.training.checkpoint import Checkpoints
 from headway.training.plan import resolve
@@ -27,7 +28,6 @@ from headway.training.run import Run
 from headway.training.runlog import RunLog
 from headway.training.snapshot import write_snapshot
 from headway.training.step import Step
-from headway.training.task import Scores, Stopped
 from headway.training.worker import Worker, choose, recompute_blocks
 
 from .test_translate_task import made_of

@@ -18,13 +18,13 @@ from headway.config.metrics import METRICS
 from headway.config.train import TrainSettings
 from headway.nn.feedforward import FeedForward
 from headway.progress import SILENT, OnProgress, Stage, unheard
+from headway.tasks.task import Part, Scores, Stopped, TaskLoss, n_examples
 from headway.training.checkpoint import Checkpoints, Snapshot
 from headway.training.ema import Ema
 from headway.training.feed import StepItem
 from headway.training.loop import Loop, State
 from headway.training.optim import build_optimizer
 from headway.training.ranks import Ranks
-from headway.training.task import Part, Scores, Stopped, TaskLoss, n_examples
 
 WIDTH, N, PER_STEP = 6, 22, 5
 PER_EPOCH = 5

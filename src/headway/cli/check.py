@@ -78,7 +78,7 @@ def _settings(
 def _report(settings: RunSettings) -> CheckReport:
     """Everything that training would do with the data, in a folder that goes away."""
     from headway.data.store import ImpossibleData
-    from headway.training.tasks.table import kind_of
+    from headway.tasks.table import kind_of
 
     with tempfile.TemporaryDirectory(prefix="headway-check-") as folder:
         try:

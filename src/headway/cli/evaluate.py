@@ -17,7 +17,7 @@ from headway.errors import UserError
 from headway.progress import Progress
 
 if TYPE_CHECKING:
-    from headway.training.kind import Evaluation
+    from headway.tasks.kind import Evaluation
 
 TRANSLATING = ("source", "target", "hypotheses", "against", "lowercase", "tokenised", "out")
 """Options that only translations have."""
@@ -123,9 +123,9 @@ def evaluate(
         _refuse(settings.task, options)
         files = _text_files(settings.data, text, pairs, encoding)
     from headway.interop.engines import engine_of
-    from headway.training.kind import Use
+    from headway.tasks.kind import Use
+    from headway.tasks.table import kind_of
     from headway.training.ranks import pick_device
-    from headway.training.tasks.table import kind_of
 
     runtime = engine_of(engine, folders[0], settings) if folders else None
     place = pick_device(device if runtime is None else "cpu")

@@ -17,7 +17,7 @@ from headway.errors import ConfigError, UserError, suggest
 if TYPE_CHECKING:
     import torch
 
-    from headway.training.kind import Kind, Predictor
+    from headway.tasks.kind import Kind, Predictor
 
 PROMPT = "> "
 HELP = """\
@@ -78,8 +78,8 @@ class Player:
     def predictor(self) -> Predictor:
         """Made anew after every change of a setting."""
         if self._predictor is None:
-            from headway.training.kind import Use
-            from headway.training.tasks.table import kind_of
+            from headway.tasks.kind import Use
+            from headway.tasks.table import kind_of
 
             kind = kind_of(self.settings.task)
             use = Use(self.folders, self.settings, self.device, self._options(kind))

@@ -19,7 +19,7 @@ from headway.errors import ConfigError, DataError, UserError, suggest
 from headway.progress import SILENT, Progress, Stage
 
 if TYPE_CHECKING:
-    from headway.training.kind import Kind, Predictor
+    from headway.tasks.kind import Kind, Predictor
 
 COLUMNS = tuple(
     f"data.{name}_field" for name in ("text", "other", "label", "source", "target", "path")
@@ -160,9 +160,9 @@ def predict(
     path = "-" if names is not None else one_file(files, text)
     from headway.data.files import count_lines, is_stream
     from headway.interop.engines import engine_of
-    from headway.training.kind import Use
+    from headway.tasks.kind import Use
+    from headway.tasks.table import kind_of
     from headway.training.ranks import pick_device
-    from headway.training.tasks.table import kind_of
 
     kind = kind_of(settings.task)
     check_options(kind, options, len(folders))

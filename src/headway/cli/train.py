@@ -100,10 +100,10 @@ def train(
     if out is None and not dry_run:
         raise ConfigError("--out is missing: the folder for this run, for example runs/de-en.")
     from headway.cli.predict import check_decoding
+    from headway.tasks.table import kind_of
     from headway.training.plan import seconds
     from headway.training.run import Run
     from headway.training.start import check_task
-    from headway.training.tasks.table import kind_of
 
     unusual = [
         f"decode.{field.name}"

@@ -20,8 +20,8 @@ from headway.inside.passes import Batch, vectors_of
 from headway.inside.streams import Reading
 from headway.interop.run import LoadedRun
 from headway.models.summary import count
-from headway.training.kind import Use
-from headway.training.tasks.table import kind_of
+from headway.tasks.kind import Use
+from headway.tasks.table import kind_of
 
 ROUNDS = 5
 """Times that each of the two is timed, in turns, so that what else a machine does hits both."""

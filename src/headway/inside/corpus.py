@@ -16,9 +16,9 @@ from headway.inside.media import media_settings, what_it_reads
 from headway.inside.streams import Stream
 from headway.interop.reading import segments_of
 from headway.interop.run import LoadedRun
+from headway.tasks.tag_answers import words_of
 from headway.text.pieces import SPACE_MARK
 from headway.text.tokenizer import Tokenizer
-from headway.training.tasks.tag_answers import words_of
 
 MAX_CHARACTERS = 8_000_000
 """Of a corpus; what comes behind is left out, and `Corpus.cut` says so."""

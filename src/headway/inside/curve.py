@@ -23,8 +23,8 @@ from headway.errors import FolderError
 from headway.inside.heads import Heads
 from headway.inside.pruning import Head, least, save_pruned, units
 from headway.interop.run import LoadedRun
-from headway.training.kind import Evaluation, Use
-from headway.training.tasks.table import kind_of
+from headway.tasks.kind import Evaluation, Use
+from headway.tasks.table import kind_of
 
 SHARES = (0.0, 0.1, 0.25, 0.5, 0.75, 0.9)
 CURVE = "heads.json"

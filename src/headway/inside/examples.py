@@ -15,8 +15,8 @@ from headway.inside.corpus import Corpus, Passage, passages
 from headway.inside.media import media_settings, what_it_reads
 from headway.inside.reading import Output, Reading, Stream, read
 from headway.interop.run import LoadedRun
-from headway.training.tasks.classify_scores import labelled_examples, texts_of
-from headway.training.tasks.table import kind_of
+from headway.tasks.classify_scores import labelled_examples, texts_of
+from headway.tasks.table import kind_of
 
 N_EXAMPLES = 200
 """Texts that heads are judged by, unless asked."""

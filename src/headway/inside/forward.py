@@ -21,7 +21,7 @@ from headway.models.parts.front import Front
 from headway.models.seq2seq import Seq2Seq
 from headway.nn.attention import Memory
 from headway.nn.layout import Layout
-from headway.training.tasks.media_labels import score_of
+from headway.tasks.media_labels import score_of
 
 CLASSES = ("classify", "see", "watch", "identify")
 """Tasks whose answer is one class for all that was read."""

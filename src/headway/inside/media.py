@@ -21,7 +21,7 @@ from headway.data.media.reading import Form, Part, read_media
 from headway.errors import UserError
 from headway.inside.streams import Stream
 from headway.interop.run import LoadedRun
-from headway.training.tasks.media_given import check_kind, what_of
+from headway.tasks.media_given import check_kind, what_of
 
 Kind = Literal["picture", "sound"]
 

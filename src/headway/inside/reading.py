@@ -36,9 +36,9 @@ from headway.interop.reading import segments_of
 from headway.interop.run import LoadedRun
 from headway.models.decoder import Decoder
 from headway.models.seq2seq import Seq2Seq
+from headway.tasks.fill_answers import GAP
+from headway.tasks.tag_answers import words_of
 from headway.text.tokenizer import Tokenizer
-from headway.training.tasks.fill_answers import GAP
-from headway.training.tasks.tag_answers import words_of
 
 __all__ = ["NEW_TOKENS", "PLAINLY", "Ask", "Output", "Reading", "Stream", "read"]
 

@@ -28,15 +28,15 @@ from headway.models.parts.pictures import PictureFront
 from headway.models.parts.sounds import SoundFront
 from headway.models.seq2seq import Seq2Seq
 from headway.nn.layout import Layout
-from headway.training.tasks.hiding import (
+from headway.tasks.hiding import (
     Hidden,
     hidden_frames,
     hidden_patches,
     without_frames,
     without_patches,
 )
-from headway.training.tasks.media_labels import front_of, score_of
-from headway.training.tasks.rebuild import hider_of
+from headway.tasks.media_labels import front_of, score_of
+from headway.tasks.rebuild import hider_of
 
 N_PICTURES = 8
 LONGEST_OUTPUT = 24

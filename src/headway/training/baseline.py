@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from headway.config.metrics import Metric
-from headway.training.task import Baselines
+from headway.tasks.task import Baselines
 
 PAGE = "docs/training.md#when-a-baseline-is-better"
 

@@ -10,10 +10,10 @@ from torch import nn
 from headway.config.run import RunSettings
 from headway.models.parts.text import TextFront
 from headway.nn.lora import add_lora, merge_lora
+from headway.tasks.distil import start_student
+from headway.tasks.kind import Note
 from headway.text.vectors import embedding_matrix
-from headway.training.kind import Note
 from headway.training.start import freeze, start_from
-from headway.training.tasks.distil import start_student
 
 
 def begin(model: nn.Module, settings: RunSettings, prepared: Any, note: Note) -> None:

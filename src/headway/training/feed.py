@@ -9,8 +9,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+from headway.tasks.task import Part, Task
 from headway.training.ranks import Ranks
-from headway.training.task import Part, Task
 
 AHEAD = 4
 """Steps that may wait to be used."""

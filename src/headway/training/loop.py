@@ -22,6 +22,7 @@ from headway.errors import UserError, out_of_memory
 from headway.models.folder import load_weights, model_weights
 from headway.nn.stack import Stack
 from headway.progress import Stage
+from headway.tasks.task import Scores, Stopped, Task
 from headway.training.budget import Budget, Decision
 from headway.training.checkpoint import Checkpoints, Snapshot
 from headway.training.ema import Ema
@@ -31,7 +32,6 @@ from headway.training.plateau import Plateau
 from headway.training.ranks import Ranks
 from headway.training.schedule import schedule_steps
 from headway.training.step import Step
-from headway.training.task import Scores, Stopped, Task
 
 
 @dataclass

@@ -20,10 +20,10 @@ from headway.data.batches import POOL
 from headway.data.store import Prepared
 from headway.errors import ConfigError
 from headway.models.summary import activations, count, outline
+from headway.tasks.distil import student_model
 from headway.training.budget import EVALUATIONS, Decision
 from headway.training.optim import check_optimizer
 from headway.training.start import check_task, model_from
-from headway.training.tasks.distil import student_model
 
 PAPER = {
     "transformer-base": {"batch_tokens": 25_000, "steps": 100_000, "average": 5},

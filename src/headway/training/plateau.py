@@ -8,8 +8,8 @@ from collections.abc import Iterable
 
 from headway.config.model import ModelSettings
 from headway.config.train import TrainSettings, known
+from headway.tasks.task import Task
 from headway.training.schedule import peak_lr, warmup_steps
-from headway.training.task import Task
 
 LEAST_STEPS = 100
 """Shorter runs say nothing about whether a model could learn."""

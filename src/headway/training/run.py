@@ -20,13 +20,16 @@ from headway.data.store import ImpossibleData
 from headway.errors import FolderError, needs
 from headway.models.folder import model_weights, save_weights
 from headway.progress import Progress, duration
+from headway.tasks.distil import comparison_line
+from headway.tasks.kind import Prepared
+from headway.tasks.table import kind_of
+from headway.tasks.task import Stopped, Task
 from headway.training import plan
 from headway.training.board import Board
 from headway.training.budget import PLAN, UNTIMED, Budget, Decision, Journal, Wanted
 from headway.training.checkpoint import Checkpoints
 from headway.training.history import METRICS, finite, mean, read_history
 from headway.training.home import Home
-from headway.training.kind import Prepared
 from headway.training.loop import Loop, State
 from headway.training.ranks import Ranks
 from headway.training.report import REPORT, write_report
@@ -34,9 +37,6 @@ from headway.training.runlog import RunLog
 from headway.training.schedule import schedule_line
 from headway.training.signals import AGAIN, StopSignal
 from headway.training.start import trainable
-from headway.training.task import Stopped, Task
-from headway.training.tasks.distil import comparison_line
-from headway.training.tasks.table import kind_of
 from headway.training.threads import threads_here
 from headway.training.worker import Worker, choose
 

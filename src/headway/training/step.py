@@ -14,10 +14,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from headway.tasks.task import TaskLoss
 from headway.training.graph import GraphedStep
 from headway.training.optim import set_lr
 from headway.training.ranks import Ranks
-from headway.training.task import TaskLoss
 
 LossOf = Callable[[nn.Module, Any], TaskLoss]
 

@@ -16,6 +16,7 @@ from headway.config.run import FAMILIES_OF, RunSettings
 from headway.config.train import known
 from headway.errors import ConfigError
 from headway.nn.attend import SHORT_LIMIT
+from headway.tasks.distil import student_model
 from headway.text.tokenizer import Tokenizer, Vocabularies
 from headway.training.budget import EVALUATIONS
 from headway.training.optim import check_optimizer
@@ -28,7 +29,6 @@ from headway.training.plan import (
     with_precision,
 )
 from headway.training.start import check_task, model_from, n_words
-from headway.training.tasks.distil import student_model
 
 MODERN: dict[str, Any] = {
     "wiring": "pre",

@@ -23,6 +23,10 @@ from headway.models.parts.front import compute_in
 from headway.nn.attend import suits_short
 from headway.nn.stack import Stack
 from headway.progress import SILENT, Progress
+from headway.tasks.distil import compare, distilled, load_teacher
+from headway.tasks.kind import Note
+from headway.tasks.table import kind_of
+from headway.tasks.task import Baselines, Scores, Stopped, Task
 from headway.training import plan
 from headway.training.average import average_of, newest_whole
 from headway.training.baseline import advice, beside
@@ -31,7 +35,6 @@ from headway.training.budget import FEW, PATIENCE, Budget, Final
 from headway.training.checkpoint import Checkpoints
 from headway.training.ema import Ema
 from headway.training.feed import Cursor, StepItem, shared, walk
-from headway.training.kind import Note
 from headway.training.loop import Loop, State, interrupted, ranking
 from headway.training.optim import build_optimizer
 from headway.training.plateau import Plateau
@@ -40,9 +43,6 @@ from headway.training.runlog import RunLog
 from headway.training.schedule import learning_rate, schedule_steps
 from headway.training.start import rate_scales
 from headway.training.step import Step
-from headway.training.task import Baselines, Scores, Stopped, Task
-from headway.training.tasks.distil import compare, distilled, load_teacher
-from headway.training.tasks.table import kind_of
 
 COMPILE_S = 60.0
 """What compiling takes, about."""

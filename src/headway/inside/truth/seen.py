@@ -24,7 +24,7 @@ from headway.inside.media import Media, media_settings, of_item
 from headway.inside.reading import Ask, Output, Reading, read
 from headway.inside.truth.case import Case, Link, word_groups
 from headway.interop.run import LoadedRun
-from headway.training.tasks.media_given import what_of
+from headway.tasks.media_given import what_of
 
 Box = tuple[float, float, float, float]
 """Left, top, right and bottom, in shares of the picture that the model reads."""

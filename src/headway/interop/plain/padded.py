@@ -41,9 +41,9 @@ from headway.interop.plain.graphs import (
 from headway.interop.proof import Proof, Reading, compared, our_logits, proof_ids
 from headway.interop.run import LoadedRun, media_front
 from headway.models.parts.sounds import FULL_SCALE
-from headway.training.tasks.hiding import Hidden
-from headway.training.tasks.media_given import what_of
-from headway.training.tasks.media_labels import front_of
+from headway.tasks.hiding import Hidden
+from headway.tasks.media_given import what_of
+from headway.tasks.media_labels import front_of
 
 One = TypeVar("One")
 Array = NDArray[Any]

@@ -1,0 +1,170 @@
+"""How good captions are: exact match, BLEU, chrF and CIDEr-D, beside what one gets for nothing."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from headway.config.data import DataSettings
+from headway.config.model import PictureSettings
+from headway.data.media.prepared import evaluation_media, load_prepared_media
+from headway.data.media.store import PictureStore
+from headway.decode.captioner import Captioner
+from headway.decode.score import token_log_probs
+from headway.decode.search import evaluating
+from headway.errors import UserError
+from headway.metrics import translation as metrics
+from headway.metrics.captions import SIGNATURE, Frequencies, cider, match_interval
+from headway.metrics.translation import Interval
+from headway.progress import OnProgress, Progress
+from headway.tasks.caption_answers import load_captioner
+from headway.tasks.caption_batches import by_picture
+from headway.tasks.kind import Evaluation, Row, Use
+from headway.tasks.media_labels import front_of
+from headway.tasks.thumbnails import data_uri
+
+SHOWN = 24
+AT_ONCE = 256
+
+
+def caption_values(
+    outputs: Sequence[str],
+    references: Sequence[Sequence[str]],
+    frequencies: Frequencies,
+    *,
+    lowercase: bool = False,
+) -> dict[str, float]:
+    """The scores that training goes by; shares in percent."""
+    return {
+        "exact": metrics.exact_match(outputs, references, lowercase=lowercase).value,
+        "bleu": metrics.bleu(outputs, references, lowercase=lowercase).value,
+        "chrf": metrics.chrf(outputs, references, lowercase=lowercase).value,
+        "cider": cider(outputs, references, frequencies).value,
+    }
+
+
+def commonest(texts: Iterable[str]) -> str:
+    """Of equally frequent ones the first."""
+    [(text, _)] = Counter(texts).most_common(1)
+    return text
+
+
+def described_pictures(
+    items: PictureStore,
+    rows: Sequence[int],
+    references: Sequence[Sequence[str]],
+    outputs: Sequence[str],
+) -> list[dict[str, str]]:
+    """Small pictures for the report: half of them such as were not described as anyone did."""
+    triples = list(zip(rows, references, outputs, strict=True))
+    wrong = [one for one in triples if one[2] not in one[1]][: SHOWN // 2]
+    right = [one for one in triples if one[2] in one[1]][: SHOWN - len(wrong)]
+    return [
+        {"picture": data_uri(items[row]), "target": " │ ".join(texts), "output": output}
+        for row, texts, output in [*wrong, *right]
+    ]
+
+
+def evaluate_captions(use: Use, files: DataSettings) -> Evaluation:
+    """Scores on described pictures, beside one caption for all of them."""
+    settings, captioner = use.settings, load_captioner(use)
+    shape = front_of(settings)
+    assert isinstance(shape, PictureSettings)
+    what = settings.caption.what
+    given = evaluation_media(
+        what, replace(settings, data=files), shape, target="text", progress=use.progress
+    )
+    pictures = given.items.pictures
+    texts = [" ".join(text.split()) for text in given.targets]
+    rows, references = by_picture(given.items, texts)
+    loss = None
+    if captioner.models:  # an engine searches and no more
+        with use.progress.stage("measuring the loss", len(texts), "captions") as stage:
+            loss = _loss(captioner, pictures, texts, stage.update)
+    outputs = _outputs(captioner, [pictures[row] for row in rows], what, use.progress)
+    frequencies, lowercase = Frequencies.of(references), settings.tokenizer.lowercase
+    values = caption_values(outputs, references, frequencies, lowercase=lowercase)
+    plain, remark = _usual_caption(use.folders[0], references)
+    usual = caption_values([plain] * len(outputs), references, frequencies, lowercase=lowercase)
+    interval = match_interval(values["exact"], len(outputs))
+    rate = captioner.summary.tokens / max(captioner.summary.seconds, 1e-9)
+    several = f"{len(texts):,} captions" if len(texts) > len(rows) else ""
+    shown: list[Row] = [
+        (what, f"{len(rows):,}", several),
+        *([] if loss is None else [("loss", f"{loss:.4f}", "nats a token, without smoothing")]),
+        ("exact match", f"{values['exact']:.2f}", _range(interval)),
+        ("CIDEr-D", f"{values['cider']:.3f}", f"of 10; {SIGNATURE}"),
+        ("BLEU", f"{values['bleu']:.2f}", ""),
+        ("chrF", f"{values['chrf']:.2f}", ""),
+        ("baseline: one for all", f"{usual['exact']:.2f}", remark),
+        ("  its CIDEr-D", f"{usual['cider']:.3f}", ""),
+        ("speed", f"{rate:,.0f}", "tokens a second"),
+    ]
+    facts = {
+        **values,
+        "loss": loss,
+        "n": len(rows),
+        "captions": len(texts),
+        "intervals": {"exact": [interval.low, interval.high]},
+        "baseline": {"caption": plain, **usual},
+        "tokens_per_s": rate,
+    }
+    return Evaluation(shown, facts)
+
+
+def _range(interval: Interval) -> str:
+    return f"95 %: {interval.low:.2f} – {interval.high:.2f}"
+
+
+def _outputs(
+    captioner: Captioner, pictures: Sequence[Any], what: str, progress: Progress
+) -> list[str]:
+    outputs: list[str] = []
+    with progress.stage("describing", len(pictures), what) as stage:
+        for first in range(0, len(pictures), AT_ONCE):
+            found = captioner.captions(pictures[first : first + AT_ONCE], first)
+            outputs += [of_one[0].text for of_one in found]
+            stage.update(len(outputs))
+    return outputs
+
+
+def _loss(
+    captioner: Captioner, pictures: PictureStore, texts: Sequence[str], on_progress: OnProgress
+) -> float:
+    """Nats a token, the end counted."""
+    tokenizer = captioner.tokenizer
+    begin = [] if tokenizer.target_begin is None else [tokenizer.target_begin]
+    total, count = 0.0, 0
+    for first in range(0, len(texts), AT_ONCE):
+        targets = tokenizer.encode_batch(texts[first : first + AT_ONCE])
+        with evaluating(captioner.models):
+            logs = token_log_probs(
+                captioner.models,
+                [pictures[first + i] for i in range(len(targets))],
+                [[*begin, *ids] for ids in targets],
+                bos=tokenizer.bos,
+                eos=tokenizer.eos,
+            )
+        total -= sum(sum(of_one[len(begin) :]) for of_one in logs)
+        count += sum(len(of_one) - len(begin) for of_one in logs)
+        on_progress(first + len(targets), len(texts))
+    return total / max(1, count)
+
+
+def _usual_caption(folder: Path, references: Sequence[Sequence[str]]) -> tuple[str, str]:
+    """The caption that is written most often about the training pictures, or about these."""
+    where = "in training"
+    try:
+        prepared = load_prepared_media(folder)
+    except (UserError, OSError):  # the folder may have been copied without its data
+        where, texts = "here", [text for of_one in references for text in of_one]
+    else:
+        store, tokenizer = prepared.train.texts, prepared.tokenizer
+        assert store is not None
+        assert tokenizer is not None
+        texts = [tokenizer.decode(store[row].tolist()) for row in range(len(store))]
+    text = commonest(texts)
+    return text, f"exact match of {text!r}, the most frequent {where}"

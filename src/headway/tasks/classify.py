@@ -1,0 +1,277 @@
+"""Classes of texts and of pairs of texts: sentiment, topics, entailment, written or generated."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from headway.config.data import DataSettings
+from headway.config.metrics import METRICS, metrics_of
+from headway.config.run import RunSettings
+from headway.config.train import known
+from headway.data.batches import Fixed, Rows, StepPlan, fixed_shapes
+from headway.data.readings import TextReader
+from headway.data.streams import mark_names
+from headway.data.texts import PreparedText, TextSet, load_prepared_text, prepare_text
+from headway.data.unlabelled import Reads
+from headway.errors import DataError
+from headway.nn.loss import Smoothing
+from headway.progress import OnProgress, Progress, unheard
+from headway.tasks.classes import (
+    ClassBatch,
+    class_batch,
+    class_figures,
+    class_frequencies,
+    class_scores,
+    class_values,
+    joined_fields,
+    log_probs,
+    text_reader,
+)
+from headway.tasks.classify_scores import ClassBaselines, labels_of, texts_of
+from headway.tasks.kind import Evaluation, Predictor, Use
+from headway.tasks.task import Baselines, Frequencies, Part, Scores, TaskLoss, n_examples
+from headway.text.tokenizer import Tokenizer
+from headway.training.textplan import TextPlan, resolve_text, tokenizer_of
+
+LONGEST = 512
+"""Tokens that a model chosen here reads at once; longer texts are read in windows."""
+
+SUBWORDS = ("bpe", "unigram", "wordpiece")
+VOCAB_SIZE = 8192
+"""Of sub-words, where nobody says: whole words tell more about a label than their pieces."""
+
+SMALL_TOKENS = 1_000_000
+SMALL: dict[str, Any] = {"n_layers": 2, "dropout": 0.3}
+"""Of a model that nobody named, for less text than that: more layers learn it by heart sooner."""
+
+FEW_CLASSES = 50
+"""Up to so many, every evaluation keeps its confusion matrix; beyond, the last one does."""
+
+SAMPLES = 8
+
+
+@dataclass
+class ClassifyTask:
+    prepared: PreparedText
+    settings: RunSettings
+    quick_size: int = 3000
+    """Validation texts that are read during training; all of them at the end."""
+
+    def __post_init__(self) -> None:
+        train, model = self.settings.train, self.settings.model
+        assert model is not None
+        self.metric = METRICS[train.metric or "accuracy"]
+        tokenizer = self.prepared.tokenizer
+        self.train = reader(self.prepared.train, tokenizer, model.max_len)
+        self.valid = reader(self.prepared.valid, tokenizer, model.max_len)
+        self.longest = int(self.train.lengths.max())
+        step_tokens = max(known(train.batch_tokens), self.longest)
+        self.plan = StepPlan.of_lengths(self.train.lengths, step_tokens, train.seed, train.pool)
+        n_labels = len(self.prepared.labels)
+        self.smoothing = Smoothing.of(train.smoothing, n_labels, train.smoothing_kind)
+        self.labels = labels_of(self.prepared.train)
+        self.weights = np.ones(n_labels, np.float32)
+        if self.settings.classify.balance:
+            counts = np.bincount(self.labels, minlength=n_labels)
+            self.weights = (len(self.labels) / (n_labels * np.maximum(counts, 1))).astype(
+                np.float32
+            )
+        segments = getattr(model, "n_segments", 0)
+        self.segments = self.train.other is not None and segments > 1
+
+    def epoch(self, number: int) -> list[Rows]:
+        return self.plan.epoch(number)
+
+    def parts(self, step: Rows, micro_tokens: int) -> list[Part]:
+        tokens = self._tokens(micro_tokens)
+        cut = self.plan.cut(step, tokens, tokens)
+        return [Part(rows, len(rows), self.plan.n_targets(rows)) for rows in cut]
+
+    def _tokens(self, micro_tokens: int) -> int:
+        return self.plan.part_limit(micro_tokens)
+
+    def fixed(self, micro_tokens: int) -> Fixed:
+        tokens = self._tokens(micro_tokens)
+        return fixed_shapes(self.plan, tokens, tokens, self.longest)
+
+    def batch(self, part: Part, device: torch.device, fixed: Fixed | None) -> ClassBatch:
+        labels = self.labels[self.train.example[part.rows]]
+        return class_batch(
+            self.train,
+            part.rows,
+            device=device,
+            fixed=fixed,
+            segments=self.segments,
+            labels=labels,
+            weights=self.weights[labels],
+        )
+
+    def loss(self, model: nn.Module, batch: ClassBatch) -> TaskLoss:
+        logs = [class_scores(model, batch).log_softmax(-1)]
+        if not (self.settings.train.rdrop and model.training):
+            return self._loss(logs[0], batch)
+        # R-Drop (Liang et al. 2021): two passes, and a price for where their answers differ.
+        logs.append(class_scores(model, batch).log_softmax(-1))
+        first, second = (self._loss(logs_BC, batch) for logs_BC in logs)
+        apart_B = ((logs[0].exp() - logs[1].exp()) * (logs[0] - logs[1])).sum(-1)
+        price = self.settings.train.rdrop / 4 * (apart_B * batch.weights_B).sum()
+        return TaskLoss((first.sum + second.sum) / 2 + price, (first.nll + second.nll) / 2)
+
+    def _loss(self, logs_BC: Tensor, batch: ClassBatch) -> TaskLoss:
+        right, wrong = self.smoothing
+        nll_B = -logs_BC.gather(1, batch.labels_B[:, None])[:, 0]
+        loss_B = (right - wrong) * nll_B - wrong * logs_BC.sum(-1)
+        return TaskLoss((loss_B * batch.weights_B).sum(), (nll_B.detach() * batch.weights_B).sum())
+
+    @property
+    def n_valid(self) -> int:
+        return len(self.valid.needed)
+
+    @property
+    def n_quick(self) -> int:
+        return min(self.quick_size, self.n_valid)
+
+    def evaluate(
+        self,
+        model: nn.Module,
+        device: torch.device,
+        stopped: Callable[[], bool],
+        full: bool,
+        on_progress: OnProgress = unheard,
+        *,
+        most: int | None = None,
+    ) -> Scores:
+        most = n_examples(self, full, most)
+        labels_N = labels_of(self.prepared.valid)[:most]
+        logs_NC = log_probs(model, self.valid, device, stopped, most, on_progress)
+        figures: dict[str, Any] = {}
+        if full or len(self.prepared.labels) <= FEW_CLASSES:
+            figures = class_figures(logs_NC, labels_N, self.prepared.labels)
+        return Scores(
+            values=class_values(logs_NC, labels_N),
+            samples=self._samples(logs_NC),
+            figures=figures,
+            find_baselines=lambda: self.baselines,
+        )
+
+    @cached_property
+    def baselines(self) -> Baselines:
+        texts = texts_of(self.prepared.valid, self.prepared.tokenizer)
+        return ClassBaselines.of(self.prepared).scores(texts, labels_of(self.prepared.valid))
+
+    def frequencies(self) -> Frequencies:
+        labels = (self.labels, labels_of(self.prepared.valid))
+        return class_frequencies(*labels, len(self.prepared.labels), self.weights)
+
+    def _samples(self, logs_NC: Any) -> list[dict[str, str]]:
+        names, labels_N = self.prepared.labels, labels_of(self.prepared.valid)
+        texts = texts_of(self.prepared.valid, self.prepared.tokenizer, SAMPLES)
+        return [
+            {
+                "source": " │ ".join(filter(None, text)),
+                "target": names[label],
+                "output": f"{names[logs_C.argmax()]} ({np.exp(logs_C.max()):.2f})",
+            }
+            for text, label, logs_C in zip(texts, labels_N, logs_NC, strict=False)
+        ]
+
+    def show(self, part: Part) -> list[dict[str, Any]]:
+        tokenizer = self.prepared.tokenizer
+        shown = []
+        for row in part.rows:
+            flat = self.train.read(np.array([row]))
+            label = self.labels[self.train.example[row]]
+            text = tokenizer.decode(flat.tokens.tolist())
+            shown.append({"text": text, "label": self.prepared.labels[label]})
+        return shown
+
+
+class Classify:
+    """The task as a run sees it."""
+
+    name = "classify"
+    reads: Reads = "labelled"
+    options = frozenset({"with", "scores"})
+    decode = frozenset({"batch_tokens", "precision"})
+
+    def prepare(self, settings: RunSettings, folder: Path, progress: Progress) -> PreparedText:
+        fields = settings.data.fields
+        if settings.tokenizer.vocab_size is None and settings.tokenizer.kind in SUBWORDS:
+            tokenizer = replace(settings.tokenizer, vocab_size=VOCAB_SIZE)
+            settings = replace(settings, tokenizer=tokenizer)
+        return prepare_text(
+            "fields" if fields else "labelled", settings, folder, progress,
+            tokenizer=tokenizer_of(settings), specials=mark_names(fields),
+        )  # fmt: skip
+
+    def load_prepared(self, folder: Path) -> PreparedText:
+        return load_prepared_text(folder)
+
+    def describe(self, prepared: PreparedText) -> str:
+        return f"{len(prepared.train):,} texts of {len(prepared.labels)} classes"
+
+    def resolve(
+        self, settings: RunSettings, prepared: PreparedText, device: torch.device
+    ) -> RunSettings:
+        whole = [
+            reader(part, prepared.tokenizer, 1 << 40) for part in (prepared.train, prepared.valid)
+        ]
+        needed = np.concatenate([part.needed for part in whole])
+        windows = settings.data.long == "windows"
+        longest = min(int(needed.max()), LONGEST) if windows else int(needed.max())
+        n_tokens = int(whole[0].needed.sum())
+        model: dict[str, Any] = {"heads": ("classes",), "n_labels": len(prepared.labels)}
+        if settings.model is None and not settings.start.run:
+            model |= SMALL if n_tokens < SMALL_TOKENS else {}
+        plan = TextPlan(
+            n_tokens=n_tokens,
+            longest=longest,
+            epochs=3 if n_tokens < 50 * SMALL_TOKENS else 2,
+            model=model,
+            least_dropout=0.2,
+            training={"lr": 4e-3, "smoothing": 0.1},
+            fine_tuning={"smoothing": 0.1},
+            metrics=metrics_of("classify"),
+        )
+        settings = resolve_text(settings, prepared.tokenizer, device, plan)
+        check_lengths(settings, needed)
+        return replace(settings, labels=tuple(prepared.labels))
+
+    def task(self, settings: RunSettings, prepared: PreparedText) -> ClassifyTask:
+        return ClassifyTask(prepared, settings)
+
+    def predictor(self, use: Use) -> Predictor:
+        from headway.tasks.classify_answers import Classifier
+
+        return Classifier.load(use)
+
+    def evaluation(self, use: Use, files: DataSettings) -> Evaluation:
+        from headway.tasks.classify_scores import evaluate_files
+
+        return evaluate_files(use, files)
+
+
+def reader(texts: TextSet, tokenizer: Tokenizer, max_len: int) -> TextReader:
+    if texts.fields:
+        return text_reader(joined_fields(tokenizer, texts.fields), None, tokenizer, max_len)
+    return text_reader(texts.text, texts.other, tokenizer, max_len)
+
+
+def check_lengths(settings: RunSettings, needed: Any) -> None:
+    """Refuse what the model cannot read at once, where windows are not wanted."""
+    assert settings.model is not None
+    limit = settings.model.max_len
+    if settings.data.long == "error" and int(needed.max()) > limit:
+        raise DataError(
+            f"{int((needed > limit).sum()):,} texts are longer than the {limit:,} tokens that the "
+            f"model reads at once, the longest has {int(needed.max()):,}. Read them in windows "
+            "(data.long=windows) or set model.max_len to more."
+        )

@@ -1,0 +1,241 @@
+"""Continuing text: a causal language model of documents, or of documents that consist of fields."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+
+from headway.config.data import DataSettings
+from headway.config.metrics import METRICS, metrics_of
+from headway.config.run import RunSettings
+from headway.config.train import known
+from headway.data.batches import Fixed
+from headway.data.items import TextKind
+from headway.data.streams import USUAL, Stream, mark_names
+from headway.data.texts import PreparedText, TextSet, load_prepared_text, prepare_text
+from headway.data.unlabelled import Reads
+from headway.data.windows import Cut, WindowRows, Windows
+from headway.decode.completer import Completer
+from headway.errors import ConfigError, UserError
+from headway.models.decoder import Decoder
+from headway.nn.loss import Smoothing
+from headway.progress import OnProgress, Progress, unheard
+from headway.tasks.kind import Evaluation, Predictor, Use
+from headway.tasks.language import (
+    TokenBatch,
+    language_scores,
+    likelihood,
+    n_windows,
+    stream,
+    stream_frequencies,
+    token_batch,
+)
+from headway.tasks.task import TOKENS, Frequencies, Part, Scores, TaskLoss
+from headway.training.textplan import TextPlan, resolve_text, tokenizer_of
+
+SAMPLES = 3
+SAMPLE_START, SAMPLE_TOKENS = 17, 64
+
+
+@dataclass
+class CompleteTask:
+    prepared: PreparedText
+    settings: RunSettings
+
+    def __post_init__(self) -> None:
+        train, model = self.settings.train, self.settings.model
+        assert model is not None
+        self.metric = METRICS[train.metric or "loss"]
+        self.context = self.settings.complete.context or model.max_len
+        if self.context > model.max_len:
+            raise ConfigError(
+                f"complete.context={self.context} is more than the model reads "
+                f"(model.max_len={model.max_len})."
+            )
+        self.train = stream(self.prepared.train, self.prepared.tokenizer, self.settings)
+        self.valid = stream(self.prepared.valid, self.prepared.tokenizer, self.settings)
+        step_tokens = max(known(train.batch_tokens), self.context)
+        self.windows = Windows(
+            self.train.lengths, self.context, step_tokens, train.seed, train.pool
+        )
+        self.smoothing = Smoothing.of(
+            train.smoothing, self.prepared.tokenizer.vocab_size, train.smoothing_kind
+        )
+
+    def epoch(self, number: int) -> list[WindowRows]:
+        return self.windows.epoch(number)
+
+    def parts(self, step: WindowRows, micro_tokens: int) -> list[Part]:
+        parts = self.windows.parts(step, micro_tokens)
+        length = self.windows.cut(step.epoch).length
+        return [Part(part, int(length[part.rows].sum())) for part in parts]
+
+    def fixed(self, micro_tokens: int) -> Fixed:
+        return self.windows.fixed(micro_tokens)
+
+    def batch(self, part: Part, device: torch.device, fixed: Fixed | None) -> TokenBatch:
+        rows: WindowRows = part.rows
+        cut = self.windows.cut(rows.epoch)
+        return token_batch(self.train, rows.epoch, cut, rows.rows, device, fixed)
+
+    def loss(self, model: nn.Module, batch: TokenBatch) -> TaskLoss:
+        assert isinstance(model, Decoder)
+        x_ND = model(batch.tokens_N, batch.layout)
+        loss = model.words.loss(x_ND, batch.labels_N, self.smoothing, batch.weights_N)
+        return TaskLoss(loss.sum, loss.nll)
+
+    @property
+    def n_valid(self) -> int:
+        return n_windows(self.valid, self.context)
+
+    @property
+    def n_quick(self) -> int:
+        return self.n_valid
+
+    def evaluate(
+        self,
+        model: nn.Module,
+        device: torch.device,
+        stopped: Callable[[], bool],
+        full: bool,
+        on_progress: OnProgress = unheard,
+        *,
+        most: int | None = None,
+    ) -> Scores:
+        assert isinstance(model, Decoder)
+        total, count, share = likelihood(
+            model, self.valid, self.context, device, stopped, on_progress, most
+        )
+        values = language_scores(total, count, share * self.prepared.valid.n_bytes)
+        if self.settings.data.fields:  # the bytes are those of the body alone
+            del values["bits_per_byte"]
+        return Scores(
+            values=values,
+            samples=self._samples(model, device),
+            find_baselines=lambda: {TOKENS: self._unigram(values)},
+        )
+
+    def frequencies(self) -> Frequencies:
+        return stream_frequencies(self.train, self.valid, self.prepared.tokenizer.vocab_size)
+
+    def _unigram(self, values: dict[str, float]) -> dict[str, float]:
+        """With as many bytes a token as the model's own scores."""
+        found = self.frequencies().scores
+        if "bits_per_byte" in values and values["loss"]:
+            found["bits_per_byte"] = values["bits_per_byte"] * found["loss"] / values["loss"]
+        return found
+
+    def _samples(self, model: Decoder, device: torch.device) -> list[dict[str, str]]:
+        """The beginnings of validation documents, continued."""
+        lengths = self.valid.lengths(USUAL)[:SAMPLES]
+        # Of a short context half is left to write in.
+        first = np.minimum(lengths, min(SAMPLE_START, -(-self.context // 2)))
+        starts = [
+            self.valid.read(USUAL, np.array([n]), np.array([0]), size[None])[0].tolist()
+            for n, size in enumerate(first)
+        ]
+        decode = replace(self.settings.decode, max_len=SAMPLE_TOKENS, n_best=1)
+        completer = Completer(
+            [model],
+            self.prepared.tokenizer,
+            decode,
+            context=self.settings.model.max_len,  # type: ignore[union-attr]
+        )
+        return [
+            {"source": completion.prompt, "target": "", "output": completion.text}
+            for completion in completer.complete(starts)
+        ]
+
+    def show(self, part: Part) -> list[dict[str, Any]]:
+        rows: WindowRows = part.rows
+        cut = self.windows.cut(rows.epoch)
+        read = [_labels(self.train, rows, cut, row) for row in rows.rows]
+        decode = self.prepared.tokenizer.decode
+        return [
+            {"document": int(cut.document[row]), "text": decode(tokens)}
+            for row, tokens in zip(rows.rows, read, strict=True)
+        ]
+
+
+class Complete:
+    """The task as a run sees it."""
+
+    name = "complete"
+    reads: Reads = "documents"
+    options = frozenset({"stream", "shots", "labels", "field", "draft", "scores"})
+    decode = None
+
+    def prepare(self, settings: RunSettings, folder: Path, progress: Progress) -> PreparedText:
+        kind: TextKind = "fields" if settings.data.fields else "documents"
+        return prepare_text(
+            kind, settings, folder, progress,
+            tokenizer=tokenizer_of(settings), specials=mark_names(settings.data.fields),
+        )  # fmt: skip
+
+    def load_prepared(self, folder: Path) -> PreparedText:
+        return load_prepared_text(folder)
+
+    def describe(self, prepared: PreparedText) -> str:
+        n = len(prepared.train)
+        tokens = _n_tokens(prepared.train)
+        return f"{n:,} document{'s' * (n != 1)} of {tokens:,} tokens"
+
+    def resolve(
+        self, settings: RunSettings, prepared: PreparedText, device: torch.device
+    ) -> RunSettings:
+        n_tokens = _n_tokens(prepared.train) + len(prepared.train)
+        usual = stream(prepared.train, prepared.tokenizer, settings).lengths(USUAL)
+        most = 256 if device.type == "cpu" else 1024
+        context = settings.complete.context or min(most, int(usual.max()))
+        plan = TextPlan(
+            n_tokens=n_tokens,
+            longest=context,
+            epochs=10 if n_tokens > 5_000_000 else 20,
+            model={"dropout": 0.2 if n_tokens < 2_000_000 else 0.0},
+            decode={"sample": True, "temperature": 0.8, "top_p": 0.95, "beam": 1, "max_len": 256},
+            metrics=metrics_of("complete")[: 2 if settings.data.fields else None],
+        )
+        return resolve_text(settings, prepared.tokenizer, device, plan)
+
+    def task(self, settings: RunSettings, prepared: PreparedText) -> CompleteTask:
+        return CompleteTask(prepared, settings)
+
+    def predictor(self, use: Use) -> Predictor:
+        from headway.tasks import complete_answers as answers
+
+        if use.settings.data.fields:
+            answers.refuse(use.options, ("shots", "labels", "draft"), "on a run with fields")
+            return answers.FieldWriter(use)
+        if use.options.get("field"):
+            raise UserError("--field has no effect: this run was trained on plain documents.")
+        if answers.chooses_labels(use.options):
+            answers.refuse(use.options, ("stream", "draft"), "where a label is chosen")
+            return answers.LabelChoices(use)
+        return answers.Continuations(use)
+
+    def evaluation(self, use: Use, files: DataSettings) -> Evaluation:
+        from headway.tasks.complete_scores import evaluate_language
+
+        if use.engine is not None:
+            raise UserError(
+                f"perplexity is not computed by --engine {use.engine.name}. Evaluate the run that "
+                "was exported, with --engine torch."
+            )
+        return evaluate_language(use.folders[0], use.settings, files, use.device, use.progress)
+
+
+def _labels(source: Stream, rows: WindowRows, cut: Cut, row: int) -> list[int]:
+    one = np.array([row])
+    _, labels = source.read(rows.epoch, cut.document[one], cut.start[one], cut.length[one])
+    return [int(token) for token in labels]
+
+
+def _n_tokens(texts: TextSet) -> int:
+    stores = list(texts.fields.values()) or [texts.text]
+    return sum(int(store.lengths.sum()) for store in stores)

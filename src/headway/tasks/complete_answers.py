@@ -1,0 +1,209 @@
+"""Continued texts as answers: plain prompts, prompts with examples, documents with fields."""
+
+from __future__ import annotations
+
+import json
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from headway.config.decode import DecodeSettings
+from headway.config.folder import run_folder
+from headway.config.listed import listed
+from headway.data.streams import mark_names
+from headway.data.unlabelled import Question
+from headway.decode.completer import Completer, Completion
+from headway.decode.fewshot import Chooser, Shots
+from headway.errors import DataError, UserError, suggest
+from headway.tasks.kind import Answer, Use
+
+Write = Callable[[str], None]
+
+
+def chooses_labels(options: Mapping[str, Any]) -> bool:
+    """Whether lines are to be given one of several labels: those named, or those of examples."""
+    if options.get("labels"):
+        return True
+    return bool(options.get("shots")) and bool(Shots.read(options["shots"]).after)
+
+
+def refuse(options: Mapping[str, Any], names: Sequence[str], where: str) -> None:
+    """Say which of these options would have no effect."""
+    for name in names:
+        if options.get(name):
+            raise UserError(f"--{name} has no effect {where}.")
+
+
+def one_stream(decode: DecodeSettings, options: Mapping[str, Any]) -> Write | None:
+    """Where text goes while it is written, if someone wants to watch."""
+    write: Write | None = options.get("stream") or None
+    searches = decode.beam > 1 and not decode.sample
+    if write is not None and (searches or decode.n_best > 1):
+        raise UserError("--stream shows one text while it is written: use --beam 1 and --n-best 1.")
+    return write
+
+
+class Continuations:
+    """What follows each line."""
+
+    def __init__(self, use: Use) -> None:
+        settings, options = use.settings, use.options
+        draft = options.get("draft")
+        decode = settings.decode
+        self.shots = Shots.read(options["shots"]) if options.get("shots") else None
+        if self.shots is not None and not decode.stop:
+            decode = replace(decode, stop=("\n",))  # an answer is a line, as in the examples
+        self.completer = Completer.load(
+            use.folders,
+            decode,
+            device=use.device,
+            draft=run_folder(draft) if draft else None,
+            engine=use.engine,
+        )
+        self.write = one_stream(decode, options)
+        self.scores = bool(options.get("scores"))
+
+    def answers(self, lines: Iterable[str], live: bool = False) -> Iterator[Answer]:
+        lines = listed(lines)
+        if self.shots is not None:
+            shots = self.shots
+            prompts: Iterable[str] = (shots.prompt(line) for line in lines)
+            found = self.completer.complete(
+                prompts, on_token=self.write, shared=shots.prefix, live=live
+            )
+            return (self._answer(completion, "") for completion in found)
+        if self.write is not None:
+            return self._streamed(lines)
+        completions = self.completer.complete(lines, live=live)
+        return (self._answer(completion, completion.prompt) for completion in completions)
+
+    def _streamed(self, lines: Iterable[str]) -> Iterator[Answer]:
+        assert self.write is not None
+        for line in lines:
+            self.write(line)
+            for completion in self.completer.complete([line], on_token=self.write):
+                yield Answer("", completion.facts())
+
+    def _answer(self, completion: Completion, before: str) -> Answer:
+        if self.write is not None:
+            return Answer("", completion.facts())
+        shown = [
+            (f"{output.log_prob:.4f}\t" if self.scores else "") + before + output.text
+            for output in completion.outputs
+        ]
+        return Answer("\n".join(shown), completion.facts())
+
+    def summary(self) -> str:
+        return self.completer.summary.text()
+
+
+class LabelChoices:
+    """The likeliest of several answers to each line, by examples alone."""
+
+    def __init__(self, use: Use) -> None:
+        settings, options = use.settings, use.options
+        completer = Completer.load(
+            use.folders, settings.decode, device=use.device, engine=use.engine
+        )
+        shots = Shots.read(options["shots"]) if options.get("shots") else Shots(())
+        labels = [label.strip() for label in (options.get("labels") or "").split(",")]
+        self.chooser = Chooser(completer, shots, [label for label in labels if label])
+        self.scores = bool(options.get("scores"))
+        self.count = 0
+
+    def answers(self, lines: Iterable[str], live: bool = False) -> Iterator[Answer]:
+        for choice in self.chooser(lines, live=live):
+            self.count += 1
+            share = choice.probabilities[choice.label]
+            text = f"{choice.label}\t{share:.4f}" if self.scores else choice.label
+            yield Answer(text, choice.facts())
+
+    def summary(self) -> str:
+        return f"{self.count:,} line{'s' * (self.count != 1)}"
+
+
+class FieldWriter:
+    """A field of each document, given those that its line of JSON holds."""
+
+    def __init__(self, use: Use) -> None:
+        settings, options = use.settings, use.options
+        self.fields = settings.data.fields
+        self.field = options.get("field") or self.fields[-1]
+        if self.field not in self.fields:
+            raise UserError(
+                f"this run knows no field {self.field!r}.{suggest(self.field, self.fields)}"
+            )
+        self.completer = Completer.load(
+            use.folders, settings.decode, device=use.device, engine=use.engine
+        )
+        self.write = one_stream(settings.decode, options)
+        self.scores = bool(options.get("scores"))
+
+    def answers(self, lines: Iterable[Question], live: bool = False) -> Iterator[Answer]:
+        waiting: deque[dict[str, str]] = deque()
+
+        def prompts() -> Iterator[list[int]]:
+            for number, line in enumerate(listed(lines), 1):
+                given = self._given(line, number)
+                waiting.append(given)
+                yield self.prompt(given)
+
+        end = self._mark(mark_names([self.field])[1])
+        for completion in self.completer.complete(
+            prompts(), end=end, on_token=self.write, live=live
+        ):
+            given = waiting.popleft()
+            # A field begins anew: the blank that some vocabularies begin words with is not in it.
+            texts = [output.text.removeprefix(" ") for output in completion.outputs]
+            shown = [
+                (f"{output.log_prob:.4f}\t" if self.scores else "") + text
+                for output, text in zip(completion.outputs, texts, strict=True)
+            ]
+            facts = {"document": {**given, self.field: texts[0]}, "field": self.field}
+            yield Answer("" if self.write else "\n".join(shown), {**facts, **completion.facts()})
+
+    def prompt(self, given: Mapping[str, str]) -> list[int]:
+        """The fields that are known, each between its marks, then the mark of the wanted one."""
+        tokenizer = self.completer.tokenizer
+        ids = [*tokenizer.prompt_ends[0]]
+        for name in self.fields:
+            if given.get(name):
+                before, behind = (self._mark(mark) for mark in mark_names([name]))
+                ids += [before, *tokenizer.encode(given[name]), behind]
+        return [*ids, self._mark(mark_names([self.field])[0])]
+
+    def _given(self, line: Question, number: int) -> dict[str, str]:
+        if not isinstance(line, str):  # of a file that may have the wanted field: it is not told
+            named = zip(self.fields, line, strict=True)
+            return {name: text for name, text in named if text and name != self.field}
+        example = json.dumps({self.fields[0]: "…"}, ensure_ascii=False)
+        try:
+            found = json.loads(line) if line.strip() else {}
+        except ValueError as error:
+            raise DataError(
+                f"line {number:,} is not JSON ({error}); a document with fields looks like "
+                f"{example}."
+            ) from error
+        if not isinstance(found, dict) or not all(isinstance(v, str) for v in found.values()):
+            raise DataError(f"line {number:,} must be an object of texts such as {example}.")
+        for name in found:
+            if name not in self.fields:
+                raise DataError(
+                    f"line {number:,}: this run knows no field {name!r}."
+                    f"{suggest(name, self.fields)}"
+                )
+        if found.get(self.field):
+            raise DataError(
+                f"line {number:,} has the field {self.field!r} already. Choose what is to be "
+                f"written: --field {next(f for f in self.fields if f != self.field)}"
+            )
+        return found
+
+    def _mark(self, name: str) -> int:
+        found = self.completer.tokenizer.special(name)
+        assert found is not None, f"no mark {name}"
+        return found
+
+    def summary(self) -> str:
+        return self.completer.summary.text()

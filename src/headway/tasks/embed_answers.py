@@ -1,0 +1,181 @@
+"""Vectors of lines that people give, the nearest sentences of a file, and scores on a test set."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import nn
+
+from headway.config.data import DataSettings
+from headway.config.durable import replace_file
+from headway.config.folder import TOKENIZER, file_in
+from headway.config.listed import listed
+from headway.config.run import RunSettings
+from headway.data.readings import flat_tokens
+from headway.data.texts import evaluation_set
+from headway.data.unlabelled import questions
+from headway.decode.lines import live_windows, windows
+from headway.errors import DataError, UserError
+from headway.tasks.contrast import partners
+from headway.tasks.kind import Answer, Evaluation, Use
+from headway.tasks.vectors import (
+    Vectors,
+    bag_retrieval,
+    cosine,
+    reader_of,
+    retrieval,
+    text_keys,
+    text_vectors,
+)
+from headway.text.tokenizer import Tokenizer, Vocabularies
+
+TOP = 5
+
+
+class Vectorizer:
+    """One vector a line, printed as JSON."""
+
+    def __init__(
+        self, model: nn.Module, tokenizer: Tokenizer, settings: RunSettings, device: torch.device
+    ) -> None:
+        assert settings.model is not None
+        self.model, self.tokenizer, self.device = model.eval(), tokenizer, device
+        self.max_len, self.normalise = settings.model.max_len, settings.embed.normalise
+        self.on_long, self.lines = settings.data.long, 0
+
+    def vectors(self, texts: Sequence[str]) -> Vectors:
+        texts = list(listed(texts))
+        flat = self.tokenizer.encode_flat(texts)
+        reader = reader_of(flat_tokens(flat.ids, flat.lengths), self.tokenizer, self.max_len)
+        if self.on_long == "error" and (reader.needed > self.max_len).any():
+            number = int(np.argmax(reader.needed > self.max_len))
+            raise DataError(
+                f"a line has {reader.needed[number]:,} tokens, and the model reads "
+                f"{self.max_len:,}: {texts[number][:60]!r}. Shorten it, or train with "
+                "data.long=windows."
+            )
+        return text_vectors(self.model, reader, self.device, normalise=self.normalise)
+
+    def answers(self, lines: Iterable[str], live: bool = False) -> Iterator[Answer]:
+        for window in (live_windows if live else windows)(lines):
+            self.lines += len(window)
+            yield from self.answered(window, self.vectors(window))
+
+    def answered(self, lines: Sequence[str], x_ND: Vectors) -> Iterator[Answer]:
+        for line, x_D in zip(lines, x_ND, strict=True):
+            numbers = [round(float(value), 6) for value in x_D]
+            yield Answer(json.dumps(numbers), {"text": line, "vector": numbers})
+
+    def summary(self) -> str:
+        return f"{self.lines:,} line{'s' * (self.lines != 1)} read"
+
+
+class ToFile(Vectorizer):
+    """All vectors into one file; nothing is printed."""
+
+    path: Path
+
+    def answered(self, lines: Sequence[str], x_ND: Vectors) -> Iterator[Answer]:
+        self.found.append(x_ND)
+        yield from ()
+
+    def answers(self, lines: Iterable[str], live: bool = False) -> Iterator[Answer]:
+        self.found: list[Vectors] = []
+        yield from super().answers(lines, live)
+        vectors = np.concatenate(self.found) if self.found else np.zeros((0, 0), np.float32)
+
+        def write(part: Path) -> None:
+            with part.open("wb") as file:  # np.save would change the name
+                np.save(file, vectors)
+
+        try:
+            replace_file(self.path, write)
+        except OSError as error:
+            raise UserError(f"cannot write {self.path}: {error.strerror}.") from error
+
+    def summary(self) -> str:
+        return f"{self.lines:,} vectors in {self.path}"
+
+
+class Nearest(Vectorizer):
+    """The lines of a file that are nearest to each input, with their cosines."""
+
+    candidates: list[str]
+    top: int
+
+    def answered(self, lines: Sequence[str], x_ND: Vectors) -> Iterator[Answer]:
+        like_TS = cosine(x_ND) @ self.known_SD.T
+        for line, like_S in zip(lines, like_TS, strict=True):
+            order = np.argsort(-like_S, kind="stable")[: self.top]
+            found = [{"text": self.candidates[i], "cosine": float(like_S[i])} for i in order]
+            shown = "\n".join(f"{one['cosine']:.4f}\t{one['text']}" for one in found)
+            yield Answer(shown, {"text": line, "nearest": found})
+
+    def read(self, path: str, settings: RunSettings) -> None:
+        texts = questions(path, "texts", settings)
+        self.candidates = [text for text in texts if isinstance(text, str) and text.strip()]
+        if not self.candidates:
+            raise DataError(f"{path} holds no line to compare with.")
+        self.known_SD = cosine(self.vectors(self.candidates))
+
+    def summary(self) -> str:
+        return (
+            f"{self.lines:,} line{'s' * (self.lines != 1)} compared with {len(self.candidates):,}"
+        )
+
+
+def predictor(use: Use) -> Vectorizer:
+    folder, device = use.folders[0], use.device
+    to, nearest, top = (use.options.get(name) for name in ("to", "nearest", "top"))
+    if to and nearest:
+        raise UserError("--to writes vectors and --nearest compares them: one of them at a time.")
+    if top is not None and not nearest:
+        raise UserError("--top says how many lines of --nearest FILE are printed; give both.")
+    if top is not None and top < 1:
+        raise UserError(f"--top {top} must be at least 1.")
+    kind = ToFile if to else Nearest if nearest else Vectorizer
+    tokenizer = Vocabularies.load(file_in(folder, TOKENIZER)).target
+    [model] = use.models()
+    made = kind(model, tokenizer, use.settings, device)
+    if isinstance(made, ToFile):
+        made.path = Path(str(to))
+    if isinstance(made, Nearest):
+        made.top = top or TOP
+        made.read(str(nearest), use.settings)
+    return made
+
+
+def evaluation(use: Use, files: DataSettings) -> Evaluation:
+    """How often a text finds its partner among all, beside tf-idf."""
+    settings, device = use.settings, use.device
+    assert settings.model is not None
+    tokenizer = Vocabularies.load(file_in(use.folders[0], TOKENIZER)).target
+    texts, _ = evaluation_set("texts", replace(settings, data=files), tokenizer, ())
+    a, b = partners(texts, tokenizer, settings.model.max_len)
+    [model] = use.models()
+    normalise = settings.embed.normalise
+    with use.progress.stage("reading", len(texts), "texts") as stage:
+        x_ND, y_ND = (
+            text_vectors(model, side, device, normalise=normalise, on_progress=stage.update)
+            for side in (a, b)
+        )
+    found = retrieval(x_ND, y_ND, text_keys(b.text))
+    bag = bag_retrieval(a.text, b.text, tokenizer.vocab_size)
+    what = "its partner" if texts.other is not None else "the other half of its words"
+    n = len(texts)
+    rows = [
+        ("accuracy", f"{100 * found.accuracy:.2f} %", f"a text finds {what} first, of {n:,}"),
+        ("mrr", f"{100 * found.mrr:.2f}", "mean of 1/rank, times 100"),
+        ("bag of words", f"{100 * bag.accuracy:.2f} %", "accuracy of tf-idf"),
+        ("chance", f"{100 / max(1, n):.2f} %", "accuracy"),
+    ]
+    facts = {
+        "accuracy": 100 * found.accuracy, "mrr": 100 * found.mrr, "texts": n,
+        "baseline": {"accuracy": 100 * bag.accuracy, "mrr": 100 * bag.mrr},
+    }  # fmt: skip
+    return Evaluation(rows, facts)

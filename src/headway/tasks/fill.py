@@ -1,0 +1,256 @@
+"""Filling gaps: a masked language model, as BERT. Only hidden words cost anything, and the head,
+which is the most expensive layer of a small model, is applied to nothing else."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from headway.config.data import DataSettings
+from headway.config.metrics import METRICS, metrics_of
+from headway.config.model import EncoderSettings, family_of
+from headway.config.run import RunSettings
+from headway.config.train import known
+from headway.data.batches import moved
+from headway.data.masking import Masker
+from headway.data.media.prepared import PreparedMedia, load_prepared_media
+from headway.data.sealed import read_sealed
+from headway.data.store import DATA
+from headway.data.texts import PreparedText, load_prepared_text, prepare_text
+from headway.data.unlabelled import Reads
+from headway.data.windows import WindowRows
+from headway.errors import ConfigError, UserError
+from headway.models.encoder import Encoder
+from headway.nn.loss import Smoothing
+from headway.progress import OnProgress, Progress, unheard
+from headway.tasks import fill_media
+from headway.tasks.gaps import ENDS, FillBatch, FillFixed, FramedWindows, Gaps, Reader
+from headway.tasks.kind import Evaluation, Predictor, Use
+from headway.tasks.language import text_frequencies
+from headway.tasks.rebuild import RebuildTask
+from headway.tasks.task import TOKENS, Frequencies, Part, Scores, TaskLoss, n_examples
+from headway.text.tokenizer import MASK
+from headway.training.textplan import TextPlan, resolve_text, tokenizer_of
+
+QUICK_TOKENS = 100_000
+"""Of the validation text, in all validations but the careful ones."""
+
+
+@dataclass
+class FillTask:
+    prepared: PreparedText
+    settings: RunSettings
+
+    def __post_init__(self) -> None:
+        train, model = self.settings.train, self.settings.model
+        assert model is not None
+        tokenizer, fill = self.prepared.tokenizer, self.settings.fill
+        self.metric = METRICS[train.metric or "loss"]
+        self.context = context_of(self.settings)
+        self.train = Reader(
+            self.prepared.train.text, tokenizer, Masker(tokenizer, fill), train.seed
+        )
+        self.valid = Gaps(self.prepared.valid.text, tokenizer, self.context)
+        lengths = self.prepared.train.text.lengths.astype(np.int64)
+        step_tokens = max(known(train.batch_tokens), self.context + ENDS)
+        self.windows = FramedWindows(
+            lambda _: lengths, self.context, step_tokens, train.seed, train.pool
+        )
+        self.smoothing = Smoothing.of(train.smoothing, tokenizer.vocab_size, train.smoothing_kind)
+        self._fixed: dict[int, FillFixed] = {}
+
+    def epoch(self, number: int) -> list[WindowRows]:
+        return self.windows.epoch(number)
+
+    def parts(self, step: WindowRows, micro_tokens: int) -> list[Part]:
+        cut, most = self.windows.cut(step.epoch), self.fixed(micro_tokens).hidden_rows
+        return [
+            Part(
+                (part, most),
+                min(most, self.train.hidden_in(part.epoch, cut, part.rows)),
+                int(cut.length[part.rows].sum()),
+            )
+            for part in self.windows.parts(step, micro_tokens)
+        ]
+
+    def fixed(self, micro_tokens: int) -> FillFixed:
+        """No text hides more than its share and one token, so there is a bound; whole words, which
+        may go beyond it, get some room more."""
+        if micro_tokens not in self._fixed:
+            shapes, fill = self.windows.fixed(micro_tokens), self.settings.fill
+            each = 2 if fill.whole_words else 1
+            hidden = int(fill.mask * shapes.target_rows) + each * shapes.n_sequences
+            self._fixed[micro_tokens] = FillFixed(
+                **vars(shapes), hidden_rows=min(hidden, shapes.target_rows)
+            )
+        return self._fixed[micro_tokens]
+
+    def batch(self, part: Part, device: torch.device, fixed: FillFixed | None) -> FillBatch:
+        rows, most = part.rows
+        cut = self.windows.cut(rows.epoch)
+        return moved(self.train.batch(rows.epoch, cut, rows.rows, most, fixed), device)
+
+    def hidden_states(self, model: nn.Module, batch: FillBatch) -> Tensor:
+        """Of the gaps alone."""
+        x_ND: Tensor = model(batch.tokens_N, batch.layout)
+        return x_ND.index_select(0, batch.rows_R)
+
+    def loss(self, model: nn.Module, batch: FillBatch) -> TaskLoss:
+        assert isinstance(model, Encoder)
+        x_RD = self.hidden_states(model, batch)
+        loss = model.words.loss(x_RD, batch.labels_R, self.smoothing, batch.weights_R)
+        return TaskLoss(loss.sum, loss.nll)
+
+    @property
+    def n_valid(self) -> int:
+        return len(self.valid.cut)
+
+    @property
+    def n_quick(self) -> int:
+        return self.valid.n_windows(QUICK_TOKENS)
+
+    def evaluate(
+        self,
+        model: nn.Module,
+        device: torch.device,
+        stopped: Callable[[], bool],
+        full: bool,
+        on_progress: OnProgress = unheard,
+        *,
+        most: int | None = None,
+    ) -> Scores:
+        assert isinstance(model, Encoder)
+        values = self.valid.scores(
+            model, device, stopped, n_examples(self, full, most), on_progress
+        )
+        samples = self.valid.samples(model, device)
+        return Scores(
+            values=values, samples=samples, find_baselines=lambda: {TOKENS: self.valid.baseline()}
+        )
+
+    def frequencies(self) -> Frequencies:
+        texts = (self.prepared.train.text, self.prepared.valid.text)
+        return text_frequencies(*texts, self.prepared.tokenizer)
+
+    def show(self, part: Part) -> list[dict[str, Any]]:
+        rows, _ = part.rows
+        cut = self.windows.cut(rows.epoch)
+        texts = self.train.texts(cut, rows.rows)
+        ends = np.cumsum(texts.lengths)[:-1]
+        return [
+            {"document": int(document), "text": self.prepared.tokenizer.decode(tokens.tolist())}
+            for document, tokens in zip(
+                cut.document[rows.rows], np.split(texts.tokens, ends), strict=True
+            )
+        ]
+
+
+class Fill:
+    """The task as a run sees it."""
+
+    name = "fill"
+    reads: Reads = "documents"
+    options = frozenset({"with"})
+    decode = frozenset({"n_best", "batch_tokens", "precision"})
+
+    def prepare(
+        self, settings: RunSettings, folder: Path, progress: Progress
+    ) -> PreparedText | PreparedMedia:
+        if settings.data.media:
+            return fill_media.prepare(settings, folder, progress)
+        fill_media.check_fill(settings, fill_media.OF_MEDIA, "text")
+        tokenizer = tokenizer_of(settings)
+        if tokenizer is not None and tokenizer.mask is None:
+            name = settings.distil.teacher or settings.start.run
+            raise ConfigError(
+                f"the vocabulary of {name} has no mask token, so its model cannot learn to fill "
+                "gaps. Start from a run of the task fill, or from scratch."
+            )
+        return prepare_text(
+            "documents", settings, folder, progress, tokenizer=tokenizer, specials=[MASK]
+        )
+
+    def load_prepared(self, folder: Path) -> PreparedText | PreparedMedia:
+        made = read_sealed(folder / DATA)
+        if made is not None and "form" in made.get("inputs", {}):
+            return load_prepared_media(folder)
+        return load_prepared_text(folder)
+
+    def describe(self, prepared: PreparedText | PreparedMedia) -> str:
+        if isinstance(prepared, PreparedMedia):
+            return fill_media.describe(prepared)
+        n = len(prepared.train)
+        tokens = int(prepared.train.text.lengths.sum())
+        return f"{n:,} document{'s' * (n != 1)} of {tokens:,} tokens"
+
+    def resolve(
+        self, settings: RunSettings, prepared: PreparedText | PreparedMedia, device: torch.device
+    ) -> RunSettings:
+        if isinstance(prepared, PreparedMedia):
+            return fill_media.resolve(settings, prepared, device)
+        if settings.model is not None and not isinstance(settings.model, EncoderSettings):
+            raise ConfigError(
+                f"to fill gaps of text takes a model of the encoder family, not of the "
+                f"{family_of(settings.model)} family. Give --media to learn from pictures or "
+                "recordings."
+            )
+        lengths = prepared.train.text.lengths
+        n_tokens = int(lengths.sum()) + ENDS * len(lengths)
+        most = 128 if device.type == "cpu" else 256
+        longest = settings.fill.context or min(most, int(lengths.max(initial=1)) + ENDS)
+        plan = TextPlan(
+            n_tokens=n_tokens,
+            longest=longest,
+            epochs=20 if n_tokens > 5_000_000 else 40,
+            model={"heads": ("words",)},
+            decode={"beam": 100},  # as many candidates as anyone asks for
+            metrics=metrics_of("fill"),
+        )
+        return resolve_text(settings, prepared.tokenizer, device, plan)
+
+    def task(
+        self, settings: RunSettings, prepared: PreparedText | PreparedMedia
+    ) -> FillTask | RebuildTask:
+        if isinstance(prepared, PreparedMedia):
+            return RebuildTask(prepared, settings)
+        return FillTask(prepared, settings)
+
+    def predictor(self, use: Use) -> Predictor:
+        if use.settings.data.media:
+            raise UserError(
+                f"{use.folders[0]} has learned to rebuild hidden parts and answers nothing. Train "
+                "a run that starts from it: headway train see --from "
+                f"{use.folders[0]} --media …"
+            )
+        from headway.tasks.fill_answers import Filler
+
+        return Filler.load(use)
+
+    def evaluation(self, use: Use, files: DataSettings) -> Evaluation:
+        if use.settings.data.media:
+            from headway.tasks.rebuild import evaluate_rebuilding
+
+            return evaluate_rebuilding(use, files)
+        from headway.tasks.fill_answers import evaluation
+
+        return evaluation(use, files)
+
+
+def context_of(settings: RunSettings) -> int:
+    """Tokens of text that a window holds."""
+    model = settings.model
+    assert model is not None
+    wanted = settings.fill.context or model.max_len
+    if wanted > model.max_len:
+        raise ConfigError(
+            f"fill.context={wanted} is more than the model reads (model.max_len={model.max_len})."
+        )
+    if wanted <= ENDS:
+        raise ConfigError(f"{wanted} tokens leave no room for text between two special ones.")
+    return wanted - ENDS

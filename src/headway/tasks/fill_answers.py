@@ -1,0 +1,247 @@
+"""Gaps in lines that people type, filled; and how well those of a test set are."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from headway.config.data import DataSettings
+from headway.config.folder import TOKENIZER, file_in, load_run
+from headway.config.model import EncoderSettings
+from headway.data.texts import evaluation_set
+from headway.decode.lines import batches, live_windows, windows
+from headway.errors import DataError, FolderError
+from headway.models.encoder import Encoder
+from headway.nn.layout import Layout
+from headway.tasks.fill import context_of
+from headway.tasks.gaps import ENDS, Gaps
+from headway.tasks.kind import Answer, Evaluation, Use
+from headway.text.tokenizer import MASK_NAMES, Tokenizer, Vocabularies
+
+GAP = re.compile("|".join(map(re.escape, MASK_NAMES)))
+
+
+@dataclass(frozen=True)
+class Gapped:
+    """One line: its tokens and where its gaps are among them."""
+
+    line: str
+    tokens: list[int]
+    gaps: list[int]
+
+    def windows(self, room: int) -> list[tuple[list[int], list[int]]]:
+        """Tokens and gaps of what the model reads: all at once, or, where that is too long, each
+        gap in the middle of as much text as fits."""
+        if len(self.tokens) <= room:
+            return [(self.tokens, self.gaps)]
+        parts = []
+        for gap in self.gaps:
+            first = min(max(0, gap - room // 2), len(self.tokens) - room)
+            parts.append((self.tokens[first : first + room], [gap - first]))
+        return parts
+
+
+class Filler:
+    """The likeliest words for each gap; several models add up their probabilities."""
+
+    def __init__(
+        self,
+        models: Sequence[Encoder],
+        tokenizer: Tokenizer,
+        room: int,
+        *,
+        n_best: int = 1,
+        batch_tokens: int = 4096,
+        on_long: str = "windows",
+        device: torch.device | str = "cpu",
+    ) -> None:
+        self.models, self.tokenizer, self.room = models, tokenizer, room
+        self.n_best, self.batch_tokens, self.on_long = n_best, batch_tokens, on_long
+        self.device = torch.device(device)
+        self.lines = self.gaps = 0
+        banned = torch.zeros(tokenizer.vocab_size, dtype=torch.bool)
+        banned[list(tokenizer.specials)] = True
+        self.banned_V = banned.to(self.device)
+
+    @classmethod
+    def load(cls, use: Use) -> Filler:
+        folders, settings = use.folders, use.settings
+        tokenizers = [tokenizer_in(folder) for folder in folders]
+        for folder, tokenizer in zip(folders, tokenizers, strict=True):
+            if tokenizer.to_json() != tokenizers[0].to_json():
+                raise FolderError(
+                    f"{folder / TOKENIZER} is not the vocabulary of {folders[0]}. Models answer "
+                    "together only if they were trained with the same one."
+                )
+        return cls(
+            load_fillers(use),
+            tokenizers[0],
+            min(context_of(load_run(folder)) for folder in folders),
+            n_best=settings.decode.n_best,
+            batch_tokens=settings.decode.batch_tokens,
+            on_long=settings.data.long,
+            device=use.device,
+        )
+
+    def answers(self, lines: Iterable[str], live: bool = False) -> Iterator[Answer]:
+        for window in (live_windows if live else windows)(lines):
+            texts = []
+            for line in window:
+                self.lines += 1
+                texts.append(self.read(line, f"line {self.lines}"))
+            yield from self._answered(texts)
+
+    def summary(self) -> str:
+        gaps, lines = ("s" * (n != 1) for n in (self.gaps, self.lines))
+        return f"{self.gaps:,} gap{gaps} in {self.lines:,} line{lines} filled"
+
+    def read(self, line: str, where: str) -> Gapped:
+        """A line of text with gaps. The space before a gap belongs to the word that is missing."""
+        if not line.strip():
+            return Gapped(line, [], [])
+        parts = GAP.split(line)
+        if len(parts) == 1:
+            raise DataError(
+                f"{where} has no gap to fill: {line[:60]!r}. Write [MASK] where a word is missing."
+            )
+        parts = [*(part.removesuffix(" ") for part in parts[:-1]), parts[-1]]
+        goes_on = np.array([False] + [True] * (len(parts) - 1))
+        ids = self.tokenizer.encode_parts(parts, goes_on).lists()
+        mask = self.tokenizer.mask
+        assert mask is not None
+        tokens, gaps = list(ids[0]), []
+        for part in ids[1:]:
+            gaps.append(len(tokens))
+            tokens += [mask, *part]
+        if len(tokens) > self.room and self.on_long == "error":
+            raise DataError(
+                f"{where} has {len(tokens)} tokens, and the model reads {self.room}. Shorten it."
+            )
+        return Gapped(line, tokens, gaps)
+
+    def _answered(self, texts: Sequence[Gapped]) -> Iterator[Answer]:
+        pieces = [
+            (number, tokens, gaps)
+            for number, text in enumerate(texts)
+            for tokens, gaps in text.windows(self.room)
+            if gaps
+        ]
+        found: dict[int, list[Any]] = {number: [] for number in range(len(texts))}
+        done: dict[int, list[Any]] = {}
+        lengths = [len(tokens) + ENDS for _, tokens, _ in pieces]
+        for group in batches(lengths, self.batch_tokens):
+            for place, candidates in zip(group, self._candidates([pieces[i] for i in group]),
+                                         strict=True):  # fmt: skip
+                done[place] = candidates
+        for place, (number, _, _) in enumerate(pieces):
+            found[number] += done[place]
+        for number, text in enumerate(texts):
+            self.gaps += len(text.gaps)
+            yield self._answer(text, found[number])
+
+    @torch.inference_mode()
+    def _candidates(
+        self, pieces: Sequence[tuple[int, list[int], list[int]]]
+    ) -> list[list[list[tuple[int, float]]]]:
+        """For each piece and each of its gaps: tokens with their probabilities, likeliest first."""
+        bos, eos = self.tokenizer.bos, self.tokenizer.eos
+        flat = [token for _, tokens, _ in pieces for token in (bos, *tokens, eos)]
+        lengths = [len(tokens) + ENDS for _, tokens, _ in pieces]
+        starts = np.cumsum([0, *lengths[:-1]])
+        rows = [int(start) + 1 + gap for start, (_, _, gaps) in zip(starts, pieces, strict=True)
+                for gap in gaps]  # fmt: skip
+        tokens_N = torch.tensor(flat, device=self.device)
+        rows_R = torch.tensor(rows, device=self.device)
+        probs_RV = self._probabilities(tokens_N, Layout.of(lengths, self.device), rows_R)
+        top = probs_RV.topk(min(self.n_best, probs_RV.shape[1]))
+        ranked = iter(
+            list(zip(words, probs, strict=True))
+            for words, probs in zip(top.indices.tolist(), top.values.tolist(), strict=True)
+        )
+        return [[next(ranked) for _ in gaps] for _, _, gaps in pieces]
+
+    def _probabilities(self, tokens_N: Tensor, layout: Layout, rows_R: Tensor) -> Tensor:
+        """The mean over the models; tokens that no text holds have none."""
+        total = torch.zeros((), device=self.device)
+        for model in self.models:
+            x_RD = model(tokens_N, layout).index_select(0, rows_R)
+            scores_RV = model.scores(x_RD).float().masked_fill(self.banned_V, -torch.inf)
+            total = total + scores_RV.softmax(-1) / len(self.models)
+        return total
+
+    def _answer(self, text: Gapped, candidates: Sequence[Sequence[tuple[int, float]]]) -> Answer:
+        named = [[(self._word(token), p) for token, p in gap] for gap in candidates]
+        tokens = list(text.tokens)
+        for place, gap in zip(text.gaps, candidates, strict=True):
+            tokens[place] = gap[0][0]
+        filled = self.tokenizer.decode(tokens)
+        facts = {
+            "text": text.line,
+            "filled": filled,
+            "gaps": [[{"word": w, "probability": p} for w, p in gap] for gap in named],
+        }
+        if self.n_best == 1 or not named:
+            return Answer(filled, facts)
+        several = len(named) > 1
+        lines = [
+            (f"{number}\t" if several else "") + f"{word}\t{p:.4f}"
+            for number, gap in enumerate(named, 1)
+            for word, p in gap
+        ]
+        return Answer("\n".join(lines), facts)
+
+    def _word(self, token: int) -> str:
+        """What people call a token; blanks and halves of characters by their names."""
+        return (
+            self.tokenizer.decode([token]).strip(" \n\t\ufffd") or self.tokenizer.tokens([token])[0]
+        )
+
+
+def tokenizer_in(folder: Path) -> Tokenizer:
+    return Vocabularies.load(file_in(folder, TOKENIZER)).target
+
+
+def load_fillers(use: Use) -> list[Encoder]:
+    for folder in use.folders:
+        settings = load_run(folder).model
+        if not isinstance(settings, EncoderSettings) or "words" not in settings.heads:
+            raise FolderError(
+                f"{folder} holds no model that fills gaps. Train one: headway train fill"
+            )
+        if tokenizer_in(folder).vocab_size != settings.vocab_size:
+            raise FolderError(
+                f"{folder / TOKENIZER} does not fit the model beside it, which has "
+                f"{settings.vocab_size:,} tokens. Use the tokenizer it was trained with."
+            )
+    models = use.models()
+    return [model for model in models if isinstance(model, Encoder)]
+
+
+@torch.inference_mode()
+def evaluation(use: Use, files: DataSettings) -> Evaluation:
+    """Loss, perplexity and accuracy of fixed gaps in other text, beside guessing by frequency."""
+    settings, device = use.settings, use.device
+    tokenizer, [model] = tokenizer_in(use.folders[0]), load_fillers(use)
+    texts, _ = evaluation_set("documents", replace(settings, data=files), tokenizer, ())
+    gaps = Gaps(texts.text, tokenizer, context_of(settings))
+    with use.progress.stage("reading") as stage:
+        values = gaps.scores(model, device, lambda: False, None, stage.update)
+    trivial = gaps.baseline()
+    share = "of the hidden tokens (15 %, the same every time)"
+    rows = [
+        ("accuracy", f"{values['accuracy']:.2f} %", share),
+        ("perplexity", f"{values['ppl']:.2f}", "of the hidden tokens"),
+        ("loss", f"{values['loss']:.4f}", "nats a hidden token"),
+        ("most frequent token", f"{trivial['accuracy']:.2f} %", "accuracy without a model"),
+        ("unigram", f"{trivial['ppl']:.2f}", "perplexity by frequency alone"),
+    ]
+    return Evaluation(
+        rows, {**values, "baseline": trivial, "tokens": int(texts.text.lengths.sum())}
+    )

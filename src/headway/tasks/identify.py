@@ -1,0 +1,180 @@
+"""Who speaks: classes of recordings, and vectors that tell whether two are of one speaker."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from headway.config.data import DataSettings
+from headway.config.run import RunSettings
+from headway.data.media.prepared import PreparedMedia, load_prepared_media, prepare_media
+from headway.data.unlabelled import Reads
+from headway.models.encoder import Encoder
+from headway.models.parts.pictures import Pictures
+from headway.models.parts.sounds import Sound, SoundFront
+from headway.nn.layout import Layout
+from headway.progress import OnProgress, Progress, unheard
+from headway.tasks.kind import Evaluation, Predictor, Use
+from headway.tasks.media_changes import SoundChanges
+from headway.tasks.media_labels import (
+    Chosen,
+    LabelTask,
+    label_metrics,
+    labels_of,
+    unit_vectors,
+)
+from headway.tasks.media_reader import MediaReader, Speeds, vectors
+from headway.tasks.task import Frequencies, Scores
+from headway.tasks.verify import verification
+from headway.training.mediaplan import MediaPlan, flat_front, item_rows, resolve_media, sound_shape
+
+MOST_VERIFIED = 2000
+"""Validation recordings that are compared with each other."""
+
+STANDARD = {"scale": "standard"}
+"""Of the mel front of a model from scratch: neither loudness nor the microphone's colour says who
+speaks."""
+
+
+@dataclass
+class IdentifyTask(LabelTask):
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.changes = SoundChanges(self.settings.augment)
+
+    def before(self, part: Chosen) -> Speeds | None:
+        seed = self.settings.train.seed
+        return lambda rows: self.changes.speeds(rows.tolist(), seed, part.epoch)
+
+    def changed(
+        self, model: Encoder, given: Pictures | Sound, targets_BC: Tensor
+    ) -> tuple[Pictures | Sound, Tensor]:
+        assert isinstance(given, Sound)
+        assert isinstance(model.front, SoundFront)
+        return self.changes(model.front, given), targets_BC
+
+    def scores(
+        self, model: Encoder, x_ND: Tensor, layout: Layout, targets_BC: Tensor | None = None
+    ) -> Tensor:
+        """With a margin: a recording must be nearer to its own speaker by so much of an angle
+        (ArcFace, Deng et al. 2019)."""
+        margin, scale = self.settings.identify.margin, self.settings.identify.scale
+        if targets_BC is None or not margin:
+            return super().scores(model, x_ND, layout, targets_BC)
+        cos_BC = model.cosines(x_ND, layout).clamp(-1 + 1e-6, 1 - 1e-6)
+        turned_BC = (cos_BC.acos() + margin).clamp(max=np.pi).cos()
+        return scale * torch.where(targets_BC > 0.5, turned_BC, cos_BC)
+
+    def frequencies(self) -> Frequencies | None:
+        """A margin makes the loss larger than that of classes."""
+        return None if self.settings.identify.margin else super().frequencies()
+
+    def evaluate(
+        self,
+        model: nn.Module,
+        device: torch.device,
+        stopped: Callable[[], bool],
+        full: bool,
+        on_progress: OnProgress = unheard,
+        *,
+        most: int | None = None,
+    ) -> Scores:
+        scores = super().evaluate(model, device, stopped, full, on_progress, most=most)
+        if full:
+            found = self.verified(model, device, stopped, most)
+            if found is not None:
+                scores.figures["verification"] = found.facts
+        return scores
+
+    def verified(
+        self,
+        model: nn.Module,
+        device: torch.device,
+        stopped: Callable[[], bool] = lambda: False,
+        most: int | None = None,
+    ) -> Any:
+        """How well the vectors of validation recordings tell whether the speaker is the same; None
+        where no two are of one speaker."""
+        assert isinstance(model, Encoder)
+        most = min(MOST_VERIFIED, most or MOST_VERIFIED)
+        vectors_ND = item_vectors(model, self.valid, device, stopped, most)
+        return verification(vectors_ND, labels_of(self.prepared.valid)[:most])
+
+
+@torch.no_grad()
+def item_vectors(
+    model: Encoder,
+    reader: MediaReader,
+    device: torch.device,
+    stopped: Callable[[], bool] = lambda: False,
+    most: int | None = None,
+    on_progress: OnProgress = unheard,
+) -> NDArray[np.float32]:
+    """A vector of length one for each of the first `most` items."""
+    found: dict[int, NDArray[np.float32]] = {}
+    for rows, x_ND, layout in vectors(model, reader, device, stopped, most, on_progress):
+        read_BD = unit_vectors(model, x_ND, layout).cpu().numpy()
+        found |= dict(zip(rows.tolist(), read_BD, strict=True))
+    return np.stack([found[row] for row in sorted(found)])
+
+
+class Identify:
+    name = "identify"
+    reads: Reads = "media"
+    options = frozenset({"with", "scores", "top", "to", "against"})
+    decode: frozenset[str] | None = frozenset({"precision"})
+
+    def prepare(self, settings: RunSettings, folder: Path, progress: Progress) -> PreparedMedia:
+        shape = sound_shape(settings, STANDARD)
+        return prepare_media("sounds", settings, folder, progress, target="label", shape=shape)
+
+    def load_prepared(self, folder: Path) -> PreparedMedia:
+        return load_prepared_media(folder)
+
+    def describe(self, prepared: PreparedMedia) -> str:
+        return f"{len(prepared.train):,} recordings of {len(prepared.labels)} speakers"
+
+    def resolve(
+        self, settings: RunSettings, prepared: PreparedMedia, device: torch.device
+    ) -> RunSettings:
+        shape = sound_shape(settings, STANDARD)
+        rows_N = item_rows(prepared.train.items, shape)
+        size = {"n_layers": 4, "d_model": 128, "n_heads": 4, "d_ff": 256}
+        if device.type != "cpu":
+            size = {"n_layers": 6, "d_model": 256, "n_heads": 4, "d_ff": 768}
+        plan = MediaPlan(
+            n_tokens=int(rows_N.sum()),
+            n_items=len(rows_N),
+            longest=int(rows_N.max()),
+            epochs=15 if device.type == "cpu" else 40,
+            model={"heads": ("classes",), "n_labels": len(prepared.labels)},
+            chosen={**flat_front(shape), **size, "dropout": 0.1},
+            training={
+                "optimizer": "muon", "schedule": "linear", "lr": 4e-3, "weight_decay": 0.05,
+                "clip": 1.0, "smoothing": 0.1,
+            },
+            fine_tuning={"smoothing": 0.1},
+            augment={"bands": 2, "band_width": 12, "spans": 2, "span_width": 15},
+            metrics=label_metrics(len(prepared.labels)),
+        )  # fmt: skip
+        return resolve_media(settings, prepared, device, plan)
+
+    def task(self, settings: RunSettings, prepared: PreparedMedia) -> IdentifyTask:
+        return IdentifyTask(prepared, settings)
+
+    def predictor(self, use: Use) -> Predictor:
+        from headway.tasks.identify_answers import identifier
+
+        return identifier(use)
+
+    def evaluation(self, use: Use, files: DataSettings) -> Evaluation:
+        from headway.tasks.identify_answers import evaluate_speakers
+
+        return evaluate_speakers(use, files)

@@ -1,0 +1,221 @@
+"""Speakers as answers to recordings: who of those it learned, whether two are the same, and who of
+a list of others."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from headway.config.data import DataSettings
+from headway.config.run import RunSettings
+from headway.data.media.items import media_items
+from headway.data.media.manifest import is_manifest
+from headway.data.media.source import Target
+from headway.decode.lines import live_windows, windows
+from headway.errors import DataError, UserError
+from headway.models.encoder import Encoder
+from headway.tasks.identify import item_vectors
+from headway.tasks.kind import Answer, Evaluation, Predictor, Row, Use
+from headway.tasks.media_answers import FIRST_WINDOW, Labeller, noted, read_items
+from headway.tasks.media_given import Given, given_media
+from headway.tasks.media_labels import front_of, unit_vectors
+from headway.tasks.media_scores import evaluation_of, labelled
+from headway.tasks.verify import Verification, verification
+from headway.training.history import METRICS, read_history
+
+Vectors = NDArray[np.float32]
+
+
+def identifier(use: Use) -> Predictor:
+    """What the options ask for."""
+    if not use.options.get("against") and not use.options.get("to"):
+        return Labeller.load(use)
+    for option in ("scores", "with"):
+        if use.options.get(option):
+            raise UserError(f"--{option} has no effect beside --against and --to.")
+    return Comparer.load(use)
+
+
+@dataclass
+class Comparer:
+    """Recordings in; out comes whether each is of the speaker it is compared with, or who it is."""
+
+    model: Encoder
+    settings: RunSettings
+    folder: Path
+    device: torch.device
+    against: str | None = None
+    to: str | None = None
+    top: int = 1
+    n_given: int = field(default=0, init=False)
+    n_failed: int = field(default=0, init=False)
+
+    @classmethod
+    def load(cls, use: Use) -> Comparer:
+        if len(use.folders) > 1:
+            raise UserError("vectors of different runs cannot be compared: name one run.")
+        (model,) = use.models()
+        assert isinstance(model, Encoder)
+        options = use.options
+        found = cls(
+            model, use.settings, use.folders[0], use.device,
+            options.get("against"), options.get("to"), options.get("top") or 1,
+        )  # fmt: skip
+        if options.get("top") and not found._is_list:
+            raise UserError("--top has an effect with --against FILE.tsv, a list of speakers.")
+        return found
+
+    @property
+    def _is_list(self) -> bool:
+        return self.against is not None and is_manifest(Path(self.against))
+
+    def answers(self, lines: Iterable[str], live: bool = False) -> Iterator[Answer]:
+        known = self._known()
+        kept: list[Vectors] = []
+        shape = front_of(self.settings)
+        found = given_media(lines, self.folder, shape, self.settings.data)
+        for window in live_windows(found) if live else windows(found, FIRST_WINDOW):
+            self.n_given += len(window)
+            rows = iter(self.vectors([one.values for one in window if one.values is not None]))
+            for one in window:
+                vector_D = None if one.values is None else next(rows)
+                self.n_failed += vector_D is None
+                if self.to is not None:
+                    kept.append(self._missing() if vector_D is None else vector_D)
+                if vector_D is None:
+                    yield Answer("", {"file": one.name}, one.error)
+                else:
+                    yield noted(self._answer(one, vector_D, known), one)
+        if self.to is not None:
+            self._save(kept)
+
+    def vectors(self, items: Sequence[Any]) -> Vectors:
+        """A vector of length one for each recording."""
+        return read_items(self.model, items, self.device, unit_vectors).numpy()
+
+    def _missing(self) -> Vectors:
+        """In the place of what cannot be read."""
+        assert self.settings.model is not None
+        return np.full(self.settings.model.d_model, np.nan, np.float32)
+
+    def _known(self) -> dict[str, Vectors]:
+        """Who is compared with: the mean vector of each speaker of a list, or that of one file."""
+        if self.against is None:
+            return {}
+        data = self.settings.data
+        label_wanted: Target = "label" if self._is_list else "none"
+        shape = front_of(self.settings)
+        found = list(given_media([self.against], self.folder, shape, data, target=label_wanted))
+        sums: dict[str, Vectors] = {}
+        for one in found:
+            if one.values is None:
+                raise DataError(f"--against {self.against}: {one.error}")
+            name = one.label or one.name if self._is_list else self.against
+            sums[name] = sums.get(name, np.float32(0)) + self.vectors([one.values])[0]
+        return {name: total / np.linalg.norm(total) for name, total in sums.items()}
+
+    def _answer(self, one: Given, vector_D: Vectors, known: dict[str, Vectors]) -> Answer:
+        facts: dict[str, Any] = {"file": one.name}
+        if not known:
+            return Answer(one.name, {**facts, "vector": [round(float(v), 6) for v in vector_D]})
+        order = sorted(
+            ((float(vector_D @ other_D), name) for name, other_D in known.items()), reverse=True
+        )
+        if self._is_list:
+            best = [{"label": name, "cosine": round(score, 4)} for score, name in order[: self.top]]
+            text = "\t".join(f"{near['label']}\t{near['cosine']:.4f}" for near in best)
+            return Answer(text, {**facts, **best[0], "top": best})
+        score = order[0][0]
+        facts |= {"against": self.against, "cosine": round(score, 4)}
+        limit = threshold_of(self.folder)
+        if limit is None:
+            return Answer(f"{score:.4f}", facts)
+        same = score >= limit
+        facts |= {"same": same, "threshold": round(limit, 4)}
+        return Answer(f"{'same' if same else 'different'}\t{score:.4f}", facts)
+
+    def _save(self, kept: Sequence[Vectors]) -> None:
+        assert self.to is not None
+        try:
+            np.save(self.to, np.stack(kept) if kept else np.zeros((0, 0), np.float32))
+        except OSError as error:
+            raise UserError(f"cannot write {self.to}: {error.strerror}.") from error
+
+    def summary(self) -> str:
+        text = f"{self.n_given:,} recording{'s' * (self.n_given != 1)}"
+        if self.n_failed:
+            text += f", {self.n_failed:,} of them could not be read"
+        return text + (f"; vectors in {self.to}" if self.to else "")
+
+
+def threshold_of(folder: Path) -> float | None:
+    """From which cosine on the run takes two recordings for one speaker's: where it made as many
+    mistakes of one kind as of the other at the end of its training, if that was written down."""
+    for entry in reversed(read_history(folder / METRICS).end):
+        figures = entry.get("figures")
+        found = figures.get("verification") if isinstance(figures, dict) else None
+        if isinstance(found, dict) and isinstance(found.get("threshold"), float):
+            return float(found["threshold"])
+    return None
+
+
+def evaluate_speakers(use: Use, files: DataSettings) -> Evaluation:
+    """Classes where the speakers are known, and beside it verification: on pairs of recordings of
+    speakers that the run does not know, or of known ones where all are."""
+    settings = use.settings
+    names = (*settings.labels, *_strangers(settings, files))
+    reader, labels_N = labelled(settings, files, names, use.progress)
+    is_known_N = labels_N < len(settings.labels)
+    rows: list[Row] = []
+    facts: dict[str, Any] = {}
+    figures: dict[str, Any] = {}
+    if is_known_N.any():
+        with use.progress.stage("listening to", len(labels_N)) as stage:
+            logs_NC = Labeller.load(use).read(reader, stage.update)
+        found = evaluation_of(logs_NC[is_known_N], labels_N[is_known_N], settings)
+        rows, facts, figures = found.rows, found.facts, found.figures
+    unseen = not is_known_N.all()
+    judged_N = ~is_known_N if unseen else is_known_N
+    (model,) = replace(use, folders=use.folders[:1], settings=settings).models()
+    assert isinstance(model, Encoder)
+    with use.progress.stage("comparing voices", len(labels_N)) as stage:
+        vectors_ND = item_vectors(model, reader, use.device, on_progress=stage.update)
+    result = verification(vectors_ND[judged_N], labels_N[judged_N])
+    if result is None and not is_known_N.any():
+        raise DataError(
+            "the test set has no two recordings of one speaker, or none of two speakers: nothing "
+            "can be verified."
+        )
+    if result is not None:
+        rows += _verification_rows(result, unseen)
+        facts["verification"] = {**result.facts, "unseen": unseen}
+    return Evaluation(rows, facts, figures)
+
+
+def _strangers(settings: RunSettings, files: DataSettings) -> list[str]:
+    """Labels of the test set that the run does not know."""
+    shape = front_of(settings)
+    items = media_items(files.media, files, "sounds", shape, target="label")
+    return sorted({item.label for item in items if item.label} - set(settings.labels))
+
+
+def _verification_rows(found: Verification, unseen: bool) -> list[Row]:
+    who = "whom the run does not know" if unseen else "whom the run knows"
+    return [
+        (
+            "equal error rate",
+            f"{100 * found.eer:.2f}",
+            f"%, of {found.same + found.other:,} pairs of {found.speakers} speakers {who}",
+        ),
+        (
+            "threshold",
+            f"{found.threshold:.4f}",
+            f"the same speaker from this cosine on; {found.same:,} pairs are of one",
+        ),
+    ]

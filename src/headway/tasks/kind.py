@@ -1,0 +1,163 @@
+"""A task as a run and the command line see it: how its data, its model, its training, its answers
+and its scores come about. One file each in `tasks`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Protocol
+
+import torch
+from torch import nn
+
+from headway.config.data import DataSettings
+from headway.config.folder import load_run, run_folders
+from headway.config.run import RunSettings
+from headway.data.report import CheckReport
+from headway.data.unlabelled import Reads
+from headway.decode.engine import Engine
+from headway.decode.precision import hold_in
+from headway.errors import UserError
+from headway.models.folder import load_model
+from headway.progress import SILENT, Progress
+from headway.tasks.task import Task
+
+Note = Callable[[str], None]
+Row = tuple[str, str, str]
+"""Name, value, remark."""
+
+
+class Prepared(Protocol):
+    """Data as training reads it. Each task knows more about its own."""
+
+    @property
+    def report(self) -> CheckReport: ...
+
+    @property
+    def fingerprint(self) -> str: ...
+
+    @property
+    def has_tokenizer(self) -> bool:
+        """Whether there are words at all: labels of pictures have none."""
+        ...
+
+    def save_tokenizer(self, path: Path) -> None: ...
+
+
+@dataclass(frozen=True)
+class Answer:
+    """To one line of input."""
+
+    text: str
+    """For people: one line, or several where several answers were asked for."""
+
+    facts: dict[str, Any]
+    """For programs: what `--json` prints."""
+
+    error: str = ""
+    """Why there is no answer, where what was given cannot be read; the others get theirs."""
+
+    note: str = ""
+    """What one should know about the answer; it goes beside it, not into it."""
+
+
+@dataclass(frozen=True)
+class Use:
+    """Runs that someone wants to use, and how."""
+
+    folders: Sequence[Path]
+    """Several are an ensemble; names will do."""
+
+    settings: RunSettings
+    """Of the first, as the command changed them."""
+
+    device: torch.device
+    options: Mapping[str, Any] = field(default_factory=dict)
+    """Of the command, by name."""
+
+    engine: Engine | None = None
+    """What computes, if it is not torch."""
+
+    progress: Progress = SILENT
+    """Where to show how far it is."""
+
+    def __post_init__(self) -> None:
+        # None at all: a file of outputs is scored.
+        object.__setattr__(self, "folders", run_folders(self.folders) if self.folders else [])
+        if self.engine is not None and len(self.folders) > 1:
+            raise UserError(
+                f"--engine {self.engine.name} runs one model, and {len(self.folders)} are given. "
+                "Models answer together only with --engine torch."
+            )
+        for folder in self.folders[1:]:
+            other = load_run(folder).task
+            if other != self.settings.task:
+                raise UserError(
+                    f"{folder} is a run of the task {other} and {self.folders[0]} of the task "
+                    f"{self.settings.task}: models answer together only if their task is the same."
+                )
+
+    def models(self) -> list[nn.Module]:
+        """Ready to answer; for tasks that need a vector a token and no search."""
+        if self.engine is not None:
+            return [self.engine.model().eval()]
+        models = [load_model(folder, self.device).eval() for folder in self.folders]
+        for model in models:
+            hold_in(model, self.settings.decode.precision)
+        return models
+
+
+class Predictor(Protocol):
+    def answers(self, lines: Iterable[Any], live: bool = False) -> Iterator[Answer]:
+        """One for each line, in order; `live`: as soon as the line is there. A line is a text, or a
+        `Question` of `data.unlabelled` where the task knows of more than one text."""
+        ...
+
+    def summary(self) -> str:
+        """What was done, for people."""
+        ...
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    rows: list[Row]
+    """Scores, each with a remark, and a trivial baseline beside them."""
+
+    facts: dict[str, Any]
+    figures: dict[str, Any] = field(default_factory=dict)
+    """Tables for people to look at: a confusion matrix, say."""
+
+
+class Kind(Protocol):
+    name: str
+    reads: Reads
+    """What its examples are; questions are read by the same columns."""
+
+    options: frozenset[str]
+    """Of `headway predict`, beyond those that every task has."""
+
+    decode: frozenset[str] | None
+    """Names of the `decode.*` settings that it reads; None: all of them."""
+
+    def prepare(self, settings: RunSettings, folder: Path, progress: Progress) -> Any:
+        """Check, split, tokenise; or find all that done before."""
+        ...
+
+    def load_prepared(self, folder: Path) -> Any: ...
+
+    def describe(self, prepared: Any) -> str:
+        """How much there is to train on: `29,000 pairs`."""
+        ...
+
+    def resolve(self, settings: RunSettings, prepared: Any, device: torch.device) -> RunSettings:
+        """Model and training where the user left them open."""
+        ...
+
+    def task(self, settings: RunSettings, prepared: Any) -> Task: ...
+
+    def predictor(self, use: Use) -> Predictor: ...
+
+    def evaluation(self, use: Use, files: DataSettings) -> Evaluation:
+        """Scores on a test set."""
+        ...

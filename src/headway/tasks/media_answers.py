@@ -1,0 +1,179 @@
+"""Classes as answers to pictures, videos and recordings."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from headway.config.folder import load_run
+from headway.config.model import PictureSettings, SoundSettings
+from headway.config.run import RunSettings
+from headway.data.media.reading import UNITS
+from headway.decode.lines import live_windows, windows
+from headway.errors import ConfigError, DataError, UserError
+from headway.models.encoder import Encoder
+from headway.models.parts.front import Front
+from headway.progress import OnProgress, unheard
+from headway.tasks.classes import Numbers
+from headway.tasks.kind import Answer, Use
+from headway.tasks.media_given import Given, given_media, what_of
+from headway.tasks.media_labels import Score, front_of, log_probs, score_of
+from headway.tasks.media_reader import READ_AT_ONCE, MediaReader
+
+FIRST_WINDOW = 16
+"""Items that are read before the first of them is answered."""
+
+FEW = 50
+"""Up to so many classes, programs get the probability of each."""
+
+
+@dataclass
+class Labeller:
+    """Files in, classes out. Several models answer with the mean of their probabilities."""
+
+    models: Sequence[Encoder]
+    settings: RunSettings
+    folder: Path
+    device: torch.device
+    scores: bool = False
+    top: int | None = None
+    n_given: int = field(default=0, init=False)
+    n_failed: int = field(default=0, init=False)
+
+    @classmethod
+    def load(cls, use: Use) -> Labeller:
+        for folder in use.folders[1:]:
+            other = load_run(folder)
+            if other.labels != use.settings.labels:
+                raise ConfigError(
+                    f"{folder} has other classes than {use.folders[0]}: models that answer "
+                    "together must have the same labels in the same order."
+                )
+            if _form(other) != _form(use.settings):
+                raise ConfigError(
+                    f"{folder} reads its input in another form than {use.folders[0]}: models that "
+                    "answer together must read pictures of one size, or recordings of one rate."
+                )
+        top = use.options.get("top")
+        if top is not None and top < 1:
+            raise UserError(f"--top {top} must be at least 1.")
+        models = [model for model in use.models() if isinstance(model, Encoder)]
+        scores = bool(use.options.get("scores"))
+        return cls(models, use.settings, use.folders[0], use.device, scores, top)
+
+    @property
+    def shape(self) -> PictureSettings | SoundSettings:
+        return front_of(self.settings)
+
+    def answers(self, lines: Iterable[str], live: bool = False) -> Iterator[Answer]:
+        found = given_media(lines, self.folder, self.shape, self.settings.data)
+        for window in live_windows(found) if live else windows(found, FIRST_WINDOW):
+            yield from self._window(window)
+
+    def _window(self, window: Sequence[Given]) -> Iterator[Answer]:
+        values = [one.values for one in window if one.values is not None]
+        try:
+            logs = iter(self.log_probs(values))
+        except DataError as error:  # too long for a graph, say: the others are answered
+            if len(window) > 1:
+                for one in window:
+                    yield from self._window([one])
+                return
+            [one] = window
+            window, values = [replace(one, values=None, error=f"{one.name}: {error}")], []
+            logs = iter(())
+        self.n_given += len(window)
+        self.n_failed += len(window) - len(values)
+        for one in window:
+            if one.values is None:
+                yield Answer("", {"file": one.name}, one.error)
+            else:
+                yield noted(self._answer(one.name, next(logs)), one)
+
+    def log_probs(self, items: Sequence[Any]) -> Numbers:
+        """Of each class for each of the items, in their order."""
+        found = []
+        for model in self.models:
+            score = score_of(self.settings)
+            rows = read_items(model, items, self.device, score)
+            found.append(rows.double().softmax(-1).numpy())
+        if not items:
+            return np.zeros((0, len(self.settings.labels)))
+        return np.log(np.maximum(np.mean(found, axis=0), 1e-300))
+
+    def read(self, reader: MediaReader, on_progress: OnProgress = unheard) -> Numbers:
+        """The same for stored items."""
+        found = [
+            np.exp(log_probs(model, reader, self.device, self.settings, on_progress=on_progress))
+            for model in self.models
+        ]
+        return np.log(np.maximum(np.mean(found, axis=0), 1e-300))
+
+    def _answer(self, name: str, logs_C: Any) -> Answer:
+        labels, p_C = self.settings.labels, np.exp(logs_C)
+        order = np.argsort(-p_C, kind="stable")
+        best = [
+            {"label": labels[i], "probability": round(float(p_C[i]), 6)}
+            for i in order[: self.top or 5].tolist()
+        ]
+        facts: dict[str, Any] = {"file": name, **best[0], "top": best}
+        if len(labels) <= FEW:
+            pairs = zip(labels, p_C, strict=True)
+            facts["probabilities"] = {label: round(float(p), 6) for label, p in pairs}
+        if self.top is None and not self.scores:
+            return Answer(str(best[0]["label"]), facts)
+        shown = best[: self.top or 1]
+        text = "\t".join(f"{one['label']}\t{one['probability']:.4f}" for one in shown)
+        return Answer(text, facts)
+
+    def summary(self) -> str:
+        unit = UNITS[what_of(self.shape)]
+        text = f"{self.n_given:,} {unit.removesuffix('s') if self.n_given == 1 else unit}"
+        if self.n_failed:
+            text += f", {self.n_failed:,} of them could not be read"
+        return text
+
+
+def noted(answer: Answer, one: Given) -> Answer:
+    """The answer, and that there was nothing to hear where that is so."""
+    if not one.is_silent:
+        return answer
+    note = f"{one.name} is silent: its answer says nothing."
+    return replace(answer, facts={**answer.facts, "silent": True}, note=note)
+
+
+@torch.no_grad()
+def read_items(model: Encoder, items: Sequence[Any], device: torch.device, read: Score) -> Tensor:
+    """What `read` makes of each item, on the host in their order. Items of like length are computed
+    together; what stands beside an item does not change its answer."""
+    front = model.front
+    assert isinstance(front, Front)
+    rows = [front.rows(item) for item in items]
+    most = max(READ_AT_ONCE.get(device.type, 8192), max(rows, default=0))
+    found: list[Tensor | None] = [None] * len(items)
+    order = sorted(range(len(items)), key=rows.__getitem__)
+    while order:
+        n, total = 0, 0
+        while n < len(order) and total + rows[order[n]] <= most:
+            total += rows[order[n]]
+            n += 1
+        now, order = order[:n], order[n:]
+        given, layout = front.collate([items[i] for i in now], device)
+        read_BC = read(model, model(given, layout), layout).cpu()
+        for place, row_C in zip(now, read_BC, strict=True):
+            found[place] = row_C
+    return torch.stack([row for row in found if row is not None]) if items else torch.zeros(0, 0)
+
+
+def _form(settings: RunSettings) -> tuple[Any, ...]:
+    """What two runs must share to read the same items."""
+    shape = front_of(settings)
+    if isinstance(shape, SoundSettings):
+        return ("sounds", shape.rate)
+    return ("pictures", shape.frames, shape.channels, shape.height, shape.width)

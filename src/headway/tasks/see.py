@@ -1,0 +1,199 @@
+"""Classes of pictures: a ViT, with what small sets of small pictures need."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from headway.config.data import DataSettings
+from headway.config.model import PictureSettings
+from headway.config.run import RunSettings
+from headway.data.media.prepared import PreparedMedia, load_prepared_media, prepare_media
+from headway.data.media.reading import What
+from headway.data.unlabelled import Reads
+from headway.errors import ConfigError
+from headway.models.encoder import Encoder
+from headway.models.parts.heads import pooled
+from headway.models.parts.pictures import Pictures
+from headway.models.parts.sounds import Sound
+from headway.models.seeing import Viewer
+from headway.progress import Progress
+from headway.tasks.kind import Evaluation, Predictor, Use
+from headway.tasks.media_changes import PictureChanges
+from headway.tasks.media_labels import LabelBatch, LabelTask, label_metrics, one_hot
+from headway.tasks.see_teacher import Teacher, check_teacher
+from headway.tasks.task import TaskLoss
+from headway.training.mediaplan import (
+    SMALL_PICTURE,
+    MediaPlan,
+    asked_of,
+    flat_front,
+    item_rows,
+    picture_shape,
+    pixel_statistics,
+    resolve_media,
+)
+
+LEAST_GRID = 24
+"""Pixels of a side from which on the cells of a feature grid, 8 pixels apart, are enough."""
+
+
+@dataclass
+class SeeTask(LabelTask):
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.changes = PictureChanges(self.settings.augment)
+        self.teacher = Teacher(self.settings) if self.settings.see.teacher else None
+
+    def changed(
+        self, model: Encoder, given: Pictures | Sound, targets_BC: Tensor
+    ) -> tuple[Pictures | Sound, Tensor]:
+        assert isinstance(given, Pictures)
+        return self.changes(given, targets_BC)
+
+    def loss(self, model: nn.Module, batch: LabelBatch) -> TaskLoss:
+        """Of a model with a distillation token: half for the label, and half for what the teacher
+        says about the very same picture, which that token has to say too. Where there is no
+        teacher, as when an imported DeiT is trained further, it learns the label as well."""
+        assert isinstance(model, Viewer)
+        if "distilled" not in model.heads:
+            return super().loss(model, batch)
+        given, targets_BC = self.examples(model, batch)
+        assert isinstance(given, Pictures)
+        layout, weights_B = batch.input.layout, batch.targets.weights_B
+        x_ND = model(given, layout)
+        classes_BC = model.head_named("classes")(pooled(x_ND, layout, model.pooling)).float()
+        own = self.priced(classes_BC.log_softmax(-1), targets_BC, weights_B)
+        said_BC = targets_BC
+        if self.teacher is not None:
+            said_BC = one_hot(self.teacher.answers(given), self.n_labels)
+        logs_BC = model.distilled(x_ND, layout).float().log_softmax(-1)
+        taught = self.priced(logs_BC, said_BC, weights_B)
+        return TaskLoss((own.sum + taught.sum) / 2, own.nll)
+
+
+class See:
+    name = "see"
+    reads: Reads = "media"
+    what: What = "pictures"
+    options = frozenset({"with", "scores", "top"})
+    decode: frozenset[str] | None = frozenset({"precision"})
+
+    def prepare(self, settings: RunSettings, folder: Path, progress: Progress) -> PreparedMedia:
+        _check_token(settings)
+        shape = picture_shape(settings, self.what)
+        return prepare_media(self.what, settings, folder, progress, target="label", shape=shape)
+
+    def load_prepared(self, folder: Path) -> PreparedMedia:
+        return load_prepared_media(folder)
+
+    def describe(self, prepared: PreparedMedia) -> str:
+        return f"{len(prepared.train):,} {self.what} of {len(prepared.labels)} classes"
+
+    def resolve(
+        self, settings: RunSettings, prepared: PreparedMedia, device: torch.device
+    ) -> RunSettings:
+        shape = with_stem(picture_shape(settings, self.what), settings, device)
+        rows_N = item_rows(prepared.train.items, shape)
+        n_items = len(rows_N)
+        heads = ("classes", "distilled") if shape.distil_token else ("classes",)
+        plan = MediaPlan(
+            n_tokens=int(rows_N.sum()),
+            n_items=n_items,
+            longest=int(rows_N.max()),
+            epochs=epochs_for(n_items, device),
+            model={"heads": heads, "n_labels": len(prepared.labels)},
+            chosen=small_vit(shape, n_items, device) | _colours(prepared),
+            training={**FROM_SCRATCH, "lr": 8e-3 if device.type == "cpu" else 4e-3},
+            fine_tuning={"smoothing": 0.1},
+            augment=augment_for(shape, n_items),
+            metrics=label_metrics(len(prepared.labels)),
+        )
+        settings = resolve_media(settings, prepared, device, plan)
+        if settings.task == "see" and settings.see.teacher:
+            check_teacher(settings)
+        return settings
+
+    def task(self, settings: RunSettings, prepared: PreparedMedia) -> LabelTask:
+        return SeeTask(prepared, settings)
+
+    def predictor(self, use: Use) -> Predictor:
+        from headway.tasks.media_answers import Labeller
+
+        return Labeller.load(use)
+
+    def evaluation(self, use: Use, files: DataSettings) -> Evaluation:
+        from headway.tasks.media_scores import evaluate_labels
+
+        return evaluate_labels(use, files)
+
+
+FROM_SCRATCH: dict[str, Any] = {
+    "optimizer": "muon", "schedule": "linear", "weight_decay": 0.05, "clip": 1.0, "smoothing": 0.1,
+}  # fmt: skip
+
+
+def epochs_for(n_items: int, device: torch.device) -> int:
+    """Few pictures are seen more often; a CPU has less patience."""
+    few, some, many = (60, 20, 5) if device.type == "cpu" else (300, 100, 30)
+    return few if n_items < 5_000 else some if n_items < 50_000 else many
+
+
+def small_vit(shape: PictureSettings, n_items: int, device: torch.device) -> dict[str, Any]:
+    """A model for so many pictures: convolutions first, which know that neighbours belong together
+    and spare a ViT from learning it, and no more layers than the data can fill. On a CPU the
+    convolutions also leave it few rows to read."""
+    tiny = {"n_layers": 3, "d_model": 96, "n_heads": 3, "d_ff": 192}
+    small = {"n_layers": 6, "d_model": 192, "n_heads": 3, "d_ff": 576}
+    middle = {"n_layers": 9, "d_model": 256, "n_heads": 4, "d_ff": 768}
+    large = {"n_layers": 12, "d_model": 384, "n_heads": 6, "d_ff": 1536}
+    if device.type == "cpu":
+        size = tiny
+    else:
+        size = small if n_items < 10_000 else middle if n_items < 300_000 else large
+    return {**flat_front(shape), **size, "pooling": "first" if shape.class_token else "mean"}
+
+
+def with_stem(
+    shape: PictureSettings, settings: RunSettings, device: torch.device
+) -> PictureSettings:
+    """What makes rows of pixels, where nobody says."""
+    asked = asked_of(settings, "model.picture.")
+    named = settings.model is not None or bool(settings.start.run)
+    if named or "stem" in asked or "patch" in asked or shape.frames > 1:
+        return shape
+    if max(shape.height, shape.width) > SMALL_PICTURE:
+        return shape
+    if device.type == "cpu" and min(shape.height, shape.width) >= LEAST_GRID:
+        return replace(shape, stem="grid", stem_width=16)
+    return replace(shape, stem="conv", stem_width=16 if device.type == "cpu" else 64)
+
+
+def augment_for(shape: PictureSettings, n_items: int) -> dict[str, Any]:
+    """What hardly ever changes what a picture shows: it may stand a little elsewhere. Mirrored
+    digits are others, so mirroring and stronger changes are the user's to ask for."""
+    return {"crop": max(1, min(shape.height, shape.width) // 16)}
+
+
+def _colours(prepared: PreparedMedia) -> dict[str, Any]:
+    found = pixel_statistics(prepared.train.pictures)
+    return {f"picture.{name}": values for name, values in found.items()}
+
+
+def _check_token(settings: RunSettings) -> None:
+    """A teacher and a token that learns from it go together."""
+    teacher = settings.task == "see" and settings.see.teacher
+    token = settings.asked.get("model.picture.distil_token")
+    if teacher and not token and settings.model is None and not settings.start.run:
+        raise ConfigError(
+            "see.teacher teaches the distillation token, and the model has none. Set "
+            "model.picture.distil_token=true."
+        )
+    if token and settings.task == "see" and not teacher and not settings.start.run:
+        raise ConfigError(
+            "model.picture.distil_token learns from another run: name it with see.teacher=RUN."
+        )

@@ -1,0 +1,297 @@
+"""Tags of words: named entities, parts of speech."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from headway.config.data import DataSettings
+from headway.config.metrics import METRICS, metrics_of
+from headway.config.run import RunSettings
+from headway.config.train import known
+from headway.data.batches import Fixed, FlatTokens, Rows, StepPlan, fixed_shapes
+from headway.data.readings import WordReader
+from headway.data.texts import PreparedText, TextSet, load_prepared_text, prepare_text
+from headway.data.unlabelled import Reads
+from headway.errors import DataError
+from headway.nn.crf import is_scheme, log_likelihood
+from headway.nn.loss import Smoothing
+from headway.progress import OnProgress, Progress, unheard
+from headway.tasks.classes import class_frequencies
+from headway.tasks.kind import Evaluation, Predictor, Use
+from headway.tasks.tag_scores import BASELINE, baseline, word_keys
+from headway.tasks.tags import (
+    TagBatch,
+    as_bio,
+    best_tags,
+    tag_batch,
+    tag_figures,
+    tag_scores,
+    tag_values,
+    total_nll,
+    transitions,
+    word_scores,
+)
+from headway.tasks.task import (
+    CLASSES,
+    Baselines,
+    Frequencies,
+    Part,
+    Scores,
+    TaskLoss,
+    n_examples,
+)
+from headway.text.tokenizer import Tokenizer
+from headway.training.textplan import TextPlan, resolve_text, tokenizer_of
+
+LONGEST = 512
+"""Tokens that a model chosen here reads at once; longer sentences are read in windows."""
+
+SMALL_TOKENS = 1_000_000
+"""Less text than that is soon learned by heart: more dropout, more epochs."""
+
+SAMPLES = 8
+
+
+@dataclass
+class TagTask:
+    prepared: PreparedText
+    settings: RunSettings
+    quick_size: int = 3000
+    """Validation sentences that are read during training; all of them at the end."""
+
+    def __post_init__(self) -> None:
+        train, model = self.settings.train, self.settings.model
+        assert model is not None
+        self.names = tuple(self.prepared.labels)
+        self.spans = is_scheme(self.names)
+        self.metric = METRICS[train.metric or tag_metrics(self.spans)[0]]
+        tokenizer = self.prepared.tokenizer
+        self.train = reader(self.prepared.train, tokenizer, model.max_len)
+        self.valid = reader(self.prepared.valid, tokenizer, model.max_len)
+        self.labels = labels_of(self.prepared.train)
+        self.longest = int(self.train.lengths.max())
+        step_tokens = max(known(train.batch_tokens), self.longest)
+        self.plan = StepPlan.of_lengths(self.train.lengths, step_tokens, train.seed, train.pool)
+        self.smoothing = Smoothing.of(train.smoothing, len(self.names), train.smoothing_kind)
+
+    def epoch(self, number: int) -> list[Rows]:
+        return self.plan.epoch(number)
+
+    def parts(self, step: Rows, micro_tokens: int) -> list[Part]:
+        tokens = self._tokens(micro_tokens)
+        cut = self.plan.cut(step, tokens, tokens)
+        return [
+            Part(rows, max(1, int(self.train.n_words[rows].sum())), self.plan.n_targets(rows))
+            for rows in cut
+        ]
+
+    def _tokens(self, micro_tokens: int) -> int:
+        return self.plan.part_limit(micro_tokens)
+
+    def fixed(self, micro_tokens: int) -> Fixed:
+        tokens = self._tokens(micro_tokens)
+        return fixed_shapes(self.plan, tokens, tokens, self.longest)
+
+    def batch(self, part: Part, device: torch.device, fixed: Fixed | None) -> TagBatch:
+        return tag_batch(self.train, part.rows, device=device, fixed=fixed, labels=self.labels)
+
+    def loss(self, model: nn.Module, batch: TagBatch) -> TaskLoss:
+        scores_WC, learned_PC = tag_scores(model, batch), transitions(model)
+        if learned_PC is not None:
+            logs_B = log_likelihood(scores_WC, batch.labels_W, learned_PC, batch.words)
+            loss = -(logs_B * batch.weights_B).sum()
+            return TaskLoss(loss, loss.detach())
+        return self._word_loss(scores_WC.log_softmax(-1), batch)
+
+    def _word_loss(self, logs_WC: Tensor, batch: TagBatch) -> TaskLoss:
+        right, wrong = self.smoothing
+        nll_W = -logs_WC.gather(1, batch.labels_W[:, None])[:, 0]
+        loss_W = (right - wrong) * nll_W - wrong * logs_WC.sum(-1)
+        return TaskLoss((loss_W * batch.weights_W).sum(), (nll_W.detach() * batch.weights_W).sum())
+
+    @property
+    def n_valid(self) -> int:
+        return len(lengths_of(self.prepared.valid))
+
+    @property
+    def n_quick(self) -> int:
+        return min(self.quick_size, self.n_valid)
+
+    def evaluate(
+        self,
+        model: nn.Module,
+        device: torch.device,
+        stopped: Callable[[], bool],
+        full: bool,
+        on_progress: OnProgress = unheard,
+        *,
+        most: int | None = None,
+    ) -> Scores:
+        learned_PC = transitions(model)
+        most = n_examples(self, full, most)
+        scores_WC = word_scores(model, self.valid, device, stopped, most, on_progress)
+        lengths = lengths_of(self.prepared.valid)[:most]
+        labels_W = torch.from_numpy(labels_of(self.prepared.valid)[: len(scores_WC)])
+        nll = total_nll(scores_WC, labels_W, lengths, learned_PC)
+        guesses = [
+            self._named(tags) for tags in best_tags(scores_WC, lengths, self.names, learned_PC)
+        ]
+        truths = self._truths[:most]
+        figures = tag_figures(truths, guesses, self.spans)
+        values = {"loss": nll / max(1, len(labels_W)), **tag_values(truths, guesses, self.spans)}
+        return Scores(
+            values=values,
+            samples=self._samples(guesses),
+            figures=figures,
+            find_baselines=lambda: self.baselines,
+        )
+
+    @cached_property
+    def _truths(self) -> list[list[str]]:
+        ends = np.cumsum(lengths_of(self.prepared.valid))[:-1]
+        parts = np.split(labels_of(self.prepared.valid), ends)
+        return [self._named(part.tolist()) for part in parts]
+
+    def _named(self, tags: Sequence[int]) -> list[str]:
+        return as_bio([self.names[tag] for tag in tags])
+
+    @cached_property
+    def baselines(self) -> Baselines:
+        found = baseline(self.prepared)
+        guesses = [self._named(found.guess(keys)) for keys in word_keys(self.prepared.valid)]
+        frequent = {"loss": self.frequencies().scores["loss"]}
+        return {
+            BASELINE: tag_values(self._truths, guesses, self.spans),
+            CLASSES: frequent,
+        }
+
+    def frequencies(self) -> Frequencies:
+        labels = (self.labels, labels_of(self.prepared.valid))
+        return class_frequencies(*labels, len(self.names), np.ones(len(self.names)))
+
+    def _samples(self, guesses: Sequence[list[str]]) -> list[dict[str, str]]:
+        decode = self.prepared.tokenizer.decode
+        keys = word_keys(self.prepared.valid)
+        shown = []
+        for words, truth, guess in zip(keys, self._truths, guesses, strict=False):
+            text = [decode(list(pieces)).strip() for pieces in words]
+            both = [" ".join(f"{w}/{t}" if t != "O" else w for w, t in zip(text, tags, strict=True))
+                    for tags in (truth, guess)]  # fmt: skip
+            shown.append({"source": " ".join(text), "target": both[0], "output": both[1]})
+            if len(shown) == SAMPLES:
+                break
+        return shown
+
+    def show(self, part: Part) -> list[dict[str, Any]]:
+        shown = []
+        for row in part.rows:
+            flat, _, _ = self.train.read(np.array([row]))
+            numbers, _ = self.train.words.gather(np.array([row]))
+            tags = [self.names[tag] for tag in self.labels[numbers]]
+            text = self.prepared.tokenizer.decode(flat.tokens.tolist())
+            shown.append({"text": text, "tags": tags})
+        return shown
+
+
+class Tag:
+    """The task as a run sees it."""
+
+    name = "tag"
+    reads: Reads = "tagged"
+    options = frozenset({"with"})
+    decode = frozenset({"batch_tokens", "precision"})
+
+    def prepare(self, settings: RunSettings, folder: Path, progress: Progress) -> PreparedText:
+        return prepare_text("tagged", settings, folder, progress, tokenizer=tokenizer_of(settings))
+
+    def load_prepared(self, folder: Path) -> PreparedText:
+        return load_prepared_text(folder)
+
+    def describe(self, prepared: PreparedText) -> str:
+        n_words = len(labels_of(prepared.train))
+        return f"{len(prepared.train):,} sentences of {n_words:,} words"
+
+    def resolve(
+        self, settings: RunSettings, prepared: PreparedText, device: torch.device
+    ) -> RunSettings:
+        needed = np.concatenate(
+            [np.asarray(part.text.lengths) + 2 for part in (prepared.train, prepared.valid)]
+        )
+        windows = settings.data.long == "windows"
+        longest = min(int(needed.max()), LONGEST) if windows else int(needed.max())
+        spans = is_scheme(tuple(prepared.labels))
+        n_tokens = int(prepared.train.text.lengths.sum()) + 2 * len(prepared.train)
+        model: dict[str, Any] = {"heads": ("tags",), "n_labels": len(prepared.labels)}
+        model |= {"tag_transitions": settings.tag.crf}
+        if settings.model is None and not settings.start.run and n_tokens < SMALL_TOKENS:
+            model |= {"dropout": 0.3}
+        plan = TextPlan(
+            n_tokens=n_tokens,
+            longest=longest,
+            epochs=10 if n_tokens < SMALL_TOKENS else 5,
+            model=model,
+            least_dropout=0.2,
+            training={"lr": 4e-3},
+            metrics=tag_metrics(spans),
+        )
+        settings = resolve_text(settings, prepared.tokenizer, device, plan)
+        assert settings.model is not None
+        limit = settings.model.max_len
+        if not windows and int(needed.max()) > limit:
+            raise DataError(
+                f"{int((needed > limit).sum()):,} sentences are longer than the {limit:,} tokens "
+                f"that the model reads at once, the longest has {int(needed.max()):,}. Read them "
+                "in windows (data.long=windows) or set model.max_len to more."
+            )
+        return replace(settings, labels=tuple(prepared.labels))
+
+    def task(self, settings: RunSettings, prepared: PreparedText) -> TagTask:
+        return TagTask(prepared, settings)
+
+    def predictor(self, use: Use) -> Predictor:
+        from headway.tasks.tag_answers import Tagger
+
+        return Tagger.load(use)
+
+    def evaluation(self, use: Use, files: DataSettings) -> Evaluation:
+        from headway.tasks.tag_scores import evaluate_files
+
+        return evaluate_files(use, files)
+
+
+def tag_metrics(spans: bool) -> tuple[str, ...]:
+    """Tags that are no borders of spans have no spans to be scored."""
+    return metrics_of("tag") if spans else ("accuracy", "loss")
+
+
+def reader(texts: TextSet, tokenizer: Tokenizer, max_len: int) -> WordReader:
+    assert texts.pieces is not None
+    return WordReader(
+        text=FlatTokens(texts.text.tokens, texts.text.offsets),
+        pieces=FlatTokens(texts.pieces.tokens, texts.pieces.offsets),
+        bos=tokenizer.bos,
+        eos=tokenizer.eos,
+        max_len=max_len,
+        ends=tokenizer.text_ends,
+    )
+
+
+def labels_of(texts: TextSet) -> NDArray[np.int64]:
+    """The numbers of the tags of all words of all sentences."""
+    assert texts.tags is not None
+    return np.asarray(texts.tags.tokens, dtype=np.int64)
+
+
+def lengths_of(texts: TextSet) -> list[int]:
+    """Words of each sentence."""
+    assert texts.pieces is not None
+    return texts.pieces.lengths.tolist()

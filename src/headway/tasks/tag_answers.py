@@ -1,0 +1,219 @@
+"""Tags as answers: to sentences, a line each, or to words in CoNLL columns."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import chain
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from headway.config.folder import load_run
+from headway.config.listed import listed
+from headway.config.run import RunSettings
+from headway.data.readings import WordReader, flat_tokens
+from headway.data.tagged import DOCUMENT, WORDS
+from headway.decode.lines import live_windows, windows
+from headway.errors import ConfigError, DataError
+from headway.metrics.spans import spans
+from headway.nn.crf import is_scheme
+from headway.progress import OnProgress, unheard
+from headway.tasks.classify_answers import tokenizer_in
+from headway.tasks.kind import Answer, Use
+from headway.tasks.tags import as_bio, best_tags, transitions, word_scores
+from headway.text.tokenizer import Tokenizer
+from headway.text.words import Flat
+
+
+@dataclass
+class Tagger:
+    """Sentences in, tags out. Several models answer with the mean of their scores."""
+
+    models: Sequence[nn.Module]
+    tokenizer: Tokenizer
+    settings: RunSettings
+    device: torch.device
+    n_sentences: int = 0
+    n_words: int = 0
+    n_windowed: int = 0
+    n_cut: int = 0
+
+    @classmethod
+    def load(cls, use: Use) -> Tagger:
+        for folder in use.folders[1:]:
+            if load_run(folder).labels != use.settings.labels:
+                raise ConfigError(
+                    f"{folder} has other tags than {use.folders[0]}: models that answer together "
+                    "must have the same tags in the same order."
+                )
+        return cls(use.models(), tokenizer_in(use.folders[0]), use.settings, use.device)
+
+    def answers(self, lines: Iterable[str], live: bool = False) -> Iterator[Answer]:
+        """One for each line. A tab in the first that is not empty means CoNLL columns: a word a
+        line, the tag comes behind it, and empty lines separate sentences. Else a line is a
+        sentence, its words between blanks, or JSON with a list of `words`."""
+        source = iter(listed(lines))
+        before: list[str] = []
+        for line in source:
+            before.append(line)
+            if line.strip() and not line.startswith(DOCUMENT):
+                break
+        if not before:
+            return
+        whole = chain(before, source)
+        if "\t" in before[-1]:
+            yield from self._columns(whole, live)
+            return
+        number = 0
+        for window in (live_windows if live else windows)(whole):
+            sentences = []
+            for line in window:
+                number += 1
+                sentences.append(words_of(line, f"line {number:,}"))
+            for words, tags in zip(sentences, self.tags(sentences), strict=True):
+                yield sentence_answer(words, tags)
+
+    def _columns(self, lines: Iterable[str], live: bool) -> Iterator[Answer]:
+        """Sentences are complete at the empty line behind them: only then there is an answer."""
+        for group in (live_windows if live else windows)(_sentences(lines)):
+            sentences = [words for words, _ in group]
+            for (words, ends), tags in zip(group, self.tags(sentences), strict=True):
+                for word, tag in zip(words, tags, strict=True):
+                    yield Answer(f"{word}\t{tag}", {"word": word, "tag": tag})
+                if ends is not None:
+                    yield Answer(ends, {})
+
+    def tags(
+        self, sentences: Sequence[Sequence[str]], on_progress: OnProgress = unheard
+    ) -> list[list[str]]:
+        """The best possible tags of each sentence, in BIO. A text is a sentence, as on a line."""
+        sentences = [
+            words_of(words, f"sentence {number:,}") if isinstance(words, str) else words
+            for number, words in enumerate(listed(sentences), 1)
+        ]
+        if not any(sentences):
+            self.n_sentences += len(sentences)
+            return [[] for _ in sentences]
+        reader = self._reader(sentences)
+        lengths = [len(words) for words in sentences]
+        scores_WC, learned_PC = self._scores(reader, on_progress)
+        labels = self.settings.labels
+        found = best_tags(scores_WC, lengths, labels, learned_PC)
+        return [as_bio([labels[tag] for tag in tags]) for tags in found]
+
+    def _scores(self, reader: WordReader, on_progress: OnProgress) -> tuple[Tensor, Tensor | None]:
+        scores = [
+            word_scores(model, reader, self.device, on_progress=on_progress)
+            for model in self.models
+        ]
+        learned = [transitions(model) for model in self.models]
+        if len(scores) > 1:
+            # Of single tags the mean of probabilities; scores of sequences can only be added.
+            together = [part.log_softmax(-1) for part in scores]
+            scores = [torch.stack(together).mean(0)]
+        known = [part.cpu() for part in learned if part is not None]
+        return scores[0], sum(known[1:], known[0]) / len(self.models) if known else None
+
+    def encoded(self, sentences: Sequence[Sequence[str]]) -> tuple[Flat, Flat]:
+        """Pieces of each sentence, and of each of its words how many."""
+        prefix = self.settings.tag.prefix_strip
+        if prefix:
+            sentences = [[_without(word, prefix) for word in words] for words in sentences]
+        return self.tokenizer.encode_words(sentences)
+
+    def _reader(self, sentences: Sequence[Sequence[str]]) -> WordReader:
+        model = self.settings.model
+        assert model is not None
+        text, pieces = self.encoded(sentences)
+        limit = model.max_len
+        reader = word_reader(text, pieces, self.tokenizer, limit)
+        needed = text.lengths + reader.n_special
+        too_long = needed > limit
+        if self.settings.data.long == "error" and too_long.any():
+            place = int(np.argmax(too_long))
+            raise DataError(
+                f"sentence {self.n_sentences + place + 1:,} has {needed[place]:,} "
+                f"tokens, and the model reads {limit:,} at once. This run was trained with "
+                "data.long=error; with data.long=windows long sentences are read in windows."
+            )
+        self.n_sentences += len(sentences)
+        self.n_words += int(pieces.lengths.sum())
+        self.n_windowed += int(too_long.sum())
+        self.n_cut += reader.cut_words
+        return reader
+
+    def summary(self) -> str:
+        some = "s" * (self.n_sentences != 1)
+        text = f"{self.n_words:,} words in {self.n_sentences:,} sentence{some}"
+        if self.n_windowed:
+            text += f"; {self.n_windowed:,} longer than the model reads, in windows"
+        if self.n_cut:
+            text += f"; of {self.n_cut:,} very long words only the beginning was read"
+        return text
+
+
+def word_reader(text: Flat, pieces: Flat, tokenizer: Tokenizer, max_len: int) -> WordReader:
+    return WordReader(
+        text=flat_tokens(text.ids, text.lengths),
+        pieces=flat_tokens(pieces.ids, pieces.lengths),
+        bos=tokenizer.bos,
+        eos=tokenizer.eos,
+        max_len=max_len,
+        ends=tokenizer.text_ends,
+    )
+
+
+def words_of(line: str, where: str) -> list[str]:
+    """The words of a line: between blanks, or a list in JSON."""
+    if not line.lstrip().startswith("{"):
+        return line.split()
+    try:
+        values = json.loads(line)
+    except ValueError:
+        return line.split()  # a sentence may begin with a bracket
+    found = next((values[name] for name in WORDS if name in values), None)
+    if not isinstance(found, list) or not all(isinstance(word, str) for word in found):
+        raise DataError(f'{where} needs a list of words: {{"words": ["a", "word"]}}.')
+    return found
+
+
+def sentence_answer(words: Sequence[str], tags: Sequence[str]) -> Answer:
+    """`Ada/B-per Lovelace/I-per wrote`: words outside of spans stay as they are."""
+    marked = is_scheme(tuple(tags))
+    shown = [
+        word if marked and tag == "O" else f"{word}/{tag}"
+        for word, tag in zip(words, tags, strict=True)
+    ]
+    facts: dict[str, Any] = {"words": list(words), "tags": list(tags)}
+    if marked:
+        facts["spans"] = [
+            {
+                "type": span.type,
+                "first": span.first,
+                "last": span.last,
+                "text": " ".join(words[span.first : span.last + 1]),
+            }
+            for span in spans(tags)
+        ]
+    return Answer(" ".join(shown), facts)
+
+
+def _sentences(lines: Iterable[str]) -> Iterator[tuple[list[str], str | None]]:
+    """The words up to each empty line, and that line; None where the text ends without one."""
+    words: list[str] = []
+    for line in lines:
+        if not line.strip() or line.startswith(DOCUMENT):
+            yield words, line
+            words = []
+        else:
+            words.append(line.split("\t")[0].strip() or line.strip())
+    if words:
+        yield words, None
+
+
+def _without(word: str, prefix: str) -> str:
+    return word[len(prefix) :] if len(word) > len(prefix) and word.startswith(prefix) else word

@@ -1,0 +1,411 @@
+"""Speech to text: a decoder, CTC, or both, that learn from recordings with their words."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from headway.config.data import DataSettings
+from headway.config.metrics import METRICS
+from headway.config.model import SoundSettings
+from headway.config.run import RunSettings
+from headway.config.train import known
+from headway.data.batches import FlatTokens, Rows, StepPlan, fed, moved
+from headway.data.media.prepared import MediaSet, PreparedMedia, load_prepared_media, prepare_media
+from headway.data.tokens import TokenStore
+from headway.data.unlabelled import Reads
+from headway.decode.search import evaluating
+from headway.decode.spelling import speller
+from headway.decode.transcriber import Transcriber
+from headway.metrics.speech import character_errors, word_errors
+from headway.models.hearing import Listener
+from headway.models.parts.sounds import Sound, SoundFront, collate_sounds
+from headway.models.seq2seq import Seq2Seq
+from headway.nn.ctc import ctc_loss
+from headway.nn.layout import Layout
+from headway.nn.loss import Smoothing
+from headway.progress import OnProgress, Progress, unheard
+from headway.tasks.caption_scores import commonest
+from headway.tasks.kind import Evaluation, Predictor, Use
+from headway.tasks.language import text_frequencies
+from headway.tasks.media_changes import SoundChanges
+from headway.tasks.media_reader import MediaReader
+from headway.tasks.task import (
+    TOKENS,
+    Baselines,
+    Frequencies,
+    Part,
+    Scores,
+    Stopped,
+    TaskLoss,
+    n_examples,
+)
+from headway.tasks.transcribe_plan import (
+    check_rows,
+    check_weight,
+    plan_of,
+    with_characters,
+    with_weight,
+)
+from headway.text.tokenizer import Tokenizer
+from headway.training.mediaplan import resolve_media, sound_shape
+from headway.training.textplan import tokenizer_of
+
+SAMPLES = 8
+COUNTED = 100_000
+"""Training texts among which the most frequent one is looked for."""
+
+LISTENED_AT_ONCE = 64
+"""Recordings between two looks at whether to stop."""
+
+
+class Chosen(NamedTuple):
+    """Recordings of a step, or a part of one, and the epoch it is of."""
+
+    epoch: int
+    rows: Rows
+
+
+@dataclass(frozen=True)
+class SpeechBatch:
+    sound: Sound
+    source: Layout
+    target_N: Tensor
+    """What the decoder reads: the start token, then the text."""
+
+    target: Layout
+    labels_N: Tensor
+    """What it should say: the text, then the end token."""
+
+    said_K: Tensor
+    """The tokens of the texts alone, side by side: what CTC should say."""
+
+    said: Layout
+
+
+@dataclass
+class TranscribeTask:
+    prepared: PreparedMedia
+    settings: RunSettings
+    quick_size: int = 500
+    """Validation recordings that are transcribed during training; all of them at the end."""
+
+    def __post_init__(self) -> None:
+        train = self.settings.train
+        self.metric = METRICS[train.metric or "wer"]
+        self.weight = self.settings.transcribe.ctc
+        self.train = MediaReader(self.prepared.train.items, self.shape)
+        self.valid = MediaReader(self.prepared.valid.items, self.shape)
+        self.targets = Targets.of(self.prepared.train, self.tokenizer)
+        self.valid_targets = Targets.of(self.prepared.valid, self.tokenizer)
+        self.longest = int(self.train.lengths[self.short(self.train)].max(initial=1))
+        tokens = max(known(train.batch_tokens), self.longest)
+        self.plan = StepPlan.of_lengths(self.train.lengths, tokens, train.seed, train.pool)
+        self.smoothing = Smoothing.of(
+            train.smoothing, self.tokenizer.vocab_size, train.smoothing_kind
+        )
+        self.changes = SoundChanges(self.settings.augment)
+
+    @property
+    def tokenizer(self) -> Tokenizer:
+        assert self.prepared.tokenizer is not None
+        return self.prepared.tokenizer
+
+    @property
+    def shape(self) -> SoundSettings:
+        shape: SoundSettings = self.settings.model.sound  # type: ignore[union-attr]
+        return shape
+
+    def short(self, items: MediaReader) -> NDArray[np.bool_]:
+        """Recordings that the model can hear at once; others are no examples for training."""
+        most = self.shape.most_rows
+        return items.lengths <= (np.inf if most is None else most)
+
+    def notes(self) -> list[str]:
+        """What whoever trains should know before it begins."""
+        train, valid = (int((~self.short(items)).sum()) for items in (self.train, self.valid))
+        if not train and not valid:
+            return []
+        limit = (self.shape.most_rows or 0) * self.shape.row_seconds
+        return [
+            f"left out, being longer than the {limit:g} s that the model hears at once: {train:,} "
+            f"of {len(self.train):,} recordings for training and {valid:,} of "
+            f"{len(self.valid):,} for validation"
+        ]
+
+    def epoch(self, number: int) -> list[Chosen]:
+        short = self.short(self.train)
+        steps = (rows[short[rows]] for rows in self.plan.epoch(number))
+        return [Chosen(number, rows) for rows in steps if len(rows)]
+
+    def parts(self, step: Chosen, micro_tokens: int) -> list[Part]:
+        tokens = min(max(micro_tokens, self.longest), self.plan.target_tokens)
+        return [
+            Part(Chosen(step.epoch, rows), self.targets.count(rows), self.plan.n_targets(rows))
+            for rows in self.plan.cut(step.rows, tokens, tokens)
+        ]
+
+    def fixed(self, micro_tokens: int) -> None:
+        return None
+
+    def batch(self, part: Part, device: torch.device, fixed: Any) -> SpeechBatch:
+        epoch, rows = part.rows
+        sounds, seed = self.prepared.train.sounds, self.settings.train.seed
+        waves = [sounds[row] for row in rows.tolist()]
+        speeds = self.changes.speeds(rows.tolist(), seed, epoch)
+        return self.targets.batch(rows, waves, self.shape, device, speeds)
+
+    def loss(self, model: nn.Module, batch: SpeechBatch) -> TaskLoss:
+        sound = batch.sound
+        if model.training:
+            sound = self.changes(front_of(model), sound)
+        if isinstance(model, Listener):
+            x_ND = model(sound, batch.source)
+            loss = self._ctc(model.ctc(x_ND), batch)
+            return TaskLoss(loss, loss.detach())
+        assert isinstance(model, Seq2Seq)
+        memory = model.encode(sound, batch.source)
+        x_ND = model.decode(batch.target_N, batch.target, memory)
+        written = model.head.loss(x_ND, batch.labels_N, self.smoothing)
+        if model.ctc is None or not self.weight:
+            return TaskLoss(written.sum, written.nll)
+        heard = self._ctc(model.ctc(memory.x_MD), batch)
+        return TaskLoss((1 - self.weight) * written.sum + self.weight * heard, written.nll)
+
+    def _ctc(self, scores_MV: Tensor, batch: SpeechBatch) -> Tensor:
+        """Of the texts that the rows have room for, summed; the others say nothing."""
+        blank = scores_MV.shape[1] - 1
+        return ctc_loss(scores_MV, batch.source, batch.said_K, batch.said, blank).nll_B.sum()
+
+    @property
+    def n_valid(self) -> int:
+        return len(self.valid)
+
+    @property
+    def n_quick(self) -> int:
+        return min(self.quick_size, self.n_valid)
+
+    def evaluate(
+        self,
+        model: nn.Module,
+        device: torch.device,
+        stopped: Callable[[], bool],
+        full: bool,
+        on_progress: OnProgress = unheard,
+        *,
+        most: int | None = None,
+    ) -> Scores:
+        loss = self._valid_loss(model, device, stopped, on_progress, most)
+        n = n_examples(self, full, most)
+        decode = self.settings.decode
+        if not full:
+            longest = int(texts_of(self.prepared.valid).lengths.max()) + 2
+            longest = min(decode.max_len or longest, longest)
+            decode = replace(decode, beam=1, n_best=1, groups=1, sample=False, max_len=longest)
+        spells = speller(model, self.tokenizer, decode, self.weight)
+        ear = Transcriber(spells, self.tokenizer, decode, self.shape, guard=False)
+        outputs: list[str] = []
+        heard_at = np.flatnonzero(self.short(self.valid)[:n])
+        order = heard_at[np.argsort(self.valid.lengths[heard_at], kind="stable")]
+        for first in range(0, len(order), LISTENED_AT_ONCE):
+            places = order[first : first + LISTENED_AT_ONCE]
+            heard = ear.hear([self.prepared.valid.sounds[place] for place in places.tolist()])
+            outputs += [found.text for found in heard]
+            on_progress(len(outputs), len(order))
+            if stopped():
+                raise Stopped
+        answers = dict(zip(order.tolist(), outputs, strict=True))
+        found = [answers[place] for place in heard_at.tolist()]
+        right = [self.references[place] for place in heard_at.tolist()]
+        values = {
+            "loss": loss,
+            "wer": 100.0 * word_errors(right, found).rate,
+            "cer": 100.0 * character_errors(right, found).rate,
+        }
+        return Scores(
+            values=values,
+            samples=self._samples(answers),
+            find_baselines=lambda: self._baselines(right),
+        )
+
+    def _baselines(self, right: list[str]) -> Baselines:
+        """The text that is said most often in training, whatever is heard."""
+        texts = texts_of(self.prepared.train)
+        usual = commonest(
+            self.tokenizer.decode(texts[row].tolist()).strip()
+            for row in range(min(COUNTED, len(texts)))
+        )
+        same = [usual] * len(right)
+        baselines = {
+            "the commonest text": {
+                "wer": 100.0 * word_errors(right, same).rate,
+                "cer": 100.0 * character_errors(right, same).rate,
+            }
+        }
+        frequencies = self.frequencies()
+        if frequencies is not None:
+            baselines[TOKENS] = {"loss": frequencies.scores["loss"]}
+        return baselines
+
+    def frequencies(self) -> Frequencies | None:
+        if self.weight == 1.0:  # CTC says blanks too
+            return None
+        texts = (texts_of(self.prepared.train), texts_of(self.prepared.valid))
+        return text_frequencies(*texts, self.tokenizer)
+
+    @cached_property
+    def references(self) -> list[str]:
+        """The validation texts as the tokenizer knows them."""
+        texts = texts_of(self.prepared.valid)
+        return [self.tokenizer.decode(texts[i].tolist()).strip() for i in range(len(texts))]
+
+    @torch.no_grad()
+    def _valid_loss(
+        self,
+        model: nn.Module,
+        device: torch.device,
+        stopped: Callable[[], bool],
+        on_progress: OnProgress = unheard,
+        most: int | None = None,
+    ) -> float:
+        """Nats a target token, without smoothing: of the decoder, or of CTC where that is all."""
+        tokens = max(min(self.plan.target_tokens, 8192), self.valid.longest)
+        plan = StepPlan.of_lengths(self.valid.lengths, tokens, 0)
+        order = np.argsort(self.valid.lengths[:most], kind="stable")
+        order = order[self.short(self.valid)[order]]
+        total, count, seen = 0.0, 0, 0
+        with evaluating([model]):
+            for rows in plan.cut(order, tokens, tokens):
+                waves = [self.prepared.valid.sounds[row] for row in rows.tolist()]
+                batch = self.valid_targets.batch(rows, waves, self.shape, device)
+                total += float(self.loss(model, batch).nll)
+                count += self.valid_targets.count(rows)
+                seen += len(rows)
+                on_progress(seen, len(order))
+                if stopped():
+                    raise Stopped
+        return total / max(1, count)
+
+    def _samples(self, answers: Mapping[int, str]) -> list[dict[str, str]]:
+        places = [place for place in range(len(self.prepared.valid_examples)) if place in answers]
+        return [
+            {
+                "source": str(self.prepared.valid_examples[place]["place"]),
+                "target": self.references[place],
+                "output": answers[place],
+            }
+            for place in places[:SAMPLES]
+        ]
+
+    def show(self, part: Part) -> list[dict[str, Any]]:
+        texts = texts_of(self.prepared.train)
+        return [
+            {"recording": int(row), "text": self.tokenizer.decode(texts[row].tolist())}
+            for row in part.rows.rows
+        ]
+
+
+@dataclass(frozen=True)
+class Targets:
+    """The texts of a set, as batches need them."""
+
+    tokens: FlatTokens
+    bos: int
+    eos: int
+    begin: int | None
+
+    @classmethod
+    def of(cls, items: MediaSet, tokenizer: Tokenizer) -> Targets:
+        texts = texts_of(items)
+        flat = FlatTokens(texts.tokens, texts.offsets)
+        return cls(flat, tokenizer.bos, tokenizer.eos, tokenizer.target_begin)
+
+    def count(self, rows: Rows) -> int:
+        """Tokens of these texts, with their ends."""
+        return int((self.tokens.offsets[rows + 1] - self.tokens.offsets[rows]).sum()) + len(rows)
+
+    def batch(
+        self,
+        rows: Rows,
+        waves: list[Any],
+        shape: SoundSettings,
+        device: torch.device,
+        speeds: list[float] | None = None,
+    ) -> SpeechBatch:
+        sound, rows_of = collate_sounds(waves, shape, speeds)
+        said, said_lengths = self.tokens.gather(rows)
+        inputs, labels, lengths = fed(said, said_lengths, self.bos, self.eos, self.begin)
+        batch = SpeechBatch(
+            sound=sound,
+            source=Layout.of(rows_of),
+            target_N=torch.from_numpy(inputs),
+            target=Layout.of(lengths.tolist()),
+            labels_N=torch.from_numpy(labels),
+            said_K=torch.from_numpy(said),
+            said=Layout.of(said_lengths.tolist()),
+        )
+        return moved(batch, device)
+
+
+def texts_of(items: MediaSet) -> TokenStore:
+    assert items.texts is not None
+    return items.texts
+
+
+def front_of(model: nn.Module) -> SoundFront:
+    front = model.source_front if isinstance(model, Seq2Seq) else model.front
+    assert isinstance(front, SoundFront)
+    return front
+
+
+class Transcribe:
+    """The task as a run sees it."""
+
+    name = "transcribe"
+    reads: Reads = "media"
+    options = frozenset({"scores", "format"})
+    decode = None
+
+    def prepare(self, settings: RunSettings, folder: Path, progress: Progress) -> PreparedMedia:
+        check_weight(settings)
+        return prepare_media(
+            "sounds", with_characters(settings), folder, progress,
+            target="text", shape=sound_shape(settings), tokenizer=tokenizer_of(settings),
+        )  # fmt: skip
+
+    def load_prepared(self, folder: Path) -> PreparedMedia:
+        return load_prepared_media(folder)
+
+    def describe(self, prepared: PreparedMedia) -> str:
+        minutes = prepared.train.sounds.seconds / 60
+        return f"{len(prepared.train):,} recordings of {minutes:,.1f} minutes"
+
+    def resolve(
+        self, settings: RunSettings, prepared: PreparedMedia, device: torch.device
+    ) -> RunSettings:
+        settings = with_weight(with_characters(settings))
+        plan = plan_of(settings, prepared, device)
+        settings = resolve_media(settings, prepared, device, plan)
+        check_rows(settings, prepared)
+        return settings
+
+    def task(self, settings: RunSettings, prepared: PreparedMedia) -> TranscribeTask:
+        return TranscribeTask(prepared, settings)
+
+    def predictor(self, use: Use) -> Predictor:
+        from headway.tasks.transcribe_answers import TranscriptPredictor
+
+        return TranscriptPredictor.load(use)
+
+    def evaluation(self, use: Use, files: DataSettings) -> Evaluation:
+        from headway.tasks.transcribe_scores import evaluate_transcripts
+
+        return evaluate_transcripts(use, files)

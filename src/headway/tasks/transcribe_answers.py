@@ -1,0 +1,179 @@
+"""Transcripts as answers to files: text, words with times, subtitles."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from headway.config.folder import TOKENIZER, file_in
+from headway.config.listed import listed
+from headway.config.model import SoundSettings
+from headway.config.run import RunSettings
+from headway.data.media.items import found_items
+from headway.data.media.reading import Form, is_file
+from headway.data.media.sounds import SUFFIXES, stream_windows
+from headway.data.media.source import MediaItem
+from headway.decode.listening import Samples
+from headway.decode.spelling import speller
+from headway.decode.subtitles import srt, vtt
+from headway.decode.transcriber import Transcriber, Transcript
+from headway.errors import DataError, UserError, suggest
+from headway.nn.linear import pack
+from headway.tasks.kind import Answer, Use
+from headway.tasks.media_given import check_kind, found_file
+from headway.text.tokenizer import Vocabularies
+
+BLOCK_S = 4.0
+"""Seconds of a file that are decoded at a time."""
+
+FORMATS = ("text", "srt", "vtt")
+
+
+@dataclass(frozen=True)
+class Named:
+    """One recording to be transcribed."""
+
+    name: str
+    blocks: Callable[[], Iterable[Samples]]
+
+
+@dataclass
+class TranscriptPredictor:
+    transcriber: Transcriber
+    settings: RunSettings
+    folder: Path
+    format: str = "text"
+    scores: bool = False
+    n_failed: int = field(default=0, init=False)
+
+    @classmethod
+    def load(cls, use: Use) -> TranscriptPredictor:
+        form = use.options.get("format") or "text"
+        if form not in FORMATS:
+            raise UserError(f"--format has no choice {form!r}.{suggest(form, FORMATS)}")
+        times = bool(use.options.get("json")) or form != "text"
+        return cls(
+            transcriber_of(use, times=times), use.settings, use.folders[0], form,
+            bool(use.options.get("scores")),
+        )  # fmt: skip
+
+    def answers(self, lines: Iterable[str], live: bool = False) -> Iterator[Answer]:
+        names: list[str] = []
+
+        def recordings() -> Iterator[Iterable[Samples]]:
+            for named in named_recordings(lines, self.folder, self.shape, self.settings):
+                names.append(named.name)
+                yield named.blocks()
+
+        for place, found in enumerate(self.transcriber.transcribe(recordings(), live=live)):
+            if isinstance(found, DataError):
+                self.n_failed += 1
+                yield Answer("", {"file": names[place]}, str(found))
+            else:
+                yield Answer(self._shown(found), facts_of(names[place], found))
+
+    @property
+    def shape(self) -> SoundSettings:
+        return self.transcriber.shape
+
+    def _shown(self, found: Transcript) -> str:
+        if self.format != "text":
+            return (srt if self.format == "srt" else vtt)(found.words)
+        text = " ".join(found.text.split())
+        return f"{found.log_prob:.4f}\t{text}" if self.scores else text
+
+    def summary(self) -> str:
+        text = self.transcriber.summary.text()
+        return text + (f"; {self.n_failed:,} could not be read" if self.n_failed else "")
+
+
+def transcriber_of(use: Use, *, times: bool) -> Transcriber:
+    tokenizer = Vocabularies.load(file_in(use.folders[0], TOKENIZER)).target
+    shape: SoundSettings = use.settings.model.sound  # type: ignore[union-attr]
+    given = (tokenizer, use.settings.decode, use.settings.transcribe.ctc)
+    if use.engine is not None:
+        return Transcriber(use.engine.speller(*given), *given[:2], shape, times=times)
+    [model] = use.models()
+    pack(model)  # no one trains it
+    return Transcriber(speller(model, *given), *given[:2], shape, times=times)
+
+
+def named_recordings(
+    lines: Iterable[str], folder: Path, shape: SoundSettings, settings: RunSettings
+) -> Iterator[Named]:
+    """What each line names: a file, however long; a folder of files; a list of paths. A name that
+    is no file but lies in `folder`, the run's, is taken from there."""
+    form = Form.of("sounds", shape)
+    for line in listed(lines):
+        name = line.strip()
+        try:
+            path = found_file(name, folder)
+            check_kind(path, "sounds")
+            if is_file(path) and path.suffix.lower() in SUFFIXES:
+                yield Named(name, _reading(path, shape))
+                continue
+            items = found_items([str(path)], settings.data, form, "none")
+        except UserError as error:
+            yield Named(name, _failing(error))
+            continue
+        for item in items:
+            file = Path(item.file or item.place)
+            whole = is_file(file) and file.suffix.lower() in SUFFIXES
+            blocks = _reading(file, shape) if whole else _opening(item)
+            yield Named(name if len(items) == 1 else item.place, blocks)
+
+
+def _reading(path: Path, shape: SoundSettings) -> Callable[[], Iterable[Samples]]:
+    def blocks() -> Iterator[Samples]:
+        for _, samples in stream_windows(path, shape.rate, BLOCK_S):
+            yield samples
+
+    return blocks
+
+
+def _opening(item: MediaItem) -> Callable[[], Iterable[Samples]]:
+    """A part of a file, or an array: it is read as a whole."""
+
+    def blocks() -> Iterator[Samples]:
+        yield item.open()
+
+    return blocks
+
+
+def _failing(error: UserError) -> Callable[[], Iterable[Samples]]:
+    def blocks() -> Iterator[Samples]:
+        raise DataError(str(error))
+        yield
+
+    return blocks
+
+
+def facts_of(name: str, found: Transcript) -> dict[str, Any]:
+    return {
+        "file": name,
+        "text": " ".join(found.text.split()),
+        "seconds": round(found.seconds, 3),
+        "log_prob": round(found.log_prob, 4),
+        "words": [
+            {
+                "word": word.text,
+                "start": round(word.start, 3),
+                "end": round(word.end, 3),
+                "confidence": round(word.confidence, 4),
+            }
+            for word in found.words
+        ],
+        "segments": [
+            {
+                "start": round(part.start, 3),
+                "end": round(part.end, 3),
+                "text": part.heard.text,
+                **({"silent": True} if part.heard.is_silent else {}),
+                **({"doubtful": True} if part.heard.is_doubtful else {}),
+                **({"tries": part.heard.tries} if part.heard.tries > 1 else {}),
+            }
+            for part in found.segments
+        ],
+    }

@@ -1,0 +1,309 @@
+"""Translation: pairs of sentences, an encoder-decoder, BLEU and chrF on the validation set."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+import headway.training.plan as plan
+from headway.config.data import DataSettings
+from headway.config.decode import DecodeSettings
+from headway.config.folder import TOKENIZER, file_in, run_folder
+from headway.config.metrics import METRICS
+from headway.config.run import RunSettings
+from headway.config.train import TrainSettings
+from headway.data.batches import (
+    POOL,
+    Collator,
+    Fixed,
+    FlatTokens,
+    PairBatch,
+    Rows,
+    StepPlan,
+    fixed_shapes,
+)
+from headway.data.store import PairStore, Prepared, load_prepared, prepare
+from headway.data.unlabelled import Reads
+from headway.decode.translator import Translator
+from headway.errors import DataError
+from headway.metrics.translation import bleu, chrf
+from headway.models.seq2seq import Seq2Seq
+from headway.nn.loss import Smoothing
+from headway.progress import OnProgress, Progress, unheard
+from headway.tasks.kind import Evaluation, Use
+from headway.tasks.language import text_frequencies
+from headway.tasks.task import (
+    TOKENS,
+    Baselines,
+    Frequencies,
+    Part,
+    Scores,
+    Stopped,
+    TaskLoss,
+    n_examples,
+)
+from headway.tasks.taught import prepare_taught, with_taught
+from headway.tasks.translate_answers import TranslationPredictor
+from headway.tasks.translate_scores import evaluate_translations
+from headway.text.tokenizer import Vocabularies
+
+SAMPLES = 5
+
+
+@dataclass
+class TranslateTask:
+    """How pairs become steps, what they cost, and how good the translations are."""
+
+    prepared: Prepared
+    settings: TrainSettings
+    decode: DecodeSettings
+    lowercase: bool = False
+    """Whether the tokenizer lowers the case: then case cannot count in scores either."""
+
+    quick_size: int = 500
+    """Validation pairs that are translated during training; all of them at the end."""
+
+    def __post_init__(self) -> None:
+        self.metric = METRICS[self.settings.metric or "bleu"]
+        assert self.settings.batch_tokens is not None
+        self.train = collator(self.prepared.train, self.vocab)
+        self.valid = collator(self.prepared.valid, self.vocab)
+        self.plan = self._plan(self.prepared.train, self.settings.batch_tokens)
+        self.smoothing = Smoothing.of(
+            self.settings.smoothing, self.vocab.target.vocab_size, self.settings.smoothing_kind
+        )
+
+    @property
+    def vocab(self) -> Vocabularies:
+        return self.prepared.vocab
+
+    def _plan(self, pairs: PairStore, target_tokens: int) -> StepPlan:
+        begins = (self.vocab.source.source_begin, self.vocab.target.target_begin)
+        lengths = [
+            np.asarray(side.lengths, dtype=np.int64) + (1 if begin is None else 2)
+            for side, begin in zip((pairs.source, pairs.target), begins, strict=True)
+        ]
+        plan = StepPlan(
+            source_lengths=lengths[0],
+            target_lengths=lengths[1],
+            source_tokens=0,
+            target_tokens=max(target_tokens, int(lengths[1].max())),
+            seed=self.settings.seed,
+            pool=self.settings.pool or POOL,
+        )
+        return replace(plan, source_tokens=plan.source_limit(plan.step_limit))
+
+    def epoch(self, number: int) -> list[Rows]:
+        return self.plan.epoch(number)
+
+    def parts(self, step: Rows, micro_tokens: int) -> list[Part]:
+        cut = self.plan.cut(step, *self.plan.part_limits(micro_tokens))
+        return [Part(rows, self.plan.n_targets(rows)) for rows in cut]
+
+    def fixed(self, micro_tokens: int) -> Fixed:
+        longest = max(self.plan.source_lengths.max(), self.plan.target_lengths.max())
+        return fixed_shapes(self.plan, *self.plan.part_limits(micro_tokens), int(longest))
+
+    def batch(self, part: Part, device: torch.device, fixed: Fixed | None) -> PairBatch:
+        return self.train.batch(part.rows, device, fixed)
+
+    def loss(self, model: nn.Module, batch: PairBatch) -> TaskLoss:
+        assert isinstance(model, Seq2Seq)
+        if self.settings.rdrop and model.training:
+            return self._rdrop(model, batch)
+        x_ND = model(batch.source_M, batch.source, batch.target_N, batch.target)
+        loss = model.head.loss(x_ND, batch.labels_N, self.smoothing, batch.weights_N)
+        return TaskLoss(loss.sum, loss.nll)
+
+    def _rdrop(self, model: Seq2Seq, batch: PairBatch) -> TaskLoss:
+        """R-Drop (Liang et al. 2021): two passes, and a price for where their answers differ.
+
+        ½ (NLL₁ + NLL₂) + α/4 (KL(1‖2) + KL(2‖1)): the paper's loss over the doubled batch.
+        """
+        logs = [
+            model.scores(model(batch.source_M, batch.source, batch.target_N, batch.target))
+            .float()
+            .log_softmax(-1)
+            for _ in range(2)
+        ]
+        losses = [self._smoothed(logs_NV, batch) for logs_NV in logs]
+        both = zip(logs, reversed(logs), strict=True)
+        apart_N = sum(
+            (
+                F.kl_div(q_NV, p_NV, reduction="none", log_target=True).sum(-1)
+                for p_NV, q_NV in both
+            ),
+            start=torch.zeros((), device=batch.labels_N.device),
+        )
+        loss = (losses[0][0] + losses[1][0]) / 2
+        loss = loss + self.settings.rdrop / 4 * (apart_N * batch.weights_N).sum()
+        return TaskLoss(loss, (losses[0][1] + losses[1][1]) / 2)
+
+    def _smoothed(self, logs_NV: Tensor, batch: PairBatch) -> tuple[Tensor, Tensor]:
+        right, wrong = self.smoothing
+        target_N = logs_NV.gather(1, batch.labels_N[:, None])[:, 0]
+        loss_N = -(right - wrong) * target_N - wrong * logs_NV.sum(-1)
+        return (loss_N * batch.weights_N).sum(), -(target_N * batch.weights_N).sum()
+
+    @property
+    def n_valid(self) -> int:
+        return len(self.prepared.valid_text)
+
+    @property
+    def n_quick(self) -> int:
+        return min(self.quick_size, self.n_valid)
+
+    def evaluate(
+        self,
+        model: nn.Module,
+        device: torch.device,
+        stopped: Callable[[], bool],
+        full: bool,
+        on_progress: OnProgress = unheard,
+        *,
+        most: int | None = None,
+    ) -> Scores:
+        assert isinstance(model, Seq2Seq)
+        loss = self._valid_loss(model, device, stopped, on_progress, most)
+        values = {"loss": loss, "ppl": float(np.exp(min(loss, 50.0)))}
+        pairs = self.prepared.valid_text[: n_examples(self, full, most)]
+        decode = self.decode if full else self._quick_decode()
+        # No pair is longer than what the run was trained on: none is to be split.
+        longest = int(self.prepared.valid.source.lengths.max())
+        translator = Translator([model], self.vocab, decode, device=device, max_len=longest)
+        outputs: list[str] = []
+        sources = [source for source, _ in pairs]
+        for translation in translator.translate(sources, on_progress=on_progress):
+            outputs.append(translation.text)
+            if stopped():
+                raise Stopped
+        references = [target for _, target in pairs]
+        values["bleu"] = bleu(outputs, references, lowercase=self.lowercase).value
+        values["chrf"] = chrf(outputs, references, lowercase=self.lowercase).value
+        samples = [
+            {"source": source, "target": target, "output": output}
+            for (source, target), output in zip(pairs[:SAMPLES], outputs, strict=False)
+        ]
+        return Scores(values=values, samples=samples, find_baselines=lambda: self._baselines(pairs))
+
+    def _baselines(self, pairs: Sequence[tuple[str, str]]) -> Baselines:
+        sources, targets = zip(*pairs, strict=True)
+        copied = {
+            "bleu": bleu(sources, targets, lowercase=self.lowercase).value,
+            "chrf": chrf(sources, targets, lowercase=self.lowercase).value,
+        }
+        return {"the source itself": copied, TOKENS: self.frequencies().scores}
+
+    def frequencies(self) -> Frequencies:
+        return text_frequencies(
+            self.prepared.train.target, self.prepared.valid.target, self.vocab.target
+        )
+
+    def _quick_decode(self) -> DecodeSettings:
+        """Greedy, and no longer beside its source than any text of the validation set is."""
+        valid = self.prepared.valid
+        longer = int((valid.target.lengths.astype(np.int64) - valid.source.lengths).max())
+        extra = min(self.decode.extra_len, max(2, longer + 2))
+        return replace(self.decode, beam=1, n_best=1, groups=1, extra_len=extra)
+
+    def _valid_loss(
+        self,
+        model: Seq2Seq,
+        device: torch.device,
+        stopped: Callable[[], bool],
+        on_progress: OnProgress = unheard,
+        most: int | None = None,
+    ) -> float:
+        """Likelihood per target token, without smoothing."""
+        plan = self._plan(self.prepared.valid, min(self.plan.target_tokens, 4096))
+        order = np.argsort(plan.target_lengths[:most], kind="stable")
+        plain = Smoothing(1.0, 0.0)
+        total, count, seen = 0.0, 0, 0
+        for rows in plan.cut(order, plan.source_tokens, plan.target_tokens):
+            batch = self.valid.batch(rows, device)
+            x_ND = model(batch.source_M, batch.source, batch.target_N, batch.target)
+            total += float(model.head.loss(x_ND, batch.labels_N, plain).nll)
+            count += plan.n_targets(rows)
+            seen += len(rows)
+            on_progress(seen, len(order))
+            if stopped():
+                raise Stopped
+        return total / max(1, count)
+
+    def show(self, part: Part) -> list[dict[str, Any]]:
+        """The examples of a part as text, for people."""
+        pairs = self.prepared.train
+        return [
+            {
+                "pair": int(row),
+                "source": self.vocab.source.decode(pairs.source[row].tolist()),
+                "target": self.vocab.target.decode(pairs.target[row].tolist()),
+            }
+            for row in part.rows
+        ]
+
+
+class Translate:
+    """The task as a run sees it."""
+
+    name = "translate"
+    reads: Reads = "pairs"
+    options = frozenset({"with", "alignments", "on_long", "prefix", "constraints", "scores"})
+    decode = None
+
+    def prepare(self, settings: RunSettings, folder: Path, progress: Progress) -> Prepared:
+        if not settings.data.source and not settings.data.pairs:
+            raise DataError(
+                "no pairs of texts. Give --source FILE --target FILE, or --pairs FILE "
+                "(TSV or JSONL)."
+            )
+        if settings.distil.teacher:
+            return prepare_taught(settings, folder, progress)
+        if settings.start.run:
+            words = file_in(run_folder(settings.start.run), TOKENIZER)
+            settings = replace(settings, tokenizer=replace(settings.tokenizer, file=str(words)))
+        return prepare(settings, folder, progress)
+
+    def load_prepared(self, folder: Path) -> Prepared:
+        return with_taught(load_prepared(folder), folder)
+
+    def describe(self, prepared: Prepared) -> str:
+        return f"{len(prepared.train):,} pairs"
+
+    def resolve(
+        self, settings: RunSettings, prepared: Prepared, device: torch.device
+    ) -> RunSettings:
+        return plan.resolve(settings, prepared, device)
+
+    def task(self, settings: RunSettings, prepared: Prepared) -> TranslateTask:
+        return TranslateTask(
+            prepared, settings.train, settings.decode, lowercase=settings.tokenizer.lowercase
+        )
+
+    def predictor(self, use: Use) -> TranslationPredictor:
+        return TranslationPredictor(use)
+
+    def evaluation(self, use: Use, files: DataSettings) -> Evaluation:
+        return evaluate_translations(use, files)
+
+
+def collator(pairs: PairStore, vocab: Vocabularies) -> Collator:
+    source, target = (
+        FlatTokens(side.tokens, side.offsets) for side in (pairs.source, pairs.target)
+    )
+    return Collator(
+        source=source,
+        target=target,
+        bos=vocab.target.bos,
+        source_eos=vocab.source.eos,
+        target_eos=vocab.target.eos,
+        source_begin=vocab.source.source_begin,
+        target_begin=vocab.target.target_begin,
+    )

@@ -1,0 +1,117 @@
+"""Translations as answers: what is asked of each line, and how the outputs are shown."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
+
+from headway.data.files import open_lines
+from headway.decode.align import pharaoh
+from headway.decode.translator import Output, TextWish, Translation, Translator
+from headway.errors import DataError, UserError, suggest
+from headway.tasks.kind import Answer, Use
+
+LONG = ("split", "cut", "error")
+
+Show = Callable[["Translation"], Iterable[str]]
+
+
+class TranslationPredictor:
+    def __init__(self, use: Use) -> None:
+        settings, options = use.settings.decode, use.options
+        on_long: Any = options.get("on_long") or "split"
+        if on_long not in LONG:
+            raise UserError(f"--on-long has no choice {on_long!r}.{suggest(on_long, LONG)}")
+        align, scores = bool(options.get("alignments")), bool(options.get("scores"))
+        self.translator = Translator.load(
+            use.folders,
+            settings,
+            device=use.device,
+            on_long=on_long,
+            align=align,
+            engine=use.engine,
+        )
+        self.show = _plain(settings.n_best, align, scores)
+        self.wishes = _wishes(options.get("prefix"), options.get("constraints"))
+
+    def answers(self, lines: Iterable[str], live: bool = False) -> Iterator[Answer]:
+        for found in self.translator.translate(lines, self.wishes, live=live):
+            yield Answer("\n".join(self.show(found)), _facts(found))
+
+    def summary(self) -> str:
+        return self.translator.summary.text()
+
+
+def _wishes(prefix: str | None, constraints: str | None) -> Iterator[TextWish] | None:
+    if prefix is None and constraints is None:
+        return None
+    if constraints is None:
+        return (TextWish(prefix=line) for line in open_lines(prefix or ""))
+    asked = (
+        _constraint(line, f"{constraints}, line {number:,}")
+        for number, line in enumerate(open_lines(constraints), 1)
+    )
+    if prefix is None:
+        return (TextWish(**words) for words in asked)
+    both = zip(open_lines(prefix), asked, strict=False)  # too few are noticed further on
+    return (TextWish(**{"prefix": line, **words}) for line, words in both)
+
+
+def _constraint(line: str, where: str) -> dict[str, Any]:
+    """One line of constraints: an object, or an empty line for none."""
+    if not line.strip():
+        return {}
+    try:
+        found = json.loads(line)
+    except ValueError as error:
+        raise DataError(f"{where} is not JSON: {error}.") from error
+    if not isinstance(found, dict):
+        raise DataError(f'{where} must be an object such as {{"required": ["a phrase"]}}.')
+    known = {"prefix": str, "required": list, "banned": list}
+    for key, value in found.items():
+        if key not in known:
+            raise DataError(f"{where}: unknown key {key!r}.{suggest(key, known)}")
+        if not isinstance(value, known[key]) or not all(isinstance(text, str) for text in value):
+            kind = "a text" if known[key] is str else "a list of texts"
+            raise DataError(f"{where}: {key!r} must be {kind}, not {json.dumps(value)}.")
+    return {key: tuple(value) if known[key] is list else value for key, value in found.items()}
+
+
+def _plain(n_best: int, alignments: bool, scores: bool) -> Show:
+    """A line an output; with `scores` the score before it, with `alignments` the pairs behind it.
+
+    With several outputs a line, each has the number of its line in front.
+    """
+
+    def columns(output: Output) -> list[str]:
+        found = [f"{output.score:.4f}", output.text] if scores else [output.text]
+        return [*found, pharaoh(output.alignment or [])] if alignments else found
+
+    number = 0
+
+    def show(found: Translation) -> Iterator[str]:
+        nonlocal number
+        number += 1
+        for output in found.outputs:
+            before = [str(number)] if n_best > 1 else []
+            line = [*before, *columns(output)]
+            yield "\t".join(text.replace("\t", " ") for text in line) if len(line) > 1 else line[0]
+
+    return show
+
+
+def _facts(found: Translation) -> dict[str, Any]:
+    outputs = [
+        {
+            "text": output.text,
+            "score": output.score,
+            "log_prob": output.log_prob,
+            "tokens": output.tokens,
+            "token_log_probs": output.token_log_probs,
+            "finished": output.finished,
+            **({} if output.alignment is None else {"alignment": output.alignment}),
+        }
+        for output in found.outputs
+    ]
+    return {"source": found.source, "outputs": outputs, "parts": found.parts, "cut": found.cut}

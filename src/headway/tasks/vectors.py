@@ -1,0 +1,168 @@
+"""Texts in, one vector each out, and who finds whom among them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from itertools import pairwise
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from headway.data.batches import FlatTokens, StepPlan, filled
+from headway.data.readings import TextReader
+from headway.models.decoder import Decoder
+from headway.models.encoder import Encoder
+from headway.nn.layout import Layout
+from headway.progress import OnProgress, unheard
+from headway.tasks.task import Stopped
+from headway.text.tokenizer import Tokenizer
+
+READ_AT_ONCE = 8192
+"""Tokens of a batch that is only read."""
+
+COMPARED_AT_ONCE = 256
+"""Texts whose likeness to all others is held at a time."""
+
+NEAR = 1e-6
+"""Cosines that differ by less are equal: texts computed in other company round differently."""
+
+Vectors = NDArray[np.float32]
+
+
+@dataclass(frozen=True)
+class Retrieval:
+    """How well texts find their partners among all partners, each from 0 to 1."""
+
+    accuracy: float
+    """How often the partner comes first."""
+
+    mrr: float
+    """The mean of 1/rank."""
+
+
+def pooled_vectors(model: nn.Module, tokens_N: Tensor, layout: Layout, normalise: bool) -> Tensor:
+    """One vector a text, in fp32 whatever the model computes in."""
+    assert isinstance(model, Encoder | Decoder)
+    x_BD = model.pooled(model(tokens_N, layout), layout).float()
+    return F.normalize(x_BD, dim=-1) if normalise else x_BD
+
+
+def reader_of(texts: FlatTokens, tokenizer: Tokenizer, max_len: int) -> TextReader:
+    return TextReader(
+        text=texts, other=None, bos=tokenizer.bos, eos=tokenizer.eos, max_len=max_len,
+        ends=tokenizer.text_ends,
+    )  # fmt: skip
+
+
+@torch.no_grad()
+def text_vectors(
+    model: nn.Module,
+    reader: TextReader,
+    device: torch.device,
+    *,
+    normalise: bool,
+    stopped: Callable[[], bool] = lambda: False,
+    on_progress: OnProgress = unheard,
+    most: int | None = None,
+) -> Vectors:
+    """Of every text, or of the first `most`; that of one too long to be read at once is the mean
+    over its windows."""
+    n_texts, total, done = len(reader.needed[:most]), None, 0
+    tokens = max(READ_AT_ONCE, reader.max_len)
+    plan = StepPlan.of_lengths(reader.lengths, tokens, 0)
+    order = np.argsort(reader.lengths, kind="stable")
+    order = order[reader.example[order] < n_texts]
+    for rows in plan.cut(order, tokens, tokens):
+        flat = reader.read(rows)
+        layout = Layout.of(flat.lengths.tolist())
+        tokens_N = filled(flat.tokens, layout.n_rows)
+        x_BD = pooled_vectors(model, tokens_N.to(device), layout.to(device), normalise)
+        found = x_BD.cpu().numpy()
+        if total is None:
+            total = np.zeros((n_texts, found.shape[1]), np.float32)
+        np.add.at(total, reader.example[rows], found)
+        done += len(rows)
+        on_progress(done, len(order))
+        if stopped():
+            raise Stopped
+    if total is None:
+        return np.zeros((0, 0), np.float32)
+    total /= np.bincount(reader.example, minlength=n_texts)[:n_texts, None]
+    if normalise:
+        total /= np.maximum(np.linalg.norm(total, axis=1, keepdims=True), 1e-12)
+    return total
+
+
+def cosine(x_ND: Vectors) -> Vectors:
+    """The same directions at length one, so that products are cosines."""
+    lengths_N1 = np.linalg.norm(x_ND, axis=1, keepdims=True)
+    return (x_ND / np.maximum(lengths_N1, 1e-12)).astype(np.float32)
+
+
+def retrieval(a_ND: Vectors, b_ND: Vectors, keys_N: NDArray[np.int64]) -> Retrieval:
+    """Text i of `a` looks for text i of `b` by cosine. Partners with the same key are copies of
+    each other and no rivals."""
+    a, b = torch.from_numpy(cosine(a_ND)), torch.from_numpy(cosine(b_ND))
+    return _ranked(lambda rows: a[rows] @ b.T, keys_N)
+
+
+def text_keys(texts: FlatTokens) -> NDArray[np.int64]:
+    """The same number for the same text."""
+    known: dict[bytes, int] = {}
+    pairs = pairwise(texts.offsets.tolist())
+    found = [known.setdefault(texts.tokens[i:j].tobytes(), len(known)) for i, j in pairs]
+    return np.array(found, np.int64)
+
+
+def bag_retrieval(a: FlatTokens, b: FlatTokens, vocab_size: int) -> Retrieval:
+    """The same for texts that are no more than bags of tokens, weighted by tf-idf: what one gets
+    without a model."""
+    n = len(b.offsets) - 1
+    all_rows = torch.arange(n)
+    flat = torch.ones(vocab_size)
+    present_V = torch.zeros(vocab_size)
+    for rows in all_rows.split(COMPARED_AT_ONCE):
+        present_V += (_bags(b, rows, flat) > 0).sum(0)
+    idf_V = torch.log((1 + n) / (1 + present_V)) + 1
+    parts = [_bags(b, rows, idf_V).norm(dim=1) for rows in all_rows.split(COMPARED_AT_ONCE)]
+    norms_S = torch.cat([torch.zeros(0), *parts]).clamp(min=1e-12)
+    tokens, lengths = b.gather(all_rows.numpy())
+    tokens_M = torch.from_numpy(tokens)
+    weights_M = idf_V[tokens_M] / norms_S.repeat_interleave(torch.from_numpy(lengths))
+    starts_S = torch.from_numpy(np.cumsum(lengths) - lengths)
+
+    def likeness(rows: Tensor) -> Tensor:
+        columns_VT = F.normalize(_bags(a, rows, idf_V), dim=1).T.contiguous()
+        return F.embedding_bag(
+            tokens_M, columns_VT, starts_S, mode="sum", per_sample_weights=weights_M
+        ).T
+
+    return _ranked(likeness, text_keys(b))
+
+
+def _bags(texts: FlatTokens, rows: Tensor, weight_V: Tensor) -> Tensor:
+    """For each of these texts the weight of every token, as often as it has it."""
+    tokens, lengths = texts.gather(rows.numpy())
+    number_M = torch.arange(len(rows)).repeat_interleave(torch.from_numpy(lengths))
+    tokens_M = torch.from_numpy(tokens)
+    bags_TV = torch.zeros(len(rows), len(weight_V))
+    return bags_TV.index_put_((number_M, tokens_M), weight_V[tokens_M], accumulate=True)
+
+
+def _ranked(likeness: Callable[[Tensor], Tensor], keys_N: NDArray[np.int64]) -> Retrieval:
+    """Of several that are equally near each has the same chance to come first."""
+    keys, right, reciprocal = torch.from_numpy(keys_N), 0.0, 0.0
+    for rows in torch.arange(len(keys)).split(COMPARED_AT_ONCE):
+        like_TS = likeness(rows)
+        own_T1 = like_TS.gather(1, rows[:, None])
+        rival_TS = keys[rows][:, None] != keys
+        nearer_T = ((like_TS > own_T1 + NEAR) & rival_TS).sum(1)
+        equal_T = (((like_TS - own_T1).abs() <= NEAR) & rival_TS).sum(1)
+        right += float(((nearer_T == 0) / (1 + equal_T)).sum())
+        reciprocal += float((1 / (1 + nearer_T + equal_T / 2)).sum())
+    n = max(1, len(keys))
+    return Retrieval(right / n, reciprocal / n)
