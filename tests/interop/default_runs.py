@@ -19,7 +19,7 @@ from headway.progress import SILENT
 from headway.tasks.table import kind_of
 
 from ..models.variants import stirred
-from ..train.spoken import RATE, write_manifest, write_wav
+from ..training.spoken import RATE, write_manifest, write_wav
 
 NOUNS, VERBS = ("dog", "cat", "cow", "hen"), ("ran", "sat", "ate", "hid")
 TEXTS = [f"the {a} {b} {c} ." for a in ("big", "old", "wet") for b in NOUNS for c in VERBS]

@@ -33,7 +33,7 @@ from headway.text.tokenizer import Tokenizer, Vocabularies
 from headway.text.train import train_on_texts
 
 from ..models.variants import settings_of, stirred, tiny
-from ..train.spoken import write_wav
+from ..training.spoken import write_wav
 
 WORDS = [f"{c}{v}" for c in "bdfgkmp" for v in "aeiou"]
 LINES = ["ba de", "go", "", "fi ko ga mo pu ba ba de", "de de ba", "ka  unknown ke ki ko da", "pe"]
