@@ -1,0 +1,440 @@
+"""Data as someone in Python has it, for all that reads files.
+
+Tables in memory are written down as lines of JSON with the columns that a task needs, and media
+without a file of their own beside them. So there is one way to read, check, split and remember
+data; a run can be taken up again with a fingerprint of what it was trained on; and every finding
+names a line that can be looked at. Columns are bound by their names, never by their order.
+"""
+
+from __future__ import annotations
+
+import filecmp
+import json
+import math
+import os
+import shutil
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any, Literal
+
+import numpy as np
+
+from headway.config.data import DataSettings
+from headway.config.durable import sync
+from headway.config.listed import listed
+from headway.data.loose import Loose
+from headway.data.table import (
+    Row,
+    Table,
+    has_column,
+    is_missing,
+    shown_value,
+    table_of,
+    value_in,
+)
+from headway.errors import ConfigError, DataError, suggest
+
+FOLDER = "given"
+"""In a run folder: what was in memory."""
+
+ROWS, VALID = "rows", "valid"
+"""Names of what training and validation data are written to, there."""
+
+Kind = Literal["text", "label", "words", "tags", "field", "image", "video", "audio"]
+MEDIA: tuple[Kind, ...] = ("image", "video", "audio")
+
+
+@dataclass(frozen=True)
+class Column:
+    """Something that a task reads."""
+
+    name: str
+    kind: Kind
+    setting: str = ""
+    """Of `DataSettings`, which names the column in a file; nothing: it has its name everywhere."""
+
+    also: tuple[str, ...] = ()
+    """Other usual names."""
+
+    optional: bool = False
+    own: str = ""
+    """What a run calls it, before all other names."""
+
+    @property
+    def usual(self) -> tuple[str, ...]:
+        return (*filter(None, [self.own]), self.name, *self.also)
+
+
+_TEXT = Column("text", "text", "text_field", ("sentence", "content", "document"))
+_OTHER = Column("other", "text", "other_field", (), optional=True)
+_LABEL = Column("label", "label", "label_field", ("class", "category", "target", "class_name"))
+_SOURCE = Column("source", "text", "source_field", ("src",))
+_TARGET = Column("target", "text", "target_field", ("tgt",))
+_IMAGE = Column("image", "image", "path_field", ("path", "picture", "img", "file", "file_name"))
+_VIDEO = Column("video", "video", "path_field", ("path", "file", "file_name", "frames"))
+_AUDIO = Column("audio", "audio", "path_field", ("path", "wav", "file", "file_name", "speech"))
+_SAID = ("caption", "captions", "transcript", "transcription", "sentence", "description")
+_WORDS = Column("words", "words", "", ("tokens",))
+_TAGS = Column("tags", "tags", "", ("ner_tags", "pos_tags", "labels"))
+
+Layout = tuple[Literal["text", "pairs", "media"], tuple[Column, ...]]
+
+LAYOUTS: dict[str, tuple[Layout, ...]] = {
+    "translate": (("pairs", (_SOURCE, _TARGET)),),
+    "complete": (("text", (_TEXT,)),),
+    "fill": (("text", (_TEXT,)), ("media", (_IMAGE,)), ("media", (_AUDIO,))),
+    "classify": (("text", (_TEXT, _OTHER, _LABEL)),),
+    "tag": (("text", (_WORDS, _TAGS)),),
+    "embed": (("text", (_TEXT,)), ("pairs", (_SOURCE, _TARGET))),
+    "see": (("media", (_IMAGE, _LABEL)),),
+    "watch": (("media", (_VIDEO, _LABEL)),),
+    "caption": (("media", (_IMAGE, replace(_TEXT, also=_SAID))),),
+    "transcribe": (("media", (_AUDIO, replace(_TEXT, also=_SAID))),),
+    "identify": (("media", (_AUDIO, replace(_LABEL, also=("speaker", *_LABEL.also)))),),
+}
+"""What the data of each task may consist of, and which setting takes its files. The first layout
+whose columns are all there is taken."""
+
+
+@dataclass(frozen=True)
+class Given:
+    """Files, or a table with the columns that are taken from it."""
+
+    files: Literal["text", "pairs", "media"]
+    """The setting of `data` that takes the files; `valid_…` of it for validation."""
+
+    names: Mapping[str, str | tuple[str, ...]] = field(default_factory=dict)
+    """Which column is what, as settings of `data`: `text_field`, `label_field` …"""
+
+    paths: tuple[str, ...] = ()
+    table: Table | None = None
+    columns: Mapping[str, Column] = field(default_factory=dict)
+    """Of the table: what each column that is read is taken for."""
+
+    def settings(self, folder: Path, name: str = ROWS) -> dict[str, object]:
+        """As settings of `data`; a table will lie in the folder under this name."""
+        paths = self.paths if self.table is None else (str(folder / f"{name}.jsonl"),)
+        key = self.files if name == ROWS else f"valid_{self.files}"
+        return {key: list(paths), **self.names}
+
+    def shown(self) -> str:
+        """What is taken for what, for people."""
+        if self.table is None:
+            return ""
+        taken = ", ".join(f"{name!r} is the {one.name}" for name, one in self.columns.items())
+        tops = {name.partition(".")[0] for name in self.columns} | set(self.columns)
+        left = [repr(name) for name in self.table.columns if name not in tops]
+        more = " …" * (len(left) > 5)
+        return taken + (f"; not read: {', '.join(left[:5])}{more}" if left else "")
+
+    def write(self, folder: Path, name: str = ROWS) -> None:
+        """The table as a file of the folder; nothing where it names files."""
+        if self.table is None:
+            return
+        folder.mkdir(parents=True, exist_ok=True)
+        loose = Loose(folder / name)
+        path, n = folder / f"{name}.jsonl", 0
+        with path.open("w", encoding="utf-8", newline="\n") as file:
+            for n, row in enumerate(self.table.rows(), 1):
+                values = self._values(row, f"row {n:,}", loose)
+                try:
+                    file.write(json.dumps(values, ensure_ascii=False) + "\n")
+                except UnicodeEncodeError as error:
+                    raise DataError(f"row {n:,} holds half of a surrogate pair.") from error
+        loose.close()
+        if not n:
+            raise DataError("there are no rows in the data.")
+        sync(path)
+
+    def _values(self, row: Row, where: str, loose: Loose) -> dict[str, Any]:
+        assert self.table is not None
+        found: dict[str, Any] = {}
+        for name, column in self.columns.items():
+            value = _plain(value_in(row, name))
+            if name in self.table.classes:
+                value = _named(value, self.table.classes[name])
+            place = f"{where}: column {name!r}"
+            if column.kind in MEDIA:
+                found |= {name: "", **loose.put(value, column.kind, place, name)}
+            elif column.kind == "text":
+                _put_in(found, name, _text(value, place), place)
+            else:
+                found[name if column.setting else column.name] = _VALUES[column.kind](value, place)
+        return found
+
+
+def given(
+    task: str,
+    data: object,
+    needs: Mapping[str, str | Sequence[str]] | None = None,
+    usual: DataSettings | None = None,
+) -> Given:
+    """The data with its columns bound: as `needs` says (`{"text": "review"}`), as `usual` has them
+    (a run's, for data to be read as its training data was), by their usual names, or because only
+    one column can be meant. A `ConfigError` lists all columns where that does not tell."""
+    needs = {name: one for name, one in (needs or {}).items() if one is not None}
+    fields = tuple(listed(needs.pop("fields", ()))) or (usual.fields if usual else ())
+    layouts = _layouts(task, fields, usual)
+    known = list(dict.fromkeys(one.name for _, columns in layouts for one in columns))
+    for name in needs:
+        if name not in known:
+            raise ConfigError(
+                f"{name}= is nothing that the task {task} reads from its data."
+                f"{suggest(name, known)}"
+            )
+    table = table_of(data)
+    if table is None:
+        return _of_files(data, layouts, needs)
+    if not table.sample:
+        raise DataError("there are no rows in the data.")
+    fits = [layout for layout in layouts if set(needs) <= {one.name for one in layout[1]}]
+    errors = []
+    for files, columns in fits:
+        try:
+            bound = _bind(table, columns, needs)
+        except ConfigError as error:
+            errors.append(error)
+            continue
+        names = {column.setting: name for name, column in bound.items() if column.setting}
+        said: dict[str, str | tuple[str, ...]] = {**names}
+        return Given(files, said | ({"fields": fields} if fields else {}), (), table, bound)
+    if errors:
+        raise errors[0]
+    raise ConfigError(f"{', '.join(needs)} do not go together in the task {task}.")
+
+
+@contextmanager
+def in_files(
+    task: str,
+    data: object,
+    needs: Mapping[str, str | Sequence[str]] | None = None,
+    usual: DataSettings | None = None,
+) -> Iterator[dict[str, object]]:
+    """The data as settings of `data`, for work that is done inside: a table is in a file until
+    then."""
+    found = given(task, data, needs, usual)
+    with TemporaryDirectory(prefix="headway-") as name:
+        found.write(Path(name))
+        yield found.settings(Path(name))
+
+
+def keep(folder: Path, parts: Mapping[str, Given]) -> bool:
+    """Write tables into a folder, whole or not at all. Whether that changed anything: what is
+    there already, byte for byte, stays, and files keep their times."""
+    parts = {name: one for name, one in parts.items() if one.table is not None}
+    beside = folder.with_name(f"{folder.name}.tmp")
+    shutil.rmtree(beside, ignore_errors=True)
+    if not parts:
+        return False
+    try:
+        for name, one in parts.items():
+            one.write(beside, name)
+        if _same(folder, beside):
+            return False
+        shutil.rmtree(folder, ignore_errors=True)
+        beside.rename(folder)
+        sync(folder.parent)
+        return True
+    finally:
+        shutil.rmtree(beside, ignore_errors=True)
+
+
+def _same(one: Path, other: Path) -> bool:
+    if not one.is_dir() or not other.is_dir():
+        return False
+    names = {path.relative_to(other) for path in other.rglob("*")}
+    if names != {path.relative_to(one) for path in one.rglob("*")}:
+        return False
+    files = [str(name) for name in names if (other / name).is_file()]
+    return len(filecmp.cmpfiles(one, other, files, shallow=False)[0]) == len(files)
+
+
+def _layouts(task: str, fields: Sequence[str], usual: DataSettings | None) -> tuple[Layout, ...]:
+    """Of the task; with the names that a run has for its columns, and fields where it has some."""
+    if task not in LAYOUTS:
+        raise ConfigError(f"unknown task {task!r}.{suggest(task, LAYOUTS)}")
+    layouts = LAYOUTS[task]
+    if fields:
+        group = [Column(name, "field", "", optional=True) for name in fields]
+        label = [replace(_LABEL, optional=task != "classify")]
+        layouts = (("text", (*group, *label)),)
+    if usual is None:
+        return layouts
+    kind = "media" if usual.media else "pairs" if usual.source or usual.pairs else "text"
+    kept = [layout for layout in layouts if layout[0] == kind] or list(layouts)
+    return tuple(
+        (files, tuple(_as_in_run(one, usual) for one in columns)) for files, columns in kept
+    )
+
+
+def _as_in_run(column: Column, usual: DataSettings) -> Column:
+    """With the name that the column had in training, where that is one and no number."""
+    name = getattr(usual, column.setting) if column.setting else ""
+    if not name or name.isdecimal():
+        return column
+    return replace(column, own=name, optional=False)
+
+
+def _of_files(data: object, layouts: Sequence[Layout], needs: Mapping[str, Any]) -> Given:
+    paths = tuple(os.fspath(path) for path in listed(data))
+    if not paths:
+        raise DataError("there is no file in the data.")
+    if any(" " in path and not Path(path).exists() for path in paths) and len(paths) > 1:
+        raise DataError(
+            f"there is no file {paths[0][:60]!r}. Texts in memory have the name of their column: "
+            '{"text": [...]}.'
+        )
+    media = [
+        layout for layout in layouts
+        if layout[0] == "media" and (len(layouts) == 1 or _looks_like_media(paths[0], layout[1][0]))
+    ]  # fmt: skip
+    named = [
+        layout for layout in layouts
+        if needs and set(needs) <= {one.name for one in layout[1]}
+    ]  # fmt: skip
+    files, columns = (named or media or list(layouts))[0]
+    settings = {one.name: one.setting for one in columns}
+    names: dict[str, str | tuple[str, ...]] = {}
+    for name, column in needs.items():
+        if not settings[name]:
+            raise ConfigError(
+                f"{name}={column!r}: in files that the task reads, {name} are always called so."
+            )
+        names[settings[name]] = str(column)
+    if fields := tuple(one.name for one in columns if one.kind == "field"):
+        names["fields"] = fields
+    return Given(files, names, paths)
+
+
+_PICTURES = (".png", ".jpg", ".jpeg", ".gif", ".webp", ".bmp", ".tif", ".tiff")
+_SOUNDS = (".wav", ".flac", ".ogg", ".mp3", ".opus", ".aiff")
+
+
+def _looks_like_media(path: str, column: Column) -> bool:
+    """A folder of them, or one: what a task may also do without is told by what it is given."""
+    wanted = _SOUNDS if column.kind == "audio" else (*_PICTURES, ".npy")
+    if not Path(path).is_dir():
+        return path.lower().endswith(wanted)
+    some = (name for _, _, names in os.walk(path) for name in names)
+    return any(name.lower().endswith(wanted) for name in some)
+
+
+def _bind(table: Table, columns: Sequence[Column], needs: Mapping[str, Any]) -> dict[str, Column]:
+    found: dict[str, Column] = {}
+    open_ = []
+    for column in columns:
+        name = needs.get(column.name)
+        if name is not None:
+            if not has_column(table, str(name)):
+                near = suggest(str(name), table.columns).split(" Known")[0]
+                raise ConfigError(
+                    f"{column.name}={name!r}: the data has no such column.{near} "
+                    f"It has {table.shown()}."
+                )
+            found[str(name)] = column
+            continue
+        at_hand = next(
+            (one for one in column.usual if one in table.columns and one not in found), None
+        )
+        if at_hand is not None:
+            found[at_hand] = column
+        elif not column.optional:
+            open_.append(column)
+    for column in list(open_):
+        may = [name for name in table.columns if name not in found and _fits(table, name, column)]
+        if len(may) == 1:
+            found[may[0]] = column
+            open_.remove(column)
+    if open_:
+        words = " and ".join(f"the {column.name}" for column in open_)
+        say = ", ".join(f'{column.name}="…"' for column in open_)
+        raise ConfigError(
+            f"which column is {words}? Say so by name: {say}. The data has {table.shown()}."
+        )
+    order = {id(column): i for i, column in enumerate(columns)}
+    return dict(sorted(found.items(), key=lambda one: order[id(one[1])]))
+
+
+def _fits(table: Table, name: str, column: Column) -> bool:
+    values = [_plain(row.get(name)) for row in table.sample]
+    values = [value for value in values if not is_missing(value)]
+    if not values:
+        return False
+    if column.kind == "text":
+        return all(isinstance(value, str) for value in values)
+    if column.kind == "label":
+        return all(isinstance(value, str | int | bool) for value in values)
+    if column.kind in ("words", "tags"):
+        return all(isinstance(value, list) for value in values)
+    return column.kind in MEDIA and all(not isinstance(value, int | float) for value in values)
+
+
+def _plain(value: object) -> object:
+    """Numbers and lists as Python has them, where another package made them."""
+    if isinstance(value, np.generic):
+        return value.item()
+    if isinstance(value, np.ndarray) and value.ndim == 1 and value.dtype.kind in "OU":
+        return [_plain(one) for one in value.tolist()]
+    return list(value) if isinstance(value, tuple) and _all_texts(value) else value
+
+
+def _all_texts(values: Sequence[object]) -> bool:
+    return bool(values) and all(isinstance(one, str) for one in values)
+
+
+def _named(value: object, names: Sequence[str]) -> object:
+    """Numbers of classes as their names; -1 is Hugging Face's way to say: none."""
+    if isinstance(value, list | np.ndarray):
+        return [_named(_plain(one), names) for one in value]
+    if isinstance(value, int) and not isinstance(value, bool):
+        return names[value] if 0 <= value < len(names) else None
+    return value
+
+
+def _text(value: object, where: str) -> str:
+    if is_missing(value):
+        return ""
+    if not isinstance(value, str):
+        raise DataError(f"{where} holds {shown_value(value)}, which is no text.")
+    return str(value)
+
+
+def _label(value: object, where: str) -> str | int | float | bool:
+    if is_missing(value):
+        return ""
+    if not isinstance(value, str | int | float) or (
+        isinstance(value, float) and not math.isfinite(value)
+    ):
+        raise DataError(f"{where} holds {shown_value(value)}, which is no label.")
+    return value
+
+
+def _list(value: object, where: str) -> list[Any]:
+    found = value.tolist() if isinstance(value, np.ndarray) else value
+    if is_missing(found):
+        return []
+    if not isinstance(found, list | tuple):
+        raise DataError(f"{where} holds {shown_value(value)}, and a list is needed.")
+    return [_label(_plain(one), where) for one in found]
+
+
+def _field(value: object, where: str) -> object:
+    if is_missing(value):
+        return ""
+    return _list(value, where) if isinstance(value, list | np.ndarray) else _label(value, where)
+
+
+_VALUES = {"label": _label, "words": _list, "tags": _list, "field": _field}
+
+
+def _put_in(found: dict[str, Any], name: str, value: str, where: str) -> None:
+    """Where readers look for it: in a field of a field, if there is a dot."""
+    *outer, last = name.split(".")
+    for part in outer:
+        found = found.setdefault(part, {})
+        if not isinstance(found, dict):
+            raise DataError(f"{where}: {part!r} is a column too. Rename one of them.")
+    found[last] = value

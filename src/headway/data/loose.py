@@ -1,0 +1,167 @@
+"""Pictures, videos and recordings that have no file: written down as some."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from os import PathLike
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from headway.data.table import is_missing, shown_value
+from headway.errors import DataError
+
+HELD = 1 << 26
+"""Bytes of arrays that are held before they are written as one stack."""
+
+CHANNELS = 32
+"""Of a recording; where one axis of two is not longer, it is theirs."""
+
+ENDINGS = {
+    b"\x89PNG": ".png", b"\xff\xd8\xff": ".jpg", b"GIF8": ".gif", b"BM": ".bmp",
+    b"II*\0": ".tif", b"MM\0*": ".tif", b"fLaC": ".flac", b"OggS": ".ogg", b"ID3": ".mp3",
+    b"FORM": ".aiff", b".snd": ".au", b"\x93NUMPY": ".npy",
+}  # fmt: skip
+"""By how files begin. Readers look at the same, but for .npy."""
+
+
+class Loose:
+    """A folder of such files. Arrays of one shape become stacks: a file each would be many."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.n = 0
+        self.held: dict[tuple[Any, ...], tuple[Path, list[NDArray[Any]]]] = {}
+
+    def put(self, value: object, what: str, where: str, name: str) -> dict[str, Any]:
+        """What a line of a manifest says about it: where it is, in the column `name`, and which
+        part of that."""
+        if is_missing(value) or (isinstance(value, str) and not value):
+            raise DataError(f"{where} names nothing to read.")
+        if isinstance(value, str | PathLike):
+            return {name: str(Path(value).absolute())}
+        if isinstance(value, bytes | bytearray | memoryview):
+            return {name: self._bytes(bytes(value))}
+        if isinstance(value, Mapping):
+            return self._mapping(value, what, where, name)
+        if what == "audio":
+            samples, rate = _sound(value, where)
+            return {**self._array(samples, (rate,), name), "rate": rate}
+        return self._array(_pixels(value, what, where), (), name)
+
+    def close(self) -> None:
+        for path, arrays in self.held.values():
+            np.save(path, np.stack(arrays))
+        self.held = {}
+
+    def _mapping(
+        self, value: Mapping[str, Any], what: str, where: str, name: str
+    ) -> dict[str, Any]:
+        """As datasets have them: bytes or a path that nobody has decoded, or samples."""
+        if value.get("array") is not None and what == "audio":
+            return self.put((value["array"], value.get("sampling_rate")), what, where, name)
+        inner = value.get("bytes") or value.get("path")
+        if inner is None:
+            raise DataError(f"{where} has neither `bytes` nor `path`, nor `array`.")
+        return self.put(inner, what, where, name)
+
+    def _next(self, ending: str) -> Path:
+        self.folder.mkdir(parents=True, exist_ok=True)
+        self.n += 1
+        return self.folder / f"{self.n:06}{ending}"
+
+    def _said(self, path: Path) -> str:
+        """Relative to the list, which lies beside the folder."""
+        return f"{self.folder.name}/{path.name}"
+
+    def _bytes(self, value: bytes) -> str:
+        ending = next((end for start, end in ENDINGS.items() if value.startswith(start)), "")
+        if value[:4] == b"RIFF":
+            ending = ".webp" if value[8:12] == b"WEBP" else ".wav"
+        path = self._next(ending or ".bin")
+        path.write_bytes(value)
+        return self._said(path)
+
+    def _array(self, values: NDArray[Any], more: tuple[int, ...], name: str) -> dict[str, Any]:
+        key = (values.dtype.str, values.shape, *more)
+        if key not in self.held:
+            self.held[key] = self._next(".npy"), []
+        path, arrays = self.held[key]
+        arrays.append(values)
+        said = {name: self._said(path), "index": len(arrays) - 1}
+        if sum(one.nbytes for one in arrays) >= HELD:
+            np.save(path, np.stack(arrays))
+            del self.held[key]
+        return said
+
+
+def _pixels(value: Any, what: str, where: str) -> NDArray[Any]:
+    if what == "video" and isinstance(value, list | tuple):
+        frames = [_pixels(one, "image", where) for one in value]
+        if not frames or len({frame.shape for frame in frames}) > 1:
+            raise DataError(f"{where}: the frames of a video must have one size.")
+        return np.stack(frames)
+    if hasattr(value, "getbands"):  # Pillow's; an animation for a video
+        return _image(value) if what == "image" else _animation(value)
+    return _numbers(value, where)
+
+
+def _image(image: Any) -> NDArray[Any]:
+    """As it should be seen: turned as the camera was held, colours as such."""
+    from PIL import ImageOps
+
+    upright = ImageOps.exif_transpose(image)
+    if upright.mode.startswith("I"):
+        values_YX = np.asarray(upright)
+        fits = values_YX.min() >= 0 and values_YX.max() <= 0xFFFF
+        return values_YX.astype(np.uint16) if fits else values_YX
+    if upright.mode in ("L", "RGB", "RGBA", "F"):
+        return np.asarray(upright)
+    if upright.mode == "1":
+        return np.asarray(upright.convert("L"))
+    return np.asarray(upright.convert("RGBA" if upright.has_transparency_data else "RGB"))
+
+
+def _animation(image: Any) -> NDArray[Any]:
+    frames = []
+    for number in range(getattr(image, "n_frames", 1)):
+        image.seek(number)
+        frames.append(np.asarray(image.convert("RGB")))
+    return np.stack(frames)
+
+
+def _sound(value: Any, where: str) -> tuple[NDArray[Any], int]:
+    if hasattr(value, "get_all_samples"):  # what datasets decode sound with
+        samples = value.get_all_samples()
+        value = (samples.data, samples.sample_rate)
+    pair = isinstance(value, list | tuple) and len(value) == 2
+    rate = value[1] if pair else None
+    if not isinstance(rate, int | float | np.integer | np.floating) or rate < 1 or rate % 1:
+        raise DataError(
+            f"{where} holds {shown_value(value)}: samples come with their rate, as "
+            "(samples, 16000)."
+        )
+    samples = _numbers(value[0], where)
+    if samples.ndim == 2 and samples.shape[0] <= CHANNELS < samples.shape[1]:
+        samples = samples.T  # torchaudio has channels first
+    if samples.dtype == np.float64:
+        samples = samples.astype(np.float32)
+    return np.ascontiguousarray(samples), int(rate)
+
+
+def _numbers(value: Any, where: str) -> NDArray[Any]:
+    try:
+        found = np.asarray(value.detach().cpu() if hasattr(value, "detach") else value)
+    except (TypeError, ValueError) as error:
+        raise DataError(f"{where} holds {shown_value(value)}: {error}.") from error
+    if isinstance(value, list) and found.dtype == np.int64 and found.size:
+        whole = found.min() >= 0 and found.max() <= 255
+        found = found.astype(np.uint8) if whole else found
+    if found.dtype.kind not in "buif" or not found.size:
+        raise DataError(
+            f"{where} holds {shown_value(value)}; a path, bytes, a picture of Pillow or an array "
+            "of numbers can be read, and of sound (samples, rate)."
+        )
+    return found

@@ -1,0 +1,181 @@
+"""Tables that are in memory already: rows, columns, and what dataframe packages make of them.
+
+None of those packages is imported: what has columns with names, and values in them, will do.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import chain, islice
+from os import PathLike
+from typing import Any, cast
+
+import numpy as np
+
+from headway.errors import DataError
+
+SAMPLE = 100
+"""Rows by which columns are judged before all are read."""
+
+Row = Mapping[str, object]
+
+
+@dataclass(frozen=True)
+class Table:
+    columns: tuple[str, ...]
+    sample: Sequence[Row]
+    """The first rows."""
+
+    rows: Callable[[], Iterator[Row]]
+    """All of them; of an iterator only once."""
+
+    classes: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    """Of columns that hold numbers of classes: the names of these."""
+
+    def __post_init__(self) -> None:
+        twice = {name for name in self.columns if self.columns.count(name) > 1}
+        if twice:
+            raise DataError(f"the data has several columns named {min(twice)!r}. Rename them.")
+
+    def shown(self) -> str:
+        """All columns with two of their values, for people who must choose among them."""
+        return "; ".join(f"{name!r}: {_values(self.sample, name)}" for name in self.columns)
+
+
+def value_in(row: Row, name: str) -> object:
+    """What stands under a name; `translation.de` is `de` inside `translation`."""
+    if name in row:
+        return row[name]
+    first, dot, rest = name.partition(".")
+    inner = row.get(first)
+    return value_in(inner, rest) if dot and isinstance(inner, Mapping) else None
+
+
+def has_column(table: Table, name: str) -> bool:
+    if name in table.columns:
+        return True
+    return "." in name and any(value_in(row, name) is not None for row in table.sample)
+
+
+def is_missing(value: object) -> bool:
+    """None and what stands for it: NaN, and the like of dataframes, which equal nothing."""
+    if value is None or type(value).__name__ in ("NAType", "NaTType"):
+        return True
+    return isinstance(value, float | np.floating) and bool(np.isnan(value))
+
+
+def table_of(data: object) -> Table | None:
+    """The data as a table; None where it names files. A `DataError` says what can be given."""
+    if isinstance(data, str | PathLike):
+        return None
+    if isinstance(data, Mapping):
+        return _of_columns(data)
+    if hasattr(data, "collect_schema") and hasattr(data, "collect"):
+        raise DataError("the data is not there yet: give what its `collect()` returns.")
+    names = getattr(data, "column_names", None)
+    if hasattr(data, "features") and names:
+        return _of_records(data, names)
+    if names is None or callable(names):
+        names = getattr(data, "columns", None)
+    if names is not None and hasattr(data, "__getitem__"):
+        columns = {str(name): data[name] for name in names}
+        if len(columns) < len(names):
+            raise DataError(f"the data has columns of one name: {', '.join(map(str, names))}.")
+        return _of_columns(columns)
+    if isinstance(data, Iterable) and not isinstance(data, bytes | np.ndarray):
+        return _of_rows(data)
+    raise DataError(
+        f"{type(data).__name__} is no data: give the path of a file, a list of mappings "
+        '([{"text": …, "label": …}, …]), a mapping of lists, or a table with named columns.'
+    )
+
+
+def _of_columns(columns: Mapping[Any, Any]) -> Table:
+    if columns and all(hasattr(one, "column_names") for one in columns.values()):
+        one, other, *_ = [*columns, "test"]
+        raise DataError(
+            f"the data has several parts: {', '.join(map(str, columns))}. Choose: "
+            f"data[{one!r}], valid=data[{other!r}]"
+        )
+    values = {str(name): _listed(column, str(name)) for name, column in columns.items()}
+    lengths = {name: len(column) for name, column in values.items()}
+    if len(set(lengths.values())) > 1:
+        said = ", ".join(f"{name!r} {n:,}" for name, n in lengths.items())
+        raise DataError(f"the columns have different numbers of values: {said}.")
+
+    def rows() -> Iterator[Row]:
+        return (dict(zip(values, row, strict=True)) for row in zip(*values.values(), strict=True))
+
+    return Table(tuple(values), list(islice(rows(), SAMPLE)), rows)
+
+
+def _listed(column: Any, name: str) -> Sequence[object]:
+    """The values of a column. Arrays of more than one axis are items as they are."""
+    if isinstance(column, np.ndarray) and column.ndim > 1:
+        return list(column)
+    for way in ("to_pylist", "to_list", "tolist"):
+        if hasattr(column, way):
+            found = getattr(column, way)()
+            break
+    else:
+        found = column
+    if isinstance(found, str | bytes | Mapping) or not isinstance(found, Iterable):
+        raise DataError(
+            f"column {name!r} is {str(column)[:40]!r}, and a list of values is needed: a mapping "
+            "has a list for each column."
+        )
+    return _whole(found if isinstance(found, Sequence) else list(found))
+
+
+def _whole(values: Sequence[object]) -> Sequence[object]:
+    """pandas makes 1.0 of 1 where a value of its column is missing: labels stay what they were."""
+    there = [value for value in values if not is_missing(value)]
+    if len(there) == len(values):
+        return values
+    if not all(isinstance(value, float) and value.is_integer() for value in there):
+        return values
+    return [None if is_missing(value) else int(cast(float, value)) for value in values]
+
+
+def _of_records(data: Any, names: Iterable[str]) -> Table:
+    """A Hugging Face dataset: its rows are decoded one at a time, and classes have names."""
+    features: Mapping[str, Any] = data.features or {}
+    classes = {}
+    for name, feature in features.items():
+        inner = getattr(feature, "feature", feature)  # lists of classes: tags
+        if getattr(inner, "names", None):
+            classes[name] = list(inner.names)
+    return Table(tuple(names), list(islice(iter(data), SAMPLE)), lambda: iter(data), classes)
+
+
+def _of_rows(data: Iterable[Any]) -> Table | None:
+    """A list of mappings, or an iterator of such; None for a list of paths."""
+    again = isinstance(data, Sequence)
+    walked = iter(data)
+    sample = list(islice(walked, SAMPLE))
+    if sample and all(isinstance(row, str | PathLike) for row in sample):
+        return None
+    columns: dict[str, None] = {}
+    for number, row in enumerate(sample, 1):
+        if not isinstance(row, Mapping):
+            raise DataError(
+                f"row {number:,} of the data is {str(row)[:40]!r}, and a mapping of columns to "
+                'values is needed: {"text": …, "label": …}.'
+            )
+        columns |= dict.fromkeys(map(str, row))
+    rows = (lambda: iter(data)) if again else (lambda: chain(sample, walked))
+    return Table(tuple(columns), sample, rows)
+
+
+def _values(sample: Sequence[Row], name: str) -> str:
+    found = [row.get(name) for row in sample]
+    kept = [value for value in found if not is_missing(value)][:2]
+    return ", ".join(shown_value(value) for value in kept) or "nothing"
+
+
+def shown_value(value: object) -> str:
+    if isinstance(value, np.ndarray) or hasattr(value, "shape"):
+        return f"{type(value).__name__} of shape {tuple(getattr(value, 'shape', ()))}"
+    text = repr(value)
+    return text if len(text) <= 40 else f"{text[:39]}…"

@@ -1,0 +1,295 @@
+"""Data in memory is written as files that hold the same; columns are bound by name."""
+
+from __future__ import annotations
+
+import io
+import json
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from headway.config.data import DataSettings
+from headway.config.pictures import PictureSettings
+from headway.config.run import load_run_settings
+from headway.config.sounds import SoundSettings
+from headway.data.given import given, in_files, keep
+from headway.data.media.items import media_items
+from headway.data.texts import prepare_text
+from headway.errors import ConfigError, DataError
+
+ROWS: list[dict[str, Any]] = [
+    {"id": i, "review": f"a {'good' if i % 2 else 'bad'} film {i}", "stars": 1 + 4 * (i % 2)}
+    for i in range(40)
+]
+COLUMNS = {name: [row[name] for row in ROWS] for name in ROWS[0]}
+SAID = {"text": "review", "label": "stars"}
+
+
+class Series:
+    """Of pandas: values of numpy's types, which `tolist` makes plain."""
+
+    def __init__(self, values: list[Any]) -> None:
+        self.values = values
+
+    def tolist(self) -> list[Any]:
+        return self.values
+
+
+class Frame:
+    """Of pandas, or of polars."""
+
+    def __init__(self, columns: Mapping[str, list[Any]]) -> None:
+        self.columns = list(columns)
+        self.held = columns
+
+    def __getitem__(self, name: str) -> Series:
+        return Series(self.held[name])
+
+
+class Arrow:
+    def __init__(self, columns: Mapping[str, list[Any]]) -> None:
+        self.column_names = list(columns)
+        self.columns = list(columns.values())
+        self.held = columns
+
+    def __getitem__(self, name: str) -> Any:
+        return type("Chunked", (), {"to_pylist": lambda _: self.held[name]})()
+
+
+class Classes:
+    def __init__(self, *names: str) -> None:
+        self.names = names
+
+
+class Dataset:
+    """Of Hugging Face."""
+
+    def __init__(self, rows: list[dict[str, Any]], **features: Any) -> None:
+        self.rows, self.column_names = rows, list(rows[0])
+        self.features = {name: features.get(name) for name in rows[0]}
+
+    def __iter__(self) -> Iterator[dict[str, Any]]:
+        return iter(self.rows)
+
+    def __getitem__(self, name: str) -> list[Any]:
+        return [row[name] for row in self.rows]
+
+
+FORMS = {
+    "rows": ROWS, "columns": COLUMNS, "frame": Frame(COLUMNS), "arrow": Arrow(COLUMNS),
+    "dataset": Dataset(ROWS), "arrays": {name: np.array(one) for name, one in COLUMNS.items()},
+}  # fmt: skip
+
+
+def written(folder: Path, task: str, data: object, **needs: Any) -> list[dict[str, Any]]:
+    found = given(task, data, needs)
+    found.write(folder)
+    return [json.loads(line) for line in (folder / "rows.jsonl").read_text().splitlines()]
+
+
+@pytest.mark.parametrize("data", [*FORMS.values(), iter(ROWS)], ids=[*FORMS, "iterator"])
+def test_every_form_is_the_same_file(tmp_path: Path, data: object) -> None:
+    found = given("classify", data, SAID)
+    found.write(tmp_path)
+    lines = [json.dumps({"review": r["review"], "stars": r["stars"]}) + "\n" for r in ROWS]
+    assert (tmp_path / "rows.jsonl").read_text() == "".join(lines)
+    assert found.settings(tmp_path) == {
+        "text": [str(tmp_path / "rows.jsonl")], "text_field": "review", "label_field": "stars",
+    }  # fmt: skip
+    assert found.shown() == "'review' is the text, 'stars' is the label; not read: 'id'"
+
+
+def test_what_is_prepared_is_what_a_table_in_a_file_gives(tmp_path: Path) -> None:
+    table = "".join(f"{r['id']}\t{r['review']}\t{r['stars']}\n" for r in ROWS)
+    (tmp_path / "a.tsv").write_text("id\treview\tstars\n" + table)
+    made = []
+    for name, data in (("file", str(tmp_path / "a.tsv")), ("memory", COLUMNS)):
+        found = given("classify", data, SAID)
+        found.write(tmp_path / name)
+        values = {f"data.{key}": one for key, one in found.settings(tmp_path / name).items()}
+        more = {"task": "classify", "data.valid_size": 4, "tokenizer.kind": "words"}
+        made.append(prepare_text("labelled", load_run_settings(None, [], more | values), tmp_path))
+    ours, theirs = made
+    for one, other in ((ours.train, theirs.train), (ours.valid, theirs.valid)):
+        assert np.array_equal(one.text.tokens, other.text.tokens)
+        assert np.array_equal(one.labels, other.labels)
+    assert ours.labels == theirs.labels == ("1", "5")
+    assert ours.valid_examples == theirs.valid_examples
+
+
+def test_cells_without_a_value_are_empty_ones(tmp_path: Path) -> None:
+    nan = [{"text": None, "label": "a"}, {"text": "b", "label": float("nan")},
+           {"text": np.float32("nan"), "label": np.int64(3)}, {"label": True}]  # fmt: skip
+    assert written(tmp_path, "classify", nan) == [
+        {"text": "", "label": "a"}, {"text": "b", "label": ""}, {"text": "", "label": 3},
+        {"text": "", "label": True},
+    ]  # fmt: skip
+
+
+def test_a_missing_value_does_not_change_the_labels_beside_it(tmp_path: Path) -> None:
+    frame = Frame({"text": ["a", "b", "c"], "label": [1.0, float("nan"), 2.0]})
+    assert [row["label"] for row in written(tmp_path, "classify", frame)] == [1, "", 2]
+    halves = Frame({"text": ["a", "b", "c"], "label": [1.5, float("nan"), 2.0]})
+    assert [row["label"] for row in written(tmp_path, "classify", halves)] == [1.5, "", 2.0]
+
+
+def test_columns_are_bound_by_usual_names_or_because_only_one_can_be_meant() -> None:
+    bound = given("classify", [{"sentence": "a", "label": 1, "id": 2}])
+    assert {name: one.name for name, one in bound.columns.items()} == {
+        "sentence": "text", "label": "label",
+    }  # fmt: skip
+    assert list(given("classify", [{"stars": 1, "review": "a"}]).columns) == ["review", "stars"]
+    two = given("classify", [{"text": "a", "b": "b", "label": 1}], {"other": "b"})
+    assert two.names == {"text_field": "text", "other_field": "b", "label_field": "label"}
+
+
+def test_the_columns_of_a_run_come_before_usual_names() -> None:
+    usual = DataSettings(text=("a.tsv",), text_field="review", label_field="2")
+    found = given("classify", [{"text": "a", "review": "b", "label": "c"}], usual=usual)
+    assert list(found.columns) == ["review", "label"]
+
+
+@pytest.mark.parametrize(
+    ("task", "data", "needs", "message"),
+    [
+        ("classify", COLUMNS, {"text": "reviews"},
+         r"text='reviews': the data has no such column. Did you mean 'review'\? It has 'id': 0, 1; "
+         "'review': 'a bad film 0', 'a good film 1'; 'stars': 1, 5."),
+        ("classify", COLUMNS, {}, r'which column is the label\? Say so by name: label="…"'),
+        ("classify", COLUMNS, {"txt": "review"}, r"txt= is nothing .* Did you mean 'text'\?"),
+        ("classify", [], {}, "no rows"),
+        ("classify", {"text": ["a"], "label": [1, 2]}, {}, "'text' 1, 'label' 2"),
+        ("classify", [{"text": "a", "label": 1}, "b"], {}, "row 2 of the data is 'b'"),
+        ("classify", ["a good film", "a bad film"], {}, r'\{"text": \[...\]\}'),
+        ("classify", {"train": Dataset(ROWS), "valid": Dataset(ROWS)}, {},
+         r"data\['train'\], valid=data\['valid'\]"),
+        ("classify", 5, {}, "int is no data"),
+        ("fill", {"text": "abc"}, {}, "column 'text' is 'abc', and a list"),
+    ],
+)  # fmt: skip
+def test_what_cannot_be_bound_is_refused(
+    task: str, data: object, needs: dict[str, str], message: str
+) -> None:
+    with pytest.raises((ConfigError, DataError), match=message):
+        given(task, data, needs)
+
+
+@pytest.mark.parametrize(
+    ("task", "row", "message"),
+    [
+        ("complete", {"text": 5}, "row 1: column 'text' holds 5, which is no text"),
+        ("classify", {"text": "a", "label": b"x"}, "holds b'x', which is no label"),
+        ("tag", {"words": "a b", "tags": ["A", "B"]}, "holds 'a b', and a list is needed"),
+        ("see", {"image": None, "label": 1}, "row 1: column 'image' names nothing to read"),
+        ("identify", {"audio": np.zeros(9), "label": 1}, r"as \(samples, 16000\)"),
+        ("complete", {"text": "\ud800"}, "half of a surrogate"),
+    ],
+)
+def test_a_value_of_another_kind_is_named(
+    tmp_path: Path, task: str, row: dict[str, Any], message: str
+) -> None:
+    columns = [name for name in ("text", "label", "image", "audio") if name in row]
+    with pytest.raises(DataError, match=message):
+        written(tmp_path, task, [row], **{name: name for name in columns})
+
+
+def test_words_and_tags_pairs_and_fields(tmp_path: Path) -> None:
+    tags = Dataset([{"tokens": ["Ada", "sleeps"], "ner_tags": [1, 0]}],
+                   ner_tags=type("Sequence", (), {"feature": Classes("O", "B-per")})())  # fmt: skip
+    assert written(tmp_path / "a", "tag", tags) == [
+        {"words": ["Ada", "sleeps"], "tags": ["B-per", "O"]}
+    ]
+    labels = Dataset([{"text": "a", "label": 1}, {"text": "b", "label": -1}],
+                     label=Classes("neg", "pos"))  # fmt: skip
+    assert [one["label"] for one in written(tmp_path / "b", "classify", labels)] == ["pos", ""]
+    pairs = [{"translation": {"de": "Ja", "en": "Yes"}}]
+    said = {"source": "translation.de", "target": "translation.en"}
+    assert written(tmp_path / "c", "translate", pairs, **said) == pairs
+    assert given("embed", [{"source": "a", "target": "b"}]).files == "pairs"
+    documents = [{"title": "a", "body": "b", "date": "c"}]
+    found = given("complete", documents, {"fields": ["title", "body"]})
+    found.write(tmp_path / "d")
+    assert found.names == {"fields": ("title", "body")}
+    assert json.loads((tmp_path / "d" / "rows.jsonl").read_text()) == {"title": "a", "body": "b"}
+
+
+def test_paths_are_given_on_with_the_names_of_their_columns(tmp_path: Path) -> None:
+    found = given("classify", tmp_path / "a.tsv", SAID)
+    assert found.settings(tmp_path) == {
+        "text": [str(tmp_path / "a.tsv")], "text_field": "review", "label_field": "stars",
+    }  # fmt: skip
+    assert given("translate", ["a.tsv", "b.tsv"]).settings(tmp_path, "valid") == {
+        "valid_pairs": ["a.tsv", "b.tsv"]
+    }
+    (tmp_path / "pictures").mkdir()
+    (tmp_path / "pictures" / "a.png").touch()
+    assert given("fill", str(tmp_path / "pictures")).files == "media"
+    assert given("fill", "a.txt").files == "text"
+    with in_files("complete", [{"text": "a"}]) as settings:
+        path = Path(str(settings["text"][0]))  # type: ignore[index]
+        assert path.exists()
+    assert not path.exists()
+
+
+def png(pixels: np.ndarray[Any, Any]) -> bytes:
+    file = io.BytesIO()
+    Image.fromarray(pixels).save(file, "PNG")
+    return file.getvalue()
+
+
+def test_pictures_come_back_as_they_were(tmp_path: Path) -> None:
+    pixels_NYXC = np.random.default_rng(1).integers(0, 255, (5, 6, 8, 3), np.uint8)
+    Image.fromarray(pixels_NYXC[0]).save(tmp_path / "a.png")
+    forms = [tmp_path / "a.png", png(pixels_NYXC[1]), Image.fromarray(pixels_NYXC[2]),
+             pixels_NYXC[3], {"bytes": png(pixels_NYXC[4]), "path": None}]  # fmt: skip
+    found = given("see", {"image": forms, "label": list("abcde")})
+    found.write(tmp_path)
+    path, data = str(tmp_path / "rows.jsonl"), DataSettings(path_field="image")
+    shape = PictureSettings(height=6, width=8, patch=2)
+    items = media_items([path], data, "pictures", shape, target="label")
+    assert [item.label for item in items] == list("abcde")
+    for item, pixels_YXC in zip(items, pixels_NYXC, strict=True):
+        assert np.array_equal(item.open()[0].transpose(1, 2, 0), pixels_YXC)
+    # Arrays of one shape are one file.
+    assert len(list((tmp_path / "rows").glob("*.npy"))) == 1
+
+
+def test_recordings_and_videos_come_back_as_they_were(tmp_path: Path) -> None:
+    samples = np.linspace(-0.5, 0.5, 1600, dtype=np.float32)
+    decoder = type("Samples", (), {"data": np.stack([samples, samples]), "sample_rate": 16000})
+    forms = [(samples, 16000), {"array": samples, "sampling_rate": 16000},
+             ((samples * 32768).astype(np.int16), 16000),
+             type("Decoder", (), {"get_all_samples": lambda _: decoder})()]  # fmt: skip
+    given("identify", {"audio": forms, "label": [1] * 4}).write(tmp_path)
+    data = DataSettings(path_field="audio")
+    items = media_items([str(tmp_path / "rows.jsonl")], data, "sounds", SoundSettings(rate=16000))
+    for item in items:
+        assert np.abs(item.open() - samples).max() < 1e-4
+    frames = [np.full((4, 4), 50 * i, np.uint8) for i in range(4)]
+    videos = [np.stack(frames), [Image.fromarray(frame) for frame in frames]]
+    given("watch", {"video": videos, "label": [1, 2]}).write(tmp_path, "valid")
+    shape = PictureSettings(height=4, width=4, patch=2, frames=4, channels=1)
+    listed = str(tmp_path / "valid.jsonl")
+    for item in media_items([listed], DataSettings(path_field="video"), "videos", shape):
+        assert [int(frame[0, 0, 0]) for frame in item.open()] == [0, 50, 100, 150]
+
+
+def test_what_is_there_already_stays(tmp_path: Path) -> None:
+    folder = tmp_path / "given"
+    pictures = {"image": [np.zeros((4, 4), np.uint8)] * 2, "label": [1, 2]}
+    assert keep(folder, {"rows": given("see", pictures)})
+    times = [path.stat().st_mtime_ns for path in sorted(folder.rglob("*"))]
+    assert not keep(folder, {"rows": given("see", pictures)})
+    assert [path.stat().st_mtime_ns for path in sorted(folder.rglob("*"))] == times
+    pictures["label"] = [1, 3]
+    assert keep(folder, {"rows": given("see", pictures)})
+    broken = {"image": [np.zeros((4, 4), np.uint8), None], "label": [1, 2]}
+    before = (folder / "rows.jsonl").read_text()
+    with pytest.raises(DataError, match="row 2"):
+        keep(folder, {"rows": given("see", broken)})
+    assert (folder / "rows.jsonl").read_text() == before
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["given"]
