@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from headway.cli.main import main
+from headway.config.asked import Asked, flat, nested
 from headway.config.augment import OF_PICTURES, OF_SOUNDS, AugmentSettings
 from headway.config.data import DataSettings, TokenizerSettings
 from headway.config.decode import DecodeSettings
@@ -19,7 +20,6 @@ from headway.config.run import (
     TASKS,
     RunSettings,
     differences,
-    flat,
     load_run_settings,
     resolved_toml,
     run_settings,
@@ -47,7 +47,9 @@ def test_every_setting_comes_back() -> None:
         train=TrainSettings(steps=10, lr=1 / 3, warmup=0, compile="no", ema=0.999, patience=3),
         decode=DecodeSettings(beam=6, groups=3, max_len=9, length_penalty="none"),
         fingerprint="0123abc",
-        asked={"train.lr": 1 / 3, "data.source": ["a", 'b"c'], "x": True, "train.ema": "none"},
+        asked=Asked(
+            {"train.lr": 1 / 3, "data.source": ["a", 'b"c'], "x": True, "train.ema": "none"}
+        ),
     )
     assert read_back(settings) == settings
 
@@ -158,8 +160,9 @@ def test_the_same_number_written_otherwise_is_no_difference(a: str, b: str) -> N
 
 
 def test_tables_become_dotted_keys() -> None:
-    nested: dict[str, Any] = {"a": {"b": {"c": 1}}, "d": (1, 2), "e": None, "f": {}}
-    assert flat(nested) == {"a.b.c": 1, "d": [1, 2], "e": "none"}
+    tables: dict[str, Any] = {"a": {"b": {"c": 1}}, "d": (1, 2), "e": None, "f": {}}
+    assert flat(tables) == {"a.b.c": 1, "d": [1, 2], "e": "none"}
+    assert nested(flat(tables)) == {"a": {"b": {"c": 1}}, "d": [1, 2], "e": "none"}
 
 
 @pytest.mark.parametrize(

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 import torch
 
+from headway.config.asked import Asked
 from headway.config.augment import AugmentSettings
 from headway.config.data import DataSettings, TokenizerSettings
 from headway.config.load import model_settings
@@ -44,7 +45,7 @@ ASKED = {
 def settings_of(media: Path, valid: Path | None = None, **more: Any) -> RunSettings:
     data = DataSettings(media=(str(media),), valid_media=(str(valid or media),))
     words = TokenizerSettings(kind="words")
-    return RunSettings(task="caption", data=data, tokenizer=words, asked=ASKED | more)
+    return RunSettings(task="caption", data=data, tokenizer=words, asked=Asked(ASKED | more))
 
 
 def prepared_and_task(folder: Path, settings: RunSettings) -> tuple[PreparedMedia, CaptionTask]:

@@ -11,6 +11,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from headway.config.asked import Asked
 from headway.config.durable import replace_text
 from headway.config.folder import CONFIG, TOKENIZER
 from headway.config.kept import KeptHeads
@@ -82,7 +83,7 @@ def test_it_has_the_teachers_shape_front_and_heads(tmp_path: Path, family: type[
     shape = family(**(SIZES | {"n_layers": 4}))
     teacher = build_model(shape, seed=4)
     folder = saved(tmp_path / "teacher", shape, task, teacher)
-    settings = run_settings(task, folder, asked={"model.dropout": 0.2})
+    settings = run_settings(task, folder, asked=Asked({"model.dropout": 0.2}))
     model = student_model(shape, settings)
     assert replace(model, n_layers=4, dropout=0.0, **(
         {"n_decoder_layers": None} if family is Seq2SeqSettings else {})) == shape  # fmt: skip
@@ -110,7 +111,7 @@ def test_the_student_of_a_pruned_teacher_has_the_heads_of_its_layers(tmp_path: P
 REFUSED: list[tuple[str, str, dict[str, Any], list[str]]] = [
     ("fill", "complete", {}, ["a run of the task fill, and this one of complete"]),
     ("tag", "tag", {}, ["is a run of the task tag", "fill, complete, classify, translate"]),
-    ("fill", "fill", {"asked": {"model.n_heads": 2}}, ["n_heads=4 there, 2 here"]),
+    ("fill", "fill", {"asked": Asked({"model.n_heads": 2})}, ["n_heads=4 there, 2 here"]),
     ("fill", "fill", {"layers": 3}, ["distil.layers=3 is more than the 2"]),
 ]
 

@@ -14,6 +14,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from headway.config.asked import Asked
 from headway.config.data import DataSettings, TokenizerSettings
 from headway.config.durable import replace_text
 from headway.config.folder import CONFIG, TOKENIZER
@@ -412,7 +413,7 @@ def test_the_evaluation_has_a_baseline_beside_it(run: tuple[Path, RunSettings]) 
 def test_settings_that_cannot_work_are_refused(
     prepared: PreparedText, alone: PreparedText, tmp_path: Path
 ) -> None:
-    asked: dict[str, Any] = {"model.dropout": 0.0, "train.steps": 5, "embed.drop_words": 0.0}
+    asked = Asked({"model.dropout": 0.0, "train.steps": 5, "embed.drop_words": 0.0})
     settings = settings_of(tmp_path, pairs=False, asked=asked, train=TrainSettings(steps=5))
     with pytest.raises(ConfigError, match=r"model.dropout=0 makes both readings"):
         Embed().resolve(settings, alone, CPU)
@@ -421,7 +422,7 @@ def test_settings_that_cannot_work_are_refused(
         Embed().resolve(settings, prepared, CPU)
     found = Embed().resolve(settings_of(tmp_path, pairs=False, train=TrainSettings()), alone, CPU)
     assert found.embed.drop_words == 0.3
-    asked = {"train.micro_tokens": 100, "train.batch_tokens": 500}
+    asked = Asked({"train.micro_tokens": 100, "train.batch_tokens": 500})
     train = TrainSettings(steps=5, micro_tokens=100, batch_tokens=500)
     with pytest.raises(ConfigError, match=r"cannot be less than train.batch_tokens=500"):
         Embed().resolve(settings_of(tmp_path, asked=asked, train=train), prepared, CPU)

@@ -11,6 +11,7 @@ import pytest
 import torch
 from torch import nn
 
+from headway.config.asked import Asked
 from headway.config.durable import replace_text
 from headway.config.folder import CONFIG, IMPORTED
 from headway.config.model import DecoderSettings, EncoderSettings, ModelSettings, Seq2SeqSettings
@@ -270,7 +271,7 @@ def test_imported_weights_are_trained_gently_unless_said_otherwise(tmp_path: Pat
     theirs = resolve_text(settings, tokenizer(), torch.device("cpu"), plan).train.lr
     assert ours == 3e-4
     assert theirs == 1e-4
-    asked = replace(settings, train=TrainSettings(lr=0.5), asked={"train.lr": 0.5})
+    asked = replace(settings, train=TrainSettings(lr=0.5), asked=Asked({"train.lr": 0.5}))
     assert resolve_text(asked, tokenizer(), torch.device("cpu"), plan).train.lr == 0.5
 
 

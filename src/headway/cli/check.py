@@ -5,11 +5,12 @@ from __future__ import annotations
 import json
 import tempfile
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from headway.cli.train import beginning, check_files, task_and_settings
+from headway.config.asked import Asked
 from headway.config.run import TASKS, RunSettings, load_run_settings
 from headway.errors import ConfigError
 from headway.progress import Progress
@@ -53,7 +54,7 @@ def check(
         "valid_target": valid_target, "valid_pairs": valid_pairs, "encoding": encoding,
         "text": text, "valid_text": valid_text, "media": media, "valid_media": valid_media,
     }  # fmt: skip
-    files = {f"data.{name}": value for name, value in options.items() if value}
+    files = Asked.from_flags({f"data.{name}": value for name, value in options.items() if value})
     settings = _settings(words, files, start, teacher)
     report = _report(settings)
     if as_json:
@@ -64,13 +65,14 @@ def check(
 
 
 def _settings(
-    words: list[str], given: dict[str, Any], start: str | None, teacher: str | None
+    words: list[str], given: Asked, start: str | None, teacher: str | None
 ) -> RunSettings:
     task, rest = task_and_settings(words)
     if task is None:
         raise ConfigError(f"name a task: {', '.join(TASKS)}.")
     given |= beginning(task, start, teacher, rest)
-    settings = load_run_settings(None, rest, {"task": task, **given})
+    named = Asked({"task": task}, f"headway check {task}")
+    settings = load_run_settings(None, rest, named | given)
     check_files(settings)
     return settings
 

@@ -10,6 +10,7 @@ from typing import Annotated, Any
 
 import typer
 
+from headway.config.asked import Asked
 from headway.config.decode import DecodeSettings
 from headway.config.folder import load_run, run_folder
 from headway.config.recipes import in_folder, recipe_path
@@ -77,10 +78,10 @@ def train(
     """Train a model from plain files; run the same command again to go on after a stop."""
     started = time.monotonic()
     task, overrides = task_and_settings(words or [])
-    given: dict[str, Any] = {}
+    given = Asked()
     path = recipe_path(recipe) if recipe else None
     if path and data:
-        given |= in_folder(path, data)
+        given |= Asked(in_folder(path, data), "--data")
     elif data:
         raise ConfigError("--data says where the files of a --recipe are. Name a recipe too.")
     options = {
@@ -88,10 +89,10 @@ def train(
         "valid_target": valid_target, "valid_pairs": valid_pairs, "encoding": encoding,
         "text": text, "valid_text": valid_text, "media": media, "valid_media": valid_media,
     }  # fmt: skip
-    given |= {f"data.{name}": value for name, value in options.items() if value}
+    given |= Asked.from_flags({f"data.{name}": value for name, value in options.items() if value})
     given |= beginning(task, start, teacher, overrides)
     if task in TASKS:
-        given["task"] = task
+        given |= Asked({"task": task}, f"headway train {task}")
     elif not path and not task:
         raise ConfigError(f"name a task ({', '.join((*TASKS, *OTHER_WORDS))}) or a --recipe.")
     settings = load_run_settings(path, overrides, given, is_recipe=True)
@@ -151,9 +152,9 @@ def task_and_settings(words: list[str]) -> tuple[str | None, list[str]]:
 
 def beginning(
     task: str | None, start: str | None, teacher: str | None, overrides: list[str]
-) -> dict[str, Any]:
+) -> Asked:
     """What `--from`, `--teacher`, `detect` and `distil` stand for among the settings."""
-    given: dict[str, Any] = {"start.run": start} if start else {}
+    given = Asked({"start.run": start} if start else {}, "--from")
     for word in overrides:
         if word.startswith("distil.teacher="):
             teacher = word.partition("=")[2]
@@ -162,17 +163,17 @@ def beginning(
         if not teacher:
             raise ConfigError("distil needs a run to learn from: --teacher RUN.")
         taught = load_run(run_folder(teacher))
-        given |= {"task": taught.task, "distil.teacher": teacher}
+        given |= Asked({"task": taught.task, "distil.teacher": teacher}, "--teacher")
         if taught.data.fields and not named:
-            given["data.fields"] = list(taught.data.fields)
+            given |= Asked({"data.fields": taught.data.fields}, "--teacher")
     elif teacher:
         raise ConfigError("--teacher goes with the task distil: headway train distil --teacher RUN")
     if task == "complete" and start and not named:
         fields = load_run(run_folder(start)).data.fields
         if fields:
-            given["data.fields"] = list(fields)
+            given |= Asked({"data.fields": fields}, "--from")
     if task == "detect":
-        given["task"] = "classify"
+        given |= Asked({"task": "classify"}, "headway train detect")
         if not named:
             fields = load_run(run_folder(start)).data.fields if start else ()
             if not fields:
@@ -180,7 +181,7 @@ def beginning(
                     "detect reads documents with fields. Start from a run that has them "
                     "(--from RUN), or name them: data.fields=[title,body]"
                 )
-            given["data.fields"] = list(fields)
+            given |= Asked({"data.fields": fields}, "--from")
     return given
 
 
@@ -219,7 +220,7 @@ def check_files(settings: RunSettings) -> None:
 def _with_asked(settings: RunSettings, budget: str) -> RunSettings:
     from dataclasses import replace
 
-    return replace(settings, asked={**settings.asked, "budget": budget})
+    return replace(settings, asked=settings.asked | Asked({"budget": budget}, "--budget"))
 
 
 def _show_plan(run: Any, folder: Path) -> int:

@@ -7,10 +7,11 @@ another one when a run is taken up again.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
+from headway.config.asked import Asked, Lines, Noted, flat
 from headway.config.augment import AugmentSettings
 from headway.config.data import DataSettings, TokenizerSettings
 from headway.config.decode import DecodeSettings
@@ -41,7 +42,7 @@ from headway.config.tasks import (
     TranscribeSettings,
     WatchSettings,
 )
-from headway.config.toml import parse, read_text, section_toml, to_toml, toml_value
+from headway.config.toml import commented, parse, read_text, section_toml, to_toml, toml_value
 from headway.config.train import OF_SCHEDULES, TrainSettings
 from headway.errors import ConfigError, DataError, one_line, suggest
 
@@ -95,8 +96,8 @@ class RunSettings:
     fingerprint: str = ""
     """Of the data as it was prepared: the run goes on with the same data or not at all."""
 
-    asked: Mapping[str, Any] = field(default_factory=dict)
-    """Dotted keys and values that the user set, in a recipe or by words."""
+    asked: Asked = field(default_factory=Asked)
+    """What the user set, in a recipe, by words, by options or in Python."""
 
 
 def load_run_settings(
@@ -112,18 +113,25 @@ def load_run_settings(
     """
     text = read_text(path) if path else ""
     values = parse(text, path) if path else {}
+    given = given if isinstance(given, Asked) else Asked.from_flags(given or {})
     if is_recipe:
         _of_another_machine(values)
         values = {k: v for k, v in values.items() if k not in ("asked", "fingerprint")}
-    for key, value in (given or {}).items():
+    for key, value in given.items():
         _put(values, key.split("."), value)
+    named = Asked.from_words(overrides)
     words = {apply_override(values, word): word for word in overrides}
-    words |= {key: f"{key}={value}" for key, value in (given or {}).items()}
+    words |= {key: f"{key}={value}" for key, value in given.items()}
     for key, other in (("train.steps", "epochs"), ("train.epochs", "steps")):
         train = values.get("train")
         if key in words and f"train.{other}" not in words and isinstance(train, dict):
             train.pop(other, None)  # the word replaces what the file says in the other unit
-    return run_settings(values, in_file(path, text, words) if path else nowhere)
+    settings = run_settings(values, in_file(path, text, words) if path else nowhere)
+    if "asked" in values:
+        return replace(settings, asked=Asked(settings.asked, Noted(text)))
+    # The order is that of the values, in which a recipe comes first.
+    places = Asked(settings.asked, Lines(path.name, text) if path else "") | given | named
+    return replace(settings, asked=places.only(settings.asked))
 
 
 def _of_another_machine(values: dict[str, Any]) -> None:
@@ -178,8 +186,8 @@ def run_settings(values: dict[str, Any], locate: Locate = nowhere) -> RunSetting
         _check_augment(built["augment"], task, built.get("model"), locate)
         names = metrics_of(task, media=media)
         check_metric(built["train"].metric, task, names, locate)
-        _check_effect(RunSettings(task=task, **built, asked=flat(values)), media, locate)
-    built["asked"] = flat(values) if asked is None else asked
+        _check_effect(RunSettings(task=task, **built, asked=Asked(values)), media, locate)
+    built["asked"] = Asked(values if asked is None else asked)
     return RunSettings(task=task, fingerprint=fingerprint, labels=labels, **built)
 
 
@@ -326,7 +334,10 @@ def resolved_toml(settings: RunSettings) -> str:
         usual = name in ("data", "tokenizer", "train", "decode", settings.task)
         if usual or values != kind():
             parts.append(section_toml(name, values))
-    asked = [f"{toml_value(key)} = {toml_value(value)}" for key, value in settings.asked.items()]
+    asked = [
+        commented(f"{toml_value(key)} = {toml_value(value)}", settings.asked.whence(key))
+        for key, value in settings.asked.items()
+    ]
     parts.append(
         "\n".join(["# What the command asked for; the rest was chosen.", "[asked]", *asked]) + "\n"
     )
@@ -344,19 +355,6 @@ def differences(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
 
 def _shown(values: Mapping[str, Any], key: str) -> str:
     return toml_value(values[key]) if key in values else "not set"
-
-
-def flat(values: Mapping[str, Any], where: str = "") -> dict[str, Any]:
-    """Nested tables as dotted keys."""
-    found: dict[str, Any] = {}
-    for name, value in values.items():
-        if isinstance(value, dict):
-            found |= flat(value, f"{where}{name}.")
-        else:
-            # TOML has no null. The word serves as well: settings take it for both of its meanings.
-            word = "none" if value is None else value
-            found[f"{where}{name}"] = list(word) if isinstance(word, tuple) else word
-    return found
 
 
 def _put(values: dict[str, Any], path: list[str], value: Any) -> None:

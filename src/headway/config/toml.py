@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import tomllib
+from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import fields, is_dataclass
 from pathlib import Path
 from typing import Any
@@ -37,31 +39,61 @@ def parse(text: str, path: Path) -> dict[str, Any]:
 
 
 def line_of(text: str, key: str) -> int | None:
-    """The line where a dotted key is set, in text that parses.
+    """The line where a dotted key is set, in text that parses."""
+    return lines_of(text).get(key)
 
-    It is the first statement after which the parser knows the key, so quoting, dotted names and
-    inline tables need no second parser here. Quadratic in the length of the file: fine for
-    settings, and it runs only when there is an error to report.
+
+def lines_of(text: str) -> dict[str, int]:
+    """The line of each dotted key and section, in text that parses.
+
+    It is that of the first statement after which the parser knows the key, so quoting, dotted names
+    and inline tables need no second parser here. Quadratic in the length of the file: fine for
+    settings, and it runs only when there is an error to report or a run to write down.
     """
     lines = text.split("\n")
     start = 1
+    found: dict[str, int] = {}
     for end in range(1, len(lines) + 1):
         try:
             values = tomllib.loads("\n".join(lines[:end]) + "\n")
         except tomllib.TOMLDecodeError:
             continue  # in the middle of a statement of several lines
-        if _has(values, key.split(".")):
-            return start
+        for key in _keys(values, ""):
+            found.setdefault(key, start)
         start = end + 1
-    return None
+    return found
 
 
-def _has(values: Any, path: list[str]) -> bool:
-    for name in path:
-        if not isinstance(values, dict) or name not in values:
-            return False
-        values = values[name]
-    return True
+def _keys(values: dict[str, Any], where: str) -> Iterator[str]:
+    for name, value in values.items():
+        yield f"{where}{name}"
+        if isinstance(value, dict):
+            yield from _keys(value, f"{where}{name}.")
+
+
+def comments_of(text: str) -> dict[str, dict[str, str]]:
+    """What stands behind the values of each section of text that headway wrote, a value a line."""
+    found: dict[str, dict[str, str]] = {}
+    section = ""
+    for line in text.split("\n"):
+        if line.startswith("["):
+            section = line.strip("[]")
+        first, *rest = line.split(COMMENT)
+        for n, word in enumerate(rest):
+            with suppress(tomllib.TOMLDecodeError):  # then the sign is a part of the value
+                for name in tomllib.loads(COMMENT.join([first, *rest[:n]])):
+                    found.setdefault(section, {})[name] = COMMENT.join([word, *rest[n + 1 :]])
+                break
+    return found
+
+
+COMMENT = "  # "
+
+
+def commented(statement: str, comment: str) -> str:
+    """A line: the statement, and behind it what is said about it, which ends with the line."""
+    shown = "".join(sign if sign.isprintable() else " " for sign in comment)
+    return f"{statement}{COMMENT}{shown}" if comment else statement
 
 
 def to_toml(settings: ModelSettings) -> str:

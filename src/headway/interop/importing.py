@@ -19,6 +19,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from headway import __version__
+from headway.config.asked import Asked
 from headway.config.data import DataSettings
 from headway.config.decode import DecodeSettings
 from headway.config.durable import replace_text, seal_json
@@ -218,7 +219,7 @@ def changed(settings: RunSettings, words: Sequence[str]) -> RunSettings:
     values = tomllib.loads(resolved_toml(settings))
     for word in words:
         apply_override(values, word)
-    return replace(from_values(values), asked={})
+    return replace(from_values(values), asked=Asked())
 
 
 def _data(found: Architecture) -> DataSettings:

@@ -202,9 +202,7 @@ def student_model(teacher: ModelSettings, settings: RunSettings) -> ModelSetting
             f"the teacher {name} is a run of the task {run.task}, and this one of {settings.task}. "
             f"Use headway train distil, which takes the teacher's task, or another teacher."
         )
-    asked = {k.removeprefix("model."): v for k, v in settings.asked.items()
-             if k.startswith("model.")}  # fmt: skip
-    shape = changed(teacher, {**WITHOUT_VECTORS, **asked})
+    shape = changed(teacher, {**WITHOUT_VECTORS, **settings.asked.under("model")})
     check_same(name, teacher, shape)
     layers = n_layers(teacher.n_layers, settings)
     picks = picked_layers(layers, teacher.n_layers)

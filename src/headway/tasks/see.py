@@ -30,7 +30,6 @@ from headway.tasks.task import TaskLoss
 from headway.training.mediaplan import (
     SMALL_PICTURE,
     MediaPlan,
-    asked_of,
     flat_front,
     item_rows,
     picture_shape,
@@ -162,7 +161,7 @@ def with_stem(
     shape: PictureSettings, settings: RunSettings, device: torch.device
 ) -> PictureSettings:
     """What makes rows of pixels, where nobody says."""
-    asked = asked_of(settings, "model.picture.")
+    asked = settings.asked.under("model.picture")
     named = settings.model is not None or bool(settings.start.run)
     if named or "stem" in asked or "patch" in asked or shape.frames > 1:
         return shape

@@ -17,6 +17,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from headway.config.asked import nested
 from headway.config.load import from_dict, model_settings
 from headway.config.metrics import check_metric
 from headway.config.model import ModelSettings, PictureSettings, SoundSettings, family_of
@@ -29,7 +30,6 @@ from headway.data.media.reading import UNITS, What
 from headway.data.media.sounds import SUFFIXES, sound_info
 from headway.data.media.store import PictureStore, SoundStore
 from headway.errors import ConfigError, DataError
-from headway.training.plan import nested
 from headway.training.start import check_task, model_from, n_words
 from headway.training.textplan import TextPlan, left_open, model_of, with_training
 
@@ -100,7 +100,7 @@ def media_model(
     settings: RunSettings, prepared: PreparedMedia, plan: MediaPlan
 ) -> tuple[ModelSettings, bool]:
     """The model, and whether its shape was chosen here."""
-    asked = asked_of(settings, "model.")
+    asked = settings.asked.under("model")
     needs = dict(plan.model)
     if prepared.tokenizer is not None:
         needs["vocab_size"] = prepared.tokenizer.vocab_size
@@ -136,15 +136,6 @@ def media_model(
     if "max_len" not in changes and room < plan.longest:
         changes["max_len"] = plan.longest
     return model_settings(nested(changes)), chosen
-
-
-def asked_of(settings: RunSettings, section: str) -> dict[str, Any]:
-    """What the user set in a section, by the names in it."""
-    return {
-        key.removeprefix(section): value
-        for key, value in settings.asked.items()
-        if key.startswith(section)
-    }
 
 
 def batch_rows(plan: MediaPlan, device: torch.device) -> int:
@@ -189,7 +180,7 @@ def picture_shape(
     if known is not None:
         assert isinstance(known, PictureSettings)
         return known
-    asked = asked_of(settings, "model.picture.")
+    asked = settings.asked.under("model.picture")
     found = _picture_form(_first_pictures(settings, what), what)
     values = {**found, **(wants or {}), **asked}
     if "patch" not in values and values.get("stem") != "grid":
@@ -203,7 +194,7 @@ def sound_shape(settings: RunSettings, wants: Mapping[str, Any] | None = None) -
     if known is not None:
         assert isinstance(known, SoundSettings)
         return known
-    asked = asked_of(settings, "model.sound.")
+    asked = settings.asked.under("model.sound")
     values: dict[str, Any] = {**(wants or {}), **asked}
     if "rate" not in values:
         rates = _first_rates(settings)

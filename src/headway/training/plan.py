@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 
+from headway.config.asked import nested
 from headway.config.folder import IMPORTED, load_run, run_folder
 from headway.config.load import model_settings
 from headway.config.metrics import metrics_of
@@ -117,11 +118,7 @@ def choose_model(
     settings: RunSettings, prepared: Prepared, n_pairs: int, device: torch.device
 ) -> tuple[ModelSettings, bool]:
     """The model with the tokenizer's vocabulary, and whether it was chosen here."""
-    changes = {
-        key.removeprefix("model."): value
-        for key, value in settings.asked.items()
-        if key.startswith("model.")
-    }
+    changes = settings.asked.under("model")
     if name := settings.distil.teacher or settings.start.run:
         old = load_run(run_folder(name)).model
         assert old is not None
@@ -155,18 +152,6 @@ def choose_model(
             "Try model.preset=transformer-base."
         )
     return model, chosen
-
-
-def nested(flat: Mapping[str, Any]) -> dict[str, Any]:
-    """Dotted keys as tables: the way back from `config.run.flat`."""
-    table: dict[str, Any] = {}
-    for key, value in flat.items():
-        *sections, name = key.split(".")
-        place = table
-        for section in sections:
-            place = place.setdefault(section, {})
-        place[name] = value
-    return table
 
 
 def preset_for(n_pairs: int, device: torch.device) -> str:

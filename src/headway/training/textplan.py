@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 
+from headway.config.asked import nested
 from headway.config.folder import TOKENIZER, file_in, load_run, run_folder
 from headway.config.load import model_settings
 from headway.config.metrics import check_metric
@@ -24,7 +25,6 @@ from headway.training.plan import (
     FINE_TUNING,
     fine_tuning_rate,
     micro_tokens,
-    nested,
     with_intervals,
     with_precision,
 )
@@ -133,11 +133,7 @@ def text_model(
     settings: RunSettings, tokenizer: Tokenizer, device: torch.device, plan: TextPlan
 ) -> tuple[ModelSettings, bool]:
     """The model, and whether its shape was chosen here."""
-    asked = {
-        key.removeprefix("model."): value
-        for key, value in settings.asked.items()
-        if key.startswith("model.")
-    }
+    asked = settings.asked.under("model")
     if settings.distil.teacher:
         return student_model(model_of(settings.distil.teacher), settings), False
     if settings.start.run:
