@@ -26,8 +26,8 @@ from headway.data.files import open_lines
 from headway.decode.translator import Translator
 from headway.interop import to_ctranslate2
 from headway.interop.ctranslate2.engine import Ctranslate2Engine
-from headway.interop.run import LoadedRun, load_run_for_export
 from headway.models.build import build_model
+from headway.tasks.opened import Opened, open_plain
 
 SHIPPED = "tatoeba-de-en"
 WRITTEN = 32
@@ -36,22 +36,22 @@ WRITTEN = 32
 Work = Callable[[], int]
 
 
-def shipped() -> LoadedRun:
-    return load_run_for_export(SHIPPED)
+def shipped() -> Opened:
+    return open_plain(SHIPPED)
 
 
-def untrained(folder: Path, name: str) -> LoadedRun:
+def untrained(folder: Path, name: str) -> Opened:
     """Of a preset's size and without training, beside the tokenizer of the shipped one."""
-    run = load_run_for_export(SHIPPED)
+    run = open_plain(SHIPPED)
     model = replace(preset(name), vocab_size=run.shape.vocab_size)
     decode = replace(run.settings.decode, max_len=WRITTEN, min_len=WRITTEN)
     settings = replace(run.settings, model=model, decode=decode)
     (folder / CONFIG).write_text(resolved_toml(settings))
     run.vocab.save(folder / TOKENIZER)
-    return LoadedRun(folder, settings, build_model(model).eval(), run.vocab)
+    return Opened(folder, settings, build_model(model).eval(), run.vocab)
 
 
-def works(run: LoadedRun, out: Path, lines: list[str], threads: int) -> dict[str, Work]:
+def works(run: Opened, out: Path, lines: list[str], threads: int) -> dict[str, Work]:
     """Both give the number of tokens they wrote, end tokens included."""
     to_ctranslate2.write(run, out, int8=True)
     # Both rank by n^alpha, so that both write the same.

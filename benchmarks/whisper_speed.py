@@ -29,9 +29,9 @@ from benchmarks.machine import alternating, save
 from headway.decode.hypothesis import Specials
 from headway.decode.precision import hold_in
 from headway.decode.search import Searcher
-from headway.interop.run import LoadedRun, load_run_for_export
 from headway.interop.to_hf import write
 from headway.nn.mel import log_mel
+from headway.tasks.opened import Opened, open_plain
 
 Wave = np.ndarray[Any, np.dtype[np.int16]]
 Transcribe = Callable[[Wave], str]
@@ -59,8 +59,8 @@ def recordings(folder: Path, n: int, seconds: float) -> dict[str, list[Wave]]:
     return {"prompts": prompts, "full windows": joined[:-1] or joined}
 
 
-def ours(run: LoadedRun, precision: str) -> Transcribe:
-    loaded = load_run_for_export(str(run.folder))
+def ours(run: Opened, precision: str) -> Transcribe:
+    loaded = open_plain(str(run.folder))
     hold_in(loaded.model, precision)
     target: Any = loaded.vocab.target
     settings = replace(loaded.settings.decode, beam=1, precision=precision)  # type: ignore[arg-type]
@@ -93,7 +93,7 @@ def hugging_face(folder: Path) -> Transcribe:
     return transcribe
 
 
-def converted(folder: Path, out: Path, run: LoadedRun) -> Path:
+def converted(folder: Path, out: Path, run: Opened) -> Path:
     """A folder for CTranslate2 and faster-whisper, by CTranslate2's own converter."""
     from ctranslate2.converters import TransformersConverter
 
@@ -102,7 +102,7 @@ def converted(folder: Path, out: Path, run: LoadedRun) -> Path:
     return out
 
 
-def ctranslate2(folder: Path, run: LoadedRun, kind: str, threads: int) -> Transcribe:
+def ctranslate2(folder: Path, run: Opened, kind: str, threads: int) -> Transcribe:
     import ctranslate2 as library
 
     model = library.models.Whisper(str(folder), compute_type=kind, intra_threads=threads)
@@ -140,7 +140,7 @@ def faster_whisper(folder: Path, kind: str, threads: int) -> Transcribe:
     return transcribe
 
 
-def systems(run: LoadedRun, folder: Path, threads: int) -> dict[str, Transcribe]:
+def systems(run: Opened, folder: Path, threads: int) -> dict[str, Transcribe]:
     """Those that are installed here."""
     found = {"headway fp32": ours(run, "fp32"), "headway int8": ours(run, "int8")}
     write(run, folder)
@@ -170,7 +170,7 @@ def main(words: Sequence[str] | None = None) -> None:
     parser.add_argument("--threads", type=int, default=2)
     args = parser.parse_args(words)
     torch.set_num_threads(args.threads)
-    run = load_run_for_export(args.run)
+    run = open_plain(args.run)
     window = run.shape.sound.pad_s  # type: ignore[union-attr]
     results: dict[str, Any] = {"threads": args.threads}
     with tempfile.TemporaryDirectory() as name:

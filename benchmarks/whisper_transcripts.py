@@ -24,9 +24,9 @@ import torch
 from benchmarks.asterisk import RATE
 from benchmarks.machine import save
 from benchmarks.whisper_speed import Wave, hugging_face, ours
-from headway.interop.run import load_run_for_export
 from headway.interop.to_hf import write
 from headway.metrics.speech import without_case_and_punctuation, word_errors
+from headway.tasks.opened import open_plain
 
 Normalise = Callable[[str], str]
 
@@ -70,7 +70,7 @@ def main(words: Sequence[str] | None = None) -> None:
     parser.add_argument("--threads", type=int, default=2)
     args = parser.parse_args(words)
     torch.set_num_threads(args.threads)
-    run = load_run_for_export(args.run)
+    run = open_plain(args.run)
     waves, texts = read(args.manifest)
     waves, texts = waves[: args.first], texts[: args.first]
     transcribe = ours(run, "fp32")

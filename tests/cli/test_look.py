@@ -11,10 +11,10 @@ import torch
 
 from headway.cli.main import main
 from headway.inside.anatomy import Anatomy
-from headway.inside.opening import load
 from headway.inside.packing import unpack
 from headway.inside.reading import read
 from headway.nn.tap import record
+from headway.tasks.opened import open_plain
 
 from ..interop.padded_runs import RUNS, tiny_run
 
@@ -38,7 +38,7 @@ def test_every_task_has_a_page_that_holds_the_true_numbers(
     assert len(html) <= 400_000
     shown = re.sub(r"<script.*?</script>", "", html, flags=re.S)
     assert not REQUEST.findall(shown)
-    run = load(folder)
+    run = open_plain(folder)
     reading = read(run, text_for(task))
     weights = _independent(run, reading)
     [look] = unpack(html)["looks"]

@@ -12,10 +12,10 @@ from headway.cli.main import main
 from headway.config.folder import load_run
 from headway.inside.curve import load_found
 from headway.inside.forward import say
-from headway.inside.opening import load
 from headway.inside.pruning import pruned
 from headway.inside.reading import read
 from headway.models.summary import count
+from headway.tasks.opened import open_plain
 
 from ..interop.padded_runs import tiny_run
 
@@ -44,7 +44,7 @@ def test_a_share_of_the_heads_goes(run: Path, capsys: pytest.CaptureFixture[str]
     for word in ("parameters", "heads", "loss", "BLEU", "prediction", "forward", "heads out:"):
         assert word in said.out
     assert "importance of the heads from 4 texts" in said.err
-    before, after = load(run), load(out)
+    before, after = open_plain(run), open_plain(out)
     assert after.shape.n_kept_heads == 12 - 5
     head = 4 * before.shape.d_model * before.shape.head_width
     assert count(before.model) - count(after.model) == 5 * head
@@ -60,7 +60,7 @@ def test_named_heads_go_without_any_data(run: Path, capsys: pytest.CaptureFixtur
     found = json.loads(capsys.readouterr().out)
     assert found["heads"] == ["cross.0.3", "encoder.0.1"]  # data counts from 0
     assert [line["name"] for line in found["lines"]] == ["parameters", "heads", "bytes"]
-    whole, small = load(run), load(out)
+    whole, small = open_plain(run), open_plain(out)
     want = pruned(whole.model, whole.shape, [("cross", 0, 3), ("encoder", 0, 1)])
     for name, weight in small.model.state_dict().items():
         assert torch.equal(weight, want.state_dict()[name])
@@ -93,7 +93,7 @@ def test_a_pruned_run_predicts_is_looked_at_and_trains_on(
     assert main([*command, "train.steps=2", "train.eval_every=2", "data.valid_size=1"]) == 0
     assert load_run(more).model.kept_heads == load_run(out).model.kept_heads  # type: ignore[union-attr]
     assert main(["average", str(more), "--last", "1"]) == 0
-    assert load(more).shape.n_kept_heads == 11
+    assert open_plain(more).shape.n_kept_heads == 11
 
 
 def test_the_curve_is_measured_and_kept_for_later(

@@ -24,11 +24,11 @@ from headway.inside import load
 from headway.inside.corpus import Corpus
 from headway.inside.maps import known
 from headway.interop.reading import proof_sentences
-from headway.interop.run import load_run_for_export
 from headway.metrics.speech import character_errors, word_errors
 from headway.metrics.translation import bleu, chrf, exact_match
 from headway.models.folder import load_model
 from headway.tasks.kind import Use
+from headway.tasks.opened import open_plain
 from headway.tasks.table import kind_of
 from tests.interop.padded_runs import tiny_run
 
@@ -147,7 +147,7 @@ OPENED: dict[str, Callable[[Any], Any]] = {
     "load_settings": load_settings,
     "load_model": load_model,
     "inside.load": load,
-    "load_run_for_export": load_run_for_export,
+    "open_plain": open_plain,
     "Use": lambda name: Use(name, load_run(name), CPU).models(),
     "Completer.load": Completer.load,
     "Completer.load, draft": lambda name: Completer.load([name], GREEDY, draft=name),

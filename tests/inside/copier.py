@@ -14,8 +14,8 @@ from headway.config.data import TokenizerSettings
 from headway.config.model import Seq2SeqSettings
 from headway.config.run import RunSettings
 from headway.inside.truth.toys import name
-from headway.interop.run import LoadedRun
 from headway.models.build import build_model
+from headway.tasks.opened import Opened
 from headway.text.tokenizer import Vocabularies
 from headway.text.train import train_on_texts
 
@@ -27,7 +27,7 @@ WORDS = [name(number) for number in range(20)]
 
 
 @torch.no_grad()
-def copier(folder: Path) -> LoadedRun:
+def copier(folder: Path) -> Opened:
     made = train_on_texts([" ".join(WORDS)] * 2, TokenizerSettings(kind="words"), SLOTS, [])
     vocab = Vocabularies(made, made)
     settings = Seq2SeqSettings(
@@ -49,4 +49,4 @@ def copier(folder: Path) -> LoadedRun:
     q[SLOTS:, SLOTS:], k[SLOTS:, SLOTS:] = 3 * one.roll(1, 0), one
     v[:SLOTS, :SLOTS] = one
     cross.to_out.weight[:SLOTS, :SLOTS] = one
-    return LoadedRun(folder, RunSettings(task="translate", model=settings), model, vocab)
+    return Opened.of(folder, RunSettings(task="translate", model=settings), model, vocab)

@@ -24,8 +24,8 @@ from headway.config.run import RunSettings
 from headway.config.tasks import CaptionSettings, TranscribeSettings
 from headway.inside.looking import Looked, Page, look, looked_at
 from headway.inside.media import Media, media_settings, of_item
-from headway.interop.run import LoadedRun
 from headway.models.build import build_model
+from headway.tasks.opened import Opened
 from headway.text.tokenizer import Vocabularies
 from headway.text.train import train_on_texts
 
@@ -44,7 +44,7 @@ def tokens() -> Vocabularies:
     return Vocabularies(words, words)
 
 
-def media_run(task: str, **changes: Any) -> LoadedRun:
+def media_run(task: str, **changes: Any) -> Opened:
     """`task` may be `captioned-video`, `transcribe-joint` or, for an encoder, `transcribe-ctc`."""
     vocab = tokens()
     n_words = vocab.target.vocab_size
@@ -78,10 +78,10 @@ def media_run(task: str, **changes: Any) -> LoadedRun:
     with torch.no_grad():
         for parameter in model.parameters():
             parameter.mul_(1.5)  # so that heads look at something
-    return LoadedRun(Path(task), settings, model.eval(), vocab)
+    return Opened.of(Path(task), settings, model.eval(), vocab)
 
 
-def item_for(run: LoadedRun, seed: int = 0) -> NDArray[Any]:
+def item_for(run: Opened, seed: int = 0) -> NDArray[Any]:
     """Pixels or samples of the right shape."""
     random = np.random.default_rng(seed)
     shape = media_settings(run)
@@ -94,7 +94,7 @@ def item_for(run: LoadedRun, seed: int = 0) -> NDArray[Any]:
     return random.integers(0, 256, size, dtype=np.uint8)
 
 
-def media_for(run: LoadedRun, seed: int = 0) -> Media:
+def media_for(run: Opened, seed: int = 0) -> Media:
     shape = media_settings(run)
     assert shape is not None
     return of_item("example", item_for(run, seed), shape)

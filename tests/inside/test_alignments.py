@@ -9,10 +9,10 @@ import pytest
 from headway.errors import DataError, UserError
 from headway.inside import maps
 from headway.inside.alignments import aer, aligning_layer, alignment, pharaoh, read_pharaoh
-from headway.inside.opening import load
 from headway.inside.reading import Ask
 from headway.inside.trace import trace
 from headway.inside.truth import copies
+from headway.tasks.opened import open_plain
 
 from .copier import copier
 
@@ -58,7 +58,7 @@ def test_a_map_of_a_model_that_copies_aligns_every_word_with_itself(tmp_path: Pa
 
 
 def test_pieces_are_merged_to_words() -> None:
-    run = load("tatoeba-de-en")
+    run = open_plain("tatoeba-de-en")
     traced = trace(
         run,
         "Herr Schwarzenegger wohnt in Boston.",

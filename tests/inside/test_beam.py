@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
 from functools import cache
 
 import pytest
@@ -21,8 +20,8 @@ from headway.inside.beam import beam_tree, rerun, searches
 from headway.inside.forward import say
 from headway.inside.reading import read
 from headway.inside.tree import FATES, PLACED, BeamTree
-from headway.interop.run import LoadedRun, load_run_for_export
 from headway.models.seq2seq import Seq2Seq
+from headway.tasks.opened import Opened, open_plain
 
 TEXT = "Ein Mann fährt mit dem Fahrrad durch die Stadt, obwohl es regnet."
 PROMPT = "Once upon a time there was"
@@ -41,13 +40,13 @@ SEARCHES = {
 
 
 @cache
-def translator() -> LoadedRun:
-    return load_run_for_export("tatoeba-de-en")
+def translator() -> Opened:
+    return open_plain("tatoeba-de-en")
 
 
 @cache
-def writer() -> LoadedRun:
-    return load_run_for_export("stories")
+def writer() -> Opened:
+    return open_plain("stories")
 
 
 @cache
@@ -277,7 +276,7 @@ def test_what_has_no_search_says_so() -> None:
     run = translator()
     with pytest.raises(UserError, match="required phrases"):
         beam_tree(run, TEXT, wish=Wish(required=((5, 6),)))
-    other = replace(run, settings=RunSettings(task="classify", model=EncoderSettings()))
+    other = run.with_model(run.model, RunSettings(task="classify", model=EncoderSettings()))
     assert not searches(other)
     with pytest.raises(UserError, match=r"`classify`.*no search"):
         beam_tree(other, TEXT)

@@ -21,7 +21,7 @@ from headway.inside.reading import Ask
 from headway.inside.sections import look_of
 from headway.inside.sections.beam import section
 from headway.inside.trace import trace
-from headway.interop.run import load_run_for_export
+from headway.tasks.opened import open_plain
 
 from .browser import browser, open_page  # noqa: F401
 
@@ -30,7 +30,7 @@ TEXT = "Ein Mann fährt mit dem Fahrrad durch die Stadt, obwohl es regnet."
 
 @cache
 def looked(name: str = "tatoeba-de-en", text: str = TEXT, beam: int = 4) -> Looked:
-    run = load_run_for_export(name)
+    run = open_plain(name)
     ask = Ask(decode=DecodeSettings(beam=beam), new=8)
     return Looked(run=run, trace=trace(run, text, ask, beam=True), ask=ask)
 

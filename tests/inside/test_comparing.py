@@ -13,12 +13,12 @@ import torch
 from headway.errors import UserError
 from headway.inside.comparing import fits
 from headway.inside.looking import Page, look
-from headway.inside.opening import load
 from headway.inside.packing import unpack
 from headway.inside.reading import Ask
 from headway.inside.sections import shown
 from headway.inside.trace import trace
 from headway.inside.training import stages
+from headway.tasks.opened import open_plain
 
 from ..interop.padded_runs import tiny_run
 from .browser import VALUES, open_page
@@ -41,18 +41,21 @@ def pair(translator: Path) -> Page:
 
 
 def test_the_same_twice_fits_everywhere(translator: Path) -> None:
-    one = trace(load(translator), TEXT, ASK)
+    one = trace(open_plain(translator), TEXT, ASK)
     assert fits(one, one) == {"encoder": None, "decoder": None, "cross": None, "outputs": None}
 
 
 def test_reasons_name_both_sides(translator: Path, tmp_path: Path) -> None:
-    one, longer = trace(load(translator), TEXT, ASK), trace(load(translator), f"{TEXT} ko ko", ASK)
+    one, longer = (
+        trace(open_plain(translator), TEXT, ASK),
+        trace(open_plain(translator), f"{TEXT} ko ko", ASK),
+    )
     found = fits(one, longer)
     assert found["encoder"] == "the maps have 7 × 7 tokens and 9 × 9"
-    deeper = load(tiny_run(tmp_path / "deeper", "translate", n_layers=3))
+    deeper = open_plain(tiny_run(tmp_path / "deeper", "translate", n_layers=3))
     found = fits(one, trace(deeper, TEXT, ASK))
     assert found["encoder"] == "2 layers × 4 heads cannot be subtracted from 3 layers × 4 heads"
-    alone = load(tiny_run(tmp_path / "lm", "complete"))
+    alone = open_plain(tiny_run(tmp_path / "lm", "complete"))
     found = fits(one, trace(alone, TEXT))
     assert found["self"] == "only one of the two has self attention"
 
@@ -65,7 +68,7 @@ def test_nothing_in_common_is_an_error(translator: Path, tmp_path: Path) -> None
 
 def test_the_sides_are_what_each_model_said(pair: Page, translator: Path) -> None:
     shown = unpack(pair.html)["shared"]["compare"]
-    run = load(translator)
+    run = open_plain(translator)
     for side, text in zip(shown["sides"], (TEXT, OTHER), strict=True):
         found = trace(run, text, ASK)
         assert found.scores_RC is not None
@@ -87,7 +90,7 @@ def test_identical_runs_differ_by_nothing(browser: Any, translator: Path, tmp_pa
     assert page.get_attribute("[data-card=compare-map] .body", "data-most") == "0"
     assert page.get_attribute("[data-card=compare-lens] .body", "data-most") == "0"
     rows = page.locator("tbody[data-outputs] tr")
-    assert rows.count() == len(trace(load(translator), TEXT, ASK).reading.outputs)
+    assert rows.count() == len(trace(open_plain(translator), TEXT, ASK).reading.outputs)
     last = page.locator("tbody[data-outputs] tr td:nth-child(6)")
     assert set(_values(last)) == {0.0}
     assert page.locator("[data-misfit]").count() == 0
@@ -97,7 +100,7 @@ def test_identical_runs_differ_by_nothing(browser: Any, translator: Path, tmp_pa
 def test_differences_in_the_page_are_those_of_the_traces(
     browser: Any, pair: Page, translator: Path, tmp_path: Path
 ) -> None:
-    one, other = (trace(load(translator), text, ASK) for text in (TEXT, OTHER))
+    one, other = (trace(open_plain(translator), text, ASK) for text in (TEXT, OTHER))
     page = open_page(browser, pair.html, tmp_path, state="tab=compare")
     for layer, (a_HTS, b_HTS) in enumerate(
         zip(one.attention["encoder"], other.attention["encoder"], strict=True)
@@ -125,7 +128,7 @@ def test_rows_are_what_is_written_and_layers_go_up(
     """As in the attention panel, for each side by its own output."""
     page = open_page(browser, pair.html, tmp_path, state="tab=compare&kind=cross")
     for side, text in (("a", TEXT), ("b", OTHER)):
-        outputs = trace(load(translator), text, ASK).reading.outputs
+        outputs = trace(open_plain(translator), text, ASK).reading.outputs
         canvas = page.locator(f"[data-map={side}] canvas")
         left, top = (float(canvas.get_attribute(f"data-{name}")) for name in ("left", "top"))
         canvas.hover(position={"x": left + 3, "y": top + 3})
@@ -151,7 +154,7 @@ def test_texts_of_other_lengths_say_why_there_is_no_difference(
 
 def test_the_slider_the_charts_and_the_other_checkpoint(browser: Any, tmp_path: Path) -> None:
     folder = kept_run(tmp_path / "kept")
-    run = load(folder)
+    run = open_plain(folder)
     final = trace(run, TEXT, ASK)
     traces = [trace(stage.run, final.reading) for stage in stages(run)]
 

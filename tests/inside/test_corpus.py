@@ -11,17 +11,17 @@ import pytest
 from headway.errors import DataError
 from headway.inside import corpus as module
 from headway.inside.corpus import LONGEST, Corpus, passages, spelled
-from headway.inside.opening import LoadedRun, load
+from headway.tasks.opened import Opened, open_plain
 
 
 @pytest.fixture(scope="module")
-def writer() -> LoadedRun:
-    return load("stories")
+def writer() -> Opened:
+    return open_plain("stories")
 
 
 @pytest.fixture(scope="module")
-def translator() -> LoadedRun:
-    return load("tatoeba-de-en")
+def translator() -> Opened:
+    return open_plain("tatoeba-de-en")
 
 
 def file(folder: Path, text: str, name: str = "a.txt") -> Path:
@@ -30,20 +30,20 @@ def file(folder: Path, text: str, name: str = "a.txt") -> Path:
     return path
 
 
-def test_lines_come_in_order_and_blank_ones_are_left_out(tmp_path: Path, writer: LoadedRun) -> None:
+def test_lines_come_in_order_and_blank_ones_are_left_out(tmp_path: Path, writer: Opened) -> None:
     found = Corpus.of(file(tmp_path, "A cat.\n\n  \nA dog.\n"), writer)
     assert found.lines == ("A cat.", "A dog.")
     assert found.targets is None
     assert not found.cut
 
 
-def test_several_files_are_one_corpus(tmp_path: Path, writer: LoadedRun) -> None:
+def test_several_files_are_one_corpus(tmp_path: Path, writer: Opened) -> None:
     paths = [file(tmp_path, "one\n", "1.txt"), file(tmp_path, "two\n", "2.txt")]
     assert Corpus.of(paths, writer).lines == ("one", "two")
 
 
 def test_a_corpus_is_bounded(
-    tmp_path: Path, writer: LoadedRun, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, writer: Opened, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, "MAX_CHARACTERS", 20)
     found = Corpus.of(file(tmp_path, "0123456789\n" * 5), writer)
@@ -52,34 +52,34 @@ def test_a_corpus_is_bounded(
 
 
 @pytest.mark.parametrize("text", ["", "\n \n"])
-def test_an_empty_corpus_is_refused(tmp_path: Path, writer: LoadedRun, text: str) -> None:
+def test_an_empty_corpus_is_refused(tmp_path: Path, writer: Opened, text: str) -> None:
     with pytest.raises(DataError, match="holds no text"):
         Corpus.of(file(tmp_path, text), writer)
 
 
-def test_standard_input_is_read_once(writer: LoadedRun, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_standard_input_is_read_once(writer: Opened, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sys.stdin", TextIOWrapper(BytesIO(b"one\ntwo\n" * 20)))
     found = Corpus.of("-", writer)
     assert found.lines == ("one", "two") * 20
     assert found.name == "standard input"
 
 
-def test_a_missing_file_is_named(writer: LoadedRun) -> None:
+def test_a_missing_file_is_named(writer: Opened) -> None:
     with pytest.raises(DataError, match="no file nowhere"):
         Corpus.of("nowhere.txt", writer)
 
 
-def test_a_table_is_no_text(tmp_path: Path, writer: LoadedRun) -> None:
+def test_a_table_is_no_text(tmp_path: Path, writer: Opened) -> None:
     with pytest.raises(DataError, match="a tab in every line"):
         Corpus.of(file(tmp_path, "a cat\t1\na dog\t0\n"), writer)
 
 
-def test_json_lines_give_their_text(tmp_path: Path, writer: LoadedRun) -> None:
+def test_json_lines_give_their_text(tmp_path: Path, writer: Opened) -> None:
     lines = "".join(json.dumps({"text": text}) + "\n" for text in ("A  cat.", "A\ndog."))
     assert Corpus.of(file(tmp_path, lines, "a.jsonl"), writer).lines == ("A cat.", "A dog.")
 
 
-def test_a_translator_takes_pairs(tmp_path: Path, translator: LoadedRun) -> None:
+def test_a_translator_takes_pairs(tmp_path: Path, translator: Opened) -> None:
     found = Corpus.of(file(tmp_path, "Hallo.\tHello.\nJa.\tYes.\n"), translator)
     assert found.lines == ("Hallo.", "Ja.")
     assert found.targets == ("Hello.", "Yes.")
@@ -87,13 +87,13 @@ def test_a_translator_takes_pairs(tmp_path: Path, translator: LoadedRun) -> None
         Corpus.of(file(tmp_path, "Hallo.\tHello.\nJa.\n"), translator)
 
 
-def test_passages_are_what_the_model_reads(writer: LoadedRun) -> None:
+def test_passages_are_what_the_model_reads(writer: Opened) -> None:
     tokenizer = writer.vocab.target
     [passage] = passages(writer, Corpus.of_lines(["A cat sat."]), 100)
     assert passage.ids == {"text": tokenizer.as_prompt(tokenizer.encode("A cat sat."))}
 
 
-def test_long_lines_are_cut_and_nothing_is_lost(writer: LoadedRun) -> None:
+def test_long_lines_are_cut_and_nothing_is_lost(writer: Opened) -> None:
     line = "The catalogues were unbuttoned. " * 60
     found = passages(writer, Corpus.of_lines([line]), 10_000)
     assert len(found) > 1
@@ -106,12 +106,12 @@ def test_long_lines_are_cut_and_nothing_is_lost(writer: LoadedRun) -> None:
         )  # fmt: skip
 
 
-def test_reading_ends_at_the_most_tokens(writer: LoadedRun) -> None:
+def test_reading_ends_at_the_most_tokens(writer: Opened) -> None:
     found = passages(writer, Corpus.of_lines(["A cat sat."] * 500), 60)
     assert 60 <= sum(passage.n_tokens for passage in found) < 80
 
 
-def test_a_translator_reads_pairs_or_its_own_translations(translator: LoadedRun) -> None:
+def test_a_translator_reads_pairs_or_its_own_translations(translator: Opened) -> None:
     lines = ["Guten Morgen.", "Ich habe Hunger."]
     given = passages(translator, Corpus.of_lines(lines, ["Good morning.", "I am hungry."]), 1000)
     own = passages(translator, Corpus.of_lines(lines), 1000)
@@ -123,7 +123,7 @@ def test_a_translator_reads_pairs_or_its_own_translations(translator: LoadedRun)
     assert alone[0].ids["source"] == given[0].ids["source"] == own[0].ids["source"]
 
 
-def test_tokens_are_spelled_so_that_they_can_be_joined(writer: LoadedRun) -> None:
+def test_tokens_are_spelled_so_that_they_can_be_joined(writer: Opened) -> None:
     text = "Tim unbuttoned his coat."
     pieces = spelled(writer.vocab.target.encode(text), writer.vocab.target)
     assert "".join(pieces).split() == text.split()

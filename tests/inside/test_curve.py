@@ -27,9 +27,9 @@ from headway.inside.curve import (
 )
 from headway.inside.examples import examples, from_files
 from headway.inside.heads import heads
-from headway.inside.opening import load
 from headway.inside.pruning import least, pruned, save_pruned, without
 from headway.models.summary import count
+from headway.tasks.opened import open_plain
 
 from ..interop.padded_runs import answers, lines_for, tiny_run
 
@@ -78,7 +78,7 @@ test_files.__test__ = False  # type: ignore[attr-defined]
 
 @pytest.mark.parametrize("task", ["translate", "complete", "fill", "classify", "tag", "embed"])
 def test_the_curve_starts_at_the_score_of_the_run_itself(task: str, tmp_path: Path) -> None:
-    run = load(tiny_run(tmp_path / "run", task))
+    run = open_plain(tiny_run(tmp_path / "run", task))
     files = test_files(tmp_path, task)
     readings = from_files(run, files)
     found = heads(run, readings)
@@ -99,7 +99,7 @@ def test_the_curve_starts_at_the_score_of_the_run_itself(task: str, tmp_path: Pa
 
 
 def test_kinds_of_a_translator_are_measured_by_themselves(tmp_path: Path) -> None:
-    run = load(tiny_run(tmp_path / "run", "translate", "as-published"))
+    run = open_plain(tiny_run(tmp_path / "run", "translate", "as-published"))
     files = test_files(tmp_path, "translate")
     drawn = curve(run, files, heads(run, from_files(run, files)), shares=(0.0, 0.5, 1.0))
     shown = [(p.order, p.kind, p.gone) for p in drawn.points]
@@ -113,12 +113,12 @@ def test_kinds_of_a_translator_are_measured_by_themselves(tmp_path: Path) -> Non
 
 @pytest.mark.parametrize("task", ["translate", "complete", "fill", "classify", "tag", "embed"])
 def test_a_pruned_run_is_a_run(task: str, tmp_path: Path) -> None:
-    run = load(tiny_run(tmp_path / "run", task, n_layers=2))
+    run = open_plain(tiny_run(tmp_path / "run", task, n_layers=2))
     gone = least(
         ordered(run.shape, heads(run, lines_for("complete")[:2]).importance()), 2, run.shape
     )
     save_pruned(run, gone, tmp_path / "small")
-    small = load(tmp_path / "small")
+    small = open_plain(tmp_path / "small")
     assert small.shape.kept_heads == without(run.shape, gone)
     assert count(small.model) < count(run.model)
     assert len(answers(tmp_path / "small", lines_for(task))) == len(lines_for(task))
@@ -127,7 +127,7 @@ def test_a_pruned_run_is_a_run(task: str, tmp_path: Path) -> None:
 
 def test_the_least_important_quarter_costs_less_than_the_most_important() -> None:
     """On the shipped translator, by the loss of held-out pairs."""
-    run = load("tatoeba-de-en")
+    run = open_plain("tatoeba-de-en")
     readings = examples(run, Corpus.of_lines([a for a, _ in GERMAN], [b for _, b in GERMAN]))
     found = heads(run, readings[:6])
     order = ordered(run.shape, found.importance())
@@ -135,13 +135,13 @@ def test_the_least_important_quarter_costs_less_than_the_most_important() -> Non
     costs = []
     for queue in (order, order[::-1]):
         small = pruned(run.model, run.shape, least(queue, 8, run.shape))
-        costs.append(mean_loss(replace(run, model=small.eval()), readings[6:]) - whole)
+        costs.append(mean_loss(run.with_model(small.eval()), readings[6:]) - whole)
     assert costs[0] < 0.5 < costs[1]
     assert "alignment" in found["cross.1.2"].roles
 
 
 def test_what_was_measured_is_kept_beside_the_model(tmp_path: Path) -> None:
-    run = load(tiny_run(tmp_path / "run", "translate"))
+    run = open_plain(tiny_run(tmp_path / "run", "translate"))
     found = heads(run, ["ba de", "go ba"])
     drawn = Curve((Point("importance", "all", 0.0, 0, 31.2, None),), "BLEU", True, 12, "test.de")
     assert load_found(run.folder) is None
@@ -155,7 +155,7 @@ def test_what_was_measured_is_kept_beside_the_model(tmp_path: Path) -> None:
 
 
 def test_measuring_leaves_nothing_behind(tmp_path: Path) -> None:
-    run = load(tiny_run(tmp_path / "run", "complete"))
+    run = open_plain(tiny_run(tmp_path / "run", "complete"))
     files = test_files(tmp_path, "complete")
     before = sorted(path.name for path in run.folder.iterdir())
     score, loss = measured(run, files, [])

@@ -19,9 +19,9 @@ from headway.inside.coding import TopKCoder, learned
 from headway.inside.corpus import Corpus, Passage, passages
 from headway.inside.factors import Factors, factors, identity, learn, moments
 from headway.inside.learning import Learning, Reservoir, chosen_sites, ordinary, sampled
-from headway.inside.opening import LoadedRun, load
 from headway.inside.passes import Batch, sites_of, states_of, vectors_of
 from headway.inside.recovered import figures
+from headway.tasks.opened import Opened, open_plain
 
 from ..interop.padded_runs import RUNS, WORDS, tiny_run
 
@@ -30,16 +30,16 @@ SMALL: dict[str, Any] = {"n": 12, "k": 3, "steps": 20, "browse": 400}
 
 
 @pytest.fixture(scope="module")
-def writer(tmp_path_factory: pytest.TempPathFactory) -> LoadedRun:
-    return load(tiny_run(tmp_path_factory.mktemp("w") / "run", "complete", n_layers=2))
+def writer(tmp_path_factory: pytest.TempPathFactory) -> Opened:
+    return open_plain(tiny_run(tmp_path_factory.mktemp("w") / "run", "complete", n_layers=2))
 
 
 @pytest.fixture(scope="module")
-def found(writer: LoadedRun) -> Factors:
+def found(writer: Opened) -> Factors:
     return factors(writer, LINES, method="topk", **SMALL)
 
 
-def whole(run: LoadedRun, texts: list[Passage]) -> Factors:
+def whole(run: Opened, texts: list[Passage]) -> Factors:
     """A dictionary that leaves nothing out: every axis, in both directions."""
     sites = sites_of(run.model)
     learning = Learning(method="topk", n=2 * run.shape.d_model, k=2 * run.shape.d_model)
@@ -52,7 +52,7 @@ def whole(run: LoadedRun, texts: list[Passage]) -> Factors:
 @pytest.mark.parametrize("task", list(RUNS))
 @pytest.mark.parametrize("method", ["sparse", "topk"])
 def test_every_family_has_factors(task: str, method: str, tmp_path: Path) -> None:
-    run = load(tiny_run(tmp_path / "run", task, n_layers=2))
+    run = open_plain(tiny_run(tmp_path / "run", task, n_layers=2))
     targets = LINES[::-1] if task == "translate" else None
     made = factors(run, Corpus.of_lines(LINES, targets), method=method, **SMALL)
     assert len(made.entries) == 12
@@ -71,7 +71,7 @@ def test_every_family_has_factors(task: str, method: str, tmp_path: Path) -> Non
 
 
 def test_a_dictionary_that_holds_everything_recovers_everything() -> None:
-    run = load("stories")
+    run = open_plain("stories")
     lines = [f"Once there was a {thing} named Tim." for thing in ("boy", "dog", "red bird", "cat")]
     texts = passages(run, Corpus.of_lines(lines), 600)
     facts = figures(run, whole(run, texts), texts)
@@ -83,7 +83,7 @@ def test_a_dictionary_that_holds_everything_recovers_everything() -> None:
 
 
 @torch.no_grad()
-def test_the_loss_is_the_loss_of_the_model_and_zeros_are_zeros(writer: LoadedRun) -> None:
+def test_the_loss_is_the_loss_of_the_model_and_zeros_are_zeros(writer: Opened) -> None:
     texts = passages(writer, Corpus.of_lines(LINES), 300)
     facts = figures(writer, whole(writer, texts), texts)
     part = Anatomy.of(writer.model).stacks[-1]
@@ -108,7 +108,7 @@ def test_the_loss_is_the_loss_of_the_model_and_zeros_are_zeros(writer: LoadedRun
 
 @torch.no_grad()
 def test_an_effect_is_what_changes_when_the_factor_is_taken_away(
-    writer: LoadedRun, found: Factors
+    writer: Opened, found: Factors
 ) -> None:
     """Of one factor and one context, done by hand with a hook on one block."""
     texts = passages(writer, Corpus.of_lines(LINES), 600)
@@ -134,7 +134,7 @@ def test_an_effect_is_what_changes_when_the_factor_is_taken_away(
     assert abs(one["effect"]["nats"]) > 1e-3
 
 
-def test_what_a_factor_speaks_for_rises_when_it_is_added(writer: LoadedRun, found: Factors) -> None:
+def test_what_a_factor_speaks_for_rises_when_it_is_added(writer: Opened, found: Factors) -> None:
     part = Anatomy.of(writer.model).stacks[-1]
     middle_D, scale = found.mean_SD[-1], found.scale_S[-1]
     both_2D = torch.stack([middle_D, middle_D + found.atoms_AD[5] * scale])
@@ -147,9 +147,7 @@ def test_what_a_factor_speaks_for_rises_when_it_is_added(writer: LoadedRun, foun
     assert word == writer.vocab.target.tokens([int(gain_V.argmax())])[0]
 
 
-def test_saved_factors_are_the_same_factors(
-    writer: LoadedRun, found: Factors, tmp_path: Path
-) -> None:
+def test_saved_factors_are_the_same_factors(writer: Opened, found: Factors, tmp_path: Path) -> None:
     found.save(tmp_path / "f")
     again = Factors.load(tmp_path / "f")
     x_ND = torch.randn(7, writer.shape.d_model)
@@ -160,7 +158,7 @@ def test_saved_factors_are_the_same_factors(
     again.check_fits(writer)
 
 
-def test_the_same_seed_gives_the_same_factors(writer: LoadedRun, found: Factors) -> None:
+def test_the_same_seed_gives_the_same_factors(writer: Opened, found: Factors) -> None:
     again = factors(writer, LINES, method="topk", **SMALL)
     assert torch.equal(again.atoms_AD, found.atoms_AD)
     assert again.entries == found.entries
@@ -168,7 +166,7 @@ def test_the_same_seed_gives_the_same_factors(writer: LoadedRun, found: Factors)
 
 def test_factors_of_another_model_are_refused(found: Factors) -> None:
     with pytest.raises(FolderError, match="another model"):
-        found.check_fits(load("stories"))
+        found.check_fits(open_plain("stories"))
 
 
 def test_a_folder_without_factors_says_what_writes_them(tmp_path: Path) -> None:
@@ -176,7 +174,7 @@ def test_a_folder_without_factors_says_what_writes_them(tmp_path: Path) -> None:
         Factors.load(tmp_path)
 
 
-def test_a_corpus_that_is_too_small_says_what_it_has_and_what_is_needed(writer: LoadedRun) -> None:
+def test_a_corpus_that_is_too_small_says_what_it_has_and_what_is_needed(writer: Opened) -> None:
     with pytest.raises(DataError, match=r"tokens 240, needed 4,096; texts 40, .* n=15"):
         factors(writer, ["ba de go fi ko"] * 40, n=512)
     with pytest.raises(DataError, match=r"texts 1, needed 10. Give more text.$"):
@@ -198,14 +196,14 @@ def test_a_corpus_that_is_too_small_says_what_it_has_and_what_is_needed(writer: 
     ],
 )
 def test_settings_that_cannot_be_are_refused(
-    writer: LoadedRun, settings: dict[str, Any], said: str
+    writer: Opened, settings: dict[str, Any], said: str
 ) -> None:
     with pytest.raises(ConfigError, match=said):
         factors(writer, LINES, **settings)
 
 
 def test_layers_and_stacks_can_be_chosen() -> None:
-    run = load("tatoeba-de-en")
+    run = open_plain("tatoeba-de-en")
     every = sites_of(run.model)
     assert chosen_sites(run, "all") == every
     assert chosen_sites(run, "decoder") == [site for site in every if site[0] == "decoder"]
@@ -224,9 +222,7 @@ def test_a_reservoir_is_a_fair_sample_and_never_larger_than_it_may_be() -> None:
     assert torch.equal(site_R, (rows_RD.flatten() >= 2000).long())
 
 
-def test_what_is_learned_from_is_centred(
-    writer: LoadedRun, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_is_learned_from_is_centred(writer: Opened, monkeypatch: pytest.MonkeyPatch) -> None:
     seen = []
 
     def spy(rows_RD: Tensor, *more: Any, **others: Any) -> Any:
@@ -253,7 +249,7 @@ def test_every_layer_is_centred_and_scaled_by_itself() -> None:
 
 
 @pytest.mark.gpu
-def test_factors_are_learned_on_a_gpu(writer: LoadedRun) -> None:
+def test_factors_are_learned_on_a_gpu(writer: Opened) -> None:
     made = factors(writer, LINES, method="sparse", device="cuda", **SMALL)
     assert made.atoms_AD.device.type == "cpu"
     assert next(writer.model.parameters()).device.type == "cpu"

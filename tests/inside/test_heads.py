@@ -18,7 +18,6 @@ from headway.inside.corpus import Corpus
 from headway.inside.examples import examples, own_examples
 from headway.inside.forward import say
 from headway.inside.heads import Heads, heads
-from headway.inside.opening import LoadedRun, load
 from headway.inside.pruning import save_pruned
 from headway.inside.reading import Ask
 from headway.inside.roles import (
@@ -34,6 +33,7 @@ from headway.inside.roles import (
 from headway.inside.streams import Reading, Stream
 from headway.inside.trace import trace
 from headway.models.build import build_model
+from headway.tasks.opened import Opened, open_plain
 from headway.text.tokenizer import Vocabularies
 from headway.text.train import train_on_texts
 
@@ -43,8 +43,8 @@ LINES = ["ba de go", "fi ko ga mo pu ba", "de de ba", "ka ke ki ko da pe ga"]
 TASKS = list(RUNS)
 
 
-def opened(tmp_path: Path, task: str, **changes) -> LoadedRun:
-    return load(tiny_run(tmp_path / task, task, **changes))
+def opened(tmp_path: Path, task: str, **changes) -> Opened:
+    return open_plain(tiny_run(tmp_path / task, task, **changes))
 
 
 @pytest.mark.parametrize("task", TASKS)
@@ -102,7 +102,7 @@ def test_shared_layers_are_told_apart(tmp_path: Path) -> None:
 def test_heads_of_pruned_shared_layers_keep_their_numbers(tmp_path: Path) -> None:
     run = opened(tmp_path, "fill", n_layers=3)
     save_pruned(run, [("self", 0, 1)], tmp_path / "small")
-    found = heads(load(tmp_path / "small"), LINES)
+    found = heads(open_plain(tmp_path / "small"), LINES)
     assert [one.number for one in found.heads] == [0, 2, 3] * 3
 
 
@@ -133,7 +133,7 @@ def words(n: int) -> Vocabularies:
     return Vocabularies(found, found)
 
 
-def planted(settings, task: str, tmp_path: Path, vocab: Vocabularies) -> LoadedRun:
+def planted(settings, task: str, tmp_path: Path, vocab: Vocabularies) -> Opened:
     """A run whose model is all zeros, for a test to write into."""
     model = build_model(settings).eval()
     with torch.no_grad():
@@ -141,7 +141,7 @@ def planted(settings, task: str, tmp_path: Path, vocab: Vocabularies) -> LoadedR
             if "norm" not in name:
                 weight.zero_()
     run = RunSettings(task=task, model=settings, labels=("a", "b") if task == "classify" else ())
-    return LoadedRun(tmp_path, run, model, vocab)
+    return Opened.of(tmp_path, run, model, vocab)
 
 
 @torch.no_grad()

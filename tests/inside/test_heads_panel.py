@@ -14,11 +14,11 @@ from headway.inside.corpus import Corpus
 from headway.inside.curve import Curve, Point, save_found
 from headway.inside.heads import heads
 from headway.inside.looking import Extras, Page, facts_of, look, looked_at
-from headway.inside.opening import LoadedRun, load
 from headway.inside.pruning import save_pruned
 from headway.inside.sections import look_of
 from headway.inside.sections.heads import section
 from headway.inside.trace import trace
+from headway.tasks.opened import Opened, open_plain
 
 from ..interop.padded_runs import RUNS, tiny_run
 from .browser import browser, open_page
@@ -28,8 +28,8 @@ __all__ = ["browser"]
 TEXT = {"tag": "ba de go", "fill": "ba [MASK] de go"}
 
 
-def opened(tmp_path: Path, task: str, **changes: Any) -> LoadedRun:
-    return load(tiny_run(tmp_path / task, task, **changes))
+def opened(tmp_path: Path, task: str, **changes: Any) -> Opened:
+    return open_plain(tiny_run(tmp_path / task, task, **changes))
 
 
 @pytest.mark.parametrize("task", list(RUNS))
@@ -93,7 +93,7 @@ def test_what_was_kept_of_another_model_is_not_shown(tmp_path: Path) -> None:
     run = opened(tmp_path, "translate")
     found = heads(run, ["ba de"])
     save_pruned(run, [("cross", 0, 0), ("cross", 0, 1)], tmp_path / "small")
-    small = load(tmp_path / "small")
+    small = open_plain(tmp_path / "small")
     save_found(small.folder, found, None)
     made = section(looked_at(small, "ba de"))
     assert made is not None

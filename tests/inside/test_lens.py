@@ -14,11 +14,11 @@ import torch.nn.functional as F
 from headway.errors import DataError, FolderError, UserError
 from headway.inside.anatomy import Anatomy
 from headway.inside.lens import Lens, Tuned, lens, tune
-from headway.inside.opening import LoadedRun, load
 from headway.inside.reading import Output, read
 from headway.inside.trace import trace
 from headway.models.encoder import Encoder
 from headway.models.seq2seq import Seq2Seq
+from headway.tasks.opened import Opened, open_plain
 
 from ..interop.padded_runs import RUNS, WORDS, tiny_run
 
@@ -29,17 +29,17 @@ CASES = [
 ]
 TEXT = {"fill": "ba [MASK] de go fi"}
 
-Give = Callable[..., LoadedRun]
+Give = Callable[..., Opened]
 
 
 @pytest.fixture(scope="module")
 def opened(tmp_path_factory: pytest.TempPathFactory) -> Give:
-    known: dict[tuple[str, str | None], LoadedRun] = {}
+    known: dict[tuple[str, str | None], Opened] = {}
 
-    def give(task: str, variant: str | None = None) -> LoadedRun:
+    def give(task: str, variant: str | None = None) -> Opened:
         if (task, variant) not in known:
             folder = tiny_run(tmp_path_factory.mktemp(task) / "run", task, variant, n_layers=3)
-            known[task, variant] = load(folder)
+            known[task, variant] = open_plain(folder)
         return known[task, variant]
 
     return give
@@ -112,7 +112,7 @@ def lines(n: int, seed: int) -> list[str]:
     return [" ".join(rng.choice(WORDS, 8)) for _ in range(n)]
 
 
-def mean_kl(run: LoadedRun, texts: list[str], tuned: Tuned | None) -> torch.Tensor:
+def mean_kl(run: Opened, texts: list[str], tuned: Tuned | None) -> torch.Tensor:
     seen = [lens(run, replace(read(run, text), text=text), tuned).kl_LR for text in texts]
     return torch.cat(seen, dim=1).mean(1)
 
@@ -164,7 +164,7 @@ def test_the_lines_that_measure_choose_nothing(
     """Maps that are bad there stay, and are said to be bad."""
     from headway.inside import tuned as module
 
-    def bad(run: LoadedRun, fit: list[object], choose: object, rng: object) -> object:
+    def bad(run: Opened, fit: list[object], choose: object, rng: object) -> object:
         return torch.ones(3, 32, 32), torch.ones(3, 32)
 
     monkeypatch.setattr(module, "_fitted", bad)

@@ -15,7 +15,6 @@ from headway.inside.asking import Request
 from headway.inside.forward import read_out, say
 from headway.inside.live import LiveServer
 from headway.inside.looking import Extras, Looked
-from headway.inside.opening import load
 from headway.inside.packing import Array
 from headway.inside.page import page
 from headway.inside.reading import PLAINLY, read
@@ -25,6 +24,7 @@ from headway.inside.trace import trace
 from headway.inside.tuned import Tuned
 from headway.nn.layout import Layout
 from headway.nn.tap import record
+from headway.tasks.opened import open_plain
 
 from ..interop.padded_runs import tiny_run
 from .browser import OpenPage, open_page
@@ -35,7 +35,7 @@ TEXT = "Der Hund schläft unter dem Tisch."
 
 @cache
 def looked() -> Looked:
-    run = load("tatoeba-de-en")
+    run = open_plain("tatoeba-de-en")
     return Looked(run=run, trace=trace(run, TEXT))
 
 
@@ -95,7 +95,7 @@ def test_a_wrong_weight_shows(browser: Any, tmp_path: Path) -> None:
     ],
 )
 def test_every_family_has_its_panels(browser: Any, tmp_path: Path, task: str, variant: str) -> None:
-    run = load(tiny_run(tmp_path / "run", task, variant, n_layers=2))
+    run = open_plain(tiny_run(tmp_path / "run", task, variant, n_layers=2))
     text = "ba [MASK] de go" if task == "fill" else "ba de go fi ko"
     opened = shown(browser, tmp_path, Looked(run=run, trace=trace(run, text)), "walk", width=400)
     assert value(opened.locator("[data-walk=worst]")) < 1e-3
@@ -179,7 +179,7 @@ def test_positions_show_the_known_numbers(browser: Any, tmp_path: Path) -> None:
 
 def test_an_output_is_picked_by_the_row_that_it_is_read_from(browser: Any, tmp_path: Path) -> None:
     """Other panels know the row of a token, not the number of an output."""
-    run = load(tiny_run(tmp_path / "run", "tag", n_layers=2))
+    run = open_plain(tiny_run(tmp_path / "run", "tag", n_layers=2))
     opened = shown(browser, tmp_path, Looked(run=run, trace=trace(run, "ba de go fi")), "lens")
     opened.locator("[data-layer='2'][data-output='2']").click()
     assert opened.state()["row"] == "3"

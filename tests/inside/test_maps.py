@@ -22,10 +22,10 @@ from headway.inside.maps.integrated import SAMPLE
 from headway.inside.maps.map import Map
 from headway.inside.maps.norms import moved
 from headway.inside.maps.rollout import rolled
-from headway.inside.opening import LoadedRun, load
 from headway.inside.reading import PLAINLY, Ask
 from headway.inside.trace import Trace, trace
 from headway.nn.tap import record
+from headway.tasks.opened import Opened, open_plain
 
 from ..interop.padded_runs import RUNS, tiny_run
 from .copier import copier
@@ -34,16 +34,16 @@ from .media_runs import media_for, media_run
 integrating = sys.modules["headway.inside.maps.integrated"]  # the package has a function so named
 DOCS = Path(__file__).parents[2] / "docs"
 TEXT = {"fill": "ba [MASK] de go fi"}
-Opened = Callable[[str], tuple[LoadedRun, Trace]]
+Opened = Callable[[str], tuple[Opened, Trace]]
 
 
 @pytest.fixture(scope="module")
 def opened(tmp_path_factory: pytest.TempPathFactory) -> Opened:
-    known: dict[str, tuple[LoadedRun, Trace]] = {}
+    known: dict[str, tuple[Opened, Trace]] = {}
 
-    def give(task: str) -> tuple[LoadedRun, Trace]:
+    def give(task: str) -> tuple[Opened, Trace]:
         if task not in known:
-            run = load(tiny_run(tmp_path_factory.mktemp(task) / "run", task, n_layers=2))
+            run = open_plain(tiny_run(tmp_path_factory.mktemp(task) / "run", task, n_layers=2))
             ask = Ask(output="ko fi de") if task == "translate" else PLAINLY
             known[task] = run, trace(run, TEXT.get(task, "ba de go fi ko"), ask)
         return known[task]
@@ -52,11 +52,11 @@ def opened(tmp_path_factory: pytest.TempPathFactory) -> Opened:
 
 
 @pytest.fixture(params=list(RUNS))
-def both(request: pytest.FixtureRequest, opened: Opened) -> tuple[LoadedRun, Trace]:
+def both(request: pytest.FixtureRequest, opened: Opened) -> tuple[Opened, Trace]:
     return opened(request.param)
 
 
-def test_every_task_has_every_map_with_a_row_an_output(both: tuple[LoadedRun, Trace]) -> None:
+def test_every_task_has_every_map_with_a_row_an_output(both: tuple[Opened, Trace]) -> None:
     run, traced = both
     made = {map_.name: map_ for map_ in maps.make(run, traced)}
     singles = ("rollout", "norm", "flow", "gradxattention", "gradxinput", "integrated", "occlusion")
@@ -70,7 +70,7 @@ def test_every_task_has_every_map_with_a_row_an_output(both: tuple[LoadedRun, Tr
         assert map_.weights_RS.isfinite().all()
 
 
-def test_rows_of_heads_means_and_rollout_sum_to_one(both: tuple[LoadedRun, Trace]) -> None:
+def test_rows_of_heads_means_and_rollout_sum_to_one(both: tuple[Opened, Trace]) -> None:
     made = maps.make(*both, ["heads", "mean", "rollout"])
     for map_ in made:
         torch.testing.assert_close(map_.weights_RS.sum(1), torch.ones(len(map_.weights_RS)))
@@ -241,7 +241,7 @@ def test_flow_says_when_a_text_is_too_long(opened: Opened) -> None:
         maps.flow(run, replace(traced, reading=replace(traced.reading, streams={"text": long})))
 
 
-def test_what_columns_add_sums_to_what_attention_added(both: tuple[LoadedRun, Trace]) -> None:
+def test_what_columns_add_sums_to_what_attention_added(both: tuple[Opened, Trace]) -> None:
     run, traced = both
     kind = Anatomy.of(run.model).kinds[-1]
     with record(run.model, ".heads") as seen, torch.no_grad():
@@ -262,7 +262,7 @@ def test_what_columns_add_sums_to_what_attention_added(both: tuple[LoadedRun, Tr
 
 
 def test_gradient_times_input_is_what_a_little_more_of_a_token_does(
-    both: tuple[LoadedRun, Trace],
+    both: tuple[Opened, Trace],
 ) -> None:
     run, traced = both
     [stack] = [part.name for part in Anatomy.of(run.model).stacks][:1]
@@ -293,7 +293,7 @@ def test_gradient_times_attention_of_one_output_is_what_the_trace_has(opened: Op
     torch.testing.assert_close(found.weights_RS, wanted_RS, atol=1e-6, rtol=1e-4)
 
 
-def off_by(run: LoadedRun, traced: Trace, baseline: str) -> float:
+def off_by(run: Opened, traced: Trace, baseline: str) -> float:
     """How far the sums of integrated gradients are from what the text changes, at most."""
     found = maps.integrated(run, traced, baseline)
     nothing = {
@@ -309,7 +309,7 @@ def off_by(run: LoadedRun, traced: Trace, baseline: str) -> float:
 
 
 def test_integrated_gradients_add_up_to_what_the_text_changes(
-    both: tuple[LoadedRun, Trace],
+    both: tuple[Opened, Trace],
 ) -> None:
     assert off_by(*both, "mean") < 0.01
 
@@ -321,7 +321,7 @@ def test_integrated_gradients_may_start_from_zero(opened: Opened) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["tatoeba-de-en", "stories"])
 def test_integrated_gradients_of_trained_models_add_up(name: str) -> None:
-    run = load(name)
+    run = open_plain(name)
     text = "Tom wohnt in Boston." if name != "stories" else "Once upon a time"
     assert off_by(run, trace(run, text, Ask(new=4)), "mean") < 0.01
 
@@ -383,10 +383,10 @@ def test_integrated_gradients_say_how_far_off_they_are(opened: Opened) -> None:
         maps.integrated(run, traced, "mena")
 
 
-def test_occlusion_is_what_hiding_a_token_does(both: tuple[LoadedRun, Trace]) -> None:
+def test_occlusion_is_what_hiding_a_token_does(both: tuple[Opened, Trace]) -> None:
     run, traced = both
     # Beside others sums are made in another order, of which nothing is left behind 16 digits.
-    run = replace(run, model=deepcopy(run.model).double())
+    run = run.with_model(deepcopy(run.model).double())
     found = maps.occlusion(run, traced).parts()
     with torch.no_grad():
         before_R = say(run, traced.reading).log_probs_R

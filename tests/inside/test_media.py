@@ -143,9 +143,9 @@ def test_what_does_not_fit_the_run_is_refused_with_the_way_out(tmp_path: Path) -
         check_given(seer, "a text", None)
     with pytest.raises(UserError, match=r"give a recording to look at: --file"):
         check_given(hearer, None, None)
-    from headway.inside.opening import load
+    from headway.tasks.opened import open_plain
 
-    texts = load(tiny_run(tmp_path / "run", "classify"))
+    texts = open_plain(tiny_run(tmp_path / "run", "classify"))
     with pytest.raises(UserError, match=r"run reads text.*--text"):
         check_given(texts, None, Path("x.png"))
     with pytest.raises(UserError, match="reads text, not files"):

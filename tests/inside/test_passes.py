@@ -10,10 +10,10 @@ from torch import Tensor
 
 from headway.inside.corpus import Corpus, passages
 from headway.inside.judging import answers, losses
-from headway.inside.opening import LoadedRun, load
 from headway.inside.passes import Batch, Site, edited, last_site, sites_of, states_of, vectors_of
 from headway.inside.streams import Output, Reading, Stream
 from headway.inside.trace import trace
+from headway.tasks.opened import Opened, open_plain
 
 from ..interop.padded_runs import RUNS, tiny_run
 
@@ -21,16 +21,16 @@ LINES = ["ba de go fi ko", "fi ko ga mo pu ba", "de ba"]
 
 
 @pytest.fixture(params=list(RUNS))
-def run(request: pytest.FixtureRequest, tmp_path: Path) -> LoadedRun:
-    return load(tiny_run(tmp_path / "run", request.param, n_layers=2))
+def run(request: pytest.FixtureRequest, tmp_path: Path) -> Opened:
+    return open_plain(tiny_run(tmp_path / "run", request.param, n_layers=2))
 
 
-def batch_of(run: LoadedRun) -> Batch:
+def batch_of(run: Opened) -> Batch:
     targets = LINES[::-1] if run.settings.task == "translate" else None
     return Batch.of(passages(run, Corpus.of_lines(LINES, targets), 1000))
 
 
-def reading_of(run: LoadedRun, batch: Batch, number: int) -> Reading:
+def reading_of(run: Opened, batch: Batch, number: int) -> Reading:
     """One passage alone, as `trace` takes it."""
     ids = batch.passages[number].ids
     streams = {name: Stream.of(name, ids[name], run.vocab.target) for name in ids}
@@ -40,7 +40,7 @@ def reading_of(run: LoadedRun, batch: Batch, number: int) -> Reading:
 
 
 @torch.no_grad()
-def test_states_are_those_of_each_passage_alone(run: LoadedRun) -> None:
+def test_states_are_those_of_each_passage_alone(run: Opened) -> None:
     batch = batch_of(run)
     states = states_of(run.model, batch)
     assert list(states) == sites_of(run.model)
@@ -52,7 +52,7 @@ def test_states_are_those_of_each_passage_alone(run: LoadedRun) -> None:
 
 
 @torch.no_grad()
-def test_an_edit_changes_its_layer_and_what_comes_behind(run: LoadedRun) -> None:
+def test_an_edit_changes_its_layer_and_what_comes_behind(run: Opened) -> None:
     batch = batch_of(run)
     before = states_of(run.model, batch)
     wanted = (last_site(run.model)[0], 1)
@@ -74,7 +74,7 @@ def test_an_edit_changes_its_layer_and_what_comes_behind(run: LoadedRun) -> None
 
 
 @torch.no_grad()
-def test_nothing_is_lost_where_nothing_changes(run: LoadedRun) -> None:
+def test_nothing_is_lost_where_nothing_changes(run: Opened) -> None:
     batch = batch_of(run)
     clean = answers(run, batch)
     before_R, behind_R, kl_R = losses(run, clean, answers(run, batch))
@@ -85,7 +85,7 @@ def test_nothing_is_lost_where_nothing_changes(run: LoadedRun) -> None:
 
 @torch.no_grad()
 def test_the_loss_of_a_language_model_is_that_of_the_next_token(tmp_path: Path) -> None:
-    run = load(tiny_run(tmp_path / "run", "complete", n_layers=2))
+    run = open_plain(tiny_run(tmp_path / "run", "complete", n_layers=2))
     batch = batch_of(run)
     before_R, _, _ = losses(run, answers(run, batch), answers(run, batch))
     expected = []

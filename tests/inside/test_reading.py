@@ -14,22 +14,22 @@ from headway.errors import DataError, UserError
 from headway.inside.change import Change
 from headway.inside.forward import say
 from headway.inside.greedy import greedily
-from headway.inside.opening import load
 from headway.inside.reading import Ask, context, read
 from headway.inside.streams import Reading, Stream
+from headway.tasks.opened import open_plain
 
 from ..interop.padded_runs import answers, lines_for, tiny_run
 
 
 def written(reading: Reading, name: str = "tatoeba-de-en") -> str:
-    target = load(name).vocab.target
+    target = open_plain(name).vocab.target
     return target.decode([output.id for output in reading.outputs])
 
 
 @pytest.mark.parametrize("task", ["translate", "classify", "tag", "fill", "embed"])
 def test_the_answer_is_that_of_predict(task: str, tmp_path: Path) -> None:
     folder = tiny_run(tmp_path / "run", task)
-    run = load(folder)
+    run = open_plain(folder)
     lines = [line for line in lines_for(task) if line.strip()]
     if task == "tag":  # the best path of a run with transitions is no row by itself
         with torch.no_grad():
@@ -37,7 +37,7 @@ def test_the_answer_is_that_of_predict(task: str, tmp_path: Path) -> None:
         from headway.models.folder import model_weights, save_weights
 
         save_weights(folder, model_weights(run.model))
-        run = load(folder)
+        run = open_plain(folder)
     options = {"scores": True} if task == "classify" else {}
     for line, facts in zip(lines, answers(folder, lines, None, options), strict=True):
         reading = read(run, line)
@@ -63,7 +63,7 @@ def test_the_answer_is_that_of_predict(task: str, tmp_path: Path) -> None:
 
 
 def test_the_shipped_translator_is_read_as_it_translates() -> None:
-    run = load("tatoeba-de-en")
+    run = open_plain("tatoeba-de-en")
     reading = read(run, "Ich gehe heute mit Tom nach Hause.")
     assert reading.first.pieces[-1] == "</s>"
     assert reading.first.words == (0, 1, 2, 3, 4, 5, 6, 6, -1)
@@ -74,7 +74,7 @@ def test_the_shipped_translator_is_read_as_it_translates() -> None:
 
 
 def test_an_output_begins_as_asked_and_a_hidden_word_is_not_translated() -> None:
-    run = load("tatoeba-de-en")
+    run = open_plain("tatoeba-de-en")
     text = "Ich gehe heute mit Tom nach Hause."
     assert written(read(run, text, Ask(begin="Today"))).startswith("Today")
     reading = read(run, text)
@@ -86,7 +86,7 @@ def test_an_output_begins_as_asked_and_a_hidden_word_is_not_translated() -> None
 
 def test_with_nothing_hidden_the_loop_without_a_cache_is_greedy_search() -> None:
     """What is hidden lies behind the source, so that nothing is."""
-    run = load("tatoeba-de-en")
+    run = open_plain("tatoeba-de-en")
     settings = DecodeSettings(beam=1)
     greedy = read(run, "Wir haben kein Geld.", Ask(decode=settings))
     source = Stream.of("source", list(greedy.first.ids), run.vocab.source)
@@ -96,7 +96,7 @@ def test_with_nothing_hidden_the_loop_without_a_cache_is_greedy_search() -> None
 
 
 def test_a_language_model_goes_ongreedily() -> None:
-    run = load("stories")
+    run = open_plain("stories")
     prompt = "Once upon a time there was a dog"
     reading = read(run, prompt, Ask(new=8))
     completer = Completer.load([run.folder], DecodeSettings(beam=1, max_len=8))
@@ -111,9 +111,9 @@ def test_a_language_model_goes_ongreedily() -> None:
 
 def test_a_pair_has_two_segments(tmp_path: Path) -> None:
     folder = tiny_run(tmp_path / "run", "classify")
-    run = load(folder)
+    run = open_plain(folder)
     pairs = replace(run.settings, data=replace(run.settings.data, other_field="b"))
-    run = replace(run, settings=pairs)
+    run = run.with_model(run.model, pairs)
     reading = read(run, "ba de\tgo")
     assert reading.segments == (0, 0, 0, 0, 1, 1)
     with pytest.raises(DataError, match="Put a tab between them"):
@@ -122,7 +122,7 @@ def test_a_pair_has_two_segments(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", ["tatoeba-de-en", "stories"])
 def test_what_cannot_be_read_is_said(name: str) -> None:
-    run = load(name)
+    run = open_plain(name)
     with pytest.raises(UserError, match="the text is empty"):
         read(run, " \t ")
     with pytest.raises(UserError, match=rf"has \d,\d\d\d tokens.*reads {context(run)}"):

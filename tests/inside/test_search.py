@@ -11,11 +11,11 @@ from headway.inside.coding import TopKCoder
 from headway.inside.corpus import Corpus
 from headway.inside.factors import Factors, identity, moments
 from headway.inside.learning import Learning, sampled
-from headway.inside.opening import LoadedRun, load
 from headway.inside.passes import Batch, states_of
 from headway.inside.reading import Ask
 from headway.inside.search import Index, indexes
 from headway.inside.trace import Trace, trace
+from headway.tasks.opened import Opened, open_plain
 
 TEXT = "The little dog ran to the big park."
 LINES = [TEXT, "A small cat sat on the mat.", "Tom and Lily went to the park with a dog.",
@@ -23,17 +23,17 @@ LINES = [TEXT, "A small cat sat on the mat.", "Tom and Lily went to the park wit
 
 
 @pytest.fixture(scope="module")
-def run() -> LoadedRun:
-    return load("stories")
+def run() -> Opened:
+    return open_plain("stories")
 
 
 @pytest.fixture(scope="module")
-def traced(run: LoadedRun) -> Trace:
+def traced(run: Opened) -> Trace:
     return trace(run, TEXT, Ask(output=""))
 
 
 @pytest.mark.parametrize("layer", [0, 3, 5])
-def test_a_token_finds_itself_first(run: LoadedRun, traced: Trace, layer: int) -> None:
+def test_a_token_finds_itself_first(run: Opened, traced: Trace, layer: int) -> None:
     index = Index.of(run, LINES, layer)
     for place in range(1, len(traced.reading.last)):
         best = index.nearest(traced, "text", place, 3)[0]
@@ -43,7 +43,7 @@ def test_a_token_finds_itself_first(run: LoadedRun, traced: Trace, layer: int) -
 
 
 @torch.no_grad()
-def test_it_is_what_comparing_everything_by_hand_gives(run: LoadedRun, traced: Trace) -> None:
+def test_it_is_what_comparing_everything_by_hand_gives(run: Opened, traced: Trace) -> None:
     index = Index.of(run, LINES, 4)
     rows, places = [], []
     for number, passage in enumerate(index.texts):
@@ -61,19 +61,19 @@ def test_it_is_what_comparing_everything_by_hand_gives(run: LoadedRun, traced: T
         assert hit.cosine == pytest.approx(float(cosine_N[n]), abs=2e-3)
 
 
-def test_states_are_held_in_half_precision_and_first_tokens_are_not_in(run: LoadedRun) -> None:
+def test_states_are_held_in_half_precision_and_first_tokens_are_not_in(run: Opened) -> None:
     index = Index.of(run, LINES, 5)
     assert index.unit_ND.dtype == np.float16
     assert (index.where_N2[:, 1] > 0).all()
     assert len(index.where_N2) == sum(len(text.ids["text"]) - 1 for text in index.texts)
 
 
-def test_several_layers_in_one_pass_are_the_same(run: LoadedRun) -> None:
+def test_several_layers_in_one_pass_are_the_same(run: Opened) -> None:
     both = indexes(run, LINES, [("self", 1), ("self", 5)])
     assert np.array_equal(both["self", 5].unit_ND, Index.of(run, LINES, 5).unit_ND)
 
 
-def test_a_hit_is_shown_in_its_context(run: LoadedRun, traced: Trace) -> None:
+def test_a_hit_is_shown_in_its_context(run: Opened, traced: Trace) -> None:
     index = Index.of(run, LINES, 5)
     hit = index.nearest(traced, "text", 3, 1)[0]
     shown = index.shown(hit.passage, hit.place)
@@ -82,7 +82,7 @@ def test_a_hit_is_shown_in_its_context(run: LoadedRun, traced: Trace) -> None:
 
 
 def test_a_translator_is_searched_by_its_source_alone() -> None:
-    run = load("tatoeba-de-en")
+    run = open_plain("tatoeba-de-en")
     corpus = Corpus.of_lines(["Guten Morgen, Tom.", "Ich habe einen Hund."])
     index = indexes(run, corpus, [("encoder", 2)])["encoder", 2]
     found = index.nearest(trace(run, "Ich habe einen Hund."), "source", 3, 1)[0]
@@ -90,7 +90,7 @@ def test_a_translator_is_searched_by_its_source_alone() -> None:
     assert "target" not in index.texts[0].ids
 
 
-def test_what_is_not_there_is_named(run: LoadedRun, traced: Trace) -> None:
+def test_what_is_not_there_is_named(run: Opened, traced: Trace) -> None:
     with pytest.raises(UserError, match="no layer 9"):
         Index.of(run, LINES, 9)
     with pytest.raises(UserError, match="of text, not of source"):
@@ -100,7 +100,7 @@ def test_what_is_not_there_is_named(run: LoadedRun, traced: Trace) -> None:
 
 
 def test_by_factors_a_token_finds_itself_and_a_factor_its_strongest_place(
-    run: LoadedRun, traced: Trace
+    run: Opened, traced: Trace
 ) -> None:
     index = Index.of(run, LINES, 3)
     sites, learning = [("self", 3)], Learning(method="topk", n=64, k=8)

@@ -24,12 +24,12 @@ from headway.inside.curve import save_found
 from headway.inside.heads import heads
 from headway.inside.live import LiveServer, serve
 from headway.inside.looking import Extras
-from headway.inside.opening import LoadedRun, load
 from headway.inside.packing import unpack
 from headway.inside.reading import PLAINLY, Ask
 from headway.inside.served import Live, request_of
 from headway.inside.trace import Trace, trace
 from headway.inside.training import stage_at
+from headway.tasks.opened import Opened, open_plain
 
 from .browser import browser as browser
 from .kept_runs import kept_run
@@ -38,12 +38,12 @@ TEXT = "Ich gehe heute nach Hause."
 
 
 @pytest.fixture(scope="module")
-def translator() -> LoadedRun:
-    return load(SHIPPED / "tatoeba-de-en")
+def translator() -> Opened:
+    return open_plain(SHIPPED / "tatoeba-de-en")
 
 
 @contextmanager
-def served(run: LoadedRun, text: str = TEXT) -> Iterator[LiveServer]:
+def served(run: Opened, text: str = TEXT) -> Iterator[LiveServer]:
     live = Live.of(run, PLAINLY, Extras())
     html = live.page(Request(text=text)).live_html
     server = LiveServer(0, html, lambda request: live.page(request).packed)
@@ -111,7 +111,7 @@ REQUESTS: dict[str, tuple[dict[str, Any], Ask, Change]] = {
 
 
 def test_the_server_answers_with_what_python_gives(tmp_path: Path) -> None:
-    run, text = load(kept_run(tmp_path / "tiny")), "ba de fi ko"
+    run, text = open_plain(kept_run(tmp_path / "tiny")), "ba de fi ko"
     seen = set()
     with served(run, text) as server:
         for name, (keys, ask, change) in REQUESTS.items():
@@ -145,7 +145,7 @@ def test_the_server_answers_with_what_python_gives(tmp_path: Path) -> None:
     ids=lambda value: value if isinstance(value, str) else "",
 )
 def test_what_the_model_cannot_do_is_said(
-    translator: LoadedRun, keys: dict[str, Any], message: str
+    translator: Opened, keys: dict[str, Any], message: str
 ) -> None:
     request = Request(**{**keys, "hidden": tuple(map(tuple, keys.get("hidden", [])))})
     with pytest.raises(UserError) as found:
@@ -154,7 +154,7 @@ def test_what_the_model_cannot_do_is_said(
 
 
 def test_more_weights_than_fit_are_refused_before_they_are_made(
-    translator: LoadedRun, monkeypatch: pytest.MonkeyPatch
+    translator: Opened, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     module = sys.modules["headway.inside.trace"]  # the function has its name
     monkeypatch.setattr(module, "MOST_WEIGHTS", 1000)
@@ -164,7 +164,7 @@ def test_more_weights_than_fit_are_refused_before_they_are_made(
 
 
 @pytest.mark.parametrize("id", [2**31, 2**63, -1])
-def test_an_output_of_tokens_that_there_are_not_is_refused(translator: LoadedRun, id: int) -> None:
+def test_an_output_of_tokens_that_there_are_not_is_refused(translator: Opened, id: int) -> None:
     with pytest.raises(UserError, match=f"there is no token {id}: they go from 0 to"):
         trace(translator, "ja", Ask(output=[5, id]))
 
@@ -172,7 +172,7 @@ def test_an_output_of_tokens_that_there_are_not_is_refused(translator: LoadedRun
 @pytest.mark.parametrize("task", ["complete", "fill", "classify", "tag", "embed"])
 def test_every_task_can_be_served(tmp_path: Path, task: str) -> None:
     folder = kept_run(tmp_path / task, task, steps=(5,))
-    run = load(folder)
+    run = open_plain(folder)
     live = Live.of(run, PLAINLY, Extras())
     text = "ba [MASK] de ko" if task == "fill" else "ba de fi ko"
     shown = unpack(live.page(Request(text=text, hidden=(("text", 1),))).packed)
@@ -188,7 +188,7 @@ def test_every_task_can_be_served(tmp_path: Path, task: str) -> None:
 
 
 def test_heads_of_a_checkpoint_are_its_own(tmp_path: Path) -> None:
-    run = load(kept_run(tmp_path / "tiny"))
+    run = open_plain(kept_run(tmp_path / "tiny"))
     save_found(run.folder, heads(run, ["ba de", "go fi ko"]), None)
     live = Live.of(run, PLAINLY, Extras())
     for label, n_texts in (("final", 2), ("step 10", 1)):
@@ -197,14 +197,14 @@ def test_heads_of_a_checkpoint_are_its_own(tmp_path: Path) -> None:
 
 
 def test_saliency_maps_are_made_when_they_are_asked_for(tmp_path: Path) -> None:
-    live = Live.of(load(kept_run(tmp_path / "lm", "complete")), PLAINLY, Extras())
+    live = Live.of(open_plain(kept_run(tmp_path / "lm", "complete")), PLAINLY, Extras())
     for maps in (False, True):
         shown = unpack(live.page(Request(text="ba de fi", maps=maps, new=2)).packed)
         assert ("saliency" in shown["looks"][0]["sections"]) == maps
 
 
 def test_the_walk_follows_the_token_that_is_asked_for(tmp_path: Path) -> None:
-    live = Live.of(load(kept_run(tmp_path / "lm", "complete")), PLAINLY, Extras())
+    live = Live.of(open_plain(kept_run(tmp_path / "lm", "complete")), PLAINLY, Extras())
     shown = unpack(live.page(Request(text="ba de fi", walk=("self", 1, 2, 0))).packed)
     at = shown["looks"][0]["sections"]["walk"]["at"]
     assert at == {"kind": "self", "layer": 1, "head": 2, "row": 0}
@@ -223,7 +223,7 @@ def test_the_first_request_is_what_the_command_asked_for() -> None:
 
 
 def test_serving_ends_quietly_and_frees_the_port(
-    translator: LoadedRun, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+    translator: Opened, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     def interrupted(server: LiveServer, poll_interval: float = 0.5) -> None:
         raise KeyboardInterrupt
@@ -261,7 +261,7 @@ class Browsed:
         return str(self.page.text_content(f"[data-live={name}]"))
 
 
-def test_the_strip_asks_for_other_texts_and_changes(browser: Any, translator: LoadedRun) -> None:
+def test_the_strip_asks_for_other_texts_and_changes(browser: Any, translator: Opened) -> None:
     @cache
     def answer(text: str, ask: Ask = PLAINLY, change: Change = Change()) -> str:  # noqa: B008
         ids = trace(translator, text, ask, change).reading.last.ids[1:]
@@ -307,7 +307,7 @@ def test_the_strip_asks_for_other_texts_and_changes(browser: Any, translator: Lo
         assert all(url.startswith((server.url, "data:", "blob:")) for url in there.asked)
 
 
-def test_the_strip_switches_off_the_head_that_is_shown(browser: Any, translator: LoadedRun) -> None:
+def test_the_strip_switches_off_the_head_that_is_shown(browser: Any, translator: Opened) -> None:
     with served(translator) as server:
         there = Browsed(browser, server, "#tab=attention")
         page = there.page
@@ -331,7 +331,7 @@ def test_the_strip_switches_off_the_head_that_is_shown(browser: Any, translator:
 
 
 def test_beside_the_map_of_one_head_the_strip_names_that_head(browser: Any, tmp_path: Path) -> None:
-    live = Live.of(load(kept_run(tmp_path / "tiny")), PLAINLY, Extras())
+    live = Live.of(open_plain(kept_run(tmp_path / "tiny")), PLAINLY, Extras())
     html = live.page(Request(text="ba de fi ko", maps=True)).live_html
     server = LiveServer(0, html, str)
     thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
@@ -350,7 +350,7 @@ def test_beside_the_map_of_one_head_the_strip_names_that_head(browser: Any, tmp_
 
 def test_a_text_with_markup_stays_text(browser: Any, tmp_path: Path) -> None:
     evil = "<img src=x onerror=alert(1)> ba"
-    with served(load(kept_run(tmp_path / "tags", "tag")), evil) as server:
+    with served(open_plain(kept_run(tmp_path / "tags", "tag")), evil) as server:
         there = Browsed(browser, server)
         assert there.page.locator("img").count() == 0
         assert there.page.input_value("[data-live=text]") == evil

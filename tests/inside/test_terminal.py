@@ -20,7 +20,7 @@ from headway.inside.streams import Output, Reading, Stream
 from headway.inside.terminal import alignment, heatmap, layers, show
 from headway.inside.trace import Trace, trace
 from headway.inside.tree import BeamTree, Count, Node, Option
-from headway.interop.run import load_run_for_export
+from headway.tasks.opened import open_plain
 
 GOLDEN = Path(__file__).parent / "golden"
 
@@ -151,7 +151,7 @@ def test_no_line_is_wider_than_the_terminal(ink: str, width: int) -> None:
 
 @cache
 def translated() -> Looked:
-    run = load_run_for_export("tatoeba-de-en")
+    run = open_plain("tatoeba-de-en")
     return Looked(
         run=run, trace=trace(run, "Der Hund läuft nach Hause, weil es spät ist.", beam=True)
     )
@@ -187,7 +187,7 @@ def test_map_and_alignment_are_of_the_layer_that_was_measured_best(best: int) ->
     ("name", "text"), [("stories", "Once upon a time"), ("tatoeba-en-de", "Yes.")]
 )
 def test_other_runs_are_shown_too(name: str, text: str) -> None:
-    run = load_run_for_export(name)
+    run = open_plain(name)
     found = show(Looked(run=run, trace=trace(run, text, beam=True)), io.StringIO())
     assert "beam  k=4" in found
     assert "lens  " in found

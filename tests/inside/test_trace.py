@@ -13,11 +13,11 @@ from headway.errors import FolderError, UserError
 from headway.inside.anatomy import Anatomy
 from headway.inside.change import Change
 from headway.inside.forward import read_out, say
-from headway.inside.opening import LoadedRun, load
 from headway.inside.reading import Ask, read
 from headway.inside.trace import TENSORS, Trace, trace
 from headway.nn.layout import Layout
 from headway.nn.tap import record
+from headway.tasks.opened import Opened, open_plain
 
 from ..interop.padded_runs import RUNS, tiny_run
 
@@ -35,30 +35,28 @@ TEXT = {"fill": "ba [MASK] de go fi"}
 
 
 @pytest.fixture(scope="module")
-def opened(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str, str | None], LoadedRun]:
-    known: dict[tuple[str, str | None], LoadedRun] = {}
+def opened(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str, str | None], Opened]:
+    known: dict[tuple[str, str | None], Opened] = {}
 
-    def give(task: str, variant: str | None) -> LoadedRun:
+    def give(task: str, variant: str | None) -> Opened:
         if (task, variant) not in known:
             folder = tiny_run(tmp_path_factory.mktemp(task) / "run", task, variant, n_layers=2)
-            known[task, variant] = load(folder)
+            known[task, variant] = open_plain(folder)
         return known[task, variant]
 
     return give
 
 
 @pytest.fixture(params=CASES, ids=lambda case: "-".join(filter(None, case)))
-def run(
-    request: pytest.FixtureRequest, opened: Callable[[str, str | None], LoadedRun]
-) -> LoadedRun:
+def run(request: pytest.FixtureRequest, opened: Callable[[str, str | None], Opened]) -> Opened:
     return opened(*request.param)
 
 
-def text_for(run: LoadedRun) -> str:
+def text_for(run: Opened) -> str:
     return TEXT.get(run.settings.task, "ba de go fi ko")
 
 
-def test_looking_does_not_change_the_answer(run: LoadedRun) -> None:
+def test_looking_does_not_change_the_answer(run: Opened) -> None:
     found = trace(run, text_for(run), gradients=True)
     with torch.no_grad():
         unseen = say(run, found.reading)
@@ -69,7 +67,7 @@ def test_looking_does_not_change_the_answer(run: LoadedRun) -> None:
                    for layer in k.layers)  # fmt: skip
 
 
-def test_weights_and_values_make_what_the_heads_gave(run: LoadedRun) -> None:
+def test_weights_and_values_make_what_the_heads_gave(run: Opened) -> None:
     found = trace(run, text_for(run))
     with record(run.model, ".heads") as seen, torch.no_grad():
         say(run, found.reading)
@@ -89,7 +87,7 @@ def test_weights_and_values_make_what_the_heads_gave(run: LoadedRun) -> None:
         )
 
 
-def test_the_last_state_gives_the_answer(run: LoadedRun) -> None:
+def test_the_last_state_gives_the_answer(run: Opened) -> None:
     found = trace(run, text_for(run))
     part = Anatomy.of(run.model).stacks[-1]
     states = found.states[part.name]
@@ -101,7 +99,7 @@ def test_the_last_state_gives_the_answer(run: LoadedRun) -> None:
     assert not torch.allclose(states[0], states[-1])
 
 
-def test_gradients_by_weights_add_up_to_those_by_gates(run: LoadedRun) -> None:
+def test_gradients_by_weights_add_up_to_those_by_gates(run: Opened) -> None:
     found = trace(run, text_for(run), gradients=True)
     anatomy = Anatomy.of(run.model)
     for kind in anatomy.kinds:
@@ -120,7 +118,7 @@ def test_gradients_by_weights_add_up_to_those_by_gates(run: LoadedRun) -> None:
     assert any(g.abs().sum() > 0 for layers in found.gradients.values() for g in layers)
 
 
-def test_what_a_hidden_token_says_reaches_no_other(run: LoadedRun) -> None:
+def test_what_a_hidden_token_says_reaches_no_other(run: Opened) -> None:
     reading = read(run, text_for(run))
     stream, place = reading.first.name, len(reading.first) // 2
     other = replace(
@@ -144,7 +142,7 @@ def test_what_a_hidden_token_says_reaches_no_other(run: LoadedRun) -> None:
     assert torch.equal(one.x_ND[kept], two.x_ND[kept])
 
 
-def test_a_head_that_is_off_is_one_without_output_weights(run: LoadedRun) -> None:
+def test_a_head_that_is_off_is_one_without_output_weights(run: Opened) -> None:
     reading = read(run, text_for(run))
     kind = Anatomy.of(run.model).kinds[-1]
     attention, head = kind.layers[0], 1
@@ -165,7 +163,7 @@ def test_a_head_that_is_off_is_one_without_output_weights(run: LoadedRun) -> Non
     assert attention.gate_H is None
 
 
-def test_a_trace_comes_back_from_the_disk(run: LoadedRun, tmp_path: Path) -> None:
+def test_a_trace_comes_back_from_the_disk(run: Opened, tmp_path: Path) -> None:
     found = trace(run, text_for(run), gradients=True, beam=True)
     found.save(tmp_path / "kept")
     back = Trace.load(tmp_path / "kept")
@@ -181,7 +179,7 @@ def test_a_trace_comes_back_from_the_disk(run: LoadedRun, tmp_path: Path) -> Non
 
 
 def test_a_damaged_trace_is_refused_in_one_line(
-    opened: Callable[[str, str | None], LoadedRun], tmp_path: Path
+    opened: Callable[[str, str | None], Opened], tmp_path: Path
 ) -> None:
     trace(opened("classify", None), "ba de").save(tmp_path)
     (tmp_path / TENSORS).write_bytes(b"nothing")
@@ -200,7 +198,7 @@ def test_a_damaged_trace_is_refused_in_one_line(
     ],
 )
 def test_what_cannot_be_changed_is_named(
-    opened: Callable[[str, str | None], LoadedRun], change: Change, message: str
+    opened: Callable[[str, str | None], Opened], change: Change, message: str
 ) -> None:
     run = opened("translate", None)
     reading = read(run, "ba de")
@@ -208,7 +206,7 @@ def test_what_cannot_be_changed_is_named(
         say(run, reading, change)
 
 
-def test_the_output_can_be_given(opened: Callable[[str, str | None], LoadedRun]) -> None:
+def test_the_output_can_be_given(opened: Callable[[str, str | None], Opened]) -> None:
     reading = read(opened("translate", None), "ba de", Ask(output="go go"))
     assert [output.name for output in reading.outputs] == ["▁go", "▁go", "</s>"]
     assert reading.last.pieces == ("<s>", "▁go", "▁go")

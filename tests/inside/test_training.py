@@ -12,7 +12,6 @@ import torch
 
 from headway.errors import UserError
 from headway.inside.looking import look
-from headway.inside.opening import load
 from headway.inside.packing import pack, unpack
 from headway.inside.page import data
 from headway.inside.reading import Ask, read
@@ -29,6 +28,7 @@ from headway.inside.training import (
     stage_at,
     stages,
 )
+from headway.tasks.opened import open_plain
 from headway.training.checkpoint import Checkpoints
 
 from .kept_runs import STEPS, kept_run
@@ -43,7 +43,7 @@ def run_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_every_stage_reads_what_the_final_model_wrote(run_folder: Path) -> None:
-    run = load(run_folder)
+    run = open_plain(run_folder)
     reading = read(run, TEXT, ASK)
     found = along(run, reading)
     assert [(label, step) for label, step, _ in found] == [
@@ -52,7 +52,7 @@ def test_every_stage_reads_what_the_final_model_wrote(run_folder: Path) -> None:
     ]
     assert all(each.reading == reading for _, _, each in found)
     for step, (_, _, each) in zip(STEPS, found, strict=False):
-        alone = load(run_folder)
+        alone = open_plain(run_folder)
         weights = Checkpoints.weights(run_folder / "checkpoints" / f"step-{step}")
         alone.model.load_state_dict(weights, strict=False)
         _assert_same(each, trace(alone, reading))
@@ -73,13 +73,13 @@ def test_the_final_weights_stand_at_the_step_that_they_come_from(
     folder = shutil.copytree(run_folder, tmp_path / "best")
     path = folder / "metrics.jsonl"
     path.write_text(path.read_text().replace("average of the last 2", "best checkpoint (step-20)"))
-    assert [stage.step for stage in stages(load(folder))] == [*STEPS, 20]
+    assert [stage.step for stage in stages(open_plain(folder))] == [*STEPS, 20]
     path.unlink()
-    assert [stage.step for stage in stages(load(folder))] == [*STEPS, STEPS[-1]]
+    assert [stage.step for stage in stages(open_plain(folder))] == [*STEPS, STEPS[-1]]
 
 
 def test_looking_at_a_checkpoint_leaves_the_run_as_it_is(run_folder: Path) -> None:
-    run = load(run_folder)
+    run = open_plain(run_folder)
     before = {name: tensor.clone() for name, tensor in run.model.state_dict().items()}
     first = checkpoints_of(run)[0]
     stage = stage_at(run, first)
@@ -94,7 +94,7 @@ def test_a_damaged_checkpoint_is_left_out_with_a_line(run_folder: Path, tmp_path
         file.seek(-5, 2)
         file.write(b"XXXXX")
     said: list[str] = []
-    run = load(folder)
+    run = open_plain(folder)
     assert [stage.label for stage in stages(run, said.append)] == ["step 10", "step 30", "final"]
     assert len(said) == 1
     assert "step-20 is damaged" in said[0]
@@ -143,7 +143,7 @@ def test_n_checkpoints_cost_at_most_n_times_one(run_folder: Path) -> None:
 
 
 def test_curves_are_what_the_traces_say(run_folder: Path) -> None:
-    run = load(run_folder)
+    run = open_plain(run_folder)
     found = [(stage, trace(stage.run, read(run, TEXT, ASK))) for stage in stages(run)]
     section = of_stages(run, found)
     figures = {figure["name"]: figure for figure in section["figures"]}
@@ -171,7 +171,7 @@ def test_curves_are_what_the_traces_say(run_folder: Path) -> None:
 
 @pytest.mark.parametrize("task", ["complete", "fill", "classify", "tag", "embed"])
 def test_every_task_has_curves(tmp_path: Path, task: str) -> None:
-    run = load(kept_run(tmp_path / task, task, steps=(5,)))
+    run = open_plain(kept_run(tmp_path / task, task, steps=(5,)))
     reading = read(run, "ba [MASK] de" if task == "fill" else TEXT)
     found = [(stage, trace(stage.run, reading)) for stage in stages(run)]
     section = of_stages(run, found)

@@ -15,12 +15,12 @@ from headway.config.run import RunSettings
 from headway.errors import DataError, UserError
 from headway.inside import truth
 from headway.inside.maps.map import Map
-from headway.inside.opening import LoadedRun, load
 from headway.inside.reading import Ask, read
 from headway.inside.truth import Case, Known, Link, Truth
 from headway.inside.truth.atoms import unnumbered
 from headway.inside.truth.measure import heaviest, is_head
 from headway.models.build import build_model
+from headway.tasks.opened import Opened, open_plain
 from headway.text.roles import Roles
 from headway.text.tokenizer import Tokenizer, Vocabularies
 from headway.text.vocabtxt import BERT_SPECIALS, vocab_txt
@@ -30,11 +30,11 @@ from .copier import WORDS, copier
 
 
 @pytest.fixture(scope="module")
-def run(tmp_path_factory: pytest.TempPathFactory) -> LoadedRun:
+def run(tmp_path_factory: pytest.TempPathFactory) -> Opened:
     return copier(tmp_path_factory.mktemp("copier"))
 
 
-def copied(run: LoadedRun, n: int = 12, seed: int = 1) -> list[Case]:
+def copied(run: Opened, n: int = 12, seed: int = 1) -> list[Case]:
     """Texts without distractors, which the model can copy."""
     picks, pairs = random.Random(seed), []
     for _ in range(n):
@@ -44,7 +44,7 @@ def copied(run: LoadedRun, n: int = 12, seed: int = 1) -> list[Case]:
     return truth.aligned(run, pairs)
 
 
-def test_the_right_head_is_always_right_and_the_wrong_one_never(run: LoadedRun) -> None:
+def test_the_right_head_is_always_right_and_the_wrong_one_never(run: Opened) -> None:
     cases = copied(run)
     found = truth.measure(run, cases, few=2)
     right, wrong = found.maps["cross.0.0"], found.maps["cross.0.1"]
@@ -59,10 +59,10 @@ def test_the_right_head_is_always_right_and_the_wrong_one_never(run: LoadedRun) 
     assert "decoder.0.0" not in found.maps
 
 
-def test_the_best_head_is_chosen_on_one_half_and_judged_on_the_other(run: LoadedRun) -> None:
+def test_the_best_head_is_chosen_on_one_half_and_judged_on_the_other(run: Opened) -> None:
     cases = [in_order(run, 4), in_order(run, 6)] * 2
 
-    def maker(_: LoadedRun, case: Case) -> list[Map]:
+    def maker(_: Opened, case: Case) -> list[Map]:
         """A head that is right on the even cases alone, and one that never is."""
         even = case.columns == cases[0].columns
         n, m = len(case.reading.outputs), len(case.reading.streams["source"])
@@ -80,13 +80,13 @@ def test_the_best_head_is_chosen_on_one_half_and_judged_on_the_other(run: Loaded
     assert found.best.n == 12
 
 
-def in_order(run: LoadedRun, n: int) -> Case:
+def in_order(run: Opened, n: int) -> Case:
     text = " ".join(WORDS[:n])
     [case] = truth.aligned(run, [Known(text, text, tuple((i, i) for i in range(n)))])
     return case
 
 
-def test_chance_is_as_often_right_as_theory_says(run: LoadedRun) -> None:
+def test_chance_is_as_often_right_as_theory_says(run: Opened) -> None:
     cases = copied(run, 150, seed=5)
     found = truth.measure(run, cases, maker=lambda run, case: [])
     chances = [1 / len(case.columns) for case in cases for _ in case.links]
@@ -96,7 +96,7 @@ def test_chance_is_as_often_right_as_theory_says(run: LoadedRun) -> None:
     assert score.n > 500
 
 
-def test_words_of_many_pieces_have_no_more_chances(run: LoadedRun) -> None:
+def test_words_of_many_pieces_have_no_more_chances(run: Opened) -> None:
     case = in_order(run, 9)
     n = len(case.reading.first)
     wide = replace(case, columns=((0, 1, 2, 3, 4), *((i,) for i in range(5, n))))
@@ -107,7 +107,7 @@ def test_words_of_many_pieces_have_no_more_chances(run: LoadedRun) -> None:
     assert sum(hits) / 300 < 2 / len(wide.columns)
 
 
-def test_candidates_and_several_right_places_count(run: LoadedRun) -> None:
+def test_candidates_and_several_right_places_count(run: Opened) -> None:
     case = copied(run, 1)[0]
     link = replace(case.links[0], right=frozenset({0, 1}), sure=frozenset(), among=(0, 1, 2, 3))
     assert case.chance(link) == 0.5
@@ -123,7 +123,7 @@ def test_candidates_and_several_right_places_count(run: LoadedRun) -> None:
     assert (hit.p1, hit.aer, miss.p1, miss.aer) == (1.0, 0.0, 0.0, 1.0)
 
 
-def test_both_origins_of_a_word_are_asked_for_by_the_error_rate(run: LoadedRun) -> None:
+def test_both_origins_of_a_word_are_asked_for_by_the_error_rate(run: Opened) -> None:
     [case] = truth.aligned(run, [Known("ba be bi", "ba", ((0, 0), (1, 0)))])
     assert case.links[0].sure == frozenset({0, 1})
     found = truth.measure(run, [case], ["heads"]).maps["cross.0.0"]
@@ -131,7 +131,7 @@ def test_both_origins_of_a_word_are_asked_for_by_the_error_rate(run: LoadedRun) 
     assert (found.p1, found.aer) == (1.0, pytest.approx(1 / 3))
 
 
-def test_what_was_measured_goes_through_a_file(run: LoadedRun, tmp_path: Path) -> None:
+def test_what_was_measured_goes_through_a_file(run: Opened, tmp_path: Path) -> None:
     found = truth.measure(run, copied(run, 4), ["heads", "norm"], task="words")
     found.save(tmp_path / "truth.json")
     again = Truth.load(tmp_path / "truth.json")
@@ -177,7 +177,7 @@ def test_known_pairs_go_through_a_file(tmp_path: Path) -> None:
 
 
 def test_copied_words_are_names_and_numbers_that_stand_once() -> None:
-    run = load("tatoeba-de-en")
+    run = open_plain("tatoeba-de-en")
     pairs = [
         ("Ich kenne Tom seit 1999.", "I have known Tom since 1999."),  # two
         ("Was war das?", "Was that it?"),  # the same letters, another word, both times first
@@ -195,7 +195,7 @@ def test_copied_words_are_names_and_numbers_that_stand_once() -> None:
 
 
 def test_repeats_count_only_what_the_model_copies() -> None:
-    run = load("stories")
+    run = open_plain("stories")
     cases = truth.repeats(run, 30, 32)
     assert cases
     for case in cases:
@@ -209,11 +209,11 @@ def test_repeats_count_only_what_the_model_copies() -> None:
     assert found.maps["self.4.0"].p1 > 3 * found.maps["random"].random
 
 
-def test_repeats_are_for_language_models(run: LoadedRun, tmp_path: Path) -> None:
+def test_repeats_are_for_language_models(run: Opened, tmp_path: Path) -> None:
     with pytest.raises(UserError, match="language models"):
         truth.repeats(run)
     with pytest.raises(UserError, match="999 different tokens are needed"):
-        truth.repeats(load(tiny_run(tmp_path / "run", "complete")), 1, 999)
+        truth.repeats(open_plain(tiny_run(tmp_path / "run", "complete")), 1, 999)
 
 
 def test_atoms_lose_their_numbers_and_needless_brackets() -> None:
@@ -224,7 +224,7 @@ def test_atoms_lose_their_numbers_and_needless_brackets() -> None:
     ]  # fmt: skip
 
 
-def chemist(folder: Path) -> LoadedRun:
+def chemist(folder: Path) -> Opened:
     """An untrained model that reads reactions atom by atom."""
     pieces = [*BERT_SPECIALS, *"CNOFSPIcnos()=#.123-+", "Br", "Cl", ">>", "[nH]", "[O-]", "[K+]"]
     (folder / "vocab.txt").write_text("\n".join(pieces) + "\n")
@@ -235,7 +235,7 @@ def chemist(folder: Path) -> LoadedRun:
         heads=("words",),
     )  # fmt: skip
     run = RunSettings(task="fill", model=settings)
-    return LoadedRun(folder, run, build_model(settings).eval(), Vocabularies(made, made))
+    return Opened.of(folder, run, build_model(settings).eval(), Vocabularies(made, made))
 
 
 def test_atoms_of_a_product_are_linked_to_what_they_were(tmp_path: Path) -> None:
@@ -265,7 +265,7 @@ def test_heads_are_known_by_their_names(name: str, wanted: bool) -> None:
     assert is_head(name) is wanted
 
 
-def test_links_keep_to_their_rows_when_outputs_are_left_out(run: LoadedRun) -> None:
+def test_links_keep_to_their_rows_when_outputs_are_left_out(run: Opened) -> None:
     reading = read(run, "ba be bi bo", Ask(output="ba be bi bo"))
     columns = tuple((i,) for i in range(4))
     link = Link((2,), frozenset({2}), frozenset({2}))

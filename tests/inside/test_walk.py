@@ -15,13 +15,13 @@ from torch import Tensor
 from headway.errors import UserError
 from headway.inside.change import Change
 from headway.inside.looking import Looked
-from headway.inside.opening import LoadedRun, load
 from headway.inside.packing import pack
 from headway.inside.sections.walk import section
 from headway.inside.steps import Step
 from headway.inside.trace import trace
 from headway.inside.walk import Walk, walk
 from headway.nn.feedforward import ACTIVATIONS, GATED
+from headway.tasks.opened import Opened, open_plain
 
 from ..interop.padded_runs import tiny_run
 
@@ -40,17 +40,17 @@ CASES = [
     ("embed", "window"),
 ]
 
-Give = Callable[..., LoadedRun]
+Give = Callable[..., Opened]
 
 
 @pytest.fixture(scope="module")
 def opened(tmp_path_factory: pytest.TempPathFactory) -> Give:
-    known: dict[tuple[str, str | None], LoadedRun] = {}
+    known: dict[tuple[str, str | None], Opened] = {}
 
-    def give(task: str, variant: str | None = None) -> LoadedRun:
+    def give(task: str, variant: str | None = None) -> Opened:
         if (task, variant) not in known:
             folder = tiny_run(tmp_path_factory.mktemp(task) / "run", task, variant, n_layers=2)
-            known[task, variant] = load(folder)
+            known[task, variant] = open_plain(folder)
         return known[task, variant]
 
     return give
@@ -186,7 +186,7 @@ def test_a_place_that_is_not_there_is_refused(opened: Give) -> None:
 
 def test_a_wide_model_stays_within_its_part_of_a_page(tmp_path: Any) -> None:
     sizes = {"d_model": 768, "n_heads": 12, "d_ff": 3072, "n_layers": 1}
-    run = load(tiny_run(tmp_path / "run", "translate", "as-published", **sizes))
+    run = open_plain(tiny_run(tmp_path / "run", "translate", "as-published", **sizes))
     found = trace(run, " ".join(["ba de go fi ko"] * 5))
     made = walk(run, found)
     assert worst(made) < 1e-3

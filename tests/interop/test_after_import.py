@@ -13,7 +13,7 @@ import torch
 from headway.cli.main import main
 from headway.interop.importing import import_run
 from headway.interop.reading import proof_ids
-from headway.interop.run import load_run_for_export
+from headway.tasks.opened import open_plain
 
 from .test_hf_decoders import DECODERS
 from .test_hf_seq2seq import PAIRS
@@ -44,7 +44,7 @@ def test_predict_writes_what_generate_writes(
     write_words(source)
     (source / "generation_config.json").write_text(json.dumps(GENERATION[name]))
     import_run(str(source), tmp_path / "run")
-    run = load_run_for_export(str(tmp_path / "run"))
+    run = open_plain(str(tmp_path / "run"))
     model: Any = type(theirs).from_pretrained(source)
     expected = []
     for ids in proof_ids(run, LINES):

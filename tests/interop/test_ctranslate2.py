@@ -18,7 +18,7 @@ from headway.interop.ctranslate2.limits import POSITIONS
 from headway.interop.engines import engine_of
 from headway.interop.exporting import export_run
 from headway.interop.importing import import_run
-from headway.interop.run import LoadedRun, load_run_for_export
+from headway.tasks.opened import Opened, open_plain
 
 from ..models.variants import VARIANTS
 from .padded_runs import LINES, answers, assert_same_facts, lines_for, tiny_run
@@ -51,8 +51,8 @@ REFUSALS_OF: dict[str, dict[str, str]] = {
 }
 
 
-def exported(run: Path, out: Path, *, int8: bool = False) -> LoadedRun:
-    loaded = load_run_for_export(str(run))
+def exported(run: Path, out: Path, *, int8: bool = False) -> Opened:
+    loaded = open_plain(str(run))
     out.mkdir()
     to_ctranslate2.write(loaded, out, int8=int8)
     return loaded
@@ -98,7 +98,7 @@ def test_imported_models_go_on_to_ctranslate2(tmp_path: Path, name: str) -> None
 
 def test_int8_weights_are_made_of_copies(tmp_path: Path) -> None:
     run = tiny_run(tmp_path / "run", "translate", "as-published")
-    loaded = load_run_for_export(str(run))
+    loaded = open_plain(str(run))
     before = {name: tensor.clone() for name, tensor in loaded.model.state_dict().items()}
     (tmp_path / "out").mkdir()
     to_ctranslate2.write(loaded, tmp_path / "out", int8=True)
@@ -169,7 +169,7 @@ def test_positions_without_an_end_get_one_that_is_far(tmp_path: Path) -> None:
     run, out = tiny_run(tmp_path / "run", "translate", "post-sinusoidal-relu"), tmp_path / "out"
     exported(run, out)
     engine = Ctranslate2Engine(out, load_run(out))
-    target = load_run_for_export(str(run)).vocab.target
+    target = open_plain(str(run)).vocab.target
     searcher = engine.searcher(load_run(out).decode, Specials.of(target))
     assert len(searcher([[5] * POSITIONS])) == 1
     with pytest.raises(UserError, match="1,024 positions"):

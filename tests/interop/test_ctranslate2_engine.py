@@ -25,9 +25,9 @@ from headway.interop import to_ctranslate2
 from headway.interop.ctranslate2.engine import Ctranslate2Engine
 from headway.interop.ctranslate2.options import MAPPED, REFUSED
 from headway.interop.ctranslate2.search import Ranking, even_batches
-from headway.interop.run import load_run_for_export
 from headway.models.folder import model_weights, save_weights
 from headway.tasks.kind import Use
+from headway.tasks.opened import open_plain
 from headway.text.roles import Roles
 from headway.text.tokenizer import Tokenizer, Vocabularies
 from headway.text.train import train_vocabularies
@@ -58,7 +58,7 @@ def copying_run(folder: Path, vocab: Vocabularies | None = None) -> Path:
 
 def exported(run: Path, out: Path) -> Path:
     out.mkdir()
-    to_ctranslate2.write(load_run_for_export(str(run)), out, int8=False)
+    to_ctranslate2.write(open_plain(str(run)), out, int8=False)
     return out
 
 
@@ -302,7 +302,7 @@ def test_the_roles_of_tokens_are_kept(tmp_path: Path) -> None:
     engine = Ctranslate2Engine(out, load_run(out))
     [[best]] = engine.searcher(load_run(out).decode, Specials.of(given))([[5, given.eos]])
     assert best.tokens[0] == given.target_begin
-    loaded = load_run_for_export(str(run))
+    loaded = open_plain(str(run))
     assert to_ctranslate2.prove(loaded, out, LINES[:1], int8=False).passed
 
 

@@ -22,7 +22,7 @@ from headway.interop.importing import import_run
 from headway.interop.onnx.expected import check_graph
 from headway.interop.onnx.session import Session
 from headway.interop.plain.graphs import graphs_of
-from headway.interop.run import load_run_for_export
+from headway.tasks.opened import open_plain
 
 from .padded_runs import tiny_run
 from .test_hf_decoders import DECODERS
@@ -35,7 +35,7 @@ Output = pytest.CaptureFixture[str]
 def exported(folder: Path, task: str) -> Path:
     run, out = tiny_run(folder / "run", task, "as-published"), folder / "out"
     out.mkdir()
-    to_ctranslate2.write(load_run_for_export(str(run)), out, int8=False)
+    to_ctranslate2.write(open_plain(str(run)), out, int8=False)
     return out
 
 
@@ -93,7 +93,7 @@ def test_a_vocabulary_that_does_not_fit(
 
 def graph_of(run: Path, name: str) -> Session:
     """What a session would say of itself."""
-    loaded = load_run_for_export(str(run))
+    loaded = open_plain(str(run))
     [graph] = [graph for graph in graphs_of(loaded.model, loaded.settings) if graph.name == name]
     with torch.no_grad():
         found = graph.module(*graph.example.values())
@@ -191,7 +191,7 @@ def test_two_precisions_do_not_go_together(tmp_path: Path, capsys: Output) -> No
 
 def test_translations_that_differ_are_not_all_listed(tmp_path: Path) -> None:
     out = exported(tmp_path, "translate")
-    loaded = load_run_for_export(str(tmp_path / "run"))
+    loaded = open_plain(str(tmp_path / "run"))
     with torch.no_grad():
         for parameter in loaded.model.parameters():
             parameter.mul_(-1)

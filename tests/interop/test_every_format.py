@@ -14,6 +14,7 @@ import torch
 from torch import nn
 
 from headway.config.folder import load_run
+from headway.config.run import media_front
 from headway.errors import UserError
 from headway.interop import exporting, to_ctranslate2, to_hf
 from headway.interop.engines import engine_of
@@ -21,7 +22,7 @@ from headway.interop.exporting import TARGETS, export_run
 from headway.interop.plain.graphs import Graph, graphs_of
 from headway.interop.plain.padded import Array, prove_padded
 from headway.interop.proof import Proof
-from headway.interop.run import LoadedRun, load_run_for_export, media_front
+from headway.tasks.opened import Opened, open_plain
 
 from .default_runs import TASKS, default_run
 from .padded_runs import MEDIA, media_run
@@ -52,7 +53,7 @@ def eager(graph: Graph) -> Callable[[Mapping[str, Array]], dict[str, Array]]:
     return call
 
 
-def proved(run: LoadedRun, other: nn.Module | None = None) -> Proof:
+def proved(run: Opened, other: nn.Module | None = None) -> Proof:
     """That the graphs of a run, or of another model, say what the run says."""
     graphs = graphs_of(run.model if other is None else other, run.settings)
     calls = {graph.name: eager(graph) for graph in graphs}
@@ -61,7 +62,7 @@ def proved(run: LoadedRun, other: nn.Module | None = None) -> Proof:
 
 @pytest.mark.parametrize("name", TASKS)
 def test_what_is_recorded_says_what_a_default_run_says(name: str, run_of: DefaultRun) -> None:
-    proof = proved(load_run_for_export(str(run_of(name))))
+    proof = proved(open_plain(str(run_of(name))))
     assert proof.passed, proof.text()
     assert proof.sentences > 1
     assert proof.tokens > proof.sentences
@@ -69,14 +70,14 @@ def test_what_is_recorded_says_what_a_default_run_says(name: str, run_of: Defaul
 
 @pytest.mark.parametrize("name", MEDIA)
 def test_every_front_and_head_says_the_same(name: str, tmp_path: Path) -> None:
-    run = load_run_for_export(str(media_run(tmp_path / "run", name)))
+    run = open_plain(str(media_run(tmp_path / "run", name)))
     proof = proved(run)
     assert proof.passed, proof.text()
 
 
 def test_another_model_is_found_out(tmp_path: Path) -> None:
     for name in ("watch", "transcribe", "fill sounds"):
-        run = load_run_for_export(str(media_run(tmp_path / name, name)))
+        run = open_plain(str(media_run(tmp_path / name, name)))
         copy = deepcopy(run.model)
         with torch.no_grad():
             next(x for n, x in copy.named_parameters() if "front" in n and x.ndim > 1).mul_(1.5)
@@ -92,13 +93,13 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     """Targets write, and prove nothing: their own tests do. Graphs are not recorded: that they can
     be is seen above and in `test_onnx.py`. A run is read once for all formats."""
 
-    def prove(run: LoadedRun, out: Path, sentences: Sequence[str], *, int8: bool) -> Proof:
+    def prove(run: Opened, out: Path, sentences: Sequence[str], *, int8: bool) -> Proof:
         raise Written
 
-    def write(run: LoadedRun, out: Path, *, int8: bool) -> None:
+    def write(run: Opened, out: Path, *, int8: bool) -> None:
         assert graphs_of(run.model, run.settings)
 
-    monkeypatch.setattr(exporting, "load_run_for_export", cache(load_run_for_export))
+    monkeypatch.setattr(exporting, "open_plain", cache(open_plain))
     for module in (to_hf, to_ctranslate2):
         monkeypatch.setattr(module, "prove", prove)
     for name in ("onnx", "torch"):
@@ -154,4 +155,4 @@ def test_sentences_are_for_models_that_read_some(tmp_path: Path) -> None:
     run = media_run(tmp_path / "run", "see")
     with pytest.raises(UserError, match="--sentences has no effect on a model of pictures"):
         export_run(str(run), "onnx", tmp_path / "out", sentences=["a dog"])
-    assert media_front(load_run_for_export(str(run)).settings) is not None
+    assert media_front(open_plain(str(run)).settings) is not None

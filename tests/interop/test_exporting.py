@@ -17,7 +17,7 @@ from headway.errors import FolderError
 from headway.interop import exporting
 from headway.interop.exporting import export_run
 from headway.interop.proof import Proof, compared, our_logits, proof_ids
-from headway.interop.run import LoadedRun, load_run_for_export
+from headway.tasks.opened import Opened, open_plain
 
 from .ours import save_run, settings_of
 
@@ -32,13 +32,13 @@ class Copy(ModuleType):
     def on_write(self) -> None:
         """Called while it writes."""
 
-    def write(self, run: LoadedRun, out: Path, *, int8: bool) -> None:
+    def write(self, run: Opened, out: Path, *, int8: bool) -> None:
         (out / "model").write_text("int8" if int8 else "fp32")
         self.on_write()
         if self.breaks:
             raise OSError("the disk is full")
 
-    def prove(self, run: LoadedRun, out: Path, sentences: Sequence[str], *, int8: bool) -> Proof:
+    def prove(self, run: Opened, out: Path, sentences: Sequence[str], *, int8: bool) -> Proof:
         assert (out / "model").is_file()
         self.sentences = sentences
         ours = our_logits(run, proof_ids(run, sentences))
@@ -158,12 +158,12 @@ def test_a_run_that_is_not_whole_is_refused(tmp_path: Path, capsys: Output) -> N
     folder = save_run(tmp_path / "run", settings_of("decoder", "complete"))
     (folder / "import.json").write_text("[1")
     with pytest.raises(FolderError, match=r"cannot read .*import\.json"):
-        load_run_for_export(str(folder))
+        open_plain(str(folder))
     (folder / "import.json").write_text("[1]")
     with pytest.raises(FolderError, match="Import the model again"):
-        load_run_for_export(str(folder))
+        open_plain(str(folder))
     (folder / "import.json").unlink()
     other = settings_of("decoder", "complete", vocab_size=50)
     save_run(tmp_path / "other", other)
     with pytest.raises(FolderError, match="source tokens and the model 50"):
-        load_run_for_export(str(tmp_path / "other"))
+        open_plain(str(tmp_path / "other"))

@@ -21,9 +21,9 @@ from headway.errors import UserError
 from headway.interop.exporting import export_run
 from headway.interop.hf.media_proof import proof_pictures
 from headway.interop.importing import import_run
-from headway.interop.run import load_run_for_export
 from headway.models.build import build_model
 from headway.models.folder import model_weights, save_weights
+from headway.tasks.opened import open_plain
 
 from .theirs import architecture, check, ours, reference, saved
 
@@ -229,7 +229,7 @@ def test_a_run_of_our_own_says_the_same_there(name: str, tmp_path: Path) -> None
     assert proof.passed, proof.text()
     theirs = getattr(transformers, kind).from_pretrained(tmp_path / "out").eval()
     assert theirs.config.id2label == {0: "a", 1: "b", 2: "c"}
-    run = load_run_for_export(str(tmp_path / "run"))
+    run = open_plain(str(tmp_path / "run"))
     shape = run.shape
     assert isinstance(shape, PictureEncoderSettings)
     x_BTCYX = torch.from_numpy(np.stack(proof_pictures(shape.picture, 3)))

@@ -18,7 +18,7 @@ from headway.interop.exporting import export_run
 from headway.interop.hf.proof import prove
 from headway.interop.importing import import_run
 from headway.interop.proof import Proof, proof_sentences
-from headway.interop.run import load_run_for_export
+from headway.tasks.opened import open_plain
 
 from .folders import SIZES, bert_folder, change, write_pieces
 from .test_hf_decoders import DECODERS
@@ -31,7 +31,7 @@ ALIKE = "its tokenizer gives our ids for 16 of 16 sentences"
 
 
 def proven_again(run: Path, out: Path) -> Proof:
-    return prove(load_run_for_export(str(run)), out, proof_sentences())
+    return prove(open_plain(str(run)), out, proof_sentences())
 
 
 def trained(tmp_path: Path, run: Path, *words: str) -> tuple[Path, EncoderSettings]:

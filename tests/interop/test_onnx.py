@@ -22,7 +22,7 @@ from headway.interop.onnx.engine import OnnxEngine
 from headway.interop.onnx.int8 import quantise
 from headway.interop.onnx.session import Session
 from headway.interop.proof import proof_sentences
-from headway.interop.run import load_run_for_export
+from headway.tasks.opened import open_plain
 
 from ..once import once
 from .padded_runs import (
@@ -49,7 +49,7 @@ def exported(tmp_path_factory: pytest.TempPathFactory) -> Exported:
         def make(folder: Path) -> None:
             run = (media_run if task in MEDIA else tiny_run)(folder / "run", task)
             (folder / "out").mkdir()
-            to_onnx.write(load_run_for_export(str(run)), folder / "out", int8=False)
+            to_onnx.write(open_plain(str(run)), folder / "out", int8=False)
 
         folder = once(tmp_path_factory, f"onnx {task}", make)
         return folder / "run", folder / "out"
@@ -74,7 +74,7 @@ def test_a_graph_agrees_in_sizes_that_it_was_not_recorded_with(
     task: str, exported: Exported
 ) -> None:
     run, out = exported(task)
-    proof = to_onnx.prove(load_run_for_export(str(run)), out, proof_sentences(), int8=False)
+    proof = to_onnx.prove(open_plain(str(run)), out, proof_sentences(), int8=False)
     assert proof.passed, proof.text()
     assert proof.sentences == {"pictures": 8, "videos": 8, "recordings": 6}.get(proof.items, 16)
     assert proof.max_difference < 1e-4
@@ -163,7 +163,7 @@ def test_a_proof_fails_when_the_graph_says_something_else(
     values[0] += 0.1
     weight.CopyFrom(onnx.numpy_helper.from_array(values, weight.name))
     onnx.save(model, tmp_path / "model.onnx")
-    proof = to_onnx.prove(load_run_for_export(str(run)), tmp_path, proof_sentences(), int8=False)
+    proof = to_onnx.prove(open_plain(str(run)), tmp_path, proof_sentences(), int8=False)
     assert not proof.passed
     assert proof.max_difference > proof.tolerance
 
@@ -177,7 +177,7 @@ def test_int8_is_smaller_and_near(task: str, exported: Exported, tmp_path: Path)
         assert "MatMulInteger" in kinds
         assert "Gemm" not in kinds
         assert Session(tmp_path / path.name).facts["task"] == task
-    proof = to_onnx.prove(load_run_for_export(str(run)), tmp_path, proof_sentences(), int8=True)
+    proof = to_onnx.prove(open_plain(str(run)), tmp_path, proof_sentences(), int8=True)
     assert proof.passed, proof.text()
     assert 1e-3 < proof.max_difference < proof.tolerance  # it is not the one in fp32
 
@@ -188,7 +188,7 @@ def test_weights_beyond_the_limit_of_the_format_have_a_file_of_their_own(
     int8: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("headway.interop.to_onnx.ONE_FILE", 0)
-    run = load_run_for_export(str(tiny_run(tmp_path / "run", "classify", d_ff=512)))
+    run = open_plain(str(tiny_run(tmp_path / "run", "classify", d_ff=512)))
     out, moved = tmp_path / "out", tmp_path / "moved"
     out.mkdir()
     to_onnx.write(run, out, int8=int8)
@@ -200,7 +200,7 @@ def test_weights_beyond_the_limit_of_the_format_have_a_file_of_their_own(
 @pytest.mark.slow
 def test_a_folder_in_int8_holds_what_one_in_fp32_does(exported: Exported, tmp_path: Path) -> None:
     run, out = exported("classify")
-    to_onnx.write(load_run_for_export(str(run)), tmp_path, int8=True)
+    to_onnx.write(open_plain(str(run)), tmp_path, int8=True)
     assert {path.name for path in tmp_path.iterdir()} == {path.name for path in out.iterdir()}
     small, whole = ((folder / "model.onnx").stat().st_size for folder in (tmp_path, out))
     assert small < whole
@@ -221,7 +221,7 @@ def test_what_does_not_work_is_said(
     for package in ("onnxscript", "onnxruntime"):
         monkeypatch.setitem(sys.modules, package, None)
         with pytest.raises(UserError, match=r"pip install .*headway\[onnx\]"):
-            to_onnx.write(load_run_for_export(str(run)), out, int8=False)
+            to_onnx.write(open_plain(str(run)), out, int8=False)
 
 
 def test_onnxruntime_gets_as_many_threads_as_torch(

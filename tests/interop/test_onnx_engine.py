@@ -21,11 +21,11 @@ from headway.errors import UserError
 from headway.interop.onnx.engine import OnnxEngine
 from headway.interop.plain.graphs import Graph, graphs_of
 from headway.interop.plain.padded import Array
-from headway.interop.run import load_run_for_export
 from headway.models.folder import load_model
 from headway.nn.layout import Layout
 from headway.tasks.classes import has_segments
 from headway.tasks.kind import Use
+from headway.tasks.opened import open_plain
 from headway.tasks.table import kind_of
 
 from .padded_runs import (
@@ -47,7 +47,7 @@ class TorchSession:
     """As `Session`, for the graphs of the run in whose folder the file would be."""
 
     def __init__(self, path: Path) -> None:
-        run = load_run_for_export(str(path.parent))
+        run = open_plain(str(path.parent))
         graphs = {graph.name: graph for graph in graphs_of(run.model, run.settings)}
         self.graph: Graph = graphs[path.stem]
         self.n_positions = self.graph.reach

@@ -20,7 +20,7 @@ from headway.decode.completer import Completer
 from headway.interop.exporting import export_run
 from headway.interop.hf.quiet import quiet
 from headway.interop.importing import import_run
-from headway.interop.run import LoadedRun, load_run_for_export
+from headway.tasks.opened import Opened, open_plain
 
 from .padded_runs import answers
 from .theirs import GPT2, LLAMA, NEOX, SIZE, reference, saved
@@ -133,7 +133,7 @@ def assert_same_texts(ours: Sequence[list[int]], theirs: Sequence[tuple[list[int
     assert sum(sure for _, sure in theirs) > 0.9 * sum(len(other) for other, _ in theirs)
 
 
-def written(run: LoadedRun, prompts: Sequence[str]) -> list[list[int]]:
+def written(run: Opened, prompts: Sequence[str]) -> list[list[int]]:
     """By us, with the end token where it came."""
     settings = DecodeSettings(beam=1, max_len=NEW, unknown="keep")
     completer = Completer.load([run.folder], settings)
@@ -151,7 +151,7 @@ def test_prompts_are_those_of_the_published_tokenizer_and_texts_those_of_generat
     source, theirs = folder_of(name, tmp_path / "theirs", "LM")
     before, behind = CASES[name][-1]
     import_run(str(source), tmp_path / "run")
-    run = load_run_for_export(str(tmp_path / "run"))
+    run = open_plain(str(tmp_path / "run"))
     prompts = cut(source, PROMPTS)
     assert [
         run.vocab.target.as_prompt(run.vocab.target.encode(text)) for text in PROMPTS
@@ -181,7 +181,7 @@ def test_every_end_that_the_folder_names_ends_a_text(tmp_path: Path) -> None:
     theirs.save_pretrained(source)
     found = import_run(str(source), tmp_path / "run")
     assert not found.notes
-    run = load_run_for_export(str(tmp_path / "run"))
+    run = open_plain(str(tmp_path / "run"))
     expected = generated(theirs, prompts, eos_token_id=ends)
     assert any(text[-1] == more for text, _ in expected)
     cut_at = [text[:-1] if text[-1] in ends else text for text, _ in expected]
@@ -224,6 +224,6 @@ def test_tags_of_a_decoder_stand_at_its_words(tmp_path: Path) -> None:
         first = ids.index(WORDS.index("w1"))
         with torch.no_grad():
             scores_TC = theirs(torch.tensor([ids])).logits[0, first : first + 3]
-        labels = load_run_for_export(str(tmp_path / f"{name} run")).settings.labels
+        labels = open_plain(str(tmp_path / f"{name} run")).settings.labels
         [facts] = answers(tmp_path / f"{name} run", ["w1 w2 w3"])
         assert facts["tags"] == [labels[int(best)] for best in scores_TC.argmax(-1)]

@@ -12,7 +12,7 @@ import pytest
 from headway.config.run import RunSettings
 from headway.interop.proof import Proof, Reading, compared
 from headway.interop.reading import SENTENCES, our_logits, proof_ids, proof_sentences, segments_of
-from headway.interop.run import LoadedRun, load_run_for_export
+from headway.tasks.opened import Opened, open_plain
 
 from .ours import save_run, settings_of
 
@@ -101,8 +101,8 @@ def test_the_users_sentences_come_first() -> None:
     assert proof_sentences(1, ["one", "two"]) == ["one", "two"]
 
 
-def loaded(folder: Path, settings: RunSettings) -> LoadedRun:
-    return load_run_for_export(str(save_run(folder, settings)))
+def loaded(folder: Path, settings: RunSettings) -> Opened:
+    return open_plain(str(save_run(folder, settings)))
 
 
 LINES = ["a dog runs", "the price", "is this good ?", "or bad", "the wet grass " * 40]
@@ -164,6 +164,6 @@ class TestWhatIsRead:
         assert np.linalg.norm(said.scores) == pytest.approx(1)
 
 
-def words_are_whole(run: LoadedRun, said: Reading) -> bool:
+def words_are_whole(run: Opened, said: Reading) -> bool:
     """No gap where none is filled."""
     return run.vocab.source.mask not in said.tokens

@@ -9,23 +9,22 @@ import pytest
 import torch
 
 from headway.errors import UserError
-from headway.inside.opening import load
 from headway.inside.pruning import least, save_pruned, units
 from headway.interop import to_ctranslate2, to_hf, to_onnx, to_torch
 from headway.interop.plain.graphs import Graph, graphs_of
 from headway.interop.plain.padded import Array, Call, prove_padded
 from headway.interop.proof import proof_sentences
-from headway.interop.run import LoadedRun, load_run_for_export
+from headway.tasks.opened import Opened, open_plain
 
 from .padded_runs import tiny_run
 
 TASKS = ("translate", "complete", "tag")
 
 
-def small_run(tmp_path: Path, task: str) -> LoadedRun:
-    run = load(tiny_run(tmp_path / "whole", task, n_layers=2))
+def small_run(tmp_path: Path, task: str) -> Opened:
+    run = open_plain(tiny_run(tmp_path / "whole", task, n_layers=2))
     save_pruned(run, least(units(run.shape), 3, run.shape), tmp_path / "small")
-    return load_run_for_export(str(tmp_path / "small"))
+    return open_plain(str(tmp_path / "small"))
 
 
 @pytest.mark.parametrize("target", [to_hf, to_ctranslate2])

@@ -23,9 +23,9 @@ from headway.interop.exporting import export_run
 from headway.interop.hf.proof import prove
 from headway.interop.importing import import_run
 from headway.interop.proof import Proof, our_logits, proof_ids, proof_sentences
-from headway.interop.run import load_run_for_export
 from headway.interop.sentence import SentenceFolder
 from headway.models.folder import save_weights
+from headway.tasks.opened import open_plain
 
 from .ours import save_run, settings_of
 
@@ -158,7 +158,7 @@ def test_a_classifier_needs_what_transformers_has(tmp_path: Path) -> None:
     lines = ["a dog runs across the wet grass", "the price"]
     with torch.no_grad():
         together_BC = model(**tokenizer(lines, padding=True, return_tensors="pt")).logits
-    loaded = load_run_for_export(str(run))
+    loaded = open_plain(str(run))
     ours = [torch.tensor(r.scores[0]) for r in our_logits(loaded, proof_ids(loaded, lines))]
     torch.testing.assert_close(together_BC, torch.stack(ours), atol=1e-5, rtol=0)
     mean = settings_of("encoder", "classify", heads=("pooled", "classes"), pooling="mean")
@@ -213,7 +213,7 @@ def test_a_damaged_export_fails_its_proof(tmp_path: Path) -> None:
     tensors["transformer.h.1.mlp.c_fc.bias"][3] += 0.1
     tensors["more"] = tensors.pop("transformer.ln_f.bias")
     save_file(tensors, out / "model.safetensors", {"format": "pt"})
-    proof = prove(load_run_for_export(str(run)), out, proof_sentences())
+    proof = prove(open_plain(str(run)), out, proof_sentences())
     assert not proof.passed
     assert "proof FAILED" in proof.text()
     assert "GPT2LMHeadModel found missing keys: transformer.ln_f.bias" in proof.notes

@@ -11,8 +11,8 @@ import torch
 
 from headway.interop import to_torch
 from headway.interop.proof import proof_sentences
-from headway.interop.run import load_run_for_export
 from headway.models.seq2seq import Seq2Seq
+from headway.tasks.opened import open_plain
 
 from .padded_runs import MEDIA, media_run, tiny_run
 
@@ -27,7 +27,7 @@ def test_a_loaded_program_agrees_and_a_changed_one_does_not(
 ) -> None:
     monkeypatch.setattr(torch.export, "load", cache(torch.export.load))  # it takes a second
     make = media_run if task in MEDIA else tiny_run
-    run = load_run_for_export(str(make(tmp_path / "run", task)))
+    run = open_plain(str(make(tmp_path / "run", task)))
     out = tmp_path / "out"
     out.mkdir()
     to_torch.write(run, out, int8=False)

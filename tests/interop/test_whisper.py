@@ -21,8 +21,8 @@ from headway.errors import UserError
 from headway.interop.exporting import export_run
 from headway.interop.hf.media_proof import proof_sounds
 from headway.interop.importing import import_run
-from headway.interop.run import load_run_for_export
 from headway.nn.layout import Layout
+from headway.tasks.opened import open_plain
 
 from .theirs import architecture, check, ours, reference, saved
 
@@ -115,7 +115,7 @@ def whisper_folder(folder: Path) -> Any:
 def test_transcripts_are_those_of_generate(tmp_path: Path) -> None:
     theirs = whisper_folder(tmp_path / "theirs")
     import_run(str(tmp_path / "theirs"), tmp_path / "run")
-    run = load_run_for_export(str(tmp_path / "run"))
+    run = open_plain(str(tmp_path / "run"))
     words = run.vocab.target
     assert (words.bos, words.eos, words.target_begin) == (START, END, NO_TIMES)
     waves = sounds()
@@ -133,7 +133,7 @@ def test_transcripts_are_those_of_generate(tmp_path: Path) -> None:
 def test_tokens_that_the_folder_suppresses_are_never_written(what: str, tmp_path: Path) -> None:
     whisper_folder(tmp_path / "theirs")
     import_run(str(tmp_path / "theirs"), tmp_path / "run")
-    run, waves = load_run_for_export(str(tmp_path / "run")), sounds()
+    run, waves = open_plain(str(tmp_path / "run")), sounds()
     plain = Searcher([run.model], run.settings.decode, Specials.of(run.vocab.target))(waves)
     first = plain[0][0].tokens[1]
     generation = {"suppress_tokens": [START, 5, 9, NO_TIMES], "begin_suppress_tokens": [220, END]}
@@ -141,7 +141,7 @@ def test_tokens_that_the_folder_suppresses_are_never_written(what: str, tmp_path
     changed[what] = [*generation[what], first]
     (tmp_path / "theirs" / "generation_config.json").write_text(json.dumps(changed))
     import_run(str(tmp_path / "theirs"), tmp_path / "again")
-    again = load_run_for_export(str(tmp_path / "again"))
+    again = open_plain(str(tmp_path / "again"))
     found = Searcher([again.model], again.settings.decode, Specials.of(again.vocab.target))(waves)
     tokens = found[0][0].tokens
     assert tokens[0] == NO_TIMES
@@ -153,7 +153,7 @@ def test_tokens_that_the_folder_suppresses_are_never_written(what: str, tmp_path
 def test_words_are_cut_behind_a_space_and_special_ones_cannot_be_spelled(tmp_path: Path) -> None:
     whisper_folder(tmp_path / "theirs")
     import_run(str(tmp_path / "theirs"), tmp_path / "run")
-    words = load_run_for_export(str(tmp_path / "run")).vocab.target
+    words = open_plain(str(tmp_path / "run")).vocab.target
     assert words.tokens(words.encode("the")) == ["▁the"]
     assert words.decode(words.encode("the <|en|>")).strip() == "the <|en|>"
     assert END not in words.encode("<|endoftext|>")
@@ -222,7 +222,7 @@ def test_a_file_of_openai_scores_as_the_same_weights_there(tmp_path: Path) -> No
     proof = export_run(str(tmp_path / "run"), "hf", tmp_path / "hf")
     assert proof.passed, proof.text()
     theirs.half().float()
-    run, waves = load_run_for_export(str(tmp_path / "run")), sounds()
+    run, waves = open_plain(str(tmp_path / "run")), sounds()
     back = transformers.WhisperForConditionalGeneration.from_pretrained(tmp_path / "hf").eval()
     tokens = torch.tensor([[START, NO_TIMES, 3, 7]])
     extractor = transformers.WhisperFeatureExtractor.from_pretrained(tmp_path / "hf")
@@ -332,7 +332,7 @@ def test_tiny_en_transcribes_real_prompts_as_generate_does(tmp_path: Path) -> No
     proof = export_run(str(tmp_path / "run"), "hf", tmp_path / "hf")
     assert proof.passed, proof.text()
     assert proof.max_difference < 1e-4
-    run = load_run_for_export(str(tmp_path / "run"))
+    run = open_plain(str(tmp_path / "run"))
     transformers.logging.set_verbosity_error()
     theirs = transformers.WhisperForConditionalGeneration.from_pretrained(tmp_path / "hf").eval()
     extractor = transformers.WhisperFeatureExtractor.from_pretrained(tmp_path / "hf")

@@ -23,9 +23,9 @@ from headway.data import items, tokenise
 from headway.data.store import load_prepared, prepare
 from headway.data.texts import prepare_text
 from headway.errors import DataError, FolderError, UserError
-from headway.interop.run import load_run_for_export
 from headway.models.folder import load_model
 from headway.progress import Progress
+from headway.tasks.opened import open_plain
 
 EDGE = 8 * 120
 """Bits at both ends, where checksums stand: all are tried."""
@@ -98,9 +98,9 @@ def not_found(
 
 def test_a_damaged_file_of_a_finished_run_is_named(run: Path) -> None:
     for name in ("config.toml", "tokenizer.json", "model.safetensors"):
-        use = partial(load_run_for_export, str(run))
+        use = partial(open_plain, str(run))
         assert not_found(run / name, use, UserError, flips=16, cuts=4) == [], name
-    load_run_for_export(str(run))
+    open_plain(str(run))
 
 
 @pytest.mark.parametrize(("name", "flips"), [("config.toml", 150), ("tokenizer.json", 100)])
@@ -169,9 +169,9 @@ def test_a_change_by_hand_is_kept_when_its_checksum_is_deleted(run: Path) -> Non
     words = (run / "tokenizer.json").read_text()
     (run / "tokenizer.json").write_text(words + "\n")
     with pytest.raises(FolderError, match="delete the lines with '# sha256'"):
-        load_run_for_export(str(run))
+        open_plain(str(run))
     path.write_text("".join(f"{x}\n" for x in text.split("\n")[:-1] if "# sha256" not in x))
-    load_run_for_export(str(run))  # as runs of older versions have none
+    open_plain(str(run))  # as runs of older versions have none
 
 
 def test_settings_that_were_changed_may_be_a_recipe(

@@ -17,8 +17,9 @@ import torch
 from safetensors.torch import load_file
 
 from headway.errors import UserError
+from headway.nn.devices import pick_device
 from headway.training.feed import shared
-from headway.training.ranks import Ranks, pick_device
+from headway.training.ranks import Ranks
 from headway.training.signals import AGAIN
 
 from .fork_server import Server, hook

@@ -123,9 +123,9 @@ def evaluate(
         _refuse(settings.task, options)
         files = _text_files(settings.data, text, pairs, encoding)
     from headway.interop.engines import engine_of
+    from headway.nn.devices import pick_device
     from headway.tasks.kind import Use
     from headway.tasks.table import kind_of
-    from headway.training.ranks import pick_device
 
     runtime = engine_of(engine, folders[0], settings) if folders else None
     place = pick_device(device if runtime is None else "cpu")

@@ -57,10 +57,10 @@ def factors(
     _check_free(place, restart)
     from headway.inside.corpus import Corpus
     from headway.inside.factors import factors as learn
-    from headway.inside.opening import load
-    from headway.training.ranks import pick_device
+    from headway.nn.devices import pick_device
+    from headway.tasks.opened import open_plain
 
-    loaded = load(run)
+    loaded = open_plain(run)
     corpus = Corpus.of(text, loaded)
     where = pick_device(device)
     with Progress().stage("learning factors"):

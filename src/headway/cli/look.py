@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from headway.inside.change import Change
     from headway.inside.media import Media
     from headway.inside.reading import Ask
-    from headway.interop.run import LoadedRun
+    from headway.tasks.opened import Opened
 
 PORT = 8321
 
@@ -92,15 +92,15 @@ def look(
     if against_text is not None and not against_text.strip():
         raise UserError("--against-text is empty. Give another text to compare with.")
     from headway.inside.looking import Extras
-    from headway.inside.opening import load
     from headway.inside.trace import FACTS
+    from headway.tasks.opened import open_plain
 
     if (Path(run) / FACTS).is_file():
         if alone is not None:
             raise UserError(f"{run} is a trace, without a model: it is shown as a page only.")
         _show_trace(Path(run), out, text, file)
         return
-    loaded = load(run)
+    loaded = open_plain(run)
     subject = _subject(loaded, text, file, serve=serve)
     given = _ask(loaded, words or [], output, begin, new)
     changed = _change(loaded, hide or [], off or [])
@@ -128,7 +128,7 @@ def look(
 
 
 def _subject(
-    run: LoadedRun, text: str | None, file: Path | None, *, serve: bool
+    run: Opened, text: str | None, file: Path | None, *, serve: bool
 ) -> str | Media | None:
     """What the model shall read; nothing for a server of texts, which has one to begin with."""
     from headway.inside.media import check_given, media_settings, open_media
@@ -139,14 +139,14 @@ def _subject(
     return text if file is None else open_media(run, file)
 
 
-def _other(run: LoadedRun, text: str | None, file: Path | None) -> str | Media | None:
+def _other(run: Opened, text: str | None, file: Path | None) -> str | Media | None:
     if text is None and file is None:
         return None
     return _subject(run, text, file, serve=False)
 
 
 def _write(
-    run: LoadedRun, text: str | Media, ask: Ask, change: Change, extras: Any, out: Path,
+    run: Opened, text: str | Media, ask: Ask, change: Change, extras: Any, out: Path,
     trace: Path | None, against: str | None, against_text: str | Media | None,
 ) -> None:  # fmt: skip
     from dataclasses import fields
@@ -166,7 +166,7 @@ def _write(
     _note(f"{len(page.html.encode()) / 1e6:.2f} MB in {out}, open it in a browser")
 
 
-def _print(run: LoadedRun, text: str | Media, ask: Ask, change: Change, extras: Any) -> None:
+def _print(run: Opened, text: str | Media, ask: Ask, change: Change, extras: Any) -> None:
     from headway.inside.looking import looked_at
     from headway.inside.terminal import show
 
@@ -184,7 +184,7 @@ def _show_trace(folder: Path, out: Path, text: str | None, file: Path | None) ->
     _note(f"the trace in {folder} is shown by {out}")
 
 
-def _ask(run: LoadedRun, words: list[str], output: str | None, begin: str, new: int) -> Ask:
+def _ask(run: Opened, words: list[str], output: str | None, begin: str, new: int) -> Ask:
     from headway.cli.predict import settings_of
     from headway.inside.reading import Ask
 
@@ -201,7 +201,7 @@ def _ask(run: LoadedRun, words: list[str], output: str | None, begin: str, new: 
     return Ask(output=output, begin=begin, decode=decode, new=new)
 
 
-def _change(run: LoadedRun, hide: list[str], off: list[str]) -> Change:
+def _change(run: Opened, hide: list[str], off: list[str]) -> Change:
     from headway.inside.anatomy import Anatomy
     from headway.inside.change import Change
 
@@ -226,7 +226,7 @@ def _place(word: str) -> tuple[str, int, int, int]:
     return kind, layer, head, row
 
 
-def _tuned(run: LoadedRun, path: Path | None, out: Path) -> Path | None:
+def _tuned(run: Opened, path: Path | None, out: Path) -> Path | None:
     """A file of a tuned lens; tuned now, beside the page, if a text is given instead."""
     if path is None or path.suffix == ".safetensors":
         return path

@@ -45,7 +45,7 @@ def play(
     folders = run_folders(run, [])
     changes = checked(words or [])
     settings = settings_of(folders[0], changes, {})
-    from headway.training.ranks import pick_device
+    from headway.nn.devices import pick_device
 
     player = Player(folders, changes, settings, pick_device(device))
     player.predictor  # noqa: B018  what cannot be loaded is said before the first line

@@ -160,9 +160,9 @@ def predict(
     path = "-" if names is not None else one_file(files, text)
     from headway.data.files import count_lines, is_stream
     from headway.interop.engines import engine_of
+    from headway.nn.devices import pick_device
     from headway.tasks.kind import Use
     from headway.tasks.table import kind_of
-    from headway.training.ranks import pick_device
 
     kind = kind_of(settings.task)
     check_options(kind, options, len(folders))

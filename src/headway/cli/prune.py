@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from headway.inside.heads import Heads
     from headway.inside.pruning import Head
     from headway.inside.streams import Reading
-    from headway.interop.run import LoadedRun
+    from headway.tasks.opened import Opened
 
 
 def prune(
@@ -73,12 +73,12 @@ def prune(
         raise UserError("--curve needs a test set to score on: " + _give(settings.task))
     assert settings.model is not None
     wanted = None if heads is None else _wanted(heads, settings.model, kind)
-    from headway.inside.opening import load
     from headway.interop.whole import check_free
+    from headway.tasks.opened import open_plain
 
     if out is not None:
         check_free(out)
-    whole = load(folder)
+    whole = open_plain(folder)
     explicit = not isinstance(wanted, int) and wanted is not None
     readings, where = _readings(whole, files, importance_from, needed=curve or not explicit)
     found = _judged(whole, readings, where) if curve or not explicit else None
@@ -153,7 +153,7 @@ def _wanted(text: str, model: Any, kind: str | None) -> int | frozenset[Head]:
 
 
 def _readings(
-    run: LoadedRun, files: DataSettings | None, given: list[str] | None, *, needed: bool
+    run: Opened, files: DataSettings | None, given: list[str] | None, *, needed: bool
 ) -> tuple[list[Reading], str]:
     """Texts to judge heads by, and where they come from."""
     from headway.inside.corpus import Corpus
@@ -177,7 +177,7 @@ def _readings(
     return [], ""
 
 
-def _judged(run: LoadedRun, readings: list[Reading], where: str) -> Heads:
+def _judged(run: Opened, readings: list[Reading], where: str) -> Heads:
     from headway.inside.heads import heads
 
     _say(f"importance of the heads from {len(readings):,} texts: {where}")
@@ -185,7 +185,7 @@ def _judged(run: LoadedRun, readings: list[Reading], where: str) -> Heads:
         return replace(heads(run, readings), source=where)
 
 
-def _curve(run: LoadedRun, files: DataSettings, found: Heads, folder: Path) -> None:
+def _curve(run: Opened, files: DataSettings, found: Heads, folder: Path) -> None:
     from headway.cli.table import show_table
     from headway.inside.curve import CURVE, curve, save_found
 
@@ -204,7 +204,7 @@ def _curve(run: LoadedRun, files: DataSettings, found: Heads, folder: Path) -> N
 
 
 def _chosen(
-    run: LoadedRun, wanted: int | frozenset[Head], kind: str | None, found: Heads | None
+    run: Opened, wanted: int | frozenset[Head], kind: str | None, found: Heads | None
 ) -> frozenset[Head]:
     if not isinstance(wanted, int):
         return wanted
@@ -216,17 +216,17 @@ def _chosen(
 
 
 def _write(
-    run: LoadedRun, gone: frozenset[Head], out: Path, readings: list[Reading],
+    run: Opened, gone: frozenset[Head], out: Path, readings: list[Reading],
     files: DataSettings | None, as_json: bool,
 ) -> None:  # fmt: skip
     from headway.inside.compared import compare
-    from headway.inside.opening import load
     from headway.inside.pruning import name_of, save_pruned
     from headway.interop.whole import new_folder
+    from headway.tasks.opened import open_plain
 
     with new_folder(out) as folder:
         save_pruned(run, gone, folder)
-    lines = compare(run, load(out), readings, files)
+    lines = compare(run, open_plain(out), readings, files)
     names = [name_of(head) for head in sorted(gone)]
     if as_json:
         print(json.dumps({"heads": names, "lines": [asdict(line) for line in lines]}, indent=2))

@@ -47,7 +47,7 @@ def score(
         )
     from headway.data.pairs import read_pairs
     from headway.decode.translator import Translator
-    from headway.training.ranks import pick_device
+    from headway.nn.devices import pick_device
 
     data = DataSettings(source=tuple(source), target=tuple(target), encoding=encoding)
     translator = Translator.load(folders, run_settings.decode, device=pick_device(device))

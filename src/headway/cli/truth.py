@@ -18,7 +18,7 @@ from headway.progress import Progress
 
 if TYPE_CHECKING:
     from headway.inside.truth import Case, Spoken, Truth
-    from headway.interop.run import LoadedRun
+    from headway.tasks.opened import Opened
 
 BEST_HEADS = 5
 BASELINES = ("random", "diagonal", "centre")
@@ -83,12 +83,12 @@ def truth(
         print(f"not validated: nobody knows where a run of the task {task} has to look.")
         return
     from headway.inside.maps import METHODS, known
-    from headway.inside.opening import load
     from headway.inside.truth import measure, measured_times
     from headway.inside.truth.times import with_aligning
+    from headway.tasks.opened import open_plain
 
     wanted = known(METHODS if methods == "all" else methods.split(","))
-    loaded = _fresh(load(run)) if untrained else load(run)
+    loaded = _fresh(open_plain(run)) if untrained else open_plain(run)
     spoken: list[Spoken] = []
     if media is not None:
         kind, cases, spoken = _media_cases(loaded, media, texts)
@@ -126,7 +126,7 @@ def truth(
 
 
 def _cases(
-    run: LoadedRun, pairs: Path | None, reactions: Path | None, most: int
+    run: Opened, pairs: Path | None, reactions: Path | None, most: int
 ) -> tuple[str, list[Case]]:
     """What the truth is, in words, and the texts."""
     from headway.inside.truth import aligned, atom_maps, copied_words, read_known, repeats
@@ -142,7 +142,7 @@ def _cases(
     return "names and numbers copied", copied[:most]
 
 
-def _media_cases(run: LoadedRun, manifest: Path, most: int) -> tuple[str, list[Case], list[Spoken]]:
+def _media_cases(run: Opened, manifest: Path, most: int) -> tuple[str, list[Case], list[Spoken]]:
     """The same for pictures, videos and recordings; of recordings also when words were said."""
     from headway.inside.truth import recordings, scenes
     from headway.models.seq2seq import Seq2Seq
@@ -155,14 +155,14 @@ def _media_cases(run: LoadedRun, manifest: Path, most: int) -> tuple[str, list[C
     return "words with known times", [each.case for each in spoken if each.case.links], spoken
 
 
-def _fresh(run: LoadedRun) -> LoadedRun:
+def _fresh(run: Opened) -> Opened:
     """What a map finds there is in the shape of the model, not in what it has learned."""
     import torch
 
     from headway.models.build import build_model
 
     torch.manual_seed(1)
-    return replace(run, model=build_model(run.shape).eval())
+    return run.with_model(build_model(run.shape).eval())
 
 
 def _save(found: Truth, folder: Path, out: Path | None) -> None:

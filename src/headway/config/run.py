@@ -25,7 +25,7 @@ from headway.config.load import (
     nowhere,
 )
 from headway.config.metrics import check_metric, metrics_of
-from headway.config.model import ModelSettings
+from headway.config.model import ModelSettings, PictureSettings, SoundSettings
 from headway.config.tasks import (
     SECTIONS,
     CaptionSettings,
@@ -98,6 +98,12 @@ class RunSettings:
 
     asked: Asked = field(default_factory=Asked)
     """What the user set, in a recipe, by words, by options or in Python."""
+
+
+def media_front(settings: RunSettings) -> PictureSettings | SoundSettings | None:
+    """How images or recordings are read, of a model that looks or listens."""
+    found = getattr(settings.model, "picture", None) or getattr(settings.model, "sound", None)
+    return found if isinstance(found, PictureSettings | SoundSettings) else None
 
 
 def load_run_settings(

@@ -11,9 +11,9 @@ from headway.inside.foreign import from_torch
 from headway.inside.heads import heads
 from headway.inside.lens import lens
 from headway.inside.looking import look
-from headway.inside.opening import load
 from headway.inside.reading import Ask, read
 from headway.inside.trace import Trace, trace
+from headway.tasks.opened import open_plain as load
 
 __all__ = [
     "Ask",

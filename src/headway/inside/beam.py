@@ -21,9 +21,9 @@ from headway.inside.growing import Recorder
 from headway.inside.media import Media
 from headway.inside.streams import Output, Reading, Stream
 from headway.inside.tree import BeamTree, Node
-from headway.interop.run import LoadedRun
 from headway.models.decoder import Decoder
 from headway.models.seq2seq import Seq2Seq
+from headway.tasks.opened import Opened
 
 __all__ = ["BeamTree", "Node", "beam_tree", "cross_rows", "rerun", "searches"]
 
@@ -31,13 +31,13 @@ BEAM = 4
 """For runs whose own way is to draw tokens, which is no search."""
 
 
-def searches(run: LoadedRun) -> bool:
+def searches(run: Opened) -> bool:
     """Whether this run finds its answer by a search, token by token."""
     writes = run.settings.task in ("translate", "complete", "caption", "transcribe")
     return writes and isinstance(run.model, Seq2Seq | Decoder)
 
 
-def searcher_for(run: LoadedRun, model: Seq2Seq, decode: DecodeSettings) -> Searcher:
+def searcher_for(run: Opened, model: Seq2Seq, decode: DecodeSettings) -> Searcher:
     """How the run itself searches: with CTC as a second opinion, if it has that."""
     specials = Specials.of(run.vocab.target)
     if run.settings.task != "transcribe" or model.ctc is None:
@@ -46,7 +46,7 @@ def searcher_for(run: LoadedRun, model: Seq2Seq, decode: DecodeSettings) -> Sear
 
 
 def beam_tree(
-    run: LoadedRun,
+    run: Opened,
     text: str | Sequence[int] | Media,
     decode: DecodeSettings | None = None,
     *,
@@ -94,7 +94,7 @@ def beam_tree(
     return replace(recorder.tree(found), given=() if isinstance(text, Media) else tuple(prompt))
 
 
-def rerun(run: LoadedRun, reading: Reading, tree: BeamTree, node: Node | int) -> Reading:
+def rerun(run: Opened, reading: Reading, tree: BeamTree, node: Node | int) -> Reading:
     """A hypothesis of the search for a reading, kept or not, as a reading of its own.
 
     Its tokens are given, so that `trace` shows what the model did with exactly them; it stops
@@ -118,7 +118,7 @@ def rerun(run: LoadedRun, reading: Reading, tree: BeamTree, node: Node | int) ->
 
 
 def cross_rows(
-    run: LoadedRun,
+    run: Opened,
     tree: BeamTree,
     wanted: Collection[int] | None = None,
     layer: int | None = None,
@@ -146,7 +146,7 @@ def cross_rows(
     return rows
 
 
-def _settings(run: LoadedRun, decode: DecodeSettings | None, new: int) -> DecodeSettings:
+def _settings(run: Opened, decode: DecodeSettings | None, new: int) -> DecodeSettings:
     own = run.settings.decode
     settings = decode or (replace(own, beam=max(own.beam, BEAM)) if own.sample else own)
     if run.settings.task == "complete":

@@ -22,7 +22,7 @@ from headway.inside.factors import Factors
 from headway.inside.learning import ordinary
 from headway.inside.passes import batches, states_of, stream_of
 from headway.inside.recovered import figures
-from headway.interop.run import LoadedRun
+from headway.tasks.opened import Opened
 
 BEFORE, BEHIND = 10, 6
 """Tokens of a context on both sides of the strongest."""
@@ -67,7 +67,7 @@ class Fired:
 
 
 def browsed(
-    run: LoadedRun,
+    run: Opened,
     found: Factors,
     texts: Sequence[Passage],
     test: Sequence[Passage],
@@ -105,7 +105,7 @@ def _some(texts: Sequence[Passage], tokens: int) -> list[Passage]:
 
 
 @torch.no_grad()
-def fire(run: LoadedRun, found: Factors, texts: Sequence[Passage]) -> Fired:
+def fire(run: Opened, found: Factors, texts: Sequence[Passage]) -> Fired:
     """Run the texts and note every activation. Memory grows with what fires, not with n."""
     device = next(run.model.parameters()).device
     totals = _Totals(len(found.sites), found.n)
@@ -186,7 +186,7 @@ def contexts_of(fired: Fired, factor: int, streams: Sequence[str]) -> list[Conte
 
 
 def _entry(
-    run: LoadedRun,
+    run: Opened,
     texts: Sequence[Passage],
     contexts: Sequence[Context],
     profile_S: NDArray[np.float64],
@@ -203,7 +203,7 @@ def _entry(
     }
 
 
-def _shown(run: LoadedRun, text: Passage, context: Context) -> dict[str, Any]:
+def _shown(run: Opened, text: Passage, context: Context) -> dict[str, Any]:
     tokenizer = run.vocab.source if context.stream == "source" else run.vocab.target
     spelt = spelled(text.ids[context.stream], tokenizer)
     pieces = spelt[context.first :][: len(context.values)]

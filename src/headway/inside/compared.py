@@ -18,9 +18,9 @@ from headway.inside.curve import HEADLINE, evaluated, headline
 from headway.inside.forward import say
 from headway.inside.passes import Batch, vectors_of
 from headway.inside.streams import Reading
-from headway.interop.run import LoadedRun
 from headway.models.summary import count
 from headway.tasks.kind import Use
+from headway.tasks.opened import Opened
 from headway.tasks.table import kind_of
 
 ROUNDS = 5
@@ -45,7 +45,7 @@ class Line:
 
 
 def compare(
-    before: LoadedRun, after: LoadedRun, readings: Sequence[Reading], files: DataSettings | None
+    before: Opened, after: Opened, readings: Sequence[Reading], files: DataSettings | None
 ) -> list[Line]:
     """`readings`: for loss and speed; `files`: test data for the task's own metric."""
     lines = [
@@ -64,17 +64,17 @@ def compare(
 
 
 @torch.no_grad()
-def mean_loss(run: LoadedRun, readings: Sequence[Reading]) -> float:
+def mean_loss(run: Opened, readings: Sequence[Reading]) -> float:
     """Mean over texts of the mean over their outputs."""
     losses = [-float(say(run, reading).log_probs_R.mean()) for reading in readings]
     return sum(losses) / len(losses)
 
 
-def _size(run: LoadedRun) -> int:
+def _size(run: Opened) -> int:
     return (run.folder / WEIGHTS).stat().st_size
 
 
-def _speeds(before: LoadedRun, after: LoadedRun, readings: Sequence[Reading]) -> list[Line]:
+def _speeds(before: Opened, after: Opened, readings: Sequence[Reading]) -> list[Line]:
     found = []
     few = readings[:TIMED]
     times = f"median of {ROUNDS}, in turns, {len(few)} texts"
@@ -100,7 +100,7 @@ def _in_turns(*jobs: Callable[[], float]) -> list[float]:
     return [statistics.median(mine) for mine in speeds]
 
 
-def _reading(run: LoadedRun, readings: Sequence[Reading]) -> Callable[[], float]:
+def _reading(run: Opened, readings: Sequence[Reading]) -> Callable[[], float]:
     ids = [{name: list(s.ids) for name, s in reading.streams.items()} for reading in readings]
     batch = Batch.of([Passage(number, one) for number, one in enumerate(ids)])
     n_tokens = float(sum(len(tokens) for tokens in batch.tokens.values()))
@@ -113,7 +113,7 @@ def _reading(run: LoadedRun, readings: Sequence[Reading]) -> Callable[[], float]
     return job
 
 
-def _predicting(run: LoadedRun, readings: Sequence[Reading]) -> Callable[[], float]:
+def _predicting(run: Opened, readings: Sequence[Reading]) -> Callable[[], float]:
     settings, tokenizer = run.settings, run.vocab.target
     lines = [" ".join(reading.text.split()) for reading in readings]
     if settings.task == "complete":

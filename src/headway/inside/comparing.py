@@ -12,7 +12,7 @@ from headway.errors import UserError
 from headway.inside.sections import shown
 from headway.inside.streams import LABELLED
 from headway.inside.trace import Trace
-from headway.interop.run import LoadedRun
+from headway.tasks.opened import Opened
 
 if TYPE_CHECKING:
     from headway.inside.looking import Looked
@@ -36,7 +36,7 @@ def check_pair(first: Looked, second: Looked) -> dict[str, Any]:
     return {"pair": True, "fits": fits(one, other), "sides": sides}
 
 
-def of_stages(stages: Sequence[tuple[LoadedRun, Trace]]) -> dict[str, Any]:
+def of_stages(stages: Sequence[tuple[Opened, Trace]]) -> dict[str, Any]:
     """The same for any two moments of one training: all of them read the same tokens."""
     found = [side(run, trace) for run, trace in stages]
     first = stages[0][1]
@@ -64,7 +64,7 @@ def fits(one: Trace, other: Trace) -> Fits:
     return found
 
 
-def side(run: LoadedRun | None, trace: Trace) -> dict[str, Any]:
+def side(run: Opened | None, trace: Trace) -> dict[str, Any]:
     """The outputs of one look: how sure each was, and what else was likely."""
     scores_RC, outputs = trace.scores_RC, trace.reading.outputs
     if scores_RC is None or not outputs or any(output.id < 0 for output in outputs):
@@ -86,7 +86,7 @@ def side(run: LoadedRun | None, trace: Trace) -> dict[str, Any]:
     }
 
 
-def _named(run: LoadedRun | None, trace: Trace, logs_K: Tensor, ids_K: Tensor) -> list[list[Any]]:
+def _named(run: Opened | None, trace: Trace, logs_K: Tensor, ids_K: Tensor) -> list[list[Any]]:
     ids = [int(id) for id in ids_K]
     names = [str(id) for id in ids]
     if trace.reading.task in LABELLED:

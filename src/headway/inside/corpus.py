@@ -15,7 +15,7 @@ from headway.errors import DataError, UserError
 from headway.inside.media import media_settings, what_it_reads
 from headway.inside.streams import Stream
 from headway.interop.reading import segments_of
-from headway.interop.run import LoadedRun
+from headway.tasks.opened import Opened
 from headway.tasks.tag_answers import words_of
 from headway.text.pieces import SPACE_MARK
 from headway.text.tokenizer import Tokenizer
@@ -38,7 +38,7 @@ class Corpus:
     """There was more than fits."""
 
     @classmethod
-    def of(cls, paths: str | Path | Sequence[str | Path], run: LoadedRun) -> Corpus:
+    def of(cls, paths: str | Path | Sequence[str | Path], run: Opened) -> Corpus:
         """Text files, a line each (JSONL and labelled tables are read as in training). For a
         translator a line may be `source<TAB>target`."""
         if media_settings(run) is not None:
@@ -92,7 +92,7 @@ def _bounded(lines: Iterator[str]) -> tuple[list[str], bool]:
     return found, False
 
 
-def _lines_of(path: str, run: LoadedRun) -> Iterator[str]:
+def _lines_of(path: str, run: Opened) -> Iterator[str]:
     settings, task = run.settings.data, run.settings.task
     lines = open_lines(path, settings.encoding)
     head = list(islice(lines, 20))
@@ -109,7 +109,7 @@ def _lines_of(path: str, run: LoadedRun) -> Iterator[str]:
     return chain(head, lines)
 
 
-def _json_lines(lines: Iterator[str], path: str, run: LoadedRun, names: list[str]) -> Iterator[str]:
+def _json_lines(lines: Iterator[str], path: str, run: Opened, names: list[str]) -> Iterator[str]:
     data = run.settings.data
     for number, line in enumerate(lines, 1):
         if line.strip():
@@ -151,9 +151,7 @@ class Passage:
         return sum(map(len, self.ids.values()))
 
 
-def passages(
-    run: LoadedRun, corpus: Corpus, max_tokens: int, *, write: bool = True
-) -> list[Passage]:
+def passages(run: Opened, corpus: Corpus, max_tokens: int, *, write: bool = True) -> list[Passage]:
     """The corpus from its beginning, as the model reads it, up to about so many tokens.
 
     A translator whose corpus has no targets reads, as its target, what it translates to greedily;
@@ -175,7 +173,7 @@ def passages(
     return found
 
 
-def _block(run: LoadedRun, corpus: Corpus, write: bool) -> Iterator[Passage]:
+def _block(run: Opened, corpus: Corpus, write: bool) -> Iterator[Passage]:
     lines, targets = list(corpus.lines), corpus.targets
     if run.settings.task == "translate":
         if targets is None and write:
@@ -210,7 +208,7 @@ def _cut(ids: list[int], room: int, tokenizer: Tokenizer) -> Iterator[list[int]]
         yield ids
 
 
-def _compared(run: LoadedRun, lines: list[str]) -> Iterator[Passage]:
+def _compared(run: Opened, lines: list[str]) -> Iterator[Passage]:
     """Pairs of texts for a model that compares two; the second is cut where both are long."""
     tokenizer = run.vocab.target
     sides = [line.partition("\t")[::2] for line in lines]
@@ -223,7 +221,7 @@ def _compared(run: LoadedRun, lines: list[str]) -> Iterator[Passage]:
         yield Passage(number, {"text": ids}, segments=tuple(segments_of(run, ids)))
 
 
-def _pairs(run: LoadedRun, lines: list[str], targets: Sequence[str] | None) -> Iterator[Passage]:
+def _pairs(run: Opened, lines: list[str], targets: Sequence[str] | None) -> Iterator[Passage]:
     source, target = run.vocab.source, run.vocab.target
     begin = [] if target.target_begin is None else [target.target_begin]
     room = min(LONGEST, run.shape.max_len) - 2
@@ -237,7 +235,7 @@ def _pairs(run: LoadedRun, lines: list[str], targets: Sequence[str] | None) -> I
             yield Passage(number, {"source": sources[number], "target": read})
 
 
-def greedy(run: LoadedRun, lines: list[str]) -> list[str]:
+def greedy(run: Opened, lines: list[str]) -> list[str]:
     """The run's own translations, a width of one."""
     from headway.config.decode import DecodeSettings
     from headway.decode.translator import Translator

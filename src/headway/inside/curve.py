@@ -22,8 +22,8 @@ from headway.config.model import ModelSettings
 from headway.errors import FolderError
 from headway.inside.heads import Heads
 from headway.inside.pruning import Head, least, save_pruned, units
-from headway.interop.run import LoadedRun
 from headway.tasks.kind import Evaluation, Use
+from headway.tasks.opened import Opened
 from headway.tasks.table import kind_of
 
 SHARES = (0.0, 0.1, 0.25, 0.5, 0.75, 0.9)
@@ -98,7 +98,7 @@ def _worth(settings: ModelSettings, worth: Mapping[Head, float], head: Head) -> 
 
 
 def curve(
-    run: LoadedRun,
+    run: Opened,
     files: DataSettings,
     found: Heads,
     *,
@@ -148,7 +148,7 @@ def _queue(
 
 
 def measured(
-    run: LoadedRun, files: DataSettings, gone: Collection[Head]
+    run: Opened, files: DataSettings, gone: Collection[Head]
 ) -> tuple[float, float | None]:
     """The task's metric, and the loss where it has one, of the run without these heads."""
     with TemporaryDirectory() as folder:

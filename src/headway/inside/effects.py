@@ -12,7 +12,7 @@ from torch import Tensor
 from headway.inside.anatomy import Anatomy
 from headway.inside.judging import AT_ONCE, Answers, answers, losses, scores
 from headway.inside.passes import READ_AT_ONCE, Batch, Site, edited, stream_of, watched
-from headway.interop.run import LoadedRun
+from headway.tasks.opened import Opened
 
 if TYPE_CHECKING:
     from headway.inside.browsing import Context
@@ -35,7 +35,7 @@ class Job(NamedTuple):
 
 @torch.no_grad()
 def effects(
-    run: LoadedRun,
+    run: Opened,
     found: Factors,
     texts: Sequence[Passage],
     contexts: Sequence[Sequence[Context]],
@@ -67,7 +67,7 @@ def _mean(values: list[tuple[float, float]]) -> dict[str, float]:
     return {"nats": round(nats, 4), "kl": round(kl, 4)}
 
 
-def _removed(run: LoadedRun, found: Factors, jobs: list[Job]) -> list[tuple[float, float]]:
+def _removed(run: Opened, found: Factors, jobs: list[Job]) -> list[tuple[float, float]]:
     device = next(run.model.parameters()).device
     batch = Batch.of([job.passage for job in jobs], device)
     with watched(run.model) as states:
@@ -95,7 +95,7 @@ def _removed(run: LoadedRun, found: Factors, jobs: list[Job]) -> list[tuple[floa
 
 
 def _parts(
-    run: LoadedRun, found: Factors, batch: Batch, jobs: list[Job], site: Site, x_ND: Tensor
+    run: Opened, found: Factors, batch: Batch, jobs: list[Job], site: Site, x_ND: Tensor
 ) -> tuple[Tensor, Tensor]:
     """Rows of a site, and what the factors of the jobs add to them."""
     starts = batch.layouts[stream_of(run.model, site)].starts_B.tolist()
@@ -123,7 +123,7 @@ def _read_there(clean: Answers, number: int, job: Job, last: str) -> Tensor:
 
 
 @torch.no_grad()
-def promoted(run: LoadedRun, found: Factors) -> list[dict[str, Any]]:
+def promoted(run: Opened, found: Factors) -> list[dict[str, Any]]:
     """For each factor the words (or labels) whose score rises or falls most when it is added with
     activation 1 to the mean state of the last layer. Nothing where no head reads states."""
     part = Anatomy.of(run.model).stacks[-1]
@@ -162,7 +162,7 @@ def promoted(run: LoadedRun, found: Factors) -> list[dict[str, Any]]:
 class _Names:
     """Of words or labels by their numbers."""
 
-    def __init__(self, run: LoadedRun) -> None:
+    def __init__(self, run: Opened) -> None:
         self.words = run.vocab.target if run.settings.task in READS_WORDS else None
         self.labels = run.settings.labels
 

@@ -14,8 +14,8 @@ from headway.errors import DataError, FolderError, UserError
 from headway.inside.corpus import Corpus, Passage, passages
 from headway.inside.media import media_settings, what_it_reads
 from headway.inside.reading import Output, Reading, Stream, read
-from headway.interop.run import LoadedRun
 from headway.tasks.classify_scores import labelled_examples, texts_of
+from headway.tasks.opened import Opened
 from headway.tasks.table import kind_of
 
 N_EXAMPLES = 200
@@ -26,7 +26,7 @@ GAP_EVERY = 7
 
 
 def examples(
-    run: LoadedRun,
+    run: Opened,
     corpus: Corpus,
     n: int = N_EXAMPLES,
     labels: Sequence[int] | None = None,
@@ -52,7 +52,7 @@ def examples(
     return found
 
 
-def _taught(run: LoadedRun, passage: Passage) -> Reading:
+def _taught(run: Opened, passage: Passage) -> Reading:
     """The outputs are what the text says."""
     task = run.settings.task
     source, target = run.vocab.source, run.vocab.target
@@ -83,7 +83,7 @@ def _taught(run: LoadedRun, passage: Passage) -> Reading:
     )
 
 
-def _answered(run: LoadedRun, corpus: Corpus, labels: Sequence[int] | None) -> Iterator[Reading]:
+def _answered(run: Opened, corpus: Corpus, labels: Sequence[int] | None) -> Iterator[Reading]:
     error: UserError | None = None
     n_read = 0
     for number, line in enumerate(corpus.lines):
@@ -102,7 +102,7 @@ def _answered(run: LoadedRun, corpus: Corpus, labels: Sequence[int] | None) -> I
         raise error
 
 
-def from_files(run: LoadedRun, files: DataSettings, n: int = N_EXAMPLES) -> list[Reading]:
+def from_files(run: Opened, files: DataSettings, n: int = N_EXAMPLES) -> list[Reading]:
     """Of test data in the form in which `headway evaluate` takes it."""
     if run.settings.task == "translate":
         pairs = list(read_pairs(files.source, files.target, files.pairs, files))
@@ -128,7 +128,7 @@ def from_files(run: LoadedRun, files: DataSettings, n: int = N_EXAMPLES) -> list
     return examples(run, Corpus.of(files.text, run), n)
 
 
-def check_text(run: LoadedRun) -> None:
+def check_text(run: Opened) -> None:
     """Heads of runs that read pictures or recordings cannot be judged by texts."""
     if media_settings(run) is not None:
         raise UserError(
@@ -137,7 +137,7 @@ def check_text(run: LoadedRun) -> None:
         )
 
 
-def own_examples(run: LoadedRun, n: int = N_EXAMPLES) -> list[Reading]:
+def own_examples(run: Opened, n: int = N_EXAMPLES) -> list[Reading]:
     """Of the validation data that a run keeps in its folder."""
     if not (run.folder / "data").is_dir():
         give = "--source FILE --target FILE" if run.settings.task == "translate" else "--text FILE"

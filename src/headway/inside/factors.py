@@ -26,7 +26,7 @@ from headway.inside.coding import Coder, SparseCoder, TopKCoder, learned
 from headway.inside.corpus import Corpus, Passage, passages
 from headway.inside.learning import PER_FACTOR, Learning, chosen_sites, sampled
 from headway.inside.passes import Site
-from headway.interop.run import LoadedRun
+from headway.tasks.opened import Opened
 
 TENSORS, FACTS = "factors.safetensors", "factors.json"
 VERSION = 1
@@ -80,7 +80,7 @@ class Factors:
         mean_SD, scale_S = self.mean_SD.cpu(), self.scale_S.cpu()
         return replace(self, coder=self.coder.to("cpu"), mean_SD=mean_SD, scale_S=scale_S)
 
-    def check_fits(self, run: LoadedRun) -> None:
+    def check_fits(self, run: Opened) -> None:
         if self.run != identity(run):
             raise FolderError(
                 f"these factors were learned from another model ({self.run.get('name')}: "
@@ -139,7 +139,7 @@ class Factors:
             ) from error
 
 
-def identity(run: LoadedRun) -> dict[str, Any]:
+def identity(run: Opened) -> dict[str, Any]:
     model = run.shape
     size = sum(parameter.numel() for parameter in run.model.parameters())
     return {
@@ -152,7 +152,7 @@ def identity(run: LoadedRun) -> dict[str, Any]:
 
 
 def factors(
-    run: LoadedRun,
+    run: Opened,
     lines: Corpus | Iterable[str],
     *,
     device: torch.device | str = "cpu",
@@ -166,7 +166,7 @@ def factors(
     learning = from_dict(Learning, settings)
     corpus = lines if isinstance(lines, Corpus) else Corpus.of_lines(lines)
     if torch.device(device).type != "cpu":
-        run = replace(run, model=copy.deepcopy(run.model).to(device))
+        run = run.with_model(copy.deepcopy(run.model).to(device))
     sites = chosen_sites(run, learning.layers)
     texts = passages(run, corpus, learning.tokens)
     n_tokens = sum(text.n_tokens for text in texts)
@@ -189,7 +189,7 @@ def _too_small(corpus: Corpus, n_tokens: int, n_texts: int, learning: Learning) 
 
 
 def learn(
-    run: LoadedRun,
+    run: Opened,
     texts: Sequence[Passage],
     sites: Sequence[Site],
     learning: Learning,

@@ -13,7 +13,6 @@ from torch import Tensor, nn
 from headway.inside.anatomy import Anatomy
 from headway.inside.change import NO_CHANGE, Change, gated, hiding
 from headway.inside.streams import Reading
-from headway.interop.run import LoadedRun
 from headway.models.decoder import Decoder
 from headway.models.encoder import Encoder
 from headway.models.hearing import Listener
@@ -22,6 +21,7 @@ from headway.models.seq2seq import Seq2Seq
 from headway.nn.attention import Memory
 from headway.nn.layout import Layout
 from headway.tasks.media_labels import score_of
+from headway.tasks.opened import Opened
 
 CLASSES = ("classify", "see", "watch", "identify")
 """Tasks whose answer is one class for all that was read."""
@@ -54,7 +54,7 @@ class Said:
 
 
 def say(
-    run: LoadedRun,
+    run: Opened,
     reading: Reading,
     change: Change = NO_CHANGE,
     *,
@@ -69,7 +69,7 @@ def say(
 
 
 def say_each(
-    run: LoadedRun,
+    run: Opened,
     reading: Reading,
     changes: Sequence[Change],
     *,
@@ -126,7 +126,7 @@ def _input(model: nn.Module, reading: Reading, stream: str, n: int) -> Any:
     return front.collate([reading.media.item] * n)[0]
 
 
-def read_out(run: LoadedRun, reading: Reading, x_ND: Tensor, layout: Layout) -> Tensor:
+def read_out(run: Opened, reading: Reading, x_ND: Tensor, layout: Layout) -> Tensor:
     """Scores for every output, from vectors of the last stream: the task's own head. Of several
     copies of the reading, one behind another."""
     model, task = run.model, reading.task

@@ -10,18 +10,18 @@ from headway.inside.change import Change, gated
 from headway.inside.forward import read_out, vectors
 from headway.inside.media import Media
 from headway.inside.streams import Output, Reading, Stream
-from headway.interop.run import LoadedRun
+from headway.tasks.opened import Opened
 
 
 @torch.no_grad()
-def scores_of(run: LoadedRun, reading: Reading, change: Change) -> torch.Tensor:
+def scores_of(run: Opened, reading: Reading, change: Change) -> torch.Tensor:
     with gated(run.model, change):
         x_ND, layout = vectors(run.model, reading, [change])
         return read_out(run, reading, x_ND, layout).clone()
 
 
 def greedily(
-    run: LoadedRun,
+    run: Opened,
     first: Stream,
     start: list[int],
     change: Change,

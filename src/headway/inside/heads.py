@@ -31,9 +31,9 @@ from headway.inside.roles import (
     roles_of,
 )
 from headway.inside.streams import Output, Reading, Stream
-from headway.interop.run import LoadedRun
 from headway.models.decoder import Decoder
 from headway.nn.tap import record
+from headway.tasks.opened import Opened
 
 __all__ = ["HeadFacts", "Heads", "heads"]
 
@@ -45,7 +45,7 @@ REPEATS, PERIOD = 8, 24
 
 
 def heads(
-    run: LoadedRun,
+    run: Opened,
     texts: Corpus | Sequence[str] | Sequence[Reading] | str,
     *,
     n: int = N_EXAMPLES,
@@ -80,7 +80,7 @@ def heads(
     return Heads(tuple(found), len(readings), n_outputs, total / len(readings), source)
 
 
-def _readings(run: LoadedRun, texts: Any, n: int) -> tuple[list[Reading], str]:
+def _readings(run: Opened, texts: Any, n: int) -> tuple[list[Reading], str]:
     if isinstance(texts, str):
         texts = [texts]
     if isinstance(texts, Corpus):
@@ -103,7 +103,7 @@ class _Passed:
     layers: dict[tuple[str, int], _Seen]
 
 
-def _pass(run: LoadedRun, reading: Reading, change: Change, *, gradients: bool) -> _Passed:
+def _pass(run: Opened, reading: Reading, change: Change, *, gradients: bool) -> _Passed:
     """One text there and back. dL/dg of a head is the sum over its output of output × gradient,
     which also tells the calls of layers apart that share their weights."""
     with (
@@ -185,7 +185,7 @@ class _Layer:
         return found
 
 
-def _aligned(run: LoadedRun, reading: Reading, change: Change) -> tuple[list[int], list[int]]:
+def _aligned(run: Opened, reading: Reading, change: Change) -> tuple[list[int], list[int]]:
     """For each output that is a word, its row and the source token that it hangs on most: where
     |gradient × input| of its log-probability, summed over the vector, is largest."""
     if "source" not in reading.streams:
@@ -209,12 +209,12 @@ def _aligned(run: LoadedRun, reading: Reading, change: Change) -> tuple[list[int
     return [row for row, _ in pairs], [column for _, column in pairs]
 
 
-def _is_apart(run: LoadedRun, output: Output) -> bool:
+def _is_apart(run: Opened, output: Output) -> bool:
     return output.id in run.vocab.target.specials or is_punctuation(output.name)
 
 
 @torch.no_grad()
-def _repeat(run: LoadedRun, seen: dict[tuple[str, int], _Layer], change: Change) -> None:
+def _repeat(run: Opened, seen: dict[tuple[str, int], _Layer], change: Change) -> None:
     """Random tokens, read twice."""
     tokenizer = run.vocab.target
     random = torch.Generator().manual_seed(0)

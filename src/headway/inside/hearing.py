@@ -24,10 +24,10 @@ from headway.inside.media import Media
 from headway.inside.sections import shown
 from headway.inside.streams import Reading
 from headway.inside.trace import Trace
-from headway.interop.run import LoadedRun
 from headway.models.hearing import Listener
 from headway.models.seq2seq import Seq2Seq
 from headway.nn.ctc import align
+from headway.tasks.opened import Opened
 
 Rows = list[tuple[int, int]]
 """The first row of the sound of each output, and the one behind its last."""
@@ -99,7 +99,7 @@ def _n_begin(reading: Reading) -> int:
 
 
 @torch.no_grad()
-def ctc_logs(run: LoadedRun, trace: Trace) -> Tensor | None:
+def ctc_logs(run: Opened, trace: Trace) -> Tensor | None:
     """Log-probabilities of all symbols and, last, of the blank, for each row that is no silence the
     recording was filled up with (S V); None where the model has no such head."""
     model, media = run.model, trace.reading.media

@@ -9,10 +9,10 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from headway.inside.passes import Batch, vectors_of
-from headway.interop.run import LoadedRun
 from headway.models.decoder import Decoder
 from headway.models.encoder import Encoder
 from headway.models.seq2seq import Seq2Seq
+from headway.tasks.opened import Opened
 
 AT_ONCE = 512
 """Rows whose word scores are held."""
@@ -38,7 +38,7 @@ class Answers:
     """The tokens that come, where the text says it. None: the model's own answer counts."""
 
 
-def answers(run: LoadedRun, batch: Batch) -> Answers:
+def answers(run: Opened, batch: Batch) -> Answers:
     """One pass of the batch, inside whatever is done to the model.
 
     complete and translate: the next token; fill: the token itself; tag and classify: labels; embed:
@@ -83,7 +83,7 @@ def _gaps(batch: Batch, x_ND: Tensor) -> Answers:
     return Answers(columns[:, 0], columns[:, 1], x_ND[columns[:, 2]], columns[:, 3])
 
 
-def scores(run: LoadedRun, x_RD: Tensor) -> Tensor:
+def scores(run: Opened, x_RD: Tensor) -> Tensor:
     """Of words or labels, from what the head reads."""
     model, task = run.model, run.settings.task
     assert isinstance(model, Seq2Seq | Encoder | Decoder)
@@ -93,7 +93,7 @@ def scores(run: LoadedRun, x_RD: Tensor) -> Tensor:
 
 
 @torch.no_grad()
-def losses(run: LoadedRun, clean: Answers, changed: Answers) -> tuple[Tensor, Tensor, Tensor]:
+def losses(run: Opened, clean: Answers, changed: Answers) -> tuple[Tensor, Tensor, Tensor]:
     """For each row the loss before, the loss behind the change, and how far the answer moved: the
     KL divergence in nats. For vectors it is 1 − cosine with the vector before, in all of them."""
     if run.settings.task == "embed":

@@ -13,7 +13,7 @@ from headway.config.model import check_values
 from headway.errors import ConfigError
 from headway.inside.corpus import Passage
 from headway.inside.passes import Site, batches, sites_of, states_of, stream_of
-from headway.interop.run import LoadedRun
+from headway.tasks.opened import Opened
 
 PER_FACTOR = 8
 """Tokens of the corpus for each factor, at least."""
@@ -81,7 +81,7 @@ class Learning:
         return PER_FACTOR * self.n
 
 
-def chosen_sites(run: LoadedRun, layers: str) -> list[Site]:
+def chosen_sites(run: Opened, layers: str) -> list[Site]:
     """`all`, `last`, `0,3,5`, `decoder`, `decoder,2`: stacks, and layers of them."""
     every = sites_of(run.model)
     stacks = list(dict.fromkeys(name for name, _ in every))
@@ -107,7 +107,7 @@ def chosen_sites(run: LoadedRun, layers: str) -> list[Site]:
     ]
 
 
-def ordinary(run: LoadedRun, stream: str, ids_N: Tensor) -> Tensor:
+def ordinary(run: Opened, stream: str, ids_N: Tensor) -> Tensor:
     """Which rows are words: the first and last tokens of a text carry other things, and some
     models park huge states on them."""
     tokenizer = run.vocab.source if stream == "source" else run.vocab.target
@@ -151,7 +151,7 @@ class Reservoir:
 
 @torch.no_grad()
 def sampled(
-    run: LoadedRun, texts: Sequence[Passage], sites: Sequence[Site], learning: Learning
+    run: Opened, texts: Sequence[Passage], sites: Sequence[Site], learning: Learning
 ) -> tuple[Tensor, Tensor]:
     """States of words at these sites, and the number of the site of each."""
     device = next(run.model.parameters()).device

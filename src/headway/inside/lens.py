@@ -17,10 +17,10 @@ from headway.inside.forward import read_out
 from headway.inside.reading import Output, Reading
 from headway.inside.trace import Trace, trace
 from headway.inside.tuned import Tuned, tune
-from headway.interop.run import LoadedRun
 from headway.models.parts.text import TextFront
 from headway.nn.block import PostNorm
 from headway.nn.layout import Layout
+from headway.tasks.opened import Opened
 
 __all__ = ["Lens", "Tuned", "lens", "tune"]
 
@@ -71,7 +71,7 @@ class Lens:
 
 
 @torch.no_grad()
-def lens(run: LoadedRun, text: str | Reading | Trace, tuned: Tuned | None = None) -> Lens:
+def lens(run: Opened, text: str | Reading | Trace, tuned: Tuned | None = None) -> Lens:
     """The last layer is what the model really says, to the last bit. `tuned`: with a fitted map
     before the head of every other layer."""
     found = text if isinstance(text, Trace) else trace(run, text)
@@ -87,7 +87,7 @@ def lens(run: LoadedRun, text: str | Reading | Trace, tuned: Tuned | None = None
     return Lens(reading.outputs, how, last_RC, top, probability, rank, chosen, kl)
 
 
-def _scores(run: LoadedRun, reading: Reading, part: StackPart, x_TD: Tensor) -> Tensor:
+def _scores(run: Opened, reading: Reading, part: StackPart, x_TD: Tensor) -> Tensor:
     norm = part.stack.final_norm
     return read_out(run, reading, x_TD if norm is None else norm(x_TD), Layout.of([len(x_TD)]))
 

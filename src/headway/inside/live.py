@@ -22,7 +22,7 @@ from headway.inside.looking import Extras
 from headway.inside.media import Media
 from headway.inside.reading import PLAINLY, Ask
 from headway.inside.served import Live, request_of
-from headway.interop.run import LoadedRun
+from headway.tasks.opened import Opened
 
 ADDRESS = "127.0.0.1"
 NAMES = (ADDRESS, "localhost")
@@ -54,7 +54,7 @@ EVERYTHING = Extras()
 
 
 def serve(
-    run: LoadedRun,
+    run: Opened,
     text: str | Media | None = None,
     ask: Ask = PLAINLY,
     change: Change = NO_CHANGE,

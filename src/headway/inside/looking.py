@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from headway.config.durable import read_json, replace_text
+from headway.config.folder import IMPORTED
 from headway.errors import FolderError, UserError
 from headway.inside.anatomy import Anatomy
 from headway.inside.change import NO_CHANGE, Change
@@ -17,7 +18,6 @@ from headway.inside.comparing import check_pair
 from headway.inside.comparing import of_stages as compare_stages
 from headway.inside.corpus import Corpus
 from headway.inside.media import Media, check_given, open_media
-from headway.inside.opening import LoadedRun, load
 from headway.inside.packing import pack
 from headway.inside.page import data, inline, panels_of
 from headway.inside.reading import PLAINLY, Ask
@@ -25,7 +25,7 @@ from headway.inside.sections import look_of
 from headway.inside.sections import training as training_section
 from headway.inside.trace import Trace, trace
 from headway.inside.training import Stage, checkpoints_of, stages
-from headway.interop.run import IMPORT
+from headway.tasks.opened import Opened, open_plain
 
 TRUTH = "truth.json"
 """In a run folder: how often each map was right where the truth is known; see `truth.py`."""
@@ -73,7 +73,7 @@ class Looked:
     """Everything that a section may need."""
 
     trace: Trace
-    run: LoadedRun | None = None
+    run: Opened | None = None
     """None where the trace comes from elsewhere."""
 
     final: bool = True
@@ -131,13 +131,13 @@ class Page:
 
 
 def look(
-    run: str | Path | LoadedRun | Trace,
+    run: str | Path | Opened | Trace,
     text: str | Media = "",
     ask: Ask = PLAINLY,
     change: Change = NO_CHANGE,
     *,
     file: str | Path | None = None,
-    against: str | Path | LoadedRun | None = None,
+    against: str | Path | Opened | None = None,
     against_text: str | Media | None = None,
     note: Note = lambda line: None,
     **extras: Any,
@@ -177,7 +177,7 @@ def look(
 
 
 def looked_at(
-    run: LoadedRun, text: str | Media, ask: Ask = PLAINLY, change: Change = NO_CHANGE,
+    run: Opened, text: str | Media, ask: Ask = PLAINLY, change: Change = NO_CHANGE,
     extras: Extras = Extras(),  # noqa: B008 (it is frozen)
 ) -> Looked:  # fmt: skip
     """One text or file in one run, traced, with the files that sections ask for."""
@@ -201,7 +201,7 @@ def looked_at(
     )
 
 
-def truth_of(run: LoadedRun, path: Path | None = None) -> dict[str, Any] | None:
+def truth_of(run: Opened, path: Path | None = None) -> dict[str, Any] | None:
     """How often the maps of this run were found right, if that was ever measured."""
     place = run.folder / TRUTH if path is None else path
     if path is None and not place.is_file():
@@ -217,7 +217,7 @@ def truth_of(run: LoadedRun, path: Path | None = None) -> dict[str, Any] | None:
     return found
 
 
-def facts_of(run: LoadedRun) -> dict[str, Any]:
+def facts_of(run: Opened) -> dict[str, Any]:
     """What the header says about a run."""
     shape = run.shape
     parameters = sum(parameter.numel() for parameter in run.model.parameters())
@@ -231,12 +231,12 @@ def facts_of(run: LoadedRun) -> dict[str, Any]:
         f"d {shape.d_model}",
         f"{size} parameters",
     ]
-    if (run.folder / IMPORT).is_file():
+    if (run.folder / IMPORTED).is_file():
         facts.append("imported")
     return {"name": run.folder.name, "facts": facts}
 
 
-def _left(run: LoadedRun) -> str:
+def _left(run: Opened) -> str:
     """Of a model without some of its heads: how many it has."""
     layers = [layer for kind in Anatomy.of(run.model).kinds for layer in set(kind.layers)]
     there = sum(layer.n_heads for layer in layers)
@@ -245,7 +245,7 @@ def _left(run: LoadedRun) -> str:
 
 
 def _along(
-    run: LoadedRun, first: Looked, extras: Extras, note: Note
+    run: Opened, first: Looked, extras: Extras, note: Note
 ) -> tuple[list[dict[str, Any]], dict[str, Any]]:
     """The looks of all stages of the training, the final one last, and the sections they share."""
     asked = bool(extras.checkpoints)
@@ -282,15 +282,15 @@ def _of_trace(found: Trace) -> Page:
     return Page(title, [look_of(title, looked)], {}, {"name": title, "facts": facts})
 
 
-def _opened(run: str | Path | LoadedRun) -> LoadedRun:
-    return run if isinstance(run, LoadedRun) else load(run)
+def _opened(run: str | Path | Opened) -> Opened:
+    return run if isinstance(run, Opened) else open_plain(run)
 
 
-def _corpus(given: Any, run: LoadedRun) -> Corpus | None:
+def _corpus(given: Any, run: Opened) -> Corpus | None:
     return given if given is None or isinstance(given, Corpus) else Corpus.of(given, run)
 
 
-def _title(run: LoadedRun, text: str | Media) -> str:
+def _title(run: Opened, text: str | Media) -> str:
     short = " ".join(_said(text).split())
     return f"{run.folder.name}: {short[:60]}{'…' * (len(short) > 60)}"
 
@@ -300,7 +300,7 @@ def _said(text: str | Media) -> str:
 
 
 def _labels(
-    one: LoadedRun, other: LoadedRun, text: str | Media, other_text: str | Media | None
+    one: Opened, other: Opened, text: str | Media, other_text: str | Media | None
 ) -> tuple[str, str]:
     if one.folder.name != other.folder.name:
         return one.folder.name, other.folder.name

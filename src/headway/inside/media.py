@@ -20,8 +20,8 @@ from headway.data.media.manifest import is_manifest
 from headway.data.media.reading import Form, Part, read_media
 from headway.errors import UserError
 from headway.inside.streams import Stream
-from headway.interop.run import LoadedRun
 from headway.tasks.media_given import check_kind, what_of
+from headway.tasks.opened import Opened
 
 Kind = Literal["picture", "sound"]
 
@@ -128,7 +128,7 @@ class Media:
         return cls(item=item, **{**facts, "grid": tuple(facts["grid"])})
 
 
-def media_settings(run: LoadedRun) -> PictureSettings | SoundSettings | None:
+def media_settings(run: Opened) -> PictureSettings | SoundSettings | None:
     """How the run reads pictures or recordings; None: it reads text."""
     shape = run.settings.model
     found = getattr(shape, "picture", None) or getattr(shape, "sound", None)
@@ -136,13 +136,13 @@ def media_settings(run: LoadedRun) -> PictureSettings | SoundSettings | None:
     return found
 
 
-def what_it_reads(run: LoadedRun) -> str:
+def what_it_reads(run: Opened) -> str:
     """In a word: text, a picture, a video or a recording."""
     settings = media_settings(run)
     return "text" if settings is None else NAMES[what_of(settings)]
 
 
-def open_media(run: LoadedRun, path: Path | str) -> Media:
+def open_media(run: Opened, path: Path | str) -> Media:
     """A file, brought to what the run was trained on. Of many items in one file, which: `NAME:12`
     is line 12 of a manifest, or item 12, counted from 0, of an `.npy` stack."""
     settings = media_settings(run)
@@ -171,7 +171,7 @@ def of_item(name: str, item: NDArray[Any], settings: PictureSettings | SoundSett
     return Media.of_picture(name, item, settings)
 
 
-def check_given(run: LoadedRun, text: str | None, file: Path | str | None) -> None:
+def check_given(run: Opened, text: str | None, file: Path | str | None) -> None:
     """What is given has to be what the run reads."""
     reads = what_it_reads(run)
     if reads == "text" and file is not None:

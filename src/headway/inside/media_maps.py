@@ -20,7 +20,7 @@ from headway.inside.maps.rollout import rollout
 from headway.inside.maps.slopes import gradient_maps
 from headway.inside.streams import Reading
 from headway.inside.trace import Trace
-from headway.interop.run import LoadedRun
+from headway.tasks.opened import Opened
 
 SLOPE_WORK, HIDE_WORK, PATH_WORK = 6_000, 3_000, 400
 """Outputs times rows of the source up to which gradients, occlusion and integrated gradients are
@@ -59,7 +59,7 @@ def looking_kind(reading: Reading) -> str:
     return "cross" if "target" in reading.streams else "self"
 
 
-def head_weights(run: LoadedRun | None, trace: Trace) -> list[Tensor]:
+def head_weights(run: Opened | None, trace: Trace) -> list[Tensor]:
     """Of each layer what the heads look at when an output is read (H R S)."""
     reads_RT = readout_RT(run, trace.reading)
     return [reads_RT @ layer.float() for layer in trace.attention[looking_kind(trace.reading)]]

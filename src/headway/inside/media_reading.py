@@ -12,14 +12,14 @@ from headway.inside.greedy import scores_of
 from headway.inside.media import Media
 from headway.inside.streams import LABELLED, Output, Reading
 from headway.inside.written import Ask, Source, written
-from headway.interop.run import LoadedRun
 from headway.models.encoder import Encoder
 from headway.models.hearing import Listener
 from headway.models.seq2seq import Seq2Seq
 from headway.nn.ctc import align
+from headway.tasks.opened import Opened
 
 
-def read_media(run: LoadedRun, media: Media, ask: Ask, change: Change) -> Reading:
+def read_media(run: Opened, media: Media, ask: Ask, change: Change) -> Reading:
     """As `reading.read` does it for texts."""
     if isinstance(run.model, Seq2Seq):
         source = Source(media.name, media.stream("source"), media.item, media)
@@ -51,7 +51,7 @@ def read_media(run: LoadedRun, media: Media, ask: Ask, change: Change) -> Readin
     )
 
 
-def _by_ctc(run: LoadedRun, reading: Reading, change: Change) -> Reading:
+def _by_ctc(run: Opened, reading: Reading, change: Change) -> Reading:
     """Each symbol is read from the row of its stretch where it is likeliest. No search knows of
     hidden rows: with such, the likeliest symbols of all rows are the answer."""
     every = tuple(Output(row, -1, "") for row in range(len(reading.last)))

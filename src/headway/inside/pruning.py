@@ -19,11 +19,11 @@ from headway.config.model import EncoderSettings, ModelSettings
 from headway.config.run import resolved_toml
 from headway.errors import UserError, suggest
 from headway.inside.anatomy import Anatomy
-from headway.interop.run import LoadedRun
 from headway.models.build import build_model
 from headway.models.compact import SCALE, to_int8
 from headway.models.folder import load_weights, model_weights, save_weights
 from headway.nn.attention import Attention
+from headway.tasks.opened import Opened
 
 Head = tuple[str, int, int]
 """Kind of attention, layer, head; counted from 0 among those that the model has."""
@@ -159,7 +159,7 @@ def _cut(weights: dict[str, Tensor], where: str, attention: Attention, heads: li
     weights[out] = rows(weights[out].T, heads).T
 
 
-def save_pruned(run: LoadedRun, gone: Iterable[Head], out: Path, *, compact: bool = True) -> None:
+def save_pruned(run: Opened, gone: Iterable[Head], out: Path, *, compact: bool = True) -> None:
     """A run folder with the same settings but for the heads, and its tokenizer.
 
     `compact`: stored in 8 bits where the run is. Its settings are written last: a folder that has

@@ -33,10 +33,10 @@ from headway.inside.written import (
     written,
 )
 from headway.interop.reading import segments_of
-from headway.interop.run import LoadedRun
 from headway.models.decoder import Decoder
 from headway.models.seq2seq import Seq2Seq
 from headway.tasks.fill_answers import GAP
+from headway.tasks.opened import Opened
 from headway.tasks.tag_answers import words_of
 from headway.text.tokenizer import Tokenizer
 
@@ -44,7 +44,7 @@ __all__ = ["NEW_TOKENS", "PLAINLY", "Ask", "Output", "Reading", "Stream", "read"
 
 
 def read(
-    run: LoadedRun, text: str | Path | Media, ask: Ask = PLAINLY, change: Change = NO_CHANGE
+    run: Opened, text: str | Path | Media, ask: Ask = PLAINLY, change: Change = NO_CHANGE
 ) -> Reading:
     """The text as the run reads it, and what the run answers, with the model changed or not.
 
@@ -70,7 +70,7 @@ def read(
     return _labelled(run, text, change)
 
 
-def context(run: LoadedRun) -> int:
+def context(run: Opened) -> int:
     """The most tokens of a text that the run reads, special ones included."""
     if isinstance(run.shape, Seq2SeqSettings):
         ends = [learned(part.front) for part in Anatomy.of(run.model).stacks]
@@ -79,14 +79,14 @@ def context(run: LoadedRun) -> int:
     return run.shape.max_len
 
 
-def _translated(run: LoadedRun, model: Seq2Seq, text: str, ask: Ask, change: Change) -> Reading:
+def _translated(run: Opened, model: Seq2Seq, text: str, ask: Ask, change: Change) -> Reading:
     source = run.vocab.source
     ids = source.as_source(source.encode(text))
     _check(run, len(ids))
     return written(run, model, Source(text, Stream.of("source", ids, source), ids), ask, change)
 
 
-def _continued(run: LoadedRun, model: Decoder, text: str, ask: Ask, change: Change) -> Reading:
+def _continued(run: Opened, model: Decoder, text: str, ask: Ask, change: Change) -> Reading:
     tokenizer = run.vocab.source
     prompt = _prompt(run, text)
     room = context(run)
@@ -127,7 +127,7 @@ def _continued(run: LoadedRun, model: Decoder, text: str, ask: Ask, change: Chan
     return replace(reading, outputs=(*reading.outputs[:-1], *behind))
 
 
-def _prompt(run: LoadedRun, text: str) -> list[int]:
+def _prompt(run: Opened, text: str) -> list[int]:
     """Of a run with fields, a line of JSON is a document, and its first missing field begins."""
     tokenizer, fields = run.vocab.source, run.settings.data.fields
     if not fields or not text.lstrip().startswith("{"):
@@ -144,7 +144,7 @@ def _prompt(run: LoadedRun, text: str) -> list[int]:
     return ids
 
 
-def _labelled(run: LoadedRun, text: str, change: Change) -> Reading:
+def _labelled(run: Opened, text: str, change: Change) -> Reading:
     """Classes, tags, filled gaps or a vector: what is asked does not hang on the answer."""
     tokenizer, task = run.vocab.source, run.settings.task
     rows: list[int | None] = [None]
@@ -179,7 +179,7 @@ def _labelled(run: LoadedRun, text: str, change: Change) -> Reading:
     )
 
 
-def _choose(run: LoadedRun, reading: Reading, change: Change) -> list[int]:
+def _choose(run: Opened, reading: Reading, change: Change) -> list[int]:
     tokenizer = run.vocab.source
     rows = [output.row for output in reading.outputs]
     scores_RC = scores_of(run, reading, change)
@@ -207,7 +207,7 @@ def _gapped(text: str, tokenizer: Tokenizer) -> tuple[list[int], list[int | None
     return [*ids, tokenizer.eos], rows or list(range(1, len(ids)))
 
 
-def _pair(run: LoadedRun, text: str) -> tuple[list[int], list[int]]:
+def _pair(run: Opened, text: str) -> tuple[list[int], list[int]]:
     tokenizer, data = run.vocab.source, run.settings.data
     if data.fields and run.settings.task == "classify":
         ids: list[int] = []
@@ -230,13 +230,13 @@ def _pair(run: LoadedRun, text: str) -> tuple[list[int], list[int]]:
     return [*left, *right], [0] * len(left) + [number] * len(right)
 
 
-def _name(run: LoadedRun, id: int) -> str:
+def _name(run: Opened, id: int) -> str:
     if run.settings.task == "fill":
         return run.vocab.source.tokens([id])[0]
     labels = run.settings.labels
     return labels[id] if id < len(labels) else str(id)
 
 
-def _check(run: LoadedRun, n_tokens: int) -> None:
+def _check(run: Opened, n_tokens: int) -> None:
     if n_tokens > context(run):
         raise too_long("the text", n_tokens, context(run))

@@ -13,7 +13,7 @@ from headway.inside.corpus import Passage
 from headway.inside.judging import UNITS, answers, losses
 from headway.inside.learning import ordinary
 from headway.inside.passes import Site, batches, edited, stream_of, watched
-from headway.interop.run import LoadedRun
+from headway.tasks.opened import Opened
 
 if TYPE_CHECKING:
     from headway.inside.factors import Factors
@@ -23,7 +23,7 @@ MASKED = 0.15
 
 
 @torch.no_grad()
-def figures(run: LoadedRun, found: Factors, texts: Sequence[Passage]) -> dict[str, Any]:
+def figures(run: Opened, found: Factors, texts: Sequence[Passage]) -> dict[str, Any]:
     """`explained`: share of the variance, `l0`: factors that fire at a time, both over all layers;
     `layers`: for each the same and the model's loss as it is (`loss`), with the layer's states
     rebuilt from factors (`rebuilt`), by their mean (`mean`) and by zero (`zero`). `recovered` is
@@ -105,7 +105,7 @@ def _instead(
     return edit
 
 
-def _masked(run: LoadedRun, texts: Sequence[Passage], seed: int) -> list[Passage]:
+def _masked(run: Opened, texts: Sequence[Passage], seed: int) -> list[Passage]:
     """For a model that fills gaps: the texts with gaps, since a token that can be seen is no
     question."""
     mask = run.vocab.target.mask

@@ -20,7 +20,7 @@ from headway.inside.factors import Factors
 from headway.inside.learning import ordinary
 from headway.inside.passes import Site, batches, sites_of, states_of, stream_of
 from headway.inside.trace import Trace
-from headway.interop.run import LoadedRun
+from headway.tasks.opened import Opened
 
 MAX_TOKENS = 50_000
 AT_ONCE = 8192
@@ -40,7 +40,7 @@ class Hit:
 class Index:
     """Tokens of a corpus by their states at one site; first and last tokens of texts are not in."""
 
-    run: LoadedRun
+    run: Opened
     site: Site
     texts: list[Passage]
     where_N2: NDArray[np.int32]
@@ -55,7 +55,7 @@ class Index:
     @classmethod
     def of(
         cls,
-        run: LoadedRun,
+        run: Opened,
         lines: Corpus | Iterable[str],
         layer: int,
         *,
@@ -126,7 +126,7 @@ class Index:
 
 @torch.no_grad()
 def indexes(
-    run: LoadedRun,
+    run: Opened,
     lines: Corpus | Iterable[str],
     sites: Sequence[Site],
     *,

@@ -17,8 +17,8 @@ from headway.inside.media import Media
 from headway.inside.reading import Ask, Reading
 from headway.inside.sections import SECTIONS, look_of, shown
 from headway.inside.training import FINAL, checkpoints_of, label_of, stage_at
-from headway.interop.run import LoadedRun
 from headway.models.seq2seq import Seq2Seq
+from headway.tasks.opened import Opened
 
 SLOW = "saliency"
 """The section that takes longer than all others together; a request has to ask for it."""
@@ -30,14 +30,14 @@ GREEDY = "While tokens are hidden, the output is written greedily, whatever the 
 class Live:
     """One run that answers requests; `usual` is how it decodes where a request leaves that open."""
 
-    run: LoadedRun
+    run: Opened
     usual: DecodeSettings
     extras: Extras
     media: Media | None = None
     """What a run of pictures, videos or recordings looks at: requests cannot name files."""
 
     @classmethod
-    def of(cls, run: LoadedRun, ask: Ask, extras: Extras, media: Media | None = None) -> Live:
+    def of(cls, run: Opened, ask: Ask, extras: Extras, media: Media | None = None) -> Live:
         writes = isinstance(run.model, Seq2Seq)
         usual = run.settings.decode if writes else DecodeSettings(beam=1)
         corpus = extras.corpus
@@ -57,7 +57,7 @@ class Live:
         names = [name for name in SECTIONS if request.maps or name != SLOW]
         return Page(run.folder.name, [look_of(label, looked, names)], shared, facts_of(run))
 
-    def _at(self, label: str | None) -> LoadedRun:
+    def _at(self, label: str | None) -> Opened:
         if label in (None, FINAL):
             return self.run
         paths = {label_of(path): path for path in checkpoints_of(self.run)}

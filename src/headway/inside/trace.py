@@ -29,8 +29,8 @@ from headway.inside.forward import say
 from headway.inside.media import Media
 from headway.inside.reading import PLAINLY, Ask, Reading, read
 from headway.inside.schema import check
-from headway.interop.run import LoadedRun
 from headway.nn.tap import record
+from headway.tasks.opened import Opened
 
 TENSORS, FACTS = "trace.safetensors", "trace.json"
 VERSION = 1
@@ -121,7 +121,7 @@ class Trace:
 
 
 def trace(
-    run: LoadedRun,
+    run: Opened,
     text: str | Path | Media | Reading,
     ask: Ask = PLAINLY,
     change: Change = NO_CHANGE,
@@ -144,7 +144,7 @@ def trace(
     return found
 
 
-def _search(run: LoadedRun, reading: Reading, ask: Ask) -> BeamTree:
+def _search(run: Opened, reading: Reading, ask: Ask) -> BeamTree:
     begin = tuple(run.vocab.target.encode(ask.begin)) if ask.begin else ()
     if "source" in reading.streams:
         source = list(reading.first.ids) if reading.media is None else reading.media
@@ -153,7 +153,7 @@ def _search(run: LoadedRun, reading: Reading, ask: Ask) -> BeamTree:
     return beam_tree(run, ids, ask.decode, new=ask.new)
 
 
-def _recorded(run: LoadedRun, reading: Reading, change: Change, *, gradients: bool) -> Trace:
+def _recorded(run: Opened, reading: Reading, change: Change, *, gradients: bool) -> Trace:
     anatomy = Anatomy.of(run.model)
     _check_size(anatomy, reading)
     fronts: dict[str, Tensor] = {}
@@ -228,7 +228,7 @@ def _keep(into: dict[str, Tensor], name: str) -> Any:
     return hook
 
 
-def _meta(run: LoadedRun, change: Change) -> dict[str, Any]:
+def _meta(run: Opened, change: Change) -> dict[str, Any]:
     model = run.shape
     return {
         "headway": __version__,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 import torch
@@ -13,10 +13,10 @@ from torch import Tensor
 from headway.errors import FolderError, UserError
 from headway.inside.reading import Reading
 from headway.inside.trace import Trace, trace
-from headway.interop.run import LoadedRun
 from headway.models.build import build_model
 from headway.models.folder import load_weights
 from headway.nn.lora import merge_tensors
+from headway.tasks.opened import Opened
 from headway.training.checkpoint import Checkpoints
 from headway.training.history import METRICS, History, read_history
 
@@ -32,10 +32,10 @@ class Stage:
 
     label: str
     step: int
-    run: LoadedRun
+    run: Opened
 
 
-def checkpoints_of(run: LoadedRun, *, asked: bool = False) -> list[Path]:
+def checkpoints_of(run: Opened, *, asked: bool = False) -> list[Path]:
     """Those that a run has kept, oldest first; none is an error only if someone asked for them."""
     paths = Checkpoints(run.folder, 1, lambda line: None, owner=False).paths()
     if not paths and asked:
@@ -49,7 +49,7 @@ def checkpoints_of(run: LoadedRun, *, asked: bool = False) -> list[Path]:
 
 
 def stages(
-    run: LoadedRun, note: Callable[[str], None] = lambda line: None, *, asked: bool = False
+    run: Opened, note: Callable[[str], None] = lambda line: None, *, asked: bool = False
 ) -> Iterator[Stage]:
     """The run at each checkpoint that is whole, then as it is. One model at a time is made.
 
@@ -67,14 +67,14 @@ def stages(
     yield Stage(FINAL, _final_step(run, last_step), run)
 
 
-def kept(run: LoadedRun) -> str | None:
+def kept(run: Opened) -> str | None:
     """What the final weights are, in the run's own words: `average of the last 5`, say."""
     ended = history(run).end
     said = ended[-1].get("kept") if ended else None
     return said if isinstance(said, str) else None
 
 
-def _final_step(run: LoadedRun, last: int) -> int:
+def _final_step(run: Opened, last: int) -> int:
     """Of the checkpoint that was kept as the best one, else of the end of the training."""
     named = re.search(r"step-(\d+)", kept(run) or "")
     if named:
@@ -83,12 +83,12 @@ def _final_step(run: LoadedRun, last: int) -> int:
     return int(ended[-1]["step"]) if ended else last
 
 
-def stage_at(run: LoadedRun, checkpoint: Path) -> Stage:
+def stage_at(run: Opened, checkpoint: Path) -> Stage:
     """The run with the weights of a checkpoint, in a model of its own."""
     weights = merge_tensors(Checkpoints.weights(checkpoint), run.settings.lora.alpha)
     model = build_model(run.shape).eval()
     load_weights(model, weights, f"{checkpoint} does not fit the model of {run.folder}.")
-    return Stage(label_of(checkpoint), _step(checkpoint), replace(run, model=model))
+    return Stage(label_of(checkpoint), _step(checkpoint), run.with_model(model))
 
 
 def label_of(checkpoint: Path) -> str:
@@ -100,7 +100,7 @@ def _step(checkpoint: Path) -> int:
 
 
 def along(
-    run: LoadedRun,
+    run: Opened,
     reading: Reading,
     note: Callable[[str], None] = lambda line: None,
     *,
@@ -113,7 +113,7 @@ def along(
     ]
 
 
-def history(run: LoadedRun) -> History:
+def history(run: Opened) -> History:
     """What the run wrote of itself while it learned; empty where that is gone."""
     return read_history(run.folder / METRICS)
 

@@ -24,11 +24,11 @@ from headway.errors import DataError, FolderError, UserError
 from headway.inside.anatomy import Anatomy
 from headway.inside.reading import Ask, Output, Reading, Stream, read
 from headway.inside.trace import trace
-from headway.interop.run import LoadedRun
 from headway.models.decoder import Decoder
 from headway.models.encoder import Encoder
 from headway.models.seq2seq import Seq2Seq
 from headway.nn.layout import Layout
+from headway.tasks.opened import Opened
 
 FEWEST = 20
 """Lines of text, without which nothing can be held out."""
@@ -117,7 +117,7 @@ class _Line:
     states_LTD: Tensor
 
 
-def tune(run: LoadedRun, lines: Sequence[str], seed: int = 0) -> Tuned:
+def tune(run: Opened, lines: Sequence[str], seed: int = 0) -> Tuned:
     """Fit the maps on eight tenths of the lines, keep each as it was when another tenth said best
     (which may be before the first step), and measure on the last tenth, which chooses nothing."""
     texts = [line for line in listed(lines) if line.strip()]
@@ -142,7 +142,7 @@ def tune(run: LoadedRun, lines: Sequence[str], seed: int = 0) -> Tuned:
 
 
 def _fitted(
-    run: LoadedRun, fit: list[_Line], choose: list[_Line], rng: np.random.Generator
+    run: Opened, fit: list[_Line], choose: list[_Line], rng: np.random.Generator
 ) -> tuple[Tensor, Tensor]:
     n_layers, _, width = fit[0].states_LTD.shape
     matrix_LDD = torch.zeros(n_layers - 1, width, width, requires_grad=True)
@@ -168,14 +168,14 @@ def _fitted(
 
 
 @torch.no_grad()
-def _divergence(run: LoadedRun, lines: list[_Line], maps: tuple[Tensor, Tensor] | None) -> Tensor:
+def _divergence(run: Opened, lines: list[_Line], maps: tuple[Tensor, Tensor] | None) -> Tensor:
     """Of each layer but the last from the last one, over all outputs of the lines."""
     found = [_batch_divergence(run, batch, maps) for batch in _batches(lines)]
     return torch.cat(found, dim=1).mean(1)
 
 
 def _batch_divergence(
-    run: LoadedRun, batch: list[_Line], maps: tuple[Tensor, Tensor] | None
+    run: Opened, batch: list[_Line], maps: tuple[Tensor, Tensor] | None
 ) -> Tensor:
     states_LND = torch.cat([line.states_LTD for line in batch], dim=1)
     layout = Layout.of([line.states_LTD.shape[1] for line in batch])
@@ -192,7 +192,7 @@ def _batch_divergence(
     return torch.stack(found)
 
 
-def _said(run: LoadedRun, x_ND: Tensor, layout: Layout) -> Tensor:
+def _said(run: Opened, x_ND: Tensor, layout: Layout) -> Tensor:
     """Scores for the rows, or for the texts where the head reads whole texts."""
     model, norm = run.model, Anatomy.of(run.model).stacks[-1].stack.final_norm
     assert isinstance(model, Seq2Seq | Encoder | Decoder)
@@ -220,7 +220,7 @@ def _batches(lines: list[_Line]) -> Iterator[list[_Line]]:
         yield batch
 
 
-def _line(run: LoadedRun, text: str, rng: np.random.Generator) -> _Line:
+def _line(run: Opened, text: str, rng: np.random.Generator) -> _Line:
     # A language model reads the line and adds nothing; a translator answers it without a beam.
     reading = read(run, text, Ask(decode=replace(run.settings.decode, beam=1), new=0))
     if run.settings.task == "fill":
@@ -231,7 +231,7 @@ def _line(run: LoadedRun, text: str, rng: np.random.Generator) -> _Line:
     return _Line(states_LTD[:, rows] if rows else states_LTD)
 
 
-def _with_gaps(reading: Reading, run: LoadedRun, rng: np.random.Generator) -> Reading:
+def _with_gaps(reading: Reading, run: Opened, rng: np.random.Generator) -> Reading:
     """Some tokens hidden, as in training; a text that has gaps keeps those."""
     tokenizer, text = run.vocab.source, reading.last
     assert tokenizer.mask is not None

@@ -16,8 +16,8 @@ from headway.inside.anatomy import Anatomy, StackPart
 from headway.inside.steps import Step, Story
 from headway.inside.sublayers import NEURONS, HeadAt, attention_steps, feed_forward_steps
 from headway.inside.trace import Trace
-from headway.interop.run import LoadedRun
 from headway.nn.block import Block, Parallel, PostNorm
+from headway.tasks.opened import Opened
 
 WEIGHTS = 48_000
 """Numbers of weights that a walk brings along: about 100 kB of a page."""
@@ -54,7 +54,7 @@ class Walk:
 
 
 @torch.no_grad()
-def walk(run: LoadedRun, found: Trace, at: Wish | None = None) -> Walk:
+def walk(run: Opened, found: Trace, at: Wish | None = None) -> Walk:
     """Chosen, where `at` does not say: the last token that was said, the middle layer, and the
     head that looks most sharply at another word."""
     anatomy = Anatomy.of(run.model)

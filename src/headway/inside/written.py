@@ -16,8 +16,8 @@ from headway.inside.change import Change, gated
 from headway.inside.greedy import greedily
 from headway.inside.media import Media
 from headway.inside.streams import Output, Reading, Stream
-from headway.interop.run import LoadedRun
 from headway.models.seq2seq import Seq2Seq
+from headway.tasks.opened import Opened
 from headway.text.tokenizer import Tokenizer
 
 NEW_TOKENS = 24
@@ -58,7 +58,7 @@ class Source:
     media: Media | None = None
 
 
-def written(run: LoadedRun, model: Seq2Seq, source: Source, ask: Ask, change: Change) -> Reading:
+def written(run: Opened, model: Seq2Seq, source: Source, ask: Ask, change: Change) -> Reading:
     """The source, and what the model writes from it."""
     target = run.vocab.target
     change = only(change, "source", len(source.stream))
@@ -83,7 +83,7 @@ def written(run: LoadedRun, model: Seq2Seq, source: Source, ask: Ask, change: Ch
     )
 
 
-def _found(run: LoadedRun, model: Seq2Seq, source: Source, ask: Ask, change: Change) -> Hypothesis:
+def _found(run: Opened, model: Seq2Seq, source: Source, ask: Ask, change: Change) -> Hypothesis:
     target = run.vocab.target
     given = given_tokens(ask, target)
     decode = run.settings.decode if ask.decode is None else ask.decode
@@ -104,7 +104,7 @@ def _found(run: LoadedRun, model: Seq2Seq, source: Source, ask: Ask, change: Cha
         return searcher_for(run, model, decode)([source.item], [wish])[0][0]
 
 
-def most_written(run: LoadedRun) -> int:
+def most_written(run: Opened) -> int:
     """Tokens of the longest answer to the longest source that the run was made for."""
     decode, longest = run.settings.decode, run.settings.data.max_len
     return max(decode.max_len or 0, longest + decode.extra_len)

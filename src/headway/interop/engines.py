@@ -37,8 +37,8 @@ def engine_of(
         _check_for_torch(folder)
         return None
     if not _holds(folder, name):
+        from headway.config.run import media_front
         from headway.interop.exporting import TEXT_ALONE
-        from headway.interop.run import media_front
 
         if name in TEXT_ALONE and media_front(settings) is not None:
             raise FolderError(

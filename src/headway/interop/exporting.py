@@ -8,11 +8,12 @@ from pathlib import Path
 from typing import Protocol
 
 from headway.config.model import family_of
+from headway.config.run import media_front
 from headway.errors import UserError, suggest
 from headway.interop.proof import Proof, proof_sentences
-from headway.interop.run import LoadedRun, load_run_for_export, media_front
 from headway.interop.whole import check_free, new_folder
 from headway.progress import SILENT, Progress
+from headway.tasks.opened import Opened, open_plain
 
 TARGETS = {
     "hf": "headway.interop.to_hf",
@@ -37,13 +38,11 @@ TAKE_ALL = ("onnx", "torch")
 
 
 class Target(Protocol):
-    def write(self, run: LoadedRun, out: Path, *, int8: bool) -> None:
+    def write(self, run: Opened, out: Path, *, int8: bool) -> None:
         """Write everything into the folder, which exists and is empty."""
         ...
 
-    def prove(
-        self, run: LoadedRun, out: Path, sentences: Sequence[str], *, int8: bool
-    ) -> Proof: ...
+    def prove(self, run: Opened, out: Path, sentences: Sequence[str], *, int8: bool) -> Proof: ...
 
 
 def export_run(
@@ -62,7 +61,7 @@ def export_run(
     target, out = _target(to, int8), Path(out)
     check_free(out)
     with progress.stage(f"reading {name}"):
-        run = load_run_for_export(name)
+        run = open_plain(name)
     if media_front(run.settings) is not None:
         _check_media(to, family_of(run.shape), sentences, int8)
     with new_folder(out) as folder:

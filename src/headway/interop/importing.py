@@ -23,7 +23,7 @@ from headway.config.asked import Asked
 from headway.config.data import DataSettings
 from headway.config.decode import DecodeSettings
 from headway.config.durable import replace_text, seal_json
-from headway.config.folder import TOKENIZER, write_config
+from headway.config.folder import IMPORTED, TOKENIZER, write_config
 from headway.config.load import apply_override
 from headway.config.model import DecoderSettings, EncoderSettings, Seq2SeqSettings, family_of
 from headway.config.run import FAMILIES_OF, TASKS, RunSettings, resolved_toml
@@ -32,9 +32,8 @@ from headway.config.tasks import EmbedSettings, TranscribeSettings
 from headway.errors import ConfigError, UserError
 from headway.interop.families import Architecture
 from headway.interop.files import sha256
-from headway.interop.opening import Opened, open_source
+from headway.interop.opening import OpenedSource, open_source
 from headway.interop.rules import Taken, to_ours
-from headway.interop.run import IMPORT
 from headway.interop.weights import Weights
 from headway.interop.whole import check_free, new_folder
 from headway.models.build import build_model
@@ -237,7 +236,7 @@ def _embed(found: Architecture) -> EmbedSettings:
 
 
 def _write(
-    out: Path, opened: Opened, taken: Taken, settings: RunSettings, vocab: Vocabularies | None
+    out: Path, opened: OpenedSource, taken: Taken, settings: RunSettings, vocab: Vocabularies | None
 ) -> None:
     with new_folder(out) as beside:
         save_weights(beside, taken.weights)
@@ -252,7 +251,7 @@ def _write(
         if opened.sentence is not None:
             opened.sentence.keep(beside)
         facts = json.dumps(_facts(opened, taken), indent=1, ensure_ascii=False)
-        replace_text(beside / IMPORT, seal_json(facts))
+        replace_text(beside / IMPORTED, seal_json(facts))
         write_config(beside, resolved_toml(settings))
 
 
@@ -261,7 +260,7 @@ def _save_kept(path: Path, kept: Mapping[str, Tensor]) -> None:
     path.chmod(0o644)  # the library lets only its owner read it
 
 
-def _facts(opened: Opened, taken: Taken) -> dict[str, Any]:
+def _facts(opened: OpenedSource, taken: Taken) -> dict[str, Any]:
     """All that an export needs to write the same files again, and where they came from."""
     entries = opened.weights.entries
     return {

@@ -20,7 +20,6 @@ from headway.config.sounds import SoundSettings
 from headway.decode.hypothesis import Specials
 from headway.decode.search import Searcher
 from headway.interop.proof import Reading
-from headway.interop.run import LoadedRun
 from headway.models.encoder import Encoder
 from headway.models.hearing import Listener
 from headway.models.parts.front import Front
@@ -36,6 +35,7 @@ from headway.tasks.hiding import (
     without_patches,
 )
 from headway.tasks.media_labels import front_of, score_of
+from headway.tasks.opened import Opened
 from headway.tasks.rebuild import hider_of
 
 N_PICTURES = 8
@@ -47,7 +47,7 @@ Scores = NDArray[np.float32]
 Item = NDArray[Any]
 
 
-def proof_items(run: LoadedRun) -> list[Item]:
+def proof_items(run: Opened) -> list[Item]:
     """Pictures or videos, or recordings, with two more of these: one shorter than a frame and one
     that is silent for the most part."""
     shape = front_of(run.settings)
@@ -90,7 +90,7 @@ def proof_sounds(shape: SoundSettings) -> list[Item]:
     return found
 
 
-def hidden_rows(run: LoadedRun, number: int, item: Item) -> Hidden | None:
+def hidden_rows(run: Opened, number: int, item: Item) -> Hidden | None:
     """What is hidden of an item by this number, of a model that rebuilds."""
     model, shape = run.model, front_of(run.settings)
     if not isinstance(model, Encoder) or "rebuild" not in model.heads:
@@ -103,7 +103,7 @@ def hidden_rows(run: LoadedRun, number: int, item: Item) -> Hidden | None:
 
 @torch.no_grad()
 def read_item(
-    run: LoadedRun,
+    run: Opened,
     item: Item,
     target: Sequence[int] | None = None,
     hidden: Hidden | None = None,
@@ -130,7 +130,7 @@ def read_item(
 
 
 @torch.no_grad()
-def read_ctc(run: LoadedRun, item: Item) -> Reading:
+def read_ctc(run: Opened, item: Item) -> Reading:
     """What CTC hears beside a decoder."""
     model = run.model
     assert isinstance(model, Seq2Seq)
@@ -140,7 +140,7 @@ def read_ctc(run: LoadedRun, item: Item) -> Reading:
     return Reading([], [], [], model.ctc(x_MD).float().numpy(), x_MD.float().numpy())
 
 
-def _read_out(run: LoadedRun, model: Encoder, x_ND: Tensor, layout: Layout) -> Tensor:
+def _read_out(run: Opened, model: Encoder, x_ND: Tensor, layout: Layout) -> Tensor:
     if isinstance(model, Listener) and run.settings.task == "transcribe":
         return model.ctc(x_ND)
     if "rebuild" in model.heads:
@@ -151,13 +151,13 @@ def _read_out(run: LoadedRun, model: Encoder, x_ND: Tensor, layout: Layout) -> T
     return model.pooled(x_ND, layout)
 
 
-def what_is_said(run: LoadedRun) -> str:
+def what_is_said(run: Opened) -> str:
     """What is compared: `proof.compared` has a table of these."""
     heads = list(run.model.heads) if isinstance(run.model, Encoder) else []
     return "logits" if not heads or "classes" in heads or "ctc" in heads else "vectors"
 
 
-def _written(run: LoadedRun, model: Seq2Seq, item: Item) -> list[int]:
+def _written(run: Opened, model: Seq2Seq, item: Item) -> list[int]:
     settings = DecodeSettings(
         beam=1, max_len=min(LONGEST_OUTPUT, run.shape.max_len - 1), unknown="keep"
     )

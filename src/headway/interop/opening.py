@@ -31,7 +31,7 @@ GENERATION_JSON = "generation_config.json"
 
 
 @dataclass(frozen=True)
-class Opened:
+class OpenedSource:
     kind: str
     """In words."""
 
@@ -52,7 +52,7 @@ class Opened:
     """What makes the folder one of sentence-transformers."""
 
 
-def open_source(source: str, tokenizer: Path | None, note: Callable[[str], None]) -> Opened:
+def open_source(source: str, tokenizer: Path | None, note: Callable[[str], None]) -> OpenedSource:
     """`tokenizer`: a file or a folder instead of what stands beside the weights."""
     path = Path(source)
     if path.is_dir():
@@ -68,7 +68,7 @@ def open_source(source: str, tokenizer: Path | None, note: Callable[[str], None]
     )
 
 
-def _file(path: Path, tokenizer: Path | None) -> Opened:
+def _file(path: Path, tokenizer: Path | None) -> OpenedSource:
     if path.suffix in (".pt", ".pth"):
         return _openai(path, tokenizer)
     if path.suffix != ".bin":
@@ -80,7 +80,7 @@ def _file(path: Path, tokenizer: Path | None) -> Opened:
     words = tokenizer or _beside(path)
     assert isinstance(found.model, TextSettings)
     size, like = found.model.vocab_size, {"model_type": "llama"}
-    return Opened(
+    return OpenedSource(
         kind="llama2.c file",
         name=path.name,
         model_type="llama2.c",
@@ -92,7 +92,7 @@ def _file(path: Path, tokenizer: Path | None) -> Opened:
     )
 
 
-def _openai(path: Path, tokenizer: Path | None) -> Opened:
+def _openai(path: Path, tokenizer: Path | None) -> OpenedSource:
     """Its vocabulary is part of OpenAI's program, so it has to be named."""
     dims, found, weights = read_openai_whisper(path)
     if tokenizer is None:
@@ -102,7 +102,7 @@ def _openai(path: Path, tokenizer: Path | None) -> Opened:
         )
     assert isinstance(found.model, TextSettings)
     words, size, like = tokenizer, found.model.vocab_size, {"model_type": "whisper"}
-    return Opened(
+    return OpenedSource(
         kind="OpenAI Whisper file",
         name=path.name,
         model_type="openai-whisper",
@@ -126,7 +126,7 @@ def _beside(path: Path) -> Path:
     return found[0]
 
 
-def _folder(folder: Path, name: str, tokenizer: Path | None) -> Opened:
+def _folder(folder: Path, name: str, tokenizer: Path | None) -> OpenedSource:
     if not (folder / MODULES).is_file():
         return _plain(folder, name, tokenizer)
     sentence = SentenceFolder(folder)
@@ -139,7 +139,7 @@ def _folder(folder: Path, name: str, tokenizer: Path | None) -> Opened:
     )
 
 
-def _plain(folder: Path, name: str, tokenizer: Path | None) -> Opened:
+def _plain(folder: Path, name: str, tokenizer: Path | None) -> OpenedSource:
     if not (folder / CONFIG_JSON).is_file():
         if (folder / CONFIG).is_file():
             raise FolderError(
@@ -174,7 +174,7 @@ def _plain(folder: Path, name: str, tokenizer: Path | None) -> Opened:
     if isinstance(model, PictureEncoderSettings):
         if tokenizer is not None:
             raise UserError("this model has no words: leave --tokenizer out.")
-        return Opened(
+        return OpenedSource(
             kind="Hugging Face folder",
             name=name,
             model_type=model_type,
@@ -184,7 +184,7 @@ def _plain(folder: Path, name: str, tokenizer: Path | None) -> Opened:
             config=config,
             preprocessor=preprocessor,
         )
-    return Opened(
+    return OpenedSource(
         kind="Hugging Face folder",
         name=name,
         model_type=model_type,

@@ -21,11 +21,11 @@ from headway.config.model import EncoderSettings, Seq2SeqSettings
 from headway.decode.hypothesis import Specials
 from headway.decode.prompts import PromptSearcher
 from headway.decode.search import Searcher
-from headway.interop.run import LoadedRun
 from headway.models.decoder import Decoder
 from headway.models.encoder import Encoder
 from headway.models.seq2seq import Seq2Seq
 from headway.nn.layout import Layout
+from headway.tasks.opened import Opened
 from headway.text.tokenizer import Tokenizer
 
 NEW_TOKENS = 16
@@ -85,7 +85,7 @@ def proof_sentences(n: int = 16, more: Sequence[str] = ()) -> list[str]:
     return [*own, *SENTENCES[: max(0, n - len(own))]]
 
 
-def proof_ids(run: LoadedRun, sentences: Sequence[str]) -> list[list[int]]:
+def proof_ids(run: Opened, sentences: Sequence[str]) -> list[list[int]]:
     """The tokens of each, as the task of the run reads them, cut to what the model reads.
 
     An encoder that knows pairs reads every fourth sentence together with the one before it; one
@@ -118,7 +118,7 @@ def _between_ends(
     return [tokenizer.bos, *before[:room], *ends, *text[:room], tokenizer.eos]
 
 
-def _with_gaps(run: LoadedRun, tokens: list[int]) -> list[int]:
+def _with_gaps(run: Opened, tokens: list[int]) -> list[int]:
     mask = run.vocab.source.mask
     if run.settings.task != "fill" or mask is None:
         return tokens
@@ -127,7 +127,7 @@ def _with_gaps(run: LoadedRun, tokens: list[int]) -> list[int]:
     return [mask if i in gaps and t not in specials else t for i, t in enumerate(tokens)]
 
 
-def segments_of(run: LoadedRun, tokens: Sequence[int]) -> list[int]:
+def segments_of(run: Opened, tokens: Sequence[int]) -> list[int]:
     """1 behind the first end token, for a model that knows segments."""
     if getattr(run.shape, "n_segments", 0) < 2:
         return [0] * len(tokens)
@@ -136,7 +136,7 @@ def segments_of(run: LoadedRun, tokens: Sequence[int]) -> list[int]:
 
 
 @torch.no_grad()
-def our_logits(run: LoadedRun, ids: Sequence[Sequence[int]]) -> list[Reading]:
+def our_logits(run: Opened, ids: Sequence[Sequence[int]]) -> list[Reading]:
     """Each by itself: no other sentence can round its numbers differently."""
     texts = [list(tokens) for tokens in ids]
     outputs: list[list[int]] = [[] for _ in texts]
@@ -148,7 +148,7 @@ def our_logits(run: LoadedRun, ids: Sequence[Sequence[int]]) -> list[Reading]:
 
 
 @torch.no_grad()
-def read_again(run: LoadedRun, tokens: list[int], target: list[int]) -> Reading:
+def read_again(run: Opened, tokens: list[int], target: list[int]) -> Reading:
     """What the model of a run says of a text, or of a source and what was written so far."""
     model = run.model
     if isinstance(model, Seq2Seq):
@@ -164,7 +164,7 @@ def read_again(run: LoadedRun, tokens: list[int], target: list[int]) -> Reading:
     return Reading(tokens, [], segments, _array(_read_out(run, x_ND, layout)), _array(x_ND))
 
 
-def _read_out(run: LoadedRun, x_ND: torch.Tensor, layout: Layout) -> torch.Tensor:
+def _read_out(run: Opened, x_ND: torch.Tensor, layout: Layout) -> torch.Tensor:
     model, task = run.model, run.settings.task
     assert isinstance(model, Encoder | Decoder)
     if task == "classify":
@@ -177,20 +177,18 @@ def _read_out(run: LoadedRun, x_ND: torch.Tensor, layout: Layout) -> torch.Tenso
     return F.normalize(vector, dim=-1) if run.settings.embed.normalise else vector
 
 
-def _specials(run: LoadedRun) -> Specials:
+def _specials(run: Opened) -> Specials:
     return Specials.of(run.vocab.target)
 
 
-def _translated(
-    run: LoadedRun, model: Seq2Seq, sources: Sequence[Sequence[int]]
-) -> list[list[int]]:
+def _translated(run: Opened, model: Seq2Seq, sources: Sequence[Sequence[int]]) -> list[list[int]]:
     room = min(LONGEST_OUTPUT, run.shape.max_len - 1)
     settings = DecodeSettings(beam=1, max_len=room, unknown="keep")
     found = Searcher([model], settings, _specials(run))(sources)
     return [[run.vocab.target.bos, *best.tokens] for best, *_ in found]
 
 
-def _continued(run: LoadedRun, model: Decoder, prompts: Sequence[Sequence[int]]) -> list[list[int]]:
+def _continued(run: Opened, model: Decoder, prompts: Sequence[Sequence[int]]) -> list[list[int]]:
     settings = DecodeSettings(beam=1, max_len=NEW_TOKENS, unknown="keep")
     found = PromptSearcher([model], settings, _specials(run), run.shape.max_len)(prompts)
     texts = ([*prompt, *best.tokens] for prompt, (best, *_) in zip(prompts, found, strict=True))

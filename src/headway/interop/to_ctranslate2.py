@@ -23,9 +23,9 @@ from headway.interop.ctranslate2.spec import spec_of
 from headway.interop.int8_proof import judged_as_int8
 from headway.interop.proof import Proof, compared
 from headway.interop.reading import Reading, our_logits, proof_ids
-from headway.interop.run import LoadedRun
 from headway.models.encoder import Encoder
 from headway.models.seq2seq import Seq2Seq
+from headway.tasks.opened import Opened
 from headway.text.tokenizer import Tokenizer
 
 Scores = NDArray[np.float32]
@@ -34,7 +34,7 @@ SHOWN = 3
 """Translations that differ, in the text of a proof."""
 
 
-def write(run: LoadedRun, out: Path, *, int8: bool) -> None:
+def write(run: Opened, out: Path, *, int8: bool) -> None:
     """Everything that `--engine ctranslate2` needs, and that CTranslate2 itself reads."""
     needs("ctranslate2", "ctranslate2")
     check_exportable(run.shape, run.settings.task)
@@ -70,7 +70,7 @@ def vocabulary(tokenizer: Tokenizer) -> list[str]:
     return listed
 
 
-def prove(run: LoadedRun, out: Path, sentences: Sequence[str], *, int8: bool) -> Proof:
+def prove(run: Opened, out: Path, sentences: Sequence[str], *, int8: bool) -> Proof:
     """Through `--engine ctranslate2`, as a user would."""
     decode = replace(run.settings.decode, sample=False, precision="fp32")
     engine = Ctranslate2Engine(out, replace(run.settings, decode=decode), detail=True)
@@ -83,7 +83,7 @@ def prove(run: LoadedRun, out: Path, sentences: Sequence[str], *, int8: bool) ->
     if isinstance(run.shape, DecoderSettings):
         theirs = [np.array(engine.runner.forward_batch([one.tokens]))[0] for one in ours]
         return _compared(ours, theirs, "logits", int8=int8)
-    other = our_logits(replace(run, model=engine.model().eval()), ids)
+    other = our_logits(run.with_model(engine.model().eval()), ids)
     what = "vectors" if run.settings.task == "embed" else "logits"
     pairs = zip(ours, other, strict=True)
     worst = max(float(np.abs(a.hidden_TD - b.hidden_TD).max()) for a, b in pairs)
@@ -99,7 +99,7 @@ def _compared(
 
 
 def _searched(
-    run: LoadedRun, engine: Ctranslate2Engine, sources: Sequence[Sequence[int]]
+    run: Opened, engine: Ctranslate2Engine, sources: Sequence[Sequence[int]]
 ) -> list[str]:
     """How many translations agree where both search as the run says; those that do not."""
     target, settings = run.vocab.target, engine.settings.decode

@@ -17,7 +17,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from headway.config.durable import replace_text
-from headway.config.folder import WEIGHTS
+from headway.config.folder import IMPORTED, WEIGHTS
 from headway.config.kept import ALL_HEADS
 from headway.config.model import family_of
 from headway.decode.hypothesis import Specials
@@ -32,8 +32,8 @@ from headway.interop.hf.preprocessing import PREPROCESSOR_JSON, preprocessor_con
 from headway.interop.hf.proof import prove
 from headway.interop.hf.tokens import give_back_tokenizer, special_ids, write_tokenizer
 from headway.interop.rules import to_theirs
-from headway.interop.run import IMPORT, LoadedRun
 from headway.interop.writing import widened
+from headway.tasks.opened import Opened
 
 __all__ = ["prove", "write"]
 
@@ -71,7 +71,7 @@ WAY_OUT = {
 OTHERS = "This run as it is: --to onnx or --to torch, which take all."
 
 
-def write(run: LoadedRun, out: Path, *, int8: bool = False) -> None:
+def write(run: Opened, out: Path, *, int8: bool = False) -> None:
     """Write config.json, model.safetensors, the tokenizer and how to decode."""
     assert not int8, "refused before"
     if run.shape.kept_heads != ALL_HEADS:
@@ -85,11 +85,11 @@ def write(run: LoadedRun, out: Path, *, int8: bool = False) -> None:
         _write_ours(run, out)
 
 
-def _came_from_there(run: LoadedRun) -> bool:
+def _came_from_there(run: Opened) -> bool:
     return run.imported is not None and run.imported["model_type"] in FAMILIES
 
 
-def _write_back(run: LoadedRun, out: Path) -> None:
+def _write_back(run: Opened, out: Path) -> None:
     """The same tensors under the same names in the same types, and the files beside them."""
     facts = run.imported
     assert facts is not None
@@ -119,8 +119,9 @@ def _in_their_types(
     wrong = [name for name in dtypes if name not in theirs or name not in known]
     if wrong:
         raise FolderError(
-            f"{folder / IMPORT} names tensors that this run does not have: {', '.join(wrong[:5])}. "
-            "Import the model again, or delete the file: then it is exported as a run of ours."
+            f"{folder / IMPORTED} names tensors that this run does not have: "
+            f"{', '.join(wrong[:5])}. Import the model again, or delete the file: then "
+            "it is exported as a run of ours."
         )
     return {name: theirs[name].to(dtype) for name, dtype in dtypes.items()}
 
@@ -134,12 +135,12 @@ def _kept(folder: Path) -> dict[str, Tensor]:
             return {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
     except (SafetensorError, OSError) as error:
         raise FolderError(
-            f"{path} is damaged ({error}). Import the model again, or delete {IMPORT} beside it: "
+            f"{path} is damaged ({error}). Import the model again, or delete {IMPORTED} beside it: "
             "then it is exported as a run of ours."
         ) from error
 
 
-def _write_ours(run: LoadedRun, out: Path) -> None:
+def _write_ours(run: Opened, out: Path) -> None:
     config, found = described(run)
     weights = widened(run.model, found.model)
     _check_zeros(weights, found)
@@ -178,7 +179,7 @@ def _second_bias(model_type: str, theirs: Mapping[str, Tensor]) -> dict[str, Ten
     return dict.fromkeys(names, bias)
 
 
-def described(run: LoadedRun) -> tuple[dict[str, Any], Architecture]:
+def described(run: Opened) -> tuple[dict[str, Any], Architecture]:
     """The first architecture that fits; if none does, why none does."""
     kind = family_of(run.shape)
     if kind not in CANDIDATES:
@@ -199,7 +200,7 @@ def described(run: LoadedRun) -> tuple[dict[str, Any], Architecture]:
     )
 
 
-def _check_pooling(run: LoadedRun) -> None:
+def _check_pooling(run: Opened) -> None:
     shape = run.shape
     wanted = {"encoder": "first", "decoder": "last"}.get(family_of(shape))
     if run.settings.task == "classify" and getattr(shape, "pooling", wanted) != wanted:

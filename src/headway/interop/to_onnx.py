@@ -25,7 +25,7 @@ from headway.interop.plain.graphs import Graph, graphs_of
 from headway.interop.plain.padded import prove_padded
 from headway.interop.plain.record import describe, named, quickly, recorded
 from headway.interop.proof import Proof
-from headway.interop.run import LoadedRun
+from headway.tasks.opened import Opened
 
 OPSET = 20
 """Of the operators; onnxruntime reads it since 1.17."""
@@ -34,7 +34,7 @@ ONE_FILE = 1_800_000_000
 """Bytes of weights up to which they are inside the `.onnx`; the format ends at 2 GB."""
 
 
-def write(run: LoadedRun, out: Path, *, int8: bool) -> None:
+def write(run: Opened, out: Path, *, int8: bool) -> None:
     """One file a graph, and the settings and tokenizer that `--engine onnx` reads."""
     for package in ("onnx", "onnxruntime", "onnxscript"):
         needs(package, "onnx")
@@ -46,7 +46,7 @@ def write(run: LoadedRun, out: Path, *, int8: bool) -> None:
         shutil.copyfile(run.folder / name, out / name)
 
 
-def prove(run: LoadedRun, out: Path, sentences: Sequence[str], *, int8: bool) -> Proof:
+def prove(run: Opened, out: Path, sentences: Sequence[str], *, int8: bool) -> Proof:
     runtime = needs("onnxruntime", "onnx")
     return prove_padded(
         "onnx",
@@ -58,7 +58,7 @@ def prove(run: LoadedRun, out: Path, sentences: Sequence[str], *, int8: bool) ->
     )
 
 
-def _facts(run: LoadedRun, graph: Graph) -> dict[str, str]:
+def _facts(run: Opened, graph: Graph) -> dict[str, str]:
     """What the file says of itself."""
     facts: dict[str, Any] = {"headway_version": __version__, "task": run.settings.task}
     if run.settings.labels:

@@ -16,10 +16,10 @@ from headway.interop.plain.graphs import Graph, graphs_of
 from headway.interop.plain.padded import Array, Call, prove_padded
 from headway.interop.plain.record import describe, recorded
 from headway.interop.proof import Proof
-from headway.interop.run import LoadedRun
+from headway.tasks.opened import Opened
 
 
-def write(run: LoadedRun, out: Path, *, int8: bool) -> None:
+def write(run: Opened, out: Path, *, int8: bool) -> None:
     assert not int8, "refused before"
     made = [(graph, recorded(graph)) for graph in graphs_of(run.model, run.settings)]
     for graph, program in made:
@@ -29,7 +29,7 @@ def write(run: LoadedRun, out: Path, *, int8: bool) -> None:
         shutil.copyfile(run.folder / TOKENIZER, out / TOKENIZER)
 
 
-def prove(run: LoadedRun, out: Path, sentences: Sequence[str], *, int8: bool) -> Proof:
+def prove(run: Opened, out: Path, sentences: Sequence[str], *, int8: bool) -> Proof:
     calls = {graph.name: _load(graph, out) for graph in graphs_of(run.model, run.settings)}
     return prove_padded("torch", run, sentences, calls, by=f"torch {torch.__version__}")
 

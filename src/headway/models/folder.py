@@ -58,10 +58,16 @@ def save_weights(folder: Path, weights: Mapping[str, Tensor]) -> None:
         raise FolderError(f"cannot write the model to {folder}: {error}") from error
 
 
-def load_model(folder: str | Path, device: torch.device | str = "cpu") -> nn.Module:
-    """The model of a folder, every weight of it taken from there and checked."""
+def load_model(
+    folder: str | Path,
+    device: torch.device | str = "cpu",
+    settings: ModelSettings | None = None,
+) -> nn.Module:
+    """The model of a folder, every weight of it taken from there and checked. `settings`: its own,
+    where they have been read already."""
     folder = run_folder(folder)
-    settings, path = load_settings(folder), file_in(folder, WEIGHTS)
+    settings = load_settings(folder) if settings is None else settings
+    path = file_in(folder, WEIGHTS)
     model = build_model(settings, device=device, seed=None)
     try:
         with safe_open(path, framework="pt") as file:

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from headway.config.metrics import METRICS, metrics_of
 from headway.config.model import PictureSettings, SoundSettings
-from headway.config.run import RunSettings
+from headway.config.run import RunSettings, media_front
 from headway.config.train import known
 from headway.data.batches import Fixed, Rows, StepPlan, moved
 from headway.data.media.prepared import MediaSet, PreparedMedia
@@ -263,8 +263,8 @@ def one_hot(labels_B: Tensor, n_labels: int) -> Tensor:
 
 
 def front_of(settings: RunSettings) -> PictureSettings | SoundSettings:
-    front = getattr(settings.model, "picture", None) or getattr(settings.model, "sound", None)
-    assert isinstance(front, PictureSettings | SoundSettings)
+    front = media_front(settings)
+    assert front is not None
     return front
 
 

@@ -31,8 +31,8 @@ from headway.data.tokens import PairStore, TokenStore, lengths_file, tokens_file
 from headway.decode.bodies import learned
 from headway.decode.translator import Translator
 from headway.errors import FolderError
+from headway.nn.devices import pick_device
 from headway.progress import Progress
-from headway.training.ranks import pick_device
 
 NAME = "train.taught"
 BLOCK = 2048

@@ -19,6 +19,7 @@ from torch import Tensor
 from torch.distributed.rendezvous import rendezvous
 
 from headway.errors import UserError
+from headway.nn.devices import CPU, pick_device
 
 BUCKET_BYTES = 64 << 20
 """Gradients sent together."""
@@ -34,9 +35,6 @@ evaluates. One that has ended is noticed at once."""
 
 class RankLost(UserError):
     """Another rank has ended while this one waits for it."""
-
-
-CPU = torch.device("cpu")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -100,26 +98,6 @@ class Ranks:
         with _together():
             dist.broadcast_object_list(box, src=0, device=self.device)
         return box[0]
-
-
-def pick_device(name: str, local: int = 0) -> torch.device:
-    """`auto`: a CUDA device if there is one."""
-    if name == "auto":
-        name = "cuda" if torch.cuda.is_available() else "cpu"
-    try:
-        device = torch.device(name)
-    except RuntimeError as error:
-        raise UserError(f"unknown device {name!r}. Try cpu, cuda or cuda:1.") from error
-    if device.type not in ("cpu", "cuda"):
-        raise UserError(
-            f"--device {name}: headway computes on CPUs and on CUDA devices. Use --device cpu, or "
-            "leave it out."
-        )
-    if device.type == "cuda":
-        if not torch.cuda.is_available():
-            raise UserError(f"--device {name}: torch finds no CUDA device here. Try --device cpu.")
-        return torch.device("cuda", local if device.index is None else device.index)
-    return device
 
 
 def _join(backend: str, rank: int, world: int) -> None:

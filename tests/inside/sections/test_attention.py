@@ -14,13 +14,13 @@ import torch
 
 from headway.decode.align import align_words, attention_of, pharaoh
 from headway.inside.looking import Looked
-from headway.inside.opening import load
 from headway.inside.packing import unpack
 from headway.inside.page import page
 from headway.inside.sections import look_of
 from headway.inside.sections.attention import block_max, section
 from headway.inside.streams import Reading, Stream
 from headway.inside.trace import Trace, trace
+from headway.tasks.opened import open_plain
 from tests.inside.browser import open_page
 
 NAMES = ("overview", "attention")
@@ -29,7 +29,7 @@ TEXT = "Ein kleiner Mann fährt mit dem Fahrrad durch die unglaublich alte Stadt
 
 @pytest.fixture(scope="module")
 def looked() -> Looked:
-    run = load("tatoeba-de-en")
+    run = open_plain("tatoeba-de-en")
     return Looked(run=run, trace=trace(run, TEXT))
 
 

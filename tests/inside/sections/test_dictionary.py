@@ -12,13 +12,13 @@ import torch
 from headway.errors import FolderError
 from headway.inside.factors import Factors, factors
 from headway.inside.looking import Looked
-from headway.inside.opening import LoadedRun, load
 from headway.inside.packing import Array, pack, unpack
 from headway.inside.page import page
 from headway.inside.reading import Ask
 from headway.inside.sections import look_of
 from headway.inside.sections.dictionary import section
 from headway.inside.trace import trace
+from headway.tasks.opened import Opened, open_plain
 
 from ..browser import open_page
 
@@ -31,12 +31,12 @@ LINES = [
 
 
 @pytest.fixture(scope="module")
-def run() -> LoadedRun:
-    return load("stories")
+def run() -> Opened:
+    return open_plain("stories")
 
 
 @pytest.fixture(scope="module")
-def folder(run: LoadedRun, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def folder(run: Opened, tmp_path_factory: pytest.TempPathFactory) -> Path:
     made = factors(run, LINES, method="topk", n=24, k=4, steps=40, browse=900, layers="0,2,5")
     place = tmp_path_factory.mktemp("learned") / "factors"
     made.save(place)
@@ -44,7 +44,7 @@ def folder(run: LoadedRun, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def looked(run: LoadedRun, folder: Path) -> Looked:
+def looked(run: Opened, folder: Path) -> Looked:
     return Looked(run=run, trace=trace(run, TEXT, Ask(new=2)), factors=folder)
 
 
@@ -96,7 +96,7 @@ def test_without_a_folder_there_is_no_panel_and_another_model_is_refused(
     looked: Looked, folder: Path
 ) -> None:
     assert section(Looked(run=looked.run, trace=looked.trace)) is None
-    other = load("tatoeba-de-en")
+    other = open_plain("tatoeba-de-en")
     with pytest.raises(FolderError, match="another model"):
         section(Looked(run=other, trace=trace(other, "Hallo."), factors=folder))
 

@@ -13,13 +13,13 @@ import torch
 
 from headway.inside.looking import Looked
 from headway.inside.nmf import nmf
-from headway.inside.opening import load
 from headway.inside.packing import pack, unpack
 from headway.inside.page import page
 from headway.inside.reading import Ask
 from headway.inside.sections import look_of
 from headway.inside.sections.neurons import section
 from headway.inside.trace import trace
+from headway.tasks.opened import open_plain
 
 from ..browser import open_page
 
@@ -28,7 +28,7 @@ TEXT = "One day, a little girl named Lily found a needle in her room."
 
 @cache
 def looked(name: str = "stories", text: str = TEXT) -> Looked:
-    run = load(name)
+    run = open_plain(name)
     return Looked(run=run, trace=trace(run, text, Ask(new=4)))
 
 

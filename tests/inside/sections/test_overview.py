@@ -11,12 +11,12 @@ import pytest
 import torch
 
 from headway.inside.looking import Looked
-from headway.inside.opening import load
 from headway.inside.page import page
 from headway.inside.reading import Ask
 from headway.inside.sections import look_of, shown
 from headway.inside.sections.overview import evenness, favourite, loudness, section
 from headway.inside.trace import trace
+from headway.tasks.opened import open_plain
 from tests.inside.browser import open_page
 
 NAMES = ("overview", "attention")
@@ -24,7 +24,7 @@ NAMES = ("overview", "attention")
 
 @pytest.fixture(scope="module")
 def translated() -> Looked:
-    run = load("tatoeba-de-en")
+    run = open_plain("tatoeba-de-en")
     return Looked(run=run, trace=trace(run, "Der alte Mann liest ein gutes Buch."))
 
 
@@ -129,7 +129,7 @@ def test_the_page_shows_them(browser: Any, translated: Looked, tmp_path: Path) -
 
 
 def test_a_text_that_goes_on_shows_what_was_given_apart(browser: Any, tmp_path: Path) -> None:
-    run = load("stories")
+    run = open_plain("stories")
     found = trace(run, "Once upon a time there was a", Ask(new=6))
     opened = open_page(
         browser, page("t", [look_of("final", Looked(run=run, trace=found), NAMES)]), tmp_path
@@ -141,7 +141,7 @@ def test_a_text_that_goes_on_shows_what_was_given_apart(browser: Any, tmp_path: 
 
 
 def test_without_outputs_there_is_no_answer_to_show(browser: Any, tmp_path: Path) -> None:
-    found = trace(load("stories"), "Once upon a time", Ask(new=2))
+    found = trace(open_plain("stories"), "Once upon a time", Ask(new=2))
     bare = replace(found, reading=replace(found.reading, outputs=()))
     for given in (bare, replace(bare, scores_RC=None)):
         look = look_of("A", Looked(trace=given), NAMES)
@@ -152,7 +152,7 @@ def test_without_outputs_there_is_no_answer_to_show(browser: Any, tmp_path: Path
 
 
 def test_a_trace_alone_has_an_overview_too() -> None:
-    run = load("stories")
+    run = open_plain("stories")
     found = trace(run, "Once upon a time", Ask(new=2))
     made = section(Looked(trace=found))
     assert made is not None

@@ -13,13 +13,13 @@ from headway.inside import maps
 from headway.inside.change import Change
 from headway.inside.forward import say
 from headway.inside.looking import Looked
-from headway.inside.opening import load
 from headway.inside.packing import pack, unpack
 from headway.inside.page import page
 from headway.inside.reading import Ask
 from headway.inside.sections import look_of
 from headway.inside.sections.saliency import METHODS, section
 from headway.inside.trace import trace
+from headway.tasks.opened import open_plain
 from tests.inside.browser import VALUES, open_page
 
 from ...interop.padded_runs import RUNS, tiny_run
@@ -37,7 +37,7 @@ TRUTH = {
 
 @pytest.fixture(scope="module")
 def looked() -> Looked:
-    run = load("tatoeba-de-en")
+    run = open_plain("tatoeba-de-en")
     return Looked(run=run, trace=trace(run, TEXT, Ask(output="Tom lives in Boston.")))
 
 
@@ -99,7 +99,7 @@ def test_hidden_tokens_and_heads_that_are_off_stay_so(looked: Looked) -> None:
 
 @pytest.mark.parametrize("task", ["embed", "classify"])
 def test_units_are_those_of_the_task(task: str, tmp_path: Path) -> None:
-    run = load(tiny_run(tmp_path / "run", task))
+    run = open_plain(tiny_run(tmp_path / "run", task))
     found = section(Looked(run=run, trace=trace(run, "ba de go")))
     assert found is not None
     sent = {one["key"]: one for one in found["methods"]}
@@ -112,7 +112,7 @@ def test_units_are_those_of_the_task(task: str, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("task", list(RUNS))
 def test_every_task_has_the_panel(task: str, browser: Any, tmp_path: Path) -> None:
-    run = load(tiny_run(tmp_path / "run", task, n_layers=2))
+    run = open_plain(tiny_run(tmp_path / "run", task, n_layers=2))
     look = look_of("final", Looked(run=run, trace=trace(run, "ba de go [MASK] fi", Ask(new=3))),
                    NAMES)  # fmt: skip
     opened = open_page(browser, page("one", [look], {}), tmp_path)
@@ -127,7 +127,7 @@ def test_every_task_has_the_panel(task: str, browser: Any, tmp_path: Path) -> No
 
 
 def test_long_texts_leave_out_what_takes_time_and_say_so(tmp_path: Path) -> None:
-    run = load("stories")
+    run = open_plain("stories")
     text = "The cat sat on the mat and looked at the dog. " * 7
     found = section(Looked(run=run, trace=trace(run, text, Ask(new=2))))
     assert found is not None

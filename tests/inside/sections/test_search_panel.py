@@ -11,7 +11,6 @@ import pytest
 
 from headway.inside.corpus import Corpus
 from headway.inside.looking import Looked
-from headway.inside.opening import load
 from headway.inside.packing import pack, unpack
 from headway.inside.page import page
 from headway.inside.reading import Ask
@@ -19,6 +18,7 @@ from headway.inside.search import Index
 from headway.inside.sections import look_of
 from headway.inside.sections.search import BUDGET, chosen, section
 from headway.inside.trace import trace
+from headway.tasks.opened import open_plain
 
 from ...interop.padded_runs import tiny_run
 from ..browser import open_page
@@ -30,7 +30,7 @@ LINES = ["The little dog ran to the park.", "A cat sat on a mat.", "Tom went to 
 
 @cache
 def looked() -> Looked:
-    run = load("stories")
+    run = open_plain("stories")
     corpus = Corpus.of_lines(LINES)
     return Looked(run=run, trace=trace(run, TEXT, Ask(output="")), corpus=corpus)
 
@@ -63,7 +63,7 @@ def test_of_many_layers_six_are_searched_the_first_and_the_last_among_them(
 ) -> None:
     corpus = Corpus.of_lines(["ba de"])
     for n_layers, layers in ((6, [0, 1, 2, 3, 4, 5, 6]), (12, [0, 1, 3, 5, 8, 10, 12])):
-        run = load(tiny_run(tmp_path / f"{n_layers}", "classify", n_layers=n_layers))
+        run = open_plain(tiny_run(tmp_path / f"{n_layers}", "classify", n_layers=n_layers))
         assert chosen(run, corpus) == [("self", layer) for layer in layers]
 
 
@@ -79,7 +79,7 @@ def test_it_stays_within_its_budget(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_translator_without_targets_searches_its_source() -> None:
-    run = load("tatoeba-de-en")
+    run = open_plain("tatoeba-de-en")
     corpus = Corpus.of_lines(["Guten Morgen.", "Ich habe einen Hund."])
     made = section(Looked(run=run, trace=trace(run, "Mein Hund."), corpus=corpus))
     assert made is not None

@@ -19,7 +19,7 @@ from headway.inside.maps.occlusion import occlusion
 from headway.inside.maps.rollout import rollout
 from headway.inside.maps.slopes import gradient_maps
 from headway.inside.trace import Trace
-from headway.interop.run import LoadedRun
+from headway.tasks.opened import Opened
 
 __all__ = [
     "CAUTION",
@@ -47,7 +47,7 @@ __all__ = [
 STEPS = 64
 """Of integrated gradients, where many maps are made at once; its facts say the error."""
 
-METHODS: dict[str, Callable[[LoadedRun, Trace], list[Map]]] = {
+METHODS: dict[str, Callable[[Opened, Trace], list[Map]]] = {
     "heads": head_maps,
     "mean": lambda run, trace: layer_maps(run, trace, "mean"),
     "max": lambda run, trace: layer_maps(run, trace, "max"),
@@ -65,7 +65,7 @@ COSTLY = ("flow", "gradients", "integrated", "occlusion")
 """Methods that run the model again and again, or take time in other ways."""
 
 
-def make(run: LoadedRun, trace: Trace, names: Iterable[str] = METHODS) -> list[Map]:
+def make(run: Opened, trace: Trace, names: Iterable[str] = METHODS) -> list[Map]:
     """The maps of these methods, in their order."""
     return [map_ for name in known(names) for map_ in METHODS[name](run, trace)]
 

@@ -6,10 +6,10 @@ from torch import Tensor
 
 from headway.inside.maps.map import Map, readout_RT, streams_of
 from headway.inside.trace import Trace
-from headway.interop.run import LoadedRun
+from headway.tasks.opened import Opened
 
 
-def head_maps(run: LoadedRun | None, trace: Trace) -> list[Map]:
+def head_maps(run: Opened | None, trace: Trace) -> list[Map]:
     """A map for each head whose rows are the stream that answers: `cross.2.5`."""
     return [
         Map.of(f"{name}.{head}", {columns: weights_HRS[head]})
@@ -18,7 +18,7 @@ def head_maps(run: LoadedRun | None, trace: Trace) -> list[Map]:
     ]
 
 
-def layer_maps(run: LoadedRun | None, trace: Trace, how: str) -> list[Map]:
+def layer_maps(run: Opened | None, trace: Trace, how: str) -> list[Map]:
     """The `mean` or the `max` over the heads of each layer: `cross.2.mean`."""
     made = []
     for name, columns, weights_HRS in _layers(run, trace):
@@ -27,7 +27,7 @@ def layer_maps(run: LoadedRun | None, trace: Trace, how: str) -> list[Map]:
     return made
 
 
-def _layers(run: LoadedRun | None, trace: Trace) -> list[tuple[str, str, Tensor]]:
+def _layers(run: Opened | None, trace: Trace) -> list[tuple[str, str, Tensor]]:
     """Name, stream of the columns and weights for every layer, a row an output."""
     reads_RT = readout_RT(run, trace.reading)
     return [

@@ -13,7 +13,7 @@ from headway.errors import UserError
 from headway.inside.maps.map import Map, readout_RT
 from headway.inside.streams import Reading
 from headway.inside.trace import Trace
-from headway.interop.run import LoadedRun
+from headway.tasks.opened import Opened
 
 LONGEST = 64
 """Tokens of all streams together. Time grows with more than the cube of their number."""
@@ -46,7 +46,7 @@ class Network:
     """The level where the tokens of each stream are."""
 
 
-def flow(run: LoadedRun | None, trace: Trace) -> Map:
+def flow(run: Opened | None, trace: Trace) -> Map:
     """The largest flow from every output to every token. Refuses long texts."""
     check_length(trace.reading)
     network = _network(trace)

@@ -18,10 +18,10 @@ from headway.inside.maps.map import Map
 from headway.inside.maps.slopes import Fronts, fronts_of, slopes_of
 from headway.inside.streams import Reading
 from headway.inside.trace import Trace
-from headway.interop.run import LoadedRun
 from headway.models.parts.front import Front
 from headway.models.parts.text import TextFront
 from headway.nn.layout import Layout
+from headway.tasks.opened import Opened
 
 ENOUGH = 0.01
 """The error at which no more steps are taken."""
@@ -56,7 +56,7 @@ class _Piece:
 
 
 def integrated(
-    run: LoadedRun,
+    run: Opened,
     trace: Trace,
     baseline: str = "mean",
     fronts: Fronts | None = None,
@@ -113,7 +113,7 @@ class _Way:
     """The straight way from one input to another."""
 
     def __init__(
-        self, run: LoadedRun, reading: Reading, change: Change, given: Fronts, nothing: Fronts
+        self, run: Opened, reading: Reading, change: Change, given: Fronts, nothing: Fronts
     ) -> None:
         self.run, self.reading, self.change = run, reading, change
         self.given, self.nothing = given, nothing
@@ -172,7 +172,7 @@ class _Way:
         return torch.stack([each.log_probs_R for each in said])
 
 
-def baseline_TD(run: LoadedRun, reading: Reading, stack: str, kind: str) -> Tensor:
+def baseline_TD(run: Opened, reading: Reading, stack: str, kind: str) -> Tensor:
     """What a front hands over for a text that says nothing, the mean of `SAMPLE` tokens at each
     place; for a picture of one colour, its own mean; for silence."""
     part = Anatomy.of(run.model).stack(stack)

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from headway.inside.streams import Reading
-from headway.interop.run import LoadedRun
+from headway.tasks.opened import Opened
 
 CAUTION = "Weights are not importance: see how well a map finds what is known."
 
@@ -68,7 +68,7 @@ def streams_of(kind: str, reading: Reading) -> tuple[str, str]:
     return STREAMS.get(kind, (only, only))
 
 
-def readout_RT(run: LoadedRun | None, reading: Reading) -> Tensor:
+def readout_RT(run: Opened | None, reading: Reading) -> Tensor:
     """Which rows of the last stream each output is read from; a row sums to 1.
 
     A class or a vector of a whole text is read where the model pools it.

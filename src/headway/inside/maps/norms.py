@@ -8,11 +8,11 @@ from torch import Tensor
 from headway.inside.anatomy import Anatomy
 from headway.inside.maps.map import Map, readout_RT
 from headway.inside.trace import Trace
-from headway.interop.run import LoadedRun
 from headway.nn.attention import Attention
+from headway.tasks.opened import Opened
 
 
-def norm_maps(run: LoadedRun, trace: Trace) -> list[Map]:
+def norm_maps(run: Opened, trace: Trace) -> list[Map]:
     """`norm`, the mean over layers with all streams as columns, then each layer: `cross.2.norm`.
 
     A token's weight is the length of the vector that it adds to a row, all heads together.
@@ -35,7 +35,7 @@ def norm_maps(run: LoadedRun, trace: Trace) -> list[Map]:
     return [Map.of("norm", whole), *single]
 
 
-def head_norm_maps(run: LoadedRun, trace: Trace) -> list[Map]:
+def head_norm_maps(run: Opened, trace: Trace) -> list[Map]:
     """The same for each head alone: `cross.2.5.norm`."""
     reads_RT = readout_RT(run, trace.reading)
     made = []

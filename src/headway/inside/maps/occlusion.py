@@ -9,11 +9,11 @@ import torch
 from headway.inside.forward import NO_CHANGE, TOGETHER, Change, say_each
 from headway.inside.maps.map import Map
 from headway.inside.trace import Trace
-from headway.interop.run import LoadedRun
+from headway.tasks.opened import Opened
 
 
 @torch.no_grad()
-def occlusion(run: LoadedRun, trace: Trace, change: Change = NO_CHANGE) -> Map:
+def occlusion(run: Opened, trace: Trace, change: Change = NO_CHANGE) -> Map:
     """By how much the log-probability of each output falls when no other token may attend to a
     token, for all tokens in turn; of a vector, how much less far it goes in its direction.
 

@@ -9,10 +9,10 @@ from torch import Tensor
 
 from headway.inside.maps.map import Map, readout_RT
 from headway.inside.trace import Trace
-from headway.interop.run import LoadedRun
+from headway.tasks.opened import Opened
 
 
-def rollout(run: LoadedRun | None, trace: Trace) -> Map:
+def rollout(run: Opened | None, trace: Trace) -> Map:
     """Every layer hands on half of what a token was and half of what it attends to."""
     means = {
         kind: [weights_HTS.float().mean(0) for weights_HTS in layers]

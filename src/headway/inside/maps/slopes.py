@@ -16,8 +16,8 @@ from headway.inside.maps.map import Map, readout_RT
 from headway.inside.maps.rollout import rolled
 from headway.inside.streams import Reading
 from headway.inside.trace import Trace
-from headway.interop.run import LoadedRun
 from headway.nn.tap import record
+from headway.tasks.opened import Opened
 
 SEVERAL = 4
 """Numbers from which on their gradients are quicker together than one by one."""
@@ -40,7 +40,7 @@ def fronts_of(trace: Trace) -> dict[str, Tensor]:
 
 
 def gradient_maps(
-    run: LoadedRun, trace: Trace, fronts: Fronts | None = None, change: Change = NO_CHANGE
+    run: Opened, trace: Trace, fronts: Fronts | None = None, change: Change = NO_CHANGE
 ) -> list[Map]:
     """`gradxattention` and `gradxinput`, of the same backward passes.
 
@@ -68,7 +68,7 @@ def gradient_maps(
 
 
 def _each(
-    run: LoadedRun, reading: Reading, fronts: Fronts, change: Change
+    run: Opened, reading: Reading, fronts: Fronts, change: Change
 ) -> Iterator[tuple[Slopes, dict[str, list[Tensor]]]]:
     """For each output its slopes, and the attention weights that they belong to."""
     kinds = Anatomy.of(run.model).kinds

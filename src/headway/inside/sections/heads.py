@@ -10,7 +10,7 @@ from headway.inside.change import NO_CHANGE
 from headway.inside.curve import Curve, load_found
 from headway.inside.heads import HeadFacts, Heads, heads
 from headway.inside.roles import LIFT, ROLES
-from headway.interop.run import LoadedRun
+from headway.tasks.opened import Opened
 
 FEW = 64
 """Texts of a corpus that a page takes; more change little and take their time."""
@@ -26,7 +26,7 @@ MEASURES = {
 
 
 def section(looked: Any) -> dict[str, Any] | None:
-    run: LoadedRun | None = looked.run
+    run: Opened | None = looked.run
     if run is None or not looked.trace.reading.outputs:
         return None
     # What was measured is about the final weights, with all their heads.
@@ -78,7 +78,7 @@ def _scope(found: Heads, whole: bool) -> str:
     return f"Measured on {found.n_texts:,} texts with {outputs}{where}."
 
 
-def _fits(found: Heads, run: LoadedRun) -> bool:
+def _fits(found: Heads, run: Opened) -> bool:
     known = {
         (kind.name, layer): attention.n_heads
         for kind in Anatomy.of(run.model).kinds
@@ -90,7 +90,7 @@ def _fits(found: Heads, run: LoadedRun) -> bool:
     return counted == known
 
 
-def _kinds(run: LoadedRun) -> list[dict[str, Any]]:
+def _kinds(run: Opened) -> list[dict[str, Any]]:
     """`n_heads`: of the whole model; some may be gone."""
     return [
         {

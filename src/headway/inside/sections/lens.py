@@ -12,7 +12,7 @@ from headway.inside.sections import shown
 from headway.inside.sections.overview import BLANK
 from headway.inside.streams import LABELLED
 from headway.inside.tuned import Tuned
-from headway.interop.run import LoadedRun
+from headway.tasks.opened import Opened
 
 
 def section(looked: Any) -> dict[str, Any] | None:
@@ -44,7 +44,7 @@ def section(looked: Any) -> dict[str, Any] | None:
     return found
 
 
-def names(run: LoadedRun, ids: list[int]) -> list[str]:
+def names(run: Opened, ids: list[int]) -> list[str]:
     """Of words or of labels, whatever the run's head scores."""
     if run.settings.task in LABELLED:
         labels = run.settings.labels

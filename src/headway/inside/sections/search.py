@@ -13,7 +13,7 @@ from headway.inside.corpus import Corpus
 from headway.inside.packing import Array, pack
 from headway.inside.passes import Site
 from headway.inside.search import Index, indexes
-from headway.interop.run import LoadedRun
+from headway.tasks.opened import Opened
 
 TOKENS = 12_000
 """Of the corpus, for a page."""
@@ -43,7 +43,7 @@ def section(looked: Any) -> dict[str, Any] | None:
     return None
 
 
-def chosen(run: LoadedRun, corpus: Corpus) -> list[Site]:
+def chosen(run: Opened, corpus: Corpus) -> list[Site]:
     """The embedding and the layers, of every stack that reads the corpus."""
     parts = Anatomy.of(run.model).stacks
     if len(parts) > 1 and corpus.targets is None:
@@ -57,7 +57,7 @@ def _spaced(n_layers: int) -> list[int]:
     return [1 + (2 * step * (n_layers - 1) + n - 1) // (2 * max(n - 1, 1)) for step in range(n)]
 
 
-def _indexes(run: LoadedRun, corpus: Corpus) -> dict[Site, Index]:
+def _indexes(run: Opened, corpus: Corpus) -> dict[Site, Index]:
     known = _KNOWN.get(run.model)
     if known is None or known[0] is not corpus:
         known = corpus, indexes(run, corpus, chosen(run, corpus), max_tokens=TOKENS)

@@ -9,7 +9,7 @@ from typing import Any
 from headway.inside.lens import lens
 from headway.inside.trace import Trace
 from headway.inside.training import Measures, Stage, history, kept, measures
-from headway.interop.run import LoadedRun
+from headway.tasks.opened import Opened
 from headway.training.history import mean
 
 MOST_POINTS = 300
@@ -37,7 +37,7 @@ def section(looked: Any) -> None:
     return None
 
 
-def of_stages(run: LoadedRun, stages: Sequence[tuple[Stage, Trace]]) -> dict[str, Any]:
+def of_stages(run: Opened, stages: Sequence[tuple[Stage, Trace]]) -> dict[str, Any]:
     """The curves, from every stage and its trace; the last is the finished run."""
     final = stages[-1][1]
     found = [_measured(stage, trace, final) for stage, trace in stages]
@@ -82,7 +82,7 @@ def _measured(stage: Stage, trace: Trace, final: Trace) -> Measures:
     return {**first, **found}
 
 
-def _own(run: LoadedRun) -> dict[str, Any] | None:
+def _own(run: Opened) -> dict[str, Any] | None:
     """The curves of `metrics.jsonl`, thinned to what a small chart can show."""
     lines, past = [], history(run)
     for name, kind in (("training", "train"), ("validation", "valid")):

@@ -19,12 +19,12 @@ from headway.inside.maps import COSTLY, METHODS, Map, make
 from headway.inside.maps.flow import LONGEST
 from headway.inside.trace import trace
 from headway.inside.truth.case import Case, Link
-from headway.interop.run import LoadedRun
+from headway.tasks.opened import Opened
 
 FEW = 40
 """Cases that costly maps are measured on, unless asked."""
 
-Maker = Callable[[LoadedRun, Case], list[Map]]
+Maker = Callable[[Opened, Case], list[Map]]
 
 
 @dataclass(frozen=True)
@@ -92,7 +92,7 @@ class Truth:
 
 
 def measure(
-    run: LoadedRun,
+    run: Opened,
     cases: Sequence[Case],
     methods: Sequence[str] = tuple(METHODS),
     *,
@@ -123,7 +123,7 @@ def measure(
     )
 
 
-def _made(run: LoadedRun, case: Case, methods: Sequence[str]) -> list[Map]:
+def _made(run: Opened, case: Case, methods: Sequence[str]) -> list[Map]:
     n_tokens = sum(len(stream) for stream in case.reading.streams.values())
     fits = [name for name in methods if name != "flow" or n_tokens <= LONGEST]
     return make(run, trace(run, case.reading), fits)

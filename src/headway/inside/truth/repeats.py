@@ -10,14 +10,14 @@ from headway.errors import UserError
 from headway.inside.forward import say
 from headway.inside.streams import Output, Reading, Stream
 from headway.inside.truth.case import Case, Link
-from headway.interop.run import LoadedRun
+from headway.tasks.opened import Opened
 
 TEXTS, HALF = 200, 32
 """How many texts, and the tokens of each that come again."""
 
 
 @torch.no_grad()
-def repeats(run: LoadedRun, n: int = TEXTS, length: int = HALF, seed: int = 1) -> list[Case]:
+def repeats(run: Opened, n: int = TEXTS, length: int = HALF, seed: int = 1) -> list[Case]:
     """Random tokens, and the same once more. Whoever gets the second half right has copied it, and
     the truth is the place behind the earlier occurrence. Only what the model does get right counts.
 

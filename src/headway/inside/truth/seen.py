@@ -23,8 +23,8 @@ from headway.inside.maps.map import written_words
 from headway.inside.media import Media, media_settings, of_item
 from headway.inside.reading import Ask, Output, Reading, read
 from headway.inside.truth.case import Case, Link, word_groups
-from headway.interop.run import LoadedRun
 from headway.tasks.media_given import what_of
+from headway.tasks.opened import Opened
 
 Box = tuple[float, float, float, float]
 """Left, top, right and bottom, in shares of the picture that the model reads."""
@@ -38,7 +38,7 @@ class Spoken:
     times: tuple[tuple[float, float], ...]
 
 
-def scenes(run: LoadedRun, manifest: Path, most: int) -> list[Case]:
+def scenes(run: Opened, manifest: Path, most: int) -> list[Case]:
     """Cases of pictures and videos whose things have boxes: `objects` in each line of the manifest,
     with the `words` of the text that name a thing, counted from 0, and its `box` (of a video also
     `boxes`, one a frame)."""
@@ -50,7 +50,7 @@ def scenes(run: LoadedRun, manifest: Path, most: int) -> list[Case]:
     return found
 
 
-def _scene(run: LoadedRun, item: MediaItem, facts: dict[str, Any], where: str) -> Case | None:
+def _scene(run: Opened, item: MediaItem, facts: dict[str, Any], where: str) -> Case | None:
     settings = media_settings(run)
     assert settings is not None
     seen = item.read()
@@ -66,7 +66,7 @@ def _scene(run: LoadedRun, item: MediaItem, facts: dict[str, Any], where: str) -
 
 
 def _captioned(
-    run: LoadedRun, media: Media, facts: dict[str, Any], things: list[Any],
+    run: Opened, media: Media, facts: dict[str, Any], things: list[Any],
     patches: list[frozenset[int]], where: str,
 ) -> Case | None:  # fmt: skip
     reading = read(run, media, Ask(output=str(facts.get("text", ""))))
@@ -83,7 +83,7 @@ def _captioned(
 
 
 def _labelled(
-    run: LoadedRun, media: Media, facts: dict[str, Any], things: list[Any],
+    run: Opened, media: Media, facts: dict[str, Any], things: list[Any],
     patches: list[frozenset[int]],
 ) -> Case | None:  # fmt: skip
     """A label that names a thing, or a picture with one thing only."""
@@ -156,7 +156,7 @@ def right_patches(media: Media, boxes: list[Box | None]) -> frozenset[int]:
     return frozenset(found)
 
 
-def recordings(run: LoadedRun, manifest: Path, most: int) -> list[Spoken]:
+def recordings(run: Opened, manifest: Path, most: int) -> list[Spoken]:
     """Recordings with the times of their words: `words` in each line of the manifest, each with
     `word`, `start` and `end`. The model reads the text that is given."""
     settings = media_settings(run)
@@ -198,7 +198,7 @@ def _time(word: Any, where: str) -> tuple[float, float]:
 
 
 def _lines(
-    run: LoadedRun, manifest: Path, most: int
+    run: Opened, manifest: Path, most: int
 ) -> Iterator[tuple[MediaItem, dict[str, Any], str]]:
     """The first items of a manifest, each with all that its line says."""
     settings = media_settings(run)

@@ -17,7 +17,7 @@ from headway.inside.trace import Trace, trace
 from headway.inside.truth.case import Case
 from headway.inside.truth.measure import Maker
 from headway.inside.truth.seen import Spoken
-from headway.interop.run import LoadedRun
+from headway.tasks.opened import Opened
 
 Times = Sequence[tuple[float, float]]
 
@@ -43,7 +43,7 @@ def _ends(words: Sequence[Word]) -> Times:
     return [(word.start, word.end) for word in words]
 
 
-def measured_times(run: LoadedRun, cases: Sequence[Spoken]) -> dict[str, Any]:
+def measured_times(run: Opened, cases: Sequence[Spoken]) -> dict[str, Any]:
     """The median error of boundaries in milliseconds, by each way to tell them: as the rows say
     (`own_ms`), and with the borders moved to pauses (`median_ms`).
 
@@ -91,7 +91,7 @@ def with_aligning(methods: Sequence[str], few: int) -> Maker:
     follow the sound."""
     count = iter(range(1 << 30))
 
-    def make_maps(run: LoadedRun, case: Case) -> list[Map]:
+    def make_maps(run: Opened, case: Case) -> list[Map]:
         number = next(count)
         wanted = [m for m in methods if m not in COSTLY or number < few]
         seen = trace(run, case.reading)

@@ -12,7 +12,7 @@ from headway.inside.maps.map import written_words
 from headway.inside.reading import Ask, read
 from headway.inside.streams import Reading, Stream
 from headway.inside.truth.case import Case, word_case, word_groups
-from headway.interop.run import LoadedRun
+from headway.tasks.opened import Opened
 from headway.text.pieces import SPACE_MARK
 
 SIGNS = ".,;:!?\"'()[]«»„“”‚‘’…–—-"
@@ -49,18 +49,18 @@ def read_known(path: Path) -> list[Known]:
     return found
 
 
-def aligned(run: LoadedRun, pairs: Iterable[Known]) -> list[Case]:
+def aligned(run: Opened, pairs: Iterable[Known]) -> list[Case]:
     """Cases of pairs whose alignment is known. The model reads the translation that is given."""
     made = (_case(run, pair) for pair in pairs if pair.links)
     return [case for case in made if case is not None]
 
 
-def _case(run: LoadedRun, pair: Known) -> Case | None:
+def _case(run: Opened, pair: Known) -> Case | None:
     reading = _read(run, pair.source, pair.target)
     return None if reading is None else word_case(reading, list(pair.links))
 
 
-def copied_words(run: LoadedRun, pairs: Iterable[tuple[str, str]]) -> list[Case]:
+def copied_words(run: Opened, pairs: Iterable[tuple[str, str]]) -> list[Case]:
     """Names and numbers are often copied, so where they stand once on each side it is known what
     they were made from, and nobody has to align them by hand.
 
@@ -84,7 +84,7 @@ def copied_words(run: LoadedRun, pairs: Iterable[tuple[str, str]]) -> list[Case]
     return cases
 
 
-def _read(run: LoadedRun, source: str, target: str) -> Reading | None:
+def _read(run: Opened, source: str, target: str) -> Reading | None:
     """None for what is too long or empty for the model."""
     try:
         return read(run, source, Ask(output=target)) if target.strip() else None

@@ -23,15 +23,15 @@ from headway.interop.hf.quiet import quiet
 from headway.interop.importing import filled, take
 from headway.interop.media_reading import Item, Scores, proof_pictures, proof_sounds, read_item
 from headway.interop.proof import Proof, Reading, compared
-from headway.interop.run import LoadedRun
 from headway.interop.weights import open_weights
 from headway.models.build import build_model
 from headway.models.folder import load_weights
 from headway.models.parts.pictures import PictureFront
 from headway.models.seeing import Viewer
+from headway.tasks.opened import Opened
 
 
-def prove_media(run: LoadedRun, out: Path) -> Proof:
+def prove_media(run: Opened, out: Path) -> Proof:
     """By `transformers` where it is installed, else by reading the folder again ourselves."""
     pictures = isinstance(run.shape, PictureEncoderSettings)
     items = (
@@ -55,7 +55,7 @@ def prove_media(run: LoadedRun, out: Path) -> Proof:
 
 
 def _by_transformers(
-    transformers: Any, run: LoadedRun, out: Path, items: Sequence[Item], ours: Sequence[Reading]
+    transformers: Any, run: Opened, out: Path, items: Sequence[Item], ours: Sequence[Reading]
 ) -> tuple[list[Scores], list[str]]:
     named = read_table(out / "config.json")["architectures"][0]
     model, loading = getattr(transformers, named).from_pretrained(
@@ -81,7 +81,7 @@ def _by_transformers(
 
 
 def _preparation(
-    transformers: Any, run: LoadedRun, out: Path
+    transformers: Any, run: Opened, out: Path
 ) -> tuple[Callable[[Item], dict[str, Any]], str]:
     """Their own way from pixels or samples to what the model reads."""
     said = read_table(out / PREPROCESSOR_JSON) if (out / PREPROCESSOR_JSON).is_file() else {}
@@ -115,15 +115,13 @@ def _preparation(
     return lambda item: {"pixel_values": prepared(item)}, "pixels went through its image processor"
 
 
-def _by_us(
-    run: LoadedRun, out: Path, items: Sequence[Item], ours: Sequence[Reading]
-) -> list[Scores]:
+def _by_us(run: Opened, out: Path, items: Sequence[Item], ours: Sequence[Reading]) -> list[Scores]:
     config, weights = read_table(out / "config.json"), open_weights(out)
     found = family_named(config["model_type"]).read(config, weights.keys(), {})
     if (out / PREPROCESSOR_JSON).is_file():
         found = with_preprocessing(found, read_table(out / PREPROCESSOR_JSON))
     model: Any = build_model(found.model).eval()
     load_weights(model, filled(take(found, weights), found).weights)
-    again = replace(run, model=model, settings=replace(run.settings, model=found.model))
+    again = run.with_model(model, replace(run.settings, model=found.model))
     pairs = zip(items, ours, strict=True)
     return [read_item(again, item, reading.target).scores for item, reading in pairs]

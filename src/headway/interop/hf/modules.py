@@ -10,8 +10,8 @@ from typing import Any
 from headway.config.durable import replace_text
 from headway.config.model import DecoderSettings, EncoderSettings
 from headway.config.run import RunSettings
-from headway.interop.run import LoadedRun
 from headway.interop.sentence import KEPT, MODULES, POOLINGS, SentenceFolder
+from headway.tasks.opened import Opened
 
 
 def write_modules(settings: RunSettings, out: Path) -> None:
@@ -40,7 +40,7 @@ def write_modules(settings: RunSettings, out: Path) -> None:
     _write(out / "sentence_bert_config.json", {"max_seq_length": model.max_len})
 
 
-def give_back_modules(run: LoadedRun, out: Path) -> bool:
+def give_back_modules(run: Opened, out: Path) -> bool:
     """The files of an imported folder, where there are any and they still say what the run does."""
     kept = run.folder / KEPT
     model = run.shape

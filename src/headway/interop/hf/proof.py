@@ -25,13 +25,13 @@ from headway.interop.hf.tokens import ORIGINALS, around
 from headway.interop.importing import filled
 from headway.interop.proof import Proof, Reading, compared, our_logits, proof_ids, read_again
 from headway.interop.rules import to_ours
-from headway.interop.run import LoadedRun
 from headway.interop.sentence import MODULES, SentenceFolder
 from headway.interop.weights import open_weights
 from headway.models.build import build_model
 from headway.models.folder import load_weights
 from headway.models.parts.heads import pooled
 from headway.nn.layout import Layout
+from headway.tasks.opened import Opened
 from headway.text.vocabtxt import is_smiles
 
 CLASSES = {
@@ -46,7 +46,7 @@ CLASSES = {
 Scores = NDArray[np.float32]
 
 
-def prove(run: LoadedRun, out: Path, sentences: Sequence[str], *, int8: bool = False) -> Proof:
+def prove(run: Opened, out: Path, sentences: Sequence[str], *, int8: bool = False) -> Proof:
     """By `transformers` where it is installed, else by reading the folder again ourselves."""
     if not isinstance(run.shape, TextSettings) or isinstance(run.shape, SoundSeq2SeqSettings):
         return prove_media(run, out)
@@ -68,7 +68,7 @@ def prove(run: LoadedRun, out: Path, sentences: Sequence[str], *, int8: bool = F
     return replace(proof, equal_outputs=proof.equal_outputs * same)
 
 
-def _notes(run: LoadedRun, config: dict[str, Any]) -> list[str]:
+def _notes(run: Opened, config: dict[str, Any]) -> list[str]:
     """What the numbers owe to the format."""
     assert isinstance(run.shape, TextSettings)
     said = family_named(config["model_type"]).read(config, _many(run.shape), {})
@@ -85,7 +85,7 @@ def _many(shape: TextSettings) -> list[str]:
 
 def _by_transformers(
     transformers: ModuleType,
-    run: LoadedRun,
+    run: Opened,
     out: Path,
     config: dict[str, Any],
     readings: Sequence[Reading],
@@ -114,9 +114,7 @@ def _sentence(out: Path) -> SentenceFolder | None:
     return SentenceFolder(out) if (out / MODULES).is_file() else None
 
 
-def _scores(
-    run: LoadedRun, model: Any, reading: Reading, sentence: SentenceFolder | None
-) -> Scores:
+def _scores(run: Opened, model: Any, reading: Reading, sentence: SentenceFolder | None) -> Scores:
     inputs = {"input_ids": torch.tensor([reading.tokens])}
     if reading.target:
         inputs["decoder_input_ids"] = torch.tensor([reading.target])
@@ -132,7 +130,7 @@ def _scores(
     return found.float().numpy()
 
 
-def _vector(run: LoadedRun, said: Any, length: int, sentence: SentenceFolder | None) -> Tensor:
+def _vector(run: Opened, said: Any, length: int, sentence: SentenceFolder | None) -> Tensor:
     if sentence is None:  # only what comes out of BERT's pooler has no such files
         found: Tensor = said.pooler_output
         normalise = run.settings.embed.normalise
@@ -143,7 +141,7 @@ def _vector(run: LoadedRun, said: Any, length: int, sentence: SentenceFolder | N
 
 
 def _same_ids(
-    transformers: ModuleType, run: LoadedRun, out: Path, sentences: Sequence[str]
+    transformers: ModuleType, run: Opened, out: Path, sentences: Sequence[str]
 ) -> tuple[float, str]:
     """The share of sentences of which the exported tokenizer makes what our model reads, with all
     special tokens, and a line about it."""
@@ -161,7 +159,7 @@ def _same_ids(
     return same / len(mine), f"its tokenizer gives our ids for {same} of {len(mine)} sentences"
 
 
-def _excuse(run: LoadedRun, out: Path) -> str | None:
+def _excuse(run: Opened, out: Path) -> str | None:
     """Why the files of a tokenizer cannot say there what they say here."""
     tokenizer = run.vocab.source
     if (out / TOKENIZER).is_file():
@@ -181,7 +179,7 @@ def _excuse(run: LoadedRun, out: Path) -> str | None:
 
 @torch.no_grad()
 def _by_us(
-    run: LoadedRun, out: Path, config: dict[str, Any], readings: Sequence[Reading]
+    run: Opened, out: Path, config: dict[str, Any], readings: Sequence[Reading]
 ) -> list[Scores]:
     weights = open_weights(out)
     found = family_named(config["model_type"]).read(config, weights.keys(), {})
@@ -194,6 +192,6 @@ def _by_us(
     model: Any = build_model(found.model).eval()
     load_weights(model, filled(to_ours(weights, found.pairs, found.ignored), found).weights)
     settings = replace(run.settings, model=found.model, embed=embed)
-    again = replace(run, model=model, settings=settings)
+    again = run.with_model(model, settings)
     said = [read_again(again, reading.tokens, reading.target) for reading in readings]
     return [reading.scores for reading in said]

@@ -10,7 +10,7 @@ from typing import Any
 from headway.config.durable import replace_text
 from headway.config.folder import TOKENIZER
 from headway.config.model import EncoderSettings, Seq2SeqSettings
-from headway.interop.run import LoadedRun
+from headway.tasks.opened import Opened
 from headway.text.tokenizer import Tokenizer
 
 PADS = ("<pad>", "[PAD]", "<|pad|>", "<PAD>")
@@ -26,7 +26,7 @@ TARGET = "target"
 """The folder of the second tokenizer, where source and target have one each."""
 
 
-def around(run: LoadedRun) -> tuple[list[int], list[int]]:
+def around(run: Opened) -> tuple[list[int], list[int]]:
     """The special tokens before and behind a text, as the task of the run reads it."""
     tokenizer = run.vocab.source
     if run.settings.task == "transcribe":  # what it is to write: it reads no text
@@ -42,7 +42,7 @@ def _present(token: int | None) -> list[int]:
     return [] if token is None else [token]
 
 
-def special_ids(run: LoadedRun) -> dict[str, Any]:
+def special_ids(run: Opened) -> dict[str, Any]:
     """For config.json and generation_config.json."""
     target = run.vocab.target
     ids: dict[str, Any] = {"bos_token_id": target.bos, "eos_token_id": target.eos}
@@ -64,7 +64,7 @@ def padding(tokenizer: Tokenizer) -> int:
     return tokenizer.unk if own is None else own
 
 
-def give_back_tokenizer(run: LoadedRun, out: Path) -> None:
+def give_back_tokenizer(run: Opened, out: Path) -> None:
     """The original files of an imported run. Those that `transformers` does not look for by their
     names, as a tokenizer of the user's choice may have, are written in our way."""
     files = [p for p in sorted((run.folder / ORIGINALS).glob("*"))
@@ -79,7 +79,7 @@ def give_back_tokenizer(run: LoadedRun, out: Path) -> None:
         _write_config(run, run.vocab.source, out)
 
 
-def write_tokenizer(run: LoadedRun, out: Path) -> None:
+def write_tokenizer(run: Opened, out: Path) -> None:
     """tokenizer.json and tokenizer_config.json; of two vocabularies the second in a folder."""
     source, target = run.vocab.source, run.vocab.target
     before, behind = around(run)
@@ -89,22 +89,20 @@ def write_tokenizer(run: LoadedRun, out: Path) -> None:
         _write(run, target, out / TARGET, (_present(target.target_begin), [target.eos]))
 
 
-def _write(
-    run: LoadedRun, tokenizer: Tokenizer, out: Path, ends: tuple[list[int], list[int]]
-) -> None:
+def _write(run: Opened, tokenizer: Tokenizer, out: Path, ends: tuple[list[int], list[int]]) -> None:
     facts = json.loads(tokenizer.library_json())
     facts["post_processor"] = _post_processor(run, tokenizer, *ends)
     replace_text(out / TOKENIZER, json.dumps(facts, ensure_ascii=False))
     _write_config(run, tokenizer, out)
 
 
-def _write_config(run: LoadedRun, tokenizer: Tokenizer, out: Path) -> None:
+def _write_config(run: Opened, tokenizer: Tokenizer, out: Path) -> None:
     values = _config(run, tokenizer)
     replace_text(out / "tokenizer_config.json", json.dumps(values, indent=2) + "\n")
 
 
 def _post_processor(
-    run: LoadedRun, tokenizer: Tokenizer, before: list[int], behind: list[int]
+    run: Opened, tokenizer: Tokenizer, before: list[int], behind: list[int]
 ) -> dict[str, Any]:
     """A template of `tokenizers`; of a pair the second text and its end are of segment 1."""
 
@@ -136,7 +134,7 @@ def name_of(tokenizer: Tokenizer, token: int) -> str:
     return tokenizer.tokens([token])[0]
 
 
-def _config(run: LoadedRun, tokenizer: Tokenizer) -> dict[str, Any]:
+def _config(run: Opened, tokenizer: Tokenizer) -> dict[str, Any]:
     fills = run.settings.task == "fill"
     names = ["input_ids", "attention_mask"]
     if isinstance(run.shape, EncoderSettings) and run.shape.n_segments > 1:

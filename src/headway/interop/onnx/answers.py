@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from headway.config.model import EncoderSettings, PictureSettings, SoundSettings
-from headway.config.run import RunSettings
+from headway.config.run import RunSettings, media_front
 from headway.decode.engine import Tokens
 from headway.decode.lines import batches
 from headway.errors import DataError
@@ -17,7 +17,6 @@ from headway.interop.onnx.session import Session
 from headway.interop.plain.fronts import IDS, MASK, SEGMENTS
 from headway.interop.plain.graphs import EMBEDDING, LOGITS, SENTENCE, TRANSITIONS
 from headway.interop.plain.padded import Array, media_inputs, padded
-from headway.interop.run import media_front
 from headway.models.encoder import Encoder
 from headway.models.hearing import Listener
 from headway.models.parts.front import Front

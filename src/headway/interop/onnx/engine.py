@@ -17,7 +17,7 @@ from torch import Tensor
 from headway.config.decode import DecodeSettings
 from headway.config.folder import file_in
 from headway.config.model import Seq2SeqSettings, SoundSettings
-from headway.config.run import RunSettings
+from headway.config.run import RunSettings, media_front
 from headway.decode.engine import Engine, Tokens
 from headway.decode.hypothesis import Specials
 from headway.decode.joint import joined
@@ -49,7 +49,6 @@ from headway.interop.plain.padded import (
     sources_of,
     text_inputs,
 )
-from headway.interop.run import media_front
 from headway.models.encoder import Encoder
 from headway.models.hearing import Listener
 from headway.nn.layout import Layout

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from headway.config.model import PictureSettings, Seq2SeqSettings, SoundSettings
-from headway.config.run import RunSettings
+from headway.config.run import RunSettings, media_front
 from headway.errors import FolderError
 from headway.interop.onnx.session import Session
 from headway.interop.plain.fronts import HIDDEN_ROWS, IDS, LENGTHS, MASK, PIXELS, SEGMENTS, WAVEFORM
@@ -25,7 +25,6 @@ from headway.interop.plain.graphs import (
     STATES,
     layer_names,
 )
-from headway.interop.run import media_front
 
 
 def check_graph(path: Path, name: str, graph: Session, settings: RunSettings) -> None:

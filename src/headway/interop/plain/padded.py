@@ -15,6 +15,7 @@ from headway.config.model import (
     Seq2SeqSettings,
     SoundSeq2SeqSettings,
 )
+from headway.config.run import media_front
 from headway.data.media.reading import UNITS
 from headway.interop.int8_proof import judged_as_int8
 from headway.interop.media_reading import (
@@ -39,11 +40,11 @@ from headway.interop.plain.graphs import (
     WRITER,
 )
 from headway.interop.proof import Proof, Reading, compared, our_logits, proof_ids
-from headway.interop.run import LoadedRun, media_front
 from headway.models.parts.sounds import FULL_SCALE
 from headway.tasks.hiding import Hidden
 from headway.tasks.media_given import what_of
 from headway.tasks.media_labels import front_of
+from headway.tasks.opened import Opened
 
 One = TypeVar("One")
 Array = NDArray[Any]
@@ -146,7 +147,7 @@ def sources_of(reader: Call, inputs: Mapping[str, Array]) -> dict[str, Array]:
 
 def prove_padded(
     to: str,
-    run: LoadedRun,
+    run: Opened,
     sentences: Sequence[str],
     calls: Mapping[str, Call],
     *,
@@ -166,9 +167,7 @@ def prove_padded(
     return judged_as_int8(proof, readings, theirs) if int8 else proof
 
 
-def _prove_media(
-    to: str, run: LoadedRun, calls: Mapping[str, Call], *, by: str, int8: bool
-) -> Proof:
+def _prove_media(to: str, run: Opened, calls: Mapping[str, Call], *, by: str, int8: bool) -> Proof:
     items = proof_items(run)
     hidden = [hidden_rows(run, number, item) for number, item in enumerate(items)]
     readings = [read_item(run, item, None, rows) for item, rows in zip(items, hidden, strict=True)]
@@ -194,12 +193,12 @@ def _prove_media(
     return replace(proof, sentences=len(items), items=UNITS[what_of(shape)], units=unit)
 
 
-def has_ctc(run: LoadedRun) -> bool:
+def has_ctc(run: Opened) -> bool:
     """Beside a decoder."""
     return isinstance(run.shape, SoundSeq2SeqSettings) and run.shape.ctc
 
 
-def _hidden(run: LoadedRun, hidden: Hidden) -> Array:
+def _hidden(run: Opened, hidden: Hidden) -> Array:
     """Without the first rows, which never are."""
     shape = front_of(run.settings)
     extra = shape.extra if isinstance(shape, PictureSettings) else 0
@@ -207,7 +206,7 @@ def _hidden(run: LoadedRun, hidden: Hidden) -> Array:
 
 
 def _said_of_items(
-    run: LoadedRun,
+    run: Opened,
     calls: Mapping[str, Call],
     inputs: Mapping[str, Array],
     readings: Sequence[Reading],
@@ -236,7 +235,7 @@ def _batches(items: Sequence[One]) -> Iterator[Sequence[One]]:
         first += size
 
 
-def _heads(run: LoadedRun) -> dict[str, tuple[int, int]]:
+def _heads(run: Opened) -> dict[str, tuple[int, int]]:
     """How many and how wide, by the names of the past of a step graph."""
     kind = "decoder" if isinstance(run.shape, Seq2SeqSettings) else "self"
     return {
@@ -246,7 +245,7 @@ def _heads(run: LoadedRun) -> dict[str, tuple[int, int]]:
     }
 
 
-def said(run: LoadedRun, calls: Mapping[str, Call], readings: Sequence[Reading]) -> list[Array]:
+def said(run: Opened, calls: Mapping[str, Call], readings: Sequence[Reading]) -> list[Array]:
     """The scores of each, as `Reading.scores`."""
     texts = [reading.tokens for reading in readings]
     shape, task = run.shape, run.settings.task

@@ -1,0 +1,245 @@
+"""Finished runs, opened: the one way from names to models that answer, are looked into, exported.
+
+An `Opened` never changes. What is asked of it in one call (a beam, a number of answers) belongs to
+what is made from it for that call; models, vocabulary and whatever costs time stay here.
+"""
+
+from __future__ import annotations
+
+import copy
+import threading
+from collections.abc import Callable, Hashable
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, TypeVar, cast
+
+import torch
+from torch import nn
+
+from headway.config.durable import read_json
+from headway.config.folder import IMPORTED, TOKENIZER, WEIGHTS, file_in, load_run, run_folders
+from headway.config.model import (
+    ModelSettings,
+    PictureEncoderSettings,
+    Seq2SeqSettings,
+    SoundEncoderSettings,
+)
+from headway.config.run import RunSettings
+from headway.decode.precision import hold_in
+from headway.errors import FolderError, UserError, suggest
+from headway.models.folder import load_model
+from headway.nn.devices import CPU, pick_device
+from headway.text.tokenizer import Vocabularies
+
+T = TypeVar("T")
+
+PRECISIONS = ("fp32", "bf16", "int8")
+
+
+@dataclass(frozen=True, eq=False)
+class Opened:
+    folders: tuple[Path, ...]
+    """Several are an ensemble."""
+
+    runs: tuple[RunSettings, ...]
+    """The settings of each."""
+
+    words: Vocabularies | None
+    """Which all of them share; None where there are none, as of models that look at pictures."""
+
+    device: torch.device = CPU
+    precision: str = "fp32"
+    """What the weights are held in: `fp32`, `bf16` or `int8`."""
+
+    given: tuple[nn.Module, ...] | None = None
+    """Models that stand in the place of those in the folders."""
+
+    lock: threading.RLock = field(default_factory=threading.RLock, init=False, repr=False)
+    """Held while the models compute: they are one, and threads are many."""
+
+    _kept: dict[Hashable, Any] = field(default_factory=dict, init=False, repr=False)
+
+    @classmethod
+    def of(
+        cls, folder: Path, settings: RunSettings, model: nn.Module, words: Vocabularies | None
+    ) -> Opened:
+        """A model in memory as if it had been opened."""
+        return cls((folder,), (settings,), words, given=(model,))
+
+    @property
+    def folder(self) -> Path:
+        """Of the first."""
+        return self.folders[0]
+
+    @property
+    def settings(self) -> RunSettings:
+        """Of the first."""
+        return self.runs[0]
+
+    @property
+    def models(self) -> list[nn.Module]:
+        """Without dropout, ready to answer; read when they are first wanted, and once."""
+        if self.given is not None:
+            return list(self.given)
+        return list(self.kept("models", self._load))
+
+    @property
+    def model(self) -> nn.Module:
+        """The first."""
+        return self.models[0]
+
+    @property
+    def vocab(self) -> Vocabularies:
+        """The words of a model that has some."""
+        assert self.words is not None
+        return self.words
+
+    @property
+    def shape(self) -> ModelSettings:
+        """The settings of the model, which a finished run always has."""
+        assert self.settings.model is not None
+        return self.settings.model
+
+    @property
+    def imported(self) -> dict[str, Any] | None:
+        """What `headway import` noted of the files that the run came from, if it was imported."""
+        return self.kept("imported", lambda: _imported(self.folder))
+
+    def kept(self, name: Hashable, make: Callable[[], T]) -> T:
+        """What is made under this name when it is first wanted, and then kept."""
+        if name not in self._kept:
+            with self.lock:
+                if name not in self._kept:
+                    self._kept[name] = make()
+        return cast(T, self._kept[name])
+
+    def with_model(self, model: nn.Module, settings: RunSettings | None = None) -> Opened:
+        """The run with another model in the place of its own."""
+        runs = self.runs[:1] if settings is None else (settings,)
+        return replace(self, folders=self.folders[:1], runs=runs, given=(model,))
+
+    def to(self, device: str) -> Opened:
+        """The same on another device; these stay where they are."""
+        place = pick_device(device)
+        if place == self.device:
+            return self
+        given = self.given and tuple(copy.deepcopy(model).to(place) for model in self.given)
+        return replace(self, device=place, given=given)
+
+    def twin(self) -> Opened:
+        """The same run to look into and to take apart: its modules are others, so that what hooks
+        onto them is not heard here; its weights are these, where these are in fp32 on a CPU."""
+        if self.device != CPU or self.precision != "fp32":
+            return replace(self, device=CPU, precision="fp32")
+        return replace(self, given=tuple(map(_sharing, self.models)))
+
+    def _load(self) -> list[nn.Module]:
+        models = []
+        for folder, run in zip(self.folders, self.runs, strict=True):
+            model = load_model(folder, self.device, run.model).eval()
+            hold_in(model, self.precision)
+            models.append(model)
+        return models
+
+
+def open_run(
+    *names: str | Path,
+    device: str = "auto",
+    precision: str = "auto",
+    settings: RunSettings | None = None,
+) -> Opened:
+    """Run folders, or shipped models by their names; several answer together.
+
+    Everything but the weights is read and checked here. `precision`: `fp32`, `bf16` or `int8`;
+    auto: what `decode.precision` says. `settings`: those of the first run, where they have been
+    read already.
+    """
+    folders = tuple(run_folders(names))
+    runs = (load_run(folders[0]) if settings is None else settings, *map(load_run, folders[1:]))
+    for folder, run in zip(folders, runs, strict=True):
+        if run.task != runs[0].task:
+            raise UserError(
+                f"{folder} is a run of the task {run.task} and {folders[0]} of the task "
+                f"{runs[0].task}: models answer together only if their task is the same."
+            )
+    words = [_words(folder, run) for folder, run in zip(folders, runs, strict=True)]
+    for folder, other in zip(folders, words, strict=True):
+        if not _same(other, words[0]):
+            raise FolderError(
+                f"{folder / TOKENIZER} is not the vocabulary of {folders[0]}. Models answer "
+                "together only if they were trained with the same one."
+            )
+        file_in(folder, WEIGHTS)
+    if precision not in ("auto", *PRECISIONS):
+        raise UserError(f"precision has no choice {precision!r}.{suggest(precision, PRECISIONS)}")
+    held = runs[0].decode.precision if precision == "auto" else precision
+    return Opened(folders, runs, words[0], pick_device(device), held)
+
+
+def open_plain(name: str | Path) -> Opened:
+    """A run to look into or to export: on the CPU in fp32; all of it is read and checked."""
+    run = open_run(name, device="cpu", precision="fp32")
+    assert run.models
+    assert run.imported is None or run.imported
+    return run
+
+
+def _words(folder: Path, run: RunSettings) -> Vocabularies | None:
+    model = run.model
+    assert model is not None
+    if isinstance(model, PictureEncoderSettings | SoundEncoderSettings) and not (
+        (folder / TOKENIZER).is_file()
+    ):
+        return None
+    vocab = Vocabularies.load(file_in(folder, TOKENIZER))
+    if isinstance(model, PictureEncoderSettings):
+        return vocab
+    source = model.source_vocab if isinstance(model, Seq2SeqSettings) else model.vocab_size
+    for side, tokenizer, rows in (
+        ("source", vocab.source, source),
+        ("target", vocab.target, model.vocab_size),
+    ):
+        if tokenizer.vocab_size != rows:
+            raise FolderError(
+                f"{folder / TOKENIZER} does not fit the model beside it: it has "
+                f"{tokenizer.vocab_size:,} {side} tokens and the model {rows:,}. Use the tokenizer "
+                "it was trained with."
+            )
+    return vocab
+
+
+def _same(one: Vocabularies | None, other: Vocabularies | None) -> bool:
+    if one is other or one is None or other is None:
+        return one is other
+    return (one.source.to_json(), one.target.to_json()) == (
+        other.source.to_json(),
+        other.target.to_json(),
+    )
+
+
+def _sharing(model: nn.Module) -> nn.Module:
+    """A copy of the modules around the same tensors."""
+    tensors = [*model.parameters(), *model.buffers()]
+    return copy.deepcopy(model, {id(tensor): tensor for tensor in tensors})
+
+
+def _imported(folder: Path) -> dict[str, Any] | None:
+    path = folder / IMPORTED
+    if not path.is_file():
+        return None
+    try:
+        facts = read_json(path)
+    except (OSError, ValueError, RecursionError) as error:
+        raise FolderError(f"cannot read {path}: {error}.") from error
+    kinds = {
+        "model_type": str,
+        "config": dict,
+        "generation": dict,
+        "tensors": dict,
+        "ignored": dict,
+    }
+    if not isinstance(facts, dict) or any(
+        not isinstance(facts.get(key), kind) for key, kind in kinds.items()
+    ):
+        raise FolderError(f"{path} is not what `headway import` writes. Import the model again.")
+    return facts
