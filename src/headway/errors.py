@@ -25,6 +25,10 @@ class FolderError(UserError):
     """A run folder that is missing, damaged, or does not fit."""
 
 
+class Stopped(Exception):
+    """Someone asked the program to stop; what is unfinished will be done when it is run again."""
+
+
 def out_of_memory(error: BaseException) -> bool:
     """Whether there was no room: torch has a class for that of a GPU, and on a CPU it says so in
     the words of its allocator."""

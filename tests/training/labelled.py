@@ -11,10 +11,10 @@ import numpy as np
 import torch
 
 from headway.config.run import RunSettings, load_run_settings
+from headway.errors import Stopped
 from headway.models.folder import model_weights
 from headway.progress import SILENT, Progress
 from headway.tasks.kind import Kind
-from headway.tasks.task import Stopped
 from headway.training.checkpoint import Checkpoints
 from headway.training.ranks import Ranks
 from headway.training.runlog import RunLog

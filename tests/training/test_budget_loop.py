@@ -14,8 +14,8 @@ import torch
 from torch import Tensor
 
 from headway.config.train import known
+from headway.errors import Stopped
 from headway.nn.stack import Stack
-from headway.tasks.task import Stopped
 from headway.training.budget import PLAN, Budget, Decision, Journal, Wanted
 from headway.training.loop import Loop, interrupted
 from headway.training.schedule import learning_rate, schedule_steps

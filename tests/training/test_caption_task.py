@@ -21,14 +21,14 @@ from headway.config.model import PictureSettings
 from headway.config.run import RunSettings
 from headway.config.tasks import CaptionSettings
 from headway.data.media.prepared import PreparedMedia
-from headway.errors import ConfigError, DataError
+from headway.errors import ConfigError, DataError, Stopped
 from headway.models.build import build_model
 from headway.models.parts.front import compute_in
 from headway.models.parts.pictures import Pictures
 from headway.models.seq2seq import Seq2Seq
 from headway.progress import SILENT
 from headway.tasks.caption import Caption, CaptionTask
-from headway.tasks.task import Part, Stopped
+from headway.tasks.task import Part
 from headway.training.feed import Cursor, step_item, walk
 from headway.training.ranks import Ranks
 from headway.training.step import Step

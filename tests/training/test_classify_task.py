@@ -17,15 +17,15 @@ from headway.config.folder import load_run
 from headway.config.run import RunSettings
 from headway.data.store import ImpossibleData
 from headway.data.texts import PreparedText
-from headway.errors import ConfigError, DataError
+from headway.errors import ConfigError, DataError, Stopped
 from headway.models.build import build_model
 from headway.nn.layout import Layout
 from headway.progress import SILENT
 from headway.tasks.classify import Classify, ClassifyTask
 from headway.tasks.classify_answers import Classifier
 from headway.tasks.kind import Use
-from headway.tasks.task import Part, Stopped
-from headway.training.run import Run
+from headway.tasks.task import Part
+from headway.training.run import Training
 from tests.training.labelled import (
     CPU,
     asked,
@@ -252,7 +252,7 @@ def test_a_few_steps_learn_what_the_texts_say(tmp_path: Path, family: str) -> No
         train__optimizer="muon", train__smoothing=0.0, train__schedule="linear", **more,
     )  # fmt: skip
     out = tmp_path / "run"
-    assert Run(settings=settings, out=out, device="cpu").train() == 0
+    assert Training(settings=settings, out=out, device="cpu").train() == 0
     assert max(e["accuracy"] for e in entries(out) if e["kind"] == "valid") == 100
     run = load_run(out)
     assert run.labels == ("neg", "pos", "so")

@@ -18,7 +18,7 @@ from headway.config.run import RunSettings
 from headway.data.streams import USUAL
 from headway.data.texts import PreparedText
 from headway.data.tokens import TokenStore
-from headway.errors import ConfigError, DataError
+from headway.errors import ConfigError, DataError, Stopped
 from headway.models.build import build_model
 from headway.models.decoder import Decoder
 from headway.models.folder import model_weights
@@ -26,7 +26,7 @@ from headway.nn.layout import Layout
 from headway.progress import SILENT
 from headway.tasks.complete import Complete, CompleteTask
 from headway.tasks.language import TokenBatch
-from headway.tasks.task import Part, Stopped
+from headway.tasks.task import Part
 from headway.training.begin import begin
 from headway.training.optim import build_optimizer
 from headway.training.ranks import Ranks

@@ -24,7 +24,7 @@ from headway.config.tasks import EmbedSettings
 from headway.config.train import TrainSettings
 from headway.data.readings import flat_lists
 from headway.data.texts import PreparedText
-from headway.errors import ConfigError, DataError, UserError
+from headway.errors import ConfigError, DataError, Stopped, UserError
 from headway.models.build import build_model
 from headway.models.folder import model_weights, save_weights
 from headway.nn.layout import Layout
@@ -32,7 +32,7 @@ from headway.progress import SILENT
 from headway.tasks.contrast import contrastive, partners
 from headway.tasks.embed import Embed, EmbedTask
 from headway.tasks.kind import Use
-from headway.tasks.task import Part, Stopped
+from headway.tasks.task import Part
 from headway.tasks.vectors import (
     bag_retrieval,
     reader_of,

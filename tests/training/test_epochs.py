@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from headway.config.run import RunSettings, load_run_settings
-from headway.training.run import Run
+from headway.training.run import Training
 
 
 class Seven:
@@ -35,7 +35,7 @@ class Seven:
     ],
 )
 def test_epochs_become_steps_and_all_that_follows_from_these(words: list[str], steps: int) -> None:
-    run = Run.__new__(Run)
+    run = Training.__new__(Training)
     run.settings = load_run_settings(None, words, {"task": "translate"})
     run.kind = Seven()  # type: ignore[assignment]
     run.ranks = SimpleNamespace(device=None)  # type: ignore[assignment]

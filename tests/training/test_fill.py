@@ -17,7 +17,7 @@ from headway.config.run import RunSettings
 from headway.config.tasks import FillSettings, StartSettings
 from headway.config.train import TrainSettings
 from headway.data.texts import PreparedText
-from headway.errors import ConfigError, DataError
+from headway.errors import ConfigError, DataError, Stopped
 from headway.models.build import build_model
 from headway.models.encoder import Encoder
 from headway.nn.layout import Layout
@@ -25,7 +25,7 @@ from headway.progress import SILENT
 from headway.tasks.fill import Fill, FillTask, context_of
 from headway.tasks.fill_answers import Filler
 from headway.tasks.gaps import ENDS, USUAL
-from headway.tasks.task import Part, Stopped
+from headway.tasks.task import Part
 from headway.text.tokenizer import Vocabularies
 from headway.text.train import train_on_texts
 from headway.training.optim import build_optimizer

@@ -14,8 +14,7 @@ import torch
 from torch import Tensor
 
 from headway.config.metrics import METRICS
-from headway.errors import UserError
-from headway.tasks.task import Stopped
+from headway.errors import Stopped, UserError
 from headway.training.feed import StepItem
 from headway.training.loop import Diverged, Loop, State, ranking
 

@@ -10,7 +10,7 @@ import time
 
 import pytest
 
-from headway.tasks.task import Stopped
+from headway.errors import Stopped
 from headway.training.signals import StopSignal
 
 from .fork_server import Server

@@ -17,7 +17,7 @@ from headway.config.folder import load_run
 from headway.config.run import RunSettings
 from headway.data.texts import PreparedText, TextSet
 from headway.data.tokens import TokenStore
-from headway.errors import ConfigError, DataError
+from headway.errors import ConfigError, DataError, Stopped
 from headway.metrics.spans import span_scores
 from headway.models.build import build_model
 from headway.nn.crf import log_likelihood
@@ -26,8 +26,8 @@ from headway.tasks.kind import Use
 from headway.tasks.tag import Tag, TagTask
 from headway.tasks.tag_answers import Tagger, words_of
 from headway.tasks.tags import as_bio
-from headway.tasks.task import Part, Stopped
-from headway.training.run import Run
+from headway.tasks.task import Part
+from headway.training.run import Training
 from tests.training.labelled import (
     CPU,
     asked,
@@ -246,7 +246,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, RunSettings]:
         model__dropout=0.0,
     )  # fmt: skip
     out = folder / "run"
-    assert Run(settings=settings, out=out, device="cpu").train() == 0
+    assert Training(settings=settings, out=out, device="cpu").train() == 0
     assert max(e["f1"] for e in entries(out) if e["kind"] == "valid") > 95
     return out, load_run(out)
 

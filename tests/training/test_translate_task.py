@@ -19,10 +19,11 @@ from headway.config.run import RunSettings
 from headway.config.train import TrainSettings
 from headway.data.batches import PairBatch
 from headway.data.store import Prepared, prepare
+from headway.errors import Stopped
 from headway.models.build import build_model
 from headway.models.seq2seq import Seq2Seq
 from headway.nn.layout import Layout
-from headway.tasks.task import Part, Stopped
+from headway.tasks.task import Part
 from headway.tasks.translate import SAMPLES, TranslateTask
 from headway.training.ranks import Ranks
 from headway.training.worker import Worker

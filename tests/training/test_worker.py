@@ -16,15 +16,15 @@ from headway.cli.main import main
 from headway.config.presets import preset
 from headway.config.run import load_run_settings
 from headway.data.batches import Collator, FlatTokens
-from headway.errors import FolderError
+from headway.errors import FolderError, Stopped
 from headway.models.build import build_model
 from headway.progress import SILENT, Stage
-from headway.tasks.task import Scores, Stopped
+from headway.tasks.task import Scores
 from headway.training.budget import Budget, Journal, Wanted
 from headway.training.checkpoint import Checkpoints
 from headway.training.plan import resolve
 from headway.training.ranks import Ranks
-from headway.training.run import Run
+from headway.training.run import Training
 from headway.training.runlog import RunLog
 from headway.training.snapshot import write_snapshot
 from headway.training.step import Step
@@ -240,7 +240,7 @@ def test_a_budget_knows_of_a_warmup_that_was_asked_for(tmp_path: Path, asked: li
     settings = resolve(load_run_settings(None, words), prepared, torch.device("cpu"))
     worker = Worker(settings, prepared, Ranks())
     run: Any = SimpleNamespace(budget_s=60.0, ranks=Ranks(), started=0.0, now=lambda: 0.0)
-    budget = Run._budget(run, settings, worker.task, Journal(None))
+    budget = Training._budget(run, settings, worker.task, Journal(None))
     first = budget.decide(0, None)
     assert first is not None
     assert first.warmup == (400 if asked else 0)

@@ -103,7 +103,7 @@ def train(
     from headway.cli.predict import check_decoding
     from headway.tasks.table import kind_of
     from headway.training.plan import seconds
-    from headway.training.run import Run
+    from headway.training.run import Training
     from headway.training.start import check_task
 
     unusual = [
@@ -122,13 +122,13 @@ def train(
         settings = _with_asked(settings, budget)
     if dry_run:
         with tempfile.TemporaryDirectory() as folder:
-            run = Run(
+            run = Training(
                 settings=settings, out=out or Path(folder), device=device, budget_s=budget_s,
                 started=started,
             )  # fmt: skip
             return _show_plan(run, Path(folder))
     assert out is not None
-    return Run(
+    return Training(
         settings=settings, out=out, device=device, budget_s=budget_s, restart=restart,
         started=started,
     ).train()  # fmt: skip

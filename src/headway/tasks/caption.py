@@ -21,7 +21,7 @@ from headway.data.batches import Rows
 from headway.data.media.prepared import PreparedMedia, load_prepared_media, prepare_media
 from headway.data.unlabelled import Reads
 from headway.decode.captioner import Captioner
-from headway.errors import ConfigError, DataError
+from headway.errors import ConfigError, DataError, Stopped
 from headway.metrics.captions import Frequencies as NGramFrequencies
 from headway.models.parts.pictures import Pictures
 from headway.models.seq2seq import Seq2Seq
@@ -45,7 +45,6 @@ from headway.tasks.task import (
     Frequencies,
     Part,
     Scores,
-    Stopped,
     TaskLoss,
     n_examples,
 )

@@ -15,12 +15,13 @@ from headway.data.batches import Fixed, FlatTokens, Rows, StepPlan, filled, move
 from headway.data.readings import TextReader
 from headway.data.streams import USUAL, FieldStream, Marks, mark_names
 from headway.data.tokens import TokenStore
+from headway.errors import Stopped
 from headway.metrics import classification as metrics
 from headway.models.decoder import Decoder
 from headway.models.encoder import Encoder
 from headway.nn.layout import Layout
 from headway.progress import OnProgress, unheard
-from headway.tasks.task import Frequencies, Stopped
+from headway.tasks.task import Frequencies
 from headway.text.tokenizer import Tokenizer
 
 READ_AT_ONCE = 8192

@@ -14,11 +14,11 @@ from headway.data.batches import Fixed, StepPlan, filled, fixed_shapes, moved
 from headway.data.masking import Draws, Masker, Numbers, Texts
 from headway.data.tokens import TokenStore
 from headway.data.windows import Cut, Windows, whole_cut
+from headway.errors import Stopped
 from headway.metrics.language import perplexity
 from headway.models.encoder import Encoder
 from headway.nn.layout import Layout, loss_weights
 from headway.progress import OnProgress, unheard
-from headway.tasks.task import Stopped
 from headway.text.tokenizer import Tokenizer
 
 ENDS = 2

@@ -18,12 +18,13 @@ from headway.data.streams import USUAL, DocumentStream, FieldStream, Marks, Stre
 from headway.data.texts import TextSet
 from headway.data.tokens import TokenStore
 from headway.data.windows import Cut, whole_cut
+from headway.errors import Stopped
 from headway.metrics.language import token_counts
 from headway.models.decoder import Decoder
 from headway.nn.layout import Layout, loss_weights
 from headway.nn.loss import Smoothing
 from headway.progress import OnProgress, unheard
-from headway.tasks.task import Frequencies, Stopped
+from headway.tasks.task import Frequencies
 from headway.text.tokenizer import Tokenizer
 
 EVALUATED_AT_ONCE = 8192

@@ -14,12 +14,12 @@ from torch import Tensor
 from headway.config.model import PictureSettings, SoundSettings
 from headway.data.batches import Fixed, Rows, StepPlan, moved
 from headway.data.media.store import PictureStore, SoundStore
+from headway.errors import Stopped
 from headway.models.encoder import Encoder
 from headway.models.parts.pictures import Pictures, collate_pictures
 from headway.models.parts.sounds import Sound, collate_sounds
 from headway.nn.layout import Layout
 from headway.progress import OnProgress, unheard
-from headway.tasks.task import Stopped
 from headway.training.mediaplan import item_rows
 
 READ_AT_ONCE = {"cpu": 8192, "cuda": 65_536}

@@ -20,6 +20,7 @@ from headway.config.train import known
 from headway.data.batches import Fixed, Rows, StepPlan, moved
 from headway.data.media.prepared import PreparedMedia, evaluation_media
 from headway.data.media.reading import UNITS
+from headway.errors import Stopped
 from headway.models.encoder import Encoder
 from headway.models.parts.pictures import PictureFront, Pictures
 from headway.models.parts.sounds import Sound, SoundFront
@@ -37,7 +38,7 @@ from headway.tasks.kind import Evaluation, Use
 from headway.tasks.media_given import what_of
 from headway.tasks.media_labels import front_of
 from headway.tasks.media_reader import READ_AT_ONCE, MediaInput, MediaReader
-from headway.tasks.task import Part, Scores, Stopped, TaskLoss, n_examples
+from headway.tasks.task import Part, Scores, TaskLoss, n_examples
 
 QUICK_ITEMS = 1000
 """Validation items that are rebuilt during training; all of them at the end."""

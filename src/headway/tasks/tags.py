@@ -14,13 +14,13 @@ from torch import Tensor, nn
 
 from headway.data.batches import Fixed, Rows, StepPlan, filled, moved
 from headway.data.readings import WordReader
+from headway.errors import Stopped
 from headway.metrics import spans as metrics
 from headway.models.decoder import Decoder
 from headway.models.encoder import Encoder
 from headway.nn.crf import allowed_transitions, is_scheme, log_likelihood, viterbi
 from headway.nn.layout import Layout, loss_weights
 from headway.progress import OnProgress, unheard
-from headway.tasks.task import Stopped
 
 READ_AT_ONCE = 8192
 """Tokens of a batch that is only read."""

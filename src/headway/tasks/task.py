@@ -162,10 +162,6 @@ class Task(Protocol):
         ...
 
 
-class Stopped(Exception):
-    """Someone asked the program to stop; what is unfinished will be done when it is run again."""
-
-
 def n_examples(task: Task, full: bool, most: int | None) -> int:
     """Of an evaluation."""
     n = task.n_valid if full else task.n_quick

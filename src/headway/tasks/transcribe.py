@@ -25,6 +25,7 @@ from headway.data.unlabelled import Reads
 from headway.decode.search import evaluating
 from headway.decode.spelling import speller
 from headway.decode.transcriber import Transcriber
+from headway.errors import Stopped
 from headway.metrics.speech import character_errors, word_errors
 from headway.models.hearing import Listener
 from headway.models.parts.sounds import Sound, SoundFront, collate_sounds
@@ -44,7 +45,6 @@ from headway.tasks.task import (
     Frequencies,
     Part,
     Scores,
-    Stopped,
     TaskLoss,
     n_examples,
 )

@@ -32,7 +32,7 @@ from headway.data.batches import (
 from headway.data.store import PairStore, Prepared, load_prepared, prepare
 from headway.data.unlabelled import Reads
 from headway.decode.translator import Translator
-from headway.errors import DataError
+from headway.errors import DataError, Stopped
 from headway.metrics.translation import bleu, chrf
 from headway.models.seq2seq import Seq2Seq
 from headway.nn.loss import Smoothing
@@ -45,7 +45,6 @@ from headway.tasks.task import (
     Frequencies,
     Part,
     Scores,
-    Stopped,
     TaskLoss,
     n_examples,
 )

@@ -14,11 +14,11 @@ from torch import Tensor, nn
 
 from headway.data.batches import FlatTokens, StepPlan, filled
 from headway.data.readings import TextReader
+from headway.errors import Stopped
 from headway.models.decoder import Decoder
 from headway.models.encoder import Encoder
 from headway.nn.layout import Layout
 from headway.progress import OnProgress, unheard
-from headway.tasks.task import Stopped
 from headway.text.tokenizer import Tokenizer
 
 READ_AT_ONCE = 8192

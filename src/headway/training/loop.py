@@ -18,11 +18,11 @@ from torch import nn
 
 from headway.config.train import TrainSettings, known
 from headway.decode.search import evaluating
-from headway.errors import UserError, out_of_memory
+from headway.errors import Stopped, UserError, out_of_memory
 from headway.models.folder import load_weights, model_weights
 from headway.nn.stack import Stack
 from headway.progress import Stage
-from headway.tasks.task import Scores, Stopped, Task
+from headway.tasks.task import Scores, Task
 from headway.training.budget import Budget, Decision
 from headway.training.checkpoint import Checkpoints, Snapshot
 from headway.training.ema import Ema

@@ -17,13 +17,13 @@ from headway.config.run import RunSettings, resolved_toml, run_settings
 from headway.config.train import known
 from headway.data.report import CheckReport
 from headway.data.store import ImpossibleData
-from headway.errors import FolderError, needs
+from headway.errors import FolderError, Stopped, needs
 from headway.models.folder import model_weights, save_weights
 from headway.progress import Progress, duration
 from headway.tasks.distil import comparison_line
 from headway.tasks.kind import Prepared
 from headway.tasks.table import kind_of
-from headway.tasks.task import Stopped, Task
+from headway.tasks.task import Task
 from headway.training import plan
 from headway.training.board import Board
 from headway.training.budget import PLAN, UNTIMED, Budget, Decision, Journal, Wanted
@@ -45,7 +45,7 @@ INCOMPLETE = 1
 
 
 @dataclass(kw_only=True)
-class Run:
+class Training:
     """Everything of one training run. `train` does the work and returns the exit code."""
 
     settings: RunSettings

@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from types import FrameType, TracebackType
 from typing import Any
 
-from headway.tasks.task import Stopped
+from headway.errors import Stopped
 
 AGAIN = 75
 """Exit code of a run that stopped because it was asked to; the same command goes on with it."""

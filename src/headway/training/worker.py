@@ -16,7 +16,7 @@ from headway.config.durable import replace_text
 from headway.config.run import RunSettings
 from headway.config.train import known
 from headway.decode.search import evaluating
-from headway.errors import ConfigError, FolderError
+from headway.errors import ConfigError, FolderError, Stopped
 from headway.models.build import build_model
 from headway.models.folder import load_weights, model_weights
 from headway.models.parts.front import compute_in
@@ -26,7 +26,7 @@ from headway.progress import SILENT, Progress
 from headway.tasks.distil import compare, distilled, load_teacher
 from headway.tasks.kind import Note
 from headway.tasks.table import kind_of
-from headway.tasks.task import Baselines, Scores, Stopped, Task
+from headway.tasks.task import Baselines, Scores, Task
 from headway.training import plan
 from headway.training.average import average_of, newest_whole
 from headway.training.baseline import advice, beside
