@@ -23,7 +23,8 @@ from headway.config.data import DataSettings, TokenizerSettings
 from headway.config.decode import DecodeSettings
 from headway.config.hints import setting_types
 from headway.config.model import FAMILY_SETTINGS, Seq2SeqSettings
-from headway.config.tasks import SECTIONS, DistilSettings, LoraSettings, StartSettings
+from headway.config.run import OF_TASKS
+from headway.config.start import DistilSettings, LoraSettings, StartSettings
 from headway.config.toml import toml_value
 from headway.config.train import TrainSettings
 
@@ -214,7 +215,7 @@ def test_every_setting_of_a_model_is_documented() -> None:
         ("`[start]`", StartSettings),
         ("`[lora]`", LoraSettings),
         ("`[distil]`", DistilSettings),
-        *((f"`[{name}]`", kind) for name, kind in SECTIONS.items()),
+        *((f"`[{name}]`", kind) for name, kind in OF_TASKS.items()),
     ],
 )
 def test_settings_are_documented_with_their_defaults_and_choices(title: str, kind: type) -> None:

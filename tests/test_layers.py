@@ -29,6 +29,8 @@ NOT_YET = frozenset(
 def layer_of(module: str) -> int:
     """The package itself is below everything; `python -m headway` is the command line."""
     _, *inner = module.split(".")
+    if inner == ["tasks", "specs"]:
+        return LAYERS.index("config")  # a table without torch: the settings of tasks are in it
     if not inner or inner == ["__init__"]:
         return -1
     return LAYERS.index("cli" if inner[0] == "__main__" else inner[0])

@@ -19,18 +19,16 @@ import torch
 from headway.cli.main import main
 from headway.config.folder import load_run
 from headway.config.run import RunSettings, load_run_settings, resolved_toml, run_settings
-from headway.config.tasks import (
-    ClassifySettings,
-    CompleteSettings,
-    DistilSettings,
-    EmbedSettings,
-    FillSettings,
-    LoraSettings,
-    StartSettings,
-    TagSettings,
-)
+from headway.config.start import DistilSettings, LoraSettings, StartSettings
 from headway.tasks.complete import Complete
 from headway.tasks.kind import Use
+from headway.tasks.specs import (
+    ClassifySettings,
+    CompleteSettings,
+    EmbedSettings,
+    FillSettings,
+    TagSettings,
+)
 
 WORDS = ["the", "old", "red", "house", "tree", "dog", "cat", "sees", "finds", "never", "here"]
 MODEL = ["model.d_model=32", "model.n_layers=1", "model.n_heads=2", "model.d_ff=32"]

@@ -8,9 +8,10 @@ from typing import Any, Literal
 
 import pytest
 
-from headway.config.load import from_dict, load_model_settings, model_settings, parse_override
+from headway.config.load import from_dict, model_settings, parse_override
 from headway.config.model import DecoderSettings, EncoderSettings, Seq2SeqSettings
 from headway.config.presets import preset
+from headway.config.run import load_model_settings
 from headway.errors import ConfigError
 
 

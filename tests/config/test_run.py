@@ -17,7 +17,6 @@ from headway.config.decode import DecodeSettings
 from headway.config.presets import preset
 from headway.config.recipes import FOLDER, about, in_folder, recipe_names, recipe_path
 from headway.config.run import (
-    TASKS,
     RunSettings,
     differences,
     load_run_settings,
@@ -26,6 +25,7 @@ from headway.config.run import (
 )
 from headway.config.train import TrainSettings
 from headway.errors import ConfigError, DataError
+from headway.tasks.specs import SPECS
 
 
 def read_back(settings: RunSettings) -> RunSettings:
@@ -230,7 +230,7 @@ def test_a_section_that_is_none_is_named(tmp_path: Path, text: str) -> None:
 def test_a_recipe_loads_and_says_what_it_is_for(name: str) -> None:
     path = recipe_path(name)
     settings = load_run_settings(path, [], is_recipe=True)
-    assert settings.task in TASKS
+    assert settings.task in SPECS
     data = settings.data
     assert data.text or data.source or data.pairs or data.media
     assert read_back(settings) == settings
@@ -274,13 +274,13 @@ def test_recipes_are_listed_and_printed(capsys: pytest.CaptureFixture[str]) -> N
     listed = capsys.readouterr().out.splitlines()
     assert [line.split()[0] for line in listed] == recipe_names()
     assert main(["recipes", recipe_names()[0]]) == 0
-    assert tomllib.loads(capsys.readouterr().out)["task"] in TASKS
+    assert tomllib.loads(capsys.readouterr().out)["task"] in SPECS
     assert main(["recipes", "multi30k"]) == 2
     assert "unknown recipe 'multi30k'" in capsys.readouterr().err
 
 
 WITHOUT_EFFECT = [
-    *(("train.rdrop=1", task) for task in TASKS if task not in ("translate", "classify")),
+    *(("train.rdrop=1", task) for task in SPECS if task not in ("translate", "classify")),
     ("train.smoothing=0.1", "embed"),
     ("train.smoothing_kind=torch", "embed"),
     ("train.smoothing=0.1 tag.crf=true", "tag"),
@@ -303,7 +303,7 @@ def test_a_setting_without_effect_on_a_task_is_refused_by_its_name(words: str, t
 
 def test_a_setting_as_it_would_be_anyway_is_no_mistake() -> None:
     """A run's own `config.toml`, which has every setting, serves as a recipe."""
-    for task in TASKS:
+    for task in SPECS:
         words = ["train.rdrop=0", "train.cooldown=0.2", "train.schedule=linear"]
         words += ["train.smoothing=0", "tokenizer.lowercase=false", "tokenizer.vocab_size=none"]
         assert load_run_settings(None, words, {"task": task}).task == task

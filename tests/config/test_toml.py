@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from headway.config.hints import describe, setting_types
 from headway.config.kept import KeptHeads
-from headway.config.load import load_model_settings, model_settings
+from headway.config.load import model_settings
 from headway.config.model import (
     FAMILY_SETTINGS,
     EncoderSettings,
@@ -24,6 +24,7 @@ from headway.config.model import (
     SoundSettings,
 )
 from headway.config.presets import PRESETS
+from headway.config.run import load_model_settings
 from headway.config.toml import line_of, to_toml, toml_value
 from headway.errors import ConfigError
 

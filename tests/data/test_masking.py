@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from headway.config.data import TokenizerSettings
-from headway.config.tasks import FillSettings
 from headway.data.masking import Draws, Masker, Texts
+from headway.tasks.specs import FillSettings
 from headway.text.tokenizer import MASK, Tokenizer
 from headway.text.train import train_on_texts
 

@@ -10,8 +10,9 @@ import pytest
 
 from headway.config.data import DataSettings
 from headway.config.run import RunSettings
-from headway.data.unlabelled import Question, Reads, questions
+from headway.data.unlabelled import Question, questions
 from headway.errors import DataError
+from headway.tasks.specs import Reads
 
 Write = Callable[[str, list[str]], str]
 

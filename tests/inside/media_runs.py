@@ -21,11 +21,11 @@ from headway.config.model import (
     SoundSettings,
 )
 from headway.config.run import RunSettings
-from headway.config.tasks import CaptionSettings, TranscribeSettings
 from headway.inside.looking import Looked, Page, look, looked_at
 from headway.inside.media import Media, media_settings, of_item
 from headway.models.build import build_model
 from headway.tasks.opened import Opened
+from headway.tasks.specs import CaptionSettings, TranscribeSettings
 from headway.text.tokenizer import Vocabularies
 from headway.text.train import train_on_texts
 

@@ -23,11 +23,11 @@ from headway.config.model import (
     SoundSettings,
 )
 from headway.config.run import RunSettings, resolved_toml
-from headway.config.tasks import FillSettings, IdentifySettings
 from headway.decode.engine import Engine
 from headway.models.build import build_model
 from headway.models.folder import model_weights, save_weights
 from headway.tasks.kind import Use
+from headway.tasks.specs import FillSettings, IdentifySettings
 from headway.tasks.table import kind_of
 from headway.text.tokenizer import Tokenizer, Vocabularies
 from headway.text.train import train_on_texts

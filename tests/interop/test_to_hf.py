@@ -16,7 +16,6 @@ from safetensors.torch import load_file, save_file
 from headway.cli.main import main
 from headway.config.decode import DecodeSettings
 from headway.config.model import RopeSettings
-from headway.config.tasks import EmbedSettings
 from headway.decode.translator import Translator
 from headway.errors import UserError
 from headway.interop.exporting import export_run
@@ -26,6 +25,7 @@ from headway.interop.proof import Proof, our_logits, proof_ids, proof_sentences
 from headway.interop.sentence import SentenceFolder
 from headway.models.folder import save_weights
 from headway.tasks.opened import open_plain
+from headway.tasks.specs import EmbedSettings
 
 from .ours import save_run, settings_of
 

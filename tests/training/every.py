@@ -13,6 +13,7 @@ from torch import nn
 from headway.config.run import RunSettings, load_run_settings
 from headway.models.build import build_model
 from headway.progress import SILENT
+from headway.tasks.specs import spec_of
 from headway.tasks.table import kind_of
 from headway.tasks.task import Task
 
@@ -97,15 +98,16 @@ DATA: dict[str, Callable[[Path], Files]] = {
     "classify": _labelled, "tag": _tagged, "embed": _two_columns, "see": _pictures,
     "watch": _videos, "identify": _speakers, "caption": _scenes, "transcribe": _speech,
 }  # fmt: skip
-"""By the names of `METRICS_OF`."""
+"""By the names of tasks; with `media`: of pictures, where a task may also read text."""
 
 
 def make(name: str, folder: Path, **changes: Any) -> Made:
     """Prepared, resolved and built; nothing is trained."""
     folder.mkdir(parents=True, exist_ok=True)
-    kind = kind_of(name.split()[0])
-    given: dict[str, Any] = {"task": kind.name, "data.valid_size": 12, "decode.max_len": 12}
-    if kind.decode is not None:
+    task = name.split()[0]
+    kind = kind_of(task)
+    given: dict[str, Any] = {"task": task, "data.valid_size": 12, "decode.max_len": 12}
+    if spec_of(task).decode is not None:
         del given["decode.max_len"]
     given |= labelled.TINY | labelled.SHORT | DATA[name](folder)
     given |= {key.replace("__", "."): value for key, value in changes.items()}

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from headway.config.metrics import METRICS
-from headway.config.run import TASKS
+from headway.tasks.specs import METRICS, SPECS
 from headway.training.baseline import advice, beside, of_metric
 
 BASELINES = {
@@ -24,9 +23,9 @@ def test_the_best_baseline_comes_first_whichever_way_is_better() -> None:
 
 def test_a_model_that_is_worse_hears_what_to_do() -> None:
     accuracy, loss = METRICS["accuracy"], METRICS["loss"]
-    assert advice("classify", 80.0, BASELINES, accuracy, 100) is None
-    assert advice("classify", 60.0, {}, accuracy, 100) is None
-    said = advice("classify", 78.0, BASELINES, accuracy, 100)
+    assert advice(SPECS["classify"], 80.0, BASELINES, accuracy, 100) is None
+    assert advice(SPECS["classify"], 60.0, {}, accuracy, 100) is None
+    said = advice(SPECS["classify"], 78.0, BASELINES, accuracy, 100)
     assert said is not None
     for word in (
         "bag of words has accuracy 79.50 %",
@@ -36,16 +35,16 @@ def test_a_model_that_is_worse_hears_what_to_do() -> None:
         "docs/",
     ):
         assert word in said
-    assert "as good as" in (advice("classify", 79.5, BASELINES, accuracy, 100) or "")
-    assert advice("classify", 0.6, BASELINES, loss, 100) is None
-    assert "better than" in (advice("classify", 0.8, BASELINES, loss, 100) or "")
+    assert "as good as" in (advice(SPECS["classify"], 79.5, BASELINES, accuracy, 100) or "")
+    assert advice(SPECS["classify"], 0.6, BASELINES, loss, 100) is None
+    assert "better than" in (advice(SPECS["classify"], 0.8, BASELINES, loss, 100) or "")
 
 
 def test_a_model_without_a_mistake_hears_nothing_though_a_baseline_has_none_either() -> None:
-    assert advice("classify", 100.0, {"bag": {"f1": 100.0}}, METRICS["f1"], 100) is None
-    assert advice("transcribe", 0.0, {"usual": {"wer": 0.0}}, METRICS["wer"], 100) is None
+    assert advice(SPECS["classify"], 100.0, {"bag": {"f1": 100.0}}, METRICS["f1"], 100) is None
+    assert advice(SPECS["transcribe"], 0.0, {"usual": {"wer": 0.0}}, METRICS["wer"], 100) is None
 
 
 def test_every_task_has_something_that_helps() -> None:
-    for task in TASKS:
-        assert "What helps: more" in (advice(task, 1.0, BASELINES, METRICS["accuracy"], 1) or "")
+    for spec in SPECS.values():
+        assert "What helps: more" in (advice(spec, 1.0, BASELINES, METRICS["accuracy"], 1) or "")

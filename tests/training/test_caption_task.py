@@ -16,10 +16,8 @@ from headway.config.asked import Asked
 from headway.config.augment import AugmentSettings
 from headway.config.data import DataSettings, TokenizerSettings
 from headway.config.load import model_settings
-from headway.config.metrics import metrics_of
 from headway.config.model import PictureSettings
 from headway.config.run import RunSettings
-from headway.config.tasks import CaptionSettings
 from headway.data.media.prepared import PreparedMedia
 from headway.errors import ConfigError, DataError, Stopped
 from headway.models.build import build_model
@@ -28,6 +26,7 @@ from headway.models.parts.pictures import Pictures
 from headway.models.seq2seq import Seq2Seq
 from headway.progress import SILENT
 from headway.tasks.caption import Caption, CaptionTask
+from headway.tasks.specs import CaptionSettings, spec_of
 from headway.tasks.task import Part
 from headway.training.feed import Cursor, step_item, walk
 from headway.training.ranks import Ranks
@@ -217,7 +216,7 @@ def test_an_evaluation_scores_writes_samples_and_can_be_stopped(
     with torch.no_grad():
         quick = task.evaluate(model, CPU, lambda: False, full=False)
         full = task.evaluate(model, CPU, lambda: False, full=True)
-        assert set(metrics_of("caption")) == set(full.values)
+        assert set(spec_of("caption").scores) == set(full.values)
         assert quick.values["loss"] == pytest.approx(full.values["loss"])
         assert 0 <= full.values["exact"] <= 100
         assert len(full.samples) == 12

@@ -15,10 +15,9 @@ from headway.config.asked import Asked
 from headway.config.durable import replace_text
 from headway.config.folder import CONFIG, TOKENIZER
 from headway.config.kept import KeptHeads
-from headway.config.metrics import METRICS
 from headway.config.model import DecoderSettings, EncoderSettings, ModelSettings, Seq2SeqSettings
 from headway.config.run import RunSettings, resolved_toml
-from headway.config.tasks import DistilSettings
+from headway.config.start import DistilSettings
 from headway.config.train import TrainSettings
 from headway.data.texts import PreparedText
 from headway.errors import ConfigError
@@ -41,6 +40,7 @@ from headway.tasks.distil import (
 )
 from headway.tasks.fill import Fill, FillTask
 from headway.tasks.gaps import FillBatch
+from headway.tasks.specs import METRICS
 from headway.tasks.task import Scores
 from headway.training.optim import build_optimizer
 from headway.training.ranks import Ranks

@@ -20,7 +20,6 @@ from headway.config.durable import replace_text
 from headway.config.folder import CONFIG, TOKENIZER
 from headway.config.model import DecoderSettings, EncoderSettings, ModelSettings
 from headway.config.run import RunSettings, resolved_toml
-from headway.config.tasks import EmbedSettings
 from headway.config.train import TrainSettings
 from headway.data.readings import flat_lists
 from headway.data.texts import PreparedText
@@ -32,6 +31,7 @@ from headway.progress import SILENT
 from headway.tasks.contrast import contrastive, partners
 from headway.tasks.embed import Embed, EmbedTask
 from headway.tasks.kind import Use
+from headway.tasks.specs import EmbedSettings
 from headway.tasks.task import Part
 from headway.tasks.vectors import (
     bag_retrieval,

@@ -7,7 +7,7 @@ import math
 import pytest
 import torch
 
-from headway.config.metrics import METRICS_OF, metrics_of
+from headway.tasks.specs import SPECS, spec_of
 from headway.tasks.task import Scores
 from headway.training.baseline import beside, of_metric
 from headway.training.loop import ranking
@@ -27,12 +27,12 @@ def scores(made: Made) -> Scores:
 
 
 def test_no_task_is_left_out() -> None:
-    assert set(DATA) == set(METRICS_OF)
+    assert {name.split()[0] for name in DATA} == set(SPECS)
 
 
 def test_a_task_reports_the_scores_that_the_table_has(made: Made, scores: Scores) -> None:
     task = made.settings.task
-    wanted = set(metrics_of(task, media=bool(made.settings.data.media)))
+    wanted = set(spec_of(made.settings).scores)
     if task in ("see", "watch"):  # of fewer than six classes
         wanted -= {"top5"}
     assert set(scores.values) == wanted

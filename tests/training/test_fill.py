@@ -14,7 +14,7 @@ import torch
 from headway.config.data import DataSettings, TokenizerSettings
 from headway.config.model import EncoderSettings
 from headway.config.run import RunSettings
-from headway.config.tasks import FillSettings, StartSettings
+from headway.config.start import StartSettings
 from headway.config.train import TrainSettings
 from headway.data.texts import PreparedText
 from headway.errors import ConfigError, DataError, Stopped
@@ -25,6 +25,7 @@ from headway.progress import SILENT
 from headway.tasks.fill import Fill, FillTask, context_of
 from headway.tasks.fill_answers import Filler
 from headway.tasks.gaps import ENDS, USUAL
+from headway.tasks.specs import FillSettings
 from headway.tasks.task import Part
 from headway.text.tokenizer import Vocabularies
 from headway.text.train import train_on_texts

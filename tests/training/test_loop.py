@@ -13,8 +13,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from headway.config.metrics import METRICS
 from headway.errors import Stopped, UserError
+from headway.tasks.specs import METRICS
 from headway.training.feed import StepItem
 from headway.training.loop import Diverged, Loop, State, ranking
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from headway.config.metrics import METRICS
+from headway.tasks.specs import METRICS
 from headway.training.chart import Series, chart, linear_axis, log_axis, short, thinned
 from headway.training.history import read_history
 from headway.training.report import write_report

@@ -16,7 +16,7 @@ from headway.config.durable import replace_text
 from headway.config.folder import CONFIG, IMPORTED
 from headway.config.model import DecoderSettings, EncoderSettings, ModelSettings, Seq2SeqSettings
 from headway.config.run import RunSettings, resolved_toml
-from headway.config.tasks import StartSettings
+from headway.config.start import StartSettings
 from headway.config.train import TrainSettings
 from headway.errors import ConfigError, FolderError
 from headway.models.build import build_model

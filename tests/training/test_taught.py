@@ -16,7 +16,7 @@ from headway.config.durable import replace_text
 from headway.config.folder import CONFIG, TOKENIZER
 from headway.config.presets import preset
 from headway.config.run import RunSettings, resolved_toml
-from headway.config.tasks import DistilSettings
+from headway.config.start import DistilSettings
 from headway.data.store import Prepared, load_prepared, prepare
 from headway.decode.translator import Translator
 from headway.models.folder import model_weights, save_weights

@@ -14,11 +14,11 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from headway.config.metrics import METRICS
 from headway.config.train import TrainSettings
 from headway.errors import Stopped
 from headway.nn.feedforward import FeedForward
 from headway.progress import SILENT, OnProgress, Stage, unheard
+from headway.tasks.specs import METRICS
 from headway.tasks.task import Part, Scores, TaskLoss, n_examples
 from headway.training.checkpoint import Checkpoints, Snapshot
 from headway.training.ema import Ema

@@ -11,9 +11,10 @@ import typer
 
 from headway.cli.train import beginning, check_files, task_and_settings
 from headway.config.asked import Asked
-from headway.config.run import TASKS, RunSettings, load_run_settings
+from headway.config.run import RunSettings, load_run_settings
 from headway.errors import ConfigError
 from headway.progress import Progress
+from headway.tasks.specs import SPECS
 
 if TYPE_CHECKING:
     from headway.data.report import CheckReport
@@ -69,7 +70,7 @@ def _settings(
 ) -> RunSettings:
     task, rest = task_and_settings(words)
     if task is None:
-        raise ConfigError(f"name a task: {', '.join(TASKS)}.")
+        raise ConfigError(f"name a task: {', '.join(SPECS)}.")
     given |= beginning(task, start, teacher, rest)
     named = Asked({"task": task}, f"headway check {task}")
     settings = load_run_settings(None, rest, named | given)
@@ -84,7 +85,7 @@ def _report(settings: RunSettings) -> CheckReport:
 
     with tempfile.TemporaryDirectory(prefix="headway-check-") as folder:
         try:
-            prepared = kind_of(settings.task).prepare(settings, Path(folder), Progress())
+            prepared = kind_of(settings).prepare(settings, Path(folder), Progress())
             report: CheckReport = prepared.report
             return report
         except ImpossibleData as error:

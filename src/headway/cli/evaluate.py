@@ -12,18 +12,16 @@ import typer
 
 from headway.cli.predict import check_engine, check_settings, run_folders, settings_of
 from headway.config.data import DataSettings
-from headway.config.run import MEDIA_TASKS, RunSettings
+from headway.config.run import RunSettings
 from headway.errors import UserError
 from headway.progress import Progress
+from headway.tasks.specs import spec_of
 
 if TYPE_CHECKING:
     from headway.tasks.kind import Evaluation
 
-TRANSLATING = ("source", "target", "hypotheses", "against", "lowercase", "tokenised", "out")
+OF_PAIRS = ("source", "target", "hypotheses", "against", "lowercase", "tokenised", "out")
 """Options that only translations have."""
-
-TOGETHER = ("translate", "classify", "tag", "see", "watch", "caption", "identify")
-"""Tasks whose runs can be scored as an ensemble."""
 
 
 def evaluate(
@@ -100,7 +98,8 @@ def evaluate(
         if folders
         else RunSettings(task="translate")
     )
-    if len(folders) > 1 and settings.task not in TOGETHER:
+    spec = spec_of(settings)
+    if len(folders) > 1 and not spec.together:
         raise UserError(
             f"a run of the task {settings.task} is scored alone; {len(folders)} are given."
         )
@@ -109,13 +108,12 @@ def evaluate(
         "against": against, "lowercase": lowercase, "tokenize": tokenize, "tokenised": tokenised,
         "out": out,
     }  # fmt: skip
-    of_media = settings.task in MEDIA_TASKS or bool(settings.data.media)
-    if media and not of_media:
+    if media and spec.reads != "media":
         raise UserError(f"--media has no effect on a run of the task {settings.task}.")
-    if of_media:
+    if spec.reads == "media":
         _refuse(settings.task, {**options, "text": text, "pairs": pairs})
         files = _media_files(settings.data, media, encoding)
-    elif settings.task == "translate":
+    elif spec.reads == "pairs":
         files = _pair_files(settings.data, source, target, pairs, encoding)
         if against is not None and not Path(against).is_file():
             options |= {"against": None, "against_folders": run_folders(against, [])}
@@ -132,7 +130,7 @@ def evaluate(
     progress = Progress()
     with progress.stage("evaluating"):
         use = Use(folders, settings, place, options, runtime, progress)
-        found = kind_of(settings.task).evaluation(use, files)
+        found = kind_of(settings).evaluation(use, files)
     if as_json:
         print(json.dumps(found.facts, indent=2, ensure_ascii=False))
     else:
@@ -174,7 +172,7 @@ def _media_files(data: DataSettings, media: list[str] | None, encoding: str | No
 
 
 def _refuse(task: str, options: dict[str, Any]) -> None:
-    for name in (*TRANSLATING, "text", "pairs"):
+    for name in (*OF_PAIRS, "text", "pairs"):
         if options.get(name):
             raise UserError(f"--{name} has no effect on a run of the task {task}.")
 

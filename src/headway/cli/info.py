@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from headway.config.folder import load_settings, run_folder, shipped_names
-from headway.config.load import load_model_settings
 from headway.config.model import (
     ModelSettings,
     PictureEncoderSettings,
@@ -22,6 +21,7 @@ from headway.config.model import (
     family_of,
 )
 from headway.config.presets import PRESETS
+from headway.config.run import load_model_settings
 from headway.errors import FolderError, UserError, suggest
 
 if TYPE_CHECKING:

@@ -13,11 +13,12 @@ import typer
 from headway.cli.predict import run_folders, settings_of
 from headway.config.run import RunSettings
 from headway.errors import ConfigError, UserError, suggest
+from headway.tasks.specs import spec_of
 
 if TYPE_CHECKING:
     import torch
 
-    from headway.tasks.kind import Kind, Predictor
+    from headway.tasks.kind import Predictor
 
 PROMPT = "> "
 HELP = """\
@@ -81,15 +82,15 @@ class Player:
             from headway.tasks.kind import Use
             from headway.tasks.table import kind_of
 
-            kind = kind_of(self.settings.task)
-            use = Use(self.folders, self.settings, self.device, self._options(kind))
-            self._predictor = kind.predictor(use)
+            use = Use(self.folders, self.settings, self.device, self._options())
+            self._predictor = kind_of(self.settings).predictor(use)
         return self._predictor
 
-    def _options(self, kind: Kind) -> dict[str, Any]:
-        options: dict[str, Any] = dict.fromkeys([*kind.options, "scores", "json"])
+    def _options(self) -> dict[str, Any]:
+        known = spec_of(self.settings).options
+        options: dict[str, Any] = dict.fromkeys([*known, "scores", "json"])
         decode = self.settings.decode
-        if "stream" in kind.options and decode.n_best == decode.beam == 1:
+        if "stream" in known and decode.n_best == decode.beam == 1:
             options["stream"] = self._show
         return options
 

@@ -14,12 +14,13 @@ from typing import TYPE_CHECKING, Annotated, Any, TextIO
 import typer
 
 from headway.config.folder import CONFIG, file_in, run_folder
-from headway.config.run import MEDIA_TASKS, RunSettings, load_run_settings
+from headway.config.run import RunSettings, load_run_settings
 from headway.errors import ConfigError, DataError, UserError, suggest
 from headway.progress import SILENT, Progress, Stage
+from headway.tasks.specs import Spec, spec_of
 
 if TYPE_CHECKING:
-    from headway.tasks.kind import Kind, Predictor
+    from headway.tasks.kind import Predictor
 
 COLUMNS = tuple(
     f"data.{name}_field" for name in ("text", "other", "label", "source", "target", "path")
@@ -164,9 +165,9 @@ def predict(
     from headway.tasks.kind import Use
     from headway.tasks.table import kind_of
 
-    kind = kind_of(settings.task)
-    check_options(kind, options, len(folders))
-    check_decoding(kind, [*_named(given), *(word.partition("=")[0] for word in overrides)])
+    spec = spec_of(settings)
+    check_options(spec, options, len(folders))
+    check_decoding(spec, [*_named(given), *(word.partition("=")[0] for word in overrides)])
     if stream and (as_json or out != "-"):
         other = "--json" if as_json else "--out"
         raise UserError(f"--stream shows text while it is written; it does not go with {other}.")
@@ -176,14 +177,15 @@ def predict(
     place = pick_device(device if runtime is None else "cpu")
     progress = Progress()
     with progress.stage("reading the model"):
-        predictor = kind.predictor(Use(folders, settings, place, options, runtime, progress))
+        use = Use(folders, settings, place, options, runtime, progress)
+        predictor = kind_of(settings).predictor(use)
     for note in () if runtime is None else runtime.notes:
         _tell(note)
     for name in names or ():
         _tell_columns(name, settings)
     given_lines = names or text
     live = not given_lines and is_stream(path)
-    lines = iter(given_lines) if given_lines else _lines(kind, settings, path)
+    lines = iter(given_lines) if given_lines else _lines(settings, path)
     n_lines = None if given_lines else count_lines(path)
     # On a terminal the answers show how far it is; and who feeds a pipe knows what it waits for.
     watched = SILENT if out == "-" and sys.stdout.isatty() else progress
@@ -194,14 +196,14 @@ def predict(
     return 2 if failed else 0
 
 
-def _lines(kind: Kind, settings: RunSettings, path: str) -> Iterator[Any]:
+def _lines(settings: RunSettings, path: str) -> Iterator[Any]:
     """Of a file what was text in training; a stream holds a text (or the name of a file) a line."""
     from headway.data.files import is_stream, open_lines
     from headway.data.unlabelled import questions
 
     if is_stream(path):
         return open_lines(path, settings.data.encoding)
-    return questions(path, kind.reads, settings, lambda note: _tell(f"{note}."))
+    return questions(path, spec_of(settings).reads, settings, lambda note: _tell(f"{note}."))
 
 
 def _tell_columns(name: str, settings: RunSettings) -> None:
@@ -260,27 +262,27 @@ def check_engine(name: str, device: str) -> None:
         )
 
 
-def check_options(kind: Kind, options: Mapping[str, Any], n_runs: int) -> None:
+def check_options(spec: Spec, options: Mapping[str, Any], n_runs: int) -> None:
     """Refuse what would have no effect."""
     for name, value in options.items():
-        if value and name not in kind.options and name != "json":
+        if value and name not in spec.options and name != "json":
             raise UserError(
-                f"--{name.replace('_', '-')} has no effect on a run of the task {kind.name}."
+                f"--{name.replace('_', '-')} has no effect on a run of the task {spec.name}."
             )
-    if n_runs > 1 and "with" not in kind.options:
-        raise UserError(f"a run of the task {kind.name} answers alone; {n_runs} are given.")
+    if n_runs > 1 and "with" not in spec.options:
+        raise UserError(f"a run of the task {spec.name} answers alone; {n_runs} are given.")
 
 
 def _named(given: Mapping[str, Any]) -> list[str]:
     return [f"decode.{name}" for name, value in given.items() if value is not None]
 
 
-def check_decoding(kind: Kind, keys: Sequence[str]) -> None:
+def check_decoding(spec: Spec, keys: Sequence[str]) -> None:
     """The same for settings of decoding."""
     for key in keys:
         section, _, name = key.partition(".")
-        if section == "decode" and kind.decode is not None and name not in kind.decode:
-            raise UserError(f"{key} has no effect on a run of the task {kind.name}.")
+        if section == "decode" and spec.decode is not None and name not in spec.decode:
+            raise UserError(f"{key} has no effect on a run of the task {spec.name}.")
 
 
 def run_folders(run: str, more: Sequence[str]) -> list[Path]:
@@ -343,7 +345,7 @@ def media_files(
 ) -> list[str] | None:
     """The files that a run on pictures or recordings is to answer, none of them: standard input
     names them; None for a run on text."""
-    if settings.task not in MEDIA_TASKS and not settings.data.media:
+    if spec_of(settings).modality == "text":
         return None
     if texts:
         raise UserError(

@@ -14,15 +14,12 @@ from headway.config.asked import Asked
 from headway.config.decode import DecodeSettings
 from headway.config.folder import load_run, run_folder
 from headway.config.recipes import in_folder, recipe_path
-from headway.config.run import (
-    MEDIA_TASKS,
-    OTHER_WORDS,
-    TASKS,
-    RunSettings,
-    load_run_settings,
-    resolved_toml,
-)
+from headway.config.run import RunSettings, load_run_settings, resolved_toml
 from headway.errors import ConfigError, suggest
+from headway.tasks.specs import SOURCE, SPECS, spec_of
+
+OTHER_WORDS = ("detect", "distil")
+"""`detect` is `classify` of documents with fields, and `distil` the task of a teacher."""
 
 Files = Annotated[list[str], typer.Option(help="May be given several times; `-`: standard input.")]
 
@@ -91,17 +88,16 @@ def train(
     }  # fmt: skip
     given |= Asked.from_flags({f"data.{name}": value for name, value in options.items() if value})
     given |= beginning(task, start, teacher, overrides)
-    if task in TASKS:
+    if task in SPECS:
         given |= Asked({"task": task}, f"headway train {task}")
     elif not path and not task:
-        raise ConfigError(f"name a task ({', '.join((*TASKS, *OTHER_WORDS))}) or a --recipe.")
+        raise ConfigError(f"name a task ({', '.join((*SPECS, *OTHER_WORDS))}) or a --recipe.")
     settings = load_run_settings(path, overrides, given, is_recipe=True)
     check_files(settings)
     check_beginning(settings)
     if out is None and not dry_run:
         raise ConfigError("--out is missing: the folder for this run, for example runs/de-en.")
     from headway.cli.predict import check_decoding
-    from headway.tasks.table import kind_of
     from headway.training.plan import seconds
     from headway.training.run import Training
     from headway.training.start import check_task
@@ -111,7 +107,7 @@ def train(
         for field in fields(DecodeSettings)
         if getattr(settings.decode, field.name) != field.default
     ]
-    check_decoding(kind_of(settings.task), unusual)
+    check_decoding(spec_of(settings), unusual)
 
     if settings.start.run:  # said before the data is prepared
         old = load_run(run_folder(settings.start.run)).model
@@ -139,12 +135,14 @@ def task_and_settings(words: list[str]) -> tuple[str | None, list[str]]:
     tasks = [word for word in words if "=" not in word]
     if len(tasks) > 1 and Path(tasks[1]).exists():
         options = "--source FILE --target FILE, or --pairs FILE"
-        if tasks[0] != "translate":
-            options = f"{'--media' if tasks[0] in MEDIA_TASKS else '--text'} {tasks[1]}"
+        spec = SPECS.get(tasks[0])
+        if spec is None or spec.reads != "pairs":
+            media = spec is not None and spec.reads == "media"
+            options = f"{'--media' if media else '--text'} {tasks[1]}"
         raise ConfigError(f"{tasks[1]!r} stands alone; the data goes to options: {options}")
     if len(tasks) > 1:
         raise ConfigError(f"{tasks[1]!r} is not key=value. Example: train.lr=1e-3")
-    known = (*TASKS, *OTHER_WORDS)
+    known = (*SPECS, *OTHER_WORDS)
     if tasks and tasks[0] not in known:
         raise ConfigError(f"unknown task {tasks[0]!r}.{suggest(tasks[0], known)}")
     return (tasks[0] if tasks else None), [word for word in words if "=" in word]
@@ -201,19 +199,19 @@ def check_beginning(settings: RunSettings) -> None:
 
 def check_files(settings: RunSettings) -> None:
     """Refuse a task without the files it reads, before anything slow."""
-    data, task = settings.data, settings.task
-    if task == "translate":
+    data, spec = settings.data, spec_of(settings)
+    if spec.reads == "pairs":
         if not data.source and not data.pairs:
             raise ConfigError(
                 "no data. Give --source FILE --target FILE, or --pairs FILE (TSV or JSONL)."
             )
-    elif task in MEDIA_TASKS:
+    elif spec.reads == "media":
         if not data.media:
-            raise ConfigError(f"no data. {task} reads media: --media FOLDER, or a file of paths.")
-    elif task == "fill" and data.media:
-        return
-    elif not data.text and not (task == "embed" and data.pairs):
-        more = ", or --pairs FILE" if task == "embed" else ""
+            raise ConfigError(
+                f"no data. {spec.name} reads media: --media FOLDER, or a file of paths."
+            )
+    elif not data.text and not (SOURCE in spec.needs and data.pairs):
+        more = ", or --pairs FILE" if SOURCE in spec.needs else ""
         raise ConfigError(f"no data. Give --text FILE{more}.")
 
 

@@ -12,9 +12,9 @@ import typer
 
 from headway.cli.counted import shown
 from headway.config.folder import SHIPPED, load_run, run_folder
-from headway.config.run import MEDIA_TASKS
 from headway.errors import UserError
 from headway.progress import Progress
+from headway.tasks.specs import SPECS, spec_of
 
 if TYPE_CHECKING:
     from headway.inside.truth import Case, Spoken, Truth
@@ -23,9 +23,6 @@ if TYPE_CHECKING:
 BEST_HEADS = 5
 BASELINES = ("random", "diagonal", "centre")
 
-
-WITH_TRUTH = ("see", "watch", "caption", "transcribe")
-"""Tasks of pictures, videos and recordings where it can be known what there is to look at."""
 
 ENOUGH = 50
 """Judged cases below which a score is mostly luck: a share of a half is then known to 0.14."""
@@ -61,25 +58,26 @@ def truth(
 ) -> None:
     """Measure every map and head of a run beside chance, and note it for its pages."""
     folder = run_folder(run)
-    task = load_run(folder).task
-    if pairs is not None and task != "translate":
+    settings = load_run(folder)
+    spec, task = spec_of(settings), settings.task
+    if pairs is not None and spec.truth != "pairs":
         raise UserError(f"--pairs is for translators, and {run} is a run of the task {task}.")
     if reactions is not None and task != "fill":
         raise UserError(f"--reactions is for the task fill, and {run} is a run of the task {task}.")
-    if media is not None and task not in MEDIA_TASKS:
-        raise UserError(f"--media is for {', '.join(MEDIA_TASKS)}; {run} is a run of {task}.")
-    if task == "translate" and pairs is None:
+    if media is not None and spec.modality == "text":
+        names = ", ".join(one.name for one in SPECS.values() if one.modality != "text")
+        raise UserError(f"--media is for {names}; {run} is a run of {task}.")
+    if spec.truth == "pairs" and pairs is None:
         raise UserError(
             f"{run} translates, so its truth comes from pairs: --pairs FILE, with a source, a tab "
             "and its translation a line. Copied names and numbers in them are known alignments."
         )
-    if task in WITH_TRUTH and media is None:
-        made = "digits" if task == "transcribe" else "moving" if task == "watch" else "shapes"
+    if spec.truth and spec.modality != "text" and media is None:
         raise UserError(
             f"{run} is a run of {task}: its truth comes from a manifest, --media FILE.jsonl, in "
-            f"which boxes or times are known. `headway make {made}` writes such."
+            f"which boxes or times are known. `headway make {spec.truth}` writes such."
         )
-    if task not in ("translate", "complete", *WITH_TRUTH) and reactions is None:
+    if not spec.truth and reactions is None:
         print(f"not validated: nobody knows where a run of the task {task} has to look.")
         return
     from headway.inside.maps import METHODS, known

@@ -10,9 +10,8 @@ from pathlib import Path
 
 from headway.config.durable import HEX, identity, replace_text
 from headway.config.listed import listed
-from headway.config.load import load_model_settings
 from headway.config.model import ModelSettings
-from headway.config.run import RunSettings, load_run_settings
+from headway.config.run import RunSettings, load_model_settings, load_run_settings
 from headway.config.toml import toml_value
 from headway.errors import FolderError
 

@@ -17,7 +17,7 @@ from headway.config.elsewhere import setting_here
 from headway.config.hints import describe, fit, nearest, setting_types
 from headway.config.model import FAMILY_SETTINGS, ModelSettings, family_of
 from headway.config.presets import preset
-from headway.config.toml import line_of, parse, read_text, toml_value
+from headway.config.toml import line_of, toml_value
 from headway.errors import ConfigError, suggest
 
 Settings = TypeVar("Settings")
@@ -25,29 +25,10 @@ Settings = TypeVar("Settings")
 Locate = Callable[[str], str]
 """A dotted key to what goes before a message about it: "recipe.toml, line 4: ", or nothing."""
 
-SECTIONS = ("model",)
-OTHERS = ("task", "fingerprint", "labels", "data", "tokenizer", "train", "decode", "start", "lora",
-          "distil", "complete", "fill", "classify", "tag", "embed", "see", "watch", "caption",
-          "transcribe", "identify", "augment", "asked")  # fmt: skip
-"""What else a run's `config.toml` holds; of no concern to the model."""
-
 
 def nowhere(key: str) -> str:
     """For values that came from no file: the key alone says where."""
     return ""
-
-
-def load_model_settings(path: Path | None, overrides: list[str]) -> ModelSettings:
-    """The `[model]` section of a file, changed by `model.n_layers=4` style words. Later wins."""
-    text = read_text(path) if path else ""
-    values = parse(text, path) if path else {}
-    values = {name: value for name, value in values.items() if name not in OTHERS}
-    words = {apply_override(values, word): word for word in overrides}
-    locate = in_file(path, text, words) if path else nowhere
-    for name, value in values.items():
-        if name not in SECTIONS:
-            raise ConfigError(f"{locate(name)}{_unknown_at_top(name, value)}")
-    return model_settings(values.get("model", {}), "model.", locate)
 
 
 def model_settings(
@@ -206,13 +187,3 @@ def _checked(value: Any, hint: Any, key: str, locate: Locate) -> Any:
             f"{locate(key)}{key} = {toml_value(value)}, but it must be {describe(hint)}."
             f"{nearest(value, hint)}"
         ) from error
-
-
-def _unknown_at_top(name: str, value: object) -> str:
-    settings = {"preset", "family"}.union(
-        *(setting_types(kind) for kind in FAMILY_SETTINGS.values())
-    )
-    if name in settings:
-        return f"unknown setting {name!r}. Did you mean 'model.{name}'?"
-    kind = "section" if isinstance(value, dict) else "setting"
-    return f"unknown {kind} {name!r}. Known sections: {', '.join(SECTIONS)}."

@@ -16,6 +16,7 @@ from headway.config.augment import AugmentSettings
 from headway.config.data import DataSettings, TokenizerSettings
 from headway.config.decode import DecodeSettings
 from headway.config.elsewhere import setting_here
+from headway.config.hints import setting_types
 from headway.config.load import (
     Locate,
     apply_override,
@@ -24,34 +25,32 @@ from headway.config.load import (
     model_settings,
     nowhere,
 )
-from headway.config.metrics import check_metric, metrics_of
-from headway.config.model import ModelSettings, PictureSettings, SoundSettings
-from headway.config.tasks import (
-    SECTIONS,
-    CaptionSettings,
-    ClassifySettings,
-    CompleteSettings,
-    DistilSettings,
-    EmbedSettings,
-    FillSettings,
-    IdentifySettings,
-    LoraSettings,
-    SeeSettings,
-    StartSettings,
-    TagSettings,
-    TranscribeSettings,
-    WatchSettings,
-)
+from headway.config.model import FAMILY_SETTINGS, ModelSettings, PictureSettings, SoundSettings
+from headway.config.start import DistilSettings, LoraSettings, StartSettings
 from headway.config.toml import commented, parse, read_text, section_toml, to_toml, toml_value
 from headway.config.train import OF_SCHEDULES, TrainSettings
 from headway.errors import ConfigError, DataError, one_line, suggest
+from headway.tasks.specs import (
+    SPECS,
+    CaptionSettings,
+    ClassifySettings,
+    CompleteSettings,
+    EmbedSettings,
+    FillSettings,
+    IdentifySettings,
+    SeeSettings,
+    TagSettings,
+    TranscribeSettings,
+    WatchSettings,
+    check_metric,
+    possible,
+    spec_of,
+)
 
-TEXT_TASKS = ("translate", "complete", "fill", "classify", "tag", "embed")
-MEDIA_TASKS = ("see", "watch", "caption", "transcribe", "identify")
-TASKS = (*TEXT_TASKS, *MEDIA_TASKS)
-OTHER_WORDS = ("detect", "distil")
-"""Also understood by `headway train`: `detect` is `classify` of documents with fields, and `distil`
-the task of a teacher."""
+OF_TASKS: dict[str, type[Any]] = {
+    spec.name: spec.settings for spec in SPECS.values() if spec.settings is not None
+}
+"""The sections that only the task of their name reads."""
 
 SETTINGS: dict[str, type[Any]] = {
     "data": DataSettings,
@@ -62,8 +61,11 @@ SETTINGS: dict[str, type[Any]] = {
     "lora": LoraSettings,
     "distil": DistilSettings,
     "augment": AugmentSettings,
-    **SECTIONS,
+    **OF_TASKS,
 }
+
+BESIDE = ("task", "fingerprint", "labels", "asked")
+"""What else the settings of a run hold, beside these sections and the model."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -140,6 +142,29 @@ def load_run_settings(
     return replace(settings, asked=places.only(settings.asked))
 
 
+def load_model_settings(path: Path | None, overrides: list[str]) -> ModelSettings:
+    """The `[model]` section of a file, changed by `model.n_layers=4` style words. Later wins."""
+    text = read_text(path) if path else ""
+    values = parse(text, path) if path else {}
+    values = {name: value for name, value in values.items() if name not in (*SETTINGS, *BESIDE)}
+    words = {apply_override(values, word): word for word in overrides}
+    locate = in_file(path, text, words) if path else nowhere
+    for name, value in values.items():
+        if name != "model":
+            raise ConfigError(f"{locate(name)}{_unknown_at_top(name, value)}")
+    return model_settings(values.get("model", {}), "model.", locate)
+
+
+def _unknown_at_top(name: str, value: object) -> str:
+    settings = {"preset", "family"}.union(
+        *(setting_types(kind) for kind in FAMILY_SETTINGS.values())
+    )
+    if name in settings:
+        return f"unknown setting {name!r}. Did you mean 'model.{name}'?"
+    kind = "section" if isinstance(value, dict) else "setting"
+    return f"unknown {kind} {name!r}. Known sections: model."
+
+
 def _of_another_machine(values: dict[str, Any]) -> None:
     """Leave out of what a run wrote the threads that it had, unless someone asked for them: how
     many are quick is measured where and when a run begins."""
@@ -164,20 +189,13 @@ def run_settings(values: dict[str, Any], locate: Locate = nowhere) -> RunSetting
             near = _home(name, sections) or suggest(name, known)
             raise ConfigError(f"{locate(name)}unknown {kind} {name!r}.{near}")
     task = values.get("task", "translate")
-    if task not in TASKS:
-        raise ConfigError(f"{locate('task')}unknown task {task!r}.{suggest(str(task), TASKS)}")
-    for name in SECTIONS:
+    if task not in SPECS:
+        raise ConfigError(f"{locate('task')}unknown task {task!r}.{suggest(str(task), SPECS)}")
+    for name in OF_TASKS:
         if name in values and name != task:
             raise ConfigError(
                 f"{locate(name)}the settings of {name!r} have no effect on the task {task!r}."
             )
-    data = values.get("data")
-    media = task in MEDIA_TASKS or bool(isinstance(data, dict) and data.get("media"))
-    if "augment" in values and not media:
-        raise ConfigError(
-            f"{locate('augment')}the settings of 'augment' change pictures and recordings; the "
-            f"task {task!r} reads text."
-        )
     built: dict[str, Any] = {
         name: from_dict(cls, values.get(name, {}), f"{name}.", locate)
         for name, cls in sections.items()
@@ -187,97 +205,69 @@ def run_settings(values: dict[str, Any], locate: Locate = nowhere) -> RunSetting
         built["model"] = model_settings(model, "model.", locate)
     elif model:
         # Changes to a model that the data will choose: checked now against a family of the task.
-        _check_changes(model, FAMILIES_OF[task], locate)
-    if asked is None:  # what a run wrote is left alone: it has been trained
-        _check_augment(built["augment"], task, built.get("model"), locate)
-        names = metrics_of(task, media=media)
-        check_metric(built["train"].metric, task, names, locate)
-        _check_effect(RunSettings(task=task, **built, asked=Asked(values)), media, locate)
+        _check_changes(model, SPECS[task].all_families, locate)
     built["asked"] = Asked(values if asked is None else asked)
-    return RunSettings(task=task, fingerprint=fingerprint, labels=labels, **built)
+    settings = RunSettings(task=task, fingerprint=fingerprint, labels=labels, **built)
+    if asked is None:  # what a run wrote is left alone: it has been trained
+        _check_augment(settings, locate)
+        check_metric(settings.train.metric, task, spec_of(settings).scores, locate)
+        _check_effect(settings, locate)
+    return settings
 
 
-FAMILIES_OF = {
-    "translate": ("seq2seq",),
-    "complete": ("decoder",),
-    "fill": ("encoder", "picture-encoder", "sound-encoder"),
-    "classify": ("encoder", "decoder"),
-    "tag": ("encoder", "decoder"),
-    "embed": ("encoder", "decoder"),
-    "see": ("picture-encoder",),
-    "watch": ("picture-encoder",),
-    "caption": ("picture-seq2seq",),
-    "transcribe": ("sound-seq2seq", "sound-encoder"),
-    "identify": ("sound-encoder",),
-}
-"""The families that can do a task, the usual one first."""
-
-
-READS = {
-    "see": "pictures",
-    "watch": "pictures",
-    "caption": "pictures",
-    "transcribe": "sounds",
-    "identify": "sounds",
-}
-"""What a task is given. Of `fill` the model or the files say it."""
-
-
-def _check_augment(
-    augment: AugmentSettings, task: str, model: ModelSettings | None, locate: Locate
-) -> None:
+def _check_augment(settings: RunSettings, locate: Locate) -> None:
     """Refuse changes of pictures to a task of recordings, and the other way round."""
-    reads = READS.get(task)
-    if task == "fill" and model is not None:
-        kinds = {"picture": "pictures", "sound": "sounds"}
-        reads = next((kind for name, kind in kinds.items() if hasattr(model, name)), None)
-    wrong = [] if reads is None else augment.without_effect(reads)
+    reads = {"sounds" if row.modality == "sounds" else "pictures" for row in possible(settings)
+             if row.modality != "text"}  # fmt: skip
+    if not reads and any(key.startswith("augment.") for key in settings.asked):
+        raise ConfigError(
+            f"{locate('augment')}the settings of 'augment' change pictures and recordings; the "
+            f"task {settings.task!r} reads text."
+        )
+    wrong = settings.augment.without_effect(*reads) if len(reads) == 1 else []
     if wrong:
         key = f"augment.{wrong[0]}"
         seen, changed = "pictures", "recordings"
-        if reads == "sounds":
+        if "sounds" in reads:
             seen, changed = changed, seen
         raise ConfigError(
-            f"{locate(key)}{key} changes {changed} and has no effect on the task {task!r} of "
-            f"{seen}. Leave it out."
+            f"{locate(key)}{key} changes {changed} and has no effect on the task "
+            f"{settings.task!r} of {seen}. Leave it out."
         )
 
 
-WITH_RDROP = ("translate", "classify")
-WITHOUT_WORDS = ("see", "watch", "identify")
-
-
-def _check_effect(settings: RunSettings, media: bool, locate: Locate) -> None:
+def _check_effect(settings: RunSettings, locate: Locate) -> None:
     """Refuse settings of training and of the tokenizer that the task would pass over, where they
     are not what they would be anyway."""
-    task = settings.task
-    rebuilds = task == "fill" and media
+    spec = spec_of(settings)
+    rebuilds = "rebuild" in spec.heads
     reasons: dict[str, str] = {}
-    if task not in WITH_RDROP:
-        reasons["train.rdrop"] = f"on the task {task}, only on {' and '.join(WITH_RDROP)}"
-    elif task == "classify" and settings.distil.teacher:
+    if not spec.rdrop:
+        others = " and ".join(name for name, other in SPECS.items() if other.rdrop)
+        reasons["train.rdrop"] = f"on the task {spec.name}, only on {others}"
+    elif spec.labelled and settings.distil.teacher:
         reasons["train.rdrop"] = "on a student, whose answers are compared with its teacher's"
     smoothed = ""
-    if task == "embed":
-        smoothed = "on the task embed, which has no words or classes to share out"
+    if spec.answers == "vector":
+        smoothed = f"on the task {spec.name}, which has no words or classes to share out"
     elif rebuilds:
-        smoothed = "on fill with pictures or recordings, which rebuilds numbers"
-    elif task == "tag" and settings.tag.crf:
+        smoothed = f"on {spec.name} with pictures or recordings, which rebuilds numbers"
+    elif settings.tag.crf:
         smoothed = "with tag.crf=true, which scores whole sentences"
-    elif task == "transcribe" and settings.transcribe.ctc == 1.0:
+    elif settings.transcribe.ctc == 1.0:
         smoothed = "with transcribe.ctc=1, which has no decoder"
     if smoothed:
         reasons |= {"train.smoothing": smoothed, "train.smoothing_kind": smoothed}
-    if task in WITHOUT_WORDS or rebuilds:
+    if spec.modality != "text" and not spec.writes:
         words = [key for key in settings.asked if key.startswith("tokenizer.")]
-        reasons |= dict.fromkeys(words, f"on the task {task}, where nothing is written")
+        reasons |= dict.fromkeys(words, f"on the task {spec.name}, where nothing is written")
     if "train.schedule" in settings.asked:
         reasons |= {
             f"train.{name}": f"with train.schedule={settings.train.schedule}"
             for name, schedules in OF_SCHEDULES.items()
             if settings.train.schedule not in schedules
         }
-    if media or (task in ("complete", "fill") and not settings.data.fields):
+    if spec.reads == "media" or (spec.reads == "documents" and not settings.data.fields):
         reasons["data.bad"] = "here, where no line can be wrong"
     for key, reason in reasons.items():
         value = settings.asked.get(key)

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from headway.config.tasks import FillSettings
+from headway.tasks.specs import FillSettings
 from headway.text.tokenizer import Tokenizer
 
 Numbers = NDArray[np.int64]

@@ -16,10 +16,9 @@ from headway.data.files import open_lines, shown
 from headway.data.jsonl import is_json, parse_object, sound, value_text
 from headway.data.schemes import Detection, Scheme, to_bio
 from headway.errors import DataError, one_line
+from headway.tasks.specs import TAGS, WORDS, Need
 
 DOCUMENT = "-DOCSTART-"
-WORDS = ("words", "tokens")
-TAGS = ("tags", "ner_tags", "pos_tags", "labels")
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +66,7 @@ def read_raw(path: str, settings: DataSettings) -> Iterator[Sentence]:
     first = next(open_lines(path, settings.encoding), "")
     lines = open_lines(path, settings.encoding)
     skip = settings.bad == "skip"
-    return (_json_sentences if is_json(path, first, *WORDS) else _conll)(path, lines, skip)
+    return (_json_sentences if is_json(path, first, *WORDS.names) else _conll)(path, lines, skip)
 
 
 def _stripped(word: str, prefix: str) -> str:
@@ -159,11 +158,11 @@ def words_of(values: dict[str, Any], where: str) -> list[str]:
     return [sound(word, "words", where) for word in _list(values, WORDS, where)]
 
 
-def _list(values: dict[str, Any], names: Sequence[str], where: str) -> list[Any]:
-    found = next((values[name] for name in names if name in values), None)
+def _list(values: dict[str, Any], need: Need, where: str) -> list[Any]:
+    found = next((values[name] for name in need.names if name in values), None)
     if not isinstance(found, list):
         there = ", ".join(map(repr, values)) or "none"
-        raise DataError(f"{where} needs a list {names[0]!r}; its fields are {there}.")
-    if names is WORDS and not all(isinstance(word, str) for word in found):
-        raise DataError(f"{where}: {names[0]} must be texts: {str(found)[:40]}.")
+        raise DataError(f"{where} needs a list {need.name!r}; its fields are {there}.")
+    if need is WORDS and not all(isinstance(word, str) for word in found):
+        raise DataError(f"{where}: {need.name} must be texts: {str(found)[:40]}.")
     return found

@@ -13,20 +13,16 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from itertools import chain, islice
 from pathlib import Path
-from typing import Literal
 
 from headway.config.data import DataSettings
 from headway.config.run import RunSettings
 from headway.data.files import open_lines, shown
-from headway.data.items import TextKind
 from headway.data.jsonl import is_json, parse_object
 from headway.data.pairs import PairFile
 from headway.data.records import FASTTEXT, fields_of, read_records
-from headway.data.tagged import DOCUMENT, WORDS, words_of
+from headway.data.tagged import DOCUMENT, words_of
 from headway.errors import DataError
-
-Reads = TextKind | Literal["pairs", "media"]
-"""What a task is given: texts of some kind, pairs of which the first half is asked, or media."""
+from headway.tasks.specs import WORDS, Reads
 
 Question = str | tuple[str, ...]
 """A text; two that are compared; or the fields of a document, in their order, empty where absent.
@@ -178,7 +174,7 @@ def _words(path: str, settings: RunSettings, note: Note) -> Iterator[Question]:
     encoding = settings.data.encoding
     head = [line for line in _head(path, encoding) if not line.startswith(DOCUMENT)]
     lines = open_lines(path, encoding)
-    if head and is_json(path, head[0], *WORDS):
+    if head and is_json(path, head[0], *WORDS.names):
         return _json_words(path, lines, settings.data.bad == "skip", note)
     if not head:
         return iter(lines)

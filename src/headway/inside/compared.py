@@ -121,7 +121,7 @@ def _predicting(run: Opened, readings: Sequence[Reading]) -> Callable[[], float]
         settings = replace(settings, decode=decode)
         lines = [tokenizer.decode(tokenizer.encode(line)[:PROMPT]) for line in lines]
     use = Use([Path(run.folder)], settings, torch.device("cpu"))
-    predictor = kind_of(settings.task).predictor(use)
+    predictor = kind_of(settings).predictor(use)
 
     def job() -> float:
         answers: list[dict[str, Any]] = [one.facts for one in predictor.answers(lines)]

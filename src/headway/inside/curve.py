@@ -17,13 +17,13 @@ import torch
 from headway.config.data import DataSettings
 from headway.config.durable import read_json, replace_text, seal_json
 from headway.config.folder import load_run
-from headway.config.metrics import METRICS
 from headway.config.model import ModelSettings
 from headway.errors import FolderError
 from headway.inside.heads import Heads
 from headway.inside.pruning import Head, least, save_pruned, units
 from headway.tasks.kind import Evaluation, Use
 from headway.tasks.opened import Opened
+from headway.tasks.specs import METRICS
 from headway.tasks.table import kind_of
 
 SHARES = (0.0, 0.1, 0.25, 0.5, 0.75, 0.9)
@@ -162,9 +162,7 @@ def evaluated(folder: Path, files: DataSettings, **decode: Any) -> Evaluation:
     settings = load_run(folder)
     settings = replace(settings, decode=replace(settings.decode, **decode))
     with contextlib.redirect_stderr(io.StringIO()):
-        return kind_of(settings.task).evaluation(
-            Use([folder], settings, torch.device("cpu")), files
-        )
+        return kind_of(settings).evaluation(Use([folder], settings, torch.device("cpu")), files)
 
 
 def headline(task: str, found: Evaluation) -> float:

@@ -144,7 +144,7 @@ def own_examples(run: Opened, n: int = N_EXAMPLES) -> list[Reading]:
         raise FolderError(
             f"{run.folder.name} keeps no data of its own to judge heads by. Give some: {give}."
         )
-    prepared = kind_of(run.settings.task).load_prepared(run.folder)
+    prepared = kind_of(run.settings).load_prepared(run.folder)
     if run.settings.task == "translate":
         sources, targets = zip(*prepared.valid_text[:n], strict=True)
         return examples(run, Corpus("its validation data", sources, targets), n)

@@ -26,9 +26,8 @@ from headway.config.durable import replace_text, seal_json
 from headway.config.folder import IMPORTED, TOKENIZER, write_config
 from headway.config.load import apply_override
 from headway.config.model import DecoderSettings, EncoderSettings, Seq2SeqSettings, family_of
-from headway.config.run import FAMILIES_OF, TASKS, RunSettings, resolved_toml
+from headway.config.run import RunSettings, resolved_toml
 from headway.config.run import run_settings as from_values
-from headway.config.tasks import EmbedSettings, TranscribeSettings
 from headway.errors import ConfigError, UserError
 from headway.interop.families import Architecture
 from headway.interop.files import sha256
@@ -39,6 +38,7 @@ from headway.interop.whole import check_free, new_folder
 from headway.models.build import build_model
 from headway.models.folder import describe_difference, save_weights
 from headway.progress import SILENT, Progress
+from headway.tasks.specs import SPECS, EmbedSettings, TranscribeSettings
 from headway.text.rows import unused
 from headway.text.tokenizer import Vocabularies
 
@@ -129,13 +129,14 @@ def with_task(found: Architecture, task: str) -> Architecture:
         return found
     if task == "embed" and isinstance(found.model, EncoderSettings | DecoderSettings):
         return replace(found, task="embed", labels=(), decode={})
-    if task not in TASKS:
-        raise UserError(f"--task has no choice {task!r}. It may be one of {', '.join(TASKS)}.")
+    if task not in SPECS:
+        raise UserError(f"--task has no choice {task!r}. It may be one of {', '.join(SPECS)}.")
     family = family_of(found.model)
-    if family not in FAMILIES_OF[task]:
+    families = SPECS[task].all_families
+    if family not in families:
         raise UserError(
             f"this model can do {found.task}, not {task}: that needs a model of the "
-            f"{' or '.join(FAMILIES_OF[task])} family, and this is of the {family} family. Leave "
+            f"{' or '.join(families)} family, and this is of the {family} family. Leave "
             "--task out, or import another model."
         )
     also = " or embed" if isinstance(found.model, EncoderSettings | DecoderSettings) else ""

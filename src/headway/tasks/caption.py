@@ -13,13 +13,11 @@ import torch
 from torch import Tensor, nn
 
 from headway.config.data import DataSettings
-from headway.config.metrics import METRICS, metrics_of
 from headway.config.model import PictureSettings
 from headway.config.run import RunSettings
 from headway.config.train import known
 from headway.data.batches import Rows
 from headway.data.media.prepared import PreparedMedia, load_prepared_media, prepare_media
-from headway.data.unlabelled import Reads
 from headway.decode.captioner import Captioner
 from headway.errors import ConfigError, DataError, Stopped
 from headway.metrics.captions import Frequencies as NGramFrequencies
@@ -39,6 +37,7 @@ from headway.tasks.caption_scores import caption_values, commonest, described_pi
 from headway.tasks.kind import Evaluation, Predictor, Use
 from headway.tasks.language import text_frequencies
 from headway.tasks.media_labels import front_of
+from headway.tasks.specs import METRICS, spec_of
 from headway.tasks.task import (
     TOKENS,
     Baselines,
@@ -277,11 +276,6 @@ class CaptionTask:
 class Caption:
     """The task as a run sees it."""
 
-    name = "caption"
-    reads: Reads = "media"
-    options = frozenset({"with", "alignments", "scores"})
-    decode = None
-
     def prepare(self, settings: RunSettings, folder: Path, progress: Progress) -> PreparedMedia:
         if not settings.data.media:
             raise DataError(
@@ -335,7 +329,7 @@ class Caption:
             },
             training={"lr": 4e-3, "smoothing": 0.0},
             decode={"max_len": limit, "batch_tokens": 4096 if device.type == "cpu" else 65_536},
-            metrics=metrics_of("caption"),
+            metrics=spec_of(settings).scores,
         )
         return resolve_media(settings, prepared, device, plan)
 

@@ -13,14 +13,12 @@ import torch
 from torch import Tensor, nn
 
 from headway.config.data import DataSettings
-from headway.config.metrics import METRICS, metrics_of
 from headway.config.run import RunSettings
 from headway.config.train import known
 from headway.data.batches import Fixed, Rows, StepPlan, fixed_shapes
 from headway.data.readings import TextReader
 from headway.data.streams import mark_names
 from headway.data.texts import PreparedText, TextSet, load_prepared_text, prepare_text
-from headway.data.unlabelled import Reads
 from headway.errors import DataError
 from headway.nn.loss import Smoothing
 from headway.progress import OnProgress, Progress, unheard
@@ -37,6 +35,7 @@ from headway.tasks.classes import (
 )
 from headway.tasks.classify_scores import ClassBaselines, labels_of, texts_of
 from headway.tasks.kind import Evaluation, Predictor, Use
+from headway.tasks.specs import METRICS, spec_of
 from headway.tasks.task import Baselines, Frequencies, Part, Scores, TaskLoss, n_examples
 from headway.text.tokenizer import Tokenizer
 from headway.training.textplan import TextPlan, resolve_text, tokenizer_of
@@ -197,11 +196,6 @@ class ClassifyTask:
 class Classify:
     """The task as a run sees it."""
 
-    name = "classify"
-    reads: Reads = "labelled"
-    options = frozenset({"with", "scores"})
-    decode = frozenset({"batch_tokens", "precision"})
-
     def prepare(self, settings: RunSettings, folder: Path, progress: Progress) -> PreparedText:
         fields = settings.data.fields
         if settings.tokenizer.vocab_size is None and settings.tokenizer.kind in SUBWORDS:
@@ -239,7 +233,7 @@ class Classify:
             least_dropout=0.2,
             training={"lr": 4e-3, "smoothing": 0.1},
             fine_tuning={"smoothing": 0.1},
-            metrics=metrics_of("classify"),
+            metrics=spec_of(settings).scores,
         )
         settings = resolve_text(settings, prepared.tokenizer, device, plan)
         check_lengths(settings, needed)

@@ -12,14 +12,12 @@ import torch
 from torch import nn
 
 from headway.config.data import DataSettings
-from headway.config.metrics import METRICS, metrics_of
 from headway.config.run import RunSettings
 from headway.config.train import known
 from headway.data.batches import Fixed
 from headway.data.items import TextKind
 from headway.data.streams import USUAL, Stream, mark_names
 from headway.data.texts import PreparedText, TextSet, load_prepared_text, prepare_text
-from headway.data.unlabelled import Reads
 from headway.data.windows import Cut, WindowRows, Windows
 from headway.decode.completer import Completer
 from headway.errors import ConfigError, UserError
@@ -36,6 +34,7 @@ from headway.tasks.language import (
     stream_frequencies,
     token_batch,
 )
+from headway.tasks.specs import METRICS, spec_of
 from headway.tasks.task import TOKENS, Frequencies, Part, Scores, TaskLoss
 from headway.training.textplan import TextPlan, resolve_text, tokenizer_of
 
@@ -166,11 +165,6 @@ class CompleteTask:
 class Complete:
     """The task as a run sees it."""
 
-    name = "complete"
-    reads: Reads = "documents"
-    options = frozenset({"stream", "shots", "labels", "field", "draft", "scores"})
-    decode = None
-
     def prepare(self, settings: RunSettings, folder: Path, progress: Progress) -> PreparedText:
         kind: TextKind = "fields" if settings.data.fields else "documents"
         return prepare_text(
@@ -199,7 +193,7 @@ class Complete:
             epochs=10 if n_tokens > 5_000_000 else 20,
             model={"dropout": 0.2 if n_tokens < 2_000_000 else 0.0},
             decode={"sample": True, "temperature": 0.8, "top_p": 0.95, "beam": 1, "max_len": 256},
-            metrics=metrics_of("complete")[: 2 if settings.data.fields else None],
+            metrics=spec_of(settings).scores[: 2 if settings.data.fields else None],
         )
         return resolve_text(settings, prepared.tokenizer, device, plan)
 

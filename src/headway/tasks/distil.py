@@ -20,7 +20,7 @@ from torch.utils.checkpoint import checkpoint
 from headway.config.folder import load_run, run_folder
 from headway.config.model import ModelSettings, Seq2SeqSettings
 from headway.config.run import RunSettings
-from headway.config.tasks import DistilSettings
+from headway.config.start import DistilSettings
 from headway.errors import ConfigError
 from headway.models.folder import load_model
 from headway.models.parts.front import compute_in

@@ -18,14 +18,12 @@ from numpy.typing import NDArray
 from torch import nn
 
 from headway.config.data import DataSettings
-from headway.config.metrics import METRICS, metrics_of
 from headway.config.run import RunSettings
 from headway.config.train import known
 from headway.data.batches import Fixed, Rows, StepPlan, fixed_shapes, moved
 from headway.data.masking import Draws
 from headway.data.readings import TextReader
 from headway.data.texts import PreparedText, load_prepared_text, prepare_text
-from headway.data.unlabelled import Reads
 from headway.errors import ConfigError
 from headway.progress import OnProgress, Progress, unheard
 from headway.tasks.contrast import (
@@ -38,6 +36,7 @@ from headway.tasks.contrast import (
     valid_loss,
 )
 from headway.tasks.kind import Evaluation, Predictor, Use
+from headway.tasks.specs import METRICS, spec_of
 from headway.tasks.task import Baselines, Part, Scores, TaskLoss
 from headway.tasks.vectors import (
     bag_retrieval,
@@ -222,11 +221,6 @@ class EmbedTask:
 class Embed:
     """The task as a run sees it."""
 
-    name = "embed"
-    reads: Reads = "texts"
-    options = frozenset({"to", "nearest", "top"})
-    decode = frozenset({"batch_tokens", "precision"})
-
     def prepare(self, settings: RunSettings, folder: Path, progress: Progress) -> PreparedText:
         return prepare_text("texts", settings, folder, progress, tokenizer=tokenizer_of(settings))
 
@@ -254,7 +248,7 @@ class Embed:
             model={"heads": ()},
             training={"lr": 4e-3, **step},
             fine_tuning={"lr": 1e-4, **step},
-            metrics=metrics_of("embed"),
+            metrics=spec_of(settings).scores,
         )
         settings = resolve_text(settings, prepared.tokenizer, device, plan)
         scratch = not (settings.start.run or settings.distil.teacher)

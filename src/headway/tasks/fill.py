@@ -13,7 +13,6 @@ import torch
 from torch import Tensor, nn
 
 from headway.config.data import DataSettings
-from headway.config.metrics import METRICS, metrics_of
 from headway.config.model import EncoderSettings, family_of
 from headway.config.run import RunSettings
 from headway.config.train import known
@@ -23,7 +22,6 @@ from headway.data.media.prepared import PreparedMedia, load_prepared_media
 from headway.data.sealed import read_sealed
 from headway.data.store import DATA
 from headway.data.texts import PreparedText, load_prepared_text, prepare_text
-from headway.data.unlabelled import Reads
 from headway.data.windows import WindowRows
 from headway.errors import ConfigError, UserError
 from headway.models.encoder import Encoder
@@ -34,6 +32,7 @@ from headway.tasks.gaps import ENDS, FillBatch, FillFixed, FramedWindows, Gaps, 
 from headway.tasks.kind import Evaluation, Predictor, Use
 from headway.tasks.language import text_frequencies
 from headway.tasks.rebuild import RebuildTask
+from headway.tasks.specs import METRICS, spec_of
 from headway.tasks.task import TOKENS, Frequencies, Part, Scores, TaskLoss, n_examples
 from headway.text.tokenizer import MASK
 from headway.training.textplan import TextPlan, resolve_text, tokenizer_of
@@ -154,11 +153,6 @@ class FillTask:
 class Fill:
     """The task as a run sees it."""
 
-    name = "fill"
-    reads: Reads = "documents"
-    options = frozenset({"with"})
-    decode = frozenset({"n_best", "batch_tokens", "precision"})
-
     def prepare(
         self, settings: RunSettings, folder: Path, progress: Progress
     ) -> PreparedText | PreparedMedia:
@@ -210,7 +204,7 @@ class Fill:
             epochs=20 if n_tokens > 5_000_000 else 40,
             model={"heads": ("words",)},
             decode={"beam": 100},  # as many candidates as anyone asks for
-            metrics=metrics_of("fill"),
+            metrics=spec_of(settings).scores,
         )
         return resolve_text(settings, prepared.tokenizer, device, plan)
 

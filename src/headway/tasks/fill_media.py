@@ -8,7 +8,6 @@ from typing import Any
 
 import torch
 
-from headway.config.metrics import metrics_of
 from headway.config.model import PictureSettings, SoundSettings
 from headway.config.run import RunSettings
 from headway.data.media.arrays import open_npy
@@ -21,6 +20,7 @@ from headway.progress import Progress
 from headway.tasks.identify import STANDARD
 from headway.tasks.media_given import what_of
 from headway.tasks.see import epochs_for, small_vit
+from headway.tasks.specs import spec_of
 from headway.training.mediaplan import (
     MediaPlan,
     flat_front,
@@ -75,7 +75,7 @@ def resolve(settings: RunSettings, prepared: PreparedMedia, device: torch.device
         chosen=_chosen(shape, prepared, device),
         training=TRAINING,
         augment=_augment(shape),
-        metrics=metrics_of("fill", media=True),
+        metrics=spec_of(settings).scores,
     )
     settings = resolve_media(settings, prepared, device, plan)
     check_shape(getattr(settings.model, "picture", None))

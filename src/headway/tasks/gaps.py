@@ -9,7 +9,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from headway.config.tasks import FillSettings
 from headway.data.batches import Fixed, StepPlan, filled, fixed_shapes, moved
 from headway.data.masking import Draws, Masker, Numbers, Texts
 from headway.data.tokens import TokenStore
@@ -19,6 +18,7 @@ from headway.metrics.language import perplexity
 from headway.models.encoder import Encoder
 from headway.nn.layout import Layout, loss_weights
 from headway.progress import OnProgress, unheard
+from headway.tasks.specs import FillSettings
 from headway.text.tokenizer import Tokenizer
 
 ENDS = 2

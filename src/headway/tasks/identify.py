@@ -15,7 +15,6 @@ from torch import Tensor, nn
 from headway.config.data import DataSettings
 from headway.config.run import RunSettings
 from headway.data.media.prepared import PreparedMedia, load_prepared_media, prepare_media
-from headway.data.unlabelled import Reads
 from headway.models.encoder import Encoder
 from headway.models.parts.pictures import Pictures
 from headway.models.parts.sounds import Sound, SoundFront
@@ -31,6 +30,7 @@ from headway.tasks.media_labels import (
     unit_vectors,
 )
 from headway.tasks.media_reader import MediaReader, Speeds, vectors
+from headway.tasks.specs import spec_of
 from headway.tasks.task import Frequencies, Scores
 from headway.tasks.verify import verification
 from headway.training.mediaplan import MediaPlan, flat_front, item_rows, resolve_media, sound_shape
@@ -126,11 +126,6 @@ def item_vectors(
 
 
 class Identify:
-    name = "identify"
-    reads: Reads = "media"
-    options = frozenset({"with", "scores", "top", "to", "against"})
-    decode: frozenset[str] | None = frozenset({"precision"})
-
     def prepare(self, settings: RunSettings, folder: Path, progress: Progress) -> PreparedMedia:
         shape = sound_shape(settings, STANDARD)
         return prepare_media("sounds", settings, folder, progress, target="label", shape=shape)
@@ -162,7 +157,7 @@ class Identify:
             },
             fine_tuning={"smoothing": 0.1},
             augment={"bands": 2, "band_width": 12, "spans": 2, "span_width": 15},
-            metrics=label_metrics(len(prepared.labels)),
+            metrics=label_metrics(spec_of(settings), len(prepared.labels)),
         )  # fmt: skip
         return resolve_media(settings, prepared, device, plan)
 

@@ -1,5 +1,6 @@
 """A task as a run and the command line see it: how its data, its model, its training, its answers
-and its scores come about. One file each in `tasks`."""
+and its scores come about. One file each in `tasks`; what can be said without doing any of it is in
+the table, `specs.py`."""
 
 from __future__ import annotations
 
@@ -15,7 +16,6 @@ from headway.config.data import DataSettings
 from headway.config.folder import load_run, run_folders
 from headway.config.run import RunSettings
 from headway.data.report import CheckReport
-from headway.data.unlabelled import Reads
 from headway.decode.engine import Engine
 from headway.decode.precision import hold_in
 from headway.errors import UserError
@@ -130,16 +130,6 @@ class Evaluation:
 
 
 class Kind(Protocol):
-    name: str
-    reads: Reads
-    """What its examples are; questions are read by the same columns."""
-
-    options: frozenset[str]
-    """Of `headway predict`, beyond those that every task has."""
-
-    decode: frozenset[str] | None
-    """Names of the `decode.*` settings that it reads; None: all of them."""
-
     def prepare(self, settings: RunSettings, folder: Path, progress: Progress) -> Any:
         """Check, split, tokenise; or find all that done before."""
         ...

@@ -12,7 +12,6 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from headway.config.metrics import METRICS, metrics_of
 from headway.config.model import PictureSettings, SoundSettings
 from headway.config.run import RunSettings, media_front
 from headway.config.train import known
@@ -33,6 +32,7 @@ from headway.tasks.classes import (
     frequency_log_probs,
 )
 from headway.tasks.media_reader import MediaInput, MediaReader, Speeds, vectors
+from headway.tasks.specs import METRICS, Spec
 from headway.tasks.task import Baselines, Frequencies, Part, Scores, TaskLoss, n_examples
 from headway.tasks.thumbnails import thumbnails
 
@@ -273,9 +273,9 @@ def labels_of(items: MediaSet) -> Labels:
     return np.asarray(items.labels, dtype=np.int64)
 
 
-def label_metrics(n_labels: int) -> tuple[str, ...]:
+def label_metrics(spec: Spec, n_labels: int) -> tuple[str, ...]:
     """The scores of so many classes, the usual one first."""
-    return tuple(name for name in metrics_of("see") if name != "top5" or n_labels > TOP)
+    return tuple(name for name in spec.scores if name != "top5" or n_labels > TOP)
 
 
 def label_values(logs_NC: Numbers, labels_N: Labels) -> dict[str, float]:

@@ -13,7 +13,6 @@ import torch
 from torch import Tensor, nn
 
 from headway.config.data import DataSettings
-from headway.config.metrics import METRICS
 from headway.config.model import SoundSettings
 from headway.config.run import RunSettings
 from headway.config.train import known
@@ -38,6 +37,7 @@ from headway.tasks.kind import Evaluation, Use
 from headway.tasks.media_given import what_of
 from headway.tasks.media_labels import front_of
 from headway.tasks.media_reader import READ_AT_ONCE, MediaInput, MediaReader
+from headway.tasks.specs import METRICS
 from headway.tasks.task import Part, Scores, TaskLoss, n_examples
 
 QUICK_ITEMS = 1000

@@ -14,7 +14,6 @@ from headway.config.model import PictureSettings
 from headway.config.run import RunSettings
 from headway.data.media.prepared import PreparedMedia, load_prepared_media, prepare_media
 from headway.data.media.reading import What
-from headway.data.unlabelled import Reads
 from headway.errors import ConfigError
 from headway.models.encoder import Encoder
 from headway.models.parts.heads import pooled
@@ -26,6 +25,7 @@ from headway.tasks.kind import Evaluation, Predictor, Use
 from headway.tasks.media_changes import PictureChanges
 from headway.tasks.media_labels import LabelBatch, LabelTask, label_metrics, one_hot
 from headway.tasks.see_teacher import Teacher, check_teacher
+from headway.tasks.specs import spec_of
 from headway.tasks.task import TaskLoss
 from headway.training.mediaplan import (
     SMALL_PICTURE,
@@ -76,11 +76,7 @@ class SeeTask(LabelTask):
 
 
 class See:
-    name = "see"
-    reads: Reads = "media"
     what: What = "pictures"
-    options = frozenset({"with", "scores", "top"})
-    decode: frozenset[str] | None = frozenset({"precision"})
 
     def prepare(self, settings: RunSettings, folder: Path, progress: Progress) -> PreparedMedia:
         _check_token(settings)
@@ -110,7 +106,7 @@ class See:
             training={**FROM_SCRATCH, "lr": 8e-3 if device.type == "cpu" else 4e-3},
             fine_tuning={"smoothing": 0.1},
             augment=augment_for(shape, n_items),
-            metrics=label_metrics(len(prepared.labels)),
+            metrics=label_metrics(spec_of(settings), len(prepared.labels)),
         )
         settings = resolve_media(settings, prepared, device, plan)
         if settings.task == "see" and settings.see.teacher:

@@ -1,27 +1,16 @@
-"""The tasks, in a table you can see. A new one is a file beside this and a line in the table."""
+"""From a row of the table of tasks to the class that does it."""
 
 from __future__ import annotations
 
 from importlib import import_module
 
+from headway.config.run import RunSettings
 from headway.tasks.kind import Kind
-
-KINDS = {
-    "translate": "Translate",
-    "complete": "Complete",
-    "fill": "Fill",
-    "classify": "Classify",
-    "tag": "Tag",
-    "embed": "Embed",
-    "see": "See",
-    "watch": "Watch",
-    "caption": "Caption",
-    "transcribe": "Transcribe",
-    "identify": "Identify",
-}
+from headway.tasks.specs import spec_of
 
 
-def kind_of(task: str) -> Kind:
+def kind_of(task: str | RunSettings) -> Kind:
     """Imported when it is needed: each brings parts that the others do without."""
-    kind: Kind = getattr(import_module(f"headway.tasks.{task}"), KINDS[task])()
+    module, name = spec_of(task).objective.split(".")
+    kind: Kind = getattr(import_module(f"headway.tasks.{module}"), name)()
     return kind

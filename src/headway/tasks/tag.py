@@ -14,19 +14,18 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from headway.config.data import DataSettings
-from headway.config.metrics import METRICS, metrics_of
 from headway.config.run import RunSettings
 from headway.config.train import known
 from headway.data.batches import Fixed, FlatTokens, Rows, StepPlan, fixed_shapes
 from headway.data.readings import WordReader
 from headway.data.texts import PreparedText, TextSet, load_prepared_text, prepare_text
-from headway.data.unlabelled import Reads
 from headway.errors import DataError
 from headway.nn.crf import is_scheme, log_likelihood
 from headway.nn.loss import Smoothing
 from headway.progress import OnProgress, Progress, unheard
 from headway.tasks.classes import class_frequencies
 from headway.tasks.kind import Evaluation, Predictor, Use
+from headway.tasks.specs import METRICS, spec_of
 from headway.tasks.tag_scores import BASELINE, baseline, word_keys
 from headway.tasks.tags import (
     TagBatch,
@@ -205,11 +204,6 @@ class TagTask:
 class Tag:
     """The task as a run sees it."""
 
-    name = "tag"
-    reads: Reads = "tagged"
-    options = frozenset({"with"})
-    decode = frozenset({"batch_tokens", "precision"})
-
     def prepare(self, settings: RunSettings, folder: Path, progress: Progress) -> PreparedText:
         return prepare_text("tagged", settings, folder, progress, tokenizer=tokenizer_of(settings))
 
@@ -270,7 +264,7 @@ class Tag:
 
 def tag_metrics(spans: bool) -> tuple[str, ...]:
     """Tags that are no borders of spans have no spans to be scored."""
-    return metrics_of("tag") if spans else ("accuracy", "loss")
+    return spec_of("tag").scores if spans else ("accuracy", "loss")
 
 
 def reader(texts: TextSet, tokenizer: Tokenizer, max_len: int) -> WordReader:

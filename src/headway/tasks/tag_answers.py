@@ -16,7 +16,7 @@ from headway.config.folder import load_run
 from headway.config.listed import listed
 from headway.config.run import RunSettings
 from headway.data.readings import WordReader, flat_tokens
-from headway.data.tagged import DOCUMENT, WORDS
+from headway.data.tagged import DOCUMENT
 from headway.decode.lines import live_windows, windows
 from headway.errors import ConfigError, DataError
 from headway.metrics.spans import spans
@@ -24,6 +24,7 @@ from headway.nn.crf import is_scheme
 from headway.progress import OnProgress, unheard
 from headway.tasks.classify_answers import tokenizer_in
 from headway.tasks.kind import Answer, Use
+from headway.tasks.specs import WORDS
 from headway.tasks.tags import as_bio, best_tags, transitions, word_scores
 from headway.text.tokenizer import Tokenizer
 from headway.text.words import Flat
@@ -175,7 +176,7 @@ def words_of(line: str, where: str) -> list[str]:
         values = json.loads(line)
     except ValueError:
         return line.split()  # a sentence may begin with a bracket
-    found = next((values[name] for name in WORDS if name in values), None)
+    found = next((values[name] for name in WORDS.names if name in values), None)
     if not isinstance(found, list) or not all(isinstance(word, str) for word in found):
         raise DataError(f'{where} needs a list of words: {{"words": ["a", "word"]}}.')
     return found

@@ -13,9 +13,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from headway.config.metrics import METRICS, Metric
 from headway.metrics.language import perplexity, unigram_loss
 from headway.progress import OnProgress, unheard
+from headway.tasks.specs import METRICS, Metric
 
 Baselines = dict[str, dict[str, float]]
 """What one gets for nothing, by name: scores that a model must beat before it has learned anything.
@@ -76,7 +76,7 @@ class Scores:
 
 def _check_names(*every: Mapping[str, float]) -> None:
     unknown = {name for values in every for name in values} - METRICS.keys()
-    assert not unknown, f"no record in config/metrics.py: {', '.join(sorted(unknown))}"
+    assert not unknown, f"no record in tasks/specs.py: {', '.join(sorted(unknown))}"
 
 
 TOKENS = "token frequencies"

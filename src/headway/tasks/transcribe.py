@@ -14,14 +14,12 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from headway.config.data import DataSettings
-from headway.config.metrics import METRICS
 from headway.config.model import SoundSettings
 from headway.config.run import RunSettings
 from headway.config.train import known
 from headway.data.batches import FlatTokens, Rows, StepPlan, fed, moved
 from headway.data.media.prepared import MediaSet, PreparedMedia, load_prepared_media, prepare_media
 from headway.data.tokens import TokenStore
-from headway.data.unlabelled import Reads
 from headway.decode.search import evaluating
 from headway.decode.spelling import speller
 from headway.decode.transcriber import Transcriber
@@ -39,6 +37,7 @@ from headway.tasks.kind import Evaluation, Predictor, Use
 from headway.tasks.language import text_frequencies
 from headway.tasks.media_changes import SoundChanges
 from headway.tasks.media_reader import MediaReader
+from headway.tasks.specs import METRICS
 from headway.tasks.task import (
     TOKENS,
     Baselines,
@@ -368,11 +367,6 @@ def front_of(model: nn.Module) -> SoundFront:
 
 class Transcribe:
     """The task as a run sees it."""
-
-    name = "transcribe"
-    reads: Reads = "media"
-    options = frozenset({"scores", "format"})
-    decode = None
 
     def prepare(self, settings: RunSettings, folder: Path, progress: Progress) -> PreparedMedia:
         check_weight(settings)

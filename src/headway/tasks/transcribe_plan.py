@@ -7,12 +7,12 @@ from typing import Any
 
 import torch
 
-from headway.config.metrics import metrics_of
 from headway.config.model import SoundSettings, family_of
 from headway.config.run import RunSettings
 from headway.data.batches import POOL
 from headway.data.media.prepared import PreparedMedia
 from headway.errors import ConfigError, DataError
+from headway.tasks.specs import spec_of
 from headway.training.mediaplan import MediaPlan, flat_front, item_rows, sound_shape
 from headway.training.textplan import model_of, tokenizer_of
 
@@ -51,7 +51,7 @@ def plan_of(settings: RunSettings, prepared: PreparedMedia, device: torch.device
         training={"lr": 8e-3, **usual},
         fine_tuning=usual,
         decode=decode,
-        metrics=metrics_of("transcribe"),
+        metrics=spec_of(settings).scores,
     )  # fmt: skip
 
 

@@ -16,7 +16,6 @@ import headway.training.plan as plan
 from headway.config.data import DataSettings
 from headway.config.decode import DecodeSettings
 from headway.config.folder import TOKENIZER, file_in, run_folder
-from headway.config.metrics import METRICS
 from headway.config.run import RunSettings
 from headway.config.train import TrainSettings
 from headway.data.batches import (
@@ -30,7 +29,6 @@ from headway.data.batches import (
     fixed_shapes,
 )
 from headway.data.store import PairStore, Prepared, load_prepared, prepare
-from headway.data.unlabelled import Reads
 from headway.decode.translator import Translator
 from headway.errors import DataError, Stopped
 from headway.metrics.translation import bleu, chrf
@@ -39,6 +37,7 @@ from headway.nn.loss import Smoothing
 from headway.progress import OnProgress, Progress, unheard
 from headway.tasks.kind import Evaluation, Use
 from headway.tasks.language import text_frequencies
+from headway.tasks.specs import METRICS
 from headway.tasks.task import (
     TOKENS,
     Baselines,
@@ -251,11 +250,6 @@ class TranslateTask:
 
 class Translate:
     """The task as a run sees it."""
-
-    name = "translate"
-    reads: Reads = "pairs"
-    options = frozenset({"with", "alignments", "on_long", "prefix", "constraints", "scores"})
-    decode = None
 
     def prepare(self, settings: RunSettings, folder: Path, progress: Progress) -> Prepared:
         if not settings.data.source and not settings.data.pairs:

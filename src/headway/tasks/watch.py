@@ -9,7 +9,6 @@ from torch import Tensor
 from headway.config.run import RunSettings
 from headway.data.media.prepared import PreparedMedia
 from headway.data.media.reading import What
-from headway.data.unlabelled import Reads
 from headway.models.encoder import Encoder
 from headway.models.parts.pictures import Pictures
 from headway.models.parts.sounds import Sound
@@ -34,8 +33,6 @@ class WatchTask(LabelTask):
 class Watch(See):
     """As `see`, with rows that are patches of a moment."""
 
-    name = "watch"
-    reads: Reads = "media"
     what: What = "videos"
 
     def task(self, settings: RunSettings, prepared: PreparedMedia) -> LabelTask:

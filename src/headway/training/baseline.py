@@ -2,28 +2,10 @@
 
 from __future__ import annotations
 
-from headway.config.metrics import Metric
+from headway.tasks.specs import Metric, Spec
 from headway.tasks.task import Baselines
 
 PAGE = "docs/training.md#when-a-baseline-is-better"
-
-_KNOWS = "or an encoder that knows the language already: --from RUN, of the task fill or imported"
-_SEEN = "or an encoder that was trained without labels: --from RUN, of headway train fill --media"
-
-FIRST_STEPS = {
-    "translate": "more pairs of sentences; headway check says what may be wrong with them",
-    "complete": "more text",
-    "fill": "more text, pictures or recordings",
-    "classify": f"more labelled texts, {_KNOWS}",
-    "tag": f"more tagged sentences, {_KNOWS}",
-    "embed": f"more pairs, {_KNOWS}",
-    "see": f"more pictures, {_SEEN}",
-    "watch": f"more videos, {_SEEN}",
-    "identify": f"more recordings, {_SEEN}",
-    "caption": "more pictures with captions",
-    "transcribe": "more recordings with their texts",
-}
-"""What a task lacks most often when it is worse than a baseline."""
 
 
 def of_metric(baselines: Baselines, metric: Metric) -> dict[str, float]:
@@ -39,7 +21,9 @@ def beside(baselines: Baselines, metric: Metric) -> str:
     return f"; baseline{'s' * (len(found) > 1)}: {shown}" if found else ""
 
 
-def advice(task: str, value: float, baselines: Baselines, metric: Metric, steps: int) -> str | None:
+def advice(
+    spec: Spec, value: float, baselines: Baselines, metric: Metric, steps: int
+) -> str | None:
     """What to do where the best baseline is as good as the model, or better."""
     found = of_metric(baselines, metric)
     if not found:
@@ -51,6 +35,6 @@ def advice(task: str, value: float, baselines: Baselines, metric: Metric, steps:
     which = "as good as" if value == best else "better than"
     return (
         f"warning: a baseline is {which} this model: {name} has {metric.label} "
-        f"{metric.shown(best)}, the model {metric.shown(value)}. What helps: {FIRST_STEPS[task]}; "
+        f"{metric.shown(best)}, the model {metric.shown(value)}. What helps: {spec.lacks}; "
         f"a longer training (train.steps={2 * steps}, or a longer --budget). See {PAGE}"
     )

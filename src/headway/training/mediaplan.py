@@ -19,10 +19,9 @@ from numpy.typing import NDArray
 
 from headway.config.asked import nested
 from headway.config.load import from_dict, model_settings
-from headway.config.metrics import check_metric
 from headway.config.model import ModelSettings, PictureSettings, SoundSettings, family_of
 from headway.config.presets import PRESETS
-from headway.config.run import FAMILIES_OF, RunSettings
+from headway.config.run import RunSettings
 from headway.data.media.items import media_items
 from headway.data.media.manifest import ManifestSource
 from headway.data.media.prepared import PreparedMedia
@@ -30,6 +29,7 @@ from headway.data.media.reading import UNITS, What
 from headway.data.media.sounds import SUFFIXES, sound_info
 from headway.data.media.store import PictureStore, SoundStore
 from headway.errors import ConfigError, DataError
+from headway.tasks.specs import check_metric, spec_of
 from headway.training.start import check_task, model_from, n_words
 from headway.training.textplan import TextPlan, left_open, model_of, with_training
 
@@ -119,7 +119,7 @@ def media_model(
             "model.vocab_size follows from the tokenizer here. Set tokenizer.vocab_size instead."
         )
     chosen = settings.model is None
-    families = FAMILIES_OF[settings.task]
+    families = spec_of(settings.task).all_families
     if chosen:
         family = plan.family or families[0]
         changes = {"family": family, **MODERN, **plan.chosen, **needs, **asked}

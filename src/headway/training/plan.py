@@ -12,7 +12,6 @@ import torch
 from headway.config.asked import nested
 from headway.config.folder import IMPORTED, load_run, run_folder
 from headway.config.load import model_settings
-from headway.config.metrics import metrics_of
 from headway.config.model import ModelSettings, Seq2SeqSettings
 from headway.config.presets import PRESETS
 from headway.config.run import RunSettings
@@ -22,6 +21,7 @@ from headway.data.store import Prepared
 from headway.errors import ConfigError
 from headway.models.summary import activations, count, outline
 from headway.tasks.distil import student_model
+from headway.tasks.specs import spec_of
 from headway.training.budget import EVALUATIONS, Decision
 from headway.training.optim import check_optimizer
 from headway.training.start import check_task, model_from
@@ -73,7 +73,7 @@ def resolve(settings: RunSettings, prepared: Prepared, device: torch.device) -> 
     model, chosen = choose_model(settings, prepared, n_pairs, device)
     settings = replace(settings, model=model)
     train = settings.train
-    values: dict[str, Any] = {"metric": metrics_of("translate")[0]}
+    values: dict[str, Any] = {"metric": spec_of(settings).scores[0]}
     values |= PAPER.get(str(settings.asked.get("model.preset")), {})
     if chosen:  # then its training is ours to choose too
         values |= SMALL_DATA_TRAINING

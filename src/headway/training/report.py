@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 import math
 import re
-import tomllib
 from collections.abc import Iterable, Sequence
 from html import escape
 from pathlib import Path
@@ -18,9 +17,11 @@ from statistics import median
 from headway import __version__
 from headway.config.durable import replace_text
 from headway.config.folder import CONFIG
-from headway.config.metrics import METRICS as SCORES
-from headway.config.metrics import Metric
+from headway.config.run import load_run_settings
+from headway.errors import UserError
 from headway.progress import duration
+from headway.tasks.specs import METRICS as SCORES
+from headway.tasks.specs import Metric, Spec, spec_of
 from headway.training.chart import Point, Series, chart
 from headway.training.figures import figures
 from headway.training.history import METRICS, Entry, History, finite, mean, number, read_history
@@ -34,32 +35,18 @@ MOST_EXAMPLES = 3
 MOST_LINES = 3
 """In one chart."""
 
-UNITS = {
-    "translate": "target token", "complete": "token", "fill": "masked token", "classify": "text",
-    "tag": "word", "embed": "pair", "see": "picture", "watch": "video", "identify": "recording",
-    "caption": "token", "transcribe": "token",
-}  # fmt: skip
-"""What the loss of a task is divided by, and its speed counted in."""
-
-SAMPLE_NAMES = {
-    "classify": ("text", "label"), "tag": ("sentence", "tags"), "see": ("picture", "label"),
-    "watch": ("video", "label"), "identify": ("recording", "speaker"),
-    "caption": ("picture", "caption"), "transcribe": ("recording", "transcript"),
-}  # fmt: skip
-"""What stands in a sample as `source` and `target`."""
-
 
 def write_report(folder: Path) -> Path:
     """Read the run folder and write its `report.html`."""
     history = read_history(folder / METRICS)
-    task = _task(folder / CONFIG)
-    unit = UNITS.get(task, "target")
+    spec = _spec(folder / CONFIG)
+    unit = spec.counts if spec else "target"
     sections = [
         _tiles(history),
         _kept(history),
         _figures(history),
         _curves(history, unit),
-        _samples(history, *SAMPLE_NAMES.get(task, ("source", "reference"))),
+        _samples(history, *(spec.sample if spec else ("source", "reference"))),
         _validations(history),
         _findings(folder / CHECK),
         _events(history),
@@ -73,12 +60,12 @@ def write_report(folder: Path) -> Path:
     return folder / REPORT
 
 
-def _task(path: Path) -> str:
-    """Of the settings, as far as they can be read."""
+def _spec(path: Path) -> Spec | None:
+    """The task, as far as the settings can be read."""
     try:
-        return str(tomllib.loads(path.read_text(encoding="utf-8")).get("task", ""))
-    except (OSError, ValueError):
-        return ""
+        return spec_of(load_run_settings(path, []))
+    except UserError:
+        return None
 
 
 def _scores(history: History) -> list[Metric]:

@@ -58,7 +58,7 @@ class Training:
     """By `now`: when the command began."""
 
     def __post_init__(self) -> None:
-        self.kind = kind_of(self.settings.task)
+        self.kind = kind_of(self.settings)
         self.home = Home(self.out)
         self.ranks = Ranks.start(self.device)
         self.progress = Progress(enabled=self.ranks.is_first)

@@ -15,10 +15,11 @@ from torch import Tensor, nn
 
 from headway.config.folder import load_run, run_folder
 from headway.config.model import ModelSettings, SoundEncoderSettings, SoundSettings, family_of
-from headway.config.run import FAMILIES_OF, RunSettings
+from headway.config.run import RunSettings
 from headway.errors import ConfigError
 from headway.models.folder import load_model
 from headway.nn.stack import Stack
+from headway.tasks.specs import spec_of
 
 Note = Callable[[str], None]
 
@@ -158,9 +159,10 @@ def changed(settings: Any, changes: Mapping[str, Any]) -> Any:
 
 
 def check_task(name: str, task: str, old: ModelSettings) -> None:
-    if family_of(old) not in FAMILIES_OF[task]:
+    families = spec_of(task).all_families
+    if family_of(old) not in families:
         raise ConfigError(
-            f"{task} needs a model of the {' or '.join(FAMILIES_OF[task])} family; that of {name} "
+            f"{task} needs a model of the {' or '.join(families)} family; that of {name} "
             f"is of the {family_of(old)} family. Start from another run, or from scratch."
         )
 

@@ -10,14 +10,14 @@ import torch
 from headway.config.asked import nested
 from headway.config.folder import TOKENIZER, file_in, load_run, run_folder
 from headway.config.load import model_settings
-from headway.config.metrics import check_metric
 from headway.config.model import ModelSettings, family_of
 from headway.config.presets import PRESETS
-from headway.config.run import FAMILIES_OF, RunSettings
+from headway.config.run import RunSettings
 from headway.config.train import known
 from headway.errors import ConfigError
 from headway.nn.attend import SHORT_LIMIT
 from headway.tasks.distil import student_model
+from headway.tasks.specs import check_metric, spec_of
 from headway.text.tokenizer import Tokenizer, Vocabularies
 from headway.training.budget import EVALUATIONS
 from headway.training.optim import check_optimizer
@@ -149,7 +149,7 @@ def text_model(
             "model.vocab_size follows from the tokenizer here. Set tokenizer.vocab_size instead."
         )
     chosen = settings.model is None
-    families = FAMILIES_OF[settings.task]
+    families = spec_of(settings.task).all_families
     changes = dict(asked)
     if chosen:
         changes = {

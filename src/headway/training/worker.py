@@ -25,6 +25,7 @@ from headway.nn.stack import Stack
 from headway.progress import SILENT, Progress
 from headway.tasks.distil import compare, distilled, load_teacher
 from headway.tasks.kind import Note
+from headway.tasks.specs import spec_of
 from headway.tasks.table import kind_of
 from headway.tasks.task import Baselines, Scores, Task
 from headway.training import plan
@@ -65,7 +66,7 @@ class Worker:
         assert settings.model is not None
         self.settings, self.prepared, self.ranks = settings, prepared, ranks
         train, device = settings.train, ranks.device
-        self.task: Task = kind_of(settings.task).task(settings, prepared)
+        self.task: Task = kind_of(settings).task(settings, prepared)
         self.recorded = device.type == "cuda" and train.compile != "no" and self._can_record()
         self.model = build_model(settings.model, device=device, seed=train.seed)
         if note is not None:
@@ -294,7 +295,7 @@ def choose(worker: Worker, loop: Loop) -> dict[str, Any]:
         facts |= {
             "text": text + beside(baselines, metric),
             "baselines": baselines,
-            "advice": advice(worker.settings.task, value, baselines, metric, steps),
+            "advice": advice(spec_of(worker.settings), value, baselines, metric, steps),
         }
     return facts
 

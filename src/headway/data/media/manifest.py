@@ -16,18 +16,14 @@ from headway.data.jsonl import is_json, parse_object, value_text
 from headway.data.media.reading import WHOLE, Form, Part, read_media
 from headway.data.media.source import MediaItem, Target
 from headway.errors import DataError, one_line
+from headway.tasks.specs import LABEL, PATH, WRITTEN
 
 ENDINGS = frozenset({".tsv", ".csv", ".jsonl", ".ndjson", ".json"})
 PARTS = ("box", "start", "end", "index", "rate")
 """Columns that say what of a file the item is."""
 
 
-USUAL = {
-    "path": ("image", "picture", "file", "filename", "file_name", "image_path", "img", "audio",
-             "audio_path", "wav", "video", "filepath", "image_name"),
-    "text": ("caption", "captions", "transcript", "transcription", "sentence", "description"),
-    "label": ("class", "category", "speaker", "target", "class_name"),
-}  # fmt: skip
+USUAL = {need.name: need.also for need in (PATH, WRITTEN, LABEL)}
 """What others call our columns, where they are not called as here."""
 
 

@@ -1,0 +1,520 @@
+"""The tasks, in a table you can see: what each is given, what it answers, how good it can be.
+
+This is the only list of tasks. The command line, the checks of settings, reports, exports and pages
+ask it, so that a new task is a row here and a file beside this. Neither torch nor numpy is
+imported: `--help` reads it too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Literal
+
+from headway.config.body import check_values
+from headway.errors import ConfigError, suggest
+
+if TYPE_CHECKING:
+    from headway.config.run import RunSettings
+
+Modality = Literal["text", "pictures", "videos", "sounds"]
+"""What a model is given."""
+
+Kind = Modality | Literal["words", "label", "tags"]
+"""What a column holds."""
+
+Reads = Literal["documents", "labelled", "tagged", "fields", "texts", "pairs", "media"]
+"""In which form examples stand in files; questions are read by the same columns."""
+
+Answers = Literal["text", "label", "tags", "gaps", "vector"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Metric:
+    name: str
+    """As in `metrics.jsonl` and `train.metric`."""
+
+    label: str
+    """For people."""
+
+    lower: bool = False
+    """Whether less is better."""
+
+    unit: str = ""
+    digits: int = 2
+
+    def shown(self, value: float) -> str:
+        return f"{value:.{self.digits}f}" + (f" {self.unit}" if self.unit else "")
+
+    @property
+    def axis(self) -> str:
+        """The label with its unit, over a column or beside an axis."""
+        return f"{self.label}, {self.unit}" if self.unit else self.label
+
+    def better(self, one: float, other: float) -> bool:
+        return one < other if self.lower else one > other
+
+
+METRICS: dict[str, Metric] = {
+    one.name: one
+    for one in (
+        Metric(name="accuracy", label="accuracy", unit="%"),
+        Metric(name="top5", label="top 5", unit="%"),
+        Metric(name="f1", label="F1", unit="%"),
+        Metric(name="precision", label="precision", unit="%"),
+        Metric(name="recall", label="recall", unit="%"),
+        Metric(name="mrr", label="MRR", unit="%"),
+        Metric(name="exact", label="exact match", unit="%"),
+        Metric(name="bleu", label="BLEU"),
+        Metric(name="chrf", label="chrF"),
+        Metric(name="cider", label="CIDEr-D", unit="of 10", digits=3),
+        Metric(name="wer", label="WER", lower=True, unit="%"),
+        Metric(name="cer", label="CER", lower=True, unit="%"),
+        Metric(name="explained", label="explained", unit="%"),
+        Metric(name="ppl", label="perplexity", lower=True),
+        Metric(name="bits_per_byte", label="bits per byte", lower=True, digits=3),
+        Metric(name="loss", label="loss", lower=True, digits=3),
+    )
+}
+"""In the order of reports; a task reports no score that has no record here. `mrr` is the mean
+reciprocal rank, `explained` the share of the variance of hidden rows that is rebuilt."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Need:
+    """A column of the data."""
+
+    name: str
+    """As `data.NAME_field` calls it, where it can be called otherwise."""
+
+    kinds: frozenset[Kind]
+    role: Literal["input", "target"]
+    """Targets are what a run is to find out: nobody who asks it has them."""
+
+    optional: bool = False
+    also: tuple[str, ...] = ()
+    """What others call it, where it is not called as here."""
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return (self.name, *self.also)
+
+
+TEXT = Need(name="text", kinds=frozenset({"text"}), role="input")
+OTHER = Need(name="other", kinds=frozenset({"text"}), role="input", optional=True)
+SOURCE = Need(name="source", kinds=frozenset({"text"}), role="input")
+TARGET = Need(name="target", kinds=frozenset({"text"}), role="target")
+WORDS = Need(name="words", kinds=frozenset({"words"}), role="input", also=("tokens",))
+TAGS = Need(
+    name="tags", kinds=frozenset({"tags"}), role="target", also=("ner_tags", "pos_tags", "labels")
+)
+PATH = Need(
+    name="path", kinds=frozenset({"pictures", "videos", "sounds"}), role="input",
+    also=("image", "picture", "file", "filename", "file_name", "image_path", "img", "audio",
+          "audio_path", "wav", "video", "filepath", "image_name"),
+)  # fmt: skip
+LABEL = Need(
+    name="label", kinds=frozenset({"label"}), role="target",
+    also=("class", "category", "speaker", "target", "class_name"),
+)  # fmt: skip
+WRITTEN = Need(
+    name="text", kinds=frozenset({"text"}), role="target",
+    also=("caption", "captions", "transcript", "transcription", "sentence", "description"),
+)  # fmt: skip
+
+
+@dataclass(frozen=True, kw_only=True)
+class CompleteSettings:
+    """Continuing text: a causal language model."""
+
+    context: int | None = None
+    """Tokens read at a time; longer documents are cut into windows. None: the model's max_len."""
+
+    drop_fields: float = 0.1
+    """With data.fields: the share of fields that a document is trained without."""
+
+    def __post_init__(self) -> None:
+        check_values(self)
+        if self.context is not None and self.context < 2:
+            raise ConfigError(f"context={self.context} must be at least 2.")
+        _share("drop_fields", self.drop_fields)
+
+
+@dataclass(frozen=True, kw_only=True)
+class FillSettings:
+    """Filling gaps: a masked language model, or what is hidden of pictures and recordings."""
+
+    context: int | None = None
+    """Tokens read at a time; longer documents are cut into windows. None: the model's max_len."""
+
+    mask: float = 0.15
+    """The share of tokens that are to be guessed."""
+
+    whole_words: bool = False
+    """All pieces of a word are masked together."""
+
+    random: float = 0.1
+    """Of the tokens to be guessed, the share replaced by a random one instead of the mask ..."""
+
+    keep: float = 0.1
+    """... and the share left as it is."""
+
+    what: Literal["auto", "pictures", "videos", "sounds"] = "auto"
+    """Of media: what the files hold. `auto`: as their names say."""
+
+    span: int = 1
+    """Of media: rows that are hidden together, a square with so many patches on each side, or so
+    many rows of a recording."""
+
+    def __post_init__(self) -> None:
+        check_values(self)
+        if self.context is not None and self.context < 2:
+            raise ConfigError(f"context={self.context} must be at least 2.")
+        if self.span < 1:
+            raise ConfigError(f"span={self.span} must be at least 1.")
+        for name in ("mask", "random", "keep"):
+            _share(name, getattr(self, name))
+        if not self.mask:
+            raise ConfigError("mask=0 leaves nothing to guess. BERT uses 0.15.")
+        if self.random + self.keep > 1:
+            raise ConfigError("random and keep are shares of the masked tokens: at most 1 in all.")
+
+
+@dataclass(frozen=True, kw_only=True)
+class ClassifySettings:
+    balance: bool = False
+    """Weigh examples so that every class counts the same."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class TagSettings:
+    scheme: Literal["auto", "bio", "bioes", "iob1", "plain"] = "auto"
+    """How the files mark spans; `plain`: each tag stands for itself, as parts of speech do."""
+
+    crf: bool = False
+    """Score sequences of tags, not only single ones."""
+
+    prefix_strip: str = ""
+    """What every word of the files begins with and is to be taken off."""
+
+    def __post_init__(self) -> None:
+        check_values(self)
+
+
+@dataclass(frozen=True, kw_only=True)
+class EmbedSettings:
+    temperature: float = 0.05
+    """What similarities are divided by before they compete."""
+
+    normalise: bool = True
+    """Vectors of length one."""
+
+    drop_words: float = 0.0
+    """With texts alone: the share of its words that each of the two readings of a text lacks."""
+
+    def __post_init__(self) -> None:
+        check_values(self)
+        _share("drop_words", self.drop_words)
+        if self.temperature <= 0:
+            raise ConfigError(f"temperature={self.temperature:g} must be positive.")
+
+
+@dataclass(frozen=True, kw_only=True)
+class SeeSettings:
+    """Classes of pictures."""
+
+    balance: bool = False
+    """Weigh examples so that every class counts the same."""
+
+    teacher: str = ""
+    """A run of the same classes: what it answers teaches the distillation token, as in DeiT."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class WatchSettings:
+    """Classes of videos."""
+
+    balance: bool = False
+    """Weigh examples so that every class counts the same."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class CaptionSettings:
+    """Pictures and videos in words."""
+
+    what: Literal["pictures", "videos"] = "pictures"
+    hide: float = 0.0
+    """The share of its own words that the decoder does not get to read in training: what comes next
+    it must then see in the picture, instead of knowing which words follow each other."""
+
+    def __post_init__(self) -> None:
+        check_values(self)
+        _share("hide", self.hide)
+
+
+@dataclass(frozen=True, kw_only=True)
+class TranscribeSettings:
+    """Speech as text."""
+
+    ctc: float = 0.3
+    """The weight of CTC, in training and in searching; 0: the decoder alone, 1: CTC alone."""
+
+    def __post_init__(self) -> None:
+        check_values(self)
+        _share("ctc", self.ctc)
+
+
+@dataclass(frozen=True, kw_only=True)
+class IdentifySettings:
+    """Who speaks."""
+
+    balance: bool = False
+    """Weigh examples so that every class counts the same."""
+
+    margin: float = 0.0
+    """Radians that a recording must be nearer to its speaker than to others (ArcFace). 0: plain
+    classes, without angles."""
+
+    scale: float = 30.0
+    """What cosines are multiplied by where there is a margin."""
+
+    def __post_init__(self) -> None:
+        check_values(self)
+        if not 0.0 <= self.margin < 1.5:
+            raise ConfigError(f"margin={self.margin:g} must be 0 or more and below 1.5.")
+        if self.scale <= 0:
+            raise ConfigError(f"scale={self.scale:g} must be positive.")
+
+
+def _share(name: str, value: float) -> None:
+    if not 0.0 <= value <= 1.0:
+        raise ConfigError(f"{name}={value:g} is a share: 0 to 1.")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Spec:
+    """A task, with data of one kind."""
+
+    name: str
+    modality: Modality
+    objective: str
+    """Its class: `translate.Translate` is the one of `tasks/translate.py`, imported when used."""
+
+    reads: Reads
+    needs: tuple[Need, ...]
+    answers: Answers
+    metrics: tuple[Metric, ...]
+    """What it reports, its own first; the data may take some away (`top5` of three classes)."""
+
+    families: tuple[str, ...]
+    """Of the models that can do it, the usual one first."""
+
+    heads: tuple[str, ...] = ()
+    """Beside those that come with the family: a decoder says words."""
+
+    settings: type | None = None
+    """Of its section, which has the task's name."""
+
+    options: frozenset[str] = frozenset()
+    """Of `headway predict`, beyond those that every task has."""
+
+    decode: frozenset[str] | None = None
+    """Names of the `decode.*` settings that it reads; None: all of them."""
+
+    continues: bool = False
+    """Whether what it writes goes on where its input ends."""
+
+    together: bool = False
+    """Whether several runs can be scored as one ensemble."""
+
+    rdrop: bool = False
+    """Whether two readings of an example can be compared in training."""
+
+    counts: str
+    """What the loss is divided by, and speed counted in."""
+
+    sample: tuple[str, str] = ("source", "reference")
+    """What stands in a sample of the report as `source` and `target`."""
+
+    lacks: str
+    """What it needs most often when it is worse than a baseline."""
+
+    truth: Literal["", "pairs", "repeats", "shapes", "moving", "digits"] = ""
+    """Where it is known what there is to look at: in what `headway make` makes under that name, in
+    aligned pairs, or in text that repeats itself."""
+
+    others: tuple[Spec, ...] = ()
+    """The same task with data of other kinds."""
+
+    @property
+    def rows(self) -> tuple[Spec, ...]:
+        """One for each kind of data."""
+        return (self, *self.others)
+
+    @property
+    def all_families(self) -> tuple[str, ...]:
+        """With data of any kind."""
+        return tuple(dict.fromkeys(family for row in self.rows for family in row.families))
+
+    @property
+    def writes(self) -> bool:
+        """Whether it searches for text."""
+        return self.answers == "text"
+
+    @property
+    def labelled(self) -> bool:
+        """Whether its answers are of those that the training data has."""
+        return self.answers in ("label", "tags")
+
+    @property
+    def scores(self) -> tuple[str, ...]:
+        """Names of its metrics, its own first."""
+        return tuple(metric.name for metric in self.metrics)
+
+
+def scored(*names: str) -> tuple[Metric, ...]:
+    return tuple(METRICS[name] for name in names)
+
+
+_KNOWS = "or an encoder that knows the language already: --from RUN, of the task fill or imported"
+_SEEN = "or an encoder that was trained without labels: --from RUN, of headway train fill --media"
+_CLASSES = scored("accuracy", "f1", "loss", "top5")
+_LABELS = frozenset({"with", "scores", "top"})
+_PRECISION = frozenset({"precision"})
+_BATCHES = frozenset({"batch_tokens", "precision"})
+
+
+def _fill(modality: Modality, family: str) -> Spec:
+    return Spec(
+        name="fill", modality=modality, objective="fill.Fill", reads="media", needs=(PATH,),
+        answers="gaps", metrics=scored("loss", "explained"), families=(family,),
+        heads=("rebuild",), settings=FillSettings, options=frozenset({"with"}),
+        decode=frozenset({"n_best", "batch_tokens", "precision"}), counts="masked token",
+        lacks="more text, pictures or recordings",
+    )  # fmt: skip
+
+
+def _caption(modality: Modality) -> Spec:
+    return Spec(
+        name="caption", modality=modality, objective="caption.Caption", reads="media",
+        needs=(PATH, WRITTEN), answers="text",
+        metrics=scored("exact", "cider", "bleu", "chrf", "loss", "ppl"),
+        families=("picture-seq2seq",), settings=CaptionSettings,
+        options=frozenset({"with", "alignments", "scores"}), together=True, counts="token",
+        sample=("picture", "caption"), lacks="more pictures with captions", truth="shapes",
+    )  # fmt: skip
+
+
+_ROWS = (
+    Spec(
+        name="translate", modality="text", objective="translate.Translate", reads="pairs",
+        needs=(SOURCE, TARGET), answers="text", metrics=scored("bleu", "chrf", "loss", "ppl"),
+        families=("seq2seq",), together=True, rdrop=True, counts="target token", truth="pairs",
+        options=frozenset({"with", "alignments", "on_long", "prefix", "constraints", "scores"}),
+        lacks="more pairs of sentences; headway check says what may be wrong with them",
+    ),
+    Spec(
+        name="complete", modality="text", objective="complete.Complete", reads="documents",
+        needs=(TEXT,), answers="text", metrics=scored("loss", "ppl", "bits_per_byte"),
+        families=("decoder",), settings=CompleteSettings, continues=True, counts="token",
+        options=frozenset({"stream", "shots", "labels", "field", "draft", "scores"}),
+        lacks="more text", truth="repeats",
+    ),
+    Spec(
+        name="fill", modality="text", objective="fill.Fill", reads="documents", needs=(TEXT,),
+        answers="gaps", metrics=scored("loss", "ppl", "accuracy"), families=("encoder",),
+        heads=("words",), settings=FillSettings, options=frozenset({"with"}),
+        decode=frozenset({"n_best", "batch_tokens", "precision"}), counts="masked token",
+        lacks="more text, pictures or recordings",
+        others=(
+            _fill("pictures", "picture-encoder"), _fill("videos", "picture-encoder"),
+            _fill("sounds", "sound-encoder"),
+        ),
+    ),
+    Spec(
+        name="classify", modality="text", objective="classify.Classify", reads="labelled",
+        needs=(TEXT, OTHER, LABEL), answers="label", metrics=scored("accuracy", "f1", "loss"),
+        families=("encoder", "decoder"), heads=("classes",), settings=ClassifySettings,
+        options=frozenset({"with", "scores"}), decode=_BATCHES, together=True, rdrop=True,
+        counts="text", sample=("text", "label"), lacks=f"more labelled texts, {_KNOWS}",
+    ),
+    Spec(
+        name="tag", modality="text", objective="tag.Tag", reads="tagged", needs=(WORDS, TAGS),
+        answers="tags", metrics=scored("f1", "accuracy", "precision", "recall", "loss"),
+        families=("encoder", "decoder"), heads=("tags",), settings=TagSettings,
+        options=frozenset({"with"}), decode=_BATCHES, together=True, counts="word",
+        sample=("sentence", "tags"), lacks=f"more tagged sentences, {_KNOWS}",
+    ),
+    Spec(
+        name="embed", modality="text", objective="embed.Embed", reads="texts",
+        needs=(TEXT, SOURCE, TARGET), answers="vector", metrics=scored("accuracy", "mrr", "loss"),
+        families=("encoder", "decoder"), settings=EmbedSettings,
+        options=frozenset({"to", "nearest", "top"}), decode=_BATCHES, counts="pair",
+        lacks=f"more pairs, {_KNOWS}",
+    ),
+    Spec(
+        name="see", modality="pictures", objective="see.See", reads="media", needs=(PATH, LABEL),
+        answers="label", metrics=_CLASSES, families=("picture-encoder",), heads=("classes",),
+        settings=SeeSettings, options=_LABELS, decode=_PRECISION, together=True, counts="picture",
+        sample=("picture", "label"), lacks=f"more pictures, {_SEEN}", truth="shapes",
+    ),
+    Spec(
+        name="watch", modality="videos", objective="watch.Watch", reads="media",
+        needs=(PATH, LABEL), answers="label", metrics=_CLASSES, families=("picture-encoder",),
+        heads=("classes",), settings=WatchSettings, options=_LABELS, decode=_PRECISION,
+        together=True, counts="video", sample=("video", "label"), lacks=f"more videos, {_SEEN}",
+        truth="moving",
+    ),
+    replace(_caption("pictures"), others=(_caption("videos"),)),
+    Spec(
+        name="transcribe", modality="sounds", objective="transcribe.Transcribe", reads="media",
+        needs=(PATH, WRITTEN), answers="text", metrics=scored("wer", "cer", "loss"),
+        families=("sound-seq2seq", "sound-encoder"), settings=TranscribeSettings,
+        options=frozenset({"scores", "format"}), counts="token",
+        sample=("recording", "transcript"), lacks="more recordings with their texts",
+        truth="digits",
+    ),
+    Spec(
+        name="identify", modality="sounds", objective="identify.Identify", reads="media",
+        needs=(PATH, LABEL), answers="label", metrics=_CLASSES, families=("sound-encoder",),
+        heads=("classes",), settings=IdentifySettings, options=_LABELS | {"to", "against"},
+        decode=_PRECISION, together=True, counts="recording", sample=("recording", "speaker"),
+        lacks=f"more recordings, {_SEEN}",
+    ),
+)  # fmt: skip
+
+SPECS: dict[str, Spec] = {spec.name: spec for spec in _ROWS}
+
+
+def possible(settings: RunSettings) -> tuple[Spec, ...]:
+    """The rows of a task that a run may be of, as far as its settings say what data it has: one,
+    except where only the files themselves could tell pictures from recordings."""
+    rows = SPECS[settings.task].rows
+    if len(rows) == 1:
+        return rows
+    said = _said(settings)
+    return tuple(row for row in rows if row.modality in said) or rows
+
+
+def _said(settings: RunSettings) -> set[str]:
+    front = next((n for n in ("picture", "sound") if hasattr(settings.model, n)), "")
+    if front == "picture":
+        frames = getattr(settings.model, front).frames
+        return {"videos" if frames > 1 else "pictures"}
+    if front or settings.model is not None:
+        return {"sounds" if front else "text"}
+    return {"pictures", "videos", "sounds"} if settings.data.media else {"text"}
+
+
+def spec_of(task: str | RunSettings) -> Spec:
+    """The row of a run; of a task's name the one of its usual data."""
+    return SPECS[task] if isinstance(task, str) else possible(task)[0]
+
+
+def check_metric(
+    metric: str | None, task: str, names: Sequence[str], locate: Callable[[str], str] | None = None
+) -> None:
+    """Refuse what is no score of the task. `locate` begins the message: a file and its line."""
+    if metric is not None and metric not in names:
+        near, where = suggest(metric, names), locate("train.metric") if locate else ""
+        raise ConfigError(f"{where}train.metric={metric!r} is no score of the task {task}.{near}")
