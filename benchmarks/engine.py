@@ -23,11 +23,11 @@ from headway.config.folder import CONFIG, TOKENIZER
 from headway.config.presets import preset
 from headway.config.run import resolved_toml
 from headway.data.files import open_lines
-from headway.decode.translator import Translator
 from headway.interop import to_ctranslate2
 from headway.interop.ctranslate2.engine import Ctranslate2Engine
 from headway.models.build import build_model
-from headway.tasks.opened import Opened, open_plain
+from headway.tasks.opened import Opened, open_plain, open_run
+from headway.tasks.translate_answers import translator_of
 
 SHIPPED = "tatoeba-de-en"
 WRITTEN = 32
@@ -58,7 +58,7 @@ def works(run: Opened, out: Path, lines: list[str], threads: int) -> dict[str, W
     decode = replace(run.settings.decode, length_penalty="power")
     settings = replace(run.settings, decode=decode)
     engine = Ctranslate2Engine(out, settings)
-    translator = Translator.load([out], settings.decode, engine=engine)
+    translator = translator_of(open_run(out, engine="ctranslate2"), settings.decode)
 
     def headway() -> int:
         before = translator.summary.tokens

@@ -14,9 +14,10 @@ import torch
 from benchmarks.machine import save
 from headway.config.data import DataSettings
 from headway.config.folder import load_run, run_folder
-from headway.decode.translator import Translator
 from headway.metrics.translation import bleu, compare_bleu
 from headway.tasks.complete_scores import evaluate_language
+from headway.tasks.opened import open_run
+from headway.tasks.translate_answers import translator_of
 
 CPU = torch.device("cpu")
 
@@ -24,7 +25,8 @@ CPU = torch.device("cpu")
 def translated(name: str, sources: list[str], precision: Any) -> list[str]:
     folder = run_folder(name)
     settings = replace(load_run(folder).decode, precision=precision)
-    return [found.text for found in Translator.load([folder], settings).translate(sources)]
+    opened = open_run(folder, device="cpu", precision=precision)
+    return [found.text for found in translator_of(opened, settings).translate(sources)]
 
 
 def translator(name: str, sources: list[str], references: list[str]) -> dict[str, Any]:
@@ -36,12 +38,12 @@ def translator(name: str, sources: list[str], references: list[str]) -> dict[str
 
 
 def storyteller(path: Path) -> dict[str, Any]:
-    folder = run_folder("stories")
-    settings, values = load_run(folder), {}
+    values = {}
     for precision in ("fp32", "int8"):
-        held = replace(settings, decode=replace(settings.decode, precision=precision))
+        opened = open_run("stories", device="cpu", precision=precision)
         files = DataSettings(text=(str(path),))
-        values[precision] = evaluate_language(folder, held, files, CPU).facts["bits_per_byte"]
+        found = evaluate_language(opened, opened.settings, files)
+        values[precision] = found.facts["bits_per_byte"]
     n_texts = path.read_text().count("<|endoftext|>")
     return {"score": "bits per byte", "texts": n_texts, **values}
 

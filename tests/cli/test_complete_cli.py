@@ -14,7 +14,6 @@ from pathlib import Path
 from threading import Event
 
 import pytest
-import torch
 
 from headway.cli.main import main
 from headway.config.folder import load_run
@@ -22,6 +21,7 @@ from headway.config.run import RunSettings, load_run_settings, resolved_toml, ru
 from headway.config.start import DistilSettings, LoraSettings, StartSettings
 from headway.tasks.complete import Complete
 from headway.tasks.kind import Use
+from headway.tasks.opened import open_run
 from headway.tasks.specs import (
     ClassifySettings,
     CompleteSettings,
@@ -216,7 +216,7 @@ def test_the_mark_of_a_field_ends_it(said: Said) -> None:
 
 def test_a_waiting_person_gets_a_field_at_once(folder: Path) -> None:
     run = load_run(folder / "fields")
-    writer = Complete().predictor(Use([folder / "fields"], run, torch.device("cpu"), {}))
+    writer = Complete().predictor(Use(open_run(folder / "fields", device="cpu"), run, {}))
     answered = Event()
 
     def lines() -> Iterator[str]:

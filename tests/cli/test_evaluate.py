@@ -21,6 +21,8 @@ from headway.errors import UserError
 from headway.metrics.translation import bleu, chrf, compare_bleu, tokenised_bleu
 from headway.models.build import build_model
 from headway.models.folder import save_model
+from headway.tasks.opened import Opened, open_run
+from headway.tasks.translate_answers import translator_of
 from headway.text.train import train_vocabularies
 
 SOURCES = ["ein Hund läuft", "zwei Katzen", "", "der Mann liest ein Buch."]
@@ -72,7 +74,7 @@ def test_it_prints_what_the_translator_and_the_metrics_give(
     run, source, target = files
     out = tmp_path / "out.txt"
     facts = json.loads(command(run, "--source", source, "--target", target, "--json", "--out", out))
-    translator = Translator.load([run])
+    translator = translator_of(open_run(run, device="cpu"))
     outputs = [found.text for found in translator.translate(SOURCES)]
     assert out.read_text(encoding="utf-8").split("\n") == [*outputs, ""]
     scores = list(translator.score(zip(SOURCES, TARGETS, strict=True)))
@@ -104,13 +106,13 @@ def test_settings_and_the_beam_reach_the_search(
     command: Command, files: tuple[Path, Path, Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run, source, target = files
-    load, seen = Translator.load, []
+    seen = []
 
-    def spy(folders: list[Path], settings: DecodeSettings, **more: Any) -> Translator:
+    def spy(opened: Opened, settings: DecodeSettings) -> Translator:
         seen.append(settings)
-        return load(folders, settings, **more)
+        return translator_of(opened, settings)
 
-    monkeypatch.setattr(Translator, "load", spy)
+    monkeypatch.setattr("headway.tasks.translate_scores.translator_of", spy)
     command(run, "--source", source, "--target", target, "--beam", 3, "decode.max_len=4")
     assert seen == [DecodeSettings(beam=3, max_len=4, extra_len=5)]
 
@@ -144,7 +146,9 @@ def test_two_systems_are_compared_on_the_same_sentences(
     good.write_text("\n".join(TARGETS) + "\n", encoding="utf-8")
     words = ["--source", source, "--target", target, "--against", run, "--json"]
     facts = json.loads(command("--hypotheses", good, *words))
-    outputs = [found.text for found in Translator.load([run]).translate(SOURCES)]
+    outputs = [
+        found.text for found in translator_of(open_run(run, device="cpu")).translate(SOURCES)
+    ]
     wanted = compare_bleu(TARGETS, outputs, TARGETS)
     assert facts["comparison"]["p_value"] == wanted.p_value
     assert facts["comparison"]["difference"]["value"] == wanted.difference.value > 0

@@ -16,9 +16,7 @@ from headway.config.listed import listed
 from headway.data.documents import read_documents
 from headway.data.records import read_records
 from headway.data.tagged import detect_scheme, read_tagged
-from headway.decode.completer import Completer
 from headway.decode.fewshot import Chooser, Shots
-from headway.decode.translator import Translator
 from headway.errors import FolderError
 from headway.inside import load
 from headway.inside.corpus import Corpus
@@ -27,9 +25,11 @@ from headway.interop.reading import proof_sentences
 from headway.metrics.speech import character_errors, word_errors
 from headway.metrics.translation import bleu, chrf, exact_match
 from headway.models.folder import load_model
+from headway.tasks.complete_answers import completer_of
 from headway.tasks.kind import Use
-from headway.tasks.opened import open_plain
+from headway.tasks.opened import open_plain, open_run
 from headway.tasks.table import kind_of
+from headway.tasks.translate_answers import translator_of
 from tests.interop.padded_runs import tiny_run
 
 GREEDY = DecodeSettings(beam=1, max_len=4)
@@ -52,8 +52,8 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def predictor(runs: Path, task: str, **options: Any) -> Any:
-    settings = load_run(runs / task)
-    return kind_of(task).predictor(Use([runs / task], settings, CPU, options))
+    opened = open_run(runs / task, device="cpu")
+    return kind_of(task).predictor(Use(opened, opened.settings, options))
 
 
 def answers(task: str) -> Callable[[Path, Any], Any]:
@@ -73,17 +73,17 @@ def tags(runs: Path, given: Any) -> Any:
 
 
 def translated(runs: Path, given: Any) -> Any:
-    found = Translator.load(runs / "translate", GREEDY).translate(given)
+    found = translator_of(open_run(runs / "translate", device="cpu"), GREEDY).translate(given)
     return [one.text for one in found]
 
 
 def completed(runs: Path, given: Any) -> Any:
-    found = Completer.load(str(runs / "complete"), GREEDY).complete(given)
+    found = completer_of(open_run(str(runs / "complete"), device="cpu"), GREEDY).complete(given)
     return [one.outputs[0].text for one in found]
 
 
 def chosen(runs: Path, given: Any) -> Any:
-    completer = Completer.load([runs / "complete"], GREEDY)
+    completer = completer_of(open_run(runs / "complete", device="cpu"), GREEDY)
     return [one.label for one in Chooser(completer, Shots(()), ["ba", "de"])(given)]
 
 
@@ -120,10 +120,11 @@ def test_a_bare_text_is_one_input_and_not_its_characters(runs: Path, name: str) 
 def test_a_bare_gap_picture_pair_score_or_method_too(runs: Path) -> None:
     filler = predictor(runs, "fill")
     assert len(list(filler.answers("ba [MASK]"))) == 1
-    shapes = Use("shapes", load_run("shapes"), CPU)  # type: ignore[arg-type]
-    [caption] = kind_of("caption").predictor(shapes).answers("example.png")
+    shapes = open_run("shapes", device="cpu")
+    use = Use(shapes, shapes.settings)
+    [caption] = kind_of("caption").predictor(use).answers("example.png")
     assert caption.text == "a purple square left of a yellow circle"
-    translator = Translator.load([runs / "translate"], GREEDY)
+    translator = translator_of(open_run(runs / "translate", device="cpu"), GREEDY)
     [score] = translator.score(("ba", "de"))  # type: ignore[arg-type]
     assert score == next(iter(translator.score([("ba", "de")])))
     for metric in (bleu, chrf, exact_match):
@@ -148,9 +149,10 @@ OPENED: dict[str, Callable[[Any], Any]] = {
     "load_model": load_model,
     "inside.load": load,
     "open_plain": open_plain,
-    "Use": lambda name: Use(name, load_run(name), CPU).models(),
-    "Completer.load": Completer.load,
-    "Completer.load, draft": lambda name: Completer.load([name], GREEDY, draft=name),
+    "open_run": open_run,
+    "open_run, a draft": lambda name: completer_of(
+        open_run(name, device="cpu"), GREEDY, draft=name
+    ),
 }
 
 
@@ -165,11 +167,10 @@ def test_a_run_answers_to_its_name_wherever_it_is_opened(
 
 
 def test_several_runs_may_be_given_in_all_these_ways(runs: Path) -> None:
-    assert len(Completer.load(["stories", SHIPPED / "stories"]).models) == 2
-    assert len(Use([runs / "complete"], load_run("stories"), CPU).models()) == 1
-    for kind in (Completer, Translator):
-        with pytest.raises(FolderError, match="an empty list of runs"):
-            kind.load([])
+    assert len(completer_of(open_run("stories", SHIPPED / "stories", device="cpu")).models) == 2
+    assert len(open_run(runs / "complete", device="cpu").models) == 1
+    with pytest.raises(FolderError, match="an empty list of runs"):
+        open_run()
 
 
 def test_a_folder_comes_before_runs_and_runs_before_what_ships(

@@ -14,6 +14,8 @@ from headway.config.model import EncoderSettings
 from headway.decode.completer import Completer, shared_length
 from headway.errors import ConfigError, FolderError, UserError
 from headway.models.build import build_model
+from headway.tasks.complete_answers import completer_of
+from headway.tasks.opened import open_run
 from headway.text.tokenizer import Tokenizer
 from headway.text.train import train_vocabularies
 
@@ -154,18 +156,18 @@ def test_tokens_are_prompts_too_and_may_end_elsewhere() -> None:
 
 def test_run_folders_and_a_draft(tmp_path: Path) -> None:
     run, small = save_run(tmp_path / "run"), save_run(tmp_path / "small", writer(60))
-    plain = Completer.load([run])
+    plain = completer_of(open_run(run, device="cpu"))
     assert plain.context == 96
     expected = texts(plain)
     assert expected[1] == " four five six."
-    both = Completer.load([run], draft=small)
+    both = completer_of(open_run(run, device="cpu"), draft=small)
     assert texts(both) == expected
     assert "drafted tokens accepted" in both.summary.text()
-    assert texts(Completer.load([run, small], GREEDY))[1] == expected[1]
+    assert texts(completer_of(open_run(run, small, device="cpu"), GREEDY))[1] == expected[1]
     with pytest.raises(UserError, match="not for an ensemble"):
-        Completer.load([run, small], GREEDY, draft=small)
+        completer_of(open_run(run, small, device="cpu"), GREEDY, draft=small)
     with pytest.raises(ConfigError, match=r"decode.beam=4"):
-        Completer.load([run], DecodeSettings(), draft=small)
+        completer_of(open_run(run, device="cpu"), DecodeSettings(), draft=small)
 
 
 def test_what_does_not_fit_is_refused(tmp_path: Path) -> None:
@@ -174,20 +176,20 @@ def test_what_does_not_fit_is_refused(tmp_path: Path) -> None:
     strange = train_vocabularies(lines, lines, TokenizerSettings(kind="words"), 2)
     strange.save(other / "tokenizer.json")
     with pytest.raises(FolderError, match=r"does not fit.* 5 tokens and the model"):
-        Completer.load([other])
+        completer_of(open_run(other, device="cpu"))
     swapped = replace(settings(), vocab_size=strange.target.vocab_size)
     save_run(other, build_model(swapped), model=swapped)  # type: ignore[arg-type]
     strange.save(other / "tokenizer.json")
     with pytest.raises(UserError, match=r"draft model .*other has another vocabulary"):
-        Completer.load([run], draft=other)
+        completer_of(open_run(run, device="cpu"), draft=other)
     with pytest.raises(FolderError, match="not the vocabulary of"):
-        Completer.load([run, other])
+        completer_of(open_run(run, other, device="cpu"))
     encoder = EncoderSettings(vocab_size=tokenizer().vocab_size, n_layers=1)
     save_run(tmp_path / "encoder", model=encoder)
     with pytest.raises(
         FolderError, match="no model that continues text; what it holds: encoder model"
     ):
-        Completer.load([tmp_path / "encoder"])
+        completer_of(open_run(tmp_path / "encoder", device="cpu"))
 
 
 def test_a_prompt_begins_with_the_start_token_only_where_that_is_the_custom() -> None:

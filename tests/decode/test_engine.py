@@ -47,7 +47,9 @@ class EchoEngine(Engine):
     def __init__(self) -> None:
         self.search = Echo()
 
-    def searcher(self, settings: DecodeSettings, specials: Specials) -> Echo:
+    def searcher(
+        self, settings: DecodeSettings, specials: Specials, *, detail: bool = False
+    ) -> Echo:
         return self.search
 
 

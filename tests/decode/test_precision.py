@@ -11,12 +11,12 @@ import torch
 
 from headway.config.decode import DecodeSettings
 from headway.config.folder import load_run, run_folder
-from headway.decode.completer import Completer
 from headway.decode.precision import hold_in
-from headway.decode.translator import Translator
 from headway.errors import UserError
 from headway.nn.int8 import Int8Embedding, Int8Linear, is_quick
-from headway.tasks.kind import Use
+from headway.tasks.complete_answers import completer_of
+from headway.tasks.opened import open_run
+from headway.tasks.translate_answers import translator_of
 
 from ..interop.padded_runs import tiny_run
 from ..models.variants import FAMILIES, VARIANTS, inputs_of, samples, tiny
@@ -52,7 +52,9 @@ def translated(
 ) -> list[str]:
     folder = run_folder("tatoeba-de-en")
     settings = replace(load_run(folder).decode, precision=precision, batch_tokens=batch_tokens)
-    found = Translator.load([folder], settings).translate(lines)
+    found = translator_of(
+        open_run(folder, device="cpu", precision=settings.precision), settings
+    ).translate(lines)
     return [translation.text for translation in found]
 
 
@@ -70,7 +72,9 @@ def test_short_sentences_are_translated_as_in_fp32() -> None:
 
 def test_a_story_is_written_in_int8() -> None:
     settings = DecodeSettings(beam=1, max_len=8, precision="int8")
-    completer = Completer.load([run_folder("stories")], settings)
+    completer = completer_of(
+        open_run("stories", device="cpu", precision=settings.precision), settings
+    )
     assert any(isinstance(part, Int8Embedding) for part in completer.models[0].modules())
     [found] = completer.complete(["Once upon a time there was a little"])
     assert found.outputs[0].text
@@ -79,7 +83,5 @@ def test_a_story_is_written_in_int8() -> None:
 @pytest.mark.parametrize("task", ["classify", "tag", "fill", "embed"])
 def test_models_that_read_text_are_held_so_too(task: str, tmp_path: Path) -> None:
     folder = tiny_run(tmp_path / task, task)
-    settings = load_run(folder)
-    decode = replace(settings.decode, precision="int8")
-    [model] = Use([folder], replace(settings, decode=decode), torch.device("cpu")).models()
+    [model] = open_run(folder, device="cpu", precision="int8").models
     assert any(isinstance(part, Int8Linear) for part in model.modules())

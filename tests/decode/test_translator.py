@@ -23,6 +23,8 @@ from headway.decode.translator import TextWish, Translator
 from headway.errors import DataError, FolderError, UserError
 from headway.models.folder import model_weights, save_weights
 from headway.models.seq2seq import Seq2Seq
+from headway.tasks.opened import open_run
+from headway.tasks.translate_answers import translator_of
 from headway.text.roles import Roles
 from headway.text.tokenizer import Tokenizer, Vocabularies
 from headway.text.train import train_vocabularies
@@ -279,34 +281,34 @@ def save_run(folder: Path, **changes: object) -> Path:
 
 def test_a_run_folder_is_a_translator(tmp_path: Path) -> None:
     one, two = save_run(tmp_path / "one"), save_run(tmp_path / "two")
-    decoder = Translator.load([one])
+    decoder = translator_of(open_run(one, device="cpu"))
     assert [t.text for t in decoder.translate(LINES)] == texts(LINES)
     assert decoder.cutter.max_len == 8
-    both = Translator.load([one, two], replace(QUICK, beam=3))
+    both = translator_of(open_run(one, two, device="cpu"), replace(QUICK, beam=3))
     assert [t.text for t in both.translate(["ba de"])] == ["ba de"]
 
 
 def test_a_folder_that_does_not_fit_is_refused(tmp_path: Path) -> None:
     run = save_run(tmp_path / "run")
     with pytest.raises(FolderError, match="there is no folder"):
-        Translator.load([tmp_path / "nowhere"])
+        translator_of(open_run(tmp_path / "nowhere", device="cpu"))
 
     lines_ = ["aa bb"] * 3
     other = train_vocabularies(lines_, lines_, TokenizerSettings(kind="words"), 3)
     other.save(run / "tokenizer.json")
     with pytest.raises(FolderError, match=r"does not fit.* 5 source tokens and the model 23"):
-        Translator.load([run])
+        translator_of(open_run(run, device="cpu"))
 
     (run / "tokenizer.json").write_text("{}")
     with pytest.raises(DataError):
-        Translator.load([run])
+        translator_of(open_run(run, device="cpu"))
     (run / "tokenizer.json").unlink()
     with pytest.raises(FolderError, match=r"no tokenizer\.json"):
-        Translator.load([run])
+        translator_of(open_run(run, device="cpu"))
 
     encoder = save_run(tmp_path / "encoder", model=EncoderSettings(vocab_size=VOCAB, n_layers=1))
     with pytest.raises(FolderError, match="no translator but a encoder model"):
-        Translator.load([encoder])
+        translator_of(open_run(encoder, device="cpu"))
 
 
 def test_models_with_different_vocabularies_are_no_ensemble(tmp_path: Path) -> None:
@@ -316,7 +318,7 @@ def test_models_with_different_vocabularies_are_no_ensemble(tmp_path: Path) -> N
         two / "tokenizer.json"
     )
     with pytest.raises(FolderError, match="not the vocabulary of"):
-        Translator.load([one, two])
+        translator_of(open_run(one, two, device="cpu"))
 
 
 def with_roles(**parts: object) -> Vocabularies:

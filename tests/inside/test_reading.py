@@ -9,14 +9,14 @@ import pytest
 import torch
 
 from headway.config.decode import DecodeSettings
-from headway.decode.completer import Completer
 from headway.errors import DataError, UserError
 from headway.inside.change import Change
 from headway.inside.forward import say
 from headway.inside.greedy import greedily
 from headway.inside.reading import Ask, context, read
 from headway.inside.streams import Reading, Stream
-from headway.tasks.opened import open_plain
+from headway.tasks.complete_answers import completer_of
+from headway.tasks.opened import open_plain, open_run
 
 from ..interop.padded_runs import answers, lines_for, tiny_run
 
@@ -99,7 +99,7 @@ def test_a_language_model_goes_ongreedily() -> None:
     run = open_plain("stories")
     prompt = "Once upon a time there was a dog"
     reading = read(run, prompt, Ask(new=8))
-    completer = Completer.load([run.folder], DecodeSettings(beam=1, max_len=8))
+    completer = completer_of(open_run(run.folder, device="cpu"), DecodeSettings(beam=1, max_len=8))
     [found] = completer.complete([prompt])
     new = run.vocab.source.decode(list(reading.last.ids[reading.n_given :]))
     assert found.outputs[0].text.strip() == new.strip()

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 
 from headway.config.data import DataSettings, TokenizerSettings
 from headway.config.decode import DecodeSettings
@@ -27,6 +26,7 @@ from headway.decode.engine import Engine
 from headway.models.build import build_model
 from headway.models.folder import model_weights, save_weights
 from headway.tasks.kind import Use
+from headway.tasks.opened import Opened, open_run
 from headway.tasks.specs import FillSettings, IdentifySettings
 from headway.tasks.table import kind_of
 from headway.text.tokenizer import Tokenizer, Vocabularies
@@ -194,9 +194,19 @@ def answers(
     **decode: Any,
 ) -> list[dict[str, Any]]:
     """What `headway predict --json` says, by torch or by another engine."""
-    settings = decoding(load_run(folder), **decode)
-    use = Use([folder], settings, torch.device("cpu"), options or {}, engine)
+    opened = opened_by(folder, engine)
+    settings = decoding(opened.settings, **decode)
+    use = Use(opened, settings, {"json": True, **(options or {})})
     return [answer.facts for answer in kind_of(settings.task).predictor(use).answers(lines)]
+
+
+def opened_by(folder: Path, engine: Engine | None = None) -> Opened:
+    """By torch, or as if this engine had been asked for."""
+    if engine is None:
+        return open_run(folder, device="cpu")
+    words = folder / "tokenizer.json"
+    vocab = Vocabularies.load(words) if words.is_file() else None
+    return Opened((folder,), (load_run(folder),), vocab, engine=engine)
 
 
 def decoding(settings: RunSettings, **changes: Any) -> RunSettings:

@@ -15,9 +15,9 @@ from headway.errors import ConfigError, FolderError, UserError
 from headway.interop import to_ctranslate2
 from headway.interop.ctranslate2.engine import Ctranslate2Engine
 from headway.interop.ctranslate2.limits import POSITIONS
-from headway.interop.engines import engine_of
 from headway.interop.exporting import export_run
 from headway.interop.importing import import_run
+from headway.tasks.engines import engine_of
 from headway.tasks.opened import Opened, open_plain
 
 from ..models.variants import VARIANTS
@@ -73,7 +73,7 @@ def test_every_variant_says_the_same_or_is_refused(tmp_path: Path, task: str, va
     proof = to_ctranslate2.prove(loaded, out, [line for line in LINES if line], int8=False)
     assert proof.passed, proof.text()
     assert proof.max_difference < 1e-4
-    engine = Ctranslate2Engine(out, load_run(out), detail=True)
+    engine = Ctranslate2Engine(out, load_run(out))
     decode = {"beam": 1, "length_penalty": "none"} if task != "fill" else {}
     lines = lines_for(task)
     ours = answers(run, lines, **decode)
@@ -91,7 +91,7 @@ def test_imported_models_go_on_to_ctranslate2(tmp_path: Path, name: str) -> None
     import_run(str(source), run)
     assert export_run(str(run), "ctranslate2", out).passed
     lines = ["a b c", "w1 w2 d e f", "7 z", ""]
-    engine = Ctranslate2Engine(out, load_run(out), detail=True)
+    engine = Ctranslate2Engine(out, load_run(out))
     ours = answers(run, lines, beam=1, sample=False, max_len=12)
     assert_same_facts(ours, answers(out, lines, engine, beam=1, sample=False, max_len=12))
 

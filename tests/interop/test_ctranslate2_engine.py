@@ -19,21 +19,21 @@ from headway.config.decode import DecodeSettings
 from headway.config.folder import load_run
 from headway.config.run import RunSettings, resolved_toml
 from headway.decode.hypothesis import Specials
-from headway.decode.translator import TextWish, Translator
+from headway.decode.translator import TextWish
 from headway.errors import ConfigError, UserError
 from headway.interop import to_ctranslate2
 from headway.interop.ctranslate2.engine import Ctranslate2Engine
 from headway.interop.ctranslate2.options import MAPPED, REFUSED
 from headway.interop.ctranslate2.search import Ranking, even_batches
 from headway.models.folder import model_weights, save_weights
-from headway.tasks.kind import Use
-from headway.tasks.opened import open_plain
+from headway.tasks.opened import open_plain, open_run
+from headway.tasks.translate_answers import translator_of
 from headway.text.roles import Roles
 from headway.text.tokenizer import Tokenizer, Vocabularies
 from headway.text.train import train_vocabularies
 
 from ..decode.copying import SIZES, copier
-from .padded_runs import answers, assert_same_facts, lines_for, tiny_run
+from .padded_runs import answers, assert_same_facts, lines_for, opened_by, tiny_run
 
 WORDS = [f"{c}{v}" for c in "bdfgk" for v in "aeio"]
 LINES = ["ba de", "", "fi ko ga", "   ", "go", "de de ba fi", "ka ke ki ko da", "ba de fi go ka"]
@@ -80,7 +80,7 @@ def by_engine(out: Path, lines: list[str], **more: Any) -> list[dict[str, Any]]:
     decode = {key: value for key, value in more.items() if key != "options"}
     settings = load_run(out)
     settings = replace(settings, decode=replace(settings.decode, **decode))
-    return answers(out, lines, Ctranslate2Engine(out, settings, detail=True), **more)
+    return answers(out, lines, Ctranslate2Engine(out, settings), **more)
 
 
 def test_every_setting_of_decoding_is_mapped_or_refused() -> None:
@@ -145,7 +145,7 @@ def test_scores_are_nearly_ours_where_no_detail_is_asked_for(
     settings = load_run(out)
     decode = replace(settings.decode, length_penalty=penalty, n_best=2)
     engine = Ctranslate2Engine(out, replace(settings, decode=decode))
-    both = [Translator.load([run], decode), Translator.load([out], decode, engine=engine)]
+    both = [translator_of(opened_by(*one), decode) for one in ((run,), (out, engine))]
     ours, theirs = ([one.outputs for one in t.translate(LINES)] for t in both)
     for mine, other in zip(ours, theirs, strict=True):
         assert [o.text for o in mine] == [o.text for o in other]
@@ -278,13 +278,13 @@ def test_prefixes_and_banned_words_go_through(translators: tuple[Path, Path]) ->
             (found.text, pytest.approx(found.outputs[0].log_prob, rel=0.05))
             for found in translator.translate(lines, wishes)
         ]
-        for translator in (Translator.load([run]), Translator.load([out], engine=engine))
+        for translator in (translator_of(opened_by(run)), translator_of(opened_by(out, engine)))
     ]
     assert both[0] == both[1]
     assert both[1][0][0].startswith("go ki")
     assert "go" not in both[1][1][0].split()
     with pytest.raises(UserError, match="required phrases do not go with --engine ctranslate2"):
-        list(Translator.load([out], engine=engine).translate(["ba"], [TextWish(required=("de",))]))
+        list(translator_of(opened_by(out, engine)).translate(["ba"], [TextWish(required=("de",))]))
 
 
 def test_the_roles_of_tokens_are_kept(tmp_path: Path) -> None:
@@ -327,7 +327,7 @@ def test_what_needs_our_models_is_refused(
     out = writers[1]
     engine = Ctranslate2Engine(out, load_run(out))
     with pytest.raises(UserError, match="runs one model, and 2 are given"):
-        Use([out, out], load_run(out), torch.device("cpu"), {}, engine)
+        open_run(out, out, engine="ctranslate2")
     with pytest.raises(UserError, match="a draft model does not go together"):
         by_engine(out, ["ba"], beam=1, options={"draft": str(writers[0])})
     with pytest.raises(UserError, match="not by --engine ctranslate2"):

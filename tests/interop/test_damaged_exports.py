@@ -16,12 +16,12 @@ from headway.cli.main import main
 from headway.config.folder import load_run
 from headway.errors import ConfigError, FolderError
 from headway.interop import to_ctranslate2
-from headway.interop.engines import engine_of
 from headway.interop.exporting import export_run
 from headway.interop.importing import import_run
 from headway.interop.onnx.expected import check_graph
 from headway.interop.onnx.session import Session
 from headway.interop.plain.graphs import graphs_of
+from headway.tasks.engines import engine_of
 from headway.tasks.opened import open_plain
 
 from .padded_runs import tiny_run

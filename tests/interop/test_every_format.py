@@ -17,11 +17,11 @@ from headway.config.folder import load_run
 from headway.config.run import media_front
 from headway.errors import UserError
 from headway.interop import exporting, to_ctranslate2, to_hf
-from headway.interop.engines import engine_of
 from headway.interop.exporting import TARGETS, export_run
 from headway.interop.plain.graphs import Graph, graphs_of
 from headway.interop.plain.padded import Array, prove_padded
 from headway.interop.proof import Proof
+from headway.tasks.engines import engine_of
 from headway.tasks.opened import Opened, open_plain
 
 from .default_runs import TASKS, default_run

@@ -165,5 +165,5 @@ def test_a_run_that_is_not_whole_is_refused(tmp_path: Path, capsys: Output) -> N
     (folder / "import.json").unlink()
     other = settings_of("decoder", "complete", vocab_size=50)
     save_run(tmp_path / "other", other)
-    with pytest.raises(FolderError, match="source tokens and the model 50"):
+    with pytest.raises(FolderError, match="tokens and the model 50"):
         open_plain(str(tmp_path / "other"))

@@ -37,6 +37,7 @@ from .padded_runs import (
     lines_for,
     media_lines,
     media_run,
+    opened_by,
     tiny_run,
 )
 
@@ -117,7 +118,7 @@ def test_a_recording_that_is_too_long_for_a_graph_is_named_and_the_others_are_an
     engine = OnnxEngine(run, settings)
     for graph in engine.graphs.values():
         graph.n_positions = 30  # type: ignore[misc]
-    use = Use([run], settings, torch.device("cpu"), {}, engine)
+    use = Use(opened_by(run, engine), settings)
     found = list(kind_of("identify").predictor(use).answers(iter(lines), False))
     short = [not one.error for one in found]
     assert any(short)
@@ -141,9 +142,9 @@ def test_scores_of_a_test_set_are_those_of_torch(tmp_path: Path) -> None:
         (folder / "list.jsonl").write_text("\n".join(listed) + "\n")
         settings = load_run(run)
         given = replace(settings.data, media=(str(folder / "list.jsonl"),))
-        device, found = torch.device("cpu"), []
+        found = []
         for engine in (None, OnnxEngine(run, settings)):
-            use = Use([run], settings, device, {}, engine)
+            use = Use(opened_by(run, engine), settings)
             facts = kind_of(settings.task).evaluation(use, given).facts
             found.append({k: v for k, v in facts.items() if k not in ("speed", "tokens_per_s")})
         found[0]["loss"] = found[1].setdefault("loss", found[0].get("loss"))

@@ -16,11 +16,11 @@ import transformers
 from tokenizers import AddedToken, models, pre_tokenizers, processors
 
 from headway.config.decode import DecodeSettings
-from headway.decode.completer import Completer
 from headway.interop.exporting import export_run
 from headway.interop.hf.quiet import quiet
 from headway.interop.importing import import_run
-from headway.tasks.opened import Opened, open_plain
+from headway.tasks.complete_answers import completer_of
+from headway.tasks.opened import Opened, open_plain, open_run
 
 from .padded_runs import answers
 from .theirs import GPT2, LLAMA, NEOX, SIZE, reference, saved
@@ -136,7 +136,7 @@ def assert_same_texts(ours: Sequence[list[int]], theirs: Sequence[tuple[list[int
 def written(run: Opened, prompts: Sequence[str]) -> list[list[int]]:
     """By us, with the end token where it came."""
     settings = DecodeSettings(beam=1, max_len=NEW, unknown="keep")
-    completer = Completer.load([run.folder], settings)
+    completer = completer_of(open_run(run.folder, device="cpu"), settings)
     names = run.vocab.target.tokens(range(SIZE))
     assert len(set(names)) == SIZE
     best = [completion.outputs[0] for completion in completer.complete(prompts)]

@@ -16,7 +16,6 @@ from safetensors.torch import load_file, save_file
 from headway.cli.main import main
 from headway.config.decode import DecodeSettings
 from headway.config.model import RopeSettings
-from headway.decode.translator import Translator
 from headway.errors import UserError
 from headway.interop.exporting import export_run
 from headway.interop.hf.proof import prove
@@ -24,8 +23,9 @@ from headway.interop.importing import import_run
 from headway.interop.proof import Proof, our_logits, proof_ids, proof_sentences
 from headway.interop.sentence import SentenceFolder
 from headway.models.folder import save_weights
-from headway.tasks.opened import open_plain
+from headway.tasks.opened import open_plain, open_run
 from headway.tasks.specs import EmbedSettings
+from headway.tasks.translate_answers import translator_of
 
 from .ours import save_run, settings_of
 
@@ -138,7 +138,7 @@ def test_transformers_writes_what_we_write(tmp_path: Path) -> None:
         ids_1T = model.generate(**tokenizer(line, return_tensors="pt"))
         found.append(tokenizer.decode(ids_1T[0], skip_special_tokens=True).strip())
     one_less = replace(decode, max_len=19)  # their last token is the end
-    translator = Translator.load([tmp_path / "run"], one_less)
+    translator = translator_of(open_run(tmp_path / "run", device="cpu"), one_less)
     assert [translation.text for translation in translator.translate(lines)] == found
     assert len({word for text in found for word in text.split()}) > 3
 

@@ -24,6 +24,7 @@ from headway.progress import SILENT
 from headway.tasks.classify import Classify, ClassifyTask
 from headway.tasks.classify_answers import Classifier
 from headway.tasks.kind import Use
+from headway.tasks.opened import open_run
 from headway.tasks.task import Part
 from headway.training.run import Training
 from tests.training.labelled import (
@@ -259,7 +260,7 @@ def test_a_few_steps_learn_what_the_texts_say(tmp_path: Path, family: str) -> No
     report = (out / "report.html").read_text()
     assert "Confusion matrix" in report
     lines = ["an awful film", "", "great music", "x" * 300 + " ok"]
-    predictor = Classify().predictor(Use([out], run, CPU, {"scores": True}))
+    predictor = Classify().predictor(Use(open_run(out, device="cpu"), run, {"scores": True}))
     answers = list(predictor.answers(lines))
     assert answers[0].facts["label"] == "neg"
     assert answers[2].text.startswith("pos\t0.")
@@ -273,7 +274,7 @@ def test_a_few_steps_learn_what_the_texts_say(tmp_path: Path, family: str) -> No
 def _check_evaluation(out: Path, run: RunSettings, tmp_path: Path) -> None:
     test = write_tsv(tmp_path / "test.tsv", [*sentiments(30), ("", "so")])
     files = replace(run.data, text=(test,))
-    found = Classify().evaluation(Use([out], run, CPU), files)
+    found = Classify().evaluation(Use(open_run(out, device="cpu"), run), files)
     names = [name for name, _, _ in found.rows]
     assert names[:2] == ["accuracy", "macro F1"]
     assert ("texts without a word", "1", "scored like the others") in found.rows
@@ -285,9 +286,9 @@ def _check_evaluation(out: Path, run: RunSettings, tmp_path: Path) -> None:
     json.dumps(found.facts)
     bad = write_tsv(tmp_path / "bad.tsv", [("a film", "neg"), ("another", "meh")])
     with pytest.raises(DataError, match=r"bad\.tsv:2: the label 'meh'.*'neg', 'pos', 'so'"):
-        Classify().evaluation(Use([out], run, CPU), replace(run.data, text=(bad,)))
+        Classify().evaluation(Use(open_run(out, device="cpu"), run), replace(run.data, text=(bad,)))
     shutil.rmtree(out / "data")
-    found = Classify().evaluation(Use([out], run, CPU), files)
+    found = Classify().evaluation(Use(open_run(out, device="cpu"), run), files)
     rows = {name: (value, remark) for name, value, remark in found.rows}
     assert rows["bag of words"][0] == "–"
     assert "not available" in rows["bag of words"][1]
@@ -369,5 +370,5 @@ def test_models_that_answer_together_need_the_same_classes(made: Made, tmp_path:
         (tmp_path / name).mkdir()
         other = replace(settings, labels=labels)
         (tmp_path / name / "config.toml").write_text(resolved_toml(other))
-    with pytest.raises(ConfigError, match="other classes"):
-        Classifier.load(Use([tmp_path / "one", tmp_path / "two"], settings, CPU))
+    with pytest.raises(ConfigError, match="other labels"):
+        open_run(tmp_path / "one", tmp_path / "two", device="cpu")

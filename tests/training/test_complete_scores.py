@@ -26,7 +26,7 @@ from headway.models.folder import load_model
 from headway.nn.layout import Layout
 from headway.tasks import complete_scores
 from headway.tasks.complete_scores import body_likelihood, evaluate_language
-from tests.training.labelled import CPU
+from headway.tasks.opened import open_run
 from tests.training.test_complete import write_fields, write_lines
 
 BOS, EOS = 1, 2
@@ -191,7 +191,7 @@ def test_without_the_training_data_the_baseline_says_so(plain: Path, tmp_path: P
     for name in ("config.toml", "tokenizer.json", "model.safetensors"):
         (tmp_path / name).write_bytes((plain / "run" / name).read_bytes())
     settings, files = settings_and_files(tmp_path, plain / "text")
-    found = evaluate_language(tmp_path, settings, files.data, CPU)
+    found = evaluate_language(open_run(tmp_path, device="cpu"), settings, files.data)
     rows = {name: (value, remark) for name, value, remark in found.rows}
     assert rows["baseline: unigram"] == ("–", "the run's training data is not there any more")
     assert "unigram_bits_per_byte" not in found.facts

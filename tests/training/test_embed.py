@@ -31,6 +31,7 @@ from headway.progress import SILENT
 from headway.tasks.contrast import contrastive, partners
 from headway.tasks.embed import Embed, EmbedTask
 from headway.tasks.kind import Use
+from headway.tasks.opened import open_run
 from headway.tasks.specs import EmbedSettings
 from headway.tasks.task import Part
 from headway.tasks.vectors import (
@@ -342,7 +343,7 @@ def run(tmp_path: Path, prepared: PreparedText, model: nn.Module) -> tuple[Path,
 
 
 def test_lines_become_vectors(run: tuple[Path, RunSettings], model: nn.Module) -> None:
-    made = Embed().predictor(Use([run[0]], run[1], CPU))
+    made = Embed().predictor(Use(open_run(run[0], device="cpu"), run[1]))
     lines = ["i saw a red house here", "", "there was a ship , blue , there"]
     answers = list(made.answers(lines))
     assert len(answers) == 3
@@ -355,15 +356,17 @@ def test_lines_become_vectors(run: tuple[Path, RunSettings], model: nn.Module) -
 def test_vectors_go_into_a_file(run: tuple[Path, RunSettings], tmp_path: Path) -> None:
     path = tmp_path / "vectors.npy"
     lines = [f"{a}" for a, _ in PAIRS[:7]]
-    made = Embed().predictor(Use([run[0]], run[1], CPU, {"to": str(path)}))
+    made = Embed().predictor(Use(open_run(run[0], device="cpu"), run[1], {"to": str(path)}))
     assert list(made.answers(lines)) == []
-    printed = Embed().predictor(Use([run[0]], run[1], CPU)).answers(lines)
+    printed = Embed().predictor(Use(open_run(run[0], device="cpu"), run[1])).answers(lines)
     expected = np.array([answer.facts["vector"] for answer in printed], np.float32)
     found = np.load(path, allow_pickle=False)
     assert found.dtype == np.float32
     np.testing.assert_allclose(found, expected, atol=1e-5)
     assert made.summary() == f"7 vectors in {path}"
-    bad = Embed().predictor(Use([run[0]], run[1], CPU, {"to": str(tmp_path / "no" / "v.npy")}))
+    bad = Embed().predictor(
+        Use(open_run(run[0], device="cpu"), run[1], {"to": str(tmp_path / "no" / "v.npy")})
+    )
     with pytest.raises(UserError, match="cannot write"):
         list(bad.answers(lines))
 
@@ -373,7 +376,9 @@ def test_the_nearest_lines_of_a_file_are_found(
 ) -> None:
     path = tmp_path / "known.txt"
     path.write_text("".join(f"{b}\n" for _, b in PAIRS) + "\n", encoding="utf-8")
-    made = Embed().predictor(Use([run[0]], run[1], CPU, {"nearest": str(path), "top": 3}))
+    made = Embed().predictor(
+        Use(open_run(run[0], device="cpu"), run[1], {"nearest": str(path), "top": 3})
+    )
     answers = list(made.answers([a for a, _ in PAIRS[:20]]))
     right = 0
     for answer, (_, partner) in zip(answers, PAIRS[:20], strict=True):
@@ -397,14 +402,16 @@ def test_options_that_contradict_each_other_are_refused(
         ({"nearest": "b", "top": 0}, "at least 1"),
     ):
         with pytest.raises(UserError, match=said):
-            Embed().predictor(Use([run[0]], run[1], CPU, options))
+            Embed().predictor(Use(open_run(run[0], device="cpu"), run[1], options))
     with pytest.raises(DataError, match="holds no line to compare with"):
-        Embed().predictor(Use([run[0]], run[1], CPU, {"nearest": str(tmp_path / "empty")}))
+        Embed().predictor(
+            Use(open_run(run[0], device="cpu"), run[1], {"nearest": str(tmp_path / "empty")})
+        )
 
 
 def test_the_evaluation_has_a_baseline_beside_it(run: tuple[Path, RunSettings]) -> None:
     files = run[1].data
-    found = Embed().evaluation(Use([run[0]], run[1], CPU), files)
+    found = Embed().evaluation(Use(open_run(run[0], device="cpu"), run[1]), files)
     assert [row[0] for row in found.rows] == ["accuracy", "mrr", "bag of words", "chance"]
     assert found.facts["texts"] == len(PAIRS)
     assert found.facts["accuracy"] > found.facts["baseline"]["accuracy"]

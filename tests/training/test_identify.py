@@ -21,6 +21,7 @@ from headway.tasks.identify_answers import threshold_of
 from headway.tasks.kind import Answer, Use
 from headway.tasks.media_answers import read_items
 from headway.tasks.media_labels import score_of, unit_vectors
+from headway.tasks.opened import open_run
 from headway.tasks.verify import verification
 from tests.training.labelled import entries, resolved, same_after_stops, trained
 from tests.training.shown import RATE, asked, write_list, write_speakers
@@ -56,7 +57,8 @@ def run(tmp_path_factory: pytest.TempPathFactory, spoken: Path) -> Path:
 
 
 def used(run: Path, options: dict[str, Any] | None = None) -> Use:
-    return Use([run], load_run_settings(run / CONFIG, []), CPU, options or {})
+    opened = open_run(run, device="cpu")
+    return Use(opened, opened.settings, options or {})
 
 
 def answers(run: Path, lines: Iterable[object], **options: Any) -> list[Answer]:
@@ -79,7 +81,7 @@ def test_the_margin_turns_only_the_angle_of_the_speaker(run: Path) -> None:
     prepared = Identify().load_prepared(run)
     settings = load_run_settings(run / CONFIG, [])
     task = IdentifyTask(prepared, settings)
-    [model] = used(run).models()
+    [model] = open_run(run, device="cpu").models
     assert isinstance(model, Encoder)
     given, layout = model.front.collate([prepared.valid.sounds[0]])  # type: ignore[operator]
     with torch.no_grad():
@@ -96,7 +98,7 @@ def test_the_margin_turns_only_the_angle_of_the_speaker(run: Path) -> None:
 def test_what_stands_beside_a_recording_does_not_change_it(run: Path) -> None:
     sounds = Identify().load_prepared(run).train.sounds
     settings = load_run_settings(run / CONFIG, [])
-    [model] = used(run).models()
+    [model] = open_run(run, device="cpu").models
     assert isinstance(model, Encoder)
     items = [sounds[i] for i in range(5)]
     for read in (score_of(settings), unit_vectors):
@@ -213,7 +215,7 @@ def test_pairs_of_vectors_that_fall_apart_have_no_errors() -> None:
 
 def test_vectors_of_all_items_stand_in_their_order(run: Path) -> None:
     task = IdentifyTask(Identify().load_prepared(run), load_run_settings(run / CONFIG, []))
-    [model] = used(run).models()
+    [model] = open_run(run, device="cpu").models
     assert isinstance(model, Encoder)
     whole = item_vectors(model, task.train, CPU, most=9)
     assert len(whole) == 9

@@ -26,6 +26,7 @@ from headway.tasks.media_labels import (
     score_of,
     top_share,
 )
+from headway.tasks.opened import open_run
 from headway.tasks.see import See, SeeTask
 from headway.tasks.thumbnails import data_uri, thumbnails
 from headway.tasks.watch import Watch
@@ -56,7 +57,7 @@ def learned(tmp_path_factory: pytest.TempPathFactory, pictures: str) -> Path:
 
 def test_sides_are_learned(learned: Path, pictures: str) -> None:
     task = SeeTask(See().load_prepared(learned), load_run_settings(learned / CONFIG, []))
-    labeller = Labeller.load(Use([learned], task.settings, CPU))
+    labeller = Labeller.of(Use(open_run(learned, device="cpu"), task.settings))
     scores = task.evaluate(labeller.models[0], CPU, lambda: False, full=True)
     assert scores.values["accuracy"] == 100.0
     assert "top5" not in scores.values  # of three classes all would be among them
@@ -130,7 +131,7 @@ def test_mixed_pictures_share_their_targets(pictures: str, tmp_path: Path) -> No
 
 def test_several_sizes_in_one_batch_score_as_alone(learned: Path) -> None:
     settings = load_run_settings(learned / CONFIG, [])
-    [model] = Use([learned], settings, CPU).models()
+    [model] = open_run(learned, device="cpu").models
     assert isinstance(model, Viewer)
     draw = np.random.default_rng(3)
     sizes = (8, 12, 8, 10, 16)

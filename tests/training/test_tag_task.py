@@ -23,6 +23,7 @@ from headway.models.build import build_model
 from headway.nn.crf import log_likelihood
 from headway.nn.layout import Layout
 from headway.tasks.kind import Use
+from headway.tasks.opened import open_run
 from headway.tasks.tag import Tag, TagTask
 from headway.tasks.tag_answers import Tagger, words_of
 from headway.tasks.tags import as_bio
@@ -252,7 +253,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, RunSettings]:
 
 
 def tagger_of(run: tuple[Path, RunSettings]) -> Any:
-    return Tag().predictor(Use([run[0]], run[1], CPU))
+    return Tag().predictor(Use(open_run(run[0], device="cpu"), run[1]))
 
 
 def test_sentences_are_answered_line_by_line(run: tuple[Path, RunSettings]) -> None:
@@ -291,18 +292,23 @@ def test_evaluation_of_files(run: tuple[Path, RunSettings], tmp_path: Path) -> N
     out, settings = run
     test = write_conll(tmp_path / "test.conll", people(20))
     files = replace(settings.data, text=(test,))
-    found = Tag().evaluation(Use([out], settings, CPU), files)
+    found = Tag().evaluation(Use(open_run(out, device="cpu"), settings), files)
     rows = {name.strip(): (value, remark) for name, value, remark in found.rows}
     assert float(rows["span F1"][0]) > 95
     assert set(rows) >= {"per", "loc", "most frequent tag", "precision", "recall", "accuracy"}
     assert found.facts["baselines"]["most frequent tag"] < found.facts["f1"]
     json.dumps(found.facts)
     strange = write_conll(tmp_path / "odd.conll", [*people(20), [("Gold", "B-metal")]])
-    found = Tag().evaluation(Use([out], settings, CPU), replace(files, text=(strange,)))
+    found = Tag().evaluation(
+        Use(open_run(out, device="cpu"), settings), replace(files, text=(strange,))
+    )
     assert found.facts["unknown_tags"] == {"words": 1, "tags": ["B-metal"]}
     copy = tmp_path / "copy"
     shutil.copytree(out, copy, ignore=shutil.ignore_patterns("data", "checkpoints"))
-    rows = {r[0]: r[1:] for r in Tag().evaluation(Use([copy], settings, CPU), files).rows}
+    rows = {
+        r[0]: r[1:]
+        for r in Tag().evaluation(Use(open_run(copy, device="cpu"), settings), files).rows
+    }
     assert rows["most frequent tag"][0] == "–"
 
 
@@ -313,7 +319,7 @@ def test_broken_columns_are_named_with_their_line(
     bad.write_text("a\tO\nalone\nb\tO\n")
     files = replace(run[1].data, text=(str(bad),))
     with pytest.raises(DataError, match=r"bad\.conll:2"):
-        Tag().evaluation(Use([run[0]], run[1], CPU), files)
+        Tag().evaluation(Use(open_run(run[0], device="cpu"), run[1]), files)
 
 
 def test_plain_tags_are_scored_by_accuracy(tmp_path: Path) -> None:
@@ -358,6 +364,7 @@ def test_a_run_that_is_stopped_and_taken_up_again_ends_the_same(tmp_path: Path, 
 
 
 def test_models_together_answer_as_one_that_is_both(run: tuple[Path, RunSettings]) -> None:
-    one, two = (Tag().predictor(Use([run[0]] * n, run[1], CPU)) for n in (1, 2))
+    opened = (open_run(*[run[0]] * n, device="cpu") for n in (1, 2))
+    one, two = (Tag().predictor(Use(runs, run[1])) for runs in opened)
     lines = ["the mister Ada Turing in Rome", "slowly"]
     assert [a.text for a in one.answers(lines)] == [a.text for a in two.answers(lines)]

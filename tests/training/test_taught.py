@@ -22,12 +22,14 @@ from headway.decode.translator import Translator
 from headway.models.folder import model_weights, save_weights
 from headway.progress import SILENT
 from headway.tasks import taught as module
+from headway.tasks.opened import open_run
 from headway.tasks.taught import (
     prepare_taught,
     taught,
     with_taught,
     with_teachers_words,
 )
+from headway.tasks.translate_answers import translator_of
 from tests.training.test_translate_task import made_of, model_of
 
 CPU = torch.device("cpu")
@@ -78,7 +80,7 @@ def test_the_targets_are_the_teachers_translations(
     made = taught(prepared, settings, tmp_path / "run", CPU, slow)
     n = len(prepared.train)
     assert f"the teacher translates {n}/{n}  0s left" in slow.stream.getvalue()
-    teacher = Translator.load([tmp_path / "teacher"])
+    teacher = translator_of(open_run(tmp_path / "teacher", device="cpu"))
     source = prepared.vocab.source
     lines = [source.decode(prepared.train.source[i].tolist()) for i in range(len(prepared.train))]
     texts = [found.text for found in teacher.translate(lines)]

@@ -108,6 +108,7 @@ def evaluate(
         "against": against, "lowercase": lowercase, "tokenize": tokenize, "tokenised": tokenised,
         "out": out,
     }  # fmt: skip
+    others: list[Path] = []
     if media and spec.reads != "media":
         raise UserError(f"--media has no effect on a run of the task {settings.task}.")
     if spec.reads == "media":
@@ -116,21 +117,27 @@ def evaluate(
     elif spec.reads == "pairs":
         files = _pair_files(settings.data, source, target, pairs, encoding)
         if against is not None and not Path(against).is_file():
-            options |= {"against": None, "against_folders": run_folders(against, [])}
+            options["against"], others = None, run_folders(against, [])
     else:
         _refuse(settings.task, options)
         files = _text_files(settings.data, text, pairs, encoding)
-    from headway.interop.engines import engine_of
-    from headway.nn.devices import pick_device
     from headway.tasks.kind import Use
+    from headway.tasks.opened import open_run
     from headway.tasks.table import kind_of
 
-    runtime = engine_of(engine, folders[0], settings) if folders else None
-    place = pick_device(device if runtime is None else "cpu")
     progress = Progress()
     with progress.stage("evaluating"):
-        use = Use(folders, settings, place, options, runtime, progress)
-        found = kind_of(settings).evaluation(use, files)
+        if others:
+            precision = settings.decode.precision
+            options["against_runs"] = open_run(*others, device=device, precision=precision)
+        if folders:
+            opened = open_run(*folders, device=device, engine=engine, settings=settings)
+            use = Use(opened, settings, options, progress)
+            found = kind_of(settings).evaluation(use, files)
+        else:
+            from headway.tasks.translate_scores import evaluate_translations
+
+            found = evaluate_translations(None, settings.decode, files, options, progress)
     if as_json:
         print(json.dumps(found.facts, indent=2, ensure_ascii=False))
     else:

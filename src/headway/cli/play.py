@@ -16,9 +16,8 @@ from headway.errors import ConfigError, UserError, suggest
 from headway.tasks.specs import spec_of
 
 if TYPE_CHECKING:
-    import torch
-
     from headway.tasks.kind import Predictor
+    from headway.tasks.opened import Opened
 
 PROMPT = "> "
 HELP = """\
@@ -46,9 +45,7 @@ def play(
     folders = run_folders(run, [])
     changes = checked(words or [])
     settings = settings_of(folders[0], changes, {})
-    from headway.nn.devices import pick_device
-
-    player = Player(folders, changes, settings, pick_device(device))
+    player = Player(folders, changes, settings, device)
     player.predictor  # noqa: B018  what cannot be loaded is said before the first line
     if sys.stdin.isatty():
         note(f"{settings.task} with {run}. /help says what there is to do.")
@@ -68,10 +65,11 @@ class Player:
         folders: Sequence[Path],
         changes: Sequence[str],
         settings: RunSettings,
-        device: torch.device,
+        device: str,
     ) -> None:
         self.folders, self.changes, self.settings = folders, list(changes), settings
         self.device = device
+        self._opened: Opened | None = None
         self._predictor: Predictor | None = None
         self.shown = False
 
@@ -82,9 +80,19 @@ class Player:
             from headway.tasks.kind import Use
             from headway.tasks.table import kind_of
 
-            use = Use(self.folders, self.settings, self.device, self._options())
+            use = Use(self.opened, self.settings, self._options())
             self._predictor = kind_of(self.settings).predictor(use)
         return self._predictor
+
+    @property
+    def opened(self) -> Opened:
+        """Opened anew only where weights are to be held in another precision."""
+        precision = self.settings.decode.precision
+        if self._opened is None or self._opened.precision != precision:
+            from headway.tasks.opened import open_run
+
+            self._opened = open_run(*self.folders, device=self.device, settings=self.settings)
+        return self._opened
 
     def _options(self) -> dict[str, Any]:
         known = spec_of(self.settings).options

@@ -160,9 +160,8 @@ def predict(
     names = media_files(settings, files, text)
     path = "-" if names is not None else one_file(files, text)
     from headway.data.files import count_lines, is_stream
-    from headway.interop.engines import engine_of
-    from headway.nn.devices import pick_device
     from headway.tasks.kind import Use
+    from headway.tasks.opened import open_run
     from headway.tasks.table import kind_of
 
     spec = spec_of(settings)
@@ -173,13 +172,11 @@ def predict(
         raise UserError(f"--stream shows text while it is written; it does not go with {other}.")
     if stream:
         options["stream"] = _show_piece
-    runtime = engine_of(engine, folders[0], settings, detail=as_json or scores)
-    place = pick_device(device if runtime is None else "cpu")
     progress = Progress()
     with progress.stage("reading the model"):
-        use = Use(folders, settings, place, options, runtime, progress)
-        predictor = kind_of(settings).predictor(use)
-    for note in () if runtime is None else runtime.notes:
+        opened = open_run(*folders, device=device, engine=engine, settings=settings)
+        predictor = kind_of(settings).predictor(Use(opened, settings, options, progress))
+    for note in () if opened.engine is None else opened.engine.notes:
         _tell(note)
     for name in names or ():
         _tell_columns(name, settings)
@@ -251,7 +248,7 @@ def _show_piece(piece: str) -> None:
 
 
 def check_engine(name: str, device: str) -> None:
-    from headway.interop.engines import ENGINES
+    from headway.tasks.engines import ENGINES
 
     if name not in ENGINES:
         raise UserError(f"--engine has no choice {name!r}.{suggest(name, ENGINES)}")

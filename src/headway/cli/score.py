@@ -46,11 +46,12 @@ def score(
             "See headway evaluate."
         )
     from headway.data.pairs import read_pairs
-    from headway.decode.translator import Translator
-    from headway.nn.devices import pick_device
+    from headway.tasks.opened import open_run
+    from headway.tasks.translate_answers import translator_of
 
     data = DataSettings(source=tuple(source), target=tuple(target), encoding=encoding)
-    translator = Translator.load(folders, run_settings.decode, device=pick_device(device))
+    opened = open_run(*folders, device=device, settings=run_settings)
+    translator = translator_of(opened, run_settings.decode)
     total, n_tokens, n_pairs = 0.0, 0, 0
     for found in translator.score(read_pairs(data.source, data.target, (), data)):
         total, n_tokens, n_pairs = total + found.log_prob, n_tokens + found.n_tokens, n_pairs + 1

@@ -19,6 +19,7 @@ from headway.decode.engine import Engine, SourceSearch
 from headway.decode.hypothesis import Hypothesis
 from headway.decode.lines import batches
 from headway.decode.outputs import LINE_END
+from headway.decode.recent import Recent
 from headway.decode.search import Searcher, Specials, evaluating
 from headway.models.parts.pictures import PictureFront
 from headway.models.seq2seq import Seq2Seq
@@ -83,6 +84,9 @@ class Captioner:
     shape: PictureSettings | None = None
     """What the engine reads; of models it is known."""
 
+    recent: Recent = field(default_factory=Recent)
+    """Where searches of these models are kept for the next captioner."""
+
     summary: Summary = field(default_factory=Summary)
 
     def __post_init__(self) -> None:
@@ -90,7 +94,10 @@ class Captioner:
         self.searcher: SourceSearch
         self.attention: Attention
         if self.engine is None:
-            self.searcher = Searcher(self.models, self.settings, specials)
+            self.searcher = self.recent(
+                ("caption", self.settings, specials),
+                lambda: Searcher(self.models, self.settings, specials),
+            )
             self.attention = partial(attention_of, self.models[0])
         else:
             self.searcher = self.engine.searcher(self.settings, specials)

@@ -4,24 +4,19 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Iterator, Sequence
-from pathlib import Path
-
-import torch
 
 from headway.config.decode import DecodeSettings
-from headway.config.folder import Names, run_folders
 from headway.decode.completion import Completion, Output, Summary
 from headway.decode.engine import Engine, PromptSearch
 from headway.decode.hypothesis import Specials
 from headway.decode.lines import batches, live_windows, windows
-from headway.decode.precision import hold_in
 from headway.decode.prompts import Prefix, PromptSearcher, too_long
 from headway.decode.reading import OnToken, Reading
-from headway.decode.runs import Language, load_language
+from headway.decode.recent import Recent
 from headway.decode.speculative import SpeculativeSearcher
 from headway.errors import ConfigError, UserError
 from headway.models.decoder import Decoder
-from headway.nn.linear import pack, packed
+from headway.nn.linear import packed
 from headway.text.tokenizer import Tokenizer
 
 __all__ = ["Completer", "Completion", "Output", "Prompt"]
@@ -39,7 +34,7 @@ USUAL = 128
 class Completer:
     """Continues prompts in batches of similar length; what comes out has the order of the input.
 
-    Small by intent: `load` or the constructor, then `complete`; `summary` says what was done.
+    Small by intent: the constructor, then `complete`; `summary` says what was done.
     """
 
     def __init__(
@@ -51,12 +46,15 @@ class Completer:
         context: int | None = None,
         draft: Decoder | None = None,
         draft_context: int | None = None,
+        detail: bool = False,
         engine: Engine | None = None,
+        recent: Recent | None = None,
     ) -> None:
         """Several models are an ensemble. `context`: the most tokens they read, if there is an end.
 
         `draft` guesses ahead (speculative decoding); it changes nothing but the time it takes.
-        An `engine` writes without any of our models.
+        An `engine` writes without any of our models; `detail` is what it is asked for.
+        `recent`: where searches of these models are kept for the next completer.
         """
         self.models, self.tokenizer, self.settings = models, tokenizer, settings
         self.summary = Summary()
@@ -70,46 +68,11 @@ class Completer:
         if draft is not None and engine is not None:
             raise UserError(f"a draft model does not go together with --engine {engine.name}.")
         self.context, self.draft, self.draft_context = context, draft, draft_context
-        self.engine = engine
+        self.engine, self.detail = engine, detail
+        self.recent = Recent() if recent is None else recent
         self.prefix: Prefix | None = None
         self.searchers: dict[int, PromptSearch] = {}
         self._searcher(tokenizer.eos)  # what does not fit together is said at once
-
-    @classmethod
-    def load(
-        cls,
-        folders: Names,
-        settings: DecodeSettings | None = None,
-        *,
-        device: torch.device | str = "cpu",
-        draft: str | Path | None = None,
-        engine: Engine | None = None,
-    ) -> Completer:
-        """The models of runs (folders, or names of shipped ones); how they decode is what the first
-        says, if not given."""
-        folders = run_folders(folders)
-        runs = load_language(folders, device, models=engine is None)
-        small: Language | None = None
-        if draft is not None:
-            small = load_language([draft], device)
-            if small.tokenizer.to_json() != runs.tokenizer.to_json():
-                raise UserError(
-                    f"the draft model {draft} has another vocabulary than {folders[0]}. Distil one "
-                    "from the model, or train it with its tokenizer."
-                )
-        settings = runs.settings[0].decode if settings is None else settings
-        for model in [*runs.models, *(small.models if small else [])]:
-            hold_in(model, settings.precision)
-            pack(model)  # no one trains these
-        return cls(
-            runs.models,
-            runs.tokenizer,
-            settings,
-            context=runs.context,
-            draft=None if small is None else small.models[0],
-            draft_context=None if small is None else small.context,
-            engine=engine,
-        )
 
     def complete(
         self,
@@ -200,9 +163,14 @@ class Completer:
             specials = Specials.of(self.tokenizer, end)
             made: PromptSearch
             if self.engine is not None:
-                made = self.engine.prompt_searcher(self.settings, specials, self.context)
+                made = self.engine.prompt_searcher(
+                    self.settings, specials, self.context, detail=self.detail
+                )
             elif self.draft is None:
-                made = PromptSearcher(self.models, self.settings, specials, self.context)
+                made = self.recent(
+                    ("complete", self.settings, specials, self.context),
+                    lambda: PromptSearcher(self.models, self.settings, specials, self.context),
+                )
             else:
                 made = SpeculativeSearcher(
                     self.models[0], self.draft, self.settings, specials, self.context,

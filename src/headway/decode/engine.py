@@ -1,7 +1,7 @@
 """Another runtime in torch's place: what it has to give so that all around it stays as it is.
 
 Tokenizing, long lines, batches, alignments, unknown words, windows and labels are ours whatever
-computes; an engine searches with token numbers, or gives a vector a token. `interop/engines.py`
+computes; an engine searches with token numbers, or gives a vector a token. `tasks/engines.py`
 has the table of those that exist.
 """
 
@@ -76,8 +76,11 @@ class Engine:
     notes: tuple[str, ...] = ()
     """What people should know, once."""
 
-    def searcher(self, settings: DecodeSettings, specials: Specials) -> SourceSearch:
-        """For translators and captioners."""
+    def searcher(
+        self, settings: DecodeSettings, specials: Specials, *, detail: bool = False
+    ) -> SourceSearch:
+        """For translators and captioners. `detail`: the log-probability of every token is wanted
+        exactly, where that costs time."""
         self._cannot("translate")
 
     def speller(self, tokenizer: Tokenizer, settings: DecodeSettings, weight: float) -> Speller:
@@ -85,7 +88,12 @@ class Engine:
         self._cannot("transcribe")
 
     def prompt_searcher(
-        self, settings: DecodeSettings, specials: Specials, context: int | None
+        self,
+        settings: DecodeSettings,
+        specials: Specials,
+        context: int | None,
+        *,
+        detail: bool = False,
     ) -> PromptSearch:
         """For models that continue a text; `context`: the most tokens that they read, if
         there is an end."""

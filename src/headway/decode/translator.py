@@ -11,7 +11,6 @@ from functools import partial
 import torch
 
 from headway.config.decode import DecodeSettings
-from headway.config.folder import Names
 from headway.config.listed import listed
 from headway.decode.align import Attention, attention_of
 from headway.decode.bodies import learned
@@ -21,14 +20,13 @@ from headway.decode.lines import LAST_WINDOW, batches, live_windows, one_ahead, 
 from headway.decode.outputs import Writer
 from headway.decode.parts import Cutter, OnLong, Part
 from headway.decode.phrases import banned_phrases, broken_bans
-from headway.decode.precision import hold_in
-from headway.decode.runs import load_runs
+from headway.decode.recent import Recent
 from headway.decode.score import token_log_probs
 from headway.decode.search import Searcher, Specials, evaluating
 from headway.decode.translation import Output, Score, Summary, TextWish, Translation
 from headway.decode.work import NOTHING, Work, next_wishes, translation_of
 from headway.models.seq2seq import Seq2Seq
-from headway.nn.linear import pack, packed
+from headway.nn.linear import packed
 from headway.progress import OnProgress, unheard
 from headway.text.tokenizer import Vocabularies
 
@@ -54,12 +52,16 @@ class Translator:
         max_len: int = MAX_LEN,
         on_long: OnLong = "split",
         align: bool = False,
+        detail: bool = False,
         engine: Engine | None = None,
+        recent: Recent | None = None,
     ) -> None:
         """Several models are an ensemble. A line of more than `max_len` tokens is too long.
 
-        An `engine` translates without any of our models.
+        An `engine` translates without any of our models; `detail` is what it is asked for.
+        `recent`: where searches of these models are kept for the next translator.
         """
+        recent = Recent() if recent is None else recent
         self.models = [model if device is None else model.to(device) for model in models]
         self.vocab, self.settings = vocab, settings
         self.summary = Summary()
@@ -67,44 +69,20 @@ class Translator:
         attention: Attention
         self.searcher: SourceSearch
         if engine is None:
-            self.searcher = Searcher(self.models, settings, specials)
+            self.searcher = recent(
+                ("translate", settings, specials),
+                lambda: Searcher(self.models, settings, specials),
+            )
             attention = partial(attention_of, self.models[0])
         else:
-            self.searcher, attention = engine.searcher(settings, specials), engine.attention
+            self.searcher = engine.searcher(settings, specials, detail=detail)
+            attention = engine.attention
         ends = [learned(model.source_front) for model in self.models]
         ends += [] if engine is None else [engine.reach]
         n_more = len(vocab.source.as_source([]))
         room = min([max_len, *(end - n_more for end in ends if end is not None)])
         self.cutter = Cutter(vocab.source, room, on_long, self.summary)
         self.writer = Writer(attention, vocab, align, settings.unknown == "copy")
-
-    @classmethod
-    def load(
-        cls,
-        folders: Names,
-        settings: DecodeSettings | None = None,
-        *,
-        device: torch.device | str = "cpu",
-        on_long: OnLong = "split",
-        align: bool = False,
-        engine: Engine | None = None,
-    ) -> Translator:
-        """The models of runs (folders, or names of shipped ones); how they decode is what the first
-        says, if not given."""
-        runs = load_runs(folders, device, models=engine is None)
-        settings = runs.settings[0].decode if settings is None else settings
-        for model in runs.models:
-            hold_in(model, settings.precision)
-            pack(model)  # no one trains these
-        return cls(
-            runs.models,
-            runs.vocab,
-            settings,
-            max_len=min(run.data.max_len for run in runs.settings),
-            on_long=on_long,
-            align=align,
-            engine=engine,
-        )
 
     def translate(
         self,

@@ -14,7 +14,6 @@ from headway.decode.hypothesis import NO_WISH, Specials, Wish
 from headway.decode.job import Job
 from headway.decode.joint import JointSearcher
 from headway.decode.prompts import PromptSearcher
-from headway.decode.runs import context_of
 from headway.decode.search import Searcher, evaluating, with_begin
 from headway.errors import UserError
 from headway.inside.growing import Recorder
@@ -23,6 +22,7 @@ from headway.inside.streams import Output, Reading, Stream
 from headway.inside.tree import BeamTree, Node
 from headway.models.decoder import Decoder
 from headway.models.seq2seq import Seq2Seq
+from headway.tasks.language import context_of
 from headway.tasks.opened import Opened
 
 __all__ = ["BeamTree", "Node", "beam_tree", "cross_rows", "rerun", "searches"]

@@ -6,7 +6,6 @@ import statistics
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -20,7 +19,7 @@ from headway.inside.passes import Batch, vectors_of
 from headway.inside.streams import Reading
 from headway.models.summary import count
 from headway.tasks.kind import Use
-from headway.tasks.opened import Opened
+from headway.tasks.opened import Opened, open_run
 from headway.tasks.table import kind_of
 
 ROUNDS = 5
@@ -120,8 +119,8 @@ def _predicting(run: Opened, readings: Sequence[Reading]) -> Callable[[], float]
         decode = replace(settings.decode, max_len=WRITTEN, min_len=WRITTEN, sample=False, beam=1)
         settings = replace(settings, decode=decode)
         lines = [tokenizer.decode(tokenizer.encode(line)[:PROMPT]) for line in lines]
-    use = Use([Path(run.folder)], settings, torch.device("cpu"))
-    predictor = kind_of(settings).predictor(use)
+    opened = open_run(run.folder, device="cpu", settings=settings)
+    predictor = kind_of(settings).predictor(Use(opened, settings))
 
     def job() -> float:
         answers: list[dict[str, Any]] = [one.facts for one in predictor.answers(lines)]

@@ -12,17 +12,14 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-import torch
-
 from headway.config.data import DataSettings
 from headway.config.durable import read_json, replace_text, seal_json
-from headway.config.folder import load_run
 from headway.config.model import ModelSettings
 from headway.errors import FolderError
 from headway.inside.heads import Heads
 from headway.inside.pruning import Head, least, save_pruned, units
 from headway.tasks.kind import Evaluation, Use
-from headway.tasks.opened import Opened
+from headway.tasks.opened import Opened, open_run
 from headway.tasks.specs import METRICS
 from headway.tasks.table import kind_of
 
@@ -159,10 +156,10 @@ def measured(
 
 def evaluated(folder: Path, files: DataSettings, **decode: Any) -> Evaluation:
     """As `headway evaluate` scores a run; quietly. `decode`: changes to how it searches."""
-    settings = load_run(folder)
-    settings = replace(settings, decode=replace(settings.decode, **decode))
+    opened = open_run(folder, device="cpu")
+    settings = replace(opened.settings, decode=replace(opened.settings.decode, **decode))
     with contextlib.redirect_stderr(io.StringIO()):
-        return kind_of(settings).evaluation(Use([folder], settings, torch.device("cpu")), files)
+        return kind_of(settings).evaluation(Use(opened, settings), files)
 
 
 def headline(task: str, found: Evaluation) -> float:

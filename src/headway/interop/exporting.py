@@ -13,6 +13,7 @@ from headway.errors import UserError, suggest
 from headway.interop.proof import Proof, proof_sentences
 from headway.interop.whole import check_free, new_folder
 from headway.progress import SILENT, Progress
+from headway.tasks.engines import TEXT_ALONE
 from headway.tasks.opened import Opened, open_plain
 
 TARGETS = {
@@ -28,10 +29,6 @@ FULL_PRECISION = {
     "torch": "a .pt2 holds the model as it computes, in fp32",
 }
 """Targets without int8, and why."""
-
-
-TEXT_ALONE = ("ctranslate2",)
-"""Targets for models that read text, and no others."""
 
 TAKE_ALL = ("onnx", "torch")
 """Targets that take every run: what a refusal may send people to."""

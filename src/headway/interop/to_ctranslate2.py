@@ -73,7 +73,7 @@ def vocabulary(tokenizer: Tokenizer) -> list[str]:
 def prove(run: Opened, out: Path, sentences: Sequence[str], *, int8: bool) -> Proof:
     """Through `--engine ctranslate2`, as a user would."""
     decode = replace(run.settings.decode, sample=False, precision="fp32")
-    engine = Ctranslate2Engine(out, replace(run.settings, decode=decode), detail=True)
+    engine = Ctranslate2Engine(out, replace(run.settings, decode=decode))
     ids = proof_ids(run, sentences)
     ours = our_logits(run, ids)
     if isinstance(run.shape, Seq2SeqSettings):
@@ -105,7 +105,7 @@ def _searched(
     target, settings = run.vocab.target, engine.settings.decode
     assert isinstance(run.model, Seq2Seq)
     ours = Searcher([run.model], settings, Specials.of(target))(sources)
-    theirs = engine.searcher(settings, Specials.of(target))(sources)
+    theirs = engine.searcher(settings, Specials.of(target), detail=True)(sources)
     differ = [
         f"ours: {target.decode(mine.tokens)}\n  there: {target.decode(other.tokens)}"
         for (mine, *_), (other, *_) in zip(ours, theirs, strict=True)

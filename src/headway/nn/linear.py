@@ -45,6 +45,12 @@ def pack(model: nn.Module) -> None:
             layer.packed = layer.packed or Packed()
 
 
+def unpack(model: nn.Module) -> None:
+    """Let none of them have any."""
+    for layer in _layers(model):
+        layer.packed = None
+
+
 @contextmanager
 def packed(models: Sequence[nn.Module]) -> Iterator[None]:
     """Packed inside; afterwards the copies are gone, unless they were there before."""

@@ -339,7 +339,7 @@ class Caption:
     def predictor(self, use: Use) -> Predictor:
         from headway.tasks.caption_answers import CaptionPredictor
 
-        return CaptionPredictor.load(use)
+        return CaptionPredictor.of(use)
 
     def evaluation(self, use: Use, files: DataSettings) -> Evaluation:
         from headway.tasks.caption_scores import evaluate_captions

@@ -8,19 +8,14 @@ from pathlib import Path
 from typing import Any
 
 from headway.config.data import DataSettings
-from headway.config.folder import TOKENIZER, file_in, load_run
 from headway.config.model import PictureSettings
-from headway.config.run import RunSettings
 from headway.data.media.reading import UNITS
 from headway.decode.captioner import Caption, Captioner, Look
 from headway.decode.lines import live_windows, windows
-from headway.errors import ConfigError
 from headway.models.seq2seq import Seq2Seq
-from headway.nn.linear import pack
 from headway.tasks.kind import Answer, Use
 from headway.tasks.media_given import Given, given_media, what_of
 from headway.tasks.media_labels import front_of
-from headway.text.tokenizer import Vocabularies
 
 FIRST_WINDOW = 16
 """Pictures that are read before the first of them is answered."""
@@ -39,12 +34,13 @@ class CaptionPredictor:
     n_failed: int = field(default=0, init=False)
 
     @classmethod
-    def load(cls, use: Use) -> CaptionPredictor:
+    def of(cls, use: Use) -> CaptionPredictor:
         shape = front_of(use.settings)
         assert isinstance(shape, PictureSettings)
         look = bool(use.options.get("alignments"))
         scores = bool(use.options.get("scores"))
-        return cls(load_captioner(use, look=look), use.folders[0], shape, use.settings.data, scores)
+        captioner, folder = captioner_of(use, look=look), use.opened.folder
+        return cls(captioner, folder, shape, use.settings.data, scores)
 
     def answers(self, lines: Iterable[str], live: bool = False) -> Iterator[Answer]:
         given = given_media(lines, self.folder, self.shape, self.data)
@@ -92,36 +88,19 @@ class CaptionPredictor:
         return text
 
 
-def load_captioner(use: Use, *, look: bool = False) -> Captioner:
-    """The models of the runs, which must have the same vocabulary and read pictures of one size."""
-    tokenizer, *others = (
-        Vocabularies.load(file_in(folder, TOKENIZER)).target for folder in use.folders
-    )
-    for folder, other in zip(use.folders[1:], others, strict=True):
-        if other.to_json() != tokenizer.to_json():
-            raise ConfigError(
-                f"{folder} has another vocabulary than {use.folders[0]}: models that answer "
-                "together must have the same."
-            )
-        if _form(load_run(folder)) != _form(use.settings):
-            raise ConfigError(
-                f"{folder} reads pictures in another form than {use.folders[0]}: models that "
-                "answer together must read the same number of frames and one size."
-            )
-    if use.engine is not None:
-        shape = front_of(use.settings)
-        assert isinstance(shape, PictureSettings)
-        return Captioner((), tokenizer, use.settings.decode, look, use.engine, shape)
-    models = [model for model in use.models() if isinstance(model, Seq2Seq)]
-    for model in models:
-        pack(model)  # no one trains these
-    return Captioner(models, tokenizer, use.settings.decode, look)
-
-
-def _form(settings: RunSettings) -> tuple[int, ...]:
-    shape = front_of(settings)
+def captioner_of(use: Use, *, look: bool = False) -> Captioner:
+    opened = use.opened
+    shape = front_of(use.settings)
     assert isinstance(shape, PictureSettings)
-    return shape.frames, shape.channels, shape.height, shape.width
+    return Captioner(
+        [model for model in opened.writers if isinstance(model, Seq2Seq)],
+        opened.vocab.target,
+        use.settings.decode,
+        look,
+        opened.engine,
+        None if opened.engine is None else shape,
+        opened.recent,
+    )
 
 
 def _shown(look: Look) -> str:

@@ -20,7 +20,7 @@ from headway.metrics import translation as metrics
 from headway.metrics.captions import SIGNATURE, Frequencies, cider, match_interval
 from headway.metrics.translation import Interval
 from headway.progress import OnProgress, Progress
-from headway.tasks.caption_answers import load_captioner
+from headway.tasks.caption_answers import captioner_of
 from headway.tasks.caption_batches import by_picture
 from headway.tasks.kind import Evaluation, Row, Use
 from headway.tasks.media_labels import front_of
@@ -70,7 +70,7 @@ def described_pictures(
 
 def evaluate_captions(use: Use, files: DataSettings) -> Evaluation:
     """Scores on described pictures, beside one caption for all of them."""
-    settings, captioner = use.settings, load_captioner(use)
+    settings, captioner = use.settings, captioner_of(use)
     shape = front_of(settings)
     assert isinstance(shape, PictureSettings)
     what = settings.caption.what
@@ -87,7 +87,7 @@ def evaluate_captions(use: Use, files: DataSettings) -> Evaluation:
     outputs = _outputs(captioner, [pictures[row] for row in rows], what, use.progress)
     frequencies, lowercase = Frequencies.of(references), settings.tokenizer.lowercase
     values = caption_values(outputs, references, frequencies, lowercase=lowercase)
-    plain, remark = _usual_caption(use.folders[0], references)
+    plain, remark = _usual_caption(use.opened.folder, references)
     usual = caption_values([plain] * len(outputs), references, frequencies, lowercase=lowercase)
     interval = match_interval(values["exact"], len(outputs))
     rate = captioner.summary.tokens / max(captioner.summary.seconds, 1e-9)

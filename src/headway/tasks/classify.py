@@ -245,7 +245,7 @@ class Classify:
     def predictor(self, use: Use) -> Predictor:
         from headway.tasks.classify_answers import Classifier
 
-        return Classifier.load(use)
+        return Classifier.of(use)
 
     def evaluation(self, use: Use, files: DataSettings) -> Evaluation:
         from headway.tasks.classify_scores import evaluate_files

@@ -4,20 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 from torch import nn
 
-from headway.config.folder import TOKENIZER, file_in, load_run
 from headway.config.run import RunSettings
 from headway.data.jsonl import parse_object, value_text
 from headway.data.readings import TextReader
 from headway.data.unlabelled import Question
 from headway.decode.lines import live_windows, windows
-from headway.errors import ConfigError, DataError
+from headway.errors import DataError
 from headway.progress import OnProgress, unheard
 from headway.tasks.classes import (
     Numbers,
@@ -27,7 +25,7 @@ from headway.tasks.classes import (
     text_reader,
 )
 from headway.tasks.kind import Answer, Use
-from headway.text.tokenizer import Tokenizer, Vocabularies
+from headway.text.tokenizer import Tokenizer
 
 Example = tuple[str, ...]
 """A text; a text and its other half; or the fields of a document, in their order."""
@@ -46,15 +44,9 @@ class Classifier:
     n_windowed: int = 0
 
     @classmethod
-    def load(cls, use: Use) -> Classifier:
-        for folder in use.folders[1:]:
-            if load_run(folder).labels != use.settings.labels:
-                raise ConfigError(
-                    f"{folder} has other classes than {use.folders[0]}: models that answer "
-                    "together must have the same labels in the same order."
-                )
-        tokenizer, scores = tokenizer_in(use.folders[0]), bool(use.options.get("scores"))
-        return cls(use.models(), tokenizer, use.settings, use.device, scores)
+    def of(cls, use: Use) -> Classifier:
+        opened, scores = use.opened, bool(use.options.get("scores"))
+        return cls(opened.models, opened.vocab.target, use.settings, opened.device, scores)
 
     def answers(self, lines: Iterable[Question], live: bool = False) -> Iterator[Answer]:
         number = 0
@@ -134,7 +126,3 @@ class Classifier:
         if self.n_windowed:
             text += f", {self.n_windowed:,} of them longer than the model reads, in windows"
         return text
-
-
-def tokenizer_in(folder: Path) -> Tokenizer:
-    return Vocabularies.load(file_in(folder, TOKENIZER)).target

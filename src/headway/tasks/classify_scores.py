@@ -32,7 +32,7 @@ from headway.text.tokenizer import Tokenizer
 
 def evaluate_files(use: Use, files: DataSettings) -> Evaluation:
     """Scores on labelled texts, with intervals, beside what one gets for nothing."""
-    settings, classifier = use.settings, Classifier.load(use)
+    settings, classifier = use.settings, Classifier.of(use)
     examples, labels_N = labelled_examples(settings, files)
     with use.progress.stage("reading", len(examples), "texts") as stage:
         logs_NC = classifier.log_probs(examples, stage.update)
@@ -56,7 +56,7 @@ def evaluate_files(use: Use, files: DataSettings) -> Evaluation:
     ]
     if empty := sum(not any(text.strip() for text in one) for one in examples):
         rows.append(("texts without a word", f"{empty:,}", "scored like the others"))
-    baselines, remarks = _baselines(use.folders[0], settings, examples, labels_N)
+    baselines, remarks = _baselines(use.opened.folder, settings, examples, labels_N)
     figures["baselines"] = baselines
     rows += [
         (name, f"{baselines[name]:.2f}" if name in baselines else "–", remark)

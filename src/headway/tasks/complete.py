@@ -216,12 +216,12 @@ class Complete:
     def evaluation(self, use: Use, files: DataSettings) -> Evaluation:
         from headway.tasks.complete_scores import evaluate_language
 
-        if use.engine is not None:
+        if use.opened.engine is not None:
             raise UserError(
-                f"perplexity is not computed by --engine {use.engine.name}. Evaluate the run that "
-                "was exported, with --engine torch."
+                f"perplexity is not computed by --engine {use.opened.engine.name}. Evaluate the "
+                "run that was exported, with --engine torch."
             )
-        return evaluate_language(use.folders[0], use.settings, files, use.device, use.progress)
+        return evaluate_language(use.opened, use.settings, files, use.progress)
 
 
 def _labels(source: Stream, rows: WindowRows, cut: Cut, row: int) -> list[int]:

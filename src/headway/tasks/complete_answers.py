@@ -6,7 +6,8 @@ import json
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from pathlib import Path
+from typing import Any, cast
 
 from headway.config.decode import DecodeSettings
 from headway.config.folder import run_folder
@@ -16,7 +17,10 @@ from headway.data.unlabelled import Question
 from headway.decode.completer import Completer, Completion
 from headway.decode.fewshot import Chooser, Shots
 from headway.errors import DataError, UserError, suggest
+from headway.models.decoder import Decoder
 from headway.tasks.kind import Answer, Use
+from headway.tasks.language import check_language, context_of
+from headway.tasks.opened import Opened, open_run
 
 Write = Callable[[str], None]
 
@@ -44,22 +48,60 @@ def one_stream(decode: DecodeSettings, options: Mapping[str, Any]) -> Write | No
     return write
 
 
+def detail_of(options: Mapping[str, Any]) -> bool:
+    """Whether someone will see the log-probability of every token."""
+    return bool(options.get("json") or options.get("scores"))
+
+
+def completer_of(
+    opened: Opened,
+    settings: DecodeSettings | None = None,
+    *,
+    draft: str | Path | None = None,
+    detail: bool = False,
+) -> Completer:
+    """A completer of opened runs; how they decode is what the first says, if not given. `draft`:
+    a run that guesses ahead; it is opened once."""
+    check_language(opened)
+    small = None
+    if draft is not None:
+        name = run_folder(draft)
+        small = opened.kept(("draft", name), lambda: _draft(opened, name))
+    return Completer(
+        [model for model in opened.writers if isinstance(model, Decoder)],
+        opened.vocab.target,
+        opened.settings.decode if settings is None else settings,
+        context=min(map(context_of, opened.runs)),
+        draft=None if small is None else cast(Decoder, small.writers[0]),
+        draft_context=None if small is None else context_of(small.settings),
+        detail=detail,
+        engine=opened.engine,
+        recent=opened.recent,
+    )
+
+
+def _draft(opened: Opened, folder: Path) -> Opened:
+    found = open_run(folder, device=str(opened.device), precision=opened.precision)
+    check_language(found)
+    if found.vocab.target.to_json() != opened.vocab.target.to_json():
+        raise UserError(
+            f"the draft model {folder} has another vocabulary than {opened.folder}. Distil one "
+            "from the model, or train it with its tokenizer."
+        )
+    return found
+
+
 class Continuations:
     """What follows each line."""
 
     def __init__(self, use: Use) -> None:
         settings, options = use.settings, use.options
-        draft = options.get("draft")
         decode = settings.decode
         self.shots = Shots.read(options["shots"]) if options.get("shots") else None
         if self.shots is not None and not decode.stop:
             decode = replace(decode, stop=("\n",))  # an answer is a line, as in the examples
-        self.completer = Completer.load(
-            use.folders,
-            decode,
-            device=use.device,
-            draft=run_folder(draft) if draft else None,
-            engine=use.engine,
+        self.completer = completer_of(
+            use.opened, decode, draft=options.get("draft"), detail=detail_of(options)
         )
         self.write = one_stream(decode, options)
         self.scores = bool(options.get("scores"))
@@ -103,9 +145,7 @@ class LabelChoices:
 
     def __init__(self, use: Use) -> None:
         settings, options = use.settings, use.options
-        completer = Completer.load(
-            use.folders, settings.decode, device=use.device, engine=use.engine
-        )
+        completer = completer_of(use.opened, settings.decode, detail=detail_of(options))
         shots = Shots.read(options["shots"]) if options.get("shots") else Shots(())
         labels = [label.strip() for label in (options.get("labels") or "").split(",")]
         self.chooser = Chooser(completer, shots, [label for label in labels if label])
@@ -134,9 +174,7 @@ class FieldWriter:
             raise UserError(
                 f"this run knows no field {self.field!r}.{suggest(self.field, self.fields)}"
             )
-        self.completer = Completer.load(
-            use.folders, settings.decode, device=use.device, engine=use.engine
-        )
+        self.completer = completer_of(use.opened, settings.decode, detail=detail_of(options))
         self.write = one_stream(settings.decode, options)
         self.scores = bool(options.get("scores"))
 

@@ -18,8 +18,6 @@ from headway.data.items import TextKind
 from headway.data.streams import USUAL, FieldStream
 from headway.data.texts import TextSet, evaluation_set, load_prepared_text
 from headway.data.windows import Numbers
-from headway.decode.precision import hold_in
-from headway.decode.runs import load_language
 from headway.errors import DataError
 from headway.metrics.language import token_counts, unigram_bits_per_byte
 from headway.models.decoder import Decoder
@@ -27,7 +25,14 @@ from headway.nn.layout import Layout
 from headway.nn.loss import Smoothing
 from headway.progress import SILENT, Progress
 from headway.tasks.kind import Evaluation, Row
-from headway.tasks.language import language_scores, likelihood, stream
+from headway.tasks.language import (
+    check_language,
+    context_of,
+    language_scores,
+    likelihood,
+    stream,
+)
+from headway.tasks.opened import Opened
 
 AT_ONCE = 4096
 """Tokens of documents scored together."""
@@ -35,19 +40,18 @@ AT_ONCE = 4096
 
 @torch.no_grad()
 def evaluate_language(
-    folder: Path,
+    opened: Opened,
     settings: RunSettings,
     files: DataSettings,
-    device: torch.device,
     progress: Progress = SILENT,
 ) -> Evaluation:
-    language = load_language([folder], device)
-    model, tokenizer = language.models[0].eval(), language.tokenizer
-    hold_in(model, settings.decode.precision)
+    check_language(opened)
+    model, tokenizer, device = opened.model, opened.vocab.target, opened.device
+    assert isinstance(model, Decoder)
     kind: TextKind = "fields" if files.fields else "documents"
     texts, _ = evaluation_set(kind, replace(settings, data=files), tokenizer, ())
     source = stream(texts, tokenizer, replace(settings, data=files))
-    context = settings.complete.context or language.context
+    context = settings.complete.context or context_of(opened.settings)
     with progress.stage("reading") as stage:
         total, count, _ = likelihood(model, source, context, device, on_progress=stage.update)
     n_bytes = texts.n_bytes
@@ -63,7 +67,7 @@ def evaluate_language(
         assert isinstance(source, FieldStream)
         values = {name: v for name, v in values.items() if name != "bits_per_byte"}
         rows += _body(model, source, context, n_bytes, values)
-    baseline, remark = _unigram(folder, texts, tokenizer.vocab_size)
+    baseline, remark = _unigram(opened.folder, texts, tokenizer.vocab_size)
     values |= {} if baseline is None else {"unigram_bits_per_byte": baseline}
     shown = "–" if baseline is None else f"{baseline:.4f}"
     rows.append(("baseline: unigram", shown, remark))

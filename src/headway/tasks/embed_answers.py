@@ -13,7 +13,6 @@ from torch import nn
 
 from headway.config.data import DataSettings
 from headway.config.durable import replace_file
-from headway.config.folder import TOKENIZER, file_in
 from headway.config.listed import listed
 from headway.config.run import RunSettings
 from headway.data.readings import flat_tokens
@@ -32,7 +31,7 @@ from headway.tasks.vectors import (
     text_keys,
     text_vectors,
 )
-from headway.text.tokenizer import Tokenizer, Vocabularies
+from headway.text.tokenizer import Tokenizer
 
 TOP = 5
 
@@ -130,7 +129,6 @@ class Nearest(Vectorizer):
 
 
 def predictor(use: Use) -> Vectorizer:
-    folder, device = use.folders[0], use.device
     to, nearest, top = (use.options.get(name) for name in ("to", "nearest", "top"))
     if to and nearest:
         raise UserError("--to writes vectors and --nearest compares them: one of them at a time.")
@@ -139,9 +137,8 @@ def predictor(use: Use) -> Vectorizer:
     if top is not None and top < 1:
         raise UserError(f"--top {top} must be at least 1.")
     kind = ToFile if to else Nearest if nearest else Vectorizer
-    tokenizer = Vocabularies.load(file_in(folder, TOKENIZER)).target
-    [model] = use.models()
-    made = kind(model, tokenizer, use.settings, device)
+    opened = use.opened
+    made = kind(opened.model, opened.vocab.target, use.settings, opened.device)
     if isinstance(made, ToFile):
         made.path = Path(str(to))
     if isinstance(made, Nearest):
@@ -152,12 +149,11 @@ def predictor(use: Use) -> Vectorizer:
 
 def evaluation(use: Use, files: DataSettings) -> Evaluation:
     """How often a text finds its partner among all, beside tf-idf."""
-    settings, device = use.settings, use.device
+    settings, device = use.settings, use.opened.device
     assert settings.model is not None
-    tokenizer = Vocabularies.load(file_in(use.folders[0], TOKENIZER)).target
+    model, tokenizer = use.opened.model, use.opened.vocab.target
     texts, _ = evaluation_set("texts", replace(settings, data=files), tokenizer, ())
     a, b = partners(texts, tokenizer, settings.model.max_len)
-    [model] = use.models()
     normalise = settings.embed.normalise
     with use.progress.stage("reading", len(texts), "texts") as stage:
         x_ND, y_ND = (

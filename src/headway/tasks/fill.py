@@ -217,14 +217,14 @@ class Fill:
 
     def predictor(self, use: Use) -> Predictor:
         if use.settings.data.media:
+            folder = use.opened.folder
             raise UserError(
-                f"{use.folders[0]} has learned to rebuild hidden parts and answers nothing. Train "
-                "a run that starts from it: headway train see --from "
-                f"{use.folders[0]} --media …"
+                f"{folder} has learned to rebuild hidden parts and answers nothing. Train a run "
+                f"that starts from it: headway train see --from {folder} --media …"
             )
         from headway.tasks.fill_answers import Filler
 
-        return Filler.load(use)
+        return Filler.of(use)
 
     def evaluation(self, use: Use, files: DataSettings) -> Evaluation:
         if use.settings.data.media:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -13,7 +12,6 @@ import torch
 from torch import Tensor
 
 from headway.config.data import DataSettings
-from headway.config.folder import TOKENIZER, file_in, load_run
 from headway.config.model import EncoderSettings
 from headway.data.texts import evaluation_set
 from headway.decode.lines import batches, live_windows, windows
@@ -23,7 +21,8 @@ from headway.nn.layout import Layout
 from headway.tasks.fill import context_of
 from headway.tasks.gaps import ENDS, Gaps
 from headway.tasks.kind import Answer, Evaluation, Use
-from headway.text.tokenizer import MASK_NAMES, Tokenizer, Vocabularies
+from headway.tasks.opened import Opened
+from headway.text.tokenizer import MASK_NAMES, Tokenizer
 
 GAP = re.compile("|".join(map(re.escape, MASK_NAMES)))
 
@@ -71,23 +70,16 @@ class Filler:
         self.banned_V = banned.to(self.device)
 
     @classmethod
-    def load(cls, use: Use) -> Filler:
-        folders, settings = use.folders, use.settings
-        tokenizers = [tokenizer_in(folder) for folder in folders]
-        for folder, tokenizer in zip(folders, tokenizers, strict=True):
-            if tokenizer.to_json() != tokenizers[0].to_json():
-                raise FolderError(
-                    f"{folder / TOKENIZER} is not the vocabulary of {folders[0]}. Models answer "
-                    "together only if they were trained with the same one."
-                )
+    def of(cls, use: Use) -> Filler:
+        opened, settings = use.opened, use.settings
         return cls(
-            load_fillers(use),
-            tokenizers[0],
-            min(context_of(load_run(folder)) for folder in folders),
+            fillers(opened),
+            opened.vocab.target,
+            min(map(context_of, opened.runs)),
             n_best=settings.decode.n_best,
             batch_tokens=settings.decode.batch_tokens,
             on_long=settings.data.long,
-            device=use.device,
+            device=opened.device,
         )
 
     def answers(self, lines: Iterable[str], live: bool = False) -> Iterator[Answer]:
@@ -204,31 +196,20 @@ class Filler:
         )
 
 
-def tokenizer_in(folder: Path) -> Tokenizer:
-    return Vocabularies.load(file_in(folder, TOKENIZER)).target
-
-
-def load_fillers(use: Use) -> list[Encoder]:
-    for folder in use.folders:
-        settings = load_run(folder).model
-        if not isinstance(settings, EncoderSettings) or "words" not in settings.heads:
+def fillers(opened: Opened) -> list[Encoder]:
+    for folder, run in zip(opened.folders, opened.runs, strict=True):
+        if not isinstance(run.model, EncoderSettings) or "words" not in run.model.heads:
             raise FolderError(
                 f"{folder} holds no model that fills gaps. Train one: headway train fill"
             )
-        if tokenizer_in(folder).vocab_size != settings.vocab_size:
-            raise FolderError(
-                f"{folder / TOKENIZER} does not fit the model beside it, which has "
-                f"{settings.vocab_size:,} tokens. Use the tokenizer it was trained with."
-            )
-    models = use.models()
-    return [model for model in models if isinstance(model, Encoder)]
+    return [model for model in opened.models if isinstance(model, Encoder)]
 
 
 @torch.inference_mode()
 def evaluation(use: Use, files: DataSettings) -> Evaluation:
     """Loss, perplexity and accuracy of fixed gaps in other text, beside guessing by frequency."""
-    settings, device = use.settings, use.device
-    tokenizer, [model] = tokenizer_in(use.folders[0]), load_fillers(use)
+    settings, device = use.settings, use.opened.device
+    tokenizer, [model] = use.opened.vocab.target, fillers(use.opened)
     texts, _ = evaluation_set("documents", replace(settings, data=files), tokenizer, ())
     gaps = Gaps(texts.text, tokenizer, context_of(settings))
     with use.progress.stage("reading") as stage:

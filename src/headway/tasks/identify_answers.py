@@ -4,7 +4,7 @@ a list of others."""
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -35,11 +35,11 @@ Vectors = NDArray[np.float32]
 def identifier(use: Use) -> Predictor:
     """What the options ask for."""
     if not use.options.get("against") and not use.options.get("to"):
-        return Labeller.load(use)
+        return Labeller.of(use)
     for option in ("scores", "with"):
         if use.options.get(option):
             raise UserError(f"--{option} has no effect beside --against and --to.")
-    return Comparer.load(use)
+    return Comparer.of(use)
 
 
 @dataclass
@@ -57,14 +57,14 @@ class Comparer:
     n_failed: int = field(default=0, init=False)
 
     @classmethod
-    def load(cls, use: Use) -> Comparer:
-        if len(use.folders) > 1:
+    def of(cls, use: Use) -> Comparer:
+        if len(use.opened.folders) > 1:
             raise UserError("vectors of different runs cannot be compared: name one run.")
-        (model,) = use.models()
+        model = use.opened.model
         assert isinstance(model, Encoder)
         options = use.options
         found = cls(
-            model, use.settings, use.folders[0], use.device,
+            model, use.settings, use.opened.folder, use.opened.device,
             options.get("against"), options.get("to"), options.get("top") or 1,
         )  # fmt: skip
         if options.get("top") and not found._is_list:
@@ -177,15 +177,15 @@ def evaluate_speakers(use: Use, files: DataSettings) -> Evaluation:
     figures: dict[str, Any] = {}
     if is_known_N.any():
         with use.progress.stage("listening to", len(labels_N)) as stage:
-            logs_NC = Labeller.load(use).read(reader, stage.update)
+            logs_NC = Labeller.of(use).read(reader, stage.update)
         found = evaluation_of(logs_NC[is_known_N], labels_N[is_known_N], settings)
         rows, facts, figures = found.rows, found.facts, found.figures
     unseen = not is_known_N.all()
     judged_N = ~is_known_N if unseen else is_known_N
-    (model,) = replace(use, folders=use.folders[:1], settings=settings).models()
+    model = use.opened.model
     assert isinstance(model, Encoder)
     with use.progress.stage("comparing voices", len(labels_N)) as stage:
-        vectors_ND = item_vectors(model, reader, use.device, on_progress=stage.update)
+        vectors_ND = item_vectors(model, reader, use.opened.device, on_progress=stage.update)
     result = verification(vectors_ND[judged_N], labels_N[judged_N])
     if result is None and not is_known_N.any():
         raise DataError(

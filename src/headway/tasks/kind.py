@@ -4,23 +4,18 @@ the table, `specs.py`."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
 import torch
-from torch import nn
 
 from headway.config.data import DataSettings
-from headway.config.folder import load_run, run_folders
 from headway.config.run import RunSettings
 from headway.data.report import CheckReport
-from headway.decode.engine import Engine
-from headway.decode.precision import hold_in
-from headway.errors import UserError
-from headway.models.folder import load_model
 from headway.progress import SILENT, Progress
+from headway.tasks.opened import Opened
 from headway.tasks.task import Task
 
 Note = Callable[[str], None]
@@ -64,48 +59,17 @@ class Answer:
 
 @dataclass(frozen=True)
 class Use:
-    """Runs that someone wants to use, and how."""
+    """What one call asks of opened runs. It changes nothing about them."""
 
-    folders: Sequence[Path]
-    """Several are an ensemble; names will do."""
-
+    opened: Opened
     settings: RunSettings
     """Of the first, as the command changed them."""
 
-    device: torch.device
     options: Mapping[str, Any] = field(default_factory=dict)
     """Of the command, by name."""
 
-    engine: Engine | None = None
-    """What computes, if it is not torch."""
-
     progress: Progress = SILENT
     """Where to show how far it is."""
-
-    def __post_init__(self) -> None:
-        # None at all: a file of outputs is scored.
-        object.__setattr__(self, "folders", run_folders(self.folders) if self.folders else [])
-        if self.engine is not None and len(self.folders) > 1:
-            raise UserError(
-                f"--engine {self.engine.name} runs one model, and {len(self.folders)} are given. "
-                "Models answer together only with --engine torch."
-            )
-        for folder in self.folders[1:]:
-            other = load_run(folder).task
-            if other != self.settings.task:
-                raise UserError(
-                    f"{folder} is a run of the task {other} and {self.folders[0]} of the task "
-                    f"{self.settings.task}: models answer together only if their task is the same."
-                )
-
-    def models(self) -> list[nn.Module]:
-        """Ready to answer; for tasks that need a vector a token and no search."""
-        if self.engine is not None:
-            return [self.engine.model().eval()]
-        models = [load_model(folder, self.device).eval() for folder in self.folders]
-        for model in models:
-            hold_in(model, self.settings.decode.precision)
-        return models
 
 
 class Predictor(Protocol):

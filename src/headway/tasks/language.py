@@ -12,18 +12,20 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from headway.config.model import DecoderSettings, family_of
 from headway.config.run import RunSettings
 from headway.data.batches import Fixed, filled, moved
 from headway.data.streams import USUAL, DocumentStream, FieldStream, Marks, Stream, mark_names
 from headway.data.texts import TextSet
 from headway.data.tokens import TokenStore
 from headway.data.windows import Cut, whole_cut
-from headway.errors import Stopped
+from headway.errors import FolderError, Stopped
 from headway.metrics.language import token_counts
 from headway.models.decoder import Decoder
 from headway.nn.layout import Layout, loss_weights
 from headway.nn.loss import Smoothing
 from headway.progress import OnProgress, unheard
+from headway.tasks.opened import Opened
 from headway.tasks.task import Frequencies
 from headway.text.tokenizer import Tokenizer
 
@@ -166,3 +168,19 @@ def token_batch(
         loss_weights(lengths, layout.n_rows),
     )
     return moved(batch, device)
+
+
+def check_language(opened: Opened) -> None:
+    """Refuse runs that do not continue text."""
+    for folder, run in zip(opened.folders, opened.runs, strict=True):
+        if not isinstance(run.model, DecoderSettings) or "words" not in run.model.heads:
+            kind = run.task if run.model is None else f"{family_of(run.model)} model"
+            raise FolderError(
+                f"{folder} holds no model that continues text; what it holds: {kind}."
+            )
+
+
+def context_of(run: RunSettings) -> int:
+    """The tokens that a language model was trained to read."""
+    assert run.model is not None
+    return min(run.complete.context or run.model.max_len, run.model.max_len)

@@ -11,12 +11,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from headway.config.folder import load_run
 from headway.config.model import PictureSettings, SoundSettings
 from headway.config.run import RunSettings
 from headway.data.media.reading import UNITS
 from headway.decode.lines import live_windows, windows
-from headway.errors import ConfigError, DataError, UserError
+from headway.errors import DataError, UserError
 from headway.models.encoder import Encoder
 from headway.models.parts.front import Front
 from headway.progress import OnProgress, unheard
@@ -47,25 +46,13 @@ class Labeller:
     n_failed: int = field(default=0, init=False)
 
     @classmethod
-    def load(cls, use: Use) -> Labeller:
-        for folder in use.folders[1:]:
-            other = load_run(folder)
-            if other.labels != use.settings.labels:
-                raise ConfigError(
-                    f"{folder} has other classes than {use.folders[0]}: models that answer "
-                    "together must have the same labels in the same order."
-                )
-            if _form(other) != _form(use.settings):
-                raise ConfigError(
-                    f"{folder} reads its input in another form than {use.folders[0]}: models that "
-                    "answer together must read pictures of one size, or recordings of one rate."
-                )
+    def of(cls, use: Use) -> Labeller:
         top = use.options.get("top")
         if top is not None and top < 1:
             raise UserError(f"--top {top} must be at least 1.")
-        models = [model for model in use.models() if isinstance(model, Encoder)]
-        scores = bool(use.options.get("scores"))
-        return cls(models, use.settings, use.folders[0], use.device, scores, top)
+        opened, scores = use.opened, bool(use.options.get("scores"))
+        models = [model for model in opened.models if isinstance(model, Encoder)]
+        return cls(models, use.settings, opened.folder, opened.device, scores, top)
 
     @property
     def shape(self) -> PictureSettings | SoundSettings:
@@ -169,11 +156,3 @@ def read_items(model: Encoder, items: Sequence[Any], device: torch.device, read:
         for place, row_C in zip(now, read_BC, strict=True):
             found[place] = row_C
     return torch.stack([row for row in found if row is not None]) if items else torch.zeros(0, 0)
-
-
-def _form(settings: RunSettings) -> tuple[Any, ...]:
-    """What two runs must share to read the same items."""
-    shape = front_of(settings)
-    if isinstance(shape, SoundSettings):
-        return ("sounds", shape.rate)
-    return ("pictures", shape.frames, shape.channels, shape.height, shape.width)

@@ -25,7 +25,7 @@ from headway.tasks.media_reader import MediaReader
 
 def evaluate_labels(use: Use, files: DataSettings) -> Evaluation:
     """On a test set whose labels must all be among the run's."""
-    labeller = Labeller.load(use)
+    labeller = Labeller.of(use)
     reader, labels_N = labelled(use.settings, files, use.settings.labels, use.progress)
     with use.progress.stage("looking at", len(labels_N)) as stage:
         logs_NC = labeller.read(reader, stage.update)

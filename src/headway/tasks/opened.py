@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import copy
 import threading
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, TypeVar, cast
@@ -16,19 +16,25 @@ from typing import Any, TypeVar, cast
 import torch
 from torch import nn
 
+from headway.config.decode import DecodeSettings
 from headway.config.durable import read_json
 from headway.config.folder import IMPORTED, TOKENIZER, WEIGHTS, file_in, load_run, run_folders
 from headway.config.model import (
     ModelSettings,
     PictureEncoderSettings,
+    PictureSettings,
     Seq2SeqSettings,
     SoundEncoderSettings,
 )
-from headway.config.run import RunSettings
+from headway.config.run import RunSettings, media_front
+from headway.decode.engine import Engine
 from headway.decode.precision import hold_in
-from headway.errors import FolderError, UserError, suggest
+from headway.decode.recent import Recent
+from headway.errors import ConfigError, FolderError, UserError, suggest
 from headway.models.folder import load_model
 from headway.nn.devices import CPU, pick_device
+from headway.nn.linear import pack, unpack
+from headway.tasks.engines import engine_of
 from headway.text.tokenizer import Vocabularies
 
 T = TypeVar("T")
@@ -51,8 +57,14 @@ class Opened:
     precision: str = "fp32"
     """What the weights are held in: `fp32`, `bf16` or `int8`."""
 
+    engine: Engine | None = None
+    """What computes, if it is not torch."""
+
     given: tuple[nn.Module, ...] | None = None
     """Models that stand in the place of those in the folders."""
+
+    recent: Recent = field(default_factory=Recent, init=False, repr=False)
+    """Searches by how they decode; on a GPU they hold what they have recorded."""
 
     lock: threading.RLock = field(default_factory=threading.RLock, init=False, repr=False)
     """Held while the models compute: they are one, and threads are many."""
@@ -79,9 +91,13 @@ class Opened:
     @property
     def models(self) -> list[nn.Module]:
         """Without dropout, ready to answer; read when they are first wanted, and once."""
-        if self.given is not None:
-            return list(self.given)
-        return list(self.kept("models", self._load))
+        return list(self.kept("models", self._load) if self.given is None else self.given)
+
+    @property
+    def writers(self) -> list[nn.Module]:
+        """The models as those want them who search step by step: their weights once more in the
+        order in which products of few rows are quick. None where an engine searches."""
+        return [] if self.engine is not None else list(self.kept("writers", self._pack))
 
     @property
     def model(self) -> nn.Module:
@@ -133,7 +149,14 @@ class Opened:
             return replace(self, device=CPU, precision="fp32")
         return replace(self, given=tuple(map(_sharing, self.models)))
 
+    def _pack(self) -> list[nn.Module]:
+        for model in self.models:
+            pack(model)
+        return self.models
+
     def _load(self) -> list[nn.Module]:
+        if self.engine is not None:
+            return [self.engine.model().eval()]
         models = []
         for folder, run in zip(self.folders, self.runs, strict=True):
             model = load_model(folder, self.device, run.model).eval()
@@ -146,34 +169,32 @@ def open_run(
     *names: str | Path,
     device: str = "auto",
     precision: str = "auto",
+    engine: str = "torch",
     settings: RunSettings | None = None,
 ) -> Opened:
     """Run folders, or shipped models by their names; several answer together.
 
     Everything but the weights is read and checked here. `precision`: `fp32`, `bf16` or `int8`;
-    auto: what `decode.precision` says. `settings`: those of the first run, where they have been
-    read already.
+    auto: what `decode.precision` says. `engine`: what computes; others than torch run an exported
+    folder. `settings`: those of the first run, where they have been read already.
     """
     folders = tuple(run_folders(names))
     runs = (load_run(folders[0]) if settings is None else settings, *map(load_run, folders[1:]))
-    for folder, run in zip(folders, runs, strict=True):
-        if run.task != runs[0].task:
-            raise UserError(
-                f"{folder} is a run of the task {run.task} and {folders[0]} of the task "
-                f"{runs[0].task}: models answer together only if their task is the same."
-            )
+    for folder, run in zip(folders[1:], runs[1:], strict=True):
+        _check_together(folders[0], runs[0], folder, run)
     words = [_words(folder, run) for folder, run in zip(folders, runs, strict=True)]
-    for folder, other in zip(folders, words, strict=True):
+    for folder, other in zip(folders[1:], words[1:], strict=True):
         if not _same(other, words[0]):
             raise FolderError(
                 f"{folder / TOKENIZER} is not the vocabulary of {folders[0]}. Models answer "
                 "together only if they were trained with the same one."
             )
-        file_in(folder, WEIGHTS)
     if precision not in ("auto", *PRECISIONS):
         raise UserError(f"precision has no choice {precision!r}.{suggest(precision, PRECISIONS)}")
-    held = runs[0].decode.precision if precision == "auto" else precision
-    return Opened(folders, runs, words[0], pick_device(device), held)
+    held: Any = runs[0].decode.precision if precision == "auto" else precision
+    runtime = _engine(engine, folders, replace(runs[0].decode, precision=held), runs[0])
+    place = CPU if runtime else pick_device(device)
+    return Opened(folders, runs, words[0], place, held, runtime)
 
 
 def open_plain(name: str | Path) -> Opened:
@@ -182,6 +203,47 @@ def open_plain(name: str | Path) -> Opened:
     assert run.models
     assert run.imported is None or run.imported
     return run
+
+
+def _check_together(first: Path, run: RunSettings, folder: Path, other: RunSettings) -> None:
+    """Refuse models whose answers are not to the same question."""
+    if other.task != run.task:
+        raise UserError(
+            f"{folder} is a run of the task {other.task} and {first} of the task {run.task}: "
+            "models answer together only if their task is the same."
+        )
+    if other.labels != run.labels:
+        raise ConfigError(
+            f"{folder} has other labels than {first}: models that answer together must have the "
+            "same labels in the same order."
+        )
+    if _form(other) != _form(run):
+        raise ConfigError(
+            f"{folder} reads its input in another form than {first}: models that answer together "
+            "must read pictures of one size and number of frames, or recordings of one rate."
+        )
+
+
+def _form(settings: RunSettings) -> tuple[int, ...]:
+    """What two runs must share to read the same pictures or recordings."""
+    shape = media_front(settings)
+    if isinstance(shape, PictureSettings):
+        return (shape.frames, shape.channels, shape.height, shape.width)
+    return () if shape is None else (shape.rate,)
+
+
+def _engine(
+    name: str, folders: Sequence[Path], decode: DecodeSettings, run: RunSettings
+) -> Engine | None:
+    if name != "torch" and len(folders) > 1:
+        raise UserError(
+            f"--engine {name} runs one model, and {len(folders)} are given. "
+            "Models answer together only with --engine torch."
+        )
+    found = engine_of(name, folders[0], replace(run, decode=decode))
+    for folder in folders if found is None else ():
+        file_in(folder, WEIGHTS)
+    return found
 
 
 def _words(folder: Path, run: RunSettings) -> Vocabularies | None:
@@ -194,15 +256,14 @@ def _words(folder: Path, run: RunSettings) -> Vocabularies | None:
     vocab = Vocabularies.load(file_in(folder, TOKENIZER))
     if isinstance(model, PictureEncoderSettings):
         return vocab
-    source = model.source_vocab if isinstance(model, Seq2SeqSettings) else model.vocab_size
-    for side, tokenizer, rows in (
-        ("source", vocab.source, source),
-        ("target", vocab.target, model.vocab_size),
-    ):
+    sides = [("", vocab.target, model.vocab_size)]
+    if isinstance(model, Seq2SeqSettings):
+        sides = [("source ", vocab.source, model.source_vocab), ("target ", *sides[0][1:])]
+    for side, tokenizer, rows in sides:
         if tokenizer.vocab_size != rows:
             raise FolderError(
                 f"{folder / TOKENIZER} does not fit the model beside it: it has "
-                f"{tokenizer.vocab_size:,} {side} tokens and the model {rows:,}. Use the tokenizer "
+                f"{tokenizer.vocab_size:,} {side}tokens and the model {rows:,}. Use the tokenizer "
                 "it was trained with."
             )
     return vocab
@@ -220,7 +281,9 @@ def _same(one: Vocabularies | None, other: Vocabularies | None) -> bool:
 def _sharing(model: nn.Module) -> nn.Module:
     """A copy of the modules around the same tensors."""
     tensors = [*model.parameters(), *model.buffers()]
-    return copy.deepcopy(model, {id(tensor): tensor for tensor in tensors})
+    copied = copy.deepcopy(model, {id(tensor): tensor for tensor in tensors})
+    unpack(copied)
+    return copied
 
 
 def _imported(folder: Path) -> dict[str, Any] | None:

@@ -239,7 +239,7 @@ def hider_of(settings: RunSettings, seed: int) -> Hider:
 def evaluate_rebuilding(use: Use, files: DataSettings) -> Evaluation:
     """How well hidden rows of a test set are rebuilt, with the same share of them hidden as in
     training."""
-    (model,) = use.models()
+    model = use.opened.model
     assert isinstance(model, Encoder)
     shape = front_of(use.settings)
     what = what_of(shape)
@@ -248,7 +248,7 @@ def evaluate_rebuilding(use: Use, files: DataSettings) -> Evaluation:
     reader = MediaReader(found.items.items, shape)
     with use.progress.stage("rebuilding", len(reader)) as stage:
         rebuilder = Rebuilder(reader, hider_of(use.settings, 0))
-        values = rebuilder.scores(model, use.device, on_progress=stage.update)
+        values = rebuilder.scores(model, use.opened.device, on_progress=stage.update)
     share = f"{100 * use.settings.fill.mask:g} % of each hidden"
     rows = [
         ("loss", f"{values['loss']:.4f}", f"mean squared error, {share}"),

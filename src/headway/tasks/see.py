@@ -119,7 +119,7 @@ class See:
     def predictor(self, use: Use) -> Predictor:
         from headway.tasks.media_answers import Labeller
 
-        return Labeller.load(use)
+        return Labeller.of(use)
 
     def evaluation(self, use: Use, files: DataSettings) -> Evaluation:
         from headway.tasks.media_scores import evaluate_labels

@@ -254,7 +254,7 @@ class Tag:
     def predictor(self, use: Use) -> Predictor:
         from headway.tasks.tag_answers import Tagger
 
-        return Tagger.load(use)
+        return Tagger.of(use)
 
     def evaluation(self, use: Use, files: DataSettings) -> Evaluation:
         from headway.tasks.tag_scores import evaluate_files

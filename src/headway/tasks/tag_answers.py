@@ -12,17 +12,15 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from headway.config.folder import load_run
 from headway.config.listed import listed
 from headway.config.run import RunSettings
 from headway.data.readings import WordReader, flat_tokens
 from headway.data.tagged import DOCUMENT
 from headway.decode.lines import live_windows, windows
-from headway.errors import ConfigError, DataError
+from headway.errors import DataError
 from headway.metrics.spans import spans
 from headway.nn.crf import is_scheme
 from headway.progress import OnProgress, unheard
-from headway.tasks.classify_answers import tokenizer_in
 from headway.tasks.kind import Answer, Use
 from headway.tasks.specs import WORDS
 from headway.tasks.tags import as_bio, best_tags, transitions, word_scores
@@ -44,14 +42,9 @@ class Tagger:
     n_cut: int = 0
 
     @classmethod
-    def load(cls, use: Use) -> Tagger:
-        for folder in use.folders[1:]:
-            if load_run(folder).labels != use.settings.labels:
-                raise ConfigError(
-                    f"{folder} has other tags than {use.folders[0]}: models that answer together "
-                    "must have the same tags in the same order."
-                )
-        return cls(use.models(), tokenizer_in(use.folders[0]), use.settings, use.device)
+    def of(cls, use: Use) -> Tagger:
+        opened = use.opened
+        return cls(opened.models, opened.vocab.target, use.settings, opened.device)
 
     def answers(self, lines: Iterable[str], live: bool = False) -> Iterator[Answer]:
         """One for each line. A tab in the first that is not empty means CoNLL columns: a word a

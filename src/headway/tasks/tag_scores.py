@@ -30,7 +30,7 @@ Word = tuple[int, ...]
 
 def evaluate_files(use: Use, files: DataSettings) -> Evaluation:
     """Scores on tagged sentences, with an interval; by type in the figures."""
-    settings, tagger = use.settings, Tagger.load(use)
+    settings, tagger = use.settings, Tagger.of(use)
     words, truths = tagged_sentences(settings, files)
     with use.progress.stage("reading", len(words), "sentences") as stage:
         guesses = tagger.tags(words, stage.update)
@@ -55,7 +55,7 @@ def evaluate_files(use: Use, files: DataSettings) -> Evaluation:
         (f"  {one['label']}", f"{100 * one['f1']:.2f}", f"F1, of {one['support']:,}")
         for one in figures["classes"]
     ]
-    baseline_value, remark = _baseline(use.folders[0], tagger, words, truths)
+    baseline_value, remark = _baseline(use.opened.folder, tagger, words, truths)
     shown_value = "–" if baseline_value is None else f"{baseline_value:.2f}"
     rows.append((BASELINE, shown_value, remark))
     facts: dict[str, Any] = {

@@ -29,10 +29,11 @@ from headway.config.run import RunSettings
 from headway.data.store import DATA, Prepared, prepare
 from headway.data.tokens import PairStore, TokenStore, lengths_file, tokens_file
 from headway.decode.bodies import learned
-from headway.decode.translator import Translator
 from headway.errors import FolderError
 from headway.nn.devices import pick_device
 from headway.progress import Progress
+from headway.tasks.opened import open_run
+from headway.tasks.translate_answers import translator_of
 
 NAME = "train.taught"
 BLOCK = 2048
@@ -114,7 +115,7 @@ def _translated(
     first = sum(map(len, done))
     if first == len(rows):
         return
-    teacher = Translator.load([run_folder(settings.distil.teacher)], device=device, on_long="cut")
+    teacher = translator_of(open_run(settings.distil.teacher, device=str(device)), on_long="cut")
     # A text need not have the tokens that wrote it: it may have more than the student can read.
     reach = learned(teacher.models[0].target_front)
     room = None if reach is None else reach - 1 - (target.target_begin is not None)

@@ -397,7 +397,7 @@ class Transcribe:
     def predictor(self, use: Use) -> Predictor:
         from headway.tasks.transcribe_answers import TranscriptPredictor
 
-        return TranscriptPredictor.load(use)
+        return TranscriptPredictor.of(use)
 
     def evaluation(self, use: Use, files: DataSettings) -> Evaluation:
         from headway.tasks.transcribe_scores import evaluate_transcripts

@@ -7,7 +7,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from headway.config.folder import TOKENIZER, file_in
 from headway.config.listed import listed
 from headway.config.model import SoundSettings
 from headway.config.run import RunSettings
@@ -16,14 +15,13 @@ from headway.data.media.reading import Form, is_file
 from headway.data.media.sounds import SUFFIXES, stream_windows
 from headway.data.media.source import MediaItem
 from headway.decode.listening import Samples
-from headway.decode.spelling import speller
+from headway.decode.spelling import Speller, speller
 from headway.decode.subtitles import srt, vtt
 from headway.decode.transcriber import Transcriber, Transcript
 from headway.errors import DataError, UserError, suggest
-from headway.nn.linear import pack
 from headway.tasks.kind import Answer, Use
 from headway.tasks.media_given import check_kind, found_file
-from headway.text.tokenizer import Vocabularies
+from headway.tasks.media_labels import front_of
 
 BLOCK_S = 4.0
 """Seconds of a file that are decoded at a time."""
@@ -49,13 +47,13 @@ class TranscriptPredictor:
     n_failed: int = field(default=0, init=False)
 
     @classmethod
-    def load(cls, use: Use) -> TranscriptPredictor:
+    def of(cls, use: Use) -> TranscriptPredictor:
         form = use.options.get("format") or "text"
         if form not in FORMATS:
             raise UserError(f"--format has no choice {form!r}.{suggest(form, FORMATS)}")
         times = bool(use.options.get("json")) or form != "text"
         return cls(
-            transcriber_of(use, times=times), use.settings, use.folders[0], form,
+            transcriber_of(use, times=times), use.settings, use.opened.folder, form,
             bool(use.options.get("scores")),
         )  # fmt: skip
 
@@ -90,14 +88,22 @@ class TranscriptPredictor:
 
 
 def transcriber_of(use: Use, *, times: bool) -> Transcriber:
-    tokenizer = Vocabularies.load(file_in(use.folders[0], TOKENIZER)).target
-    shape: SoundSettings = use.settings.model.sound  # type: ignore[union-attr]
-    given = (tokenizer, use.settings.decode, use.settings.transcribe.ctc)
-    if use.engine is not None:
-        return Transcriber(use.engine.speller(*given), *given[:2], shape, times=times)
-    [model] = use.models()
-    pack(model)  # no one trains it
-    return Transcriber(speller(model, *given), *given[:2], shape, times=times)
+    opened, shape = use.opened, front_of(use.settings)
+    assert isinstance(shape, SoundSettings)
+    tokenizer, decode, weight = (
+        opened.vocab.target,
+        use.settings.decode,
+        use.settings.transcribe.ctc,
+    )
+
+    def made() -> Speller:
+        if opened.engine is not None:
+            return opened.engine.speller(tokenizer, decode, weight)
+        [model] = opened.writers
+        return speller(model, tokenizer, decode, weight)
+
+    heard = opened.recent(("transcribe", decode, weight), made)
+    return Transcriber(heard, tokenizer, decode, shape, times=times)
 
 
 def named_recordings(

@@ -284,7 +284,9 @@ class Translate:
         return TranslationPredictor(use)
 
     def evaluation(self, use: Use, files: DataSettings) -> Evaluation:
-        return evaluate_translations(use, files)
+        return evaluate_translations(
+            use.opened, use.settings.decode, files, use.options, use.progress
+        )
 
 
 def collator(pairs: PairStore, vocab: Vocabularies) -> Collator:

@@ -6,11 +6,15 @@ import json
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
+from headway.config.decode import DecodeSettings
+from headway.config.model import Seq2SeqSettings, family_of
 from headway.data.files import open_lines
 from headway.decode.align import pharaoh
-from headway.decode.translator import Output, TextWish, Translation, Translator
-from headway.errors import DataError, UserError, suggest
+from headway.decode.translator import OnLong, Output, TextWish, Translation, Translator
+from headway.errors import DataError, FolderError, UserError, suggest
+from headway.models.seq2seq import Seq2Seq
 from headway.tasks.kind import Answer, Use
+from headway.tasks.opened import Opened
 
 LONG = ("split", "cut", "error")
 
@@ -24,13 +28,12 @@ class TranslationPredictor:
         if on_long not in LONG:
             raise UserError(f"--on-long has no choice {on_long!r}.{suggest(on_long, LONG)}")
         align, scores = bool(options.get("alignments")), bool(options.get("scores"))
-        self.translator = Translator.load(
-            use.folders,
+        self.translator = translator_of(
+            use.opened,
             settings,
-            device=use.device,
             on_long=on_long,
             align=align,
-            engine=use.engine,
+            detail=scores or bool(options.get("json")),
         )
         self.show = _plain(settings.n_best, align, scores)
         self.wishes = _wishes(options.get("prefix"), options.get("constraints"))
@@ -41,6 +44,32 @@ class TranslationPredictor:
 
     def summary(self) -> str:
         return self.translator.summary.text()
+
+
+def translator_of(
+    opened: Opened,
+    settings: DecodeSettings | None = None,
+    *,
+    on_long: OnLong = "split",
+    align: bool = False,
+    detail: bool = False,
+) -> Translator:
+    """A translator of opened runs; how they decode is what the first says, if not given."""
+    for folder, run in zip(opened.folders, opened.runs, strict=True):
+        if run.task != "translate" or not isinstance(run.model, Seq2SeqSettings):
+            kind = run.task if run.model is None else f"{family_of(run.model)} model"
+            raise FolderError(f"{folder} holds no translator but a {kind}.")
+    return Translator(
+        [model for model in opened.writers if isinstance(model, Seq2Seq)],
+        opened.vocab,
+        opened.settings.decode if settings is None else settings,
+        max_len=min(run.data.max_len for run in opened.runs),
+        on_long=on_long,
+        align=align,
+        detail=detail,
+        engine=opened.engine,
+        recent=opened.recent,
+    )
 
 
 def _wishes(prefix: str | None, constraints: str | None) -> Iterator[TextWish] | None:

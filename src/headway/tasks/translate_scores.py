@@ -4,39 +4,43 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
-
-import torch
 
 from headway.config.data import DataSettings
 from headway.config.decode import DecodeSettings
 from headway.data.files import open_lines
 from headway.data.pairs import read_pairs
-from headway.decode.engine import Engine
 from headway.decode.translator import Translator
 from headway.errors import UserError
 from headway.metrics import translation as metrics
 from headway.metrics.translation import Comparison, Interval, Score
 from headway.progress import SILENT, Progress
-from headway.tasks.kind import Evaluation, Row, Use
+from headway.tasks.kind import Evaluation, Row
+from headway.tasks.opened import Opened
+from headway.tasks.translate_answers import translator_of
 
 
-def evaluate_translations(use: Use, data: DataSettings) -> Evaluation:
+def evaluate_translations(
+    opened: Opened | None,
+    decode: DecodeSettings,
+    data: DataSettings,
+    options: Mapping[str, Any],
+    progress: Progress = SILENT,
+) -> Evaluation:
     """Options: `target`, the references; `hypotheses`, a file of outputs to score instead of those
-    of the runs; `against` or `against_folders`, another system."""
-    options = use.options
+    of the runs, which then need not be; `against` or `against_runs`, another system: a file of its
+    outputs, or what was opened."""
     files = HeldOut(data, tuple(options.get("target") or ()))
-    job = Job(files, use.settings.decode, use.device, use.engine, use.progress)
-    first = job.outputs_of(use.folders, options.get("hypotheses"))
+    job = Job(files, decode, progress)
+    first = job.outputs_of(opened, options.get("hypotheses"))
     if options.get("out"):
         _write(options["out"], first.outputs)
     second = None
-    if options.get("against") or options.get("against_folders"):
-        job = replace(job, engine=None)
-        second = job.outputs_of(options.get("against_folders") or [], options.get("against"))
-    with use.progress.stage("measuring how sure the scores are"):
+    if options.get("against") or options.get("against_runs"):
+        second = job.outputs_of(options.get("against_runs"), options.get("against"))
+    with progress.stage("measuring how sure the scores are"):
         measures = _measure(first, second, files, options)
     rows = _rows(measures)
     if measures.comparison is not None:
@@ -81,15 +85,13 @@ class Job:
 
     files: HeldOut
     decode: DecodeSettings
-    device: torch.device
-    engine: Engine | None = None
     progress: Progress = SILENT
 
-    def outputs_of(self, folders: Sequence[Path], file: str | None) -> Outputs:
-        translator = self._translator(folders) if folders else None
+    def outputs_of(self, opened: Opened | None, file: str | None) -> Outputs:
+        translator = None if opened is None else self._translator(opened)
         loss = None
-        if translator is not None and self.engine is None:  # an engine searches and no more
-            loss = self._loss(translator)
+        if opened is not None and translator is not None and opened.engine is None:
+            loss = self._loss(translator)  # an engine searches and no more
         if file is not None:
             lines = list(open_lines(file, self.files.settings.encoding))
             if len(lines) != len(self.files.targets):
@@ -101,10 +103,10 @@ class Job:
         assert translator is not None
         return self._translated(translator, loss)
 
-    def _translator(self, folders: Sequence[Path]) -> Translator:
+    def _translator(self, opened: Opened) -> Translator:
         if not self.files.sources:
             raise UserError("the sources are needed to translate them: --source FILE.")
-        return Translator.load(folders, self.decode, device=self.device, engine=self.engine)
+        return translator_of(opened, self.decode)
 
     def _loss(self, translator: Translator) -> float:
         """Nats a target token, the end counted, without smoothing."""

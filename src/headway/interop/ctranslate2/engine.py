@@ -37,17 +37,16 @@ VOCABULARIES = ("shared_vocabulary.json", "vocabulary.json")
 """Where one serves all; else there is a `source_vocabulary.json` and a `target_vocabulary.json`."""
 
 
-def ctranslate2_engine(folder: Path, settings: RunSettings, detail: bool) -> Ctranslate2Engine:
-    """`interop.engines.Make`."""
-    return Ctranslate2Engine(folder, settings, detail)
+def ctranslate2_engine(folder: Path, settings: RunSettings) -> Ctranslate2Engine:
+    """`tasks.engines.Make`."""
+    return Ctranslate2Engine(folder, settings)
 
 
 class Ctranslate2Engine(Engine):
     name = "ctranslate2"
 
-    def __init__(self, folder: Path, settings: RunSettings, detail: bool = False) -> None:
-        """`detail`: the log-probability of every token is wanted, which costs a pass more."""
-        self.settings, self.folder, self.detail = settings, folder, detail
+    def __init__(self, folder: Path, settings: RunSettings) -> None:
+        self.settings, self.folder = settings, folder
         assert isinstance(settings.model, TextSettings)
         self.shape: TextSettings = settings.model
         self.reach = positions_of(self.shape)
@@ -75,15 +74,22 @@ class Ctranslate2Engine(Engine):
         if ranks_again(settings.decode) and not isinstance(self.shape, EncoderSettings):
             self.notes = (AGAIN,)
 
-    def searcher(self, settings: DecodeSettings, specials: Specials) -> SourceSearcher:
+    def searcher(
+        self, settings: DecodeSettings, specials: Specials, *, detail: bool = False
+    ) -> SourceSearcher:
         both = self.vocabulary("source"), self.vocabulary("target")
-        return SourceSearcher(self.runner, settings, specials, both, self.reach, self.detail)
+        return SourceSearcher(self.runner, settings, specials, both, self.reach, detail)
 
     def prompt_searcher(
-        self, settings: DecodeSettings, specials: Specials, context: int | None
+        self,
+        settings: DecodeSettings,
+        specials: Specials,
+        context: int | None,
+        *,
+        detail: bool = False,
     ) -> PromptSearcher:
         vocabulary = self.vocabulary("target")
-        return PromptSearcher(self.runner, settings, specials, vocabulary, context, self.detail)
+        return PromptSearcher(self.runner, settings, specials, vocabulary, context, detail)
 
     def vocabulary(self, side: str) -> list[str]:
         """The tokens of a side, by their numbers."""

@@ -58,8 +58,8 @@ SCORES_AT_ONCE = 1 << 25
 """Scores that a graph gives in one call while a prompt is read; only the last ones are used."""
 
 
-def onnx_engine(folder: Path, settings: RunSettings, detail: bool) -> OnnxEngine:
-    """`interop.engines.Make`."""
+def onnx_engine(folder: Path, settings: RunSettings) -> OnnxEngine:
+    """`tasks.engines.Make`."""
     return OnnxEngine(folder, settings)
 
 
@@ -83,7 +83,9 @@ class OnnxEngine(Engine):
             self.graphs[name] = Session(path)
             check_graph(path, name, self.graphs[name], settings)
 
-    def searcher(self, settings: DecodeSettings, specials: Specials) -> SourceSearcher:
+    def searcher(
+        self, settings: DecodeSettings, specials: Specials, *, detail: bool = False
+    ) -> SourceSearcher:
         return SourceSearcher(self, settings, specials)
 
     def speller(self, tokenizer: Tokenizer, settings: DecodeSettings, weight: float) -> Speller:
@@ -108,7 +110,12 @@ class OnnxEngine(Engine):
         return sources_of(self.graphs[READER].call, inputs)
 
     def prompt_searcher(
-        self, settings: DecodeSettings, specials: Specials, context: int | None
+        self,
+        settings: DecodeSettings,
+        specials: Specials,
+        context: int | None,
+        *,
+        detail: bool = False,
     ) -> PromptSearcher:
         return TextSearcher(self.graphs[ALONE], settings, specials, context)
 

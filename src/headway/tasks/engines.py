@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from headway.config.folder import SHIPPED, WEIGHTS
-from headway.config.run import RunSettings
-from headway.errors import FolderError
+from headway.config.run import RunSettings, media_front
+from headway.errors import FolderError, UserError, suggest
 
 if TYPE_CHECKING:
     from headway.decode.engine import Engine
@@ -19,27 +19,27 @@ ENGINES = {
     "ctranslate2": "headway.interop.ctranslate2.engine:ctranslate2_engine",
     "onnx": "headway.interop.onnx.engine:onnx_engine",
 }
-"""What `--engine` can say: a module and a function in it, called like `Make`."""
+"""What `--engine` can say: a module and a function in it, called like `Make`. They stand above the
+tasks, as all foreign formats do, and are imported when they are asked for."""
 
-Make = Callable[[Path, RunSettings, bool], "Engine"]
-"""From an exported folder, its settings as the command changed them, and whether the
-log-probability of every token is wanted exactly, where that costs time."""
+Make = Callable[[Path, RunSettings], "Engine"]
+"""From an exported folder and its settings as the command changed them."""
+
+TEXT_ALONE = ("ctranslate2",)
+"""Those that run no models of pictures or recordings."""
 
 MARKS = {"ctranslate2": "model.bin", "onnx": "*.onnx"}
 """The files by which an exported folder is recognised."""
 
 
-def engine_of(
-    name: str, folder: Path, settings: RunSettings, *, detail: bool = False
-) -> Engine | None:
-    """The engine of this name (a key of `ENGINES`) for the folder; None is torch itself."""
+def engine_of(name: str, folder: Path, settings: RunSettings) -> Engine | None:
+    """The engine of this name for the folder; None is torch itself."""
+    if name not in ENGINES:
+        raise UserError(f"--engine has no choice {name!r}.{suggest(name, ENGINES)}")
     if name == "torch":
         _check_for_torch(folder)
         return None
     if not _holds(folder, name):
-        from headway.config.run import media_front
-        from headway.interop.exporting import TEXT_ALONE
-
         if name in TEXT_ALONE and media_front(settings) is not None:
             raise FolderError(
                 f"--engine {name} runs models that read text, and {folder} is of the task "
@@ -59,7 +59,7 @@ def engine_of(
         )
     module, function = ENGINES[name].split(":")
     make: Make = getattr(importlib.import_module(module), function)
-    return make(folder, settings, detail)
+    return make(folder, settings)
 
 
 def _holds(folder: Path, name: str) -> bool:
