@@ -1,0 +1,214 @@
+"""Tiny data of every kind, the same bytes on every machine, written into the working folder."""
+
+from __future__ import annotations
+
+import json
+import wave
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from .integers import below, choice, choices, whole_numbers
+
+Given = dict[str, Any]
+"""Settings by dotted keys."""
+
+RATE = 8000
+WORDS = ("film", "plot", "the", "a", "actor", "music", "scene", "and", "of", "long")
+MOODS = {"neg": "awful", "pos": "great", "so": "ok"}
+NAMES = ("Ada", "Lovelace", "Grace", "Hopper", "Alan", "Turing")
+PLACES = ("Paris", "Rome", "Lagos", "Lima")
+COLOURS = {"red": (220, 30, 30), "green": (30, 200, 30), "blue": (40, 40, 230)}
+SIDES = ("left", "right", "top")
+TONES = {"a": 16, "b": 10, "c": 6, "d": 4}
+"""Half a period in samples."""
+
+N = 48
+
+
+def sentences(n: int = N, name: str = "texts") -> list[tuple[str, str]]:
+    """Texts whose label hangs on one word of theirs."""
+    found = []
+    for i in range(n):
+        label = tuple(MOODS)[i % 3]
+        own = f"{name} {i}"
+        words = choices(WORDS, own, 2 + below(7, f"{own} length", 1)[0])
+        words.insert(below(len(words) + 1, f"{own} place", 1)[0], MOODS[label])
+        found.append((" ".join(words), label))
+    return found
+
+
+def lines(path: str, every: list[str]) -> list[str]:
+    Path(path).write_text("".join(f"{line}\n" for line in every), encoding="utf-8")
+    return [path]
+
+
+def objects(path: str, every: list[dict[str, Any]]) -> list[str]:
+    return lines(path, [json.dumps(one) for one in every])
+
+
+def pairs() -> Given:
+    """Words that lose their first letter."""
+    texts = [text for text, _ in sentences()]
+    other = [" ".join(word[1:] or word for word in text.split()) for text in texts]
+    return {"data.source": lines("a.txt", texts), "data.target": lines("b.txt", other)}
+
+
+def texts() -> Given:
+    return {"data.text": lines("texts.txt", [text for text, _ in sentences()])}
+
+
+def labelled() -> Given:
+    return {"data.text": lines("labelled.tsv", ["\t".join(row) for row in sentences()])}
+
+
+def labelled_pairs() -> Given:
+    """Whether the second text is about the first one's last word."""
+    every = []
+    for (one, _), (other, _) in zip(sentences(), sentences(name="others"), strict=True):
+        label = "yes" if one.split()[-1] in other.split() else "no"
+        every.append({"text": one, "other": other, "label": label})
+    return {"data.text": objects("pairs.jsonl", every), "data.other_field": "other"}
+
+
+def documents(label: bool) -> Given:
+    every = [
+        {"name": text.split()[0], "body": text, **({"label": mood} if label else {})}
+        for text, mood in sentences()
+    ]
+    return {"data.text": objects("documents.jsonl", every), "data.fields": ["name", "body"]}
+
+
+def tagged() -> Given:
+    found = []
+    for i in range(N):
+        plain = choices(("went", "saw", "and", "then", "the", "river"), f"tags {i}", 1 + i % 3)
+        first, last = choices(NAMES, f"names {i}", 2)
+        place = choice(PLACES, f"place {i}")
+        sentence = [(word, "O") for word in plain] + [("mister", "O"), (first, "B-per")]
+        sentence += [(last, "I-per"), ("in", "O"), (place, "B-loc")]
+        found.append("".join(f"{word}\t{tag}\n" for word, tag in sentence))
+    Path("tagged.conll").write_text("\n".join(found), encoding="utf-8")
+    return {"data.text": ["tagged.conll"]}
+
+
+def two_columns() -> Given:
+    unique = dict.fromkeys(text for text, _ in sentences())
+    return {"data.pairs": lines("two.tsv", [f"{text}\t{text[::-1]}" for text in unique])}
+
+
+def noise(name: str, shape: tuple[int, ...], most: int) -> NDArray[np.uint8]:
+    drawn = whole_numbers(name, int(np.prod(shape))) % np.uint64(most)
+    return drawn.reshape(shape).astype(np.uint8)
+
+
+def pictures(size: int = 8) -> Given:
+    """One half is bright; a folder a class."""
+    from PIL import Image
+
+    halves = {"left": np.s_[:, : size // 2], "right": np.s_[:, size // 2 :]}
+    halves["top"] = np.s_[: size // 2]
+    for number in range(N):
+        side = SIDES[number % len(SIDES)]
+        pixels = noise(f"picture {number}", (size, size), 60)
+        pixels[halves[side]] += 150
+        folder = Path("pictures") / side
+        folder.mkdir(parents=True, exist_ok=True)
+        Image.fromarray(pixels).save(folder / f"{number:02}.png")
+    return {"data.media": ["pictures"]}
+
+
+def videos(text: bool = False) -> Given:
+    """They become brighter or darker."""
+    stack, every = [], []
+    for number in range(N):
+        light = np.array([0, 60, 120, 180], np.uint8)[:: 1 if number % 2 else -1]
+        stack.append(noise(f"video {number}", (4, 8, 8), 60) + light[:, None, None])
+        said = "brighter" if number % 2 else "darker"
+        told = {"text": f"it becomes {said}"} if text else {"label": said}
+        every.append({"path": "videos.npy", "index": number, **told})
+    np.save("videos.npy", np.stack(stack))
+    return {"data.media": objects("videos.jsonl", every)}
+
+
+def scenes() -> Given:
+    """Two coloured squares, and which is where."""
+    stack, every = [], []
+    for number in range(N):
+        one, other = choices(tuple(COLOURS), f"scene {number}", 2)
+        picture = noise(f"ground {number}", (8, 8, 3), 20)
+        picture[2:6, :4] += np.array(COLOURS[one], np.uint8)
+        picture[2:6, 4:] += np.array(COLOURS[other], np.uint8)
+        stack.append(picture)
+        every.append({"path": "scenes.npy", "index": number, "text": f"{one} left of {other}"})
+    np.save("scenes.npy", np.stack(stack))
+    return {"data.media": objects("scenes.jsonl", every)}
+
+
+def tone(half: int, n: int, name: str) -> NDArray[np.int64]:
+    """A triangle wave with a little noise: whole numbers, which sines would not be."""
+    phase = np.arange(n) % (2 * half)
+    wave_n = 9000 * np.abs(phase - half) // half * 2 - 9000
+    return wave_n + noise(name, (n,), 200).astype(np.int64) - 100
+
+
+def write_wav(path: str, samples: NDArray[np.int64]) -> None:
+    with wave.open(path, "wb") as file:
+        file.setparams((1, 2, RATE, 0, "NONE", ""))
+        file.writeframes(samples.astype("<i2").tobytes())
+
+
+def speakers() -> Given:
+    """Each hums a tone of their own; a folder each."""
+    for n, name in enumerate("abcdef"):
+        folder = Path("speakers") / name
+        folder.mkdir(parents=True, exist_ok=True)
+        for take in range(8):
+            own = f"{name} {take}"
+            write_wav(str(folder / f"{take}.wav"), tone(4 + 3 * n, 800 + 80 * (take % 4), own))
+    return {"data.media": ["speakers"]}
+
+
+def said(text: str) -> NDArray[np.int64]:
+    """Every letter is a tone, every space a pause."""
+    parts = [np.zeros(240, np.int64)]
+    for number, letter in enumerate(text):
+        own = f"{text} {number}"
+        n = 420 + below(120, own, 1)[0]
+        parts.append(tone(TONES[letter], n, own) if letter in TONES else np.zeros(n, np.int64))
+    return np.concatenate([*parts, np.zeros(240, np.int64)])
+
+
+def spoken() -> list[str]:
+    """No letter stands beside itself."""
+    found = []
+    for number in range(36):
+        text = ""
+        for place, letter in enumerate(choices("abcd ", f"said {number}", 9)):
+            if letter != text[-1:] and (letter != " " or place not in (0, 8)):
+                text += letter
+        found.append(text.strip())
+    return found
+
+
+def speech() -> Given:
+    every, sounds, at = [], [], 0
+    for text in spoken():
+        sounds.append(said(text))
+        end = at + len(sounds[-1])
+        every.append({"path": "said.wav", "start": at / RATE, "end": end / RATE, "text": text})
+        at = end
+    write_wav("said.wav", np.concatenate(sounds))
+    return {"data.media": objects("said.jsonl", every)}
+
+
+WRITERS: dict[str, Callable[[], Given]] = {
+    "pairs": pairs, "texts": texts, "labelled": labelled, "labelled pairs": labelled_pairs,
+    "documents": lambda: documents(False), "labelled documents": lambda: documents(True),
+    "tagged": tagged, "two columns": two_columns, "pictures": pictures,
+    "large pictures": lambda: pictures(16), "videos": videos,
+    "told videos": lambda: videos(True), "scenes": scenes, "speakers": speakers, "speech": speech,
+}  # fmt: skip

@@ -1,0 +1,42 @@
+"""Chance that is the same on every machine: whole numbers hashed, no generator of any library.
+
+Torch's random numbers differ from processor to processor, and numpy's may from version to version.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from hashlib import sha256
+from typing import TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+T = TypeVar("T")
+
+
+def whole_numbers(name: str, n: int) -> NDArray[np.uint64]:
+    """So many of 64 bits each, that follow from a name (splitmix64)."""
+    start = np.frombuffer(sha256(name.encode()).digest()[:8], "<u8")[0]
+    with np.errstate(over="ignore"):
+        x = start + np.arange(1, n + 1, dtype=np.uint64) * np.uint64(0x9E3779B97F4A7C15)
+        x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+        x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return x ^ (x >> np.uint64(31))
+
+
+def fractions(name: str, n: int) -> NDArray[np.float64]:
+    """Between -1 and 1, each a multiple of 2^-15: exact in every float of 16 bits and more."""
+    return (whole_numbers(name, n) >> np.uint64(48)).astype(np.float64) / 2.0**15 - 1.0
+
+
+def below(limit: int, name: str, n: int) -> list[int]:
+    return [int(x) for x in whole_numbers(name, n) % np.uint64(limit)]
+
+
+def choice(of: Sequence[T], name: str) -> T:
+    return of[below(len(of), name, 1)[0]]
+
+
+def choices(of: Sequence[T], name: str, n: int) -> list[T]:
+    return [of[i] for i in below(len(of), name, n)]

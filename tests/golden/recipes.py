@@ -1,0 +1,5 @@
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+MAKERS: dict[str, Callable[[Path], Any]] = {}

@@ -1,0 +1,176 @@
+"""All that golden files know of headway's inside, in one place: who changes a seam mends this.
+
+The rest of the folder goes through the command line and the protocols of `tasks.kind` and
+`tasks.task`.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import io
+import json
+import sys
+from collections.abc import Iterator
+from contextlib import redirect_stderr, redirect_stdout
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from .integers import fractions
+
+CPU = torch.device("cpu")
+
+
+def command(*words: str) -> str:
+    """What `headway WORDS` prints to standard output, in this process."""
+    from headway.cli.main import main
+
+    out, said = io.TextIOWrapper(io.BytesIO(), encoding="utf-8"), io.StringIO()
+    keyboard = sys.stdin
+    sys.stdin = io.StringIO()
+    try:
+        with redirect_stdout(out), redirect_stderr(said):
+            code = main(list(words))
+    finally:
+        sys.stdin = keyboard
+    assert code == 0, f"headway {' '.join(words)} ended with {code}: {said.getvalue()}"
+    out.flush()
+    return out.buffer.getvalue().decode()  # type: ignore[attr-defined]
+
+
+@dataclass(frozen=True)
+class Made:
+    """A run that is ready to be trained, whose weights follow from their names."""
+
+    folder: Path
+    settings: Any
+    prepared: Any
+
+
+def make_run(given: dict[str, Any], folder: Path) -> Made:
+    """Prepare data, resolve settings, and leave a run folder as training does."""
+    from headway.config.run import load_run_settings, resolved_toml
+    from headway.models.build import build_model
+    from headway.models.folder import model_weights, save_weights
+    from headway.progress import SILENT
+    from headway.tasks.table import kind_of
+
+    settings = load_run_settings(None, [], given)
+    kind = kind_of(settings.task)
+    prepared = kind.prepare(settings, folder, SILENT)
+    settings = kind.resolve(settings, prepared, CPU)
+    settings = dataclasses.replace(settings, fingerprint=prepared.fingerprint)
+    (folder / "config.toml").write_text(resolved_toml(settings), encoding="utf-8")
+    if prepared.has_tokenizer:
+        prepared.save_tokenizer(folder / "tokenizer.json")
+    assert settings.model is not None
+    model = build_model(settings.model)
+    fill_weights(model)
+    save_weights(folder, model_weights(model))
+    return Made(folder, settings, prepared)
+
+
+def task_of(made: Made) -> Any:
+    from headway.tasks.table import kind_of
+
+    return kind_of(made.settings.task).task(made.settings, made.prepared)
+
+
+@torch.no_grad()
+def fill_weights(model: nn.Module) -> None:
+    """Every weight matters, and none comes from torch's generator."""
+    for name, weight in model.named_parameters():
+        drawn = fractions(name, weight.numel()).reshape(weight.shape)
+        if weight.ndim > 1:
+            fan_in = weight[0].numel()
+            drawn = drawn * (1.0 if "tokens" in name else (3.0 / fan_in) ** 0.5)
+        else:
+            drawn = 0.25 * drawn + (1.0 if name.endswith("weight") else 0.0)
+        weight.copy_(torch.from_numpy(drawn.astype(np.float32)))
+
+
+def trained(made: Made, steps: int, folder: Path) -> tuple[dict[str, Tensor], list[dict[str, Any]]]:
+    """Weights after so many steps from `fill_weights`, and what was logged on the way."""
+    from headway.models.folder import model_weights
+    from headway.progress import Progress
+    from headway.training.checkpoint import Checkpoints
+    from headway.training.ranks import Ranks
+    from headway.training.runlog import RunLog
+    from headway.training.worker import Worker
+
+    assert made.settings.train.steps == steps
+    worker = Worker(made.settings, made.prepared, Ranks(), None)
+    fill_weights(worker.model)
+    folder.mkdir()
+    log = RunLog(folder, Progress(enabled=False))
+    loop = worker.loop(Checkpoints(folder, 1, _unheard), log, _never, folder)
+    loop.run()
+    logged = (folder / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
+    return model_weights(worker.model), [json.loads(line) for line in logged]
+
+
+def task_in_training(made: Made) -> tuple[Any, nn.Module]:
+    """The task as the loop has it, with a teacher where there is one, and the model."""
+    from headway.training.ranks import Ranks
+    from headway.training.worker import Worker
+
+    worker = Worker(made.settings, made.prepared, Ranks(), None)
+    fill_weights(worker.model)
+    return worker.task, worker.model
+
+
+def leaves(value: Any, name: str = "") -> Iterator[tuple[str, Any]]:
+    """The arrays and numbers of a batch or of chosen rows, by the names of the fields they are in.
+    What is derived and kept beside (`cached_property`) does not count."""
+    if isinstance(value, Tensor):
+        yield name, value.detach().cpu().numpy()
+    elif isinstance(value, np.ndarray | int | float | str | bool):
+        yield name, np.asarray(value)
+    elif dataclasses.is_dataclass(value):
+        for field in dataclasses.fields(value):
+            yield from leaves(getattr(value, field.name), f"{name}.{field.name}".lstrip("."))
+    elif isinstance(value, tuple | list) and all(type(item) is int for item in value):
+        yield name, np.asarray(value, dtype=np.int64)
+    elif isinstance(value, tuple | list):
+        for number, item in enumerate(value):
+            yield from leaves(item, f"{name}[{number}]")
+    elif isinstance(value, dict):
+        for key, item in value.items():
+            yield from leaves(item, f"{name}.{key}")
+    elif hasattr(value, "__dict__"):
+        yield from leaves(vars(value), name)
+    else:
+        assert value is None, f"{name}: {type(value)}"
+
+
+def settings_facts(path: Path) -> dict[str, Any]:
+    """A config.toml as dotted keys."""
+    import tomllib
+
+    from headway.config.run import flat
+
+    return flat(tomllib.loads(path.read_text(encoding="utf-8")))
+
+
+def page_data(path: Path) -> Any:
+    """What a page of `headway look` carries; arrays as numpy has them."""
+    from headway.inside import packing
+
+    return packing.unpack(path.read_text(encoding="utf-8"))
+
+
+def _unheard(text: str) -> None: ...
+
+
+def _never() -> bool:
+    return False
+
+
+def shipped_folder(name: str) -> Path:
+    from headway.config.folder import run_folder
+
+    return run_folder(name)
