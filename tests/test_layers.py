@@ -16,7 +16,7 @@ PACKAGE = ROOT / "src" / "headway"
 SOURCES = sorted(PACKAGE.rglob("*.py"))
 
 LAYERS = ("errors", "progress", "config", "nn", "models", "text", "data", "metrics", "decode")
-LAYERS += ("tasks", "training", "interop", "inside", "serve", "lab", "cli")
+LAYERS += ("tasks", "training", "interop", "inside", "serve", "lab", "run", "api", "cli")
 """From the bottom up. A layer imports itself and what stands before it."""
 
 

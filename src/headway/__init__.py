@@ -4,7 +4,9 @@ Importing the package imports nothing else: `headway --help` and settings checks
 because torch is loaded only by the modules that compute.
 """
 
+import importlib
 import os
+from typing import Any
 
 # Threads of OpenMP that wait for each other spin. Where other work holds the cores they spin away
 # their own share, and steps and searches become several times slower; asleep at once, they take a
@@ -14,3 +16,18 @@ if "OMP_WAIT_POLICY" not in os.environ:
     os.environ.setdefault("GOMP_SPINCOUNT", "5000")
 
 __version__ = "0.1.0"
+
+_NAMES = {"train": "api", "UserError": "errors"}
+"""What the package offers, and the modules that have it: they are imported when it is used."""
+
+__all__ = list(_NAMES)
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _NAMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(importlib.import_module(f"{__name__}.{_NAMES[name]}"), name)
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *_NAMES})

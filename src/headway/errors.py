@@ -28,6 +28,11 @@ class FolderError(UserError):
 class Stopped(Exception):
     """Someone asked the program to stop; what is unfinished will be done when it is run again."""
 
+    def __init__(self, text: str = "", *, saved: bool = True) -> None:
+        super().__init__(text)
+        self.saved = saved
+        """Whether all that was done can be gone on with."""
+
 
 def out_of_memory(error: BaseException) -> bool:
     """Whether there was no room: torch has a class for that of a GPU, and on a CPU it says so in

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from headway.cli.main import main
-from headway.training.signals import AGAIN
+from headway.cli.train import AGAIN
 from tests.data.conftest import sentences
 
 SETTINGS = [

@@ -283,9 +283,11 @@ def test_what_is_there_already_stays(tmp_path: Path) -> None:
     pictures = {"image": [np.zeros((4, 4), np.uint8)] * 2, "label": [1, 2]}
     assert keep(folder, {"rows": given("see", pictures)})
     times = [path.stat().st_mtime_ns for path in sorted(folder.rglob("*"))]
-    assert not keep(folder, {"rows": given("see", pictures)})
+    assert keep(folder, {"rows": given("see", pictures)}, replace=False)
     assert [path.stat().st_mtime_ns for path in sorted(folder.rglob("*"))] == times
     pictures["label"] = [1, 3]
+    assert not keep(folder, {"rows": given("see", pictures)}, replace=False)
+    assert [path.stat().st_mtime_ns for path in sorted(folder.rglob("*"))] == times
     assert keep(folder, {"rows": given("see", pictures)})
     broken = {"image": [np.zeros((4, 4), np.uint8), None], "label": [1, 2]}
     before = (folder / "rows.jsonl").read_text()

@@ -253,7 +253,7 @@ def test_a_few_steps_learn_what_the_texts_say(tmp_path: Path, family: str) -> No
         train__optimizer="muon", train__smoothing=0.0, train__schedule="linear", **more,
     )  # fmt: skip
     out = tmp_path / "run"
-    assert Training(settings=settings, out=out, device="cpu").train() == 0
+    assert Training(settings=settings, out=out, device="cpu").train() == []
     assert max(e["accuracy"] for e in entries(out) if e["kind"] == "valid") == 100
     run = load_run(out)
     assert run.labels == ("neg", "pos", "so")

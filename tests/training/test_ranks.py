@@ -16,11 +16,11 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
+from headway.cli.train import AGAIN
 from headway.errors import UserError
 from headway.nn.devices import pick_device
 from headway.training.feed import shared
 from headway.training.ranks import Ranks
-from headway.training.signals import AGAIN
 
 from .fork_server import Server, hook
 from .rank_server import RankServer, free_port

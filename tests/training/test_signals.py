@@ -72,6 +72,15 @@ def test_repetitions_within_the_pause_are_the_same_request(monkeypatch: pytest.M
         assert left == [128 + signal.SIGUSR1]
 
 
+def test_a_second_signal_to_a_program_that_calls_us_is_what_it_is_without_us() -> None:
+    with StopSignal(pause=0.0, guest=True) as stop:
+        os.kill(os.getpid(), signal.SIGINT)
+        assert stop.asked
+        with pytest.raises(KeyboardInterrupt):
+            os.kill(os.getpid(), signal.SIGINT)
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
 def test_work_with_nothing_to_save_stops_where_it_is() -> None:
     with StopSignal(pause=60) as stop:
         with pytest.raises(Stopped), stop.at_once():

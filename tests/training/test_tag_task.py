@@ -247,7 +247,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, RunSettings]:
         model__dropout=0.0,
     )  # fmt: skip
     out = folder / "run"
-    assert Training(settings=settings, out=out, device="cpu").train() == 0
+    assert Training(settings=settings, out=out, device="cpu").train() == []
     assert max(e["f1"] for e in entries(out) if e["kind"] == "valid") > 95
     return out, load_run(out)
 

@@ -9,12 +9,13 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from headway.cli.train import beginning, check_files, task_and_settings
+from headway.cli.train import task_and_settings
 from headway.config.asked import Asked
-from headway.config.run import RunSettings, load_run_settings
+from headway.config.run import RunSettings
 from headway.errors import ConfigError
 from headway.progress import Progress
 from headway.tasks.specs import SPECS
+from headway.training.asking import settings_for
 
 if TYPE_CHECKING:
     from headway.data.report import CheckReport
@@ -71,11 +72,9 @@ def _settings(
     task, rest = task_and_settings(words)
     if task is None:
         raise ConfigError(f"name a task: {', '.join(SPECS)}.")
-    given |= beginning(task, start, teacher, rest)
-    named = Asked({"task": task}, f"headway check {task}")
-    settings = load_run_settings(None, rest, named | given)
-    check_files(settings)
-    return settings
+    return settings_for(
+        task, given, rest, start=start, teacher=teacher, whence=f"headway check {task}"
+    )
 
 
 def _report(settings: RunSettings) -> CheckReport:
@@ -85,7 +84,7 @@ def _report(settings: RunSettings) -> CheckReport:
 
     with tempfile.TemporaryDirectory(prefix="headway-check-") as folder:
         try:
-            prepared = kind_of(settings).prepare(settings, Path(folder), Progress())
+            prepared = kind_of(settings.task).prepare(settings, Path(folder), Progress())
             report: CheckReport = prepared.report
             return report
         except ImpossibleData as error:

@@ -36,6 +36,7 @@ from headway.data.table import (
     value_in,
 )
 from headway.errors import ConfigError, DataError, suggest
+from headway.tasks.specs import LABEL, SPECS, Modality, Need, Spec
 
 FOLDER = "given"
 """In a run folder: what was in memory."""
@@ -67,36 +68,44 @@ class Column:
     def usual(self) -> tuple[str, ...]:
         return (*filter(None, [self.own]), self.name, *self.also)
 
+    @property
+    def words(self) -> tuple[str, ...]:
+        """What arguments call it."""
+        return (self.name, "path") if self.kind in MEDIA else (self.name,)
 
-_TEXT = Column("text", "text", "text_field", ("sentence", "content", "document"))
-_OTHER = Column("other", "text", "other_field", (), optional=True)
-_LABEL = Column("label", "label", "label_field", ("class", "category", "target", "class_name"))
-_SOURCE = Column("source", "text", "source_field", ("src",))
-_TARGET = Column("target", "text", "target_field", ("tgt",))
-_IMAGE = Column("image", "image", "path_field", ("path", "picture", "img", "file", "file_name"))
-_VIDEO = Column("video", "video", "path_field", ("path", "file", "file_name", "frames"))
-_AUDIO = Column("audio", "audio", "path_field", ("path", "wav", "file", "file_name", "speech"))
-_SAID = ("caption", "captions", "transcript", "transcription", "sentence", "description")
-_WORDS = Column("words", "words", "", ("tokens",))
-_TAGS = Column("tags", "tags", "", ("ner_tags", "pos_tags", "labels"))
+
+_SEEN_AS: dict[Modality, Kind] = {"pictures": "image", "videos": "video", "sounds": "audio"}
+_LABEL = Column("label", "label", "label_field", LABEL.also)
 
 Layout = tuple[Literal["text", "pairs", "media"], tuple[Column, ...]]
+"""The setting that takes the files, and what they must have."""
 
-LAYOUTS: dict[str, tuple[Layout, ...]] = {
-    "translate": (("pairs", (_SOURCE, _TARGET)),),
-    "complete": (("text", (_TEXT,)),),
-    "fill": (("text", (_TEXT,)), ("media", (_IMAGE,)), ("media", (_AUDIO,))),
-    "classify": (("text", (_TEXT, _OTHER, _LABEL)),),
-    "tag": (("text", (_WORDS, _TAGS)),),
-    "embed": (("text", (_TEXT,)), ("pairs", (_SOURCE, _TARGET))),
-    "see": (("media", (_IMAGE, _LABEL)),),
-    "watch": (("media", (_VIDEO, _LABEL)),),
-    "caption": (("media", (_IMAGE, replace(_TEXT, also=_SAID))),),
-    "transcribe": (("media", (_AUDIO, replace(_TEXT, also=_SAID))),),
-    "identify": (("media", (_AUDIO, replace(_LABEL, also=("speaker", *_LABEL.also)))),),
-}
-"""What the data of each task may consist of, and which setting takes its files. The first layout
-whose columns are all there is taken."""
+
+def _column(need: Need, row: Spec) -> Column:
+    if row.modality in _SEEN_AS and row.modality in need.kinds:
+        kind = _SEEN_AS[row.modality]
+        return Column(kind, kind, f"{need.name}_field", need.names, need.optional)
+    (held,) = need.kinds
+    if held == "text" or held == "label":
+        return Column(need.name, held, f"{need.name}_field", need.also, need.optional)
+    assert held == "words" or held == "tags"
+    return Column(need.name, held, "", need.also, need.optional)
+
+
+def layouts_of(task: str) -> tuple[Layout, ...]:
+    """What the data of a task may consist of. The first whose columns are all there is taken."""
+    if task not in SPECS:
+        raise ConfigError(f"unknown task {task!r}.{suggest(task, SPECS)}")
+    found: list[Layout] = []
+    for row in SPECS[task].rows:
+        columns = tuple(_column(need, row) for need in row.needs)
+        if row.reads == "texts":  # two of each, or one that is read twice
+            found += [("text", columns[:1]), ("pairs", columns[1:])]
+        elif row.reads == "pairs" or row.reads == "media":
+            found.append((row.reads, columns))
+        else:
+            found.append(("text", columns))
+    return tuple(found)
 
 
 @dataclass(frozen=True)
@@ -114,11 +123,29 @@ class Given:
     columns: Mapping[str, Column] = field(default_factory=dict)
     """Of the table: what each column that is read is taken for."""
 
+    called: Mapping[str, str] = field(default_factory=dict)
+    """What columns are called in the file, where that is not their name."""
+
     def settings(self, folder: Path, name: str = ROWS) -> dict[str, object]:
         """As settings of `data`; a table will lie in the folder under this name."""
         paths = self.paths if self.table is None else (str(folder / f"{name}.jsonl"),)
         key = self.files if name == ROWS else f"valid_{self.files}"
         return {key: list(paths), **self.names}
+
+    def beside(self, other: Given) -> Given:
+        """The other, whose columns are called as those of this one: settings name both at once."""
+        names = {**_DEFAULTS, **self.names}
+        if other.files != self.files:
+            raise ConfigError(
+                f"the data is read as {self.files}, and the validation data as {other.files}. Both "
+                "must be of one kind."
+            )
+        called = {
+            name: str(names[column.setting])
+            for name, column in other.columns.items()
+            if column.setting and column.setting in names
+        }
+        return replace(other, names=self.names, called=called)
 
     def shown(self) -> str:
         """What is taken for what, for people."""
@@ -154,15 +181,19 @@ class Given:
         found: dict[str, Any] = {}
         for name, column in self.columns.items():
             value = _plain(value_in(row, name))
+            called = self.called.get(name, name)
             if name in self.table.classes:
                 value = _named(value, self.table.classes[name])
             place = f"{where}: column {name!r}"
             if column.kind in MEDIA:
-                found |= {name: "", **loose.put(value, column.kind, place, name)}
+                found |= loose.put(value, column.kind, place, called)
             elif column.kind == "text":
-                _put_in(found, name, _text(value, place), place)
+                several = self.files == "media" and isinstance(value, list) and _all_texts(value)
+                _put_in(found, called, value if several else _text(value, place), place)
             else:
-                found[name if column.setting else column.name] = _VALUES[column.kind](value, place)
+                found[called if column.setting else column.name] = _VALUES[column.kind](
+                    value, place
+                )
         return found
 
 
@@ -171,26 +202,30 @@ def given(
     data: object,
     needs: Mapping[str, str | Sequence[str]] | None = None,
     usual: DataSettings | None = None,
+    like: Given | None = None,
 ) -> Given:
     """The data with its columns bound: as `needs` says (`{"text": "review"}`), as `usual` has them
     (a run's, for data to be read as its training data was), by their usual names, or because only
-    one column can be meant. A `ConfigError` lists all columns where that does not tell."""
+    one column can be meant. A `ConfigError` lists all columns where that does not tell. What is
+    `like` other data has the columns that were bound there."""
+    table = table_of(data)
+    if like is not None and table is not None:
+        needs = {one.name: name for name, one in like.columns.items()} | dict(needs or {})
     needs = {name: one for name, one in (needs or {}).items() if one is not None}
     fields = tuple(listed(needs.pop("fields", ()))) or (usual.fields if usual else ())
     layouts = _layouts(task, fields, usual)
-    known = list(dict.fromkeys(one.name for _, columns in layouts for one in columns))
+    known = list(dict.fromkeys(w for _, columns in layouts for one in columns for w in one.words))
     for name in needs:
         if name not in known:
             raise ConfigError(
                 f"{name}= is nothing that the task {task} reads from its data."
                 f"{suggest(name, known)}"
             )
-    table = table_of(data)
     if table is None:
         return _of_files(data, layouts, needs)
     if not table.sample:
         raise DataError("there are no rows in the data.")
-    fits = [layout for layout in layouts if set(needs) <= {one.name for one in layout[1]}]
+    fits = [layout for layout in layouts if set(needs) <= _words(layout)]
     errors = []
     for files, columns in fits:
         try:
@@ -204,6 +239,12 @@ def given(
     if errors:
         raise errors[0]
     raise ConfigError(f"{', '.join(needs)} do not go together in the task {task}.")
+
+
+_DEFAULTS = {
+    f"{name}_field": getattr(DataSettings(), f"{name}_field")
+    for name in ("text", "label", "source", "target", "path")
+}
 
 
 @contextmanager
@@ -221,18 +262,20 @@ def in_files(
         yield found.settings(Path(name))
 
 
-def keep(folder: Path, parts: Mapping[str, Given]) -> bool:
-    """Write tables into a folder, whole or not at all. Whether that changed anything: what is
-    there already, byte for byte, stays, and files keep their times."""
+def keep(folder: Path, parts: Mapping[str, Given], *, replace: bool = True) -> bool:
+    """Write tables into a folder, whole or not at all. What is there already, byte for byte, stays,
+    and files keep their times. False where something else is there that may not be replaced."""
     parts = {name: one for name, one in parts.items() if one.table is not None}
     beside = folder.with_name(f"{folder.name}.tmp")
     shutil.rmtree(beside, ignore_errors=True)
     if not parts:
-        return False
+        return True
     try:
         for name, one in parts.items():
             one.write(beside, name)
         if _same(folder, beside):
+            return True
+        if folder.exists() and not replace:
             return False
         shutil.rmtree(folder, ignore_errors=True)
         beside.rename(folder)
@@ -254,9 +297,7 @@ def _same(one: Path, other: Path) -> bool:
 
 def _layouts(task: str, fields: Sequence[str], usual: DataSettings | None) -> tuple[Layout, ...]:
     """Of the task; with the names that a run has for its columns, and fields where it has some."""
-    if task not in LAYOUTS:
-        raise ConfigError(f"unknown task {task!r}.{suggest(task, LAYOUTS)}")
-    layouts = LAYOUTS[task]
+    layouts = layouts_of(task)
     if fields:
         group = [Column(name, "field", "", optional=True) for name in fields]
         label = [replace(_LABEL, optional=task != "classify")]
@@ -278,6 +319,10 @@ def _as_in_run(column: Column, usual: DataSettings) -> Column:
     return replace(column, own=name, optional=False)
 
 
+def _words(layout: Layout) -> set[str]:
+    return {word for column in layout[1] for word in column.words}
+
+
 def _of_files(data: object, layouts: Sequence[Layout], needs: Mapping[str, Any]) -> Given:
     paths = tuple(os.fspath(path) for path in listed(data))
     if not paths:
@@ -293,10 +338,10 @@ def _of_files(data: object, layouts: Sequence[Layout], needs: Mapping[str, Any])
     ]  # fmt: skip
     named = [
         layout for layout in layouts
-        if needs and set(needs) <= {one.name for one in layout[1]}
+        if needs and set(needs) <= _words(layout)
     ]  # fmt: skip
     files, columns = (named or media or list(layouts))[0]
-    settings = {one.name: one.setting for one in columns}
+    settings = {word: one.setting for one in columns for word in one.words}
     names: dict[str, str | tuple[str, ...]] = {}
     for name, column in needs.items():
         if not settings[name]:
@@ -326,7 +371,7 @@ def _bind(table: Table, columns: Sequence[Column], needs: Mapping[str, Any]) -> 
     found: dict[str, Column] = {}
     open_ = []
     for column in columns:
-        name = needs.get(column.name)
+        name = next((needs[word] for word in column.words if word in needs), None)
         if name is not None:
             if not has_column(table, str(name)):
                 near = suggest(str(name), table.columns).split(" Known")[0]
@@ -430,7 +475,7 @@ def _field(value: object, where: str) -> object:
 _VALUES = {"label": _label, "words": _list, "tags": _list, "field": _field}
 
 
-def _put_in(found: dict[str, Any], name: str, value: str, where: str) -> None:
+def _put_in(found: dict[str, Any], name: str, value: object, where: str) -> None:
     """Where readers look for it: in a field of a field, if there is a dot."""
     *outer, last = name.split(".")
     for part in outer:

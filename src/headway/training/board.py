@@ -24,3 +24,7 @@ class Board:
             if isinstance(value, int | float) and not isinstance(value, bool):
                 self.writer.add_scalar(f"{kind}/{name}", value, step)
         self.writer.flush()
+
+    def close(self) -> None:
+        """Its thread ends too."""
+        self.writer.close()

@@ -26,6 +26,8 @@ OWN = {
     "data": re.compile(
         r"(manifest|report|tokenizer)\.json|(valid|problems)\.jsonl|(train|valid|items)\."
     ),
+    "given": re.compile(r"(rows|valid)(\.jsonl)?$"),
+    "given.tmp": ANY,
     "data.tmp": ANY,
     "data.work": ANY,
     "input.tmp": ANY,

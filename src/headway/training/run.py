@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 import tomllib
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -15,6 +15,8 @@ from headway.config.durable import replace_file
 from headway.config.folder import CONFIG, TOKENIZER, WEIGHTS, file_in, write_config
 from headway.config.run import RunSettings, resolved_toml, run_settings
 from headway.config.train import known
+from headway.data.given import FOLDER as GIVEN
+from headway.data.given import Given, keep
 from headway.data.report import CheckReport
 from headway.data.store import ImpossibleData
 from headway.errors import FolderError, Stopped, needs
@@ -35,24 +37,28 @@ from headway.training.ranks import Ranks
 from headway.training.report import REPORT, write_report
 from headway.training.runlog import RunLog
 from headway.training.schedule import schedule_line
-from headway.training.signals import AGAIN, StopSignal
+from headway.training.signals import StopSignal
 from headway.training.start import trainable
 from headway.training.threads import threads_here
 from headway.training.worker import Worker, choose
 
-INCOMPLETE = 1
-"""Exit code of a run that ended, while something of it could not be saved."""
-
 
 @dataclass(kw_only=True)
 class Training:
-    """Everything of one training run. `train` does the work and returns the exit code."""
+    """Everything of one training run. `train` does the work."""
 
     settings: RunSettings
     out: Path
     device: str = "auto"
     budget_s: float | None = None
     restart: bool = False
+    given: Mapping[str, Given] = field(default_factory=dict)
+    """Data that may be in memory, by the names of what it is written to."""
+
+    quiet: bool = False
+    call: str = ""
+    """What a program calls to train, and to go on; nothing: it is the command line."""
+
     now: Callable[[], float] = time.monotonic
     started: float = field(default_factory=time.monotonic)
     """By `now`: when the command began."""
@@ -61,7 +67,7 @@ class Training:
         self.kind = kind_of(self.settings)
         self.home = Home(self.out)
         self.ranks = Ranks.start(self.device)
-        self.progress = Progress(enabled=self.ranks.is_first)
+        self.progress = Progress(enabled=self.ranks.is_first and not self.quiet)
         self.log = RunLog(self.out if self.ranks.is_first else None, self.progress)
         self.checkpoints: Checkpoints | None = None
         self.removed = False
@@ -74,22 +80,25 @@ class Training:
         if self.settings.train.tensorboard:
             needs("tensorboard", "tensorboard")  # better now than after the data is read
 
-    def train(self) -> int:
-        with StopSignal() as stop:
+    def train(self) -> list[str]:
+        """What could not be saved, if anything. Raises `Stopped` where someone asked for it, whose
+        text says how to go on."""
+        with StopSignal(guest=bool(self.call)) as stop:
             try:
                 with self.home.alone() if self.ranks.is_first else nullcontext():
                     return self._train(stop)
-            except Stopped:
-                self.progress.close()
-                return self._say_stop(stop.name or "a signal")
+            except Stopped as error:
+                raise self._stop(stop.name or "a signal") from error
             finally:
                 self.progress.close()
+                self.log.close()
                 self.ranks.close()
 
-    def _train(self, stop: StopSignal) -> int:
+    def _train(self, stop: StopSignal) -> list[str]:
         with stop.at_once():
             if self.ranks.is_first:
                 self.home.check(self.settings, self.restart)
+                self._keep_given()
             prepared = self._prepare()
             settings = self._settings(prepared)
         if settings.train.threads:
@@ -129,7 +138,9 @@ class Training:
         stopped = self.ranks.is_first and not self._finish(worker, loop, state)
         if self.ranks.any(stopped):
             raise Stopped
-        return INCOMPLETE if self.ranks.any(bool(self._troubles())) else 0
+        troubles = self._troubles()
+        some = self.ranks.any(bool(troubles))
+        return troubles or ["another rank could not save everything"] * some
 
     def dry_run(self, prepared: Prepared) -> tuple[RunSettings, plan.Timing]:
         """Settings as they would be, and the speed measured on a throw-away copy."""
@@ -142,6 +153,25 @@ class Training:
                 worker.time(for_s=3.0, now=self.now), examples=worker.task.n_quick
             )
         return settings, self.timing
+
+    def _keep_given(self) -> None:
+        """Data in memory, written down. A run goes on with what it began with."""
+        for one in self.given.values():
+            if one.table is not None:
+                self.progress.note(one.shown())
+        if not keep(self.out / GIVEN, self.given, replace=not (self.out / CONFIG).exists()):
+            raise FolderError(self._other_data())
+
+    def _other_data(self) -> str:
+        if self.call:
+            return (
+                f"the data is not what {self.out} was trained on so far. Give the same, choose "
+                "another out, or begin anew with restart=True."
+            )
+        return (
+            f"the data files are not those that {self.out} was trained on so far. "
+            "Put them back, choose another --out, or begin anew with --restart."
+        )
 
     def _prepare(self) -> Prepared:
         """Rank 0 prepares; the others then find it done."""
@@ -167,10 +197,7 @@ class Training:
         if is_known:
             settings = self.home.stored(self.settings.task)
             if settings.fingerprint != prepared.fingerprint:
-                raise FolderError(
-                    f"the data files are not those that {self.out} was trained on so far. "
-                    "Put them back, choose another --out, or begin anew with --restart."
-                )
+                raise FolderError(self._other_data())
         else:
             settings = replace(self._resolve(prepared), fingerprint=prepared.fingerprint)
         if self.ranks.is_first:
@@ -215,7 +242,7 @@ class Training:
             settings = self._fitted(settings, prepared)
         # As the first rank has it: another may have another amount of memory.
         stored = self.ranks.same(resolved_toml(settings))
-        return run_settings(tomllib.loads(str(stored)))
+        return replace(run_settings(tomllib.loads(str(stored))), asked=settings.asked)
 
     def _chosen(self, prepared: Prepared) -> RunSettings:
         """What the user left open, chosen; and epochs as the steps that they take."""
@@ -345,7 +372,7 @@ class Training:
                 f"ended in {duration(took)}, but not everything was saved: {'; '.join(troubles)}. "
                 + (f"{WEIGHTS} was not written." if WEIGHTS in self.unwritten
                    else f"{WEIGHTS} holds: {chosen['kept']}.")
-                + (f" Put that right and give the same command again: it goes on {self._where()}."
+                + (f" Put that right and {self._again('give')}: it goes on {self._where()}."
                    if self._mends(state.step) else "")
             )  # fmt: skip
         else:
@@ -389,17 +416,22 @@ class Training:
         step = self.checkpoints.newest_step() if self.checkpoints is not None else 0
         return f"from step {step:,}" if step else "from the beginning"
 
-    def _say_stop(self, name: str) -> int:
-        """The exit code: 75 promises that nothing is lost."""
+    def _again(self, verb: str = "") -> str:
+        """What goes on with this run."""
+        if self.call:
+            return f"{verb and 'call '}{self.call} with the same arguments"
+        return f"{verb} the same command again" if verb else "the same command"
+
+    def _stop(self, name: str) -> Stopped:
+        """What to say, and whether nothing is lost."""
         made = self.checkpoints
         if made is not None and made.failed and made.failed[-1] > made.newest_step():
-            self.progress.note(
-                f"stopped by {name}, but step {made.failed[-1]:,} could not be saved; the same "
-                f"command goes on {self._where()}"
+            text = (
+                f"stopped by {name}, but step {made.failed[-1]:,} could not be saved; "
+                f"{self._again()} goes on {self._where()}"
             )
-            return INCOMPLETE
-        self.progress.note(f"stopped by {name}; the same command goes on from here")
-        return AGAIN
+            return Stopped(text, saved=False)
+        return Stopped(f"stopped by {name}; {self._again()} goes on from here")
 
 
 def _what_fits(before: RunSettings, after: RunSettings) -> str:

@@ -50,6 +50,10 @@ class RunLog:
             for sample in values.get("samples", [])[:1]:
                 self.progress.note(f"  {sample['source']} → {sample['output']}")
 
+    def close(self) -> None:
+        if self.board is not None:
+            self.board.close()
+
     def event(self, step: int, text: str) -> None:
         self._write({"kind": "event", "step": step, "time": round(time.time(), 3), "text": text})
         self.progress.note(text)

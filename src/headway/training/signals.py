@@ -14,27 +14,26 @@ from typing import Any
 
 from headway.errors import Stopped
 
-AGAIN = 75
-"""Exit code of a run that stopped because it was asked to; the same command goes on with it."""
-
 
 class StopSignal:
     """While entered, SIGTERM, SIGINT (Ctrl-C) and SIGUSR1 set `asked` and end nothing.
 
-    A later one ends it at once, with 128 and its number. Those that follow within `pause` seconds
-    count as the same request: a launcher often repeats to its processes what the terminal has sent
-    them already. One that is ignored stays so: a shell starts what runs in the background deaf to
-    the Ctrl-C that is meant for another command.
+    A later one ends it at once: a process of ours with 128 and its number, and one that calls us
+    (`guest`) as if we had never been there, for what else it holds is not ours. Those that follow
+    within `pause` seconds count as the same request: a launcher often repeats to its processes what
+    the terminal has sent them already. One that is ignored stays so: a shell starts what runs in
+    the background deaf to the Ctrl-C that is meant for another command.
     """
 
     NUMBERS = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1)
 
-    def __init__(self, pause: float = 1.0) -> None:
+    def __init__(self, pause: float = 1.0, *, guest: bool = False) -> None:
         self.asked = False
         self.name = ""
         """Of the signal that asked."""
 
         self._pause = pause
+        self._guest = guest
         self._since = 0.0
         self._raises = False
         self._before: dict[int, Any] = {}
@@ -77,11 +76,18 @@ class StopSignal:
         now = time.monotonic()
         if self.asked:
             if now - self._since >= self._pause:
-                _leave(128 + number)
+                self._end(number)
             return
         self.asked, self.name, self._since = True, signal.Signals(number).name, now
         if self._raises:
             raise Stopped(self.name)
+
+    def _end(self, number: int) -> None:
+        if self._guest:
+            self.__exit__(None, None, None)
+            signal.raise_signal(number)
+        else:
+            _leave(128 + number)
 
 
 def _leave(code: int) -> None:

@@ -1,0 +1,202 @@
+"""`headway.train`: what the command does, for those who have Python in front of them."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from headway.config.asked import FROM_PYTHON, Asked
+from headway.config.listed import listed
+from headway.config.model import family_of
+from headway.config.recipes import recipe_path
+from headway.config.run import SETTINGS, RunSettings
+from headway.data.given import FOLDER, ROWS, VALID, Given, given
+from headway.errors import ConfigError, FolderError, suggest
+from headway.training.asking import (
+    beginning,
+    check_training,
+    check_word,
+    settings_for,
+    with_budget,
+)
+
+if TYPE_CHECKING:
+    import torch
+
+Needs = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
+"""A column, or files: one or several."""
+
+Settings = Mapping[str, Any] | RunSettings
+"""By dotted keys (`{"train.lr": 1e-3}`), nested, or as an object."""
+
+FILES = (
+    "text", "source", "target", "pairs", "media", "valid_text", "valid_source", "valid_target",
+    "valid_pairs", "valid_media",
+)  # fmt: skip
+"""What names files where there is no `data`, as options of `headway train`."""
+
+_ALONE = threading.RLock()
+"""Seeds and the number of threads are of the whole process: one training at a time."""
+
+
+def train(
+    task: str | None = None,
+    data: object = None,
+    *,
+    out: str | os.PathLike[str],
+    valid: object = None,
+    start: str | os.PathLike[str] | None = None,
+    teacher: str | os.PathLike[str] | None = None,
+    preset: str | None = None,
+    recipe: str | os.PathLike[str] | None = None,
+    settings: Settings | None = None,
+    device: str = "auto",
+    budget: str | float | None = None,
+    restart: bool = False,
+    quiet: bool = False,
+    **needs: Needs,
+) -> Path:
+    """Train a model, or go on with the one in `out`, and return it when it is done.
+
+    With `data` (a path, paths, or a table in memory) keywords name its columns, as in
+    `text="review"`; without, they name files, as in `source="a.de", target="a.en"`. Ctrl-C saves
+    and raises `headway.errors.Stopped`: the same call goes on. What can be put right is a
+    `UserError`.
+    """
+    started = time.monotonic()
+    out = Path(out)
+    asked, tables = _asked(task, data, valid, needs, settings, preset, start, teacher, out)
+    path = recipe_path(os.fspath(recipe)) if recipe is not None else None
+    run = settings_for(
+        task, asked, recipe=path, start=_name(start), teacher=_name(teacher), whence="train(…)"
+    )
+    check_training(run)
+    budget_s = None
+    if budget is not None:
+        said = budget if isinstance(budget, str) else f"{budget:g}s"
+        run, budget_s = with_budget(run, said, "train(budget=…)")
+    from headway.training.run import Training
+
+    with _ALONE:
+        training = Training(
+            settings=run, out=out, device=device, budget_s=budget_s, restart=restart,
+            given=tables, quiet=quiet, call=f"headway.train(…, out={os.fspath(out)!r})",
+            started=started,
+        )  # fmt: skip
+        with undisturbed(training.ranks.device):
+            troubles = training.train()
+    if "model.safetensors" in training.unwritten:
+        raise FolderError(f"{out} is trained, but not saved: {'; '.join(troubles)}.")
+    if troubles:
+        warnings.warn(f"not everything was saved: {'; '.join(troubles)}", stacklevel=2)
+    return out
+
+
+def _asked(
+    task: str | None, data: object, valid: object, needs: Mapping[str, Needs],
+    settings: Settings | None, preset: str | None, start: object, teacher: object, out: Path,
+) -> tuple[Asked, dict[str, Given]]:  # fmt: skip
+    """What the arguments come to, and data that is to be written down."""
+    if task is not None:
+        check_word(task)
+    said = _settings(settings)
+    if preset is not None:
+        said |= Asked({"model.preset": preset}, "train(preset=…)")
+    if data is None:
+        if valid is not None:
+            raise ConfigError(
+                "valid= goes with data=. Files that keywords name have theirs: valid_text=…, "
+                "valid_source=… and valid_target=…"
+            )
+        tables: dict[str, Given] = {}
+        found = _files(needs)
+    else:
+        begun = beginning(task, _name(start), _name(teacher), said)
+        fields = said.get("data.fields", begun.get("data.fields"))
+        found, tables = _given(str(begun.get("task", task)), data, valid, needs, fields, out)
+    for key in found:
+        if key in said and said[key] != found[key]:
+            raise ConfigError(f"{key} is said twice: by an argument and by settings. Leave one.")
+    return found | said, tables
+
+
+def _given(
+    task: str, data: object, valid: object, needs: Mapping[str, Any], fields: Any, out: Path
+) -> tuple[Asked, dict[str, Given]]:
+    if fields is not None and "fields" not in needs:
+        needs = {**needs, "fields": fields}
+    tables = {ROWS: given(task, data, needs)}
+    if valid is not None:
+        tables[VALID] = tables[ROWS].beside(given(task, valid, needs, like=tables[ROWS]))
+    asked = Asked()
+    for name, one in tables.items():
+        for key, value in one.settings(out / FOLDER, name).items():
+            asked |= Asked({f"data.{key}": value}, "train(data)")
+    return asked, tables
+
+
+def _files(needs: Mapping[str, Any]) -> Asked:
+    asked = Asked()
+    for name, value in needs.items():
+        if value is None:
+            continue
+        if name == "encoding":
+            asked |= Asked({"data.encoding": str(value)}, "train(encoding=…)")
+            continue
+        if name not in FILES:
+            raise ConfigError(f"train() takes no {name}=.{suggest(name, (*FILES, 'encoding'))}")
+        paths = [os.fspath(path) for path in listed(value)]
+        asked |= Asked({f"data.{name}": paths}, f"train({name}=…)")
+    return asked
+
+
+def _settings(settings: Settings | None) -> Asked:
+    if settings is None:
+        return Asked()
+    if not isinstance(settings, RunSettings):
+        return Asked({key: _plain(value) for key, value in settings.items()}, FROM_PYTHON)
+    if settings.asked:
+        return settings.asked.without("task")
+    found: dict[str, Any] = {
+        name: dict(Asked.from_settings(getattr(settings, name))) for name in SETTINGS
+    }
+    if settings.model is not None:
+        changes = dict(Asked.from_settings(settings.model))
+        found["model"] = {"family": family_of(settings.model), **changes}
+    return Asked(found, FROM_PYTHON)
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {key: _plain(one) for key, one in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(one) for one in value]
+    return os.fspath(value) if isinstance(value, os.PathLike) else value
+
+
+def _name(run: object) -> str | None:
+    """Of a run: a folder, a shipped model, or what was loaded from one."""
+    if run is None:
+        return None
+    return str(getattr(run, "folder", run))
+
+
+@contextmanager
+def undisturbed(device: torch.device) -> Iterator[None]:
+    """Inside, training may seed, count threads and compute gradients; afterwards all is as it was
+    for whoever called."""
+    import torch
+
+    threads = torch.get_num_threads()
+    devices = [device.index or 0] if device.type == "cuda" else []
+    try:
+        with torch.random.fork_rng(devices), torch.inference_mode(False), torch.enable_grad():
+            yield
+    finally:
+        torch.set_num_threads(threads)

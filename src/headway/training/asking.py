@@ -1,0 +1,135 @@
+"""What someone wants trained or checked, on the command line or in Python, as settings of a run."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import fields, replace
+from pathlib import Path
+
+from headway.config.asked import Asked
+from headway.config.decode import DecodeSettings
+from headway.config.folder import load_run, run_folder
+from headway.config.run import RunSettings, load_run_settings
+from headway.errors import ConfigError, UserError, suggest
+from headway.tasks.specs import SOURCE, SPECS, spec_of
+
+OTHER_WORDS = ("detect", "distil")
+"""`detect` is `classify` of documents with fields, and `distil` the task of a teacher."""
+
+
+def check_word(task: str) -> str:
+    """A task, or another word that training knows."""
+    known = (*SPECS, *OTHER_WORDS)
+    if task not in known:
+        raise ConfigError(f"unknown task {task!r}.{suggest(task, known)}")
+    return task
+
+
+def settings_for(
+    task: str | None,
+    given: Asked,
+    words: Sequence[str] = (),
+    *,
+    recipe: Path | None = None,
+    start: str | None = None,
+    teacher: str | None = None,
+    whence: str = "",
+) -> RunSettings:
+    """A recipe, changed by what was given, changed by `key=value` words. `whence` is where the task
+    was named."""
+    asked = given | Asked.from_words(words)
+    if task is None and recipe is None:
+        raise ConfigError(f"name a task ({', '.join((*SPECS, *OTHER_WORDS))}) or a --recipe.")
+    given |= beginning(task, start, teacher, asked)
+    if task in SPECS:
+        given |= Asked({"task": task}, whence)
+    settings = load_run_settings(recipe, words, given, is_recipe=True)
+    check_files(settings)
+    return settings
+
+
+def check_training(settings: RunSettings) -> None:
+    """Refuse what cannot be trained or would have no effect, before any data is read."""
+    check_beginning(settings)
+    from headway.training.start import check_task
+
+    spec = spec_of(settings)
+    for field in fields(DecodeSettings):
+        unusual = getattr(settings.decode, field.name) != field.default
+        if unusual and spec.decode is not None and field.name not in spec.decode:
+            raise UserError(f"decode.{field.name} has no effect on a run of the task {spec.name}.")
+    if settings.start.run:
+        old = load_run(run_folder(settings.start.run)).model
+        assert old is not None
+        check_task(settings.start.run, settings.task, old)
+
+
+def with_budget(settings: RunSettings, budget: str, whence: str) -> tuple[RunSettings, float]:
+    """Asked for too, and its seconds: a run that goes on must have the same."""
+    from headway.training.plan import seconds
+
+    asked = settings.asked | Asked({"budget": budget}, whence)
+    return replace(settings, asked=asked), seconds(budget)
+
+
+def beginning(task: str | None, start: str | None, teacher: str | None, asked: Asked) -> Asked:
+    """What `--from`, `--teacher`, `detect` and `distil` stand for among the settings."""
+    given = Asked({"start.run": start} if start else {}, "--from")
+    teacher = asked.get("distil.teacher", teacher)
+    named = "data.fields" in asked
+    if task == "distil":
+        if not teacher:
+            raise ConfigError("distil needs a run to learn from: --teacher RUN.")
+        taught = load_run(run_folder(teacher))
+        given |= Asked({"task": taught.task, "distil.teacher": teacher}, "--teacher")
+        if taught.data.fields and not named:
+            given |= Asked({"data.fields": taught.data.fields}, "--teacher")
+    elif teacher:
+        raise ConfigError("--teacher goes with the task distil: headway train distil --teacher RUN")
+    if task == "complete" and start and not named:
+        fields = load_run(run_folder(start)).data.fields
+        if fields:
+            given |= Asked({"data.fields": fields}, "--from")
+    if task == "detect":
+        given |= Asked({"task": "classify"}, "headway train detect")
+        if not named:
+            fields = load_run(run_folder(start)).data.fields if start else ()
+            if not fields:
+                raise ConfigError(
+                    "detect reads documents with fields. Start from a run that has them "
+                    "(--from RUN), or name them: data.fields=[title,body]"
+                )
+            given |= Asked({"data.fields": fields}, "--from")
+    return given
+
+
+def check_beginning(settings: RunSettings) -> None:
+    """Refuse what another run, which this one begins with, has decided already."""
+    start, teacher = settings.start.run, settings.distil.teacher
+    if start and teacher:
+        raise ConfigError("a student begins with its teacher's layers: leave --from out.")
+    for key in settings.asked:
+        if (start or teacher) and key.startswith("tokenizer."):
+            raise ConfigError(
+                f"{key} has no effect: the vocabulary is that of {start or teacher}. Leave it out."
+            )
+    if settings.lora.rank and not start:
+        raise ConfigError("lora.rank changes the weights of a run: name it with --from RUN.")
+
+
+def check_files(settings: RunSettings) -> None:
+    """Refuse a task without the files it reads, before anything slow."""
+    data, spec = settings.data, spec_of(settings)
+    if spec.reads == "pairs":
+        if not data.source and not data.pairs:
+            raise ConfigError(
+                "no data. Give --source FILE --target FILE, or --pairs FILE (TSV or JSONL)."
+            )
+    elif spec.reads == "media":
+        if not data.media:
+            raise ConfigError(
+                f"no data. {spec.name} reads media: --media FOLDER, or a file of paths."
+            )
+    elif not data.text and not (SOURCE in spec.needs and data.pairs):
+        more = ", or --pairs FILE" if SOURCE in spec.needs else ""
+        raise ConfigError(f"no data. Give --text FILE{more}.")

@@ -1,0 +1,136 @@
+"""`headway.train`: from data in memory to a run, in a process that goes on afterwards."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import headway
+from headway.config.run import RunSettings, load_run_settings
+from headway.config.train import TrainSettings
+from headway.errors import ConfigError, DataError, FolderError, Stopped, UserError
+
+from .training.labelled import SHORT, TINY, entries, sentiments
+
+TEXTS = [{"review": text, "stars": label, "id": i} for i, (text, label) in enumerate(sentiments())]
+SETTINGS: dict[str, Any] = {
+    **TINY, **SHORT, "data.valid_size": 12, "tokenizer.kind": "words", "train.steps": 6,
+    "train.eval_every": 3, "train.warmup": 2, "train.threads": 1,
+}  # fmt: skip
+
+
+def teach(out: Path, data: object = TEXTS, **more: Any) -> Path:
+    settings = SETTINGS | more.pop("settings", {})
+    given = {"text": "review", "label": "stars", "device": "cpu", "quiet": True} | more
+    return Path(headway.train("classify", data, out=out, settings=settings, **given))
+
+
+def state() -> tuple[Any, ...]:
+    handlers = [signal.getsignal(n) for n in (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1)]
+    names = sorted(thread.name for thread in threading.enumerate())
+    return handlers, names, torch.get_num_threads(), torch.get_rng_state().tolist()
+
+
+def test_a_table_in_memory_becomes_a_run_and_leaves_no_trace(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    torch.manual_seed(7)
+    before = state()
+    with torch.no_grad():
+        out = teach(tmp_path / "run")
+    assert state() == before
+    assert capsys.readouterr() == ("", "")
+    kept = load_run_settings(out / "config.toml", [])
+    assert kept.labels == ("neg", "pos", "so")
+    assert (kept.data.text_field, kept.data.label_field) == ("review", "stars")
+    assert kept.asked.whence("train.steps") == "train(settings=…)"
+    assert (out / "model.safetensors").exists()
+    assert (out / "report.html").exists()
+    assert [e["step"] for e in entries(out) if e["kind"] == "valid"] == [3, 6]
+    # Again: it is done, and says so with the same weights.
+    weights = (out / "model.safetensors").read_bytes()
+    assert teach(out) == out
+    assert (out / "model.safetensors").read_bytes() == weights
+    with pytest.raises(FolderError, match=r"train.lr: not set then, 0.5 now"):
+        teach(out, settings={"train.lr": 0.5})
+    with pytest.raises(FolderError, match=r"the data is not what .* Give the same"):
+        teach(out, TEXTS[:-1])
+    assert teach(out, TEXTS[:-1], restart=True) == out
+    assert len((out / "given" / "rows.jsonl").read_text().splitlines()) == len(TEXTS) - 1
+
+
+def test_a_stop_is_saved_and_the_same_call_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from headway.training.loop import Loop
+
+    whole = Loop._one_step
+
+    def interrupted(loop: Any, feed: Any) -> Any:
+        if loop.state.step == 4:
+            os.kill(os.getpid(), signal.SIGINT)
+        return whole(loop, feed)
+
+    straight = teach(tmp_path / "straight")
+    with monkeypatch.context() as patch:
+        patch.setattr(Loop, "_one_step", interrupted)
+        call = r"stopped by SIGINT; headway.train\(…, out='.*/run'\) with the same arguments goes"
+        with pytest.raises(Stopped, match=call) as caught:
+            teach(tmp_path / "run")
+    assert caught.value.saved
+    out = teach(tmp_path / "run")
+    assert "going on from step 5" in [e.get("text") for e in entries(out)]
+    assert (out / "model.safetensors").read_bytes() == (straight / "model.safetensors").read_bytes()
+
+
+def test_another_thread_can_train(tmp_path: Path) -> None:
+    found: list[object] = []
+
+    def work() -> None:
+        found.append(teach(tmp_path / "run", valid=TEXTS[:9], settings={"train.steps": 2}))
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    thread.join()
+    assert found == [tmp_path / "run"]
+    assert len((tmp_path / "run" / "given" / "valid.jsonl").read_text().splitlines()) == 9
+
+
+@pytest.mark.parametrize(
+    ("given", "error", "message"),
+    [
+        ({"text": "reviews"}, ConfigError, r"no such column. Did you mean 'review'\?"),
+        ({"settings": {"train.lrr": 1.0}}, ConfigError, r"unknown setting 'train.lrr'.*'lr'"),
+        ({"settings": {"data.text_field": "id"}}, ConfigError, "data.text_field is said twice"),
+        ({"preset": "bert-bas"}, ConfigError, "bert-base"),
+        ({"label": "id"}, DataError, "."),
+        ({"data": None}, ConfigError, r"train\(\) takes no label="),
+        ({"data": None, "label": None, "text": "nowhere.tsv"}, UserError, "no file nowhere.tsv"),
+        ({"data": None, "label": None, "text": None, "valid": TEXTS}, ConfigError, "valid= goes"),
+        ({"start": "nowhere"}, UserError, "nowhere"),
+        ({"budget": "soon"}, ConfigError, "soon"),
+    ],
+)
+def test_mistakes_are_named(
+    tmp_path: Path, given: dict[str, Any], error: type[Exception], message: str
+) -> None:
+    with pytest.raises(error, match=message):
+        teach(tmp_path / "run", **({"data": TEXTS} | given))
+
+
+def test_settings_from_python_are_kept_whatever_their_form(monkeypatch: pytest.MonkeyPatch) -> None:
+    from headway import api
+
+    forms = (
+        {"train.lr": 1e-3, "train.clip": 2.0},
+        {"train": {"lr": 1e-3, "clip": 2.0}},
+        RunSettings(task="classify", train=TrainSettings(lr=1e-3, clip=2.0)),
+    )
+    for form in forms:
+        assert dict(api._settings(form)) == {"train.lr": 1e-3, "train.clip": 2.0}
