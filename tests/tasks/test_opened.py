@@ -3,28 +3,37 @@
 from __future__ import annotations
 
 import re
+import shutil
 import threading
-from dataclasses import FrozenInstanceError
+from collections.abc import Iterator, Sequence
+from dataclasses import FrozenInstanceError, replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 from torch import Tensor, nn
 
+from headway.cli.main import main
+from headway.cli.play import Player
 from headway.config import run as config_run
+from headway.config.run import RunSettings
 from headway.errors import FolderError, UserError
 from headway.nn.layout import Layout
 from headway.tasks import opened as opened_module
+from headway.tasks.kind import Use
 from headway.tasks.opened import Opened, open_plain, open_run
+from headway.tasks.table import kind_of
+from headway.tasks.translate_answers import translator_of
 
-from ..interop.padded_runs import tiny_run
+from ..interop.padded_runs import decoding, lines_for, tiny_run
 from ..once import once
 
 
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     def make(folder: Path) -> None:
-        for task in ("translate", "complete", "classify", "fill"):
+        for task in ("translate", "complete", "classify", "fill", "tag", "embed"):
             tiny_run(folder / task, task)
         tiny_run(folder / "other", "complete", n_layers=3)
 
@@ -160,3 +169,120 @@ def test_a_tokenizer_that_does_not_fit_and_a_run_without_weights_are_refused_at_
     (tmp_path / "config.toml").write_text(re.sub("vocab_size = .*", "vocab_size = 50", text))
     with pytest.raises(FolderError, match=r"does not fit the model beside it.*and the model 50"):
         open_run(tmp_path)
+
+
+ASKED: dict[str, list[tuple[dict[str, Any], dict[str, Any]]]] = {
+    "translate": [
+        ({"beam": 1}, {}),
+        ({"beam": 4, "n_best": 2}, {}),
+        ({"beam": 1}, {"alignments": True}),
+    ],
+    "complete": [
+        ({"beam": 1, "sample": False}, {}),
+        ({"seed": 3}, {"scores": True}),
+        ({"n_best": 2}, {}),
+    ],
+    "classify": [({}, {}), ({}, {"scores": True})],
+    "fill": [({}, {}), ({"beam": 3, "n_best": 3}, {})],
+    "tag": [({}, {}), ({"batch_tokens": 16}, {})],
+    "embed": [({}, {}), ({"batch_tokens": 16}, {})],
+}
+"""Changes to how it decodes, and options."""
+
+
+def answers(opened: Opened, decode: dict[str, Any], options: dict[str, Any]) -> list[Any]:
+    settings = decoding(opened.settings, **decode)
+    predictor = kind_of(settings).predictor(Use(opened, settings, options))
+    return [(answer.text, answer.facts) for answer in predictor.answers(lines_for(settings.task))]
+
+
+@pytest.mark.parametrize("task", ASKED)
+def test_what_one_call_asks_for_says_nothing_to_the_next(
+    runs: Path, reads: list[Path], task: str
+) -> None:
+    """Each answers as if it were alone, and the weights are read once for all."""
+    alone = [answers(open_run(runs / task, device="cpu"), *asked) for asked in ASKED[task]]
+    reads.clear()
+    opened = open_run(runs / task, device="cpu")
+    for _ in range(2):
+        for asked, found in zip(ASKED[task], alone, strict=True):
+            assert answers(opened, *asked) == found
+    assert reads == [runs / task]
+    assert not any(part.training for part in opened.model.modules())
+
+
+def test_calls_that_take_turns_do_not_hear_each_other(runs: Path) -> None:
+    opened = open_run(runs / "translate", device="cpu")
+    lines = lines_for("translate") * 3
+    wide, narrow = (decoding(opened.settings, beam=beam, batch_tokens=16) for beam in (4, 1))
+    kind = kind_of(wide)
+
+    def asked(settings: RunSettings) -> Iterator[str]:
+        found = kind.predictor(Use(opened, settings)).answers(lines, live=True)
+        return (answer.text for answer in found)
+
+    alone = [list(asked(settings)) for settings in (wide, narrow)]
+    pairs = list(zip(asked(wide), asked(narrow), strict=True))
+    assert [list(side) for side in zip(*pairs, strict=True)] == alone
+
+
+def test_a_draft_is_read_once_too(runs: Path, reads: list[Path]) -> None:
+    opened = open_run(runs / "complete", device="cpu")
+    for _ in range(2):
+        answers(opened, {"beam": 1, "sample": False}, {"draft": str(runs / "other")})
+    assert reads == [runs / "complete", runs / "other"]
+
+
+def test_searches_are_kept_for_who_decodes_in_the_same_way(runs: Path) -> None:
+    opened = open_run(runs / "translate", device="cpu")
+    settings = opened.settings.decode
+    one, same = (translator_of(opened, settings) for _ in range(2))
+    other = translator_of(opened, replace(settings, beam=7))
+    assert one.searcher is same.searcher
+    assert one.searcher is not other.searcher
+    for beam in range(8, 13):
+        translator_of(opened, replace(settings, beam=beam))
+    assert translator_of(opened, settings).searcher is not one.searcher, "only the last few are"
+
+
+COMMANDS: dict[str, Sequence[str]] = {
+    "predict": ("predict", "{run}", "--text", "ba de", "--beam", "1"),
+    "evaluate": ("evaluate", "{run}", "--source", "{lines}", "--target", "{lines}", "--beam", "1"),
+    "score": ("score", "{run}", "--source", "{lines}", "--target", "{lines}"),
+    "look": ("look", "{run}", "--text", "ba de", "--terminal"),
+    "truth": ("truth", "{run}", "--pairs", "{pairs}", "--maps", "rollout"),
+}
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_a_command_parses_the_settings_and_reads_the_weights_of_a_run_once(
+    runs: Path, tmp_path: Path, name: str, reads: list[Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = tmp_path / "run"
+    shutil.copytree(runs / "translate", run)
+    places = {"run": str(run)}
+    for file, text in (("lines", "ba de\nde ba\n"), ("pairs", "ba de\tde ba\n")):
+        (tmp_path / file).write_text(text)
+        places[file] = str(tmp_path / file)
+    parsed: list[Path] = []
+    real = config_run.parse
+    monkeypatch.setattr(
+        config_run, "parse", lambda text, path: (parsed.append(path), real(text, path))[1]
+    )
+    assert main([word.format(**places) for word in COMMANDS[name]]) == 0
+    assert [path for path in parsed if path == run / "config.toml"] == [run / "config.toml"]
+    assert [folder for folder in reads if folder == run] == [run]
+
+
+def test_a_setting_that_is_changed_while_playing_reads_no_weights_unless_it_is_theirs(
+    runs: Path, reads: list[Path], capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = runs / "translate"
+    player = Player([run], [], open_run(run).settings, "cpu")
+    for line in ("ba de", "/set decode.beam=1", "ba de"):
+        player.take(line)
+    assert reads == [run]
+    player.take("/set decode.precision=int8")
+    player.take("ba de")
+    assert reads == [run, run]
+    assert "error" not in capsys.readouterr().err

@@ -78,7 +78,7 @@ def prune(
 
     if out is not None:
         check_free(out)
-    whole = open_plain(folder)
+    whole = open_plain(folder, settings)
     explicit = not isinstance(wanted, int) and wanted is not None
     readings, where = _readings(whole, files, importance_from, needed=curve or not explicit)
     found = _judged(whole, readings, where) if curve or not explicit else None

@@ -86,7 +86,8 @@ def truth(
     from headway.tasks.opened import open_plain
 
     wanted = known(METHODS if methods == "all" else methods.split(","))
-    loaded = _fresh(open_plain(run)) if untrained else open_plain(run)
+    loaded = open_plain(run, settings)
+    loaded = _fresh(loaded) if untrained else loaded
     spoken: list[Spoken] = []
     if media is not None:
         kind, cases, spoken = _media_cases(loaded, media, texts)

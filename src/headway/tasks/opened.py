@@ -197,9 +197,9 @@ def open_run(
     return Opened(folders, runs, words[0], place, held, runtime)
 
 
-def open_plain(name: str | Path) -> Opened:
+def open_plain(name: str | Path, settings: RunSettings | None = None) -> Opened:
     """A run to look into or to export: on the CPU in fp32; all of it is read and checked."""
-    run = open_run(name, device="cpu", precision="fp32")
+    run = open_run(name, device="cpu", precision="fp32", settings=settings)
     assert run.models
     assert run.imported is None or run.imported
     return run
