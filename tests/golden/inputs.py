@@ -209,6 +209,7 @@ WRITERS: dict[str, Callable[[], Given]] = {
     "pairs": pairs, "texts": texts, "labelled": labelled, "labelled pairs": labelled_pairs,
     "documents": lambda: documents(False), "labelled documents": lambda: documents(True),
     "tagged": tagged, "two columns": two_columns, "pictures": pictures,
-    "large pictures": lambda: pictures(16), "videos": videos,
+    "large pictures": lambda: pictures(16), "wide pictures": lambda: pictures(32),
+    "huge pictures": lambda: pictures(96), "videos": videos,
     "told videos": lambda: videos(True), "scenes": scenes, "speakers": speakers, "speech": speech,
 }  # fmt: skip

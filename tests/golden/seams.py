@@ -13,14 +13,18 @@ import sys
 from collections.abc import Iterator
 from contextlib import redirect_stderr, redirect_stdout
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
 from .integers import fractions
+
+if TYPE_CHECKING:
+    from .recipes import Facts
 
 CPU = torch.device("cpu")
 
@@ -149,11 +153,15 @@ def leaves(value: Any, name: str = "") -> Iterator[tuple[str, Any]]:
 
 def settings_facts(path: Path) -> dict[str, Any]:
     """A config.toml as dotted keys."""
+    return settings_of_text(path.read_text(encoding="utf-8"))
+
+
+def settings_of_text(text: str) -> dict[str, Any]:
     import tomllib
 
     from headway.config.run import flat
 
-    return flat(tomllib.loads(path.read_text(encoding="utf-8")))
+    return flat(tomllib.loads(text))
 
 
 def page_data(path: Path) -> Any:
@@ -174,3 +182,118 @@ def shipped_folder(name: str) -> Path:
     from headway.config.folder import run_folder
 
     return run_folder(name)
+
+
+def recipe_names() -> list[str]:
+    from headway.config.recipes import recipe_names
+
+    return recipe_names()
+
+
+def resolved(
+    recipe: str | None, given: dict[str, Any], facts: Facts, device: str
+) -> dict[str, Any]:
+    """All settings by dotted keys, of a recipe or of a command without one. A GPU is one with 140
+    GB that knows bf16."""
+    settings = _resolved(recipe, given, facts, device)
+    found = settings_of_text(_toml(settings))
+    return {key: value for key, value in found.items() if not key.startswith("asked.")}
+
+
+def untrained_run(recipe: str, facts: Facts, folder: Path) -> str:
+    """A run folder as far as another run that begins with it looks into it before training."""
+    settings = _resolved(recipe, {}, facts, "cuda")
+    folder.mkdir()
+    (folder / "config.toml").write_text(_toml(settings), encoding="utf-8")
+    tokenizer = _tokenizer(facts.vocab, settings.data.fields)
+    from headway.text.tokenizer import Vocabularies
+
+    Vocabularies(tokenizer, tokenizer).save(folder / "tokenizer.json")
+    return str(folder)
+
+
+def _toml(settings: Any) -> str:
+    from headway.config.run import resolved_toml
+
+    return resolved_toml(settings)
+
+
+def _resolved(recipe: str | None, given: dict[str, Any], facts: Facts, device: str) -> Any:
+    from unittest.mock import patch
+
+    from headway.config.recipes import recipe_path
+    from headway.config.run import load_run_settings
+    from headway.tasks.table import kind_of
+
+    path = recipe_path(recipe) if recipe else None
+    settings = load_run_settings(path, [], given, is_recipe=True)
+    with (
+        patch("torch.cuda.mem_get_info", lambda *_: (130 * 10**9, 140 * 10**9)),
+        patch("torch.cuda.is_bf16_supported", lambda **_: True),
+        patch("headway.training.plan._bytes", lambda *_: 10**9),  # all fit, and counting is slow
+    ):
+        stand_in = _prepared(settings, facts)
+        return kind_of(settings.task).resolve(settings, stand_in, torch.device(device))
+
+
+def _prepared(settings: Any, facts: Facts) -> Any:
+    """Prepared data of which only the facts are true."""
+    from headway.data.media.mediaset import MediaSet
+    from headway.data.media.prepared import PreparedMedia
+    from headway.data.media.store import PictureStore, SoundStore
+    from headway.data.report import CheckReport
+    from headway.data.store import PairStore, Prepared
+    from headway.data.texts import PreparedText
+    from headway.data.textset import TextSet
+    from headway.text.tokenizer import Vocabularies
+
+    fields = settings.data.fields
+    words = _tokenizer(facts.vocab, fields) if facts.vocab else None
+    report, n = CheckReport(), facts.n
+    texts = _texts(n, facts.mean, facts.longest) if facts.mean and not facts.rate else None
+    if facts.shape or facts.rate:
+        starts = np.zeros(n, np.int64)
+        items: Any
+        if facts.shape:
+            shapes = np.broadcast_to(np.array(facts.shape, np.int64), (n, 4))
+            pixels = np.arange(int(np.prod(facts.shape)), dtype=np.uint64) * np.uint64(97)
+            items = PictureStore((pixels % np.uint64(251)).astype(np.uint8), starts, shapes)
+        else:
+            lengths = _lengths(n, facts.mean, facts.longest)
+            items = SoundStore(np.zeros(facts.longest, np.int16), starts, lengths, facts.rate)
+        said = _texts(n, facts.words, 2 * facts.words) if facts.words else None
+        media = MediaSet(items, np.zeros(n, np.uint64), texts=said)  # type: ignore[arg-type]
+        what = "sounds" if facts.rate else "videos" if facts.shape[0] > 1 else "pictures"  # type: ignore[index]
+        return PreparedMedia(what, media, media, facts.labels, words, [], report, "")  # type: ignore[arg-type]
+    assert texts is not None
+    assert words is not None
+    if settings.task == "translate":
+        pairs = PairStore(texts, texts)
+        return Prepared(Vocabularies(words, words), pairs, pairs, [], report, {}, "")
+    part = TextSet(texts, other=texts if facts.pairs else None, fields=dict.fromkeys(fields, texts))
+    return PreparedText(words, part, part, facts.labels, [], report, {}, "")
+
+
+def _lengths(n: int, mean: int, longest: int) -> np.ndarray:
+    lengths = np.full(n, mean, np.int64)
+    lengths[-1] = longest
+    return lengths
+
+
+def _texts(n: int, mean: int, longest: int) -> Any:
+    from headway.data.tokens import TokenStore
+
+    lengths = _lengths(n, mean, longest)
+    return TokenStore(np.broadcast_to(np.uint16(9), int(lengths.sum())), lengths)
+
+
+@cache
+def _tokenizer(size: int, fields: tuple[str, ...]) -> Any:
+    """With so many tokens in all."""
+    from headway.config.data import TokenizerSettings
+    from headway.data.streams import mark_names
+    from headway.text.train import train_on_texts
+
+    specials = ["[MASK]", *mark_names(fields)]
+    words = " ".join(f"w{number}" for number in range(size))
+    return train_on_texts([words] * 2, TokenizerSettings(kind="words"), size, specials)
