@@ -187,6 +187,20 @@ def test_a_prefix_and_stops_serve_fixed_shapes(device: torch.device) -> None:
     assert [h.tokens for [h] in plain(prompts, watch=watch)] == [h.tokens for [h] in found]
 
 
+def test_who_watches_a_search_may_ask_for_another(device: torch.device) -> None:
+    """The state of the first lies where it was recorded."""
+    plain, fixed = both_ways(language_model(), LANGUAGE["greedy"], device)
+    inner = []
+
+    def watch(place: int, w: int, token: int) -> bool:
+        if not inner:
+            inner.append(fixed([*PROMPTS[1:4], PROMPTS[0]]))
+        return False
+
+    check_same(fixed(PROMPTS[:4], watch=watch), plain(PROMPTS[:4]))
+    check_same(inner[0], plain([*PROMPTS[1:4], PROMPTS[0]]))
+
+
 def test_only_plain_searches_have_fixed_shapes() -> None:
     plain = DecodeSettings()
     assert fits(_job(plain))

@@ -11,13 +11,14 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 from headway.cli.main import main
 from headway.errors import FolderError
 from headway.interop import exporting
 from headway.interop.exporting import export_run
 from headway.interop.proof import Proof, compared, our_logits, proof_ids
-from headway.tasks.opened import Opened, open_plain
+from headway.tasks.opened import Opened, open_plain, open_run
 
 from .ours import save_run, settings_of
 
@@ -40,7 +41,7 @@ class Copy(ModuleType):
 
     def prove(self, run: Opened, out: Path, sentences: Sequence[str], *, int8: bool) -> Proof:
         assert (out / "model").is_file()
-        self.sentences = sentences
+        self.sentences, self.proved = sentences, run
         ours = our_logits(run, proof_ids(run, sentences))
         return compared("copy", ours, [np.array(r.scores + self.off) for r in ours])
 
@@ -106,6 +107,16 @@ def test_an_empty_folder_is_filled_and_a_full_one_is_left_alone(
     with pytest.raises(FolderError, match="is a file"):
         export_run(str(run), "copy", tmp_path / "file")
     assert (tmp_path / "file").read_text() == "mine"
+
+
+def test_what_is_open_is_exported_as_it_was_saved(run: Path, copy: Copy, tmp_path: Path) -> None:
+    """Also where it is held in fewer bits to answer."""
+    for precision in ("fp32", "int8"):
+        opened = open_run(run, device="cpu", precision=precision)
+        export_run(opened, "copy", tmp_path / precision)
+        assert copy.proved.model is not opened.model
+        for name, weight in open_plain(run).model.state_dict().items():
+            assert torch.equal(copy.proved.model.state_dict()[name], weight)
 
 
 def test_the_folder_one_stands_in_is_not_replaced(

@@ -79,7 +79,7 @@ class PromptSearcher:
         job = Job.completing(self.settings, self.specials, prompts, self.context)
         numbers = [[place] for place in range(len(prompts))] if numbers is None else numbers
         with evaluating(self.models):
-            if self.recorded is not None and witness is None and fits(job):
+            if self.recorded is not None and self.recorded.free and witness is None and fits(job):
                 cache = None if prefix is None else prefix.caches[0]
                 return self.recorded.search(prompts, job, numbers, prefix=cache, watch=watch)
             return self._search(job, prompts, numbers, prefix, watch, witness)

@@ -50,6 +50,10 @@ class Recorded:
         self.weights: tuple[int, ...] = ()
         """Where they are; a graph knows only places."""
 
+        self.free = True
+        """A search holds its state here: who watches one and asks for another gets that unrecorded.
+        """
+
         self.searches: dict[Shape, FixedSearch] = {}
         self.graphs: dict[tuple[Shape, int], torch.cuda.CUDAGraph] = {}
         self.pool = _new_pool()
@@ -64,6 +68,20 @@ class Recorded:
         watch: Watch | None = None,
     ) -> list[list[Hypothesis]]:
         """`numbers`, `prefix` and `watch` are those of `PromptSearcher`."""
+        self.free = False
+        try:
+            return self._searched(sources, job, numbers, prefix, watch)
+        finally:
+            self.free = True
+
+    def _searched(
+        self,
+        sources: Sequence[Any],
+        job: Job,
+        numbers: Sequence[Sequence[int]] | None,
+        prefix: Cache | None,
+        watch: Watch | None,
+    ) -> list[list[Hypothesis]]:
         shape = Shape(
             n_sources=_room(SOURCES, len(sources)),
             width=width_of(job),

@@ -77,7 +77,7 @@ class Searcher:
         lengths = [self.rows(source) for source in sources]
         job = Job.of(self.settings, self.specials, lengths, wishes, self.reach())
         with evaluating(self.models):
-            if self.recorded is not None and witness is None and fits(job):
+            if self.recorded is not None and self.recorded.free and witness is None and fits(job):
                 return self.recorded.search(sources, job, numbers)
             return _search(self.steps, sources, job, numbers, witness)
 

@@ -43,7 +43,7 @@ class Target(Protocol):
 
 
 def export_run(
-    name: str | Path,
+    name: str | Path | Opened,
     to: str,
     out: str | Path,
     *,
@@ -53,12 +53,15 @@ def export_run(
 ) -> Proof:
     """Write `out`, which is whole or not there, and prove it. A proof that fails is saved too.
 
-    `sentences`: used in the proof before our own.
+    What is open already is exported as it was saved. `sentences`: used in the proof before our own.
     """
     target, out = _target(to, int8), Path(out)
     check_free(out)
-    with progress.stage(f"reading {name}"):
-        run = open_plain(name)
+    if isinstance(name, Opened):
+        run = name.twin()
+    else:
+        with progress.stage(f"reading {name}"):
+            run = open_plain(name)
     if media_front(run.settings) is not None:
         _check_media(to, family_of(run.shape), sentences, int8)
     with new_folder(out) as folder:

@@ -135,7 +135,7 @@ class Opened:
         return replace(self, folders=self.folders[:1], runs=runs, given=(model,))
 
     def to(self, device: str) -> Opened:
-        """The same on another device; these stay where they are."""
+        """The same on another device; the models here stay where they are."""
         place = pick_device(device)
         if place == self.device:
             return self
@@ -143,11 +143,18 @@ class Opened:
         return replace(self, device=place, given=given)
 
     def twin(self) -> Opened:
-        """The same run to look into and to take apart: its modules are others, so that what hooks
-        onto them is not heard here; its weights are these, where these are in fp32 on a CPU."""
-        if self.device != CPU or self.precision != "fp32":
-            return replace(self, device=CPU, precision="fp32")
-        return replace(self, given=tuple(map(_sharing, self.models)))
+        """The same run to look into and to take apart: its modules are others, so that hooks,
+        gradients and packed copies are not seen here; its weights lie in the same place, where
+        these are in fp32 on a CPU, and are read anew where not."""
+        if self.engine is not None:
+            raise UserError(
+                f"nobody can look into what --engine {self.engine.name} computes. Use the run that "
+                "was exported, with --engine torch."
+            )
+        if self.device == CPU and self.precision == "fp32":
+            return replace(self, given=tuple(map(_sharing, self.models)))
+        plain = self if self.device == CPU else self.to("cpu")
+        return replace(plain, precision="fp32")
 
     def _pack(self) -> list[nn.Module]:
         for model in self.models:
@@ -279,9 +286,11 @@ def _same(one: Vocabularies | None, other: Vocabularies | None) -> bool:
 
 
 def _sharing(model: nn.Module) -> nn.Module:
-    """A copy of the modules around the same tensors."""
-    tensors = [*model.parameters(), *model.buffers()]
-    copied = copy.deepcopy(model, {id(tensor): tensor for tensor in tensors})
+    """A copy of the modules around the same numbers."""
+    memo: dict[int, Any] = {id(buffer): buffer for buffer in model.buffers()}
+    for weight in model.parameters():
+        memo[id(weight)] = nn.Parameter(weight.detach(), requires_grad=weight.requires_grad)
+    copied = copy.deepcopy(model, memo)
     unpack(copied)
     return copied
 
