@@ -216,9 +216,9 @@ def test_an_evaluation_scores_writes_samples_and_can_be_stopped(
     with torch.no_grad():
         quick = task.evaluate(model, CPU, lambda: False, full=False)
         full = task.evaluate(model, CPU, lambda: False, full=True)
-        assert set(spec_of("caption").scores) == set(full.values)
-        assert quick.values["loss"] == pytest.approx(full.values["loss"])
-        assert 0 <= full.values["exact"] <= 100
+        assert set(spec_of("caption").scores) == set(full)
+        assert quick["loss"] == pytest.approx(full["loss"])
+        assert 0 <= full["exact"] <= 100
         assert len(full.samples) == 12
         written = {one["place"]: one["text"] for one in task.prepared.valid_examples}
         assert [written[one["source"]] for one in full.samples] == [

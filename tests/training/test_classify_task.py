@@ -222,9 +222,9 @@ def test_scores_are_those_of_each_text_alone(made: Made) -> None:
         )
         scores = task.evaluate(model, CPU, lambda: False, full=True)
     right = logs.argmax(1).numpy() == labels
-    assert scores.values["accuracy"] == pytest.approx(100 * right.mean())
+    assert scores["accuracy"] == pytest.approx(100 * right.mean())
     nll = -logs[torch.arange(len(labels)), torch.from_numpy(labels)].mean()
-    assert scores.values["loss"] == pytest.approx(float(nll), rel=1e-5)
+    assert scores["loss"] == pytest.approx(float(nll), rel=1e-5)
     assert np.sum(scores.figures["confusion"]["counts"]) == len(labels)
     assert scores.baselines["bag of words"]["accuracy"] > 90
     assert scores.baselines["majority class"]["accuracy"] < 60

@@ -213,7 +213,7 @@ def test_validation_is_the_sum_over_windows(made: Made) -> None:
                 nll += float(torch.nn.functional.cross_entropy(logs_NV, target, reduction="sum"))
                 n += size
         scores = task.evaluate(model, CPU, lambda: False, full=True)
-    values = scores.values
+    values = scores
     assert values["loss"] == pytest.approx(nll / n, rel=1e-5)
     assert values["ppl"] == pytest.approx(math.exp(nll / n), rel=1e-5)
     if settings.data.fields:
@@ -238,7 +238,7 @@ def test_validation_is_the_same_in_batches_of_any_size(
         monkeypatch.setattr("headway.tasks.language.EVALUATED_AT_ONCE", size)
         with torch.no_grad():
             task, model = task_of(made), model_of(made[0]).eval()
-            found.append(task.evaluate(model, CPU, lambda: False, full=False).values["loss"])
+            found.append(task.evaluate(model, CPU, lambda: False, full=False)["loss"])
     assert found[0] == pytest.approx(found[1], rel=1e-5)
 
 
@@ -281,7 +281,7 @@ def test_a_little_text_is_learned_by_heart(tmp_path: Path) -> None:
                 step.add(task.batch(part, CPU, None), sum(part.n_targets for part in parts))
             step.finish(1e-2)
     with torch.no_grad():
-        scores = task.evaluate(model.eval(), CPU, lambda: False, full=True).values
+        scores = task.evaluate(model.eval(), CPU, lambda: False, full=True)
     assert scores["loss"] < 0.35  # log 2 for the first word and log 3 for the last, of nine or so
 
 

@@ -40,8 +40,8 @@ from headway.tasks.distil import (
 )
 from headway.tasks.fill import Fill, FillTask
 from headway.tasks.gaps import FillBatch
+from headway.tasks.scores import Scores
 from headway.tasks.specs import METRICS
-from headway.tasks.task import Scores
 from headway.training.optim import build_optimizer
 from headway.training.ranks import Ranks
 from headway.training.step import Step

@@ -200,14 +200,14 @@ def test_trained_on_pairs_it_finds_new_partners(
     with torch.no_grad():
         untrained = task.evaluate(build_model(shape(prepared)).eval(), CPU, lambda: False, False)
         scores = task.evaluate(model, CPU, lambda: False, full=True)
-    assert scores.values["accuracy"] > max(80, untrained.values["accuracy"])
-    assert scores.values["accuracy"] <= scores.values["mrr"] <= 100
-    assert scores.values["loss"] < untrained.values["loss"]
+    assert scores["accuracy"] > max(80, untrained["accuracy"])
+    assert scores["accuracy"] <= scores["mrr"] <= 100
+    assert scores["loss"] < untrained["loss"]
     assert set(scores.baselines["bag of words"]) == {"accuracy", "mrr"}
     assert scores.baselines["bag of words"]["accuracy"] < 100
     with torch.no_grad():  # among few it is easier, for whoever looks
         alone = task.evaluate(model, CPU, lambda: False, True, most=1)
-    assert alone.values["accuracy"] == alone.baselines["bag of words"]["accuracy"] == 100
+    assert alone["accuracy"] == alone.baselines["bag of words"]["accuracy"] == 100
     with pytest.raises(Stopped):
         task.evaluate(model, CPU, lambda: True, full=False)
 
@@ -226,7 +226,7 @@ def test_texts_alone_are_pairs_with_themselves(alone: PreparedText, tmp_path: Pa
     trained(task, made, 6)
     with torch.no_grad():
         assert float(task.loss(made, batch).sum) < 0.5 * before
-        assert task.evaluate(made.eval(), CPU, lambda: False, full=False).values["mrr"] > 0
+        assert task.evaluate(made.eval(), CPU, lambda: False, full=False)["mrr"] > 0
 
 
 def test_each_reading_lacks_other_words_where_that_is_wanted(

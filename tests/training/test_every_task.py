@@ -7,8 +7,8 @@ import math
 import pytest
 import torch
 
+from headway.tasks.scores import Scores
 from headway.tasks.specs import SPECS, spec_of
-from headway.tasks.task import Scores
 from headway.training.baseline import beside, of_metric
 from headway.training.loop import ranking
 
@@ -35,15 +35,15 @@ def test_a_task_reports_the_scores_that_the_table_has(made: Made, scores: Scores
     wanted = set(spec_of(made.settings).scores)
     if task in ("see", "watch"):  # of fewer than six classes
         wanted -= {"top5"}
-    assert set(scores.values) == wanted
+    assert set(scores) == wanted
     assert made.settings.train.metric == made.task.metric.name
     assert made.task.metric.name in wanted
 
 
 def test_a_better_evaluation_ranks_higher(made: Made, scores: Scores) -> None:
-    metric, worse = made.task.metric, dict(scores.values)
+    metric, worse = made.task.metric, dict(scores)
     worse[metric.name] += 1.0 if metric.lower else -1.0
-    assert ranking(scores.values, made.task) > ranking(worse, made.task)
+    assert ranking(scores, made.task) > ranking(worse, made.task)
 
 
 def test_every_task_has_a_baseline_of_its_own_metric(made: Made, scores: Scores) -> None:

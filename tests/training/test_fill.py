@@ -193,12 +193,12 @@ def test_it_learns_the_sentences_and_beats_frequency(
 ) -> None:
     task = task_of(prepared, tmp_path)
     with torch.no_grad():
-        untrained = task.evaluate(model_of(prepared).eval(), CPU, lambda: False, full=True).values
+        untrained = task.evaluate(model_of(prepared).eval(), CPU, lambda: False, full=True)
         scores = task.evaluate(filler, CPU, lambda: False, full=True)
     trivial = task.valid.baseline()
-    assert scores.values["accuracy"] > 70 > trivial["accuracy"]
-    assert scores.values["loss"] < 0.5 * trivial["loss"] < untrained["loss"]
-    assert scores.values["ppl"] == pytest.approx(np.exp(scores.values["loss"]))
+    assert scores["accuracy"] > 70 > trivial["accuracy"]
+    assert scores["loss"] < 0.5 * trivial["loss"] < untrained["loss"]
+    assert scores["ppl"] == pytest.approx(np.exp(scores["loss"]))
     assert all("[MASK]" in sample["source"] for sample in scores.samples)
     assert scores.samples[0].keys() == {"source", "target", "output"}
 

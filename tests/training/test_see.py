@@ -59,8 +59,8 @@ def test_sides_are_learned(learned: Path, pictures: str) -> None:
     task = SeeTask(See().load_prepared(learned), load_run_settings(learned / CONFIG, []))
     labeller = Labeller.of(Use(open_run(learned, device="cpu"), task.settings))
     scores = task.evaluate(labeller.models[0], CPU, lambda: False, full=True)
-    assert scores.values["accuracy"] == 100.0
-    assert "top5" not in scores.values  # of three classes all would be among them
+    assert scores["accuracy"] == 100.0
+    assert "top5" not in scores  # of three classes all would be among them
     assert scores.baselines["majority class"]["accuracy"] < 50.0
     assert {one["true"] for one in scores.figures["pictures"]["classes"]} == set(SIDES)
     assert scores.samples[0]["target"] in SIDES
@@ -164,7 +164,7 @@ def test_videos_are_told_apart_by_what_happens(tmp_path: Path) -> None:
     task = Watch().task(settings, prepared)
     worker = trained(settings, prepared, tmp_path)
     assert task.train.longest == 1 + 4 * 4
-    assert task.evaluate(worker.model, CPU, lambda: False, full=True).values["accuracy"] >= 90.0
+    assert task.evaluate(worker.model, CPU, lambda: False, full=True)["accuracy"] >= 90.0
 
 
 TAUGHT = {"model__picture__distil_token": True, "train__steps": 3}

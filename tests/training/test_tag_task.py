@@ -144,10 +144,10 @@ def test_scores_are_those_of_each_sentence_alone(made: Made, made_crf: Made, crf
         sentences = [example["words"] for example in prepared.valid_examples]
         guesses = [tagger.tags([words])[0] for words in sentences]
     truths = [example["tags"] for example in prepared.valid_examples]
-    assert scores.values["f1"] == pytest.approx(100 * span_scores(truths, guesses)[0].f1)
+    assert scores["f1"] == pytest.approx(100 * span_scores(truths, guesses)[0].f1)
     assert {one["label"] for one in scores.figures["classes"]} == {"per", "loc"}
     assert scores.baselines["most frequent tag"]["f1"] > 50
-    assert scores.values["loss"] > 0
+    assert scores["loss"] > 0
     with pytest.raises(Stopped):
         task.evaluate(model, CPU, lambda: True, full=False)
 
@@ -158,7 +158,7 @@ def test_a_look_on_the_way_reads_the_first_sentences_only(made_crf: Made) -> Non
     quick = TagTask(prepared, settings, quick_size=5).evaluate(model, CPU, lambda: False, False)
     first = replace(prepared, valid=_first(prepared.valid, 5))
     whole = TagTask(first, settings).evaluate(model, CPU, lambda: False, True)
-    assert quick.values == pytest.approx(whole.values)
+    assert dict(quick) == pytest.approx(dict(whole))
 
 
 def _first(texts: TextSet, n: int) -> TextSet:
@@ -330,7 +330,7 @@ def test_plain_tags_are_scored_by_accuracy(tmp_path: Path) -> None:
     assert task.metric.name == "accuracy"
     with torch.no_grad():
         scores = task.evaluate(model, CPU, lambda: False, full=True)
-    assert set(scores.values) == {"loss", "accuracy"}
+    assert set(scores) == {"loss", "accuracy"}
     assert {one["label"] for one in scores.figures["classes"]} >= {"X", "PER", "LOC"}
     tagger = Tagger([model], prepared.tokenizer, settings, CPU)
     [answer] = tagger.answers(["Ada went"])

@@ -259,21 +259,21 @@ def evaluated(task: TranslateTask, prepared: Prepared, full: bool = False) -> An
 
 def test_the_right_translations_score_100(prepared: Prepared, parrot: type[Parrot]) -> None:
     scores = evaluated(task_of(prepared), prepared)
-    assert scores.values["bleu"] == pytest.approx(100)
-    assert scores.values["chrf"] == pytest.approx(100)
-    assert scores.values["ppl"] == pytest.approx(np.exp(scores.values["loss"]))
+    assert scores["bleu"] == pytest.approx(100)
+    assert scores["chrf"] == pytest.approx(100)
+    assert scores["ppl"] == pytest.approx(np.exp(scores["loss"]))
     assert [(s["source"], s["target"]) for s in scores.samples] == prepared.valid_text[:SAMPLES]
     assert all(s["output"] == s["target"] for s in scores.samples)
     parrot.answers[prepared.valid_text[0][0]] = "Completely wrong !"
-    assert evaluated(task_of(prepared), prepared).values["bleu"] < 99.9
+    assert evaluated(task_of(prepared), prepared)["bleu"] < 99.9
 
 
 def test_case_counts_unless_the_tokenizer_lowers_it(
     prepared: Prepared, parrot: type[Parrot]
 ) -> None:
     parrot.answers = {source: target.lower() for source, target in prepared.valid_text}
-    cased = evaluated(task_of(prepared), prepared).values
-    lowered = evaluated(task_of(prepared, lowercase=True), prepared).values
+    cased = evaluated(task_of(prepared), prepared)
+    lowered = evaluated(task_of(prepared, lowercase=True), prepared)
     assert cased["bleu"] < 90
     assert lowered["bleu"] == pytest.approx(100)
     assert lowered["chrf"] == pytest.approx(100) != cased["chrf"]
@@ -322,7 +322,7 @@ def test_a_real_translator_gives_one_output_for_each_source_and_tells_how_far_it
     n = len(prepared.valid)
     assert ((n, n) in told, told[-1]) == (True, (6, 6))  # the loss, then what it writes
     assert len(scores.samples) == SAMPLES
-    assert set(scores.values) == {"loss", "ppl", "bleu", "chrf"}
+    assert set(scores) == {"loss", "ppl", "bleu", "chrf"}
 
 
 def test_long_validation_pairs_are_translated_whole(

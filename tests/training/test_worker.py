@@ -19,7 +19,7 @@ from headway.data.batches import Collator, FlatTokens
 from headway.errors import FolderError, Stopped
 from headway.models.build import build_model
 from headway.progress import SILENT, Stage
-from headway.tasks.task import Scores
+from headway.tasks.scores import Scores
 from headway.training.budget import Budget, Journal, Wanted
 from headway.training.checkpoint import Checkpoints
 from headway.training.plan import resolve
@@ -407,7 +407,7 @@ def test_baselines_come_after_the_choice_and_only_where_there_is_time(
             clock[0] += evaluation_s / 2
             order.append("evaluation")
             found = super().evaluate(*words, **more)
-            return Scores(values=found.values, find_baselines=self.baselines)
+            return Scores(found, find_baselines=self.baselines)
 
         def baselines(self) -> dict[str, dict[str, float]]:
             order.append(stages[-1])

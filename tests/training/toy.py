@@ -18,8 +18,9 @@ from headway.config.train import TrainSettings
 from headway.errors import Stopped
 from headway.nn.feedforward import FeedForward
 from headway.progress import SILENT, OnProgress, Stage, unheard
+from headway.tasks.scores import Scores
 from headway.tasks.specs import METRICS
-from headway.tasks.task import Part, Scores, TaskLoss, n_examples
+from headway.tasks.task import Part, TaskLoss, n_examples
 from headway.training.checkpoint import Checkpoints, Snapshot
 from headway.training.ema import Ema
 from headway.training.feed import StepItem

@@ -18,7 +18,7 @@ from headway.progress import Progress
 from headway.tasks.specs import spec_of
 
 if TYPE_CHECKING:
-    from headway.tasks.kind import Evaluation
+    from headway.tasks.scores import Scores
 
 OF_PAIRS = ("source", "target", "hypotheses", "against", "lowercase", "tokenised", "out")
 """Options that only translations have."""
@@ -184,7 +184,7 @@ def _refuse(task: str, options: dict[str, Any]) -> None:
             raise UserError(f"--{name} has no effect on a run of the task {task}.")
 
 
-def _show(found: Evaluation) -> None:
+def _show(found: Scores) -> None:
     from headway.cli.table import show_table
 
     show_table(["score", "value", ""], found.rows, {"value"})

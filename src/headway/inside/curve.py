@@ -18,8 +18,9 @@ from headway.config.model import ModelSettings
 from headway.errors import FolderError
 from headway.inside.heads import Heads
 from headway.inside.pruning import Head, least, save_pruned, units
-from headway.tasks.kind import Evaluation, Use
+from headway.tasks.kind import Use
 from headway.tasks.opened import Opened, open_run
+from headway.tasks.scores import Scores
 from headway.tasks.specs import METRICS
 from headway.tasks.table import kind_of
 
@@ -154,7 +155,7 @@ def measured(
     return headline(run.settings.task, found), found.facts.get("loss")
 
 
-def evaluated(folder: Path, files: DataSettings, **decode: Any) -> Evaluation:
+def evaluated(folder: Path, files: DataSettings, **decode: Any) -> Scores:
     """As `headway evaluate` scores a run; quietly. `decode`: changes to how it searches."""
     opened = open_run(folder, device="cpu")
     settings = replace(opened.settings, decode=replace(opened.settings.decode, **decode))
@@ -162,7 +163,7 @@ def evaluated(folder: Path, files: DataSettings, **decode: Any) -> Evaluation:
         return kind_of(settings).evaluation(Use(opened, settings), files)
 
 
-def headline(task: str, found: Evaluation) -> float:
+def headline(task: str, found: Scores) -> float:
     name = HEADLINE[task].name
     if task == "translate":
         scores = {score["name"].lower(): score["value"] for score in found.facts["scores"]}

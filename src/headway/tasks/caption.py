@@ -34,19 +34,12 @@ from headway.tasks.caption_batches import (
     rounded,
 )
 from headway.tasks.caption_scores import caption_values, commonest, described_pictures
-from headway.tasks.kind import Evaluation, Predictor, Use
+from headway.tasks.kind import Predictor, Use
 from headway.tasks.language import text_frequencies
 from headway.tasks.media_labels import front_of
+from headway.tasks.scores import Baselines, Scores
 from headway.tasks.specs import METRICS, spec_of
-from headway.tasks.task import (
-    TOKENS,
-    Baselines,
-    Frequencies,
-    Part,
-    Scores,
-    TaskLoss,
-    n_examples,
-)
+from headway.tasks.task import TOKENS, Frequencies, Part, TaskLoss, n_examples
 from headway.text.tokenizer import Tokenizer
 from headway.training.mediaplan import (
     MediaPlan,
@@ -205,6 +198,7 @@ class CaptionTask:
             samples=self._samples(references, outputs),
             figures=figures,
             find_baselines=lambda: self.baselines,
+            find_answers=lambda: (outputs, references),
         )
 
     @cached_property
@@ -341,7 +335,7 @@ class Caption:
 
         return CaptionPredictor.of(use)
 
-    def evaluation(self, use: Use, files: DataSettings) -> Evaluation:
+    def evaluation(self, use: Use, files: DataSettings) -> Scores:
         from headway.tasks.caption_scores import evaluate_captions
 
         return evaluate_captions(use, files)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
@@ -22,8 +23,9 @@ from headway.metrics.translation import Interval
 from headway.progress import OnProgress, Progress
 from headway.tasks.caption_answers import captioner_of
 from headway.tasks.caption_batches import by_picture
-from headway.tasks.kind import Evaluation, Row, Use
+from headway.tasks.kind import Use
 from headway.tasks.media_labels import front_of
+from headway.tasks.scores import Row, Scores
 from headway.tasks.thumbnails import data_uri
 
 SHOWN = 24
@@ -68,7 +70,7 @@ def described_pictures(
     ]
 
 
-def evaluate_captions(use: Use, files: DataSettings) -> Evaluation:
+def evaluate_captions(use: Use, files: DataSettings) -> Scores:
     """Scores on described pictures, beside one caption for all of them."""
     settings, captioner = use.settings, captioner_of(use)
     shape = front_of(settings)
@@ -112,7 +114,13 @@ def evaluate_captions(use: Use, files: DataSettings) -> Evaluation:
         "baseline": {"caption": plain, **usual},
         "tokens_per_s": rate,
     }
-    return Evaluation(shown, facts)
+    return Scores(
+        values if loss is None else {**values, "loss": loss, "ppl": math.exp(loss)},
+        rows=shown,
+        facts=facts,
+        find_baselines=lambda: {"one caption for all": usual},
+        find_answers=lambda: (outputs, references),
+    )
 
 
 def _range(interval: Interval) -> str:

@@ -21,6 +21,7 @@ from headway.models.decoder import Decoder
 from headway.models.encoder import Encoder
 from headway.nn.layout import Layout
 from headway.progress import OnProgress, unheard
+from headway.tasks.scores import Answered
 from headway.tasks.task import Frequencies
 from headway.text.tokenizer import Tokenizer
 
@@ -173,6 +174,12 @@ def class_values(logs_NC: Numbers, labels_N: Labels) -> dict[str, float]:
         "accuracy": 100.0 * metrics.accuracy(counts),
         "f1": 100.0 * metrics.macro_f1(counts),
     }
+
+
+def named_answers(logs_NC: Numbers, labels_N: Labels, names: Sequence[str]) -> Answered:
+    """The likeliest classes and the right ones, by name."""
+    best_N = logs_NC.argmax(1)
+    return [names[label] for label in best_N], [names[label] for label in labels_N]
 
 
 def class_figures(logs_NC: Numbers, labels_N: Labels, labels: Sequence[str]) -> dict[str, Any]:

@@ -31,12 +31,14 @@ from headway.tasks.classes import (
     class_values,
     joined_fields,
     log_probs,
+    named_answers,
     text_reader,
 )
 from headway.tasks.classify_scores import ClassBaselines, labels_of, texts_of
-from headway.tasks.kind import Evaluation, Predictor, Use
+from headway.tasks.kind import Predictor, Use
+from headway.tasks.scores import Baselines, Scores
 from headway.tasks.specs import METRICS, spec_of
-from headway.tasks.task import Baselines, Frequencies, Part, Scores, TaskLoss, n_examples
+from headway.tasks.task import Frequencies, Part, TaskLoss, n_examples
 from headway.text.tokenizer import Tokenizer
 from headway.training.textplan import TextPlan, resolve_text, tokenizer_of
 
@@ -159,6 +161,7 @@ class ClassifyTask:
             samples=self._samples(logs_NC),
             figures=figures,
             find_baselines=lambda: self.baselines,
+            find_answers=lambda: named_answers(logs_NC, labels_N, self.prepared.labels),
         )
 
     @cached_property
@@ -247,7 +250,7 @@ class Classify:
 
         return Classifier.of(use)
 
-    def evaluation(self, use: Use, files: DataSettings) -> Evaluation:
+    def evaluation(self, use: Use, files: DataSettings) -> Scores:
         from headway.tasks.classify_scores import evaluate_files
 
         return evaluate_files(use, files)

@@ -23,14 +23,15 @@ from headway.tasks.classes import (
     class_figures,
     class_values,
     frequency_log_probs,
+    named_answers,
 )
 from headway.tasks.classify_answers import Classifier, Example
-from headway.tasks.kind import Evaluation, Row, Use
-from headway.tasks.task import Baselines
+from headway.tasks.kind import Use
+from headway.tasks.scores import Baselines, Row, Scores
 from headway.text.tokenizer import Tokenizer
 
 
-def evaluate_files(use: Use, files: DataSettings) -> Evaluation:
+def evaluate_files(use: Use, files: DataSettings) -> Scores:
     """Scores on labelled texts, with intervals, beside what one gets for nothing."""
     settings, classifier = use.settings, Classifier.of(use)
     examples, labels_N = labelled_examples(settings, files)
@@ -73,7 +74,14 @@ def evaluate_files(use: Use, files: DataSettings) -> Evaluation:
         "classes": figures["classes"],
         "windowed": classifier.n_windowed,
     }
-    return Evaluation(rows, facts, figures)
+    return Scores(
+        values,
+        rows=rows,
+        facts=facts,
+        figures=figures,
+        find_baselines=lambda: {name: {"accuracy": one} for name, one in baselines.items()},
+        find_answers=lambda: named_answers(logs_NC, labels_N, settings.labels),
+    )
 
 
 def labelled_examples(settings: RunSettings, data: DataSettings) -> tuple[list[Example], Labels]:

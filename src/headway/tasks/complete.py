@@ -24,7 +24,7 @@ from headway.errors import ConfigError, UserError
 from headway.models.decoder import Decoder
 from headway.nn.loss import Smoothing
 from headway.progress import OnProgress, Progress, unheard
-from headway.tasks.kind import Evaluation, Predictor, Use
+from headway.tasks.kind import Predictor, Use
 from headway.tasks.language import (
     TokenBatch,
     language_scores,
@@ -34,8 +34,9 @@ from headway.tasks.language import (
     stream_frequencies,
     token_batch,
 )
+from headway.tasks.scores import Scores
 from headway.tasks.specs import METRICS, spec_of
-from headway.tasks.task import TOKENS, Frequencies, Part, Scores, TaskLoss
+from headway.tasks.task import TOKENS, Frequencies, Part, TaskLoss
 from headway.training.textplan import TextPlan, resolve_text, tokenizer_of
 
 SAMPLES = 3
@@ -213,7 +214,7 @@ class Complete:
             return answers.LabelChoices(use)
         return answers.Continuations(use)
 
-    def evaluation(self, use: Use, files: DataSettings) -> Evaluation:
+    def evaluation(self, use: Use, files: DataSettings) -> Scores:
         from headway.tasks.complete_scores import evaluate_language
 
         if use.opened.engine is not None:

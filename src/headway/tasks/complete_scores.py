@@ -24,7 +24,6 @@ from headway.models.decoder import Decoder
 from headway.nn.layout import Layout
 from headway.nn.loss import Smoothing
 from headway.progress import SILENT, Progress
-from headway.tasks.kind import Evaluation, Row
 from headway.tasks.language import (
     check_language,
     context_of,
@@ -33,6 +32,9 @@ from headway.tasks.language import (
     stream,
 )
 from headway.tasks.opened import Opened
+from headway.tasks.scores import Row, Scores
+from headway.tasks.specs import METRICS
+from headway.tasks.task import TOKENS
 
 AT_ONCE = 4096
 """Tokens of documents scored together."""
@@ -44,7 +46,7 @@ def evaluate_language(
     settings: RunSettings,
     files: DataSettings,
     progress: Progress = SILENT,
-) -> Evaluation:
+) -> Scores:
     check_language(opened)
     model, tokenizer, device = opened.model, opened.vocab.target, opened.device
     assert isinstance(model, Decoder)
@@ -71,7 +73,9 @@ def evaluate_language(
     values |= {} if baseline is None else {"unigram_bits_per_byte": baseline}
     shown = "–" if baseline is None else f"{baseline:.4f}"
     rows.append(("baseline: unigram", shown, remark))
-    return Evaluation(rows, values)
+    known = {name: value for name, value in values.items() if name in METRICS}
+    trivial = {} if baseline is None else {TOKENS: {"bits_per_byte": baseline}}
+    return Scores(known, rows=rows, facts=values, find_baselines=lambda: trivial)
 
 
 def _unigram(folder: Path, texts: TextSet, vocab_size: int) -> tuple[float | None, str]:

@@ -26,7 +26,8 @@ from headway.models.folder import load_model
 from headway.models.parts.front import compute_in
 from headway.progress import SILENT, OnProgress, Progress, unheard
 from headway.tasks.kind import Note
-from headway.tasks.task import Frequencies, Part, Scores, Task, TaskLoss
+from headway.tasks.scores import Scores
+from headway.tasks.task import Frequencies, Part, Task, TaskLoss
 from headway.training.start import WITHOUT_VECTORS, changed, check_same, stacks
 
 CHUNK_BYTES = {"cuda": 1 << 30, "cpu": 1 << 26}
@@ -293,9 +294,9 @@ def compare(
             facts[name] = {
                 "parameters": sum(weight.numel() for weight in model.parameters()),
                 "batches_per_s": _speed(model, inner, device),
-                "scores": inner.evaluate(
-                    model, device, stopped, careful, stage.update, most=most
-                ).values,
+                "scores": dict(
+                    inner.evaluate(model, device, stopped, careful, stage.update, most=most)
+                ),
             }
     one, other = facts["teacher"], facts["student"]
     facts["smaller"] = 1.0 - other["parameters"] / one["parameters"]

@@ -35,9 +35,10 @@ from headway.tasks.contrast import (
     sides,
     valid_loss,
 )
-from headway.tasks.kind import Evaluation, Predictor, Use
+from headway.tasks.kind import Predictor, Use
+from headway.tasks.scores import Baselines, Scores
 from headway.tasks.specs import METRICS, spec_of
-from headway.tasks.task import Baselines, Part, Scores, TaskLoss
+from headway.tasks.task import Part, TaskLoss
 from headway.tasks.vectors import (
     bag_retrieval,
     pooled_vectors,
@@ -265,7 +266,7 @@ class Embed:
 
         return predictor(use)
 
-    def evaluation(self, use: Use, files: DataSettings) -> Evaluation:
+    def evaluation(self, use: Use, files: DataSettings) -> Scores:
         from headway.tasks.embed_answers import evaluation
 
         return evaluation(use, files)

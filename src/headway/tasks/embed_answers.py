@@ -21,7 +21,8 @@ from headway.data.unlabelled import questions
 from headway.decode.lines import live_windows, windows
 from headway.errors import DataError, UserError
 from headway.tasks.contrast import partners
-from headway.tasks.kind import Answer, Evaluation, Use
+from headway.tasks.kind import Answer, Use
+from headway.tasks.scores import Scores
 from headway.tasks.vectors import (
     Vectors,
     bag_retrieval,
@@ -147,7 +148,7 @@ def predictor(use: Use) -> Vectorizer:
     return made
 
 
-def evaluation(use: Use, files: DataSettings) -> Evaluation:
+def evaluation(use: Use, files: DataSettings) -> Scores:
     """How often a text finds its partner among all, beside tf-idf."""
     settings, device = use.settings, use.opened.device
     assert settings.model is not None
@@ -170,8 +171,7 @@ def evaluation(use: Use, files: DataSettings) -> Evaluation:
         ("bag of words", f"{100 * bag.accuracy:.2f} %", "accuracy of tf-idf"),
         ("chance", f"{100 / max(1, n):.2f} %", "accuracy"),
     ]
-    facts = {
-        "accuracy": 100 * found.accuracy, "mrr": 100 * found.mrr, "texts": n,
-        "baseline": {"accuracy": 100 * bag.accuracy, "mrr": 100 * bag.mrr},
-    }  # fmt: skip
-    return Evaluation(rows, facts)
+    values = {"accuracy": 100 * found.accuracy, "mrr": 100 * found.mrr}
+    trivial = {"accuracy": 100 * bag.accuracy, "mrr": 100 * bag.mrr}
+    facts = {**values, "texts": n, "baseline": trivial}
+    return Scores(values, rows=rows, facts=facts, find_baselines=lambda: {"bag of words": trivial})

@@ -29,11 +29,12 @@ from headway.nn.loss import Smoothing
 from headway.progress import OnProgress, Progress, unheard
 from headway.tasks import fill_media
 from headway.tasks.gaps import ENDS, FillBatch, FillFixed, FramedWindows, Gaps, Reader
-from headway.tasks.kind import Evaluation, Predictor, Use
+from headway.tasks.kind import Predictor, Use
 from headway.tasks.language import text_frequencies
 from headway.tasks.rebuild import RebuildTask
+from headway.tasks.scores import Scores
 from headway.tasks.specs import METRICS, spec_of
-from headway.tasks.task import TOKENS, Frequencies, Part, Scores, TaskLoss, n_examples
+from headway.tasks.task import TOKENS, Frequencies, Part, TaskLoss, n_examples
 from headway.text.tokenizer import MASK
 from headway.training.textplan import TextPlan, resolve_text, tokenizer_of
 
@@ -226,7 +227,7 @@ class Fill:
 
         return Filler.of(use)
 
-    def evaluation(self, use: Use, files: DataSettings) -> Evaluation:
+    def evaluation(self, use: Use, files: DataSettings) -> Scores:
         if use.settings.data.media:
             from headway.tasks.rebuild import evaluate_rebuilding
 

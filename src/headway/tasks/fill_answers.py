@@ -20,8 +20,10 @@ from headway.models.encoder import Encoder
 from headway.nn.layout import Layout
 from headway.tasks.fill import context_of
 from headway.tasks.gaps import ENDS, Gaps
-from headway.tasks.kind import Answer, Evaluation, Use
+from headway.tasks.kind import Answer, Use
 from headway.tasks.opened import Opened
+from headway.tasks.scores import Scores
+from headway.tasks.task import TOKENS
 from headway.text.tokenizer import MASK_NAMES, Tokenizer
 
 GAP = re.compile("|".join(map(re.escape, MASK_NAMES)))
@@ -206,7 +208,7 @@ def fillers(opened: Opened) -> list[Encoder]:
 
 
 @torch.inference_mode()
-def evaluation(use: Use, files: DataSettings) -> Evaluation:
+def evaluation(use: Use, files: DataSettings) -> Scores:
     """Loss, perplexity and accuracy of fixed gaps in other text, beside guessing by frequency."""
     settings, device = use.settings, use.opened.device
     tokenizer, [model] = use.opened.vocab.target, fillers(use.opened)
@@ -223,6 +225,5 @@ def evaluation(use: Use, files: DataSettings) -> Evaluation:
         ("most frequent token", f"{trivial['accuracy']:.2f} %", "accuracy without a model"),
         ("unigram", f"{trivial['ppl']:.2f}", "perplexity by frequency alone"),
     ]
-    return Evaluation(
-        rows, {**values, "baseline": trivial, "tokens": int(texts.text.lengths.sum())}
-    )
+    facts = {**values, "baseline": trivial, "tokens": int(texts.text.lengths.sum())}
+    return Scores(values, rows=rows, facts=facts, find_baselines=lambda: {TOKENS: trivial})

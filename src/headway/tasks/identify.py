@@ -20,7 +20,7 @@ from headway.models.parts.pictures import Pictures
 from headway.models.parts.sounds import Sound, SoundFront
 from headway.nn.layout import Layout
 from headway.progress import OnProgress, Progress, unheard
-from headway.tasks.kind import Evaluation, Predictor, Use
+from headway.tasks.kind import Predictor, Use
 from headway.tasks.media_changes import SoundChanges
 from headway.tasks.media_labels import (
     Chosen,
@@ -30,8 +30,9 @@ from headway.tasks.media_labels import (
     unit_vectors,
 )
 from headway.tasks.media_reader import MediaReader, Speeds, vectors
+from headway.tasks.scores import Scores
 from headway.tasks.specs import spec_of
-from headway.tasks.task import Frequencies, Scores
+from headway.tasks.task import Frequencies
 from headway.tasks.verify import verification
 from headway.training.mediaplan import MediaPlan, flat_front, item_rows, resolve_media, sound_shape
 
@@ -169,7 +170,7 @@ class Identify:
 
         return identifier(use)
 
-    def evaluation(self, use: Use, files: DataSettings) -> Evaluation:
+    def evaluation(self, use: Use, files: DataSettings) -> Scores:
         from headway.tasks.identify_answers import evaluate_speakers
 
         return evaluate_speakers(use, files)

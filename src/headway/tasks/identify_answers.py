@@ -21,11 +21,12 @@ from headway.decode.lines import live_windows, windows
 from headway.errors import DataError, UserError
 from headway.models.encoder import Encoder
 from headway.tasks.identify import item_vectors
-from headway.tasks.kind import Answer, Evaluation, Predictor, Row, Use
+from headway.tasks.kind import Answer, Predictor, Use
 from headway.tasks.media_answers import FIRST_WINDOW, Labeller, noted, read_items
 from headway.tasks.media_given import Given, given_media
 from headway.tasks.media_labels import front_of, unit_vectors
 from headway.tasks.media_scores import evaluation_of, labelled
+from headway.tasks.scores import Row, Scores
 from headway.tasks.verify import Verification, verification
 from headway.training.history import METRICS, read_history
 
@@ -165,7 +166,7 @@ def threshold_of(folder: Path) -> float | None:
     return None
 
 
-def evaluate_speakers(use: Use, files: DataSettings) -> Evaluation:
+def evaluate_speakers(use: Use, files: DataSettings) -> Scores:
     """Classes where the speakers are known, and beside it verification: on pairs of recordings of
     speakers that the run does not know, or of known ones where all are."""
     settings = use.settings
@@ -174,12 +175,12 @@ def evaluate_speakers(use: Use, files: DataSettings) -> Evaluation:
     is_known_N = labels_N < len(settings.labels)
     rows: list[Row] = []
     facts: dict[str, Any] = {}
-    figures: dict[str, Any] = {}
+    found = Scores({})
     if is_known_N.any():
         with use.progress.stage("listening to", len(labels_N)) as stage:
             logs_NC = Labeller.of(use).read(reader, stage.update)
         found = evaluation_of(logs_NC[is_known_N], labels_N[is_known_N], settings)
-        rows, facts, figures = found.rows, found.facts, found.figures
+        rows, facts = found.rows, found.facts
     unseen = not is_known_N.all()
     judged_N = ~is_known_N if unseen else is_known_N
     model = use.opened.model
@@ -195,7 +196,14 @@ def evaluate_speakers(use: Use, files: DataSettings) -> Evaluation:
     if result is not None:
         rows += _verification_rows(result, unseen)
         facts["verification"] = {**result.facts, "unseen": unseen}
-    return Evaluation(rows, facts, figures)
+    return Scores(
+        found,
+        rows=rows,
+        facts=facts,
+        figures=found.figures,
+        find_baselines=lambda: found.baselines,
+        find_answers=lambda: (found.answers, found.truth),
+    )
 
 
 def _strangers(settings: RunSettings, files: DataSettings) -> list[str]:

@@ -16,11 +16,10 @@ from headway.config.run import RunSettings
 from headway.data.report import CheckReport
 from headway.progress import SILENT, Progress
 from headway.tasks.opened import Opened
+from headway.tasks.scores import Scores
 from headway.tasks.task import Task
 
 Note = Callable[[str], None]
-Row = tuple[str, str, str]
-"""Name, value, remark."""
 
 
 class Prepared(Protocol):
@@ -83,16 +82,6 @@ class Predictor(Protocol):
         ...
 
 
-@dataclass(frozen=True)
-class Evaluation:
-    rows: list[Row]
-    """Scores, each with a remark, and a trivial baseline beside them."""
-
-    facts: dict[str, Any]
-    figures: dict[str, Any] = field(default_factory=dict)
-    """Tables for people to look at: a confusion matrix, say."""
-
-
 class Kind(Protocol):
     def prepare(self, settings: RunSettings, folder: Path, progress: Progress) -> Any:
         """Check, split, tokenise; or find all that done before."""
@@ -112,6 +101,6 @@ class Kind(Protocol):
 
     def predictor(self, use: Use) -> Predictor: ...
 
-    def evaluation(self, use: Use, files: DataSettings) -> Evaluation:
+    def evaluation(self, use: Use, files: DataSettings) -> Scores:
         """Scores on a test set."""
         ...

@@ -30,10 +30,12 @@ from headway.tasks.classes import (
     class_frequencies,
     class_values,
     frequency_log_probs,
+    named_answers,
 )
 from headway.tasks.media_reader import MediaInput, MediaReader, Speeds, vectors
+from headway.tasks.scores import Baselines, Scores
 from headway.tasks.specs import METRICS, Spec
-from headway.tasks.task import Baselines, Frequencies, Part, Scores, TaskLoss, n_examples
+from headway.tasks.task import Frequencies, Part, TaskLoss, n_examples
 from headway.tasks.thumbnails import thumbnails
 
 FEW_CLASSES = 50
@@ -187,6 +189,7 @@ class LabelTask:
             samples=self._samples(logs_NC, labels_N),
             figures=figures,
             find_baselines=lambda: self.baselines,
+            find_answers=lambda: named_answers(logs_NC, labels_N, self.prepared.labels),
         )
 
     @cached_property

@@ -14,16 +14,17 @@ from headway.data.media.reading import UNITS
 from headway.metrics import classification as metrics
 from headway.metrics.baselines import majority
 from headway.progress import SILENT, Progress
-from headway.tasks.classes import Labels, Numbers, class_figures
+from headway.tasks.classes import Labels, Numbers, class_figures, named_answers
 from headway.tasks.classify_scores import shown_interval
-from headway.tasks.kind import Evaluation, Row, Use
+from headway.tasks.kind import Use
 from headway.tasks.media_answers import Labeller
 from headway.tasks.media_given import what_of
 from headway.tasks.media_labels import TOP, front_of, label_values, labels_of
 from headway.tasks.media_reader import MediaReader
+from headway.tasks.scores import Row, Scores
 
 
-def evaluate_labels(use: Use, files: DataSettings) -> Evaluation:
+def evaluate_labels(use: Use, files: DataSettings) -> Scores:
     """On a test set whose labels must all be among the run's."""
     labeller = Labeller.of(use)
     reader, labels_N = labelled(use.settings, files, use.settings.labels, use.progress)
@@ -51,7 +52,7 @@ def labelled(
     return MediaReader(found.items.items, shape), labels_of(found.items)
 
 
-def evaluation_of(logs_NC: Numbers, labels_N: Labels, settings: RunSettings) -> Evaluation:
+def evaluation_of(logs_NC: Numbers, labels_N: Labels, settings: RunSettings) -> Scores:
     values = label_values(logs_NC, labels_N)
     figures = class_figures(logs_NC, labels_N, settings.labels)
     counts = metrics.confusion(labels_N, logs_NC.argmax(1), len(settings.labels))
@@ -91,4 +92,11 @@ def evaluation_of(logs_NC: Numbers, labels_N: Labels, settings: RunSettings) -> 
         "confusion": figures["confusion"],
         "classes": figures["classes"],
     }
-    return Evaluation(rows, facts, {**figures, "baselines": baselines})
+    return Scores(
+        values,
+        rows=rows,
+        facts=facts,
+        figures={**figures, "baselines": baselines},
+        find_baselines=lambda: {name: {"accuracy": one} for name, one in baselines.items()},
+        find_answers=lambda: named_answers(logs_NC, labels_N, settings.labels),
+    )

@@ -33,12 +33,13 @@ from headway.tasks.hiding import (
     without_frames,
     without_patches,
 )
-from headway.tasks.kind import Evaluation, Use
+from headway.tasks.kind import Use
 from headway.tasks.media_given import what_of
 from headway.tasks.media_labels import front_of
 from headway.tasks.media_reader import READ_AT_ONCE, MediaInput, MediaReader
+from headway.tasks.scores import Scores
 from headway.tasks.specs import METRICS
-from headway.tasks.task import Part, Scores, TaskLoss, n_examples
+from headway.tasks.task import Part, TaskLoss, n_examples
 
 QUICK_ITEMS = 1000
 """Validation items that are rebuilt during training; all of them at the end."""
@@ -236,7 +237,7 @@ def hider_of(settings: RunSettings, seed: int) -> Hider:
     return Hider(settings.fill.mask, settings.fill.span, seed)
 
 
-def evaluate_rebuilding(use: Use, files: DataSettings) -> Evaluation:
+def evaluate_rebuilding(use: Use, files: DataSettings) -> Scores:
     """How well hidden rows of a test set are rebuilt, with the same share of them hidden as in
     training."""
     model = use.opened.model
@@ -255,4 +256,7 @@ def evaluate_rebuilding(use: Use, files: DataSettings) -> Evaluation:
         ("mean of hidden rows", f"{values['baseline']:.4f}", "what one gets who sees nothing"),
         ("explained", f"{values['explained']:.2f}", f"% of it, over {len(reader):,} {UNITS[what]}"),
     ]
-    return Evaluation(rows, {**values, "n": len(reader)})
+    known = {name: value for name, value in values.items() if name in METRICS}
+    trivial = {"mean of hidden rows": {"loss": values["baseline"]}}
+    facts = {**values, "n": len(reader)}
+    return Scores(known, rows=rows, facts=facts, find_baselines=lambda: trivial)

@@ -21,9 +21,10 @@ from headway.models.parts.pictures import Pictures
 from headway.models.parts.sounds import Sound
 from headway.models.seeing import Viewer
 from headway.progress import Progress
-from headway.tasks.kind import Evaluation, Predictor, Use
+from headway.tasks.kind import Predictor, Use
 from headway.tasks.media_changes import PictureChanges
 from headway.tasks.media_labels import LabelBatch, LabelTask, label_metrics, one_hot
+from headway.tasks.scores import Scores
 from headway.tasks.see_teacher import Teacher, check_teacher
 from headway.tasks.specs import spec_of
 from headway.tasks.task import TaskLoss
@@ -121,7 +122,7 @@ class See:
 
         return Labeller.of(use)
 
-    def evaluation(self, use: Use, files: DataSettings) -> Evaluation:
+    def evaluation(self, use: Use, files: DataSettings) -> Scores:
         from headway.tasks.media_scores import evaluate_labels
 
         return evaluate_labels(use, files)

@@ -24,7 +24,8 @@ from headway.nn.crf import is_scheme, log_likelihood
 from headway.nn.loss import Smoothing
 from headway.progress import OnProgress, Progress, unheard
 from headway.tasks.classes import class_frequencies
-from headway.tasks.kind import Evaluation, Predictor, Use
+from headway.tasks.kind import Predictor, Use
+from headway.tasks.scores import Baselines, Scores
 from headway.tasks.specs import METRICS, spec_of
 from headway.tasks.tag_scores import BASELINE, baseline, word_keys
 from headway.tasks.tags import (
@@ -39,15 +40,7 @@ from headway.tasks.tags import (
     transitions,
     word_scores,
 )
-from headway.tasks.task import (
-    CLASSES,
-    Baselines,
-    Frequencies,
-    Part,
-    Scores,
-    TaskLoss,
-    n_examples,
-)
+from headway.tasks.task import CLASSES, Frequencies, Part, TaskLoss, n_examples
 from headway.text.tokenizer import Tokenizer
 from headway.training.textplan import TextPlan, resolve_text, tokenizer_of
 
@@ -152,6 +145,7 @@ class TagTask:
             samples=self._samples(guesses),
             figures=figures,
             find_baselines=lambda: self.baselines,
+            find_answers=lambda: (guesses, truths),
         )
 
     @cached_property
@@ -256,7 +250,7 @@ class Tag:
 
         return Tagger.of(use)
 
-    def evaluation(self, use: Use, files: DataSettings) -> Evaluation:
+    def evaluation(self, use: Use, files: DataSettings) -> Scores:
         from headway.tasks.tag_scores import evaluate_files
 
         return evaluate_files(use, files)

@@ -18,7 +18,8 @@ from headway.metrics import spans as metrics
 from headway.metrics.baselines import FrequentTags
 from headway.nn.crf import is_scheme
 from headway.tasks.classify_scores import shown_interval
-from headway.tasks.kind import Evaluation, Row, Use
+from headway.tasks.kind import Use
+from headway.tasks.scores import Row, Scores
 from headway.tasks.tag_answers import Tagger
 from headway.tasks.tags import as_bio, tag_figures, tag_values
 
@@ -28,7 +29,7 @@ Word = tuple[int, ...]
 """A word as its pieces."""
 
 
-def evaluate_files(use: Use, files: DataSettings) -> Evaluation:
+def evaluate_files(use: Use, files: DataSettings) -> Scores:
     """Scores on tagged sentences, with an interval; by type in the figures."""
     settings, tagger = use.settings, Tagger.of(use)
     words, truths = tagged_sentences(settings, files)
@@ -71,7 +72,15 @@ def evaluate_files(use: Use, files: DataSettings) -> Evaluation:
         n = sum(tag in unknown for tags in truths for tag in tags)
         rows.append(("unknown tags", f"{n:,}", f"not in training, so missed: {', '.join(unknown)}"))
         facts["unknown_tags"] = {"words": n, "tags": unknown}
-    return Evaluation(rows, facts, figures)
+    trivial = {} if baseline_value is None else {BASELINE: {main: baseline_value}}
+    return Scores(
+        values,
+        rows=rows,
+        facts=facts,
+        figures=figures,
+        find_baselines=lambda: trivial,
+        find_answers=lambda: (guesses, truths),
+    )
 
 
 def tagged_sentences(

@@ -3,9 +3,8 @@ a task knows its examples, its loss and its scores and nothing of the loop."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
-from functools import cached_property
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
@@ -15,11 +14,8 @@ from torch import Tensor, nn
 
 from headway.metrics.language import perplexity, unigram_loss
 from headway.progress import OnProgress, unheard
-from headway.tasks.specs import METRICS, Metric
-
-Baselines = dict[str, dict[str, float]]
-"""What one gets for nothing, by name: scores that a model must beat before it has learned anything.
-"""
+from headway.tasks.scores import Scores
+from headway.tasks.specs import Metric
 
 
 class TaskLoss(NamedTuple):
@@ -44,39 +40,6 @@ class Part:
     @property
     def n_tokens(self) -> int:
         return self.n_targets if self.tokens is None else self.tokens
-
-
-@dataclass(frozen=True, kw_only=True)
-class Scores:
-    """The result of a validation."""
-
-    values: dict[str, float]
-    """By name, each of which has a record in `METRICS`; `loss` is always there."""
-
-    samples: list[dict[str, str]] = field(default_factory=list)
-    figures: dict[str, Any] = field(default_factory=dict)
-    """Tables for the report: a confusion matrix, say."""
-
-    find_baselines: Callable[[], Baselines] = field(default=dict, compare=False)
-    """Only who shows them asks: some take as long as an evaluation."""
-
-    examples: int | None = None
-    """That it is about, where a budget decides how many."""
-
-    def __post_init__(self) -> None:
-        _check_names(self.values)
-
-    @cached_property
-    def baselines(self) -> Baselines:
-        """On the whole validation set, or on the same examples where it is easier with fewer."""
-        found = self.find_baselines()
-        _check_names(*found.values())
-        return found
-
-
-def _check_names(*every: Mapping[str, float]) -> None:
-    unknown = {name for values in every for name in values} - METRICS.keys()
-    assert not unknown, f"no record in tasks/specs.py: {', '.join(sorted(unknown))}"
 
 
 TOKENS = "token frequencies"

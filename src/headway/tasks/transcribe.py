@@ -33,20 +33,13 @@ from headway.nn.layout import Layout
 from headway.nn.loss import Smoothing
 from headway.progress import OnProgress, Progress, unheard
 from headway.tasks.caption_scores import commonest
-from headway.tasks.kind import Evaluation, Predictor, Use
+from headway.tasks.kind import Predictor, Use
 from headway.tasks.language import text_frequencies
 from headway.tasks.media_changes import SoundChanges
 from headway.tasks.media_reader import MediaReader
+from headway.tasks.scores import Baselines, Scores
 from headway.tasks.specs import METRICS
-from headway.tasks.task import (
-    TOKENS,
-    Baselines,
-    Frequencies,
-    Part,
-    Scores,
-    TaskLoss,
-    n_examples,
-)
+from headway.tasks.task import TOKENS, Frequencies, Part, TaskLoss, n_examples
 from headway.tasks.transcribe_plan import (
     check_rows,
     check_weight,
@@ -233,6 +226,7 @@ class TranscribeTask:
             values=values,
             samples=self._samples(answers),
             find_baselines=lambda: self._baselines(right),
+            find_answers=lambda: (found, right),
         )
 
     def _baselines(self, right: list[str]) -> Baselines:
@@ -399,7 +393,7 @@ class Transcribe:
 
         return TranscriptPredictor.of(use)
 
-    def evaluation(self, use: Use, files: DataSettings) -> Evaluation:
+    def evaluation(self, use: Use, files: DataSettings) -> Scores:
         from headway.tasks.transcribe_scores import evaluate_transcripts
 
         return evaluate_transcripts(use, files)

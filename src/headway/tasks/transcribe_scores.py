@@ -25,7 +25,8 @@ from headway.metrics.speech import (
     word_errors,
     words,
 )
-from headway.tasks.kind import Evaluation, Row, Use
+from headway.tasks.kind import Use
+from headway.tasks.scores import Row, Scores
 from headway.tasks.transcribe_answers import transcriber_of
 
 WORST = 5
@@ -45,7 +46,7 @@ class Boundaries:
     """Of borders that are within `NEAR_S`."""
 
 
-def evaluate_transcripts(use: Use, files: DataSettings) -> Evaluation:
+def evaluate_transcripts(use: Use, files: DataSettings) -> Scores:
     """Option: `plain`, so that case and punctuation do not count."""
     settings = replace(use.settings, data=files)
     shape: SoundSettings = settings.model.sound  # type: ignore[union-attr]
@@ -70,7 +71,13 @@ def evaluate_transcripts(use: Use, files: DataSettings) -> Evaluation:
         facts["boundaries"] = asdict(boundaries)
     speed = ear.summary.seconds / max(ear.summary.took, 1e-9)
     rows.append(("speed", f"{speed:,.1f}", "seconds of sound a second"))
-    return Evaluation(rows, {**facts, "speed": speed})
+    return Scores(
+        {name: 100 * float(facts[name]) for name in ("wer", "cer")},
+        rows=rows,
+        facts={**facts, "speed": speed},
+        find_baselines=lambda: {"the commonest text": {"wer": 100 * facts["baseline_wer"]}},
+        find_answers=lambda: (outputs, references),
+    )
 
 
 def scored(

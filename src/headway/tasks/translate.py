@@ -35,18 +35,11 @@ from headway.metrics.translation import bleu, chrf
 from headway.models.seq2seq import Seq2Seq
 from headway.nn.loss import Smoothing
 from headway.progress import OnProgress, Progress, unheard
-from headway.tasks.kind import Evaluation, Use
+from headway.tasks.kind import Use
 from headway.tasks.language import text_frequencies
+from headway.tasks.scores import Baselines, Scores
 from headway.tasks.specs import METRICS
-from headway.tasks.task import (
-    TOKENS,
-    Baselines,
-    Frequencies,
-    Part,
-    Scores,
-    TaskLoss,
-    n_examples,
-)
+from headway.tasks.task import TOKENS, Frequencies, Part, TaskLoss, n_examples
 from headway.tasks.taught import prepare_taught, with_taught
 from headway.tasks.translate_answers import TranslationPredictor
 from headway.tasks.translate_scores import evaluate_translations
@@ -189,7 +182,12 @@ class TranslateTask:
             {"source": source, "target": target, "output": output}
             for (source, target), output in zip(pairs[:SAMPLES], outputs, strict=False)
         ]
-        return Scores(values=values, samples=samples, find_baselines=lambda: self._baselines(pairs))
+        return Scores(
+            values=values,
+            samples=samples,
+            find_baselines=lambda: self._baselines(pairs),
+            find_answers=lambda: (outputs, references),
+        )
 
     def _baselines(self, pairs: Sequence[tuple[str, str]]) -> Baselines:
         sources, targets = zip(*pairs, strict=True)
@@ -283,7 +281,7 @@ class Translate:
     def predictor(self, use: Use) -> TranslationPredictor:
         return TranslationPredictor(use)
 
-    def evaluation(self, use: Use, files: DataSettings) -> Evaluation:
+    def evaluation(self, use: Use, files: DataSettings) -> Scores:
         return evaluate_translations(
             use.opened, use.settings.decode, files, use.options, use.progress
         )

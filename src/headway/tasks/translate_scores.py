@@ -17,8 +17,8 @@ from headway.errors import UserError
 from headway.metrics import translation as metrics
 from headway.metrics.translation import Comparison, Interval, Score
 from headway.progress import SILENT, Progress
-from headway.tasks.kind import Evaluation, Row
 from headway.tasks.opened import Opened
+from headway.tasks.scores import Baselines, Row, Scores
 from headway.tasks.translate_answers import translator_of
 
 
@@ -28,7 +28,7 @@ def evaluate_translations(
     data: DataSettings,
     options: Mapping[str, Any],
     progress: Progress = SILENT,
-) -> Evaluation:
+) -> Scores:
     """Options: `target`, the references; `hypotheses`, a file of outputs to score instead of those
     of the runs, which then need not be; `against` or `against_runs`, another system: a file of its
     outputs, or what was opened."""
@@ -45,7 +45,13 @@ def evaluate_translations(
     rows = _rows(measures)
     if measures.comparison is not None:
         rows.append(("comparison", "", _verdict(measures.comparison)))
-    return Evaluation(rows, _facts(measures))
+    return Scores(
+        _values(measures),
+        rows=rows,
+        facts=_facts(measures),
+        find_baselines=lambda: _trivial(measures),
+        find_answers=lambda: (first.outputs, files.targets),
+    )
 
 
 @dataclass
@@ -189,6 +195,16 @@ def _verdict(found: Comparison) -> str:
         f"{change.value:+.2f} BLEU (95 % interval {change.low:+.2f} to {change.high:+.2f}), "
         f"p = {found.p_value:.3f}: {said}"
     )
+
+
+def _values(measures: Measures) -> dict[str, float]:
+    loss = measures.first.loss
+    found = {"bleu": measures.scores[0].value, "chrf": measures.scores[1].value}
+    return found if loss is None else {**found, "loss": loss, "ppl": math.exp(loss)}
+
+
+def _trivial(measures: Measures) -> Baselines:
+    return {} if measures.copied is None else {"the source itself": {"bleu": measures.copied.value}}
 
 
 def _facts(measures: Measures) -> dict[str, object]:

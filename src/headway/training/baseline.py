@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from headway.tasks.scores import Baselines
 from headway.tasks.specs import Metric, Spec
-from headway.tasks.task import Baselines
 
 PAGE = "docs/training.md#when-a-baseline-is-better"
 

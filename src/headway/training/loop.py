@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from typing import Any, Protocol
 
 import torch
@@ -22,7 +22,8 @@ from headway.errors import Stopped, UserError, out_of_memory
 from headway.models.folder import load_weights, model_weights
 from headway.nn.stack import Stack
 from headway.progress import Stage
-from headway.tasks.task import Scores, Task
+from headway.tasks.scores import Scores
+from headway.tasks.task import Task
 from headway.training.budget import Budget, Decision
 from headway.training.checkpoint import Checkpoints, Snapshot
 from headway.training.ema import Ema
@@ -292,7 +293,7 @@ class Loop:
         """Whether it is the best so far. Only rank 0 evaluates; all hear the result."""
         start = time.perf_counter()
         scores = self._scores() if self.ranks.is_first else None
-        heard = self.ranks.same((scores.values, scores.examples) if scores else None)
+        heard = self.ranks.same((dict(scores), scores.examples) if scores is not None else None)
         if not isinstance(heard, tuple):
             raise Stopped
         values, examples = heard
@@ -344,9 +345,9 @@ class Loop:
             seconds = budget.now() - start
             if scores is not None:
                 budget.evaluated(examples, seconds)
-                return replace(scores, examples=examples)
+                return scores.changed(examples=examples)
             examples = budget.broken_off(step, examples, seconds)
-        return Scores(values={})
+        return Scores({})
 
     def evaluate(
         self, what: str, *, full: bool, most: int | None = None, deadline: float | None = None
@@ -450,7 +451,7 @@ class Loop:
         self._clock(feed)
 
 
-def ranking(values: dict[str, float], task: Task) -> tuple[float, float]:
+def ranking(values: Mapping[str, float], task: Task) -> tuple[float, float]:
     """What makes one evaluation better than another: the metric, and the loss where they tie."""
     sign = -1.0 if task.metric.lower else 1.0
     first, second = (

@@ -25,9 +25,10 @@ from headway.nn.stack import Stack
 from headway.progress import SILENT, Progress
 from headway.tasks.distil import compare, distilled, load_teacher
 from headway.tasks.kind import Note
+from headway.tasks.scores import Baselines, Scores
 from headway.tasks.specs import spec_of
 from headway.tasks.table import kind_of
-from headway.tasks.task import Baselines, Scores, Task
+from headway.tasks.task import Task
 from headway.training import plan
 from headway.training.average import average_of, newest_whole
 from headway.training.baseline import advice, beside
@@ -360,8 +361,8 @@ def compared(
         )
         if result is None:
             return None
-        scores[name] = result.values
-        if found.weights is None or ranking(result.values, loop.task) > ranking(
+        scores[name] = dict(result)
+        if found.weights is None or ranking(result, loop.task) > ranking(
             scores[found.winner], loop.task
         ):
             found = Compared(scores, name, tensors, result)

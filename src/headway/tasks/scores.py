@@ -1,0 +1,130 @@
+"""How good a model was found to be, on a validation set or a test set."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import cached_property
+from html import escape
+from typing import Any
+
+from headway.tasks.specs import METRICS, Metric
+
+Baselines = dict[str, dict[str, float]]
+"""What one gets for nothing, by name: scores that a model must beat before it has learned anything.
+"""
+
+Row = tuple[str, str, str]
+"""Name, value, remark."""
+
+Answered = tuple[Sequence[Any], Sequence[Any]]
+"""What was answered, and what is right: texts, labels, lists of tags."""
+
+
+class Scores(Mapping[str, float]):
+    """`scores["accuracy"]`: numbers by name, each of which has a record in `METRICS`, in its unit.
+
+    Beside them what one gets for nothing (`baselines`), tables for people (`figures`: a confusion
+    matrix, say) and what was answered (`answers`, and `truth`, where the task has answers).
+    """
+
+    def __init__(
+        self,
+        values: Mapping[str, float],
+        *,
+        samples: Sequence[dict[str, str]] = (),
+        figures: Mapping[str, Any] | None = None,
+        find_baselines: Callable[[], Baselines] = dict,
+        find_answers: Callable[[], Answered] = lambda: ((), ()),
+        examples: int | None = None,
+        rows: Sequence[Row] = (),
+        facts: Mapping[str, Any] | None = None,
+        own: Sequence[Metric] = (),
+    ) -> None:
+        """`find_…`: only who looks at them waits for them; some baselines take as long as an
+        evaluation. `examples`: that it is about, where a budget decides how many. `rows` and
+        `facts`: more of a test set, for people and for programs. `own`: records of metrics that
+        are in no table."""
+        self.metrics = METRICS | {one.name: one for one in own}
+        self._check(values)
+        self._values = dict(values)
+        self.samples = list(samples)
+        self.figures = dict(figures or {})
+        self._find_baselines, self._find_answers = find_baselines, find_answers
+        self.examples = examples
+        self.rows = list(rows)
+        self.facts = dict(facts or values)
+
+    def changed(
+        self,
+        more: Mapping[str, float] | None = None,
+        *,
+        examples: int | None = None,
+        own: Sequence[Metric] = (),
+    ) -> Scores:
+        """The same with more numbers, or about so many examples."""
+        return Scores(
+            self._values | dict(more or {}), samples=self.samples, figures=self.figures,
+            find_baselines=lambda: self.baselines, find_answers=lambda: self._answered,
+            examples=self.examples if examples is None else examples, rows=self.rows,
+            facts=self.facts, own=own,
+        )  # fmt: skip
+
+    def __getitem__(self, name: str) -> float:
+        try:
+            return self._values[name]
+        except KeyError:
+            raise KeyError(f"{name!r}; there are {', '.join(self._values)}") from None
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._values)
+
+    def __len__(self) -> int:
+        return len(self._values)
+
+    @cached_property
+    def baselines(self) -> Baselines:
+        """On the whole set, or on the same examples where it is easier with fewer."""
+        found = self._find_baselines()
+        self._check(*found.values())
+        return found
+
+    @cached_property
+    def _answered(self) -> Answered:
+        return self._find_answers()
+
+    @property
+    def answers(self) -> Sequence[Any]:
+        return self._answered[0]
+
+    @property
+    def truth(self) -> Sequence[Any]:
+        return self._answered[1]
+
+    def _check(self, *every: Mapping[str, float]) -> None:
+        unknown = {name for values in every for name in values} - self.metrics.keys()
+        assert not unknown, f"no record in tasks/specs.py: {', '.join(sorted(unknown))}"
+
+    def __repr__(self) -> str:
+        shown = (f"{name} {self.metrics[name].shown(value)}" for name, value in self.items())
+        return f"Scores({', '.join(shown)})"
+
+    def _repr_html_(self) -> str:
+        """For notebooks: the rows of a test set, or all numbers beside those of the baselines."""
+        if self.rows:
+            return _table(("score", "value", ""), self.rows)
+        names = [name for name in self.metrics if name in self]
+        rows = [("model", *(self._cell(self, name) for name in names))]
+        for who, values in self.baselines.items():
+            rows.append((who, *(self._cell(values, name) for name in names)))
+        return _table(("", *(self.metrics[name].label for name in names)), rows)
+
+    def _cell(self, values: Mapping[str, float], name: str) -> str:
+        return self.metrics[name].shown(values[name]) if name in values else ""
+
+
+def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    def line(cells: Sequence[str], tag: str) -> str:
+        return "<tr>" + "".join(f"<{tag}>{escape(cell)}</{tag}>" for cell in cells) + "</tr>"
+
+    body = "".join(line(row, "td") for row in rows)
+    return f"<table><thead>{line(head, 'th')}</thead><tbody>{body}</tbody></table>"

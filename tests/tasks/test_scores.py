@@ -1,0 +1,54 @@
+"""Scores are a mapping with what belongs to it, found when someone looks."""
+
+from __future__ import annotations
+
+import pytest
+
+from headway.tasks.scores import Scores
+from headway.tasks.specs import Metric
+
+OWN = Metric(name="polite", label="politeness", digits=1)
+
+
+def test_scores_are_a_mapping_of_names_to_numbers() -> None:
+    scores = Scores({"accuracy": 91.25, "loss": 0.5})
+    assert dict(scores) == {"accuracy": 91.25, "loss": 0.5}
+    assert scores["accuracy"] == 91.25
+    assert repr(scores) == "Scores(accuracy 91.25 %, loss 0.500)"
+    with pytest.raises(KeyError, match="'bleu'; there are accuracy, loss"):
+        scores["bleu"]
+    with pytest.raises(AssertionError, match="no record"):
+        Scores({"politeness": 1.0})
+
+
+def test_baselines_and_answers_are_looked_for_once_and_late() -> None:
+    asked: list[str] = []
+
+    def baselines() -> dict[str, dict[str, float]]:
+        asked.append("baselines")
+        return {"majority <class>": {"accuracy": 50.0}}
+
+    scores = Scores(
+        {"loss": 0.5, "accuracy": 91.25},
+        find_baselines=baselines,
+        find_answers=lambda: (["a", "b"], ["a", "a"]),
+    )
+    more = scores.changed({"polite": 3.0}, examples=2, own=[OWN])
+    assert not asked
+    assert more["polite"] == 3.0
+    assert more.examples == 2
+    assert (more.answers, more.truth) == (["a", "b"], ["a", "a"])
+    html = more._repr_html_()
+    assert "<th>accuracy</th><th>loss</th><th>politeness</th>" in html
+    assert "<td>model</td><td>91.25 %</td><td>0.500</td><td>3.0</td>" in html
+    assert "<td>majority &lt;class&gt;</td><td>50.00 %</td><td></td><td></td>" in html
+    assert scores.baselines == more.baselines
+    assert asked == ["baselines"]
+
+
+def test_a_test_set_shows_its_rows() -> None:
+    rows = [("accuracy", "91.25", "95 %: 90 – 92")]
+    html = Scores({"accuracy": 91.25}, rows=rows, facts={"n": 5})._repr_html_()
+    assert html.endswith(
+        "<td>accuracy</td><td>91.25</td><td>95 %: 90 – 92</td></tr></tbody></table>"
+    )
