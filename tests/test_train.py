@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import threading
@@ -12,6 +13,7 @@ import pytest
 import torch
 
 import headway
+from headway.cli.main import main
 from headway.config.run import RunSettings, load_run_settings
 from headway.config.train import TrainSettings
 from headway.errors import ConfigError, DataError, FolderError, Stopped, UserError
@@ -134,3 +136,38 @@ def test_settings_from_python_are_kept_whatever_their_form(monkeypatch: pytest.M
     )
     for form in forms:
         assert dict(api._settings(form)) == {"train.lr": 1e-3, "train.clip": 2.0}
+
+
+def test_data_in_memory_is_checked_as_files_are(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    lines = [json.dumps({"review": r["review"], "stars": r["stars"]}) for r in TEXTS]
+    (tmp_path / "a.jsonl").write_text("".join(f"{line}\n" for line in lines))
+    said = {"text": "review", "label": "stars"}
+    settings = {"data.valid_size": 12, "tokenizer.kind": "words"}
+    report = headway.check("classify", TEXTS, settings=settings, **said)
+    assert report.ok
+    assert report.columns == {"review": "text", "stars": "label", "id": ""}
+    files = headway.check("classify", tmp_path / "a.jsonl", settings=settings, **said)
+    assert files.fingerprint == report.fingerprint != ""
+    words = ["data.text_field=review", "data.label_field=stars", "data.valid_size=12"]
+    path = str(tmp_path / "a.jsonl")
+    assert main(["check", "classify", "--text", path, "tokenizer.kind=words", *words]) == 0
+    assert capsys.readouterr() == (f"{report}\n", "")
+    assert "<td>review</td><td>text</td>" in report._repr_html_()
+    assert "<td>id</td><td>not read</td>" in report._repr_html_()
+
+
+def test_empty_cells_are_findings_and_too_few_rows_are_no_error() -> None:
+    rows = [
+        {"text": None, "label": "a"},
+        *({"text": f"w{i}", "label": "ab"[i % 2]} for i in range(40)),
+    ]
+    report = headway.check("classify", rows)
+    assert [(one.level, one.count) for one in report.findings if one.name == "empty"] == [
+        ("warning", 1)
+    ]
+    report = headway.check("classify", rows[:2])
+    assert not report.ok
+    assert not report.fingerprint
+    assert "error: " in str(report)

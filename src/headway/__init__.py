@@ -17,7 +17,10 @@ if "OMP_WAIT_POLICY" not in os.environ:
 
 __version__ = "0.1.0"
 
-_NAMES = {"train": "api", "Scores": "tasks.scores", "UserError": "errors"}
+_NAMES = {
+    "check": "api", "train": "api", "Report": "data.report", "Scores": "tasks.scores",
+    "UserError": "errors",
+}  # fmt: skip
 """What the package offers, and the modules that have it: they are imported when it is used."""
 
 __all__ = list(_NAMES)

@@ -1,4 +1,4 @@
-"""`headway.train`: what the command does, for those who have Python in front of them."""
+"""`headway.train` and `headway.check`: what the commands do, for those who are in Python."""
 
 from __future__ import annotations
 
@@ -22,12 +22,15 @@ from headway.training.asking import (
     beginning,
     check_training,
     check_word,
+    report_of,
     settings_for,
     with_budget,
 )
 
 if TYPE_CHECKING:
     import torch
+
+    from headway.data.report import Report
 
 Needs = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
 """A column, or files: one or several."""
@@ -96,6 +99,25 @@ def train(
     if troubles:
         warnings.warn(f"not everything was saved: {'; '.join(troubles)}", stacklevel=2)
     return out
+
+
+def check(
+    task: str,
+    data: object = None,
+    *,
+    valid: object = None,
+    start: str | os.PathLike[str] | None = None,
+    teacher: str | os.PathLike[str] | None = None,
+    settings: Settings | None = None,
+    quiet: bool = True,
+    **needs: Needs,
+) -> Report:
+    """What is odd about data before anything is trained on it, as `headway check` says it: `ok`,
+    `findings`, `columns`, `fingerprint`. The arguments are those of `train`."""
+    nowhere = Path()
+    asked, tables = _asked(task, data, valid, needs, settings, None, start, teacher, nowhere)
+    run = settings_for(task, asked, start=_name(start), teacher=_name(teacher), whence="check(…)")
+    return report_of(run, tables, quiet=quiet)
 
 
 def _asked(

@@ -12,7 +12,7 @@ from headway.config.data import DataSettings
 from headway.data import pairs as reading
 from headway.data.check import check_pairs
 from headway.data.pairs import pair_files
-from headway.data.report import CheckReport, Finding
+from headway.data.report import Finding, Report
 
 from .conftest import sentences
 
@@ -32,7 +32,7 @@ def found(write: Write) -> Callable[..., dict[str, Finding]]:
     return run
 
 
-def report_of(write: Write, pairs: Pairs, valid: Pairs | None = None) -> CheckReport:
+def report_of(write: Write, pairs: Pairs, valid: Pairs | None = None) -> Report:
     def files(name: str, pairs: Pairs) -> list[object]:
         source = write(f"{name}.de", [one for one, _ in pairs])
         target = write(f"{name}.en", [other for _, other in pairs])
@@ -166,10 +166,10 @@ def test_a_report_survives_json_and_reads_well(write: Write) -> None:
     report = report_of(write, pairs, pairs[3:6])
     report.over_long = {64: 3}
     stored = json.loads(json.dumps(report.to_dict()))
-    assert CheckReport.from_dict(stored) == report
+    assert Report.from_dict(stored) == report
     text = "\n".join(report.lines())
     assert "400 pairs, 3 validation pairs" in text
     assert "3 over 64" in text
     assert "warning: 1 of 400 pairs: a side is empty; left out." in text
     assert "    train.de:2: '' | 'x'" in text
-    assert CheckReport(n_pairs=5).lines() == ["5 pairs", "nothing to remark"]
+    assert Report(n_pairs=5).lines() == ["5 pairs", "nothing to remark"]

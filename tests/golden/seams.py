@@ -241,7 +241,7 @@ def _prepared(settings: Any, facts: Facts) -> Any:
     from headway.data.media.mediaset import MediaSet
     from headway.data.media.prepared import PreparedMedia
     from headway.data.media.store import PictureStore, SoundStore
-    from headway.data.report import CheckReport
+    from headway.data.report import Report
     from headway.data.store import PairStore, Prepared
     from headway.data.texts import PreparedText
     from headway.data.textset import TextSet
@@ -249,7 +249,7 @@ def _prepared(settings: Any, facts: Facts) -> Any:
 
     fields = settings.data.fields
     words = _tokenizer(facts.vocab, fields) if facts.vocab else None
-    report, n = CheckReport(), facts.n
+    report, n = Report(), facts.n
     texts = _texts(n, facts.mean, facts.longest) if facts.mean and not facts.rate else None
     if facts.shape or facts.rate:
         starts = np.zeros(n, np.int64)

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import tempfile
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -13,12 +11,11 @@ from headway.cli.train import task_and_settings
 from headway.config.asked import Asked
 from headway.config.run import RunSettings
 from headway.errors import ConfigError
-from headway.progress import Progress
 from headway.tasks.specs import SPECS
-from headway.training.asking import settings_for
+from headway.training.asking import report_of, settings_for
 
 if TYPE_CHECKING:
-    from headway.data.report import CheckReport
+    pass
 
 Files = Annotated[list[str], typer.Option(help="May be given several times; `-`: standard input.")]
 
@@ -58,11 +55,11 @@ def check(
     }  # fmt: skip
     files = Asked.from_flags({f"data.{name}": value for name, value in options.items() if value})
     settings = _settings(words, files, start, teacher)
-    report = _report(settings)
+    report = report_of(settings)
     if as_json:
         print(json.dumps(report.to_dict(), indent=2, ensure_ascii=False))
     else:
-        print("\n".join(report.lines()))
+        print(report)
     return 2 if report.impossible else 0
 
 
@@ -75,17 +72,3 @@ def _settings(
     return settings_for(
         task, given, rest, start=start, teacher=teacher, whence=f"headway check {task}"
     )
-
-
-def _report(settings: RunSettings) -> CheckReport:
-    """Everything that training would do with the data, in a folder that goes away."""
-    from headway.data.store import ImpossibleData
-    from headway.tasks.table import kind_of
-
-    with tempfile.TemporaryDirectory(prefix="headway-check-") as folder:
-        try:
-            prepared = kind_of(settings.task).prepare(settings, Path(folder), Progress())
-            report: CheckReport = prepared.report
-            return report
-        except ImpossibleData as error:
-            return error.report

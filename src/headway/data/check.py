@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from headway.data.languages import Profiles
 from headway.data.pairs import PairFile
-from headway.data.report import CheckReport, Example, Finding, Level
+from headway.data.report import Example, Finding, Level, Report
 from headway.data.scan import CONTROL, EMPTY, GARBLED, REPLACED, SAME, SWAPPED, Scan, scan
 
 EXAMPLES = 3
@@ -32,7 +32,7 @@ def check_pairs(
     training: Sequence[PairFile],
     validation: Sequence[PairFile] = (),
     advance: Callable[[int], None] = lambda n: None,
-) -> tuple[CheckReport, Scan]:
+) -> tuple[Report, Scan]:
     """Read everything once and say what is odd. Also gives the numbers kept of training pairs.
 
     `advance` hears how many pairs were read since it last heard."""
@@ -45,14 +45,14 @@ def check_pairs(
     drafts.ratios()
     findings = drafts.findings()
     if not validation:
-        return CheckReport(len(pairs), None, findings), pairs
+        return Report(len(pairs), None, findings), pairs
     held = scan(validation, profiles, learn=False, advance=advance)
     drafts = _Drafts(held, "validation ")
     drafts.usable(splits=False)
     drafts.each_pair()
     drafts.ratios()
     drafts.seen_in(pairs)
-    return CheckReport(len(pairs), len(held), findings + drafts.findings()), pairs
+    return Report(len(pairs), len(held), findings + drafts.findings()), pairs
 
 
 @dataclass(frozen=True)

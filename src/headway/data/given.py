@@ -157,6 +157,13 @@ class Given:
         more = " …" * (len(left) > 5)
         return taken + (f"; not read: {', '.join(left[:5])}{more}" if left else "")
 
+    def taken(self) -> dict[str, str]:
+        """Of each column of the table what it is, and nothing for those that are not read."""
+        if self.table is None:
+            return {}
+        named = {name: one.name for name, one in self.columns.items()}
+        return dict.fromkeys(self.table.columns, "") | named
+
     def write(self, folder: Path, name: str = ROWS) -> None:
         """The table as a file of the folder; nothing where it names files."""
         if self.table is None:

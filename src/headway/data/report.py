@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
+from html import escape
 from typing import Any, Literal
 
 Level = Literal["error", "warning", "note"]
@@ -30,7 +31,7 @@ class Finding:
 
 
 @dataclass
-class CheckReport:
+class Report:
     n_pairs: int = 0
     n_valid: int | None = None
     """Pairs in the validation files; None when there are none."""
@@ -47,6 +48,17 @@ class CheckReport:
 
     labels: dict[str, tuple[int, int]] = field(default_factory=dict)
     """How often each label or tag comes in the training and in the validation files."""
+
+    fingerprint: str = ""
+    """Of the data as it would be trained on; nothing where it cannot be."""
+
+    columns: dict[str, str] = field(default_factory=dict)
+    """Of data in memory: what each column is taken for, nothing for those that are not read."""
+
+    @property
+    def ok(self) -> bool:
+        """Whether it can be trained on; there may be warnings all the same."""
+        return not self.impossible
 
     @property
     def impossible(self) -> bool:
@@ -77,11 +89,24 @@ class CheckReport:
             shown.append("nothing to remark")
         return shown
 
+    def __str__(self) -> str:
+        return "\n".join(self.lines())
+
+    def _repr_html_(self) -> str:
+        """For notebooks."""
+        taken = "".join(
+            f"<tr><td>{escape(name)}</td><td>{escape(what) or 'not read'}</td></tr>"
+            for name, what in self.columns.items()
+        )
+        table = f"<table><tr><th>column</th><th>is</th></tr>{taken}</table>" if taken else ""
+        return f"{table}<pre>{escape(str(self))}</pre>"
+
     def to_dict(self) -> dict[str, Any]:
-        return asdict(self) | {"impossible": self.impossible}
+        found = asdict(self) | {"impossible": self.impossible}
+        return {key: one for key, one in found.items() if key not in ("fingerprint", "columns")}
 
     @classmethod
-    def from_dict(cls, values: Mapping[str, Any]) -> CheckReport:
+    def from_dict(cls, values: Mapping[str, Any]) -> Report:
         findings = [
             Finding(**{**one, "examples": tuple(Example(**e) for e in one["examples"])})
             for one in values["findings"]

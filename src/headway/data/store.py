@@ -23,7 +23,7 @@ from headway.config.run import RunSettings
 from headway.data.check import check_pairs
 from headway.data.inputs import rereadable, wanted_inputs
 from headway.data.pairs import Pair, PairFile, in_blocks, training_files, validation_files
-from headway.data.report import CheckReport, Finding
+from headway.data.report import Finding, Report
 from headway.data.scan import EMPTY, Scan
 from headway.data.sealed import load_sealed, read_sealed, seal
 from headway.data.split import SOME, choose_rows
@@ -49,7 +49,7 @@ class Prepared:
     valid_text: list[Pair]
     """The validation pairs as they stand in the files."""
 
-    report: CheckReport
+    report: Report
     dropped: dict[str, int]
     """Pairs left out, by reason."""
 
@@ -67,7 +67,7 @@ class Prepared:
 class ImpossibleData(DataError):
     """Data that cannot be trained on; `report` has everything that was found."""
 
-    def __init__(self, report: CheckReport) -> None:
+    def __init__(self, report: Report) -> None:
         super().__init__(" ".join(f.text for f in report.findings if f.level == "error"))
         self.report = report
 
@@ -115,7 +115,7 @@ def load_prepared(folder: Path) -> Prepared:
         train=PairStore.open(data / "train", made["dtypes"]),
         valid=PairStore.open(data / "valid", made["dtypes"]),
         valid_text=[(source, target) for source, target in map(json.loads, lines)],
-        report=CheckReport.from_dict(report),
+        report=Report.from_dict(report),
         dropped=made["dropped"],
         fingerprint=made["fingerprint"],
     )
@@ -154,9 +154,7 @@ def _build(settings: RunSettings, folder: Path, progress: Progress) -> dict[str,
     return {"dtypes": _dtypes(vocab), "dropped": tally.dropped}
 
 
-def _split(
-    pairs: Scan, filled: NDArray[np.bool_], size: int, report: CheckReport
-) -> NDArray[np.bool_]:
+def _split(pairs: Scan, filled: NDArray[np.bool_], size: int, report: Report) -> NDArray[np.bool_]:
     """Which pairs are for validation. What cannot be had goes into the report."""
     held_out = np.zeros(len(pairs), np.bool_)
     # A slice makes no copy, and nearly always there is text everywhere.

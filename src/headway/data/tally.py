@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from headway.config.data import DataSettings
 from headway.data.pairs import Pair
-from headway.data.report import CheckReport, Finding
+from headway.data.report import Finding, Report
 from headway.text.tokenizer import Vocabularies
 from headway.text.words import Flat
 
@@ -86,7 +86,7 @@ class Tally:
                 "validation_over_long": "for validation too long"}  # fmt: skip
         return ", ".join(f"{n:,} {said[why]}" for why, n in self.dropped.items() if n)
 
-    def add_to(self, report: CheckReport) -> None:
+    def add_to(self, report: Report) -> None:
         """The part of the report that needs a tokenizer."""
         for which, n in self.kept.items():
             if not n:

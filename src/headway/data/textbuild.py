@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from headway.config.run import RunSettings
 from headway.data.items import Source, TextKind, in_item_blocks, sources
-from headway.data.report import CheckReport, Finding
+from headway.data.report import Finding, Report
 from headway.data.split import choose_rows
 from headway.data.store import ImpossibleData
 from headway.data.survey import Survey, survey
@@ -53,7 +53,7 @@ class TextBuild:
             self.training, tokenizer, labels, self.place.results, count, files
         ) as tokeniser:
             self._tokenise(tokeniser, Router(held_out, plan["cut"], blank), plan["characters"])
-        report = CheckReport.from_dict(plan["report"])
+        report = Report.from_dict(plan["report"])
         tokeniser.add_to(report)
         if report.impossible:
             raise ImpossibleData(report)
@@ -150,7 +150,7 @@ def _training_texts(source: Source, router: Router) -> Iterator[str]:
                 yield from filter(None, one.item.texts)
 
 
-def _split(seen: Survey, size: int, report: CheckReport) -> NDArray[np.bool_]:
+def _split(seen: Survey, size: int, report: Report) -> NDArray[np.bool_]:
     """Which examples are for validation: whole groups that share a text; never all of a class."""
     held_out = np.zeros(len(seen), np.bool_)
     rows = np.flatnonzero(seen.filled)

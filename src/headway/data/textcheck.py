@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from headway.data.check import EXAMPLES, MANY, clipped, repeats
 from headway.data.items import TextKind
-from headway.data.report import CheckReport, Example, Finding, Level
+from headway.data.report import Example, Finding, Level, Report
 from headway.data.scan import EMPTY, GARBLED, REPLACED
 from headway.data.survey import Survey
 
@@ -177,7 +177,7 @@ class TextCheck:
             self.say("error", "unknown-label", len(strange), text)
 
 
-def check_texts(training: Survey, validation: Survey | None) -> CheckReport:
+def check_texts(training: Survey, validation: Survey | None) -> Report:
     drafts = TextCheck(training)
     drafts.texts()
     drafts.fields()
@@ -196,7 +196,7 @@ def check_texts(training: Survey, validation: Survey | None) -> CheckReport:
             counts.setdefault(name, [0, 0])[1] = n
     n_valid = None if validation is None else len(validation)
     labels = {name: (counts[name][0], counts[name][1]) for name in sorted_labels(counts)}
-    return CheckReport(len(training), n_valid, findings, unit=drafts.unit, labels=labels)
+    return Report(len(training), n_valid, findings, unit=drafts.unit, labels=labels)
 
 
 def sorted_labels(names: Iterable[str]) -> list[str]:

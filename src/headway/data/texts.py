@@ -19,7 +19,7 @@ from headway.config.run import RunSettings
 from headway.data import documents, items
 from headway.data.inputs import rereadable, wanted_inputs
 from headway.data.items import TextKind, sources
-from headway.data.report import CheckReport
+from headway.data.report import Report
 from headway.data.sealed import load_sealed, read_sealed, seal
 from headway.data.store import DATA
 from headway.data.textbuild import TextBuild, all_for_validation
@@ -55,7 +55,7 @@ class PreparedText:
     """The first validation examples as they stand in the files: `text`, `other`, `label`; `words`
     and `tags`; or the fields. Of long documents only the beginning."""
 
-    report: CheckReport
+    report: Report
     dropped: dict[str, int]
     """Examples left out, by reason."""
 
@@ -130,7 +130,7 @@ def load_prepared_text(folder: Path) -> PreparedText:
         valid=open_set(data, 1, made),
         labels=tuple(made["labels"]),
         valid_examples=[json.loads(line) for line in lines],
-        report=CheckReport.from_dict(report),
+        report=Report.from_dict(report),
         dropped=made["dropped"],
         fingerprint=made["fingerprint"],
     )

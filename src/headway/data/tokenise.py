@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from headway.data.items import Item, Source
-from headway.data.report import CheckReport, Finding
+from headway.data.report import Finding, Report
 from headway.data.survey import is_empty
 from headway.data.tally import LIMITS, unknown_text
 from headway.data.textcheck import listed
@@ -251,7 +251,7 @@ class Tokeniser:
                 found |= self.tokenizer.unknown_characters(texts[row])
         self.count.unknown_characters = sorted(found)
 
-    def add_to(self, report: CheckReport) -> None:
+    def add_to(self, report: Report) -> None:
         """The part of the report that needs a tokenizer."""
         count = self.count
         for number, which in enumerate(("training", "validation")):

@@ -13,7 +13,7 @@ import torch
 
 from headway.config.data import DataSettings
 from headway.config.run import RunSettings
-from headway.data.report import CheckReport
+from headway.data.report import Report
 from headway.progress import SILENT, Progress
 from headway.tasks.opened import Opened
 from headway.tasks.scores import Scores
@@ -26,7 +26,7 @@ class Prepared(Protocol):
     """Data as training reads it. Each task knows more about its own."""
 
     @property
-    def report(self) -> CheckReport: ...
+    def report(self) -> Report: ...
 
     @property
     def fingerprint(self) -> str: ...

@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import tempfile
+from collections.abc import Mapping, Sequence
 from dataclasses import fields, replace
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from headway.config.asked import Asked
 from headway.config.decode import DecodeSettings
 from headway.config.folder import load_run, run_folder
 from headway.config.run import RunSettings, load_run_settings
 from headway.errors import ConfigError, UserError, suggest
+from headway.progress import Progress
 from headway.tasks.specs import SOURCE, SPECS, spec_of
+
+if TYPE_CHECKING:
+    from headway.data.given import Given
+    from headway.data.report import Report
 
 OTHER_WORDS = ("detect", "distil")
 """`detect` is `classify` of documents with fields, and `distil` the task of a teacher."""
@@ -70,6 +77,38 @@ def with_budget(settings: RunSettings, budget: str, whence: str) -> tuple[RunSet
 
     asked = settings.asked | Asked({"budget": budget}, whence)
     return replace(settings, asked=asked), seconds(budget)
+
+
+def report_of(
+    settings: RunSettings, given: Mapping[str, Given] | None = None, *, quiet: bool = False
+) -> Report:
+    """What is odd about the data: what training would do with it is done in a folder that goes."""
+    from headway.data.given import FOLDER
+    from headway.data.store import ImpossibleData
+    from headway.tasks.table import kind_of
+
+    with tempfile.TemporaryDirectory(prefix="headway-check-") as name:
+        folder = Path(name)
+        changes: dict[str, Any] = {}
+        for part, one in (given or {}).items():
+            one.write(folder / FOLDER, part)
+            changes |= one.settings(folder / FOLDER, part)
+        data = replace(settings.data, **{key: _tuple(value) for key, value in changes.items()})
+        with Progress(enabled=not quiet) as progress:
+            try:
+                prepared = kind_of(settings.task).prepare(
+                    replace(settings, data=data), folder, progress
+                )
+            except ImpossibleData as error:
+                found: Report = error.report
+            else:
+                found = replace(prepared.report, fingerprint=prepared.fingerprint)
+    columns = {name: one for part in (given or {}).values() for name, one in part.taken().items()}
+    return replace(found, columns=columns)
+
+
+def _tuple(value: Any) -> Any:
+    return tuple(value) if isinstance(value, list) else value
 
 
 def beginning(task: str | None, start: str | None, teacher: str | None, asked: Asked) -> Asked:

@@ -17,7 +17,7 @@ from headway.config.run import RunSettings, resolved_toml, run_settings
 from headway.config.train import known
 from headway.data.given import FOLDER as GIVEN
 from headway.data.given import Given, keep
-from headway.data.report import CheckReport
+from headway.data.report import Report
 from headway.data.store import ImpossibleData
 from headway.errors import FolderError, Stopped, needs
 from headway.models.folder import model_weights, save_weights
@@ -187,7 +187,7 @@ class Training:
         self.ranks.wait()
         return prepared
 
-    def _show(self, report: CheckReport) -> None:
+    def _show(self, report: Report) -> None:
         for line in report.lines():
             self.progress.note(line)
 

@@ -20,7 +20,7 @@ from headway.data.media.reading import Form
 from headway.data.media.source import Target
 from headway.data.media.splitting import split_off
 from headway.data.media.survey import Surveyed, survey
-from headway.data.report import CheckReport
+from headway.data.report import Report
 from headway.data.store import ImpossibleData
 from headway.data.textcheck import sorted_labels
 from headway.data.tokens import StoreWriter, side, token_dtype
@@ -101,7 +101,7 @@ class MediaBuild:
         return facts
 
     def _splits(
-        self, surveyed: tuple[Surveyed, Surveyed], given: bool, report: CheckReport
+        self, surveyed: tuple[Surveyed, Surveyed], given: bool, report: Report
     ) -> tuple[Rows, Rows]:
         """Numbers of items of both kinds, those of validation counted behind those of training.
 
@@ -126,7 +126,7 @@ class MediaBuild:
             np.array(found, "<i4").tofile(self.folder / f"{name}.labels")
         return names
 
-    def _texts(self, items: MediaItems, splits: tuple[Rows, Rows], report: CheckReport) -> str:
+    def _texts(self, items: MediaItems, splits: tuple[Rows, Rows], report: Report) -> str:
         """Write the tokens of both splits. Returns their dtype."""
         texts = [[items[row].text or "" for row in rows.tolist()] for rows in splits]
         tokenizer = self._tokenizer(texts[0])

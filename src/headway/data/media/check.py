@@ -14,7 +14,7 @@ from headway.data.media.decoding import FLAT, UNREADABLE
 from headway.data.media.items import MOST_NAMED
 from headway.data.media.reading import UNITS
 from headway.data.media.survey import Surveyed
-from headway.data.report import CheckReport, Example, Finding, Level
+from headway.data.report import Example, Finding, Level, Report
 from headway.data.textcheck import FEW, listed, sorted_labels
 
 MOST_UNREADABLE = 0.1
@@ -228,7 +228,7 @@ def absent_labels(here: Set[str], there: Set[str]) -> list[Finding]:
     return [Finding("warning", "absent-label", len(lacking), text)]
 
 
-def check_media(training: Surveyed, validation: Surveyed | None) -> CheckReport:
+def check_media(training: Surveyed, validation: Surveyed | None) -> Report:
     drafts = MediaCheck(training)
     drafts.readable()
     drafts.targets()
@@ -249,9 +249,7 @@ def check_media(training: Surveyed, validation: Surveyed | None) -> CheckReport:
             counts.setdefault(name, [0, 0])[1] = n
     n_valid = None if validation is None else len(validation)
     labels = {name: (counts[name][0], counts[name][1]) for name in sorted_labels(counts)}
-    return CheckReport(
-        len(training), n_valid, findings, sizes=sizes, unit=drafts.unit, labels=labels
-    )
+    return Report(len(training), n_valid, findings, sizes=sizes, unit=drafts.unit, labels=labels)
 
 
 def shown_time(seconds: float) -> str:

@@ -27,7 +27,7 @@ from headway.data.media.mediaset import MediaSet, open_set
 from headway.data.media.reading import UNITS, Form, Shape, What
 from headway.data.media.source import Target
 from headway.data.media.survey import Surveyed, survey
-from headway.data.report import CheckReport
+from headway.data.report import Report
 from headway.data.sealed import load_sealed, read_sealed, seal
 from headway.data.store import DATA
 from headway.data.textcheck import listed
@@ -67,7 +67,7 @@ class PreparedMedia:
     valid_examples: list[dict[str, Any]]
     """The first validation items: `place`, and `label` or `text`."""
 
-    report: CheckReport
+    report: Report
     fingerprint: str
     """Changes with what is stored and with the settings that it was made by; not when the same
     files lie elsewhere."""
@@ -136,7 +136,7 @@ def load_prepared_media(folder: Path) -> PreparedMedia:
         labels=tuple(made["labels"]),
         tokenizer=tokenizer,
         valid_examples=[json.loads(line) for line in lines],
-        report=CheckReport.from_dict(report),
+        report=Report.from_dict(report),
         fingerprint=hashlib.sha256(said.encode()).hexdigest(),
     )
 

@@ -11,7 +11,7 @@ from headway.data.fold import Hashes, mixed
 from headway.data.media.check import absent_labels
 from headway.data.media.reading import UNITS
 from headway.data.media.survey import Surveyed
-from headway.data.report import CheckReport, Finding
+from headway.data.report import Finding, Report
 from headway.data.split import choose_rows
 from headway.data.store import ImpossibleData
 from headway.errors import DataError
@@ -20,7 +20,7 @@ _SALT = np.uint64(0x5EED)
 
 
 def split_off(
-    seen: Surveyed, good: NDArray[np.int64], size: int, report: CheckReport
+    seen: Surveyed, good: NDArray[np.int64], size: int, report: Report
 ) -> NDArray[np.bool_]:
     """Which of the good ones are for validation: equal ones together, about as many of each class
     as it has of all, and never all of a class. The report hears of classes that get none."""
