@@ -267,13 +267,18 @@ def _words(folder: Path, run: RunSettings) -> Vocabularies | None:
     if isinstance(model, Seq2SeqSettings):
         sides = [("source ", vocab.source, model.source_vocab), ("target ", *sides[0][1:])]
     for side, tokenizer, rows in sides:
-        if tokenizer.vocab_size != rows:
-            raise FolderError(
-                f"{folder / TOKENIZER} does not fit the model beside it: it has "
-                f"{tokenizer.vocab_size:,} {side}tokens and the model {rows:,}. Use the tokenizer "
-                "it was trained with."
-            )
+        remedy = "Use the tokenizer it was trained with."
+        check_fits(folder / TOKENIZER, tokenizer.vocab_size, f"{side}tokens", rows, remedy)
     return vocab
+
+
+def check_fits(path: Path, n: int, what: str, rows: int, remedy: str) -> None:
+    """Refuse a file with more or fewer words than the model has rows for."""
+    if n != rows:
+        raise FolderError(
+            f"{path} does not fit the model beside it: it has {n:,} {what} and the model {rows:,}. "
+            f"{remedy}"
+        )
 
 
 def _same(one: Vocabularies | None, other: Vocabularies | None) -> bool:

@@ -29,6 +29,7 @@ from headway.interop.ctranslate2.search import SourceSearcher
 from headway.models.build import build_model
 from headway.models.encoder import Encoder
 from headway.nn.layout import Layout
+from headway.tasks.opened import check_fits
 
 HEADS = "heads.safetensors"
 """What reads an encoder out: CTranslate2 has the body alone."""
@@ -109,11 +110,7 @@ class Ctranslate2Engine(Engine):
             raise FolderError(f"cannot read {path}: {error}. Export the model again.") from error
         if not isinstance(words, list) or not all(isinstance(word, str) for word in words):
             raise FolderError(f"{path} is no list of words. Export the model again.")
-        if len(words) != rows:
-            raise FolderError(
-                f"{path} does not fit the model beside it: it has {len(words):,} words and the "
-                f"model {rows:,}. Export the model again."
-            )
+        check_fits(path, len(words), "words", rows, "Export the model again.")
         return words
 
     def attention(self, sources: Tokens, targets: Tokens, bos: int) -> list[Tensor]:
