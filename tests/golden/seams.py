@@ -297,3 +297,10 @@ def _tokenizer(size: int, fields: tuple[str, ...]) -> Any:
     specials = ["[MASK]", *mark_names(fields)]
     words = " ".join(f"w{number}" for number in range(size))
     return train_on_texts([words] * 2, TokenizerSettings(kind="words"), size, specials)
+
+
+def reread(folder: Path) -> dict[str, Any]:
+    """The settings of a run folder, by dotted keys, as they would be written again."""
+    from headway.config.folder import load_run
+
+    return settings_of_text(_toml(load_run(folder)))
