@@ -83,7 +83,7 @@ def test_the_curve_starts_at_the_score_of_the_run_itself(task: str, tmp_path: Pa
     readings = from_files(run, files)
     found = heads(run, readings)
     drawn = curve(run, files, found, shares=(0.0, 0.5), kinds=["all"], orders=("importance",))
-    score = headline(task, evaluated(run.folder, files))
+    score = headline(run.spec, evaluated(run.folder, files))
     assert drawn.points[0].score == score
     assert drawn.points[0].gone == 0
     half = least(ordered(run.shape, found.importance()), drawn.points[1].gone, run.shape)

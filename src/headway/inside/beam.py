@@ -33,14 +33,13 @@ BEAM = 4
 
 def searches(run: Opened) -> bool:
     """Whether this run finds its answer by a search, token by token."""
-    writes = run.settings.task in ("translate", "complete", "caption", "transcribe")
-    return writes and isinstance(run.model, Seq2Seq | Decoder)
+    return run.spec.writes and isinstance(run.model, Seq2Seq | Decoder)
 
 
 def searcher_for(run: Opened, model: Seq2Seq, decode: DecodeSettings) -> Searcher:
     """How the run itself searches: with CTC as a second opinion, if it has that."""
     specials = Specials.of(run.vocab.target)
-    if run.settings.task != "transcribe" or model.ctc is None:
+    if model.ctc is None:
         return Searcher([model], decode, specials)
     return JointSearcher(model, decode, specials, run.settings.transcribe.ctc)
 
@@ -149,6 +148,6 @@ def cross_rows(
 def _settings(run: Opened, decode: DecodeSettings | None, new: int) -> DecodeSettings:
     own = run.settings.decode
     settings = decode or (replace(own, beam=max(own.beam, BEAM)) if own.sample else own)
-    if run.settings.task == "complete":
+    if run.spec.continues:
         settings = replace(settings, max_len=min(new, settings.max_len or new))
     return replace(settings, sample=False, n_best=min(settings.n_best, settings.beam))

@@ -13,7 +13,7 @@ import torch
 from headway.config.data import DataSettings
 from headway.config.folder import WEIGHTS
 from headway.inside.corpus import Passage
-from headway.inside.curve import HEADLINE, evaluated, headline
+from headway.inside.curve import evaluated, headline
 from headway.inside.forward import say
 from headway.inside.passes import Batch, vectors_of
 from headway.inside.streams import Reading
@@ -52,13 +52,13 @@ def compare(
         Line("heads", before.shape.n_kept_heads, after.shape.n_kept_heads, "in all layers"),
         Line("bytes", _size(before), _size(after), WEIGHTS),
     ]
-    if readings and readings[0].task != "embed":
+    if readings and readings[0].answers != "vector":
         note = f"nats an output, {len(readings):,} texts"
         lines.append(Line("loss", mean_loss(before, readings), mean_loss(after, readings), note, 4))
     if files is not None:
-        task = before.settings.task
-        first, second = (headline(task, evaluated(run.folder, files)) for run in (before, after))
-        lines.append(Line(HEADLINE[task].axis, first, second, "on the test set", 2))
+        spec = before.spec
+        first, second = (headline(spec, evaluated(run.folder, files)) for run in (before, after))
+        lines.append(Line(spec.headline.axis, first, second, "on the test set", 2))
     return lines + (_speeds(before, after, readings) if readings else [])
 
 
@@ -77,8 +77,8 @@ def _speeds(before: Opened, after: Opened, readings: Sequence[Reading]) -> list[
     found = []
     few = readings[:TIMED]
     times = f"median of {ROUNDS}, in turns, {len(few)} texts"
-    if before.settings.task in ("translate", "complete"):
-        what = "target" if before.settings.task == "translate" else "new"
+    if before.spec.writes:
+        what = "new" if before.spec.continues else "target"
         one, other = _in_turns(_predicting(before, few), _predicting(after, few))
         found.append(Line("prediction", one, other, f"{what} tokens a second, {times}"))
     one, other = _in_turns(_reading(before, few), _reading(after, few))
@@ -115,7 +115,7 @@ def _reading(run: Opened, readings: Sequence[Reading]) -> Callable[[], float]:
 def _predicting(run: Opened, readings: Sequence[Reading]) -> Callable[[], float]:
     settings, tokenizer = run.settings, run.vocab.target
     lines = [" ".join(reading.text.split()) for reading in readings]
-    if settings.task == "complete":
+    if run.spec.continues:
         decode = replace(settings.decode, max_len=WRITTEN, min_len=WRITTEN, sample=False, beam=1)
         settings = replace(settings, decode=decode)
         lines = [tokenizer.decode(tokenizer.encode(line)[:PROMPT]) for line in lines]
@@ -124,7 +124,7 @@ def _predicting(run: Opened, readings: Sequence[Reading]) -> Callable[[], float]
 
     def job() -> float:
         answers: list[dict[str, Any]] = [one.facts for one in predictor.answers(lines)]
-        if settings.task == "complete":
+        if run.spec.continues:
             return float(WRITTEN * len(answers))
         return float(sum(len(answer["outputs"][0]["tokens"]) + 1 for answer in answers))
 

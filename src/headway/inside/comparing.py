@@ -10,7 +10,6 @@ from torch import Tensor
 
 from headway.errors import UserError
 from headway.inside.sections import shown
-from headway.inside.streams import LABELLED
 from headway.inside.trace import Trace
 from headway.tasks.opened import Opened
 
@@ -89,7 +88,7 @@ def side(run: Opened | None, trace: Trace) -> dict[str, Any]:
 def _named(run: Opened | None, trace: Trace, logs_K: Tensor, ids_K: Tensor) -> list[list[Any]]:
     ids = [int(id) for id in ids_K]
     names = [str(id) for id in ids]
-    if trace.reading.task in LABELLED:
+    if trace.reading.labelled:
         labels = trace.meta.get("labels", [])
         names = [labels[id] if id < len(labels) else str(id) for id in ids]
     elif run is not None:

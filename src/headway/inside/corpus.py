@@ -51,7 +51,7 @@ class Corpus:
         where = ", ".join(map(shown, names))
         if not lines:
             raise DataError(f"{where} holds no text. Give a file with a text a line.")
-        if run.settings.task != "translate" or not any("\t" in line for line in lines):
+        if run.spec.reads != "pairs" or not any("\t" in line for line in lines):
             return cls(where, tuple(lines), None, cut)
         pairs = [line.split("\t") for line in lines]
         for number, cells in enumerate(pairs, 1):
@@ -93,18 +93,18 @@ def _bounded(lines: Iterator[str]) -> tuple[list[str], bool]:
 
 
 def _lines_of(path: str, run: Opened) -> Iterator[str]:
-    settings, task = run.settings.data, run.settings.task
+    settings, reads = run.settings.data, run.spec.reads
     lines = open_lines(path, settings.encoding)
     head = list(islice(lines, 20))
     suffixes = set(Path(path).suffixes)
     if head and is_json(path, head[0], settings.text_field):
-        other = ["other"] if task == "classify" and settings.other_field else []
-        names = ["source", "target"] if task == "translate" else ["text", *other]
+        other = ["other"] if reads == "labelled" and settings.other_field else []
+        names = ["source", "target"] if reads == "pairs" else ["text", *other]
         return _json_lines(chain(head, lines), path, run, names)
-    if task == "classify" and suffixes & {".tsv", ".csv"}:
+    if reads == "labelled" and suffixes & {".tsv", ".csv"}:
         records = read_records([path], settings, labels=False)
         return (_joined([record.text, record.other or ""]) for record in records)
-    if task != "translate" and not (task == "classify" and settings.other_field):
+    if reads != "pairs" and not (reads == "labelled" and settings.other_field):
         _refuse_tables(path, head)
     return chain(head, lines)
 
@@ -175,23 +175,23 @@ def passages(run: Opened, corpus: Corpus, max_tokens: int, *, write: bool = True
 
 def _block(run: Opened, corpus: Corpus, write: bool) -> Iterator[Passage]:
     lines, targets = list(corpus.lines), corpus.targets
-    if run.settings.task == "translate":
+    if run.spec.reads == "pairs":
         if targets is None and write:
             targets = tuple(greedy(run, lines))
         yield from _pairs(run, lines, targets)
         return
-    tokenizer, task = run.vocab.target, run.settings.task
+    tokenizer, spec = run.vocab.target, run.spec
     room = min(LONGEST, run.shape.max_len) - 2
-    if task == "classify" and run.settings.data.other_field:
+    if spec.reads == "labelled" and run.settings.data.other_field:
         yield from _compared(run, lines)
         return
-    if task == "tag":
+    if spec.reads == "tagged":
         many = tokenizer.encode_words([words_of(line, "the corpus") for line in lines])[0].lists()
     else:
         many = tokenizer.encode_batch(lines)
     for number, ids in enumerate(many):
         for part in _cut(ids, room, tokenizer):
-            if task == "complete":
+            if spec.continues:
                 yield Passage(number, {"text": tokenizer.begun(part)})
             else:
                 yield Passage(number, {"text": tokenizer.as_text(part)})

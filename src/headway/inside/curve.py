@@ -21,22 +21,12 @@ from headway.inside.pruning import Head, least, save_pruned, units
 from headway.tasks.kind import Use
 from headway.tasks.opened import Opened, open_run
 from headway.tasks.scores import Scores
-from headway.tasks.specs import METRICS
+from headway.tasks.specs import Spec
 from headway.tasks.table import kind_of
 
 SHARES = (0.0, 0.1, 0.25, 0.5, 0.75, 0.9)
 CURVE = "heads.json"
 """In a run folder: what was measured of its heads."""
-
-HEADLINE = {
-    "translate": METRICS["bleu"],
-    "complete": METRICS["bits_per_byte"],
-    "fill": METRICS["accuracy"],
-    "classify": METRICS["accuracy"],
-    "tag": METRICS["f1"],
-    "embed": METRICS["accuracy"],
-}
-"""What the heads of a task are measured by."""
 
 ORDERS = ("importance", "random", "most important first")
 
@@ -113,7 +103,7 @@ def curve(
     layers = run.shape.attention_layers
     chosen = ["all", *(layers if len(layers) > 1 else ())] if kinds is None else list(kinds)
     worth = found.importance()
-    metric = HEADLINE[run.settings.task]
+    metric = run.spec.headline
     shown, higher = metric.axis, not metric.lower
     known: dict[frozenset[Head], tuple[float, float | None]] = {}
     points = []
@@ -152,7 +142,7 @@ def measured(
     with TemporaryDirectory() as folder:
         save_pruned(run, gone, Path(folder), compact=False)
         found = evaluated(Path(folder), files)
-    return headline(run.settings.task, found), found.facts.get("loss")
+    return headline(run.spec, found), found.facts.get("loss")
 
 
 def evaluated(folder: Path, files: DataSettings, **decode: Any) -> Scores:
@@ -163,9 +153,10 @@ def evaluated(folder: Path, files: DataSettings, **decode: Any) -> Scores:
         return kind_of(settings).evaluation(Use(opened, settings), files)
 
 
-def headline(task: str, found: Scores) -> float:
-    name = HEADLINE[task].name
-    if task == "translate":
+def headline(spec: Spec, found: Scores) -> float:
+    """What the heads of a run are measured by."""
+    name = spec.headline.name
+    if "scores" in found.facts:
         scores = {score["name"].lower(): score["value"] for score in found.facts["scores"]}
         return float(scores[name])
     return float(found.facts[name])

@@ -23,7 +23,6 @@ REMOVED = 3
 """Contexts of a factor that it is removed from."""
 
 WORDS = 8
-READS_WORDS = ("complete", "translate", "fill")
 
 
 class Job(NamedTuple):
@@ -128,9 +127,8 @@ def promoted(run: Opened, found: Factors) -> list[dict[str, Any]]:
     activation 1 to the mean state of the last layer. Nothing where no head reads states."""
     part = Anatomy.of(run.model).stacks[-1]
     own = [site for site in found.sites if site[0] == part.name]
-    task = run.settings.task
-    pools = task == "classify" and "pooled" in getattr(run.model, "heads", {})
-    if not own or pools or task not in (*READS_WORDS, "classify", "tag"):
+    pools = run.spec.answers == "label" and "pooled" in getattr(run.model, "heads", {})
+    if not own or pools or run.spec.answers == "vector":
         return [{} for _ in range(found.n)]
     s = found.sites.index(own[-1])
 
@@ -163,7 +161,7 @@ class _Names:
     """Of words or labels by their numbers."""
 
     def __init__(self, run: Opened) -> None:
-        self.words = run.vocab.target if run.settings.task in READS_WORDS else None
+        self.words = run.vocab.target if run.spec.in_words else None
         self.labels = run.settings.labels
 
     def __call__(self, number: int) -> str:

@@ -41,7 +41,7 @@ def examples(
     if SEPARATOR in corpus.lines:  # it parts documents and is no text
         kept = [line for line in corpus.lines if line != SEPARATOR]
         corpus = Corpus.of_lines(kept)
-    if run.settings.task in ("translate", "complete", "fill"):
+    if run.spec.in_words:
         cut = passages(run, corpus, 1 << 40)
         found = [_taught(run, passage) for passage in cut if passage.n_tokens > 2][:n]
     else:
@@ -54,14 +54,15 @@ def examples(
 
 def _taught(run: Opened, passage: Passage) -> Reading:
     """The outputs are what the text says."""
-    task = run.settings.task
+    spec = run.spec
     source, target = run.vocab.source, run.vocab.target
     ids = {name: list(tokens) for name, tokens in passage.ids.items()}
-    last = "target" if task == "translate" else "text"
-    if task == "translate":
+    pairs = spec.reads == "pairs"
+    last = "target" if pairs else "text"
+    if pairs:
         said = [*ids[last][1:], target.eos]
         rows = list(range(len(said)))
-    elif task == "complete":
+    elif spec.continues:
         said = ids[last][1:]
         rows = list(range(len(said)))
     else:
@@ -72,14 +73,14 @@ def _taught(run: Opened, passage: Passage) -> Reading:
             ids[last][row] = target.mask
     names = target.tokens(said)
     return Reading(
-        text=source.decode(passage.ids["source" if task == "translate" else "text"]),
-        task=task,
+        text=source.decode(passage.ids["source" if pairs else "text"]),
+        task=spec.name,
         streams={
             name: Stream.of(name, tokens, source if name == "source" else target)
             for name, tokens in ids.items()
         },
         outputs=tuple(Output(*one) for one in zip(rows, said, names, strict=True)),
-        segments=(0,) * len(ids[last]) if task == "fill" else (),
+        segments=(0,) * len(ids[last]) if spec.answers == "gaps" else (),
     )
 
 
@@ -93,7 +94,7 @@ def _answered(run: Opened, corpus: Corpus, labels: Sequence[int] | None) -> Iter
             error = too_long
             continue
         n_read += 1
-        if labels is not None and run.settings.task == "classify":
+        if labels is not None and run.spec.answers == "label":
             label = labels[number]
             right = replace(reading.outputs[0], id=label, name=run.settings.labels[label])
             reading = replace(reading, outputs=(right,))
@@ -104,23 +105,23 @@ def _answered(run: Opened, corpus: Corpus, labels: Sequence[int] | None) -> Iter
 
 def from_files(run: Opened, files: DataSettings, n: int = N_EXAMPLES) -> list[Reading]:
     """Of test data in the form in which `headway evaluate` takes it."""
-    if run.settings.task == "translate":
+    if run.spec.reads == "pairs":
         pairs = list(read_pairs(files.source, files.target, files.pairs, files))
         if not pairs:
             raise DataError("the test set is empty.")
         sources, targets = zip(*pairs[:n], strict=True)
         return examples(run, Corpus("the test set", sources, targets), n)
-    if run.settings.task == "classify":
+    if run.spec.answers == "label":
         texts, labels = labelled_examples(run.settings, files)
         lines = ["\t".join(part for part in text if part) for text in texts[:n]]
         return examples(run, Corpus("the test set", tuple(lines)), n, labels[:n].tolist())
-    if run.settings.task == "tag":
+    if run.spec.answers == "tags":
         items = Source("tagged", replace(run.settings, data=files), files.text)
         return examples(run, Corpus.of_lines(item.texts[0] for item in islice(items, n)), n)
     if files.pairs:
         pairs = list(islice(read_pairs((), (), files.pairs, files), n))
         return examples(run, Corpus.of_lines(first for first, _ in pairs), n)
-    if run.settings.task in ("complete", "fill"):
+    if run.spec.reads == "documents":
         kind: TextKind = "fields" if files.fields else "documents"
         items = Source(kind, replace(run.settings, data=files), files.text)
         documents = (" ".join(filter(None, item.texts)) for item in islice(items, n))
@@ -140,12 +141,12 @@ def check_text(run: Opened) -> None:
 def own_examples(run: Opened, n: int = N_EXAMPLES) -> list[Reading]:
     """Of the validation data that a run keeps in its folder."""
     if not (run.folder / "data").is_dir():
-        give = "--source FILE --target FILE" if run.settings.task == "translate" else "--text FILE"
+        give = "--source FILE --target FILE" if run.spec.reads == "pairs" else "--text FILE"
         raise FolderError(
             f"{run.folder.name} keeps no data of its own to judge heads by. Give some: {give}."
         )
     prepared = kind_of(run.settings).load_prepared(run.folder)
-    if run.settings.task == "translate":
+    if run.spec.reads == "pairs":
         sources, targets = zip(*prepared.valid_text[:n], strict=True)
         return examples(run, Corpus("its validation data", sources, targets), n)
     texts = texts_of(prepared.valid, prepared.tokenizer, n)

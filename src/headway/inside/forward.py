@@ -23,9 +23,6 @@ from headway.nn.layout import Layout
 from headway.tasks.media_labels import score_of
 from headway.tasks.opened import Opened
 
-CLASSES = ("classify", "see", "watch", "identify")
-"""Tasks whose answer is one class for all that was read."""
-
 TOGETHER = 2048
 """Tokens that pass the model side by side where one reading passes it again and again."""
 
@@ -129,22 +126,21 @@ def _input(model: nn.Module, reading: Reading, stream: str, n: int) -> Any:
 def read_out(run: Opened, reading: Reading, x_ND: Tensor, layout: Layout) -> Tensor:
     """Scores for every output, from vectors of the last stream: the task's own head. Of several
     copies of the reading, one behind another."""
-    model, task = run.model, reading.task
+    model, answers = run.model, reading.answers
     layout = replace(layout, tree=None, memo={})
     assert isinstance(model, Seq2Seq | Encoder | Decoder)
     if isinstance(model, Encoder | Decoder):
-        if task == "classify":
-            return model.classes(x_ND, layout)
-        if task in CLASSES:
-            assert isinstance(model, Encoder)
+        if answers == "label":
+            if isinstance(model, Decoder):
+                return model.classes(x_ND, layout)
             return score_of(run.settings)(model, x_ND, layout)
-        if task == "embed":
+        if answers == "vector":
             return model.pooled(x_ND, layout)
     row_R = torch.tensor([output.row for output in reading.outputs])
     rows_R = (layout.starts_B[:, None] + row_R).flatten()
     if isinstance(model, Listener):
         return model.ctc(x_ND[rows_R])
-    if task == "tag":
+    if answers == "tags":
         assert isinstance(model, Encoder | Decoder)
         return model.tags(x_ND[rows_R])
     return model.scores(x_ND[rows_R])

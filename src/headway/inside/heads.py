@@ -69,7 +69,7 @@ def heads(
             for layer in range(len(kind.layers)):
                 one = passed.layers[kind.name, layer]
                 seen[kind.name, layer].add(kind, one, reading, frequencies, aligned)
-    if isinstance(run.model, Decoder) and run.settings.task == "complete":
+    if isinstance(run.model, Decoder) and run.spec.continues:
         _repeat(run, seen, replace(change, hidden=frozenset()))
     found = [
         fact

@@ -17,7 +17,7 @@ from headway.tasks.opened import Opened
 AT_ONCE = 512
 """Rows whose word scores are held."""
 
-UNITS = {"embed": "1 − cosine"}
+COSINE = "1 − cosine"
 """What loss means where it is no log-probability in nats."""
 
 
@@ -44,30 +44,30 @@ def answers(run: Opened, batch: Batch) -> Answers:
     complete and translate: the next token; fill: the token itself; tag and classify: labels; embed:
     the vector of the text.
     """
-    model, task = run.model, run.settings.task
+    model, spec = run.model, run.spec
     x_ND = vectors_of(model, batch)
     layout, ids_N = batch.layouts[batch.last], batch.tokens[batch.last]
     lengths = torch.tensor(layout.known_lengths(), device=x_ND.device)
     owner_N = torch.arange(len(lengths), device=x_ND.device).repeat_interleave(lengths)
-    if task in ("classify", "embed"):
+    if spec.answers in ("label", "vector"):
         assert isinstance(model, Encoder | Decoder)
         pooled_BD = model.pooled(x_ND, layout)
         whole_B = torch.arange(len(lengths), device=x_ND.device)
         return Answers(whole_B, torch.full_like(whole_B, -1), pooled_BD, None)
     place_N = layout.positions_N
-    if task in ("complete", "translate"):
+    if spec.writes:
         ends_N = place_N + 1 == lengths[owner_N]
         next_N = ids_N.roll(-1)
-        if task == "translate":  # the end is what comes behind the last token
+        if not spec.continues:  # the end is what comes behind the last token
             next_N = torch.where(ends_N, run.vocab.target.eos, next_N)
             ends_N = torch.zeros_like(ends_N)
         rows_R = torch.nonzero(~ends_N).flatten()
         return Answers(owner_N[rows_R], place_N[rows_R], x_ND[rows_R], next_N[rows_R])
     inner_N = (place_N > 0) & (place_N + 1 < lengths[owner_N])
     rows_R = torch.nonzero(inner_N).flatten()
-    if task == "fill" and any(passage.gaps for passage in batch.passages):
+    if spec.answers == "gaps" and any(passage.gaps for passage in batch.passages):
         return _gaps(batch, x_ND)
-    target_R = ids_N[rows_R] if task == "fill" else None
+    target_R = ids_N[rows_R] if spec.answers == "gaps" else None
     return Answers(owner_N[rows_R], place_N[rows_R], x_ND[rows_R], target_R)
 
 
@@ -85,10 +85,10 @@ def _gaps(batch: Batch, x_ND: Tensor) -> Answers:
 
 def scores(run: Opened, x_RD: Tensor) -> Tensor:
     """Of words or labels, from what the head reads."""
-    model, task = run.model, run.settings.task
+    model, spec = run.model, run.spec
     assert isinstance(model, Seq2Seq | Encoder | Decoder)
-    if isinstance(model, Encoder | Decoder) and task in ("classify", "tag"):
-        return model.head_named("classes" if task == "classify" else "tags")(x_RD)
+    if isinstance(model, Encoder | Decoder) and spec.labelled:
+        return model.head_named(spec.heads[0])(x_RD)
     return model.scores(x_RD)
 
 
@@ -96,7 +96,7 @@ def scores(run: Opened, x_RD: Tensor) -> Tensor:
 def losses(run: Opened, clean: Answers, changed: Answers) -> tuple[Tensor, Tensor, Tensor]:
     """For each row the loss before, the loss behind the change, and how far the answer moved: the
     KL divergence in nats. For vectors it is 1 − cosine with the vector before, in all of them."""
-    if run.settings.task == "embed":
+    if run.spec.answers == "vector":
         away_R = 1 - F.cosine_similarity(clean.x_RD, changed.x_RD, dim=-1)
         return torch.zeros_like(away_R), away_R, away_R
     parts = []

@@ -94,7 +94,7 @@ def _scores(run: Opened, reading: Reading, part: StackPart, x_TD: Tensor) -> Ten
 
 def _layer(scores_RC: Tensor, last_RC: Tensor, reading: Reading) -> tuple[Tensor, ...]:
     n_rows = len(scores_RC)
-    if reading.task == "embed":
+    if reading.answers == "vector":
         cosine_R = F.cosine_similarity(scores_RC.double(), last_RC.double(), dim=-1)
         none = scores_RC.new_zeros(n_rows, 0)
         nothing_R = scores_RC.new_zeros(n_rows)

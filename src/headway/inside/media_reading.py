@@ -10,7 +10,7 @@ from headway.inside.anatomy import stream_read_by
 from headway.inside.change import Change, gated
 from headway.inside.greedy import scores_of
 from headway.inside.media import Media
-from headway.inside.streams import LABELLED, Output, Reading
+from headway.inside.streams import Output, Reading
 from headway.inside.written import Ask, Source, written
 from headway.models.encoder import Encoder
 from headway.models.hearing import Listener
@@ -38,12 +38,12 @@ def read_media(run: Opened, media: Media, ask: Ask, change: Change) -> Reading:
         outputs=(Output(None, -1, ""),),
         media=media,
     )
-    if run.settings.task in LABELLED:
+    if run.spec.labelled:
         best = int(scores_of(run, reading, change)[0].argmax())
         labels = run.settings.labels
         label = labels[best] if best < len(labels) else str(best)
         return replace(reading, outputs=(Output(None, best, label),))
-    if run.settings.task == "transcribe":
+    if run.spec.writes:
         return _by_ctc(run, reading, change)
     raise UserError(
         f"a run of the task {run.settings.task} on pictures or recordings rebuilds what is hidden: "

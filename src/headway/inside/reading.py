@@ -60,7 +60,7 @@ def read(
         raise UserError("the text is empty. Give a text to look at: --text 'A sentence.'")
     if isinstance(run.model, Seq2Seq):
         return _translated(run, run.model, text, ask, change)
-    if run.settings.task == "complete":
+    if run.spec.continues:
         assert isinstance(run.model, Decoder)
         return _continued(run, run.model, text, ask, change)
     if ask.output is not None or ask.begin:
@@ -146,28 +146,28 @@ def _prompt(run: Opened, text: str) -> list[int]:
 
 def _labelled(run: Opened, text: str, change: Change) -> Reading:
     """Classes, tags, filled gaps or a vector: what is asked does not hang on the answer."""
-    tokenizer, task = run.vocab.source, run.settings.task
+    tokenizer, answers = run.vocab.source, run.spec.answers
     rows: list[int | None] = [None]
     segments: list[int] = []
-    if task == "tag":
+    if answers == "tags":
         flat, pieces = tokenizer.encode_words([words_of(text, "the text")])
         sizes = [int(size) for size in pieces.ids]
         first = len(tokenizer.text_ends[0])
         rows = [first + sum(sizes[:number]) for number in range(len(sizes))]
         ids = tokenizer.as_text([int(i) for i in flat.ids])
-    elif task == "fill":
+    elif answers == "gaps":
         ids, rows = _gapped(text, tokenizer)
     else:
         ids, segments = _pair(run, text)
     _check(run, len(ids))
     reading = Reading(
         text=text,
-        task=task,
+        task=run.settings.task,
         streams={"text": Stream.of("text", ids, tokenizer)},
         outputs=tuple(Output(row, -1, "vector") for row in rows),
         segments=tuple(segments or segments_of(run, ids)),
     )
-    if task == "embed":
+    if answers == "vector":
         vector_D = F.normalize(scores_of(run, reading, NO_CHANGE)[0], dim=-1)
         return replace(reading, direction=tuple(vector_D.tolist()))
     chosen = _choose(run, reading, change)
@@ -183,7 +183,7 @@ def _choose(run: Opened, reading: Reading, change: Change) -> list[int]:
     tokenizer = run.vocab.source
     rows = [output.row for output in reading.outputs]
     scores_RC = scores_of(run, reading, change)
-    if reading.task != "fill":
+    if reading.answers != "gaps":
         return [int(id) for id in scores_RC.argmax(-1)]
     scores_RC[:, sorted(tokenizer.specials)] = -torch.inf
     best = [int(id) for id in scores_RC.argmax(-1)]
@@ -209,7 +209,7 @@ def _gapped(text: str, tokenizer: Tokenizer) -> tuple[list[int], list[int | None
 
 def _pair(run: Opened, text: str) -> tuple[list[int], list[int]]:
     tokenizer, data = run.vocab.source, run.settings.data
-    if data.fields and run.settings.task == "classify":
+    if data.fields and run.spec.reads == "labelled":
         ids: list[int] = []
         for name, value in parse_object(text, "the text").items():
             before, behind = (tokenizer.special(mark) for mark in mark_names([name]))
@@ -218,7 +218,7 @@ def _pair(run: Opened, text: str) -> tuple[list[int], list[int]]:
             ids += [before, *tokenizer.encode(value_text(value, name, "the text")), behind]
         ids = tokenizer.as_text(ids)
         return ids, [0] * len(ids)
-    if not data.other_field or run.settings.task != "classify":
+    if not data.other_field or run.spec.reads != "labelled":
         return tokenizer.as_text(tokenizer.encode(text)), []
     first, tab, second = text.partition("\t")
     if not tab:
@@ -231,7 +231,7 @@ def _pair(run: Opened, text: str) -> tuple[list[int], list[int]]:
 
 
 def _name(run: Opened, id: int) -> str:
-    if run.settings.task == "fill":
+    if run.spec.answers == "gaps":
         return run.vocab.source.tokens([id])[0]
     labels = run.settings.labels
     return labels[id] if id < len(labels) else str(id)

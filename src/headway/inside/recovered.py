@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from headway.inside.corpus import Passage
-from headway.inside.judging import UNITS, answers, losses
+from headway.inside.judging import COSINE, answers, losses
 from headway.inside.learning import ordinary
 from headway.inside.passes import Site, batches, edited, stream_of, watched
 from headway.tasks.opened import Opened
@@ -59,7 +59,7 @@ def figures(run: Opened, found: Factors, texts: Sequence[Passage]) -> dict[str, 
         "l0": round(sum(s.active for s in sums) / sum(s.n for s in sums), 2),
         "recovered": _average(layers, "recovered"),
         "recovered_mean": _average(layers, "recovered_mean"),
-        "unit": UNITS.get(run.settings.task, "nats"),
+        "unit": COSINE if run.spec.answers == "vector" else "nats",
         "layers": layers,
         "held_out_tokens": sum(text.n_tokens for text in texts),
     }
@@ -109,7 +109,7 @@ def _masked(run: Opened, texts: Sequence[Passage], seed: int) -> list[Passage]:
     """For a model that fills gaps: the texts with gaps, since a token that can be seen is no
     question."""
     mask = run.vocab.target.mask
-    if run.settings.task != "fill" or mask is None:
+    if run.spec.answers != "gaps" or mask is None:
         return list(texts)
     random = torch.Generator().manual_seed(seed)
     found = []

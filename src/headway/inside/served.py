@@ -92,7 +92,7 @@ class Live:
         if "target" in reading.streams:
             target = self.run.vocab.target
             return target.decode([i for i in reading.last.ids[1:] if i not in target.specials])
-        if reading.task == "complete":
+        if reading.continues:
             return self.run.vocab.target.decode(reading.last.ids[reading.n_given :])
         return " ".join(shown(output.name) for output in reading.outputs if output.id >= 0)
 

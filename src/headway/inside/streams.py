@@ -7,14 +7,12 @@ from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from headway.decode.align import word_numbers
+from headway.tasks.specs import SPECS, Answers, spec_of
 from headway.text.pieces import SPACE_MARK
 from headway.text.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
     from headway.inside.media import Media
-
-LABELLED = ("classify", "tag", "see", "watch", "identify")
-"""Tasks whose answers are labels."""
 
 
 @dataclass(frozen=True)
@@ -81,9 +79,23 @@ class Reading:
     """The picture, video or recording that was read, where it was no text."""
 
     @property
+    def answers(self) -> Answers | None:
+        """What kind of answer it has; None for a trace of a task that is not ours."""
+        return spec_of(self.task).answers if self.task in SPECS else None
+
+    @property
+    def labelled(self) -> bool:
+        return self.answers in ("label", "tags")
+
+    @property
+    def continues(self) -> bool:
+        """Whether the answer stands behind what was given, in one stream."""
+        return self.task in SPECS and spec_of(self.task).continues
+
+    @property
     def writes(self) -> bool:
         """Whether the model wrote its answer token by token, so that row t says token t + 1."""
-        return self.task == "complete" or "target" in self.streams
+        return self.continues or "target" in self.streams
 
     @property
     def first(self) -> Stream:

@@ -121,7 +121,7 @@ def tune(run: Opened, lines: Sequence[str], seed: int = 0) -> Tuned:
     """Fit the maps on eight tenths of the lines, keep each as it was when another tenth said best
     (which may be before the first step), and measure on the last tenth, which chooses nothing."""
     texts = [line for line in listed(lines) if line.strip()]
-    if run.settings.task == "embed":
+    if run.spec.answers == "vector":
         raise UserError(
             "this run gives a vector, no words or labels, so there is nothing to tune a lens to."
         )
@@ -197,9 +197,9 @@ def _said(run: Opened, x_ND: Tensor, layout: Layout) -> Tensor:
     model, norm = run.model, Anatomy.of(run.model).stacks[-1].stack.final_norm
     assert isinstance(model, Seq2Seq | Encoder | Decoder)
     x_ND = x_ND if norm is None else norm(x_ND)
-    if run.settings.task == "classify" and not isinstance(model, Seq2Seq):
+    if run.spec.answers == "label" and not isinstance(model, Seq2Seq):
         return model.classes(x_ND, layout)
-    if run.settings.task == "tag" and not isinstance(model, Seq2Seq):
+    if run.spec.answers == "tags" and not isinstance(model, Seq2Seq):
         return model.tags(x_ND)
     return model.scores(x_ND)
 
@@ -223,7 +223,7 @@ def _batches(lines: list[_Line]) -> Iterator[list[_Line]]:
 def _line(run: Opened, text: str, rng: np.random.Generator) -> _Line:
     # A language model reads the line and adds nothing; a translator answers it without a beam.
     reading = read(run, text, Ask(decode=replace(run.settings.decode, beam=1), new=0))
-    if run.settings.task == "fill":
+    if run.spec.answers == "gaps":
         reading = _with_gaps(reading, run, rng)
     states = trace(run, reading).states[Anatomy.of(run.model).stacks[-1].name]
     rows = [output.row for output in reading.outputs if output.row is not None]

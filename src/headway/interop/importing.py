@@ -127,12 +127,12 @@ def with_task(found: Architecture, task: str) -> Architecture:
     """Every encoder and decoder also makes vectors; other tasks need their heads."""
     if task == found.task:
         return found
-    if task == "embed" and isinstance(found.model, EncoderSettings | DecoderSettings):
-        return replace(found, task="embed", labels=(), decode={})
     if task not in SPECS:
         raise UserError(f"--task has no choice {task!r}. It may be one of {', '.join(SPECS)}.")
     family = family_of(found.model)
     families = SPECS[task].all_families
+    if SPECS[task].answers == "vector" and family in families:
+        return replace(found, task=task, labels=(), decode={})
     if family not in families:
         raise UserError(
             f"this model can do {found.task}, not {task}: that needs a model of the "
@@ -202,7 +202,7 @@ def run_settings(found: Architecture) -> RunSettings:
         decode=DecodeSettings(**found.decode),
         embed=_embed(found),
         transcribe=TranscribeSettings(ctc=0.0)
-        if found.task == "transcribe"
+        if SPECS[found.task].writes and SPECS[found.task].modality == "sounds"
         else TranscribeSettings(),
         data=_data(found),
     )
@@ -231,7 +231,7 @@ def _data(found: Architecture) -> DataSettings:
 
 def _embed(found: Architecture) -> EmbedSettings:
     """Vectors as the model makes them, unless the folder says that they are normalised."""
-    if found.task != "embed":
+    if SPECS[found.task].answers != "vector":
         return EmbedSettings()
     return EmbedSettings(**{"normalise": False, **found.embed})
 

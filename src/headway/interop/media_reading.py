@@ -141,7 +141,7 @@ def read_ctc(run: Opened, item: Item) -> Reading:
 
 
 def _read_out(run: Opened, model: Encoder, x_ND: Tensor, layout: Layout) -> Tensor:
-    if isinstance(model, Listener) and run.settings.task == "transcribe":
+    if isinstance(model, Listener) and run.spec.writes:
         return model.ctc(x_ND)
     if "rebuild" in model.heads:
         extra = model.front.shape.extra if isinstance(model.front, PictureFront) else 0

@@ -97,7 +97,7 @@ def proof_ids(run: Opened, sentences: Sequence[str]) -> list[list[int]]:
         begin = [] if tokenizer.source_begin is None else [tokenizer.source_begin]
         longest = min(longest, run.settings.data.max_len)
         return [[*begin, *text[: longest - 2], tokenizer.eos] for text in ids]
-    if not isinstance(run.shape, EncoderSettings) and run.settings.task == "complete":
+    if not isinstance(run.shape, EncoderSettings) and run.spec.continues:
         room = max(1, longest - min(NEW_TOKENS, longest // 2) - 1)
         return [tokenizer.as_prompt(text[:room]) for text in ids]
     pairs = bool(run.settings.data.other_field) or getattr(run.shape, "n_segments", 0) > 1
@@ -120,7 +120,7 @@ def _between_ends(
 
 def _with_gaps(run: Opened, tokens: list[int]) -> list[int]:
     mask = run.vocab.source.mask
-    if run.settings.task != "fill" or mask is None:
+    if run.spec.answers != "gaps" or mask is None:
         return tokens
     specials = run.vocab.source.specials
     gaps = set(range(2, len(tokens), 7))
@@ -142,7 +142,7 @@ def our_logits(run: Opened, ids: Sequence[Sequence[int]]) -> list[Reading]:
     outputs: list[list[int]] = [[] for _ in texts]
     if isinstance(run.model, Seq2Seq):
         outputs = _translated(run, run.model, texts)
-    elif run.settings.task == "complete" and isinstance(run.model, Decoder):
+    elif run.spec.continues and isinstance(run.model, Decoder):
         texts = _continued(run, run.model, texts)
     return [read_again(run, *both) for both in zip(texts, outputs, strict=True)]
 
@@ -165,13 +165,13 @@ def read_again(run: Opened, tokens: list[int], target: list[int]) -> Reading:
 
 
 def _read_out(run: Opened, x_ND: torch.Tensor, layout: Layout) -> torch.Tensor:
-    model, task = run.model, run.settings.task
+    model, answers = run.model, run.spec.answers
     assert isinstance(model, Encoder | Decoder)
-    if task == "classify":
+    if answers == "label":
         return model.classes(x_ND, layout)
-    if task == "tag":
+    if answers == "tags":
         return model.tags(x_ND)
-    if task != "embed":
+    if answers != "vector":
         return model.scores(x_ND)
     vector = model.pooled(x_ND, layout)
     return F.normalize(vector, dim=-1) if run.settings.embed.normalise else vector

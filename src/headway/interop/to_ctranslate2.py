@@ -84,7 +84,7 @@ def prove(run: Opened, out: Path, sentences: Sequence[str], *, int8: bool) -> Pr
         theirs = [np.array(engine.runner.forward_batch([one.tokens]))[0] for one in ours]
         return _compared(ours, theirs, "logits", int8=int8)
     other = our_logits(run.with_model(engine.model().eval()), ids)
-    what = "vectors" if run.settings.task == "embed" else "logits"
+    what = "vectors" if run.spec.answers == "vector" else "logits"
     pairs = zip(ours, other, strict=True)
     worst = max(float(np.abs(a.hidden_TD - b.hidden_TD).max()) for a, b in pairs)
     note = f"hidden states: largest difference {worst:.2g}"

@@ -106,7 +106,7 @@ def _write_back(run: Opened, out: Path) -> None:
         write_json(out / PREPROCESSOR_JSON, facts["preprocessor"])
     if run.words is not None:
         give_back_tokenizer(run, out)
-    if run.settings.task == "embed" and not give_back_modules(run, out):
+    if run.spec.answers == "vector" and not give_back_modules(run, out):
         write_modules(run.settings, out)
 
 
@@ -157,14 +157,14 @@ def _write_ours(run: Opened, out: Path) -> None:
     ids = special_ids(run)
     write_json(out / "config.json", {**config, **ids, "dtype": "float32"})
     write_tokenizer(run, out)
-    if run.settings.task == "transcribe":
+    if run.spec.writes and run.spec.modality == "sounds":
         write_json(out / "generation_config.json", whisper_generation(run.vocab.target, run.shape))
-    if run.settings.task in ("translate", "complete"):
+    if run.spec.writes and run.spec.modality == "text":
         decode, target = run.settings.decode, run.vocab.target
         banned = never(decode, Specials.of(target))
         facts = generation_config(decode, ids, longest=run.shape.max_len, never=banned)
         write_json(out / "generation_config.json", facts)
-    if run.settings.task == "embed":
+    if run.spec.answers == "vector":
         write_modules(run.settings, out)
 
 
@@ -203,7 +203,7 @@ def described(run: Opened) -> tuple[dict[str, Any], Architecture]:
 def _check_pooling(run: Opened) -> None:
     shape = run.shape
     wanted = {"encoder": "first", "decoder": "last"}.get(family_of(shape))
-    if run.settings.task == "classify" and getattr(shape, "pooling", wanted) != wanted:
+    if wanted and run.spec.answers == "label" and getattr(shape, "pooling", wanted) != wanted:
         raise UserError(
             f"transformers reads classes at the {wanted} token, and this run has "
             f"model.pooling={shape.pooling}. Export to onnx or torch, or train with "  # type: ignore[union-attr]

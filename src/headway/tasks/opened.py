@@ -35,6 +35,7 @@ from headway.models.folder import load_model
 from headway.nn.devices import CPU, pick_device
 from headway.nn.linear import pack, unpack
 from headway.tasks.engines import engine_of
+from headway.tasks.specs import Spec, spec_of
 from headway.text.tokenizer import Vocabularies
 
 T = TypeVar("T")
@@ -87,6 +88,11 @@ class Opened:
     def settings(self) -> RunSettings:
         """Of the first."""
         return self.runs[0]
+
+    @property
+    def spec(self) -> Spec:
+        """The row of its task in the table."""
+        return spec_of(self.settings)
 
     @property
     def models(self) -> list[nn.Module]:

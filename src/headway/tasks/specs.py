@@ -324,6 +324,9 @@ class Spec:
     continues: bool = False
     """Whether what it writes goes on where its input ends."""
 
+    compares: bool = False
+    """Whether its vectors tell how alike two of what it is given are."""
+
     together: bool = False
     """Whether several runs can be scored as one ensemble."""
 
@@ -360,6 +363,16 @@ class Spec:
     def writes(self) -> bool:
         """Whether it searches for text."""
         return self.answers == "text"
+
+    @property
+    def in_words(self) -> bool:
+        """Whether its answers are of a vocabulary."""
+        return self.writes or "words" in self.heads
+
+    @property
+    def headline(self) -> Metric:
+        """What runs are compared by, whatever their vocabularies: no loss a token."""
+        return next(one for one in self.metrics if one.name not in ("loss", "ppl"))
 
     @property
     def labelled(self) -> bool:
@@ -448,7 +461,7 @@ _ROWS = (
     Spec(
         name="embed", modality="text", objective="embed.Embed", reads="texts",
         needs=(TEXT, SOURCE, TARGET), answers="vector", metrics=scored("accuracy", "mrr", "loss"),
-        families=("encoder", "decoder"), settings=EmbedSettings,
+        families=("encoder", "decoder"), settings=EmbedSettings, compares=True,
         options=frozenset({"to", "nearest", "top"}), decode=_BATCHES, counts="pair",
         lacks=f"more pairs, {_KNOWS}",
     ),
@@ -477,7 +490,8 @@ _ROWS = (
     Spec(
         name="identify", modality="sounds", objective="identify.Identify", reads="media",
         needs=(PATH, LABEL), answers="label", metrics=_CLASSES, families=("sound-encoder",),
-        heads=("classes",), settings=IdentifySettings, options=_LABELS | {"to", "against"},
+        heads=("classes",), settings=IdentifySettings, compares=True,
+        options=_LABELS | {"to", "against"},
         decode=_PRECISION, together=True, counts="recording", sample=("recording", "speaker"),
         lacks=f"more recordings, {_SEEN}",
     ),

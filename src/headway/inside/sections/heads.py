@@ -43,10 +43,9 @@ def section(looked: Any) -> dict[str, Any] | None:
     else:
         found = heads(run, [looked.trace.reading], change=looked.change)
     whole = looked.corpus is not None or saved is not None
-    task = run.settings.task
     is_text = looked.trace.reading.media is None
-    unit = "length" if task == "embed" else "nats"
-    files = "--source FILE --target FILE" if task == "translate" else "--text FILE"
+    unit = "length" if run.spec.answers == "vector" else "nats"
+    files = "--source FILE --target FILE" if run.spec.reads == "pairs" else "--text FILE"
     return {
         "kinds": _kinds(run),
         "heads": [_head(one) for one in found.heads],

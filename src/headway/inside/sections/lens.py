@@ -10,7 +10,6 @@ from headway.inside.lens import Lens, lens
 from headway.inside.packing import Array
 from headway.inside.sections import shown
 from headway.inside.sections.overview import BLANK
-from headway.inside.streams import LABELLED
 from headway.inside.tuned import Tuned
 from headway.tasks.opened import Opened
 
@@ -46,7 +45,7 @@ def section(looked: Any) -> dict[str, Any] | None:
 
 def names(run: Opened, ids: list[int]) -> list[str]:
     """Of words or of labels, whatever the run's head scores."""
-    if run.settings.task in LABELLED:
+    if run.spec.labelled:
         labels = run.settings.labels
         return [labels[i] if i < len(labels) else str(i) for i in ids]
     target = run.vocab.target

@@ -8,10 +8,8 @@ import torch
 from torch import Tensor
 
 from headway.inside.anatomy import Anatomy
-from headway.inside.forward import CLASSES
 from headway.inside.maps.map import streams_of
 from headway.inside.sections import shown
-from headway.inside.streams import LABELLED
 
 SINK = 0.6
 """A head looks at one token nearly always when that token gets this share of its attention."""
@@ -59,7 +57,7 @@ def _numbers(looked: Any) -> list[dict[str, Any]]:
 
 
 def _knows(looked: Any) -> tuple[str, Any, str]:
-    if looked.trace.reading.task in LABELLED and looked.trace.reading.media is not None:
+    if looked.trace.reading.labelled and looked.trace.reading.media is not None:
         return "labels", len(looked.run.settings.labels), "that it tells apart"
     return "vocabulary", looked.run.shape.vocab_size, "tokens it knows"
 
@@ -68,7 +66,7 @@ def _answer(looked: Any) -> dict[str, Any]:
     """Of each output its probability and the choices beside it."""
     trace = looked.trace
     outputs = trace.reading.outputs
-    if trace.reading.task == "embed" or trace.scores_RC is None:
+    if trace.reading.answers == "vector" or trace.scores_RC is None:
         vector = trace.scores_RC
         length = None if vector is None else float(vector.float().norm())
         return {
@@ -90,9 +88,9 @@ def _answer(looked: Any) -> dict[str, Any]:
             }
         )
     # Of a text that goes on: how many of the outputs were given, not chosen.
-    given = max(0, trace.reading.n_given - 1) if trace.reading.task == "complete" else 0
+    given = max(0, trace.reading.n_given - 1) if trace.reading.continues else 0
     return {
-        "kind": "classify" if trace.reading.task in CLASSES else trace.reading.task,
+        "kind": "classify" if trace.reading.answers == "label" else trace.reading.task,
         "writes": trace.reading.writes,
         "items": items,
         "given": given,
@@ -101,7 +99,7 @@ def _answer(looked: Any) -> dict[str, Any]:
 
 def _name(looked: Any, id: int) -> str:
     labels = looked.trace.meta.get("labels") or []
-    if labels and looked.trace.reading.task in LABELLED:
+    if labels and looked.trace.reading.labelled:
         return str(labels[id])
     if looked.run is None:
         return str(id)

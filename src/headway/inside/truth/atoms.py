@@ -46,7 +46,7 @@ def atom_case(run: Opened, reaction: str, where: str = "the reaction") -> Case |
     reading = read(run, "".join(text for text, _ in plain))
     stream = reading.last
     places = [place for place, is_special in enumerate(stream.special) if not is_special]
-    if len(places) != len(plain) or reading.task != "fill":
+    if len(places) != len(plain) or reading.answers != "gaps":
         raise UserError("this run does not read reactions in SMILES atom by atom.")
     arrow = pieces.index(ARROW)
     atoms = [n for n, (text, _) in enumerate(plain) if ATOM.fullmatch(text)]

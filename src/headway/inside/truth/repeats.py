@@ -23,7 +23,7 @@ def repeats(run: Opened, n: int = TEXTS, length: int = HALF, seed: int = 1) -> l
 
     No token comes twice in the first half, so that there is one such place.
     """
-    if run.settings.task != "complete":
+    if not run.spec.continues:
         raise UserError("repeated tokens are for language models (task complete).")
     tokenizer = run.vocab.source
     ordinary = [i for i in range(tokenizer.vocab_size) if i not in tokenizer.specials]

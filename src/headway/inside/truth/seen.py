@@ -60,7 +60,7 @@ def _scene(run: Opened, item: MediaItem, facts: dict[str, Any], where: str) -> C
         raise DataError(f"{where} has no objects with boxes. `headway make shapes` writes such.")
     size = (seen.height, seen.width)
     patches = [right_patches(media, boxes_of(thing, media, size, where)) for thing in things]
-    if run.settings.task == "caption":
+    if run.spec.writes:
         return _captioned(run, media, facts, things, patches, where)
     return _labelled(run, media, facts, things, patches)
 

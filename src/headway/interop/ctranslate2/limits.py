@@ -11,6 +11,7 @@ from headway.config.model import (
     TextSettings,
 )
 from headway.errors import ConfigError
+from headway.tasks.specs import spec_of
 
 ACTIVATIONS = {
     "relu": "RELU",
@@ -29,7 +30,7 @@ POSITIONS = 1024
 
 def check_exportable(model: ModelSettings, task: str) -> None:
     """Refuse what CTranslate2 cannot compute."""
-    if isinstance(model, DecoderSettings) and task != "complete":
+    if isinstance(model, DecoderSettings) and not spec_of(task).continues:
         raise ConfigError(
             f"a decoder with task={task!r} cannot be exported to CTranslate2: its language models "
             "give words and no vectors. Use --to onnx, or predict with --engine torch."

@@ -14,6 +14,7 @@ from headway.interop.given import Given
 from headway.interop.hf.labelled import Label, label_head, language_model
 from headway.interop.rules import TURNED, Pair, both
 from headway.interop.writing import BIASES, check_kind, check_said, their_activation
+from headway.tasks.specs import spec_of
 
 IGNORED = {
     r"(.*\.)?attn\.(bias|masked_bias)": "the causal mask, which is computed",
@@ -121,7 +122,7 @@ class GptFamily:
             pairs += both(f"{theirs}.mlp.c_proj", f"{ours}.feed_forward.to_out", TURNED)
         if not self.is_first:
             pairs += both(f"{prefix}ln_f", "stack.final_norm")
-        if label.task == "complete":
+        if spec_of(label.task).writes:
             pairs.append(Pair("lm_head.weight", "head.linear.weight", tied=model.tie))
         return [*pairs, *label.pairs()]
 

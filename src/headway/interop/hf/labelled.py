@@ -13,9 +13,7 @@ from headway.interop.families import Architecture
 from headway.interop.given import Given
 from headway.interop.hf.generation import decode_settings
 from headway.interop.rules import Pair
-
-HEADS = {"classify": "classes", "tag": "tags"}
-"""Tasks and our heads for them."""
+from headway.tasks.specs import spec_of
 
 
 @dataclass(frozen=True)
@@ -29,13 +27,13 @@ class Label:
 
     @classmethod
     def of_run(cls, settings: RunSettings) -> Label:
-        if settings.task not in ("complete", "classify", "tag", "embed"):
+        if "decoder" not in spec_of(settings).families:
             raise UserError(f"a language model does not do the task {settings.task}.")
         return cls(settings.task, settings.labels)
 
     @property
     def head(self) -> str:
-        return HEADS.get(self.task, "")
+        return next(iter(spec_of(self.task).heads), "")
 
     @property
     def settings(self) -> dict[str, Any]:
@@ -50,23 +48,23 @@ class Label:
             return []
         ours = f"heads.{self.head}.linear"
         pairs = [Pair(f"{self.layer}.weight", f"{ours}.weight")]
-        if self.task == "tag":
+        if self.head == "tags":
             pairs.append(Pair(f"{self.layer}.bias", f"{ours}.bias"))
         return pairs
 
     @property
     def zeros(self) -> tuple[str, ...]:
         """Ours that have no tensor there."""
-        return ("heads.classes.linear.bias",) if self.task == "classify" else ()
+        return ("heads.classes.linear.bias",) if self.head == "classes" else ()
 
     def config(self, base: str, words: str) -> dict[str, Any]:
         """Of a `config.json`: the class, and the labels where there are any."""
         name = {
-            "complete": words,
-            "embed": f"{base}Model",
-            "classify": f"{base}ForSequenceClassification",
-            "tag": f"{base}ForTokenClassification",
-        }[self.task]
+            "text": words,
+            "vector": f"{base}Model",
+            "label": f"{base}ForSequenceClassification",
+            "tags": f"{base}ForTokenClassification",
+        }[spec_of(self.task).answers]
         facts: dict[str, Any] = {"architectures": [name]}
         if self.head:
             facts["id2label"] = {str(i): label for i, label in enumerate(self.names)}

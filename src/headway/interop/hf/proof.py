@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from headway.config.folder import TOKENIZER
-from headway.config.model import SoundSeq2SeqSettings, TextSettings
+from headway.config.model import SoundSeq2SeqSettings, TextSettings, family_of
 from headway.interop.families import family_named
 from headway.interop.files import read_table
 from headway.interop.hf.media_proof import prove_media
@@ -35,13 +35,14 @@ from headway.tasks.opened import Opened
 from headway.text.vocabtxt import is_smiles
 
 CLASSES = {
-    "translate": "AutoModelForSeq2SeqLM",
-    "complete": "AutoModelForCausalLM",
-    "fill": "AutoModelForMaskedLM",
-    "classify": "AutoModelForSequenceClassification",
-    "tag": "AutoModelForTokenClassification",
-    "embed": "AutoModel",
+    "seq2seq": "AutoModelForSeq2SeqLM",
+    "text": "AutoModelForCausalLM",
+    "gaps": "AutoModelForMaskedLM",
+    "label": "AutoModelForSequenceClassification",
+    "tags": "AutoModelForTokenClassification",
+    "vector": "AutoModel",
 }
+"""By what the run answers, or by the family of its model."""
 
 Scores = NDArray[np.float32]
 
@@ -51,7 +52,7 @@ def prove(run: Opened, out: Path, sentences: Sequence[str], *, int8: bool = Fals
     if not isinstance(run.shape, TextSettings) or isinstance(run.shape, SoundSeq2SeqSettings):
         return prove_media(run, out)
     ours = our_logits(run, proof_ids(run, sentences))
-    what = "vectors" if run.settings.task == "embed" else "logits"
+    what = "vectors" if run.spec.answers == "vector" else "logits"
     config = read_table(out / "config.json")
     notes = _notes(run, config)
     try:
@@ -92,13 +93,13 @@ def _by_transformers(
 ) -> tuple[list[Scores], list[str]]:
     named = (config.get("architectures") or [""])[0]
     bare = named.endswith("Model") and not named.endswith(("LMHeadModel", "MTModel"))
-    embeds = run.settings.task == "embed"
-    name = named if hasattr(transformers, named) and bare == embeds else CLASSES[run.settings.task]
+    embeds = run.spec.answers == "vector"
+    name = named if hasattr(transformers, named) and bare == embeds else _auto_class(run)
     model, loading = getattr(transformers, name).from_pretrained(
         out, output_loading_info=True, dtype=torch.float32, local_files_only=True
     )
     model.eval()
-    if run.settings.task == "classify":
+    if run.spec.answers == "label":
         model.config.pad_token_id = None  # one text at a time: its last token is its last
     notes = [
         f"{name} found {kind.replace('_', ' ')}: {', '.join(sorted(map(str, loading[kind])))}"
@@ -107,6 +108,10 @@ def _by_transformers(
     ]
     sentence = _sentence(out) if embeds else None
     return [_scores(run, model, reading, sentence) for reading in readings], notes
+
+
+def _auto_class(run: Opened) -> str:
+    return CLASSES.get(family_of(run.shape)) or CLASSES[run.spec.answers]
 
 
 def _sentence(out: Path) -> SentenceFolder | None:
@@ -121,9 +126,9 @@ def _scores(run: Opened, model: Any, reading: Reading, sentence: SentenceFolder 
     if getattr(run.shape, "n_segments", 0) > 1:
         inputs["token_type_ids"] = torch.tensor([reading.segments])
     said = model(**inputs)
-    if run.settings.task == "embed":
+    if run.spec.answers == "vector":
         found = _vector(run, said, len(reading.tokens), sentence)
-    elif run.settings.task == "classify":
+    elif run.spec.answers == "label":
         found = said.logits
     else:
         found = (said.prediction_logits if "prediction_logits" in said else said.logits)[0]
@@ -184,7 +189,7 @@ def _by_us(
     weights = open_weights(out)
     found = family_named(config["model_type"]).read(config, weights.keys(), {})
     embed, sentence = run.settings.embed, None
-    if run.settings.task == "embed":
+    if run.spec.answers == "vector":
         sentence = _sentence(out)
     if sentence is not None:
         found = sentence.applied(found)

@@ -29,11 +29,11 @@ TARGET = "target"
 def around(run: Opened) -> tuple[list[int], list[int]]:
     """The special tokens before and behind a text, as the task of the run reads it."""
     tokenizer = run.vocab.source
-    if run.settings.task == "transcribe":  # what it is to write: it reads no text
+    if run.spec.modality == "sounds":  # what it is to write: it reads no text
         return [tokenizer.bos, *_present(tokenizer.target_begin)], [tokenizer.eos]
     if isinstance(run.shape, Seq2SeqSettings):
         return _present(tokenizer.source_begin), [tokenizer.eos]
-    if run.settings.task == "complete":
+    if run.spec.continues:
         return [*tokenizer.prompt_ends[0]], [*tokenizer.prompt_ends[1]]
     return [*tokenizer.text_ends[0]], [*tokenizer.text_ends[1]]
 
@@ -135,7 +135,7 @@ def name_of(tokenizer: Tokenizer, token: int) -> str:
 
 
 def _config(run: Opened, tokenizer: Tokenizer) -> dict[str, Any]:
-    fills = run.settings.task == "fill"
+    fills = run.spec.answers == "gaps"
     names = ["input_ids", "attention_mask"]
     if isinstance(run.shape, EncoderSettings) and run.shape.n_segments > 1:
         names.insert(1, "token_type_ids")

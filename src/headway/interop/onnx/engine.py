@@ -52,6 +52,7 @@ from headway.interop.plain.padded import (
 from headway.models.encoder import Encoder
 from headway.models.hearing import Listener
 from headway.nn.layout import Layout
+from headway.tasks.specs import spec_of
 from headway.text.tokenizer import Tokenizer
 
 SCORES_AT_ONCE = 1 << 25
@@ -144,7 +145,7 @@ class OnnxEngine(Engine):
             return Answers(graph, self.settings)
         if REBUILT in graph.outputs:
             self._cannot("score what is rebuilt of hidden parts")
-        if self.settings.task == "transcribe":
+        if spec_of(self.settings).writes:
             return CtcAnswers(graph, self.settings)
         return MediaAnswers(graph, self.settings)
 

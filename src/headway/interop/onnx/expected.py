@@ -25,6 +25,7 @@ from headway.interop.plain.graphs import (
     STATES,
     layer_names,
 )
+from headway.tasks.specs import spec_of
 
 
 def check_graph(path: Path, name: str, graph: Session, settings: RunSettings) -> None:
@@ -56,11 +57,13 @@ def _names(name: str, settings: RunSettings) -> tuple[list[str], list[str]]:
         return given, [STATES, *mask, *ctc, *cross]
     if name == ALONE and front is not None:
         return _media_answers(given, settings)
-    if name == ALONE and settings.task == "complete":
+    if name == ALONE and spec_of(settings).continues:
         return [IDS, MASK, PLACES, *past], [LOGITS, *present]
     if name == ALONE:
         segments = [SEGMENTS] if getattr(shape, "n_segments", 0) else []
-        return [IDS, MASK, *segments], [SENTENCE if settings.task == "embed" else LOGITS]
+        return [IDS, MASK, *segments], [
+            SENTENCE if spec_of(settings).answers == "vector" else LOGITS
+        ]
     return [IDS, MASK, PLACES, SOURCE_MASK, *past, *cross], [LOGITS, CROSS, *present]
 
 
@@ -72,9 +75,10 @@ def _media_answers(given: list[str], settings: RunSettings) -> tuple[list[str], 
     heads: tuple[str, ...] = settings.model.heads  # type: ignore[union-attr]
     if "rebuild" in heads:
         return [*given, HIDDEN_ROWS], [REBUILT]
-    if settings.task == "transcribe":
+    spec = spec_of(settings)
+    if spec.writes:
         return given, [LOGITS, MASK]
-    more = [EMBEDDING] if settings.task == "identify" or "classes" not in heads else []
+    more = [EMBEDDING] if spec.compares or "classes" not in heads else []
     return given, [LOGITS, *more] if "classes" in heads else more
 
 
@@ -85,9 +89,9 @@ def _columns(graph: Session) -> int | None:
 
 def _n_scores(settings: RunSettings) -> int:
     shape: Any = settings.model
-    if settings.task in ("classify", "tag", "see", "watch", "identify"):
+    if spec_of(settings).labelled:
         return int(shape.n_labels)
-    blank = settings.task == "transcribe" and not isinstance(shape, Seq2SeqSettings)
+    blank = spec_of(settings).modality == "sounds" and not isinstance(shape, Seq2SeqSettings)
     return int(shape.vocab_size) + blank
 
 

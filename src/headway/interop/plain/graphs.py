@@ -36,6 +36,7 @@ from headway.models.parts.sounds import SoundFront
 from headway.models.parts.text import TextFront
 from headway.models.seeing import Viewer
 from headway.models.seq2seq import Seq2Seq
+from headway.tasks.specs import spec_of
 
 PLACES = "position_ids"
 SOURCE_MASK = "encoder_attention_mask"
@@ -95,7 +96,7 @@ def graphs_of(model: nn.Module, settings: RunSettings) -> list[Graph]:
         reader = SourceReader(model, plain_front(model.source_front, reach, "source"), reach)
         return [_reading(reader, READER), _writer(TargetSteps(model, reach), WRITER)]
     assert isinstance(model, Encoder | Decoder)
-    if settings.task == "complete":
+    if spec_of(settings).continues:
         assert isinstance(model, Decoder)
         return [_writer(TextSteps(model, reach), ALONE)]
     return [_reading(Reader(model, plain_front(model.front, reach), reach, settings), ALONE)]
@@ -130,21 +131,21 @@ class Reader(nn.Module):
         self.front, self.body = front, Body(model.stack, reach)  # type: ignore[arg-type]
         # Of the model only what reads out: its front is in here in another form.
         self.heads, self.pooling = model.heads, model.pooling
-        self.task, self.looks = settings.task, isinstance(model, Viewer)
+        self.spec, self.looks = spec_of(settings), isinstance(model, Viewer)
         self.normalise = settings.embed.normalise
         self.margin_scale = settings.identify.scale if settings.identify.margin else None
-        tags = self.heads["tags"] if self.task == "tag" else None
+        tags = self.heads["tags"] if self.spec.answers == "tags" else None
         self.transitions = tags.transitions if isinstance(tags, LabelHead) else None
         self.outputs = (STATES, *self._names())
 
     def _names(self) -> tuple[str, ...]:
-        if self.task == "tag" and self.transitions is not None:
+        if self.spec.answers == "tags" and self.transitions is not None:
             return (LOGITS, TRANSITIONS)
-        if self.task == "embed":
+        if self.spec.answers == "vector":
             return (SENTENCE,)
-        if self.task == "identify":
+        if self.spec.answers == "label" and self.spec.compares:
             return (LOGITS, EMBEDDING)
-        if self.task == "transcribe":
+        if self.spec.writes:
             return (LOGITS, MASK)
         if "rebuild" in self.heads:
             return (REBUILT,)
@@ -159,23 +160,23 @@ class Reader(nn.Module):
         return (x_ND.unflatten(0, size), *self._answers(x_ND, size, rows.real_BT))
 
     def _answers(self, x_ND: Tensor, size: tuple[int, int], real_BT: Tensor) -> tuple[Tensor, ...]:
-        if self.task == "tag":
+        if self.spec.answers == "tags":
             more = () if self.transitions is None else (self.transitions,)
             return (self.heads["tags"](x_ND).unflatten(0, size), *more)
-        if self.task == "transcribe":
+        if self.spec.writes:
             return (self.heads["ctc"](x_ND).unflatten(0, size), real_BT)
         if REBUILT in self.outputs:
             return (self._of_items(self.heads["rebuild"](x_ND).unflatten(0, size)),)
-        if self.task == "fill":
+        if self.spec.answers == "gaps":
             return (self.heads["words"](x_ND).unflatten(0, size),)
         x_BTD = x_ND.unflatten(0, size)
         pooled_BD = self._pooled(x_BTD, real_BT)
-        if self.task == "identify":
+        if self.spec.answers == "label" and self.spec.compares:
             unit_BD = F.normalize(pooled_BD, dim=-1)
             return (self._speakers(pooled_BD, unit_BD), unit_BD)
         if LOGITS in self.outputs:
             return (self._classes(x_BTD, pooled_BD),)
-        unit = self.task == "embed" and self.normalise
+        unit = self.spec.answers == "vector" and self.normalise
         return (F.normalize(pooled_BD, dim=-1) if unit else pooled_BD,)
 
     def _of_items(self, x_BTD: Tensor) -> Tensor:

@@ -160,7 +160,7 @@ def prove_padded(
         return _prove_media(to, run, calls, by=by, int8=int8)
     readings = our_logits(run, proof_ids(run, sentences))
     theirs = [scores for some in _batches(readings) for scores in said(run, calls, some)]
-    what = "vectors" if run.settings.task == "embed" else "logits"
+    what = "vectors" if run.spec.answers == "vector" else "logits"
     sizes = ", ".join(map(str, BATCHES))
     notes = [f"padded batches of {sizes} texts; none was recorded in such a size"]
     proof = compared(to, readings, theirs, what=what, by=by, notes=notes)
@@ -218,7 +218,7 @@ def _said_of_items(
         growing = Growing(calls[WRITER], _heads(run), len(readings), given)
         return _grown(growing, [reading.target for reading in readings]), ctc
     found = calls[ALONE](inputs)
-    if run.settings.task == "transcribe":
+    if run.spec.writes:
         return _real(found[LOGITS], found[MASK]), []
     if REBUILT in found:
         pairs = zip(found[REBUILT], readings, strict=True)
@@ -248,19 +248,19 @@ def _heads(run: Opened) -> dict[str, tuple[int, int]]:
 def said(run: Opened, calls: Mapping[str, Call], readings: Sequence[Reading]) -> list[Array]:
     """The scores of each, as `Reading.scores`."""
     texts = [reading.tokens for reading in readings]
-    shape, task = run.shape, run.settings.task
+    shape, spec = run.shape, run.spec
     if isinstance(shape, Seq2SeqSettings):
         given = sources_of(calls[READER], text_inputs(texts))
         texts = [reading.target for reading in readings]
         return _grown(Growing(calls[WRITER], _heads(run), len(texts), given), texts)
-    if task == "complete":
+    if spec.continues:
         return _grown(Growing(calls[ALONE], _heads(run), len(texts)), texts)
     inputs = text_inputs(texts)
     if getattr(shape, "n_segments", 0):
         inputs[SEGMENTS] = padded([reading.segments for reading in readings])[0]
     found = calls[ALONE](inputs)
-    if task in ("embed", "classify"):
-        return list(found[SENTENCE if task == "embed" else LOGITS][:, None])
+    if spec.answers in ("vector", "label"):
+        return list(found[SENTENCE if spec.answers == "vector" else LOGITS][:, None])
     return _real(found[LOGITS], inputs[MASK])
 
 
