@@ -171,3 +171,58 @@ def test_empty_cells_are_findings_and_too_few_rows_are_no_error() -> None:
     assert not report.ok
     assert not report.fingerprint
     assert "error: " in str(report)
+
+
+def test_a_function_hears_every_line_and_may_end_the_training(tmp_path: Path) -> None:
+    heard: list[dict[str, Any]] = []
+
+    def hear(row: Any) -> object:
+        heard.append(dict(row))
+        return "good enough" if row["kind"] == "valid" and row["step"] == 3 else None
+
+    out = teach(tmp_path / "run", on=hear, settings={"train.steps": 500, "train.eval_every": 3})
+    assert heard == entries(out)
+    assert [row["kind"] for row in heard if row["kind"] != "train"] == ["valid", "event", "end"]
+    assert heard[-2]["text"] == "stopped early: good enough"
+    assert heard[-1]["kept"] == "best checkpoint (step-3)"
+    assert "good enough" in (out / "report.html").read_text()
+    # It has ended: the same call does not go on behind that.
+    weights = (out / "model.safetensors").read_bytes()
+    heard.clear()
+    teach(out, on=hear, settings={"train.steps": 500, "train.eval_every": 3})
+    assert {row["step"] for row in heard} == {3}
+    assert (out / "model.safetensors").read_bytes() == weights
+
+
+def test_an_end_between_evaluations_keeps_the_best_so_far(tmp_path: Path) -> None:
+    def hear(row: Any) -> bool:
+        return bool(row["kind"] == "train" and row["step"] == 5)
+
+    out = teach(tmp_path / "run", on=hear)
+    end = entries(out)[-1]
+    assert (end["kind"], end["step"], end["kept"]) == ("end", 5, "best checkpoint (step-3)")
+    alone = teach(tmp_path / "alone", on=hear, settings={"train.eval_every": 6})
+    assert entries(alone)[-1]["kept"] == "last step"
+
+
+def test_what_it_raises_is_raised_again_when_all_is_saved(tmp_path: Path) -> None:
+    mine = ValueError("mine")
+
+    def hear(row: Any) -> None:
+        if row["kind"] == "train" and row["step"] == 4:
+            raise mine
+
+    with pytest.raises(ValueError, match="mine") as caught:
+        teach(tmp_path / "run", on=hear)
+    assert caught.value is mine
+    straight, out = teach(tmp_path / "straight"), teach(tmp_path / "run")
+    assert "going on from step 4" in [e.get("text") for e in entries(out)]
+    assert (out / "model.safetensors").read_bytes() == (straight / "model.safetensors").read_bytes()
+
+    def late(row: Any) -> None:
+        if row["kind"] == "end":
+            raise mine
+
+    with pytest.raises(ValueError, match="mine"):
+        teach(tmp_path / "late", on=late)
+    assert (tmp_path / "late" / "report.html").exists()

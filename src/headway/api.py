@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     import torch
 
     from headway.data.report import Report
+    from headway.training.runlog import Heard
 
 Needs = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
 """A column, or files: one or several."""
@@ -63,6 +64,7 @@ def train(
     budget: str | float | None = None,
     restart: bool = False,
     quiet: bool = False,
+    on: Heard | None = None,
     **needs: Needs,
 ) -> Path:
     """Train a model, or go on with the one in `out`, and return it when it is done.
@@ -71,6 +73,10 @@ def train(
     `text="review"`; without, they name files, as in `source="a.de", target="a.en"`. Ctrl-C saves
     and raises `headway.errors.Stopped`: the same call goes on. What can be put right is a
     `UserError`.
+
+    `on` is called with every line of the log, as a mapping. If it returns True, or a text with the
+    reason, training ends there with the best weights so far; what it raises is raised again when
+    everything is saved.
     """
     started = time.monotonic()
     out = Path(out)
@@ -89,7 +95,7 @@ def train(
     with _ALONE:
         training = Training(
             settings=run, out=out, device=device, budget_s=budget_s, restart=restart,
-            given=tables, quiet=quiet, call=f"headway.train(…, out={os.fspath(out)!r})",
+            given=tables, quiet=quiet, on=on, call=f"headway.train(…, out={os.fspath(out)!r})",
             started=started,
         )  # fmt: skip
         with undisturbed(training.ranks.device):

@@ -17,6 +17,7 @@ from headway.errors import Stopped, UserError
 from headway.tasks.specs import METRICS
 from headway.training.feed import StepItem
 from headway.training.loop import Diverged, Loop, State, ranking
+from headway.training.ranks import Ranks
 
 from .toy import (
     PER_EPOCH,
@@ -473,3 +474,39 @@ def test_an_error_of_the_task_comes_through_and_loses_nothing(tmp_path: Path) ->
     with pytest.raises(ZeroDivisionError, match="of the task"):
         loop.run()
     assert max(steps_of(tmp_path)) == 6
+
+
+class Second(Ranks):
+    """Whose first rank has just had enough."""
+
+    @property
+    def is_first(self) -> bool:
+        return False
+
+    def any(self, mine: bool) -> bool:
+        return True
+
+    def same(self, value: object) -> object:
+        return "the first had enough"
+
+
+def test_all_ranks_end_where_the_first_has_had_enough(tmp_path: Path) -> None:
+    loop = toy_loop(tmp_path, steps=8)
+    loop.ranks = Second()
+    loop.enough = lambda: pytest.fail("only the first rank is asked")
+    loop.step = loop._new_step()
+    assert loop._had_enough()
+    assert loop.state.ended == "the first had enough"
+    assert steps_of(tmp_path) == []  # nor does another rank write
+
+
+def test_who_has_had_enough_ends_it_for_good(tmp_path: Path) -> None:
+    loop = toy_loop(tmp_path, steps=8)
+    loop.enough = lambda: "of it" * (loop.state.step == 3)
+    assert loop.run().step == 3
+    assert log_of(loop).said == ["stopped early: of it"]
+    assert log_of(loop).order[-2:] == [("event", 3), ("pass", 3)]
+    again = toy_loop(tmp_path, steps=8)
+    again.resume()
+    assert again.run().step == 3
+    assert log_of(again).said == []

@@ -62,6 +62,9 @@ class State:
     micro_tokens: int = 0
     bad_in_a_row: int = 0
     bad_steps: int = 0
+    ended: str = ""
+    """Why someone had enough before the last step, who asked the loop to end here."""
+
     plan: dict[str, Any] | None = None
     """The decision that holds, where a budget rules."""
 
@@ -105,6 +108,8 @@ class Loop:
     ema: Ema | None = None
     plateau: Plateau | None = None
     budget: Budget | None = None
+    enough: Callable[[], str] | None = None
+    """Why someone has had enough, or nothing yet. Rank 0 is asked."""
 
     def __post_init__(self) -> None:
         self.state = State(micro_tokens=known(self.settings.micro_tokens))
@@ -192,11 +197,26 @@ class Loop:
         return self.lr_at(plan.warmup + plan.progress_at(step) * (steps - plan.warmup))
 
     def _is_enough(self) -> bool:
-        enough = bool(self.settings.patience) and self.state.without_gain >= self.settings.patience
+        state = self.state
+        enough = bool(self.settings.patience) and state.without_gain >= self.settings.patience
         if enough:
-            text = f"stopped early: no gain in {self.state.without_gain} evaluations"
-            self.log.event(self.state.step, text)
-        return enough
+            text = f"stopped early: no gain in {state.without_gain} evaluations"
+            self.log.event(state.step, text)
+        return enough or self._had_enough()
+
+    def _had_enough(self) -> bool:
+        """Whether someone asked to end here, or did so before the run was taken up again."""
+        state = self.state
+        if state.ended or self.enough is None or state.step % self.check_every:
+            return bool(state.ended)
+        mine = self.enough() if self.ranks.is_first else ""
+        if not self.ranks.any(bool(mine)):
+            return False
+        state.ended = str(self.ranks.same(mine))
+        self.log.event(state.step, f"stopped early: {state.ended}")
+        regular = self.saved == state.step  # that one has not heard of the end
+        self.save(best=regular and state.best_step == state.step, passing=not regular)
+        return True
 
     def _one_step(self, feed: Feed) -> Feed:
         number = self.state.step + 1

@@ -35,7 +35,7 @@ from headway.training.home import Home
 from headway.training.loop import Loop, State
 from headway.training.ranks import Ranks
 from headway.training.report import REPORT, write_report
-from headway.training.runlog import RunLog
+from headway.training.runlog import Heard, RunLog
 from headway.training.schedule import schedule_line
 from headway.training.signals import StopSignal
 from headway.training.start import trainable
@@ -59,6 +59,9 @@ class Training:
     call: str = ""
     """What a program calls to train, and to go on; nothing: it is the command line."""
 
+    on: Heard | None = None
+    """Told every line of the log; may ask to end."""
+
     now: Callable[[], float] = time.monotonic
     started: float = field(default_factory=time.monotonic)
     """By `now`: when the command began."""
@@ -68,7 +71,7 @@ class Training:
         self.home = Home(self.out)
         self.ranks = Ranks.start(self.device)
         self.progress = Progress(enabled=self.ranks.is_first and not self.quiet)
-        self.log = RunLog(self.out if self.ranks.is_first else None, self.progress)
+        self.log = RunLog(self.out if self.ranks.is_first else None, self.progress, self.on)
         self.checkpoints: Checkpoints | None = None
         self.removed = False
         """Whether someone has taken the run folder away in mid-run."""
@@ -88,6 +91,8 @@ class Training:
                 with self.home.alone() if self.ranks.is_first else nullcontext():
                     return self._train(stop)
             except Stopped as error:
+                if self.log.error is not None:
+                    raise self.log.error from None
                 raise self._stop(stop.name or "a signal") from error
             finally:
                 self.progress.close()
@@ -122,7 +127,10 @@ class Training:
             budget = self._budget(settings, worker.task, Journal(path, self.progress.note))
             if self.timing is not None:
                 budget.timed(self.timing.step_s, self.timing.example_s)
-        loop = worker.loop(checkpoints, self.log, lambda: stop.asked, self.out, budget)
+        loop = worker.loop(
+            checkpoints, self.log, lambda: stop.asked or self.log.error is not None, self.out,
+            budget, None if self.on is None else lambda: self.log.enough,
+        )  # fmt: skip
         resumed = loop.resume()
         if self.ranks.is_first:
             self.log.rewind(loop.state.step)
@@ -138,6 +146,8 @@ class Training:
         stopped = self.ranks.is_first and not self._finish(worker, loop, state)
         if self.ranks.any(stopped):
             raise Stopped
+        if self.log.error is not None:
+            raise self.log.error
         troubles = self._troubles()
         some = self.ranks.any(bool(troubles))
         return troubles or ["another rank could not save everything"] * some

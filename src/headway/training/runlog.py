@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import json
 import time
+from collections.abc import Callable, Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
+
+import numpy as np
 
 from headway.config.durable import replace_text
 from headway.progress import Progress, Stage
@@ -13,16 +17,27 @@ from headway.training.board import Board
 
 METRICS = "metrics.jsonl"
 
+Heard = Callable[[Mapping[str, Any]], object]
+"""Is told a line of the log. True, or a text with the reason, asks to end the training here."""
+
 
 class RunLog:
     """Only rank 0 has one that writes. A line that cannot be written stops nothing."""
 
-    def __init__(self, folder: Path | None, progress: Progress) -> None:
+    def __init__(self, folder: Path | None, progress: Progress, on: Heard | None = None) -> None:
+        """`on` hears every line that is written."""
         self.path = None if folder is None else folder / METRICS
         self.progress = progress
         self.board: Board | None = None
         self.failed = False
         """Whether a line could not be written."""
+
+        self._on = on
+        self.enough = ""
+        """Why whoever hears the lines has had enough."""
+
+        self.error: BaseException | None = None
+        """What went wrong there. It must not take with it what is to be saved."""
 
     def numbers(self, kind: str, step: int, **values: Any) -> None:
         if self.board is not None:
@@ -87,6 +102,20 @@ class RunLog:
             if not self.failed:
                 self.failed = True
                 self.progress.note(f"warning: cannot write {self.path}: {error}")
+        self._tell(entry)
+
+    def _tell(self, entry: dict[str, Any]) -> None:
+        if self._on is None or self.error is not None:
+            return
+        try:
+            said = self._on(MappingProxyType(entry))
+        except BaseException as error:
+            self.error = error
+            return
+        if isinstance(said, str) and said:
+            self.enough = self.enough or said
+        elif isinstance(said, bool | np.bool_) and said:
+            self.enough = self.enough or "on= asked for it"
 
 
 def _append(path: Path, line: str) -> None:

@@ -149,6 +149,7 @@ class Worker:
         stop_asked: Callable[[], bool],
         out: Path,
         budget: Budget | None = None,
+        enough: Callable[[], str] | None = None,
     ) -> Loop:
         train, model = self.settings.train, self.settings.model
         assert model is not None
@@ -182,6 +183,7 @@ class Worker:
             ema=Ema(self.model, train.ema) if train.ema else None,
             plateau=Plateau.of(self.task, train, model) if self.ranks.is_first else None,
             budget=budget,
+            enough=enough,
         )
 
     def time(self, for_s: float, now: Callable[[], float] = time.monotonic) -> plan.Timing:
