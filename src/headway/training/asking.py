@@ -93,7 +93,10 @@ def report_of(
         for part, one in (given or {}).items():
             one.write(folder / FOLDER, part)
             changes |= one.settings(folder / FOLDER, part)
-        data = replace(settings.data, **{key: _tuple(value) for key, value in changes.items()})
+        tuples: dict[str, Any] = {
+            k: tuple(v) if isinstance(v, list) else v for k, v in changes.items()
+        }
+        data = replace(settings.data, **tuples)
         with Progress(enabled=not quiet) as progress:
             try:
                 prepared = kind_of(settings.task).prepare(
@@ -105,10 +108,6 @@ def report_of(
                 found = replace(prepared.report, fingerprint=prepared.fingerprint)
     columns = {name: one for part in (given or {}).values() for name, one in part.taken().items()}
     return replace(found, columns=columns)
-
-
-def _tuple(value: Any) -> Any:
-    return tuple(value) if isinstance(value, list) else value
 
 
 def beginning(task: str | None, start: str | None, teacher: str | None, asked: Asked) -> Asked:
