@@ -116,6 +116,14 @@ def test_every_step_leads_where_the_model_went(opened: Give, task: str, variant:
             torch.testing.assert_close(h, found.hidden[made.stack][layer][row, neurons])
 
 
+def test_a_twin_is_followed_as_the_run_is(opened: Give) -> None:
+    run = opened("fill", "albert-like")
+    ways = [walk(one, trace(one, text_for("fill"))) for one in (run, run.twin())]
+    assert [step.title for step in ways[0].steps] == [step.title for step in ways[1].steps]
+    for name, vector_D in ways[0].vectors.items():
+        assert torch.equal(vector_D, ways[1].vectors[name])
+
+
 def test_every_head_of_every_row_can_be_followed(opened: Give) -> None:
     run = opened("translate", "relative-grouped")
     found = trace(run, "ba de go fi ko")

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from headway.inside.steps import Step, Story, strongest
 from headway.nn.attention import Attention
-from headway.nn.feedforward import ACTIVATIONS, GATED, FeedForward
+from headway.nn.feedforward import FeedForward
 from headway.nn.layout import Layout
 
 TOKENS = 24
@@ -175,8 +175,6 @@ def _out(story: Story, at: HeadAt, z: str) -> str:
 def feed_forward_steps(story: Story, part: FeedForward, source: str) -> str:
     x_D = story.vectors[source]
     before_E = part.to_hidden(x_D[None])[0]
-    names = GATED if part.is_gated else ACTIVATIONS
-    activation = next(name for name, act in names.items() if act is part.activation)
     gate_F, value_F = before_E.chunk(2) if part.is_gated else (before_E, None)
     hidden_F = part.activation(gate_F) if value_F is None else part.activation(gate_F) * value_F
     down_DF = part.to_out.weight.detach()
@@ -192,8 +190,8 @@ def feed_forward_steps(story: Story, part: FeedForward, source: str) -> str:
     story.steps[-1].numbers["from_rows"] = rows_R
     h = story.vector(("h", "h"), hidden_F[picked_R])
     words = "Only neurons that found their pattern go on."
-    title = f"Activation: {activation}"
-    numbers = {"activation": activation, "neurons": picked_R}
+    title = f"Activation: {part.name}"
+    numbers = {"activation": part.name, "neurons": picked_R}
     story.add(Step("activation", title, words, (u,), h, numbers))
     out_D = part.to_out(hidden_F[None])[0]
     chosen_RD = down_DF[:, picked_R].T

@@ -38,7 +38,7 @@ class FeedForward(nn.Module):
         self, d_model: int, d_ff: int, activation: str, *, bias: bool = True, dropout: float = 0.0
     ) -> None:
         super().__init__()
-        self.is_gated = activation in GATED
+        self.name, self.is_gated = activation, activation in GATED
         self.activation = GATED[activation] if self.is_gated else ACTIVATIONS[activation]
         self.to_hidden = Linear(d_model, d_ff * (2 if self.is_gated else 1), bias=bias)
         self.to_out = Linear(d_ff, d_model, bias=bias)

@@ -8,6 +8,7 @@ whole numbers are exact in any order. There is no gradient.
 from __future__ import annotations
 
 import ctypes
+import threading
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -209,15 +210,21 @@ def _give_back_memory() -> None:
         ctypes.CDLL(None).malloc_trim(0)
 
 
+_CHOOSING = threading.RLock()
+"""The library and the warnings are of the whole process, and models of several threads may be
+packed at once."""
+
+
 @contextmanager
 def _fbgemm() -> Iterator[None]:
     """Packed by this library and no other. torch means to drop its types for such tensors, which
     are only the way into it; where they are gone, `is_quick` says no."""
-    before = torch.backends.quantized.engine
-    torch.backends.quantized.engine = "fbgemm"
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", UserWarning)
-            yield
-    finally:
-        torch.backends.quantized.engine = before
+    with _CHOOSING:
+        before = torch.backends.quantized.engine
+        torch.backends.quantized.engine = "fbgemm"
+        try:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore", UserWarning)
+                yield
+        finally:
+            torch.backends.quantized.engine = before
