@@ -134,11 +134,11 @@ def _chained(arrays: list[np.ndarray]) -> Any:
 
 def loss(tiny: Tiny) -> Any:
     """Of the first batch of the first epoch, without anything by chance."""
-    task, model = seams.task_in_training(tiny.made)
+    task, loss_of, model = seams.in_training(tiny.made)
     model.train()
     torch.manual_seed(0)
     part = task.parts(task.epoch(0)[0], tiny.made.settings.train.micro_tokens)[0]
-    found = task.loss(model, task.batch(part, seams.CPU, None))
+    found = loss_of(model, task.batch(part, seams.CPU, None))
     found.sum.backward()
     gradients = {
         name: weight.grad for name, weight in model.named_parameters() if weight.grad is not None

@@ -117,14 +117,14 @@ def trained(made: Made, steps: int, folder: Path) -> tuple[dict[str, Tensor], li
     return model_weights(worker.model), [json.loads(line) for line in logged]
 
 
-def task_in_training(made: Made) -> tuple[Any, nn.Module]:
-    """The task as the loop has it, with a teacher where there is one, and the model."""
+def in_training(made: Made) -> tuple[Any, Any, nn.Module]:
+    """The task, the loss as the loop has it, with a teacher where there is one, and the model."""
     from headway.training.ranks import Ranks
     from headway.training.worker import Worker
 
     worker = Worker(made.settings, made.prepared, Ranks(), None)
     fill_weights(worker.model)
-    return worker.task, worker.model
+    return worker.task, worker.loss_of, worker.model
 
 
 def leaves(value: Any, name: str = "") -> Iterator[tuple[str, Any]]:

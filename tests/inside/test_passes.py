@@ -77,7 +77,7 @@ def test_an_edit_changes_its_layer_and_what_comes_behind(run: Opened) -> None:
 def test_nothing_is_lost_where_nothing_changes(run: Opened) -> None:
     batch = batch_of(run)
     clean = answers(run, batch)
-    before_R, behind_R, kl_R = losses(run, clean, answers(run, batch))
+    before_R, behind_R, kl_R = losses(clean, answers(run, batch))
     torch.testing.assert_close(before_R, behind_R, atol=1e-6, rtol=0)
     assert float(kl_R.abs().max()) < 1e-6
     assert len(before_R) > 0
@@ -87,7 +87,7 @@ def test_nothing_is_lost_where_nothing_changes(run: Opened) -> None:
 def test_the_loss_of_a_language_model_is_that_of_the_next_token(tmp_path: Path) -> None:
     run = open_plain(tiny_run(tmp_path / "run", "complete", n_layers=2))
     batch = batch_of(run)
-    before_R, _, _ = losses(run, answers(run, batch), answers(run, batch))
+    before_R, _, _ = losses(answers(run, batch), answers(run, batch))
     expected = []
     for passage in batch.passages:
         ids = torch.tensor(passage.ids["text"])

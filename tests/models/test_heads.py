@@ -11,7 +11,7 @@ from headway.config.model import DecoderSettings, EncoderSettings
 from headway.config.presets import PRESETS
 from headway.errors import ConfigError, UserError
 from headway.models.build import build_model
-from headway.models.parts.heads import LabelHead, pooled
+from headway.models.parts.heads import LabelHead
 from headway.nn.layout import Layout
 from headway.nn.loss import Smoothing
 from tests.models.variants import SIZES, flat, tiny
@@ -40,9 +40,9 @@ def test_the_fixed_form_gives_real_texts_the_same_vectors(pooling: str) -> None:
     lengths = [len(text) for text in TEXTS]
     fixed = Layout.fixed(lengths, n_rows=16, n_sequences=9, longest=5)
     x_ND = torch.randn(16, 4)
-    plain = pooled(x_ND[: sum(lengths)], Layout.of(lengths), pooling)
+    plain = Layout.of(lengths).pooled(x_ND[: sum(lengths)], pooling)
     assert fixed.lengths_B[-1] == 0
-    torch.testing.assert_close(pooled(x_ND, fixed, pooling)[: len(lengths)], plain)
+    torch.testing.assert_close(fixed.pooled(x_ND, pooling)[: len(lengths)], plain)
 
 
 def test_a_later_token_changes_the_classes_of_a_decoder() -> None:

@@ -26,6 +26,7 @@ from headway.models.parts.pictures import Pictures
 from headway.models.seq2seq import Seq2Seq
 from headway.progress import SILENT
 from headway.tasks.caption import Caption, CaptionTask
+from headway.tasks.losses import plain as plain_loss
 from headway.tasks.specs import CaptionSettings, spec_of
 from headway.tasks.task import Part
 from headway.training.feed import Cursor, step_item, walk
@@ -96,7 +97,7 @@ def test_the_loss_is_the_sum_over_pictures(made: tuple[PreparedMedia, CaptionTas
     rows = np.array([3, 7, 1])
     batch = task.batch(Part(rows, 0), CPU, None)
     with torch.no_grad():
-        loss = task.loss(model, batch)
+        loss = plain_loss(task)(model, batch)
         each = [alone(task, model, row) for row in rows]
     assert float(loss.sum) == pytest.approx(sum(one for one, _ in each), rel=1e-4)
     assert float(loss.nll) == pytest.approx(sum(one for _, one in each), rel=1e-4)
@@ -109,7 +110,7 @@ def check_fixed_changes_nothing(task: CaptionTask, micro_tokens: int, rows: list
     for shapes in (None, fixed):
         model = model_of(task)
         batch = task.batch(Part(np.array(rows), 0), CPU, shapes)
-        loss = task.loss(model, batch)
+        loss = plain_loss(task)(model, batch)
         loss.sum.backward()
         found.append((loss.sum.item(), [p.grad for p in model.parameters()]))
     assert found[0][0] == pytest.approx(found[1][0], rel=1e-5)
@@ -154,10 +155,10 @@ def test_captions_are_augmented_in_training_alone(made: tuple[PreparedMedia, Cap
     model = model_of(task)
     batch = noisy.batch(Part(np.array([0, 1, 2, 3]), 0), CPU, None)
     with torch.no_grad():
-        plain = float(task.loss(model.eval(), batch).sum)
-        assert float(noisy.loss(model, batch).sum) == plain
+        plain = float(plain_loss(task)(model.eval(), batch).sum)
+        assert float(plain_loss(noisy)(model, batch).sum) == plain
         torch.manual_seed(0)
-        assert float(noisy.loss(model.train(), batch).sum) != plain
+        assert float(plain_loss(noisy)(model.train(), batch).sum) != plain
 
 
 def test_words_are_hidden_from_the_decoder_in_training_alone(
@@ -175,9 +176,9 @@ def test_words_are_hidden_from_the_decoder_in_training_alone(
     assert 0 < int(changed_N.sum()) < len(read_N) - 4
     assert not changed_N[read_N == task.tokenizer.bos].any()
     with torch.no_grad():
-        plain = float(task.loss(model.eval(), batch).sum)
-        assert float(blind.loss(model, batch).sum) == plain
-        assert float(blind.loss(model.train(), batch).sum) != plain
+        plain = float(plain_loss(task)(model.eval(), batch).sum)
+        assert float(plain_loss(blind)(model, batch).sum) == plain
+        assert float(plain_loss(blind)(model.train(), batch).sum) != plain
     with pytest.raises(ConfigError, match="hide"):
         CaptionSettings(hide=1.5)
 
@@ -357,7 +358,7 @@ def test_recorded_steps_of_large_pictures_follow_plain_ones(
         compute_in(model, torch.bfloat16)
         adam = torch.optim.AdamW(model.parameters(), fused=True, capturable=recorded)
         ranks = Ranks(device=device)
-        step = Step(model, task.loss, adam, ranks, recorded=recorded)
+        step = Step(model, plain_loss(task), adam, ranks, recorded=recorded)
         losses = []
         for rows, after in islice(walk(task, Cursor()), 20):
             micro = 16 * 256

@@ -24,6 +24,8 @@ from headway.progress import SILENT
 from headway.tasks.classify import Classify, ClassifyTask
 from headway.tasks.classify_answers import Classifier
 from headway.tasks.kind import Use
+from headway.tasks.losses import plain as plain_loss
+from headway.tasks.losses import rdrop
 from headway.tasks.opened import open_run
 from headway.tasks.task import Part
 from headway.training.run import Training
@@ -77,7 +79,7 @@ def test_the_loss_is_the_sum_over_the_texts(made: Made, fixed: bool) -> None:
     task, model = task_of(made, smoothing=0.2), model_of(settings)
     rows = np.arange(4, 15)
     batch = task.batch(Part(rows, len(rows)), CPU, task.fixed(200) if fixed else None)
-    found = task.loss(model, batch)
+    found = plain_loss(task)(model, batch)
     labels = prepared.train.labels
     assert labels is not None
     loss, nll = torch.zeros(()), torch.zeros(())
@@ -107,11 +109,11 @@ def test_rdrop_adds_the_price_of_two_answers(made: Made) -> None:
     assert settings.model is not None
     shape = replace(settings.model, dropout=0.3)
     noisy = (replace(settings, model=shape), prepared)
-    task = task_of(noisy, rdrop=4.0, smoothing=0.0)
+    task = task_of(noisy, smoothing=0.0)
     model = build_model(shape, seed=3).train()
     batch = task.batch(Part(np.arange(6), 6), CPU, None)
     torch.manual_seed(1)
-    found = task.loss(model, batch)
+    found = rdrop(task, 4.0)(model, batch)
     torch.manual_seed(1)
     first, second = (
         model.classes(model(batch.tokens_N, batch.layout), batch.layout).log_softmax(-1)  # type: ignore[operator]
@@ -150,8 +152,8 @@ def test_pairs_are_read_with_segments(tmp_path: Path) -> None:
     batch = task.batch(Part(np.array([3, 1]), 2), CPU, None)
     assert batch.segments_N is not None
     assert batch.segments_N.unique().tolist() == [0, 1]
-    plain = task.loss(model, replace(batch, segments_N=None))
-    assert plain.nll.item() != task.loss(model, batch).nll.item()
+    plain = plain_loss(task)(model, replace(batch, segments_N=None))
+    assert plain.nll.item() != plain_loss(task)(model, batch).nll.item()
     classifier = Classifier([model], prepared.tokenizer, settings, CPU)
     with pytest.raises(DataError, match=r"line 2 has one text.*tab"):
         list(classifier.answers(["a\tb", "only one"]))
@@ -320,7 +322,7 @@ def test_documents_with_fields_are_read_with_their_marks(tmp_path: Path) -> None
     names = tokenizer.tokens(flat.tokens.tolist())
     assert names.count("<body>") == names.count("</body>") == 1
     assert ("<title>" in names) == bool(len(prepared.train.fields["title"][0]))
-    found = task.loss(model, task.batch(Part(np.arange(3), 3), CPU, None))
+    found = plain_loss(task)(model, task.batch(Part(np.arange(3), 3), CPU, None))
     assert found.nll.isfinite()
     classifier = Classifier([model], tokenizer, settings, CPU)
     row = 5

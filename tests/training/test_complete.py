@@ -26,6 +26,7 @@ from headway.nn.layout import Layout
 from headway.progress import SILENT
 from headway.tasks.complete import Complete, CompleteTask
 from headway.tasks.language import TokenBatch
+from headway.tasks.losses import plain as plain_loss
 from headway.tasks.task import Part
 from headway.training.begin import begin
 from headway.training.optim import build_optimizer
@@ -147,7 +148,7 @@ def test_the_loss_is_that_of_each_window_by_itself(made: Made) -> None:
             by_hand = by_hand + torch.nn.functional.cross_entropy(logs_NV, target, reduction="sum")
             n += len(labels)
         batch = task.batch(part, CPU, None)
-        found = task.loss(model, batch)
+        found = plain_loss(task)(model, batch)
         assert part.n_targets == n == len(batch.labels_N)
         torch.testing.assert_close(found.sum, by_hand, rtol=1e-5, atol=1e-5)
         torch.testing.assert_close(found.nll, by_hand.detach(), rtol=1e-5, atol=1e-5)
@@ -162,7 +163,10 @@ def test_the_fixed_form_costs_the_same(made: Made) -> None:
             shapes.add((len(padded.tokens_N), padded.layout.n_sequences))
             assert padded.weights_N.sum() == part.n_targets
             torch.testing.assert_close(
-                task.loss(model, padded).sum, task.loss(model, plain).sum, rtol=1e-5, atol=1e-5
+                plain_loss(task)(model, padded).sum,
+                plain_loss(task)(model, plain).sum,
+                rtol=1e-5,
+                atol=1e-5,
             )
     assert len(shapes) == 1
 
@@ -173,7 +177,7 @@ def gradient(made: Made, micro: int) -> Tensor:
     parts = task.parts(task.epoch(1)[0], micro)
     total = sum(part.n_targets for part in parts)
     for part in parts:
-        (task.loss(model, task.batch(part, CPU, None)).sum / total).backward()
+        (plain_loss(task)(model, task.batch(part, CPU, None)).sum / total).backward()
     assert (len(parts) > 1) == (micro < 128)
     return torch.cat([p.grad.flatten() for p in model.parameters() if p.grad is not None])
 
@@ -273,7 +277,9 @@ def test_a_little_text_is_learned_by_heart(tmp_path: Path) -> None:
     settings = settings_for(text, train__steps=60, data__valid_text=[text])
     settings, prepared = resolved(Complete(), settings, tmp_path)
     task, model = CompleteTask(prepared, settings), model_of(settings)
-    step = Step(model, task.loss, build_optimizer(model, settings.train, device="cpu"), Ranks())
+    step = Step(
+        model, plain_loss(task), build_optimizer(model, settings.train, device="cpu"), Ranks()
+    )
     for epoch in range(10):
         for examples in task.epoch(epoch):
             parts = task.parts(examples, 128)

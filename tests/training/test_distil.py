@@ -26,13 +26,12 @@ from headway.models.folder import model_weights, save_weights
 from headway.nn.layout import Layout
 from headway.nn.loss import Smoothing
 from headway.progress import SILENT
-from headway.tasks import distil
+from headway.tasks import distil, losses
+from headway.tasks.classify import ClassifyTask
+from headway.tasks.complete import CompleteTask
 from headway.tasks.distil import (
-    VIEWS,
-    DistilTask,
     compare,
     comparison_line,
-    distilled,
     load_teacher,
     picked_layers,
     start_student,
@@ -40,8 +39,10 @@ from headway.tasks.distil import (
 )
 from headway.tasks.fill import Fill, FillTask
 from headway.tasks.gaps import FillBatch
+from headway.tasks.losses import distil as distil_loss
+from headway.tasks.losses import soft_loss
 from headway.tasks.scores import Scores
-from headway.tasks.specs import METRICS
+from headway.tasks.task import Task
 from headway.training.optim import build_optimizer
 from headway.training.ranks import Ranks
 from headway.training.step import Step
@@ -110,7 +111,6 @@ def test_the_student_of_a_pruned_teacher_has_the_heads_of_its_layers(tmp_path: P
 
 REFUSED: list[tuple[str, str, dict[str, Any], list[str]]] = [
     ("fill", "complete", {}, ["a run of the task fill, and this one of complete"]),
-    ("tag", "tag", {}, ["is a run of the task tag", "fill, complete, classify, translate"]),
     ("fill", "fill", {"asked": Asked({"model.n_heads": 2})}, ["n_heads=4 there, 2 here"]),
     ("fill", "fill", {"layers": 3}, ["distil.layers=3 is more than the 2"]),
 ]
@@ -148,6 +148,14 @@ def batch_of(task: str) -> Any:
     )  # fmt: skip
 
 
+def task_like(task: str) -> Task:
+    """One without data: it knows how to read and what that costs."""
+    kind = {"fill": FillTask, "complete": CompleteTask, "classify": ClassifyTask}[task]
+    made = object.__new__(kind)
+    made.smoothing = Smoothing(1.0, 0.0)
+    return made  # type: ignore[return-value]
+
+
 def terms(task: str, student: Any, teacher: Any, batch: Any, temperature: float) -> list[Tensor]:
     """Soft, hard and cosine, a row at a time, as they are defined."""
     seen = [model(batch.tokens_N, batch.layout) for model in (student, teacher)]
@@ -174,16 +182,15 @@ def terms(task: str, student: Any, teacher: Any, batch: Any, temperature: float)
     return [soft, hard, cosine / real.sum() * weights.sum()]
 
 
-@pytest.mark.parametrize("task", VIEWS)
+@pytest.mark.parametrize("task", SHAPES)
 @pytest.mark.parametrize("chunked", [False, True])
 def test_the_loss_is_the_sum_of_three_terms(
     task: str, chunked: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if chunked:
-        monkeypatch.setattr(distil, "CHUNK_BYTES", {"cpu": 4 * 41 * 2})
+        monkeypatch.setattr(losses, "CHUNK_BYTES", {"cpu": 4 * 41 * 2})
     family = {EncoderSettings: "encoder", DecoderSettings: "decoder"}[FAMILY[task]]
     student, teacher = (tiny(family, n_layers=n, **SHAPES[task]) for n in (2, 4))
-    inner: Any = SimpleNamespace(metric=METRICS["loss"], smoothing=Smoothing(1.0, 0.0))
     batch = batch_of(task)
     soft, hard, cosine = terms(task, student, teacher, batch, 3.0)
     for weights, expected in (
@@ -193,8 +200,8 @@ def test_the_loss_is_the_sum_of_three_terms(
         ((5.0, 2.0, 1.0), 5 * soft + 2 * hard + cosine),
     ):
         names = dict(zip(("soft", "hard", "cosine"), weights, strict=True))
-        made = DistilTask(inner, teacher, VIEWS[task], DistilSettings(temperature=3.0, **names))
-        found = made.loss(student, batch)
+        settings = DistilSettings(temperature=3.0, **names)
+        found = distil_loss(task_like(task), teacher, settings)(student, batch)
         torch.testing.assert_close(found.sum, expected, rtol=1e-4, atol=1e-4)
         torch.testing.assert_close(found.nll, hard, rtol=1e-4, atol=1e-4, check_stride=False)
     gradient = torch.autograd.grad(expected, student.front.tokens.weight)[0]
@@ -223,37 +230,37 @@ def school(tmp_path_factory: pytest.TempPathFactory) -> tuple[PreparedText, RunS
     return prepared, replace(wanted, model=student_model(shape, wanted))
 
 
-def disagreement(task: DistilTask, student: nn.Module) -> float:
-    soft = DistilTask(task.inner, task.teacher, task.view,
-                      DistilSettings(soft=1.0, hard=0.0, cosine=0.0, temperature=1.0))  # fmt: skip
+def disagreement(task: Task, teacher: nn.Module, student: nn.Module) -> float:
     part = task.parts(task.epoch(90)[0], 500)[0]
+    batch = task.batch(part, CPU, None)
     with torch.no_grad():
-        return float(soft.loss(student, task.batch(part, CPU, None)).sum) / part.n_targets
+        apart = soft_loss(task.read(student, batch), task.read(teacher, batch), 1.0)
+    return float(apart) / part.n_targets
 
 
 def test_half_the_layers_come_to_agree_with_the_teacher(
     school: tuple[PreparedText, RunSettings],
 ) -> None:
     prepared, settings = school
-    task = distilled(FillTask(prepared, settings), settings, CPU)
-    assert isinstance(task, DistilTask)
+    task: Any = FillTask(prepared, settings)
+    teacher = load_teacher(settings, CPU)
     assert settings.model is not None
     student = build_model(settings.model, seed=2)
     start_student(student, settings, lambda text: None)
-    before = disagreement(task, student)
-    teacher = {name: tensor.clone() for name, tensor in task.teacher.state_dict().items()}
+    before = disagreement(task, teacher, student)
+    weights = {name: tensor.clone() for name, tensor in teacher.state_dict().items()}
     optimizer = build_optimizer(student, TrainSettings(optimizer="adamw"), device="cpu")
-    step = Step(student, task.loss, optimizer, Ranks())
+    step = Step(student, distil_loss(task, teacher, settings.distil), optimizer, Ranks())
     for epoch in range(3):
         for examples in task.epoch(epoch):
             parts = task.parts(examples, 60)
             for part in parts:
                 step.add(task.batch(part, CPU, None), sum(part.n_targets for part in parts))
             step.finish(3e-3)
-    assert disagreement(task, student) < 0.5 * before
-    assert not task.teacher.training
-    for name, tensor in task.teacher.state_dict().items():
-        assert torch.equal(tensor, teacher[name])
+    assert disagreement(task, teacher, student) < 0.5 * before
+    assert not teacher.training
+    for name, tensor in teacher.state_dict().items():
+        assert torch.equal(tensor, weights[name])
 
 
 def test_both_are_compared_in_size_speed_and_score(
@@ -261,10 +268,10 @@ def test_both_are_compared_in_size_speed_and_score(
 ) -> None:
     monkeypatch.setattr(distil, "TIMED_S", 0.1)
     prepared, settings = school
-    task = distilled(FillTask(prepared, settings), settings, CPU)
+    task: Any = FillTask(prepared, settings)
     assert settings.model is not None
     student = build_model(settings.model)
-    facts = compare(load_teacher(task, settings, CPU), student, task, CPU)
+    facts = compare(load_teacher(settings, CPU), student, task, CPU)
     one, other = facts["teacher"], facts["student"]
     assert other["parameters"] == sum(weight.numel() for weight in student.parameters())
     assert facts["smaller"] == pytest.approx(1 - other["parameters"] / one["parameters"])
@@ -288,13 +295,11 @@ def test_both_are_compared_in_size_speed_and_score(
 def test_probabilities_of_both_use_the_same_temperature() -> None:
     """Equal scores cost nothing at any temperature."""
     teacher = tiny("encoder", n_layers=2, **SHAPES["fill"])
-    inner: Any = SimpleNamespace(metric=METRICS["loss"], smoothing=Smoothing(1.0, 0.0))
     for temperature in (1.0, 4.0):
         settings = DistilSettings(temperature=temperature, hard=0.0)
-        task = DistilTask(inner, teacher, VIEWS["fill"], settings)
-        assert float(task.loss(teacher, batch_of("fill")).sum.detach()) == pytest.approx(
-            0, abs=1e-4
-        )
+        loss_of = distil_loss(task_like("fill"), teacher, settings)
+        found = loss_of(teacher, batch_of("fill")).sum
+        assert float(found.detach()) == pytest.approx(0, abs=1e-4)
 
 
 def test_other_labels_than_the_teachers_are_refused(tmp_path: Path) -> None:
@@ -302,15 +307,7 @@ def test_other_labels_than_the_teachers_are_refused(tmp_path: Path) -> None:
     folder = saved(tmp_path / "teacher", shape, "classify")
     labels = RunSettings(task="classify", model=shape, labels=("bad", "good"))
     replace_text(folder / CONFIG, resolved_toml(labels))
-    inner: Any = SimpleNamespace(metric=METRICS["loss"])
     settings = run_settings("classify", folder, model=shape, labels=("no", "yes"))
-    with pytest.raises(ConfigError, match="knows the labels bad, good, and the text has no, yes"):
-        distilled(inner, settings, CPU)
-    same = replace(settings, labels=("bad", "good"))
-    assert isinstance(distilled(inner, same, CPU), DistilTask)
-
-
-def test_of_a_translator_the_task_stays_as_it_is(tmp_path: Path) -> None:
-    """Its student learns from what the teacher wrote; see test_taught."""
-    inner: Any = object()
-    assert distilled(inner, run_settings("translate", tmp_path), CPU) is inner
+    with pytest.raises(ConfigError, match="knows the labels bad, good, and the data has no, yes"):
+        load_teacher(settings, CPU)
+    load_teacher(replace(settings, labels=("bad", "good")), CPU)

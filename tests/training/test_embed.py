@@ -31,6 +31,7 @@ from headway.progress import SILENT
 from headway.tasks.contrast import contrastive, partners
 from headway.tasks.embed import Embed, EmbedTask
 from headway.tasks.kind import Use
+from headway.tasks.losses import plain as plain_loss
 from headway.tasks.opened import open_run
 from headway.tasks.specs import EmbedSettings
 from headway.tasks.task import Part
@@ -130,7 +131,7 @@ def test_the_loss_makes_every_text_choose_its_partner(
         like_b = torch.stack([other @ b[i] for other in a]) / 0.05
         by_hand = by_hand - (like_a.log_softmax(0)[i] + like_b.log_softmax(0)[i]) / 2
     assert part.n_targets == len(rows) > 5
-    found = task.loss(model, task.batch(part, CPU, None))
+    found = plain_loss(task)(model, task.batch(part, CPU, None))
     torch.testing.assert_close(found.sum, by_hand, rtol=1e-4, atol=1e-4)
 
 
@@ -147,7 +148,7 @@ def test_the_fixed_form_costs_the_same(
         for form in (None, fixed):
             model.zero_grad()
             batch = task.batch(part, CPU, form)
-            loss = task.loss(model, batch).sum
+            loss = plain_loss(task)(model, batch).sum
             loss.backward()
             gradients.append((loss.detach(), model.front.tokens.weight.grad.clone()))
         shapes.add((len(batch.tokens_N), batch.layout.n_sequences))
@@ -177,7 +178,7 @@ def test_pairs_that_share_a_text_are_found(tmp_path: Path, prepared: PreparedTex
 
 def trained(task: EmbedTask, model: nn.Module, epochs: int) -> None:
     optimizer = build_optimizer(model, TrainSettings(optimizer="muon"), device="cpu")
-    step = Step(model, task.loss, optimizer, Ranks())
+    step = Step(model, plain_loss(task), optimizer, Ranks())
     torch.manual_seed(0)
     for epoch in range(epochs):
         for examples in task.epoch(epoch):
@@ -221,11 +222,11 @@ def test_texts_alone_are_pairs_with_themselves(alone: PreparedText, tmp_path: Pa
         assert torch.equal(one, other)
     made = build_model(shape(alone, dropout=0.1), seed=1)
     with torch.no_grad():
-        before = float(task.loss(made.train(), batch).sum)
+        before = float(plain_loss(task)(made.train(), batch).sum)
     assert before > 1.0  # the two readings differ
     trained(task, made, 6)
     with torch.no_grad():
-        assert float(task.loss(made, batch).sum) < 0.5 * before
+        assert float(plain_loss(task)(made, batch).sum) < 0.5 * before
         assert task.evaluate(made.eval(), CPU, lambda: False, full=False)["mrr"] > 0
 
 

@@ -7,6 +7,7 @@ import math
 import pytest
 import torch
 
+from headway.tasks.losses import plain as plain_loss
 from headway.tasks.scores import Scores
 from headway.tasks.specs import SPECS, spec_of
 from headway.training.baseline import beside, of_metric
@@ -69,6 +70,6 @@ def test_frequencies_say_what_the_loss_of_training_must_fall_below(made: Made) -
     step = task.epoch(0)[0]
     parts = task.parts(step, 10_000)
     with torch.no_grad():
-        nll = sum(float(task.loss(made.model, task.batch(p, CPU, None)).nll) for p in parts)
+        nll = sum(float(plain_loss(task)(made.model, task.batch(p, CPU, None)).nll) for p in parts)
     assert nll / sum(part.n_targets for part in parts) > 0.8 * frequencies.train_loss
     assert 0.0 < frequencies.train_loss < 10.0

@@ -25,6 +25,7 @@ from headway.progress import SILENT
 from headway.tasks.fill import Fill, FillTask, context_of
 from headway.tasks.fill_answers import Filler
 from headway.tasks.gaps import ENDS, USUAL
+from headway.tasks.losses import plain as plain_loss
 from headway.tasks.specs import FillSettings
 from headway.tasks.task import Part
 from headway.text.tokenizer import Vocabularies
@@ -104,7 +105,7 @@ def test_the_loss_is_about_hidden_words_alone_a_text_at_a_time(
         for row in inside:
             by_hand = by_hand - logs_NV[row, batch.labels_R[at]]
             at += 1
-    found = task.loss(model, batch)
+    found = plain_loss(task)(model, batch)
     torch.testing.assert_close(found.sum, by_hand, rtol=1e-5, atol=1e-5)
     torch.testing.assert_close(found.nll, by_hand.detach(), rtol=1e-5, atol=1e-5)
 
@@ -121,7 +122,10 @@ def test_the_fixed_form_costs_the_same(
         shapes.add((len(padded.tokens_N), len(padded.rows_R), padded.layout.n_sequences))
         assert padded.weights_R.sum() == part.n_targets
         torch.testing.assert_close(
-            task.loss(model, padded).sum, task.loss(model, plain).sum, rtol=1e-5, atol=1e-5
+            plain_loss(task)(model, padded).sum,
+            plain_loss(task)(model, plain).sum,
+            rtol=1e-5,
+            atol=1e-5,
         )
     assert len(shapes) == 1
 
@@ -171,7 +175,7 @@ def test_long_documents_are_read_in_windows(tmp_path: Path) -> None:
 
 def trained(task: FillTask, model: Encoder, epochs: int) -> None:
     optimizer = build_optimizer(model, TrainSettings(optimizer="muon"), device="cpu")
-    step = Step(model, task.loss, optimizer, Ranks())
+    step = Step(model, plain_loss(task), optimizer, Ranks())
     for epoch in range(epochs):
         for examples in task.epoch(epoch):
             parts = task.parts(examples, 120)

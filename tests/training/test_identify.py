@@ -16,12 +16,13 @@ from headway.config.run import load_run_settings, resolved_toml
 from headway.errors import DataError, UserError
 from headway.models.encoder import Encoder
 from headway.models.folder import model_weights, save_weights
-from headway.tasks.identify import Identify, IdentifyTask, item_vectors
+from headway.models.parts.heads import Angles, Input
+from headway.tasks.identify import Identify, IdentifyTask, item_vectors, turned
 from headway.tasks.identify_answers import threshold_of
 from headway.tasks.kind import Answer, Use
 from headway.tasks.media_answers import read_items
-from headway.tasks.media_labels import score_of, unit_vectors
 from headway.tasks.opened import open_run
+from headway.tasks.read import OneVector, readout_of
 from headway.tasks.verify import verification
 from tests.training.labelled import entries, resolved, same_after_stops, trained
 from tests.training.shown import RATE, asked, write_list, write_speakers
@@ -85,11 +86,13 @@ def test_the_margin_turns_only_the_angle_of_the_speaker(run: Path) -> None:
     assert isinstance(model, Encoder)
     given, layout = model.front.collate([prepared.valid.sounds[0]])  # type: ignore[operator]
     with torch.no_grad():
-        x_ND = model(given, layout)
-        plain_BC = task.scores(model, x_ND, layout)
-        targets_BC = torch.tensor([[0.0, 1.0, 0.0]])
-        turned_BC = task.scores(model, x_ND, layout, targets_BC)
-    scale, margin = settings.identify.scale, settings.identify.margin
+        scale, margin = settings.identify.scale, settings.identify.margin
+        read = readout_of(settings).read(model, Input(given, layout))
+        assert isinstance(read.scores, Angles)
+        plain_BC, targets_BC = read.answers(), torch.tensor([[0.0, 1.0, 0.0]])
+        turned_BC = turned(read.x_RD, read.scores, targets_BC, margin)
+        found = task.priced(read.weighed(torch.ones(1)), targets_BC).nll
+        torch.testing.assert_close(found, -turned_BC.log_softmax(-1)[0, 1])
     angle = math.acos(float(plain_BC[0, 1]) / scale) + margin
     assert float(turned_BC[0, 1]) == pytest.approx(scale * math.cos(min(angle, math.pi)), abs=1e-3)
     torch.testing.assert_close(turned_BC[:, [0, 2]], plain_BC[:, [0, 2]], rtol=1e-5, atol=1e-4)
@@ -101,7 +104,7 @@ def test_what_stands_beside_a_recording_does_not_change_it(run: Path) -> None:
     [model] = open_run(run, device="cpu").models
     assert isinstance(model, Encoder)
     items = [sounds[i] for i in range(5)]
-    for read in (score_of(settings), unit_vectors):
+    for read in (readout_of(settings), OneVector(unit=True)):
         together = read_items(model, items, CPU, read)
         alone = torch.cat([read_items(model, [item], CPU, read) for item in items])
         torch.testing.assert_close(together, alone, rtol=1e-4, atol=1e-5)
@@ -219,5 +222,5 @@ def test_vectors_of_all_items_stand_in_their_order(run: Path) -> None:
     assert isinstance(model, Encoder)
     whole = item_vectors(model, task.train, CPU, most=9)
     assert len(whole) == 9
-    one = read_items(model, [task.prepared.train.sounds[7]], CPU, unit_vectors)
+    one = read_items(model, [task.prepared.train.sounds[7]], CPU, OneVector(unit=True))
     np.testing.assert_allclose(whole[7], one[0].numpy(), atol=1e-5)

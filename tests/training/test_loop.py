@@ -87,7 +87,7 @@ def test_evaluations_and_saves_come_as_often_as_asked(
 
 def test_logged_numbers_are_those_of_the_step(tmp_path: Path) -> None:
     loop = toy_loop(tmp_path, steps=3, lr=0.05)
-    before = loop.task.loss(loop.model, torch.tensor(loop.task.epoch(0)[0]))
+    before = loop.loss_of(loop.model, torch.tensor(loop.task.epoch(0)[0]))
     loop.run()
     first = log_of(loop).entries[0]
     assert first["loss"] == pytest.approx(before.sum.item() / PER_STEP, rel=1e-6)

@@ -31,7 +31,8 @@ from headway.models.encoder import Encoder
 from headway.models.parts.sounds import Sound, SoundFront
 from headway.tasks.hiding import Hider, without_frames
 from headway.tasks.media_reader import MediaReader
-from headway.tasks.rebuild import Rebuilder
+from headway.tasks.rebuild import Rebuilder, read_hidden
+from headway.tasks.rebuild import errors as errors_of
 
 CPU = torch.device("cpu")
 SMALL = {"d_model": 16, "n_layers": 1, "n_heads": 2, "d_ff": 16, "dropout": 0.0}
@@ -106,7 +107,8 @@ def test_hidden_patches_change_nothing_that_the_model_says(stem: Any, frames: in
     model, reader = seeing(shape), pictures(3, shape)
     rebuilder = Rebuilder(reader, Hider(mask=0.5, span=1, seed=0))
     batch = rebuilder.batch(np.arange(3), 0, CPU)
-    seen, targets = rebuilder.examples(model, batch, None)
+    given = rebuilder.given(model, batch)
+    seen, targets = given.stream.values, given.targets_RE
     before = model(seen, batch.input.layout)
     given = batch.input.given
     assert given is not None
@@ -117,11 +119,13 @@ def test_hidden_patches_change_nothing_that_the_model_says(stem: Any, frames: in
     (group,) = given.groups  # type: ignore[union-attr]
     noise = torch.randint_like(group, 256)
     group.copy_(torch.where(pixels[:, :, None], noise, group))
-    seen_then, targets_then = rebuilder.examples(model, batch, None)
+    given = rebuilder.given(model, batch)
+    seen_then, targets_then = given.stream.values, given.targets_RE
     torch.testing.assert_close(model(seen_then, batch.input.layout), before)
     assert not torch.allclose(targets_then, targets)
     group.copy_(torch.where(pixels[:, :, None], group, noise))  # and what is seen does matter
-    seen_then, _ = rebuilder.examples(model, batch, None)
+    given = rebuilder.given(model, batch)
+    seen_then, _ = given.stream.values, given.targets_RE
     assert not torch.allclose(model(seen_then, batch.input.layout), before)
 
 
@@ -129,7 +133,8 @@ def test_targets_are_the_pixels_of_hidden_patches_with_mean_0_and_variance_1() -
     model, reader = seeing(PICTURE), pictures(2)
     rebuilder = Rebuilder(reader, Hider(mask=0.5, span=1, seed=0))
     batch = rebuilder.batch(np.array([1]), 0, CPU)
-    _, targets = rebuilder.examples(model, batch, None)
+    given = rebuilder.given(model, batch)
+    _, targets = given.stream.values, given.targets_RE
     for row, target in zip(batch.hidden.rows_R.tolist(), targets, strict=True):
         line, column = divmod(row - 1, 4)
         patch = reader.items[1][0, :, 4 * line : 4 * line + 4, 4 * column : 4 * column + 4]
@@ -166,7 +171,8 @@ def test_targets_of_recordings_are_the_frames_of_each_hidden_row() -> None:
     rebuilder = Rebuilder(reader, Hider(mask=1.0, span=1, seed=2))
     batch = rebuilder.batch(np.arange(2), 0, CPU)
     assert 23 in batch.hidden.rows_R
-    seen, targets = rebuilder.examples(model, batch, None)
+    given = rebuilder.given(model, batch)
+    seen, targets = given.stream.values, given.targets_RE
     assert isinstance(seen, Sound)
     assert isinstance(model.front, SoundFront)
     mel = model.front.mel(reader.seen(batch.input))  # type: ignore[arg-type]
@@ -187,7 +193,8 @@ def test_the_fixed_size_form_costs_what_the_plain_one_does() -> None:
     fixed = reader.fixed(6 * 13)
     assert isinstance(fixed, Fixed)
     plain, filled = (rebuilder.batch(rows, 1, CPU, form) for form in (None, fixed))
-    (error, _), (errors, _) = (rebuilder.errors(model, batch) for batch in (plain, filled))
+    given = [rebuilder.given(model, batch) for batch in (plain, filled)]
+    error, errors = (errors_of(read_hidden(model, one), one) for one in given)
     assert len(errors) == 2 * len(error)
     torch.testing.assert_close((errors * filled.hidden.weights_R).sum(), error.sum())
     assert float(filled.hidden.weights_R.sum()) == rebuilder.n_hidden(rows)
@@ -200,7 +207,7 @@ def test_a_model_that_says_the_mean_explains_nothing() -> None:
     with torch.no_grad():
         head.weight.zero_()
         targets = torch.cat(
-            [rebuilder.examples(model, batch, None)[1] for batch in rebuilder.batches(CPU, None)]
+            [rebuilder.given(model, batch).targets_RE for batch in rebuilder.batches(CPU, None)]
         )
         head.bias.copy_(targets.mean(0))
     values = rebuilder.scores(model, CPU)

@@ -18,15 +18,16 @@ from headway.models.build import build_model
 from headway.models.folder import model_weights, save_weights
 from headway.models.seeing import Viewer
 from headway.tasks.kind import Use
+from headway.tasks.losses import plain as plain_loss
 from headway.tasks.media_answers import Labeller, read_items
 from headway.tasks.media_labels import (
     LabelBatch,
     LabelTask,
     label_values,
-    score_of,
     top_share,
 )
 from headway.tasks.opened import open_run
+from headway.tasks.read import readout_of
 from headway.tasks.see import See, SeeTask
 from headway.tasks.thumbnails import data_uri, thumbnails
 from headway.tasks.watch import Watch
@@ -92,7 +93,7 @@ def loss_of(task: LabelTask, model: Any, tokens: int) -> float:
 
 
 def loss(task: LabelTask, model: Any, batch: LabelBatch) -> float:
-    return task.loss(model, batch).sum.item()
+    return plain_loss(task)(model, batch).sum.item()
 
 
 def test_the_cut_and_the_fixed_form_do_not_change_the_loss(pictures: str, tmp_path: Path) -> None:
@@ -122,10 +123,10 @@ def test_mixed_pictures_share_their_targets(pictures: str, tmp_path: Path) -> No
     model = build_model(settings.model, seed=1)
     [part] = task.parts(task.epoch(0)[0], 1000)
     assert isinstance(model, Viewer)
-    _, targets_BC = task.examples(model.train(), task.batch(part, CPU, None))
+    targets_BC = task.vary(model.train(), task.batch(part, CPU, None)).targets_BC
     assert targets_BC.sum(1).allclose(torch.ones(len(targets_BC)))
     assert ((targets_BC > 0.01) & (targets_BC < 0.99)).any()
-    _, plain_BC = task.examples(model.eval(), task.batch(part, CPU, None))
+    plain_BC = task.vary(model.eval(), task.batch(part, CPU, None)).targets_BC
     assert set(plain_BC.unique().tolist()) == {0.0, 1.0}
 
 
@@ -136,7 +137,7 @@ def test_several_sizes_in_one_batch_score_as_alone(learned: Path) -> None:
     draw = np.random.default_rng(3)
     sizes = (8, 12, 8, 10, 16)
     items = [picture("top", draw, size)[None, None] for size in sizes]
-    score = score_of(settings)
+    score = readout_of(settings)
     together = read_items(model, items, CPU, score)
     alone = torch.cat([read_items(model, [item], CPU, score) for item in items])
     torch.testing.assert_close(together, alone, rtol=1e-5, atol=1e-5)
@@ -183,16 +184,17 @@ def test_a_teacher_teaches_the_second_token(learned: Path, pictures: str, tmp_pa
     [part] = task.parts(task.epoch(0)[0], 1000)
     batch = task.batch(part, CPU, None)
     torch.manual_seed(5)
-    loss = task.loss(student, batch).sum
+    loss = plain_loss(task)(student, batch).sum
     torch.manual_seed(5)
-    given, targets_BC = task.examples(student, batch)
+    shown = task.vary(student, batch)
+    given, targets_BC = shown.stream.values, shown.targets_BC
     said_B = task.teacher.answers(given)
     assert (said_B == batch.targets.labels_B).float().mean() > 0.9
     x_ND = student(given, batch.input.layout)
     logs = [
         scores.log_softmax(-1)
-        for scores in (student.classes(x_ND, batch.input.layout),
-                       student.distilled(x_ND, batch.input.layout))
+        for scores in (student.heads["classes"](x_ND[batch.input.layout.starts_B.long()]),
+                       student.heads["distilled"](x_ND[batch.input.layout.starts_B.long() + 1]))
     ]  # fmt: skip
     own = -(targets_BC * logs[0]).sum()
     taught = -logs[1].gather(1, said_B[:, None]).sum()
@@ -208,7 +210,7 @@ def test_without_a_teacher_both_heads_learn_the_label(
     task.teacher = None
     model = build_model(settings.model, seed=1)
     [part] = task.parts(task.epoch(0)[0], 1000)
-    task.loss(model, task.batch(part, CPU, None)).sum.backward()
+    plain_loss(task)(model, task.batch(part, CPU, None)).sum.backward()
     for head in ("classes", "distilled"):
         gradient = model.get_parameter(f"heads.{head}.linear.weight").grad
         assert gradient is not None
@@ -226,8 +228,8 @@ def test_both_heads_answer_together(learned: Path, pictures: str, tmp_path: Path
     with torch.no_grad():
         x_ND = model(given, layout)
         first = model.head_named("classes")(model.pooled(x_ND, layout))
-        mean = (first + model.distilled(x_ND, layout)) / 2
-    torch.testing.assert_close(read_items(model, [item], CPU, score_of(settings)), mean)
+        mean = (first + model.head_named("distilled")(x_ND[1:2])) / 2
+    torch.testing.assert_close(read_items(model, [item], CPU, readout_of(settings)), mean)
 
 
 @pytest.mark.parametrize(

@@ -23,6 +23,7 @@ from headway.models.build import build_model
 from headway.nn.crf import log_likelihood
 from headway.nn.layout import Layout
 from headway.tasks.kind import Use
+from headway.tasks.losses import plain as plain_loss
 from headway.tasks.opened import open_run
 from headway.tasks.tag import Tag, TagTask
 from headway.tasks.tag_answers import Tagger, words_of
@@ -83,7 +84,7 @@ def test_the_loss_is_the_sum_over_the_words(made: Made, fixed: bool) -> None:
     task, model = TagTask(prepared, settings), model_of(settings)
     rows = np.arange(2, 9)
     part = Part(rows, int(task.train.n_words[rows].sum()))
-    found = task.loss(model, task.batch(part, CPU, task.fixed(200) if fixed else None))
+    found = plain_loss(task)(model, task.batch(part, CPU, task.fixed(200) if fixed else None))
     loss, nll, count = torch.zeros(()), torch.zeros(()), 0
     tags = prepared.train.tags
     assert tags is not None
@@ -104,7 +105,7 @@ def test_the_loss_of_a_crf_is_that_of_whole_sentences(made_crf: Made, fixed: boo
     task, model = TagTask(prepared, settings), model_of(settings)
     rows = np.arange(2, 9)
     batch = task.batch(Part(rows, 1), CPU, task.fixed(200) if fixed else None)
-    found = task.loss(model, batch)
+    found = plain_loss(task)(model, batch)
     learned_PC = model.head_named("tags").transitions  # type: ignore[operator]
     tags = prepared.train.tags
     assert tags is not None

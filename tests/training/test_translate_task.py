@@ -23,6 +23,8 @@ from headway.errors import Stopped
 from headway.models.build import build_model
 from headway.models.seq2seq import Seq2Seq
 from headway.nn.layout import Layout
+from headway.tasks.losses import plain as plain_loss
+from headway.tasks.losses import rdrop
 from headway.tasks.task import Part
 from headway.tasks.translate import SAMPLES, TranslateTask
 from headway.training.ranks import Ranks
@@ -108,7 +110,7 @@ def some(task: TranslateTask, n: int = 7) -> Part:
 def test_the_loss_is_the_sum_over_every_word_of_every_pair(prepared: Prepared) -> None:
     task, model = task_of(prepared), model_of(prepared)
     part = some(task)
-    found = task.loss(model, task.batch(part, CPU, None))
+    found = plain_loss(task)(model, task.batch(part, CPU, None))
     hand = [by_hand(log_probs(model, prepared, r), labels(prepared, r)) for r in part.rows]
     loss, nll = (sum(values) for values in zip(*hand, strict=True))
     torch.testing.assert_close(found.sum, loss, rtol=1e-5, atol=0.0)
@@ -118,8 +120,8 @@ def test_the_loss_is_the_sum_over_every_word_of_every_pair(prepared: Prepared) -
 def test_the_fixed_form_of_a_batch_costs_the_same(prepared: Prepared) -> None:
     task, model = task_of(prepared), model_of(prepared)
     part = some(task)
-    plain = task.loss(model, task.batch(part, CPU, None))
-    fixed = task.loss(model, task.batch(part, CPU, task.fixed(60)))
+    plain = plain_loss(task)(model, task.batch(part, CPU, None))
+    fixed = plain_loss(task)(model, task.batch(part, CPU, task.fixed(60)))
     torch.testing.assert_close(tuple(fixed), tuple(plain), rtol=1e-5, atol=0.0)
 
 
@@ -146,29 +148,29 @@ def gradient(loss: Tensor, model: Seq2Seq) -> Tensor:
 
 @pytest.mark.parametrize("tokens", [None, 60], ids=["flat", "with dummy rows"])
 def test_rdrop_is_its_formula(prepared: Prepared, tokens: int | None) -> None:
-    task, model = task_of(prepared, rdrop=ALPHA), model_of(prepared, dropout=0.3).train()
+    task, model = task_of(prepared), model_of(prepared, dropout=0.3).train()
     part = some(task)
     batch = task.batch(part, CPU, tokens and task.fixed(tokens))
     said = [word for row in part.rows for word in labels(prepared, row)]
     assert (len(batch.labels_N) > len(said)) == (tokens is not None)
     torch.manual_seed(5)  # the same numbers are dropped in both computations
-    found = task.loss(model, batch)
+    found = rdrop(task, ALPHA)(model, batch)
     torch.manual_seed(5)
     loss, nll = rdrop_by_hand(model, batch, said)
     torch.testing.assert_close(found.sum, loss, rtol=1e-5, atol=0.0)
     torch.testing.assert_close(found.nll, nll, rtol=1e-5, atol=0.0)
     ours, theirs = gradient(found.sum, model), gradient(loss, model)
     assert (ours - theirs).norm() <= 1e-4 * theirs.norm()
-    assert found.sum > 1.01 * task_of(prepared).loss(model, batch).sum  # a price one can see
+    assert found.sum > 1.01 * plain_loss(task)(model, batch).sum  # a price one can see
 
 
 def test_rdrop_costs_nothing_where_both_passes_agree(prepared: Prepared) -> None:
     model = model_of(prepared).train()
-    tasks = [task_of(prepared, rdrop=rdrop) for rdrop in (0.0, ALPHA)]
-    part = some(tasks[0])
-    plain, rdrop = (task.loss(model, task.batch(part, CPU, None)) for task in tasks)
-    torch.testing.assert_close(tuple(rdrop), tuple(plain), rtol=1e-5, atol=0.0)
-    ours, theirs = gradient(rdrop.sum, model), gradient(plain.sum, model)
+    task = task_of(prepared)
+    batch = task.batch(some(task), CPU, None)
+    twice, once = (loss(model, batch) for loss in (rdrop(task, ALPHA), plain_loss(task)))
+    torch.testing.assert_close(tuple(twice), tuple(once), rtol=1e-5, atol=0.0)
+    ours, theirs = gradient(twice.sum, model), gradient(once.sum, model)
     assert (ours - theirs).norm() <= 1e-5 * theirs.norm()
 
 

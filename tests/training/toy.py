@@ -68,7 +68,7 @@ class ToyTask:
     def fixed(self, micro_tokens: int) -> None:
         return None
 
-    def loss(self, model: nn.Module, batch: Tensor) -> TaskLoss:
+    def loss_of(self, model: nn.Module, batch: Tensor) -> TaskLoss:
         loss = (model(self.x_NK[batch]) - self.y_NK[batch]).square().sum()
         return TaskLoss(self.on_loss(loss, batch), loss)
 
@@ -90,7 +90,7 @@ class ToyTask:
         if self.heeds and stopped():
             raise Stopped
         n = n_examples(self, full, most)  # type: ignore[arg-type]
-        return Scores(values=self.scores(float(self.loss(model, torch.arange(n)).nll) / n))
+        return Scores(values=self.scores(float(self.loss_of(model, torch.arange(n)).nll) / n))
 
 
 class Events:
@@ -158,8 +158,10 @@ def toy_loop(
         nn.Linear(WIDTH, WIDTH), FeedForward(WIDTH, 8, "gelu", dropout=dropout), nn.Dropout(dropout)
     )
     log = Events()
+    task = task or ToyTask()
     return Loop(
-        task=task or ToyTask(),
+        task=task,
+        loss_of=task.loss_of,
         model=model,
         optimizer=build_optimizer(model, train, device="cpu"),
         lr_at=lambda step: train.lr or 0.0,

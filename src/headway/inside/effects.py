@@ -10,9 +10,11 @@ import torch
 from torch import Tensor
 
 from headway.inside.anatomy import Anatomy
-from headway.inside.judging import AT_ONCE, Answers, answers, losses, scores
+from headway.inside.judging import AT_ONCE, Answers, answers, losses
 from headway.inside.passes import READ_AT_ONCE, Batch, Site, edited, stream_of, watched
+from headway.nn.layout import Layout
 from headway.tasks.opened import Opened
+from headway.tasks.read import readout_of
 
 if TYPE_CHECKING:
     from headway.inside.browsing import Context
@@ -83,7 +85,7 @@ def _removed(run: Opened, found: Factors, jobs: list[Job]) -> list[tuple[float, 
 
     with edited(run.model, without):
         changed = answers(run, batch)
-    before_R, behind_R, kl_R = losses(run, clean, changed)
+    before_R, behind_R, kl_R = losses(clean, changed)
     found_values = []
     for number, job in enumerate(jobs):
         rows_R = _read_there(clean, number, job, batch.last)
@@ -127,14 +129,16 @@ def promoted(run: Opened, found: Factors) -> list[dict[str, Any]]:
     activation 1 to the mean state of the last layer. Nothing where no head reads states."""
     part = Anatomy.of(run.model).stacks[-1]
     own = [site for site in found.sites if site[0] == part.name]
-    pools = run.spec.answers == "label" and "pooled" in getattr(run.model, "heads", {})
-    if not own or pools or run.spec.answers == "vector":
+    readout = readout_of(run.settings)
+    poolers = readout.pools and "pooled" in getattr(run.model, "heads", {})
+    if not own or poolers or run.spec.answers == "vector":
         return [{} for _ in range(found.n)]
     s = found.sites.index(own[-1])
 
     def read(x_RD: Tensor) -> Tensor:
         norm = part.stack.final_norm
-        return scores(run, x_RD if norm is None else norm(x_RD)).float()
+        each = Layout.of([1] * len(x_RD), x_RD.device)  # as if every row were a text
+        return readout.of(run.model, x_RD if norm is None else norm(x_RD), each).answers()
 
     middle_1C = read(found.mean_SD[s][None])
     names = _Names(run)

@@ -15,18 +15,17 @@ from headway.inside.change import NO_CHANGE, Change, gated, hiding
 from headway.inside.streams import Reading
 from headway.models.decoder import Decoder
 from headway.models.encoder import Encoder
-from headway.models.hearing import Listener
 from headway.models.parts.front import Front
 from headway.models.seq2seq import Seq2Seq
 from headway.nn.attention import Memory
 from headway.nn.layout import Layout
-from headway.tasks.media_labels import score_of
 from headway.tasks.opened import Opened
+from headway.tasks.read import Read, readout_of
 
 TOGETHER = 2048
 """Tokens that pass the model side by side where one reading passes it again and again."""
 
-__all__ = ["NO_CHANGE", "Change", "Said", "read_out", "say", "say_each", "vectors"]
+__all__ = ["NO_CHANGE", "Change", "Said", "read_out", "say", "say_each", "scores_in", "vectors"]
 
 
 @dataclass(frozen=True)
@@ -83,7 +82,7 @@ def say_each(
     [off] = {change.off for change in changes}
     with gated(run.model, Change(off=off)), _given(run.model, fronts or {}):
         x_ND, layout = vectors(run.model, reading, changes)
-        scores_RC = read_out(run, reading, x_ND, layout)
+        scores_RC = scores_in(read_out(run, reading, x_ND, layout))
     each = zip(*(x.tensor_split(len(changes)) for x in (x_ND, scores_RC)), strict=True)
     return [Said(x_TD, its_RC, reading) for x_TD, its_RC in each]
 
@@ -123,27 +122,19 @@ def _input(model: nn.Module, reading: Reading, stream: str, n: int) -> Any:
     return front.collate([reading.media.item] * n)[0]
 
 
-def read_out(run: Opened, reading: Reading, x_ND: Tensor, layout: Layout) -> Tensor:
-    """Scores for every output, from vectors of the last stream: the task's own head. Of several
-    copies of the reading, one behind another."""
-    model, answers = run.model, reading.answers
-    layout = replace(layout, tree=None, memo={})
-    assert isinstance(model, Seq2Seq | Encoder | Decoder)
-    if isinstance(model, Encoder | Decoder):
-        if answers == "label":
-            if isinstance(model, Decoder):
-                return model.classes(x_ND, layout)
-            return score_of(run.settings)(model, x_ND, layout)
-        if answers == "vector":
-            return model.pooled(x_ND, layout)
-    row_R = torch.tensor([output.row for output in reading.outputs])
-    rows_R = (layout.starts_B[:, None] + row_R).flatten()
-    if isinstance(model, Listener):
-        return model.ctc(x_ND[rows_R])
-    if answers == "tags":
-        assert isinstance(model, Encoder | Decoder)
-        return model.tags(x_ND[rows_R])
-    return model.scores(x_ND[rows_R])
+def read_out(run: Opened, reading: Reading, x_ND: Tensor, layout: Layout) -> Read:
+    """A row for every output, from vectors of the last stream. Of several copies of the reading,
+    one behind another."""
+    readout, rows_R = readout_of(run.settings), None
+    if not readout.pools:
+        row_R = torch.tensor([output.row for output in reading.outputs])
+        rows_R = (layout.starts_B[:, None] + row_R).flatten()
+    return readout.of(run.model, x_ND, layout, rows_R)
+
+
+def scores_in(read: Read) -> Tensor:
+    """Those of words, classes or tags; or vectors, not normalised."""
+    return read.answers() if read.is_likely else read.x_RD
 
 
 def _causal(model: nn.Module, stream: str) -> bool:

@@ -7,7 +7,7 @@ import torch
 from headway.config.decode import DecodeSettings
 from headway.decode.hypothesis import Hypothesis
 from headway.inside.change import Change, gated
-from headway.inside.forward import read_out, vectors
+from headway.inside.forward import read_out, scores_in, vectors
 from headway.inside.media import Media
 from headway.inside.streams import Output, Reading, Stream
 from headway.tasks.opened import Opened
@@ -17,7 +17,7 @@ from headway.tasks.opened import Opened
 def scores_of(run: Opened, reading: Reading, change: Change) -> torch.Tensor:
     with gated(run.model, change):
         x_ND, layout = vectors(run.model, reading, [change])
-        return read_out(run, reading, x_ND, layout).clone()
+        return scores_in(read_out(run, reading, x_ND, layout)).clone()
 
 
 def greedily(

@@ -6,19 +6,14 @@ from dataclasses import dataclass
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor
+from torch import Tensor, nn
 
 from headway.inside.passes import Batch, vectors_of
-from headway.models.decoder import Decoder
-from headway.models.encoder import Encoder
-from headway.models.seq2seq import Seq2Seq
 from headway.tasks.opened import Opened
+from headway.tasks.read import Read, Readout, readout_of
 
 AT_ONCE = 512
 """Rows whose word scores are held."""
-
-COSINE = "1 − cosine"
-"""What loss means where it is no log-probability in nats."""
 
 
 @dataclass(frozen=True)
@@ -31,9 +26,7 @@ class Answers:
     place_R: Tensor
     """The place in the last stream that it is read from; -1: the whole text."""
 
-    x_RD: Tensor
-    """What the head reads."""
-
+    read: Read
     target_R: Tensor | None
     """The tokens that come, where the text says it. None: the model's own answer counts."""
 
@@ -41,74 +34,74 @@ class Answers:
 def answers(run: Opened, batch: Batch) -> Answers:
     """One pass of the batch, inside whatever is done to the model.
 
-    complete and translate: the next token; fill: the token itself; tag and classify: labels; embed:
-    the vector of the text.
+    Who writes says the next token, who fills gaps the token itself; others say labels, or give the
+    vector of the text.
     """
-    model, spec = run.model, run.spec
+    model, readout, spec = run.model, readout_of(run.settings), run.spec
     x_ND = vectors_of(model, batch)
     layout, ids_N = batch.layouts[batch.last], batch.tokens[batch.last]
     lengths = torch.tensor(layout.known_lengths(), device=x_ND.device)
     owner_N = torch.arange(len(lengths), device=x_ND.device).repeat_interleave(lengths)
-    if spec.answers in ("label", "vector"):
-        assert isinstance(model, Encoder | Decoder)
-        pooled_BD = model.pooled(x_ND, layout)
+    if readout.pools:
         whole_B = torch.arange(len(lengths), device=x_ND.device)
-        return Answers(whole_B, torch.full_like(whole_B, -1), pooled_BD, None)
+        read = readout.of(model, x_ND, layout)
+        return Answers(whole_B, torch.full_like(whole_B, -1), read, None)
     place_N = layout.positions_N
+    target_N: Tensor | None = None
     if spec.writes:
-        ends_N = place_N + 1 == lengths[owner_N]
-        next_N = ids_N.roll(-1)
+        asked_N = place_N + 1 < lengths[owner_N]
+        target_N = ids_N.roll(-1)
         if not spec.continues:  # the end is what comes behind the last token
-            next_N = torch.where(ends_N, run.vocab.target.eos, next_N)
-            ends_N = torch.zeros_like(ends_N)
-        rows_R = torch.nonzero(~ends_N).flatten()
-        return Answers(owner_N[rows_R], place_N[rows_R], x_ND[rows_R], next_N[rows_R])
-    inner_N = (place_N > 0) & (place_N + 1 < lengths[owner_N])
-    rows_R = torch.nonzero(inner_N).flatten()
-    if spec.answers == "gaps" and any(passage.gaps for passage in batch.passages):
-        return _gaps(batch, x_ND)
-    target_R = ids_N[rows_R] if spec.answers == "gaps" else None
-    return Answers(owner_N[rows_R], place_N[rows_R], x_ND[rows_R], target_R)
+            target_N = torch.where(asked_N, target_N, run.vocab.target.eos)
+            asked_N = torch.ones_like(asked_N)
+    elif spec.answers == "gaps" and any(passage.gaps for passage in batch.passages):
+        return _gaps(readout, model, batch, x_ND)
+    else:
+        asked_N = (place_N > 0) & (place_N + 1 < lengths[owner_N])
+        target_N = ids_N if spec.answers == "gaps" else None
+    rows_R = torch.nonzero(asked_N).flatten()
+    read = readout.of(model, x_ND, layout, rows_R)
+    target_R = None if target_N is None else target_N[rows_R]
+    return Answers(owner_N[rows_R], place_N[rows_R], read, target_R)
 
 
-def _gaps(batch: Batch, x_ND: Tensor) -> Answers:
+def _gaps(readout: Readout, model: nn.Module, batch: Batch, x_ND: Tensor) -> Answers:
     """What stood at the masked places."""
-    starts = batch.layouts[batch.last].starts_B.tolist()
+    layout = batch.layouts[batch.last]
+    starts = layout.starts_B.tolist()
     asked = [
         (number, place, starts[number] + place, id)
         for number, passage in enumerate(batch.passages)
         for place, id in passage.gaps.items()
     ]
     columns = torch.tensor(asked, device=x_ND.device).reshape(-1, 4)
-    return Answers(columns[:, 0], columns[:, 1], x_ND[columns[:, 2]], columns[:, 3])
+    read = readout.of(model, x_ND, layout, columns[:, 2])
+    return Answers(columns[:, 0], columns[:, 1], read, columns[:, 3])
 
 
-def scores(run: Opened, x_RD: Tensor) -> Tensor:
-    """Of words or labels, from what the head reads."""
-    model, spec = run.model, run.spec
-    assert isinstance(model, Seq2Seq | Encoder | Decoder)
-    if isinstance(model, Encoder | Decoder) and spec.labelled:
-        return model.head_named(spec.heads[0])(x_RD)
-    return model.scores(x_RD)
+def unit(run: Opened) -> str:
+    """Of losses: log-probabilities, or angles between vectors."""
+    return "1 − cosine" if run.spec.answers == "vector" else "nats"
 
 
 @torch.no_grad()
-def losses(run: Opened, clean: Answers, changed: Answers) -> tuple[Tensor, Tensor, Tensor]:
+def losses(clean: Answers, changed: Answers) -> tuple[Tensor, Tensor, Tensor]:
     """For each row the loss before, the loss behind the change, and how far the answer moved: the
     KL divergence in nats. For vectors it is 1 − cosine with the vector before, in all of them."""
-    if run.spec.answers == "vector":
-        away_R = 1 - F.cosine_similarity(clean.x_RD, changed.x_RD, dim=-1)
+    old, new = clean.read, changed.read
+    if not old.is_likely:
+        away_R = 1 - F.cosine_similarity(old.x_RD, new.x_RD, dim=-1)
         return torch.zeros_like(away_R), away_R, away_R
     parts = []
-    for rows in torch.arange(len(clean.x_RD), device=clean.x_RD.device).split(AT_ONCE):
-        old_RC = scores(run, clean.x_RD[rows]).float().log_softmax(-1)
-        new_RC = scores(run, changed.x_RD[rows]).float().log_softmax(-1)
+    for rows in torch.arange(len(old.x_RD), device=old.x_RD.device).split(AT_ONCE):
+        old_RC = old.scores(old.x_RD[rows]).float().log_softmax(-1)
+        new_RC = new.scores(new.x_RD[rows]).float().log_softmax(-1)
         target_R = old_RC.argmax(-1) if clean.target_R is None else clean.target_R[rows]
         kl_R = (old_RC.exp() * (old_RC - new_RC)).sum(-1)
         said = [-logs.gather(1, target_R[:, None]).squeeze(1) for logs in (old_RC, new_RC)]
         parts.append((*said, kl_R))
     if not parts:
-        empty = clean.x_RD.new_zeros(0)
+        empty = old.x_RD.new_zeros(0)
         return empty, empty, empty
     before, behind, kl = (torch.cat(part) for part in zip(*parts, strict=True))
     return before, behind, kl

@@ -13,7 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from headway.inside.anatomy import Anatomy, StackPart
-from headway.inside.forward import read_out
+from headway.inside.forward import read_out, scores_in
 from headway.inside.reading import Output, Reading
 from headway.inside.trace import Trace, trace
 from headway.inside.tuned import Tuned, tune
@@ -21,6 +21,7 @@ from headway.models.parts.text import TextFront
 from headway.nn.block import PostNorm
 from headway.nn.layout import Layout
 from headway.tasks.opened import Opened
+from headway.tasks.read import Read
 
 __all__ = ["Lens", "Tuned", "lens", "tune"]
 
@@ -80,21 +81,22 @@ def lens(run: Opened, text: str | Reading | Trace, tuned: Tuned | None = None) -
     if tuned is not None:
         tuned.check(len(states) - 1, states[0].shape[1])
         states = [*(tuned.after(layer, x_TD) for layer, x_TD in enumerate(states[:-1])), states[-1]]
-    last_RC = _scores(run, reading, part, states[-1])
-    layers = [_layer(_scores(run, reading, part, x_TD), last_RC, reading) for x_TD in states]
+    last = _read(run, reading, part, states[-1])
+    layers = [_layer(_read(run, reading, part, x_TD), last, reading) for x_TD in states]
     top, probability, rank, chosen, kl = (torch.stack(parts) for parts in zip(*layers, strict=True))
     how = _how(part) + ("" if tuned is None else " A fitted map goes first.")
-    return Lens(reading.outputs, how, last_RC, top, probability, rank, chosen, kl)
+    return Lens(reading.outputs, how, scores_in(last), top, probability, rank, chosen, kl)
 
 
-def _scores(run: Opened, reading: Reading, part: StackPart, x_TD: Tensor) -> Tensor:
+def _read(run: Opened, reading: Reading, part: StackPart, x_TD: Tensor) -> Read:
     norm = part.stack.final_norm
     return read_out(run, reading, x_TD if norm is None else norm(x_TD), Layout.of([len(x_TD)]))
 
 
-def _layer(scores_RC: Tensor, last_RC: Tensor, reading: Reading) -> tuple[Tensor, ...]:
+def _layer(read: Read, last: Read, reading: Reading) -> tuple[Tensor, ...]:
+    scores_RC, last_RC = scores_in(read), scores_in(last)
     n_rows = len(scores_RC)
-    if reading.answers == "vector":
+    if not read.is_likely:
         cosine_R = F.cosine_similarity(scores_RC.double(), last_RC.double(), dim=-1)
         none = scores_RC.new_zeros(n_rows, 0)
         nothing_R = scores_RC.new_zeros(n_rows)

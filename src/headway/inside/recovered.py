@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from headway.inside.corpus import Passage
-from headway.inside.judging import COSINE, answers, losses
+from headway.inside.judging import answers, losses, unit
 from headway.inside.learning import ordinary
 from headway.inside.passes import Site, batches, edited, stream_of, watched
 from headway.tasks.opened import Opened
@@ -50,7 +50,7 @@ def figures(run: Opened, found: Factors, texts: Sequence[Passage]) -> dict[str, 
             for name, value in others.items():
                 with edited(run.model, _instead(site, words_N, value)):
                     changed = answers(run, batch)
-                before_R, behind_R, _ = losses(run, clean, changed)
+                before_R, behind_R, _ = losses(clean, changed)
                 own.add("loss", before_R if name == "rebuilt" else None)
                 own.add(name, behind_R)
     layers = [own.facts() for own in sums]
@@ -59,7 +59,7 @@ def figures(run: Opened, found: Factors, texts: Sequence[Passage]) -> dict[str, 
         "l0": round(sum(s.active for s in sums) / sum(s.n for s in sums), 2),
         "recovered": _average(layers, "recovered"),
         "recovered_mean": _average(layers, "recovered_mean"),
-        "unit": COSINE if run.spec.answers == "vector" else "nats",
+        "unit": unit(run),
         "layers": layers,
         "held_out_tokens": sum(text.n_tokens for text in texts),
     }

@@ -24,11 +24,9 @@ from headway.errors import DataError, FolderError, UserError
 from headway.inside.anatomy import Anatomy
 from headway.inside.reading import Ask, Output, Reading, Stream, read
 from headway.inside.trace import trace
-from headway.models.decoder import Decoder
-from headway.models.encoder import Encoder
-from headway.models.seq2seq import Seq2Seq
 from headway.nn.layout import Layout
 from headway.tasks.opened import Opened
+from headway.tasks.read import readout_of
 
 FEWEST = 20
 """Lines of text, without which nothing can be held out."""
@@ -180,28 +178,23 @@ def _batch_divergence(
     states_LND = torch.cat([line.states_LTD for line in batch], dim=1)
     layout = Layout.of([line.states_LTD.shape[1] for line in batch])
     with torch.no_grad():
-        last_RC = _said(run, states_LND[-1], layout).float().log_softmax(-1)
+        last_RC = _said(run, states_LND[-1], layout).log_softmax(-1)
         share_RC = last_RC.exp()
         own_R = (share_RC * last_RC).sum(1)
     found = []
     for layer, x_ND in enumerate(states_LND[:-1]):
         if maps is not None:
             x_ND = x_ND + x_ND @ maps[0][layer] + maps[1][layer]
-        logs_RC = _said(run, x_ND, layout).float().log_softmax(-1)
+        logs_RC = _said(run, x_ND, layout).log_softmax(-1)
         found.append(own_R - (share_RC * logs_RC).sum(1))
     return torch.stack(found)
 
 
 def _said(run: Opened, x_ND: Tensor, layout: Layout) -> Tensor:
     """Scores for the rows, or for the texts where the head reads whole texts."""
-    model, norm = run.model, Anatomy.of(run.model).stacks[-1].stack.final_norm
-    assert isinstance(model, Seq2Seq | Encoder | Decoder)
+    norm = Anatomy.of(run.model).stacks[-1].stack.final_norm
     x_ND = x_ND if norm is None else norm(x_ND)
-    if run.spec.answers == "label" and not isinstance(model, Seq2Seq):
-        return model.classes(x_ND, layout)
-    if run.spec.answers == "tags" and not isinstance(model, Seq2Seq):
-        return model.tags(x_ND)
-    return model.scores(x_ND)
+    return readout_of(run.settings).of(run.model, x_ND, layout).answers()
 
 
 def _endless(lines: list[_Line], rng: np.random.Generator) -> Iterator[list[_Line]]:

@@ -12,7 +12,6 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor
 
 from headway.config.decode import DecodeSettings
 from headway.config.pictures import PictureSettings
@@ -20,9 +19,10 @@ from headway.config.sounds import SoundSettings
 from headway.decode.hypothesis import Specials
 from headway.decode.search import Searcher
 from headway.interop.proof import Reading
+from headway.interop.reading import read_streams
 from headway.models.encoder import Encoder
-from headway.models.hearing import Listener
 from headway.models.parts.front import Front
+from headway.models.parts.heads import Input
 from headway.models.parts.pictures import PictureFront
 from headway.models.parts.sounds import SoundFront
 from headway.models.seq2seq import Seq2Seq
@@ -34,8 +34,9 @@ from headway.tasks.hiding import (
     without_frames,
     without_patches,
 )
-from headway.tasks.media_labels import front_of, score_of
+from headway.tasks.media_labels import front_of
 from headway.tasks.opened import Opened
+from headway.tasks.read import readout_of
 from headway.tasks.rebuild import hider_of
 
 N_PICTURES = 8
@@ -112,21 +113,23 @@ def read_item(
     scores `target`, which is its own greedy output if none is given."""
     model = run.model
     if isinstance(model, Encoder):
-        assert isinstance(model.front, Front)
-        given, layout = model.front.collate([item])
-        if hidden is not None and isinstance(model.front, PictureFront):
-            given, _ = without_patches(model.front, given, hidden)
-        elif hidden is not None and isinstance(model.front, SoundFront):
-            given, _ = without_frames(model.front, given, hidden)
-        x_ND = model(given, layout)
-        rows = [0] * layout.n_rows
-        scores = _read_out(run, model, x_ND, layout).float().numpy()
-        return Reading(rows, [], [], scores, x_ND.float().numpy())
+        front = model.front
+        assert isinstance(front, Front)
+        given, layout = front.collate([item])
+        if hidden is not None and isinstance(front, PictureFront):
+            given, _ = without_patches(front, given, hidden)
+        elif hidden is not None and isinstance(front, SoundFront):
+            given, _ = without_frames(front, given, hidden)
+        rows_R = None
+        if hidden is not None:  # first rows are no part of a picture
+            shape = front_of(run.settings)
+            extra = shape.extra if isinstance(shape, PictureSettings) else 0
+            rows_R = torch.arange(extra, layout.n_rows)
+        return read_streams(run, [Input(given, layout)], [0] * layout.n_rows, [], rows_R=rows_R)
     assert isinstance(model, Seq2Seq)
     words = list(_written(run, model, item)) if target is None else list(target)
-    given, layout = model.source_front.collate([item])
-    x_ND = model(given, layout, torch.tensor(words), Layout.of([len(words)]))
-    return Reading([], words, [], model.scores(x_ND).float().numpy(), x_ND.float().numpy())
+    written = Input(torch.tensor(words), Layout.of([len(words)]))
+    return read_streams(run, [_source(model, item), written], [], words)
 
 
 @torch.no_grad()
@@ -134,21 +137,13 @@ def read_ctc(run: Opened, item: Item) -> Reading:
     """What CTC hears beside a decoder."""
     model = run.model
     assert isinstance(model, Seq2Seq)
-    assert model.ctc is not None
-    given, layout = model.source_front.collate([item])
-    x_MD = model.encode(given, layout).x_MD
-    return Reading([], [], [], model.ctc(x_MD).float().numpy(), x_MD.float().numpy())
+    source, start = _source(model, item), Input(torch.zeros(1, dtype=torch.long), Layout.of([1]))
+    heard = readout_of(run.settings).read(model, source, start).more["ctc"]
+    return Reading([], [], [], heard.said_RC.numpy(), heard.x_RD.float().numpy())
 
 
-def _read_out(run: Opened, model: Encoder, x_ND: Tensor, layout: Layout) -> Tensor:
-    if isinstance(model, Listener) and run.spec.writes:
-        return model.ctc(x_ND)
-    if "rebuild" in model.heads:
-        extra = model.front.shape.extra if isinstance(model.front, PictureFront) else 0
-        return model.head_named("rebuild")(x_ND)[extra:]
-    if "classes" in model.heads:
-        return score_of(run.settings)(model, x_ND, layout)
-    return model.pooled(x_ND, layout)
+def _source(model: Seq2Seq, item: Item) -> Input:
+    return Input(*model.source_front.collate([item]))
 
 
 def what_is_said(run: Opened) -> str:

@@ -12,7 +12,6 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
-import torch.nn.functional as F
 from numpy.typing import NDArray
 
 from headway.config.decode import DecodeSettings
@@ -22,10 +21,11 @@ from headway.decode.hypothesis import Specials
 from headway.decode.prompts import PromptSearcher
 from headway.decode.search import Searcher
 from headway.models.decoder import Decoder
-from headway.models.encoder import Encoder
+from headway.models.parts.heads import Input
 from headway.models.seq2seq import Seq2Seq
 from headway.nn.layout import Layout
 from headway.tasks.opened import Opened
+from headway.tasks.read import asked, readout_of
 from headway.text.tokenizer import Tokenizer
 
 NEW_TOKENS = 16
@@ -150,31 +150,26 @@ def our_logits(run: Opened, ids: Sequence[Sequence[int]]) -> list[Reading]:
 @torch.no_grad()
 def read_again(run: Opened, tokens: list[int], target: list[int]) -> Reading:
     """What the model of a run says of a text, or of a source and what was written so far."""
-    model = run.model
-    if isinstance(model, Seq2Seq):
-        x_ND = model(*_flat(tokens), *_flat(target))
-        return Reading(tokens, target, [], _array(model.scores(x_ND)), _array(x_ND))
-    assert isinstance(model, Encoder | Decoder)
-    tokens_N, layout = _flat(tokens)
-    segments = segments_of(run, tokens) if isinstance(model, Encoder) else []
-    if isinstance(model, Encoder):
-        x_ND = model(tokens_N, layout, torch.tensor(segments))
-    else:
-        x_ND = model(tokens_N, layout)
-    return Reading(tokens, [], segments, _array(_read_out(run, x_ND, layout)), _array(x_ND))
+    segments = segments_of(run, tokens)
+    streams = [Input(*_flat(tokens), torch.tensor(segments))]
+    if target:
+        streams = [Input(*_flat(tokens)), Input(*_flat(target))]
+    return read_streams(run, streams, tokens, target, segments)
 
 
-def _read_out(run: Opened, x_ND: torch.Tensor, layout: Layout) -> torch.Tensor:
-    model, answers = run.model, run.spec.answers
-    assert isinstance(model, Encoder | Decoder)
-    if answers == "label":
-        return model.classes(x_ND, layout)
-    if answers == "tags":
-        return model.tags(x_ND)
-    if answers != "vector":
-        return model.scores(x_ND)
-    vector = model.pooled(x_ND, layout)
-    return F.normalize(vector, dim=-1) if run.settings.embed.normalise else vector
+@torch.no_grad()
+def read_streams(
+    run: Opened,
+    streams: Sequence[Input],
+    tokens: list[int],
+    target: list[int],
+    segments: Sequence[int] = (),
+    rows_R: torch.Tensor | None = None,
+) -> Reading:
+    """What the model of a run says of what it is given; `rows_R`: those of its rows that count."""
+    found = asked(run.model).states(*streams)
+    read = readout_of(run.settings).of(run.model, *found[:2], rows_R)
+    return Reading(tokens, target, list(segments), _array(read.answers()), _array(found.x_ND))
 
 
 def _specials(run: Opened) -> Specials:

@@ -8,7 +8,7 @@ from headway.config.model import DecoderSettings
 from headway.errors import UserError
 from headway.models.parts.body import stack, text_front
 from headway.models.parts.front import Front
-from headway.models.parts.heads import LabelHead, Readable, WordHead
+from headway.models.parts.heads import Input, LabelHead, Readable, States, WordHead
 from headway.nn.cache import Cache
 from headway.nn.embedding import Embedding
 from headway.nn.layout import Layout
@@ -35,6 +35,13 @@ class Decoder(Readable):
 
     def forward(self, tokens_N: Tensor, layout: Layout, cache: Cache | None = None) -> Tensor:
         return self.stack(self.front(tokens_N, layout), layout, cache=cache)
+
+    def states(self, *streams: Input, first: bool = False) -> States:
+        ((tokens_N, layout, _),) = streams
+        return States(self(tokens_N, layout), layout)
+
+    def head_named(self, name: str) -> nn.Module:
+        return self.words if name == "words" else super().head_named(name)
 
     def scores(self, x_ND: Tensor) -> Tensor:
         return self.words(x_ND)

@@ -4,12 +4,20 @@ from __future__ import annotations
 
 from typing import Any
 
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from headway.config.model import EncoderSettings
 from headway.models.parts.body import norm_maker, stack, text_front
-from headway.models.parts.heads import LabelHead, MaskedWordHead, Pooler, Readable, WordHead
+from headway.models.parts.heads import (
+    Input,
+    LabelHead,
+    MaskedWordHead,
+    Places,
+    Pooler,
+    Readable,
+    States,
+    WordHead,
+)
 from headway.nn.embedding import Embedding
 from headway.nn.feedforward import ACTIVATIONS
 from headway.nn.layout import Layout
@@ -44,17 +52,16 @@ class Encoder(Readable):
         first = layout.beginnings(int(n_first or 0))[1]
         return self.stack(x_ND, layout, n_first=n_first), first
 
+    def states(self, *streams: Input, first: bool = False) -> States:
+        (stream,) = streams
+        if first:
+            return States(*self.for_classes(*stream))
+        return States(self(*stream), stream.layout)
+
     @property
     def n_first(self) -> int | None:
         """How many first rows classes are read from, if from those alone."""
         return 1 if self.pooling == "first" else None
-
-    def cosines(self, x_ND: Tensor, layout: Layout) -> Tensor:
-        """Between the vector of each item and that of each class, in fp32."""
-        head = self.head_named("classes")
-        assert isinstance(head, LabelHead)
-        weight_CD = F.normalize(head.linear.weight.float(), dim=-1)
-        return F.normalize(self.pooled(x_ND, layout).float(), dim=-1) @ weight_CD.T
 
     def scores(self, x_ND: Tensor) -> Tensor:
         """Word scores for the given rows: in masked training only the masked ones."""
@@ -67,7 +74,7 @@ class Encoder(Readable):
         assert isinstance(head, MaskedWordHead)
         return head
 
-    def pooled(self, x_ND: Tensor, layout: Layout) -> Tensor:
+    def pooled(self, x_ND: Tensor, layout: Places) -> Tensor:
         """One vector a text: BERT's pooler over the first token where there is one, else plain.
 
         Sentence encoders such as MiniLM carry a pooler among their weights but use the mean.

@@ -7,33 +7,27 @@ from torch import Tensor, nn
 from headway.config.model import PictureEncoderSettings, PictureSeq2SeqSettings
 from headway.models.encoder import Encoder
 from headway.models.parts.body import stack, text_front
-from headway.models.parts.heads import LabelHead, Pooler, RebuildHead, WordHead, pooled
+from headway.models.parts.heads import LabelHead, Places, Pooler, RebuildHead, WordHead
 from headway.models.parts.pictures import PictureFront
 from headway.models.seq2seq import Seq2Seq
 from headway.nn.embedding import Embedding
-from headway.nn.layout import Layout
 
 
 class Viewer(Encoder):
     """`forward` gives a vector a row: first the class token, where there is one, then patches."""
 
-    def classes(self, x_ND: Tensor, layout: Layout) -> Tensor:
-        """A row of scores for each picture: the mean of two where one head learned from a
-        teacher, as in DeiT. Both are trained apart."""
-        scores_BC: Tensor = self.head_named("classes")(pooled(x_ND, layout, self.pooling))
-        if "distilled" in self.heads and not self.training:
-            return (scores_BC + self.distilled(x_ND, layout)) / 2
-        return scores_BC
+    def class_rows(self, x_ND: Tensor, layout: Places) -> dict[str, Tensor]:
+        """Without ViT's pooler. Two where one head learned from a teacher, as in DeiT: its token
+        stands behind the class token."""
+        rows = {"classes": layout.pooled(x_ND, self.pooling)}
+        if "distilled" in self.heads:
+            rows["distilled"] = layout.nth(x_ND, 1)
+        return rows
 
     @property
     def n_first(self) -> int | None:
         n_first = super().n_first
         return 2 if n_first and "distilled" in self.heads else n_first
-
-    def distilled(self, x_ND: Tensor, layout: Layout) -> Tensor:
-        """The scores of the distillation token, which stands behind the class token."""
-        row_B = (layout.starts_B.long() + 1).clamp(max=layout.n_rows - 1)
-        return self.head_named("distilled")(x_ND[row_B])
 
 
 def picture_encoder(settings: PictureEncoderSettings) -> Viewer:

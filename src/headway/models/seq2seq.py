@@ -7,16 +7,17 @@ from typing import Any
 from torch import Tensor, nn
 
 from headway.config.model import Seq2SeqSettings
+from headway.errors import UserError
 from headway.models.parts.body import stack, text_front
 from headway.models.parts.front import Front
-from headway.models.parts.heads import WordHead
+from headway.models.parts.heads import Input, Model, States, WordHead
 from headway.nn.attention import Memory
 from headway.nn.cache import Cache
 from headway.nn.embedding import Embedding
 from headway.nn.layout import Layout
 
 
-class Seq2Seq(nn.Module):
+class Seq2Seq(Model):
     """Read a source once (`encode`), then give vectors for target tokens given it (`decode`)."""
 
     def __init__(
@@ -45,6 +46,17 @@ class Seq2Seq(nn.Module):
         """Hidden states; the head scores them, in training a chunk at a time."""
         x_ND = self.target_front(target_N, layout)
         return self.decoder(x_ND, layout, memory, cache)
+
+    def states(self, *streams: Input, first: bool = False) -> States:
+        source, target = streams
+        memory = self.encode(source.values, source.layout)
+        return States(self.decode(target.values, target.layout, memory), target.layout, memory)
+
+    def head_named(self, name: str) -> nn.Module:
+        head = {"words": self.head, "ctc": self.ctc}.get(name)
+        if head is None:
+            raise UserError(f"this model has no {name!r} head: it writes words.")
+        return head
 
     def scores(self, x_ND: Tensor) -> Tensor:
         return self.head(x_ND)

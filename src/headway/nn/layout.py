@@ -233,6 +233,24 @@ class Layout:
         """The row of each sequence's last token."""
         return self.starts_B + self.lengths_B - 1
 
+    def pooled(self, x_ND: Tensor, pooling: str) -> Tensor:
+        """One row a sequence: its `first`, its `last`, or the `mean` of all.
+
+        Empty sequences, which the fixed-size form has at its end, get any row.
+        """
+        if pooling in ("first", "last"):
+            row_B = self.starts_B if pooling == "first" else self.last_N()
+            return x_ND[row_B.long().clamp(0, self.n_rows - 1)]
+        number_N = torch.repeat_interleave(self.lengths_B, output_size=self.n_rows)
+        wide = torch.promote_types(x_ND.dtype, torch.float32)
+        zeros_BD = x_ND.new_zeros(self.n_sequences, x_ND.shape[1], dtype=wide)
+        sum_BD = zeros_BD.index_add(0, number_N, x_ND.to(wide))
+        return (sum_BD / self.lengths_B[:, None].clamp(min=1)).to(x_ND.dtype)
+
+    def nth(self, x_ND: Tensor, number: int) -> Tensor:
+        """That row of every sequence, counted from 0."""
+        return x_ND[(self.starts_B.long() + number).clamp(max=self.n_rows - 1)]
+
 
 def loss_weights(lengths: Sequence[int], n_rows: int, device: torch.device | str = "cpu") -> Tensor:
     """One for real rows, zero for the dummy tail of a fixed-size batch."""

@@ -36,7 +36,9 @@ from headway.tasks.caption_batches import (
 from headway.tasks.caption_scores import caption_values, commonest, described_pictures
 from headway.tasks.kind import Predictor, Use
 from headway.tasks.language import text_frequencies
+from headway.tasks.losses import PLAIN, word_loss
 from headway.tasks.media_labels import front_of
+from headway.tasks.read import Read
 from headway.tasks.scores import Baselines, Scores
 from headway.tasks.specs import METRICS, spec_of
 from headway.tasks.task import TOKENS, Frequencies, Part, TaskLoss, n_examples
@@ -131,17 +133,22 @@ class CaptionTask:
     def batch(self, part: Part, device: torch.device, fixed: CaptionShapes | None) -> CaptionBatch:
         return self.train.batch(part.rows, device, fixed)
 
-    def loss(self, model: nn.Module, batch: CaptionBatch) -> TaskLoss:
-        assert isinstance(model, Seq2Seq)
+    def vary(self, model: nn.Module, batch: CaptionBatch) -> CaptionBatch:
+        """Pictures that stand a little elsewhere and the like, and words that the decoder does not
+        get to read."""
         seen = self.train.pictures.seen(batch.seen)
         assert isinstance(seen, Pictures)
+        words = batch.words
         if model.training:
             seen = replace(seen, groups=tuple(self.augment(group) for group in seen.groups))
-        words = batch.words
-        read_N = self._hidden(words.read_N) if model.training else words.read_N
-        x_ND = model(seen, batch.seen.layout, read_N, words.layout)
-        loss = model.head.loss(x_ND, words.said_N, self.smoothing, words.weights_N)
-        return TaskLoss(loss.sum, loss.nll)
+            words = replace(words, read_N=self._hidden(words.read_N))
+        return CaptionBatch(replace(batch.seen, given=seen, rows_B=None), words)
+
+    def read(self, model: nn.Module, given: CaptionBatch) -> Read:
+        return self.train.read(model, given).weighed(given.words.weights_N)
+
+    def loss(self, read: Read, given: CaptionBatch) -> TaskLoss:
+        return word_loss(read, given.words.said_N, self.smoothing)
 
     def _hidden(self, read_N: Tensor) -> Tensor:
         """The words that the decoder reads, some of them unknown; the start token never is."""
@@ -236,14 +243,12 @@ class CaptionTask:
     ) -> float:
         """Likelihood per token, without smoothing."""
         plan = self.valid.plan(self.rows, 0)
-        plain = Smoothing(1.0, 0.0)
         total, count, seen_rows = 0.0, 0, 0
         order = np.arange(len(self.prepared.valid))[:most]
         for rows in plan.cut(order, plan.source_tokens, plan.target_tokens):
             batch = self.valid.batch(rows, device)
-            seen, words = self.valid.pictures.seen(batch.seen), batch.words
-            x_ND = model(seen, batch.seen.layout, words.read_N, words.layout)
-            total += float(model.head.loss(x_ND, words.said_N, plain).nll)
+            read = self.valid.read(model, batch)
+            total += float(word_loss(read, batch.words.said_N, PLAIN).nll)
             count += plan.n_targets(rows)
             seen_rows += len(rows)
             on_progress(seen_rows, len(order))

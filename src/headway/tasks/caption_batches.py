@@ -8,14 +8,16 @@ from functools import cached_property, partial
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from headway.config.model import PictureSettings
 from headway.data.batches import POOL, FlatTokens, Rows, StepPlan, fed, moved
 from headway.data.media.prepared import MediaSet
 from headway.data.tokens import TokenStore
+from headway.models.parts.heads import Input
 from headway.nn.layout import Layout
 from headway.tasks.media_reader import MediaInput, MediaReader
+from headway.tasks.read import EachRow, Read
 from headway.text.tokenizer import Tokenizer
 
 ROOM = 1.1
@@ -144,6 +146,12 @@ class Captions:
         )
         words = Words(read_N, target, said_N, is_word_N.float())
         return CaptionBatch(seen, moved(words, device))
+
+    def read(self, model: nn.Module, batch: CaptionBatch) -> Read:
+        """Every row of the captions says the token that follows."""
+        seen = Input(self.pictures.seen(batch.seen), batch.seen.layout)
+        written = Input(batch.words.read_N, batch.words.layout)
+        return EachRow("words").read(model, seen, written)
 
     def texts(self) -> list[str]:
         return [self.text(row) for row in range(len(self.items))]

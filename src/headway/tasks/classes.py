@@ -17,10 +17,10 @@ from headway.data.streams import USUAL, FieldStream, Marks, mark_names
 from headway.data.tokens import TokenStore
 from headway.errors import Stopped
 from headway.metrics import classification as metrics
-from headway.models.decoder import Decoder
-from headway.models.encoder import Encoder
+from headway.models.parts.heads import Input
 from headway.nn.layout import Layout
 from headway.progress import OnProgress, unheard
+from headway.tasks.read import OneClass, Read
 from headway.tasks.scores import Answered
 from headway.tasks.task import Frequencies
 from headway.text.tokenizer import Tokenizer
@@ -78,14 +78,8 @@ def class_batch(
     return moved(batch, device)
 
 
-def class_scores(model: nn.Module, batch: ClassBatch) -> Tensor:
-    """A row of scores for each reading, in fp32."""
-    assert isinstance(model, Encoder | Decoder)
-    if isinstance(model, Encoder):
-        x_ND, layout = model.for_classes(batch.tokens_N, batch.layout, batch.segments_N)
-    else:
-        x_ND, layout = model(batch.tokens_N, batch.layout), batch.layout
-    return model.classes(x_ND, layout).float()
+def read_classes(model: nn.Module, batch: ClassBatch) -> Read:
+    return OneClass().read(model, Input(batch.tokens_N, batch.layout, batch.segments_N))
 
 
 def has_segments(model: nn.Module) -> bool:
@@ -115,7 +109,7 @@ def log_probs(
     for rows in plan.cut(order, tokens, tokens):
         pairs = reader.other is not None and has_segments(model)
         batch = class_batch(reader, rows, device=device, segments=pairs)
-        p_BC = class_scores(model, batch).log_softmax(-1).double().exp().cpu().numpy()
+        p_BC = read_classes(model, batch).answers().log_softmax(-1).double().exp().cpu().numpy()
         if sums_NC is None:
             sums_NC = np.zeros((n_examples, p_BC.shape[1]))
         np.add.at(sums_NC, reader.example[rows], p_BC)

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from headway.config.data import DataSettings
 from headway.config.run import RunSettings
@@ -27,15 +27,17 @@ from headway.tasks.classes import (
     class_batch,
     class_figures,
     class_frequencies,
-    class_scores,
     class_values,
     joined_fields,
     log_probs,
     named_answers,
+    read_classes,
     text_reader,
 )
 from headway.tasks.classify_scores import ClassBaselines, labels_of, texts_of
 from headway.tasks.kind import Predictor, Use
+from headway.tasks.losses import label_loss
+from headway.tasks.read import Read
 from headway.tasks.scores import Baselines, Scores
 from headway.tasks.specs import METRICS, spec_of
 from headway.tasks.task import Frequencies, Part, TaskLoss, n_examples
@@ -115,22 +117,14 @@ class ClassifyTask:
             weights=self.weights[labels],
         )
 
-    def loss(self, model: nn.Module, batch: ClassBatch) -> TaskLoss:
-        logs = [class_scores(model, batch).log_softmax(-1)]
-        if not (self.settings.train.rdrop and model.training):
-            return self._loss(logs[0], batch)
-        # R-Drop (Liang et al. 2021): two passes, and a price for where their answers differ.
-        logs.append(class_scores(model, batch).log_softmax(-1))
-        first, second = (self._loss(logs_BC, batch) for logs_BC in logs)
-        apart_B = ((logs[0].exp() - logs[1].exp()) * (logs[0] - logs[1])).sum(-1)
-        price = self.settings.train.rdrop / 4 * (apart_B * batch.weights_B).sum()
-        return TaskLoss((first.sum + second.sum) / 2 + price, (first.nll + second.nll) / 2)
+    def vary(self, model: nn.Module, batch: ClassBatch) -> ClassBatch:
+        return batch
 
-    def _loss(self, logs_BC: Tensor, batch: ClassBatch) -> TaskLoss:
-        right, wrong = self.smoothing
-        nll_B = -logs_BC.gather(1, batch.labels_B[:, None])[:, 0]
-        loss_B = (right - wrong) * nll_B - wrong * logs_BC.sum(-1)
-        return TaskLoss((loss_B * batch.weights_B).sum(), (nll_B.detach() * batch.weights_B).sum())
+    def read(self, model: nn.Module, given: ClassBatch) -> Read:
+        return read_classes(model, given).weighed(given.weights_B)
+
+    def loss(self, read: Read, given: ClassBatch) -> TaskLoss:
+        return label_loss(read, given.labels_B, self.smoothing)
 
     @property
     def n_valid(self) -> int:

@@ -30,10 +30,13 @@ from headway.tasks.language import (
     language_scores,
     likelihood,
     n_windows,
+    read_next,
     stream,
     stream_frequencies,
     token_batch,
 )
+from headway.tasks.losses import word_loss
+from headway.tasks.read import Read
 from headway.tasks.scores import Scores
 from headway.tasks.specs import METRICS, spec_of
 from headway.tasks.task import TOKENS, Frequencies, Part, TaskLoss
@@ -84,11 +87,14 @@ class CompleteTask:
         cut = self.windows.cut(rows.epoch)
         return token_batch(self.train, rows.epoch, cut, rows.rows, device, fixed)
 
-    def loss(self, model: nn.Module, batch: TokenBatch) -> TaskLoss:
-        assert isinstance(model, Decoder)
-        x_ND = model(batch.tokens_N, batch.layout)
-        loss = model.words.loss(x_ND, batch.labels_N, self.smoothing, batch.weights_N)
-        return TaskLoss(loss.sum, loss.nll)
+    def vary(self, model: nn.Module, batch: TokenBatch) -> TokenBatch:
+        return batch
+
+    def read(self, model: nn.Module, given: TokenBatch) -> Read:
+        return read_next(model, given).weighed(given.weights_N)
+
+    def loss(self, read: Read, given: TokenBatch) -> TaskLoss:
+        return word_loss(read, given.labels_N, self.smoothing)
 
     @property
     def n_valid(self) -> int:

@@ -21,8 +21,8 @@ from headway.data.windows import Numbers
 from headway.errors import DataError
 from headway.metrics.language import token_counts, unigram_bits_per_byte
 from headway.models.decoder import Decoder
+from headway.models.parts.heads import Input
 from headway.nn.layout import Layout
-from headway.nn.loss import Smoothing
 from headway.progress import SILENT, Progress
 from headway.tasks.language import (
     check_language,
@@ -31,7 +31,9 @@ from headway.tasks.language import (
     likelihood,
     stream,
 )
+from headway.tasks.losses import PLAIN, word_loss
 from headway.tasks.opened import Opened
+from headway.tasks.read import EachRow
 from headway.tasks.scores import Row, Scores
 from headway.tasks.specs import METRICS
 from headway.tasks.task import TOKENS
@@ -127,10 +129,11 @@ def body_likelihood(
         inside[ends - 1] = False  # the last token of a window is only a label
         behind = np.ones(len(tokens_N), np.bool_)
         behind[np.concatenate([[0], ends[:-1]])] = False
-        x_ND = model(torch.from_numpy(tokens_N[inside]).to(device), Layout.of(lengths, device))
+        tokens = torch.from_numpy(tokens_N[inside]).to(device)
+        read = EachRow("words").read(model, Input(tokens, Layout.of(lengths, device)))
         weights_N = torch.from_numpy(is_body_N[behind].astype(np.float32)).to(device)
         labels_N = torch.from_numpy(tokens_N[behind]).to(device)
-        loss = model.words.loss(x_ND, labels_N, Smoothing(1.0, 0.0), weights_N)
+        loss = word_loss(read.weighed(weights_N), labels_N, PLAIN)
         total, count, waiting = total + float(loss.nll), count + int(weights_N.sum()), []
 
     for number in np.flatnonzero(present_DF[:, -1]):

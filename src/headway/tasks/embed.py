@@ -36,12 +36,13 @@ from headway.tasks.contrast import (
     valid_loss,
 )
 from headway.tasks.kind import Predictor, Use
+from headway.tasks.read import Read
 from headway.tasks.scores import Baselines, Scores
 from headway.tasks.specs import METRICS, spec_of
 from headway.tasks.task import Part, TaskLoss
 from headway.tasks.vectors import (
     bag_retrieval,
-    pooled_vectors,
+    read_vectors,
     retrieval,
     text_keys,
     text_vectors,
@@ -144,11 +145,18 @@ class EmbedTask:
             left.append(np.concatenate([text[:before], words, text[len(text) - behind :]]))
         return left
 
-    def loss(self, model: nn.Module, batch: PairedBatch) -> TaskLoss:
-        embed = self.settings.embed
-        x_SD = pooled_vectors(model, batch.tokens_N, batch.layout, embed.normalise)
-        like_BB = x_SD[0::2] @ x_SD[1::2].T / embed.temperature
-        loss = contrastive(like_BB, batch.apart_BB, batch.weights_B)
+    def vary(self, model: nn.Module, batch: PairedBatch) -> PairedBatch:
+        return batch
+
+    def read(self, model: nn.Module, given: PairedBatch) -> Read:
+        normalise = self.settings.embed.normalise
+        read = read_vectors(model, given.tokens_N, given.layout, normalise)
+        return read.weighed(given.weights_B.repeat_interleave(2) / 2)
+
+    def loss(self, read: Read, given: PairedBatch) -> TaskLoss:
+        x_SD = read.said_RC
+        like_BB = x_SD[0::2] @ x_SD[1::2].T / self.settings.embed.temperature
+        loss = contrastive(like_BB, given.apart_BB, given.weights_B)
         return TaskLoss(loss, loss.detach())
 
     @property

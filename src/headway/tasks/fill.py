@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from headway.config.data import DataSettings
 from headway.config.model import EncoderSettings, family_of
@@ -28,9 +28,11 @@ from headway.models.encoder import Encoder
 from headway.nn.loss import Smoothing
 from headway.progress import OnProgress, Progress, unheard
 from headway.tasks import fill_media
-from headway.tasks.gaps import ENDS, FillBatch, FillFixed, FramedWindows, Gaps, Reader
+from headway.tasks.gaps import ENDS, FillBatch, FillFixed, FramedWindows, Gaps, Reader, read_gaps
 from headway.tasks.kind import Predictor, Use
 from headway.tasks.language import text_frequencies
+from headway.tasks.losses import word_loss
+from headway.tasks.read import Read
 from headway.tasks.rebuild import RebuildTask
 from headway.tasks.scores import Scores
 from headway.tasks.specs import METRICS, spec_of
@@ -96,16 +98,14 @@ class FillTask:
         cut = self.windows.cut(rows.epoch)
         return moved(self.train.batch(rows.epoch, cut, rows.rows, most, fixed), device)
 
-    def hidden_states(self, model: nn.Module, batch: FillBatch) -> Tensor:
-        """Of the gaps alone."""
-        x_ND: Tensor = model(batch.tokens_N, batch.layout)
-        return x_ND.index_select(0, batch.rows_R)
+    def vary(self, model: nn.Module, batch: FillBatch) -> FillBatch:
+        return batch
 
-    def loss(self, model: nn.Module, batch: FillBatch) -> TaskLoss:
-        assert isinstance(model, Encoder)
-        x_RD = self.hidden_states(model, batch)
-        loss = model.words.loss(x_RD, batch.labels_R, self.smoothing, batch.weights_R)
-        return TaskLoss(loss.sum, loss.nll)
+    def read(self, model: nn.Module, given: FillBatch) -> Read:
+        return read_gaps(model, given).weighed(given.weights_R, given.real_N)
+
+    def loss(self, read: Read, given: FillBatch) -> TaskLoss:
+        return word_loss(read, given.labels_R, self.smoothing)
 
     @property
     def n_valid(self) -> int:

@@ -17,11 +17,13 @@ from headway.data.texts import evaluation_set
 from headway.decode.lines import batches, live_windows, windows
 from headway.errors import DataError, FolderError
 from headway.models.encoder import Encoder
+from headway.models.parts.heads import Input
 from headway.nn.layout import Layout
 from headway.tasks.fill import context_of
 from headway.tasks.gaps import ENDS, Gaps
 from headway.tasks.kind import Answer, Use
 from headway.tasks.opened import Opened
+from headway.tasks.read import EachRow
 from headway.tasks.scores import Scores
 from headway.tasks.task import TOKENS
 from headway.text.tokenizer import MASK_NAMES, Tokenizer
@@ -165,8 +167,8 @@ class Filler:
         """The mean over the models; tokens that no text holds have none."""
         total = torch.zeros((), device=self.device)
         for model in self.models:
-            x_RD = model(tokens_N, layout).index_select(0, rows_R)
-            scores_RV = model.scores(x_RD).float().masked_fill(self.banned_V, -torch.inf)
+            read = EachRow("words").read(model, Input(tokens_N, layout), rows_R=rows_R)
+            scores_RV = read.said_RC.masked_fill(self.banned_V, -torch.inf)
             total = total + scores_RV.softmax(-1) / len(self.models)
         return total
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from headway.data.batches import Fixed, StepPlan, filled, fixed_shapes, moved
 from headway.data.masking import Draws, Masker, Numbers, Texts
@@ -16,8 +16,10 @@ from headway.data.windows import Cut, Windows, whole_cut
 from headway.errors import Stopped
 from headway.metrics.language import perplexity
 from headway.models.encoder import Encoder
+from headway.models.parts.heads import Input
 from headway.nn.layout import Layout, loss_weights
 from headway.progress import OnProgress, unheard
+from headway.tasks.read import EachRow, Read
 from headway.tasks.specs import FillSettings
 from headway.text.tokenizer import Tokenizer
 
@@ -210,13 +212,18 @@ class Gaps:
         return shown
 
 
+def read_gaps(model: nn.Module, batch: FillBatch) -> Read:
+    """Of the gaps alone."""
+    return EachRow("words").read(model, Input(batch.tokens_N, batch.layout), rows_R=batch.rows_R)
+
+
 def _guesses(model: Encoder, batch: FillBatch) -> tuple[Tensor, Tensor]:
     """The log-probability of each hidden token, and the likeliest one, in fp32 whatever the model
     computes in."""
-    x_RD = model(batch.tokens_N, batch.layout).index_select(0, batch.rows_R)
-    logs, best = [x_RD.new_zeros(0, dtype=torch.float32)], [batch.labels_R[:0]]
-    for rows_RD, labels_R in zip(x_RD.split(ROWS), batch.labels_R.split(ROWS), strict=True):
-        scores_RV = model.scores(rows_RD).float()
+    read = read_gaps(model, batch)
+    logs, best = [read.x_RD.new_zeros(0, dtype=torch.float32)], [batch.labels_R[:0]]
+    for rows_RD, labels_R in zip(read.x_RD.split(ROWS), batch.labels_R.split(ROWS), strict=True):
+        scores_RV = read.scores(rows_RD).float()
         at_label_R = scores_RV.gather(1, labels_R[:, None])[:, 0]
         logs.append(at_label_R - scores_RV.logsumexp(-1))
         best.append(scores_RV.argmax(-1))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -15,10 +15,9 @@ from torch import Tensor, nn
 from headway.config.data import DataSettings
 from headway.config.run import RunSettings
 from headway.data.media.prepared import PreparedMedia, load_prepared_media, prepare_media
-from headway.models.encoder import Encoder
+from headway.models.parts.heads import Angles
 from headway.models.parts.pictures import Pictures
 from headway.models.parts.sounds import Sound, SoundFront
-from headway.nn.layout import Layout
 from headway.progress import OnProgress, Progress, unheard
 from headway.tasks.kind import Predictor, Use
 from headway.tasks.media_changes import SoundChanges
@@ -27,12 +26,12 @@ from headway.tasks.media_labels import (
     LabelTask,
     label_metrics,
     labels_of,
-    unit_vectors,
 )
-from headway.tasks.media_reader import MediaReader, Speeds, vectors
+from headway.tasks.media_reader import MediaReader, Speeds, readings
+from headway.tasks.read import OneVector, Read
 from headway.tasks.scores import Scores
 from headway.tasks.specs import spec_of
-from headway.tasks.task import Frequencies
+from headway.tasks.task import Frequencies, TaskLoss
 from headway.tasks.verify import verification
 from headway.training.mediaplan import MediaPlan, flat_front, item_rows, resolve_media, sound_shape
 
@@ -55,23 +54,20 @@ class IdentifyTask(LabelTask):
         return lambda rows: self.changes.speeds(rows.tolist(), seed, part.epoch)
 
     def changed(
-        self, model: Encoder, given: Pictures | Sound, targets_BC: Tensor
+        self, model: nn.Module, given: Pictures | Sound, targets_BC: Tensor
     ) -> tuple[Pictures | Sound, Tensor]:
         assert isinstance(given, Sound)
-        assert isinstance(model.front, SoundFront)
-        return self.changes(model.front, given), targets_BC
+        front = model.front
+        assert isinstance(front, SoundFront)
+        return self.changes(front, given), targets_BC
 
-    def scores(
-        self, model: Encoder, x_ND: Tensor, layout: Layout, targets_BC: Tensor | None = None
-    ) -> Tensor:
+    def priced(self, read: Read, targets_BC: Tensor) -> TaskLoss:
         """With a margin: a recording must be nearer to its own speaker by so much of an angle
         (ArcFace, Deng et al. 2019)."""
-        margin, scale = self.settings.identify.margin, self.settings.identify.scale
-        if targets_BC is None or not margin:
-            return super().scores(model, x_ND, layout, targets_BC)
-        cos_BC = model.cosines(x_ND, layout).clamp(-1 + 1e-6, 1 - 1e-6)
-        turned_BC = (cos_BC.acos() + margin).clamp(max=np.pi).cos()
-        return scale * torch.where(targets_BC > 0.5, turned_BC, cos_BC)
+        if isinstance(read.scores, Angles):
+            scores_BC = turned(read.x_RD, read.scores, targets_BC, self.settings.identify.margin)
+            read = replace(read, held_RC=scores_BC.log_softmax(-1))
+        return super().priced(read, targets_BC)
 
     def frequencies(self) -> Frequencies | None:
         """A margin makes the loss larger than that of classes."""
@@ -103,15 +99,21 @@ class IdentifyTask(LabelTask):
     ) -> Any:
         """How well the vectors of validation recordings tell whether the speaker is the same; None
         where no two are of one speaker."""
-        assert isinstance(model, Encoder)
         most = min(MOST_VERIFIED, most or MOST_VERIFIED)
         vectors_ND = item_vectors(model, self.valid, device, stopped, most)
         return verification(vectors_ND, labels_of(self.prepared.valid)[:most])
 
 
+def turned(x_BD: Tensor, angles: Angles, targets_BC: Tensor, margin: float) -> Tensor:
+    """Scores as if the angle to the right class were larger by the margin."""
+    cos_BC = angles.cosines(x_BD).clamp(-1 + 1e-6, 1 - 1e-6)
+    turned_BC = (cos_BC.acos() + margin).clamp(max=np.pi).cos()
+    return angles.scale * torch.where(targets_BC > 0.5, turned_BC, cos_BC)
+
+
 @torch.no_grad()
 def item_vectors(
-    model: Encoder,
+    model: nn.Module,
     reader: MediaReader,
     device: torch.device,
     stopped: Callable[[], bool] = lambda: False,
@@ -120,9 +122,9 @@ def item_vectors(
 ) -> NDArray[np.float32]:
     """A vector of length one for each of the first `most` items."""
     found: dict[int, NDArray[np.float32]] = {}
-    for rows, x_ND, layout in vectors(model, reader, device, stopped, most, on_progress):
-        read_BD = unit_vectors(model, x_ND, layout).cpu().numpy()
-        found |= dict(zip(rows.tolist(), read_BD, strict=True))
+    unit = OneVector(unit=True)
+    for rows, read in readings(unit, model, reader, device, stopped, most, on_progress):
+        found |= dict(zip(rows.tolist(), read.answers().cpu().numpy(), strict=True))
     return np.stack([found[row] for row in sorted(found)])
 
 

@@ -24,8 +24,9 @@ from headway.tasks.identify import item_vectors
 from headway.tasks.kind import Answer, Predictor, Use
 from headway.tasks.media_answers import FIRST_WINDOW, Labeller, noted, read_items
 from headway.tasks.media_given import Given, given_media
-from headway.tasks.media_labels import front_of, unit_vectors
+from headway.tasks.media_labels import front_of
 from headway.tasks.media_scores import evaluation_of, labelled
+from headway.tasks.read import OneVector
 from headway.tasks.scores import Row, Scores
 from headway.tasks.verify import Verification, verification
 from headway.training.history import METRICS, read_history
@@ -98,7 +99,7 @@ class Comparer:
 
     def vectors(self, items: Sequence[Any]) -> Vectors:
         """A vector of length one for each recording."""
-        return read_items(self.model, items, self.device, unit_vectors).numpy()
+        return read_items(self.model, items, self.device, OneVector(unit=True)).numpy()
 
     def _missing(self) -> Vectors:
         """In the place of what cannot be read."""

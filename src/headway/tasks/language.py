@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor
+from torch import Tensor, nn
 
 from headway.config.model import DecoderSettings, family_of
 from headway.config.run import RunSettings
@@ -22,10 +22,12 @@ from headway.data.windows import Cut, whole_cut
 from headway.errors import FolderError, Stopped
 from headway.metrics.language import token_counts
 from headway.models.decoder import Decoder
+from headway.models.parts.heads import Input
 from headway.nn.layout import Layout, loss_weights
-from headway.nn.loss import Smoothing
 from headway.progress import OnProgress, unheard
+from headway.tasks.losses import PLAIN, word_loss
 from headway.tasks.opened import Opened
+from headway.tasks.read import EachRow, Read
 from headway.tasks.task import Frequencies
 from headway.text.tokenizer import Tokenizer
 
@@ -92,14 +94,18 @@ def likelihood(
         done = int(ends[first - 1]) if first else 0
         last = int(np.searchsorted(ends, done + max(EVALUATED_AT_ONCE, context), side="right"))
         batch = token_batch(source, USUAL, cut, order[first:last], device, None)
-        x_ND = model(batch.tokens_N, batch.layout)
-        total += float(model.words.loss(x_ND, batch.labels_N, Smoothing(1.0, 0.0)).nll)
+        total += float(word_loss(read_next(model, batch), batch.labels_N, PLAIN).nll)
         first = last
         on_progress(first, len(order))
         if stopped():
             raise Stopped
     count = int(cut.length[:most].sum())
     return total, count, count / max(1, int(cut.length.sum()))
+
+
+def read_next(model: nn.Module, batch: TokenBatch) -> Read:
+    """Every row says the token that follows."""
+    return EachRow("words").read(model, Input(batch.tokens_N, batch.layout))
 
 
 def n_windows(source: Stream, context: int) -> int:

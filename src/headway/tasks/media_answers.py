@@ -18,12 +18,14 @@ from headway.decode.lines import live_windows, windows
 from headway.errors import DataError, UserError
 from headway.models.encoder import Encoder
 from headway.models.parts.front import Front
+from headway.models.parts.heads import Input
 from headway.progress import OnProgress, unheard
 from headway.tasks.classes import Numbers
 from headway.tasks.kind import Answer, Use
 from headway.tasks.media_given import Given, given_media, what_of
-from headway.tasks.media_labels import Score, front_of, log_probs, score_of
+from headway.tasks.media_labels import front_of, log_probs
 from headway.tasks.media_reader import READ_AT_ONCE, MediaReader
+from headway.tasks.read import Readout, readout_of
 
 FIRST_WINDOW = 16
 """Items that are read before the first of them is answered."""
@@ -87,8 +89,7 @@ class Labeller:
         """Of each class for each of the items, in their order."""
         found = []
         for model in self.models:
-            score = score_of(self.settings)
-            rows = read_items(model, items, self.device, score)
+            rows = read_items(model, items, self.device, readout_of(self.settings))
             found.append(rows.double().softmax(-1).numpy())
         if not items:
             return np.zeros((0, len(self.settings.labels)))
@@ -136,8 +137,10 @@ def noted(answer: Answer, one: Given) -> Answer:
 
 
 @torch.no_grad()
-def read_items(model: Encoder, items: Sequence[Any], device: torch.device, read: Score) -> Tensor:
-    """What `read` makes of each item, on the host in their order. Items of like length are computed
+def read_items(
+    model: Encoder, items: Sequence[Any], device: torch.device, readout: Readout
+) -> Tensor:
+    """The answer to each item, on the host in their order. Items of like length are computed
     together; what stands beside an item does not change its answer."""
     front = model.front
     assert isinstance(front, Front)
@@ -152,7 +155,7 @@ def read_items(model: Encoder, items: Sequence[Any], device: torch.device, read:
             n += 1
         now, order = order[:n], order[n:]
         given, layout = front.collate([items[i] for i in now], device)
-        read_BC = read(model, model(given, layout), layout).cpu()
+        read_BC = readout.read(model, Input(given, layout)).answers().cpu()
         for place, row_C in zip(now, read_BC, strict=True):
             found[place] = row_C
     return torch.stack([row for row in found if row is not None]) if items else torch.zeros(0, 0)

@@ -9,7 +9,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from headway.config.model import PictureSettings, SoundSettings
@@ -17,10 +16,9 @@ from headway.config.run import RunSettings, media_front
 from headway.config.train import known
 from headway.data.batches import Fixed, Rows, StepPlan, moved
 from headway.data.media.prepared import MediaSet, PreparedMedia
-from headway.models.encoder import Encoder
+from headway.models.parts.heads import Input
 from headway.models.parts.pictures import Pictures
 from headway.models.parts.sounds import Sound
-from headway.nn.layout import Layout
 from headway.nn.loss import Smoothing
 from headway.progress import OnProgress, unheard
 from headway.tasks.classes import (
@@ -32,7 +30,9 @@ from headway.tasks.classes import (
     frequency_log_probs,
     named_answers,
 )
-from headway.tasks.media_reader import MediaInput, MediaReader, Speeds, vectors
+from headway.tasks.losses import shared_loss
+from headway.tasks.media_reader import MediaInput, MediaReader, Speeds, readings
+from headway.tasks.read import Read, readout_of
 from headway.tasks.scores import Baselines, Scores
 from headway.tasks.specs import METRICS, Spec
 from headway.tasks.task import Frequencies, Part, TaskLoss, n_examples
@@ -65,6 +65,15 @@ class LabelBatch:
     targets: Targets
 
 
+@dataclass(frozen=True)
+class Shown:
+    """A batch as the model reads it, and what it is then a batch of."""
+
+    stream: Input
+    targets_BC: Tensor
+    weights_B: Tensor
+
+
 @dataclass
 class LabelTask:
     prepared: PreparedMedia
@@ -82,6 +91,7 @@ class LabelTask:
         self.plan = StepPlan.of_lengths(self.train.lengths, step_tokens, train.seed, train.pool)
         self.n_labels = len(self.prepared.labels)
         self.smoothing = Smoothing.of(train.smoothing, self.n_labels, train.smoothing_kind)
+        self.readout = readout_of(self.settings)
         self.labels = labels_of(self.prepared.train)
         self.weights = np.ones(self.n_labels, np.float32)
         if self.balance:
@@ -120,41 +130,41 @@ class LabelTask:
         )
         return LabelBatch(found, moved(targets, device))
 
-    def examples(self, model: Encoder, batch: LabelBatch) -> tuple[Pictures | Sound, Tensor]:
-        """What the model is to read, changed at random while it learns, and its targets (B C)."""
+    def vary(self, model: nn.Module, batch: LabelBatch) -> Shown:
         given = self.train.seen(batch.input)
         targets_BC = one_hot(batch.targets.labels_B, self.n_labels)
-        return self.changed(model, given, targets_BC) if model.training else (given, targets_BC)
+        if model.training:
+            given, targets_BC = self.changed(model, given, targets_BC)
+        return Shown(Input(given, batch.input.layout), targets_BC, batch.targets.weights_B)
 
-    def loss(self, model: nn.Module, batch: LabelBatch) -> TaskLoss:
-        assert isinstance(model, Encoder)
-        given, targets_BC = self.examples(model, batch)
-        x_ND, layout = model.for_classes(given, batch.input.layout)
-        logs_BC = self.scores(model, x_ND, layout, targets_BC).log_softmax(-1)
-        return self.priced(logs_BC, targets_BC, batch.targets.weights_B)
+    def read(self, model: nn.Module, given: Shown) -> Read:
+        return self.readout.read(model, given.stream).weighed(given.weights_B)
 
-    def priced(self, logs_BC: Tensor, targets_BC: Tensor, weights_B: Tensor) -> TaskLoss:
+    def loss(self, read: Read, given: Shown) -> TaskLoss:
+        """A distillation token, where there is one, has half of it."""
+        own = self.priced(read, given.targets_BC)
+        total = read.share * own.sum
+        for other in read.more.values():
+            total = total + other.share * self.priced(other, self.taught(given)).sum
+        return TaskLoss(total, own.nll)
+
+    def priced(self, read: Read, targets_BC: Tensor) -> TaskLoss:
         """Cross-entropy with targets that may be shared out among classes."""
-        right, wrong = self.smoothing
-        nll_B = -(targets_BC * logs_BC).sum(-1)
-        loss_B = (right - wrong) * nll_B - wrong * logs_BC.sum(-1)
-        return TaskLoss((loss_B * weights_B).sum(), (nll_B.detach() * weights_B).sum())
+        return shared_loss(read, targets_BC, self.smoothing)
+
+    def taught(self, given: Shown) -> Tensor:
+        """What a distillation token is to say (B C): the label, where no teacher says more."""
+        return given.targets_BC
 
     def before(self, part: Chosen) -> Speeds | None:
         """What happens to recordings before they are joined to a batch."""
         return None
 
     def changed(
-        self, model: Encoder, given: Pictures | Sound, targets_BC: Tensor
+        self, model: nn.Module, given: Pictures | Sound, targets_BC: Tensor
     ) -> tuple[Pictures | Sound, Tensor]:
         """Examples changed at random, and what they are then examples of."""
         raise NotImplementedError
-
-    def scores(
-        self, model: Encoder, x_ND: Tensor, layout: Layout, targets_BC: Tensor | None = None
-    ) -> Tensor:
-        """A row of scores for each item, in fp32; `targets_BC`: in training."""
-        return score_of(self.settings)(model, x_ND, layout)
 
     @property
     def n_valid(self) -> int:
@@ -223,18 +233,6 @@ class LabelTask:
         ]
 
 
-Score = Callable[[Encoder, Tensor, Layout], Tensor]
-"""A row for each item of a batch, from its rows."""
-
-
-def score_of(settings: RunSettings) -> Score:
-    """What reads classes out of a run's model, in fp32."""
-    if settings.task == "identify" and settings.identify.margin:
-        scale = settings.identify.scale
-        return lambda model, x_ND, layout: scale * model.cosines(x_ND, layout)
-    return lambda model, x_ND, layout: model.classes(x_ND, layout).float()
-
-
 @torch.no_grad()
 def log_probs(
     model: nn.Module,
@@ -246,18 +244,11 @@ def log_probs(
     on_progress: OnProgress = unheard,
 ) -> Numbers:
     """Of each class for each of the first `most` items."""
-    assert isinstance(model, Encoder)
-    score = score_of(settings)
     logs_NC = np.zeros((len(reader.lengths[:most]), len(settings.labels)))
-    for rows, x_ND, layout in vectors(model, reader, device, stopped, most, on_progress):
-        scores_BC = score(model, x_ND, layout)
-        logs_NC[rows] = scores_BC.double().log_softmax(-1).cpu().numpy()
+    readout = readout_of(settings)
+    for rows, read in readings(readout, model, reader, device, stopped, most, on_progress):
+        logs_NC[rows] = read.answers().double().log_softmax(-1).cpu().numpy()
     return logs_NC
-
-
-def unit_vectors(model: Encoder, x_ND: Tensor, layout: Layout) -> Tensor:
-    """A vector of length one for each item."""
-    return F.normalize(model.pooled(x_ND, layout).float(), dim=-1)
 
 
 def one_hot(labels_B: Tensor, n_labels: int) -> Tensor:

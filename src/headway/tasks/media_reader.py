@@ -9,17 +9,18 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from headway.config.model import PictureSettings, SoundSettings
 from headway.data.batches import Fixed, Rows, StepPlan, moved
 from headway.data.media.store import PictureStore, SoundStore
 from headway.errors import Stopped
-from headway.models.encoder import Encoder
+from headway.models.parts.heads import Input
 from headway.models.parts.pictures import Pictures, collate_pictures
 from headway.models.parts.sounds import Sound, collate_sounds
 from headway.nn.layout import Layout
 from headway.progress import OnProgress, unheard
+from headway.tasks.read import Read, Readout
 from headway.training.mediaplan import item_rows
 
 READ_AT_ONCE = {"cpu": 8192, "cuda": 65_536}
@@ -124,23 +125,24 @@ class MediaReader:
 
 
 @torch.no_grad()
-def vectors(
-    model: Encoder,
+def readings(
+    readout: Readout,
+    model: nn.Module,
     reader: MediaReader,
     device: torch.device,
     stopped: Callable[[], bool] = lambda: False,
     most: int | None = None,
     on_progress: OnProgress = unheard,
-) -> Iterator[tuple[Rows, Tensor, Layout]]:
-    """What the model makes of the first `most` items, a batch at a time: their numbers, vectors to
-    read classes from, and how these lie. Items of like length are read together."""
+) -> Iterator[tuple[Rows, Read]]:
+    """What the model makes of the first `most` items, a batch at a time, beside their numbers.
+    Items of like length are read together."""
     tokens = max(READ_AT_ONCE.get(device.type, 8192), reader.longest)
     plan = StepPlan.of_lengths(reader.lengths, tokens, 0)
     order = np.argsort(reader.lengths[:most], kind="stable")
     done = 0
     for rows in plan.cut(order, tokens, tokens):
         batch = reader.read(rows, device)
-        yield rows, *model.for_classes(reader.seen(batch), batch.layout)
+        yield rows, readout.read(model, Input(reader.seen(batch), batch.layout))
         done += len(rows)
         on_progress(done, len(order))
         if stopped():

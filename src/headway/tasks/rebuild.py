@@ -20,7 +20,7 @@ from headway.data.batches import Fixed, Rows, StepPlan, moved
 from headway.data.media.prepared import PreparedMedia, evaluation_media
 from headway.data.media.reading import UNITS
 from headway.errors import Stopped
-from headway.models.encoder import Encoder
+from headway.models.parts.heads import Input
 from headway.models.parts.pictures import PictureFront, Pictures
 from headway.models.parts.sounds import Sound, SoundFront
 from headway.nn.augment import Augment
@@ -37,6 +37,7 @@ from headway.tasks.kind import Use
 from headway.tasks.media_given import what_of
 from headway.tasks.media_labels import front_of
 from headway.tasks.media_reader import READ_AT_ONCE, MediaInput, MediaReader
+from headway.tasks.read import EachRow, Read
 from headway.tasks.scores import Scores
 from headway.tasks.specs import METRICS
 from headway.tasks.task import Part, TaskLoss, n_examples
@@ -59,6 +60,25 @@ class Chosen(NamedTuple):
 class RebuildBatch:
     input: MediaInput
     hidden: Hidden
+
+
+@dataclass(frozen=True)
+class RebuildGiven:
+    """A batch as the model sees it, and what it is to rebuild."""
+
+    stream: Input
+    hidden: Hidden
+    targets_RE: Tensor
+
+
+def read_hidden(model: nn.Module, given: RebuildGiven) -> Read:
+    """Of the hidden rows alone."""
+    return EachRow("rebuild").read(model, given.stream, rows_R=given.hidden.rows_R)
+
+
+def errors(read: Read, given: RebuildGiven) -> Tensor:
+    """The mean squared error of each hidden row."""
+    return (read.said_RC - given.targets_RE).square().mean(-1)
 
 
 @dataclass(frozen=True)
@@ -90,27 +110,20 @@ class Rebuilder:
         n_times, n_lines, n_columns = shape.grid
         return len(rows) * n_times * self.hider.count(n_lines * n_columns)
 
-    def errors(
-        self, model: Encoder, batch: RebuildBatch, augment: Augment | None = None
-    ) -> tuple[Tensor, Tensor]:
-        """The mean squared error of each hidden row, and what it should have been."""
-        seen, targets_RE = self.examples(model, batch, augment)
-        x_ND = model(seen, batch.input.layout)
-        x_RD = x_ND.index_select(0, batch.hidden.rows_R)
-        guess_RE = model.head_named("rebuild")(x_RD).float()
-        return (guess_RE - targets_RE).square().mean(-1), targets_RE
-
-    def examples(
-        self, model: Encoder, batch: RebuildBatch, augment: Augment | None
-    ) -> tuple[Pictures | Sound, Tensor]:
-        seen = self.reader.seen(batch.input)
+    def given(
+        self, model: nn.Module, batch: RebuildBatch, augment: Augment | None = None
+    ) -> RebuildGiven:
+        front, seen = model.front, self.reader.seen(batch.input)
+        left: Pictures | Sound
         if isinstance(seen, Sound):
-            assert isinstance(model.front, SoundFront)
-            return without_frames(model.front, seen, batch.hidden)
-        assert isinstance(model.front, PictureFront)
-        if augment is not None:
-            seen = replace(seen, groups=tuple(augment(group) for group in seen.groups))
-        return without_patches(model.front, seen, batch.hidden)
+            assert isinstance(front, SoundFront)
+            left, targets_RE = without_frames(front, seen, batch.hidden)
+        else:
+            assert isinstance(front, PictureFront)
+            if augment is not None:
+                seen = replace(seen, groups=tuple(augment(group) for group in seen.groups))
+            left, targets_RE = without_patches(front, seen, batch.hidden)
+        return RebuildGiven(Input(left, batch.input.layout), batch.hidden, targets_RE)
 
     def batches(
         self, device: torch.device, most: int | None, on_progress: OnProgress = unheard
@@ -128,7 +141,7 @@ class Rebuilder:
     @torch.no_grad()
     def scores(
         self,
-        model: Encoder,
+        model: nn.Module,
         device: torch.device,
         stopped: Callable[[], bool] = lambda: False,
         most: int | None = None,
@@ -139,7 +152,8 @@ class Rebuilder:
         error, count = 0.0, 0
         sums_2E: Tensor | None = None
         for batch in self.batches(device, most, on_progress):
-            error_R, targets_RE = self.errors(model, batch)
+            given = self.given(model, batch)
+            error_R, targets_RE = errors(read_hidden(model, given), given), given.targets_RE
             error += float(error_R.double().sum())
             count += len(error_R)
             wide_RE = targets_RE.double()
@@ -194,10 +208,14 @@ class RebuildTask:
     def batch(self, part: Part, device: torch.device, fixed: Fixed | None) -> RebuildBatch:
         return self.train.batch(part.rows.rows, part.rows.epoch, device, fixed)
 
-    def loss(self, model: nn.Module, batch: RebuildBatch) -> TaskLoss:
-        assert isinstance(model, Encoder)
-        error_R, _ = self.train.errors(model, batch, self.augment if model.training else None)
-        total = (error_R * batch.hidden.weights_R).sum()
+    def vary(self, model: nn.Module, batch: RebuildBatch) -> RebuildGiven:
+        return self.train.given(model, batch, self.augment if model.training else None)
+
+    def read(self, model: nn.Module, given: RebuildGiven) -> Read:
+        return read_hidden(model, given).weighed(given.hidden.weights_R)
+
+    def loss(self, read: Read, given: RebuildGiven) -> TaskLoss:
+        total = (errors(read, given) * given.hidden.weights_R).sum()
         return TaskLoss(total, total.detach())
 
     @property
@@ -218,7 +236,6 @@ class RebuildTask:
         *,
         most: int | None = None,
     ) -> Scores:
-        assert isinstance(model, Encoder)
         values = self.valid.scores(
             model, device, stopped, n_examples(self, full, most), on_progress
         )
@@ -241,7 +258,6 @@ def evaluate_rebuilding(use: Use, files: DataSettings) -> Scores:
     """How well hidden rows of a test set are rebuilt, with the same share of them hidden as in
     training."""
     model = use.opened.model
-    assert isinstance(model, Encoder)
     shape = front_of(use.settings)
     what = what_of(shape)
     settings = replace(use.settings, data=files)

@@ -15,19 +15,15 @@ from headway.config.run import RunSettings
 from headway.data.media.prepared import PreparedMedia, load_prepared_media, prepare_media
 from headway.data.media.reading import What
 from headway.errors import ConfigError
-from headway.models.encoder import Encoder
-from headway.models.parts.heads import pooled
 from headway.models.parts.pictures import Pictures
 from headway.models.parts.sounds import Sound
-from headway.models.seeing import Viewer
 from headway.progress import Progress
 from headway.tasks.kind import Predictor, Use
 from headway.tasks.media_changes import PictureChanges
-from headway.tasks.media_labels import LabelBatch, LabelTask, label_metrics, one_hot
+from headway.tasks.media_labels import LabelTask, Shown, label_metrics, one_hot
 from headway.tasks.scores import Scores
 from headway.tasks.see_teacher import Teacher, check_teacher
 from headway.tasks.specs import spec_of
-from headway.tasks.task import TaskLoss
 from headway.training.mediaplan import (
     SMALL_PICTURE,
     MediaPlan,
@@ -50,30 +46,17 @@ class SeeTask(LabelTask):
         self.teacher = Teacher(self.settings) if self.settings.see.teacher else None
 
     def changed(
-        self, model: Encoder, given: Pictures | Sound, targets_BC: Tensor
+        self, model: nn.Module, given: Pictures | Sound, targets_BC: Tensor
     ) -> tuple[Pictures | Sound, Tensor]:
         assert isinstance(given, Pictures)
         return self.changes(given, targets_BC)
 
-    def loss(self, model: nn.Module, batch: LabelBatch) -> TaskLoss:
-        """Of a model with a distillation token: half for the label, and half for what the teacher
-        says about the very same picture, which that token has to say too. Where there is no
-        teacher, as when an imported DeiT is trained further, it learns the label as well."""
-        assert isinstance(model, Viewer)
-        if "distilled" not in model.heads:
-            return super().loss(model, batch)
-        given, targets_BC = self.examples(model, batch)
-        assert isinstance(given, Pictures)
-        layout, weights_B = batch.input.layout, batch.targets.weights_B
-        x_ND = model(given, layout)
-        classes_BC = model.head_named("classes")(pooled(x_ND, layout, model.pooling)).float()
-        own = self.priced(classes_BC.log_softmax(-1), targets_BC, weights_B)
-        said_BC = targets_BC
-        if self.teacher is not None:
-            said_BC = one_hot(self.teacher.answers(given), self.n_labels)
-        logs_BC = model.distilled(x_ND, layout).float().log_softmax(-1)
-        taught = self.priced(logs_BC, said_BC, weights_B)
-        return TaskLoss((own.sum + taught.sum) / 2, own.nll)
+    def taught(self, given: Shown) -> Tensor:
+        """What the teacher says about the very same picture. There is none where an imported DeiT
+        is trained further."""
+        if self.teacher is None:
+            return super().taught(given)
+        return one_hot(self.teacher.answers(given.stream.values), self.n_labels)
 
 
 class See:

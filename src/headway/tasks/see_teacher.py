@@ -4,7 +4,7 @@ too (DeiT, Touvron et al. 2021)."""
 from __future__ import annotations
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from headway.config.folder import load_run, run_folder
 from headway.config.model import PictureEncoderSettings, PictureSettings
@@ -12,9 +12,10 @@ from headway.config.run import RunSettings
 from headway.errors import ConfigError
 from headway.models.folder import load_model
 from headway.models.parts.front import compute_in
+from headway.models.parts.heads import Input
 from headway.models.parts.pictures import Pictures
-from headway.models.seeing import Viewer
 from headway.nn.layout import Layout
+from headway.tasks.read import OneClass
 
 
 class Teacher:
@@ -24,7 +25,7 @@ class Teacher:
         self.folder = run_folder(settings.see.teacher)
         self.picture = check_teacher(settings)
         self.dtype = torch.bfloat16 if settings.train.precision == "bf16" else None
-        self.model: Viewer | None = None
+        self.model: nn.Module | None = None
         self._layouts: dict[tuple[int, ...], Layout] = {}
 
     @torch.no_grad()
@@ -34,11 +35,10 @@ class Teacher:
         if self.model is None:
             self.model = self._load(group.device)
         layout = self._layout(group)
-        return self.model.classes(self.model(given, layout), layout).argmax(-1)
+        return OneClass().read(self.model, Input(given, layout)).answers().argmax(-1)
 
-    def _load(self, device: torch.device) -> Viewer:
+    def _load(self, device: torch.device) -> nn.Module:
         model = load_model(self.folder, device).eval().requires_grad_(False)
-        assert isinstance(model, Viewer)
         compute_in(model, self.dtype)
         return model
 

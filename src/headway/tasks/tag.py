@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor, nn
+from torch import nn
 
 from headway.config.data import DataSettings
 from headway.config.run import RunSettings
@@ -25,6 +25,8 @@ from headway.nn.loss import Smoothing
 from headway.progress import OnProgress, Progress, unheard
 from headway.tasks.classes import class_frequencies
 from headway.tasks.kind import Predictor, Use
+from headway.tasks.losses import label_loss
+from headway.tasks.read import Read
 from headway.tasks.scores import Baselines, Scores
 from headway.tasks.specs import METRICS, spec_of
 from headway.tasks.tag_scores import BASELINE, baseline, word_keys
@@ -32,9 +34,10 @@ from headway.tasks.tags import (
     TagBatch,
     as_bio,
     best_tags,
+    learned_transitions,
+    read_tags,
     tag_batch,
     tag_figures,
-    tag_scores,
     tag_values,
     total_nll,
     transitions,
@@ -96,19 +99,19 @@ class TagTask:
     def batch(self, part: Part, device: torch.device, fixed: Fixed | None) -> TagBatch:
         return tag_batch(self.train, part.rows, device=device, fixed=fixed, labels=self.labels)
 
-    def loss(self, model: nn.Module, batch: TagBatch) -> TaskLoss:
-        scores_WC, learned_PC = tag_scores(model, batch), transitions(model)
-        if learned_PC is not None:
-            logs_B = log_likelihood(scores_WC, batch.labels_W, learned_PC, batch.words)
-            loss = -(logs_B * batch.weights_B).sum()
-            return TaskLoss(loss, loss.detach())
-        return self._word_loss(scores_WC.log_softmax(-1), batch)
+    def vary(self, model: nn.Module, batch: TagBatch) -> TagBatch:
+        return batch
 
-    def _word_loss(self, logs_WC: Tensor, batch: TagBatch) -> TaskLoss:
-        right, wrong = self.smoothing
-        nll_W = -logs_WC.gather(1, batch.labels_W[:, None])[:, 0]
-        loss_W = (right - wrong) * nll_W - wrong * logs_WC.sum(-1)
-        return TaskLoss((loss_W * batch.weights_W).sum(), (nll_W.detach() * batch.weights_W).sum())
+    def read(self, model: nn.Module, given: TagBatch) -> Read:
+        return read_tags(model, given).weighed(given.weights_W)
+
+    def loss(self, read: Read, given: TagBatch) -> TaskLoss:
+        learned_PC = transitions(read.scores)
+        if learned_PC is None:
+            return label_loss(read, given.labels_W, self.smoothing)
+        logs_B = log_likelihood(read.said_RC, given.labels_W, learned_PC, given.words)
+        loss = -(logs_B * given.weights_B).sum()
+        return TaskLoss(loss, loss.detach())
 
     @property
     def n_valid(self) -> int:
@@ -128,7 +131,7 @@ class TagTask:
         *,
         most: int | None = None,
     ) -> Scores:
-        learned_PC = transitions(model)
+        learned_PC = learned_transitions(model)
         most = n_examples(self, full, most)
         scores_WC = word_scores(model, self.valid, device, stopped, most, on_progress)
         lengths = lengths_of(self.prepared.valid)[:most]

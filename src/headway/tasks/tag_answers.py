@@ -23,7 +23,7 @@ from headway.nn.crf import is_scheme
 from headway.progress import OnProgress, unheard
 from headway.tasks.kind import Answer, Use
 from headway.tasks.specs import WORDS
-from headway.tasks.tags import as_bio, best_tags, transitions, word_scores
+from headway.tasks.tags import as_bio, best_tags, learned_transitions, word_scores
 from headway.text.tokenizer import Tokenizer
 from headway.text.words import Flat
 
@@ -104,7 +104,7 @@ class Tagger:
             word_scores(model, reader, self.device, on_progress=on_progress)
             for model in self.models
         ]
-        learned = [transitions(model) for model in self.models]
+        learned = [learned_transitions(model) for model in self.models]
         if len(scores) > 1:
             # Of single tags the mean of probabilities; scores of sequences can only be added.
             together = [part.log_softmax(-1) for part in scores]

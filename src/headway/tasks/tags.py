@@ -16,11 +16,11 @@ from headway.data.batches import Fixed, Rows, StepPlan, filled, moved
 from headway.data.readings import WordReader
 from headway.errors import Stopped
 from headway.metrics import spans as metrics
-from headway.models.decoder import Decoder
-from headway.models.encoder import Encoder
+from headway.models.parts.heads import Input
 from headway.nn.crf import allowed_transitions, is_scheme, log_likelihood, viterbi
 from headway.nn.layout import Layout, loss_weights
 from headway.progress import OnProgress, unheard
+from headway.tasks.read import EachRow, Read, Scorer, asked
 
 READ_AT_ONCE = 8192
 """Tokens of a batch that is only read."""
@@ -82,17 +82,18 @@ def tag_batch(
     return moved(batch, device)
 
 
-def tag_scores(model: nn.Module, batch: TagBatch) -> Tensor:
-    """A row of scores for each word, in fp32."""
-    assert isinstance(model, Encoder | Decoder)
-    x_ND = model(batch.tokens_N, batch.layout)
-    return model.tags(x_ND.index_select(0, batch.rows_W)).float()
+def read_tags(model: nn.Module, batch: TagBatch) -> Read:
+    """A row for each word."""
+    return EachRow("tags").read(model, Input(batch.tokens_N, batch.layout), rows_R=batch.rows_W)
 
 
-def transitions(model: nn.Module) -> Tensor | None:
-    """What the model has learned about tags that follow each other, if it does learn that."""
-    assert isinstance(model, Encoder | Decoder)
-    found = model.head_named("tags").transitions
+def learned_transitions(model: nn.Module) -> Tensor | None:
+    return transitions(asked(model).head_named("tags"))
+
+
+def transitions(head: Scorer) -> Tensor | None:
+    """What a head has learned about tags that follow each other, if it does learn that."""
+    found = getattr(head, "transitions", None)
     return found if isinstance(found, Tensor) else None
 
 
@@ -116,7 +117,7 @@ def word_scores(
     found: Tensor | None = None
     done = 0
     for rows in plan.cut(order, tokens, tokens):
-        scores_WC = tag_scores(model, tag_batch(reader, rows, device=device)).cpu()
+        scores_WC = read_tags(model, tag_batch(reader, rows, device=device)).said_RC.cpu()
         if found is None:
             found = torch.zeros(n_words, scores_WC.shape[1])
         found[torch.from_numpy(reader.words.gather(rows)[0])] = scores_WC

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from headway.metrics.language import perplexity, unigram_loss
 from headway.progress import OnProgress, unheard
+from headway.tasks.read import Read
 from headway.tasks.scores import Scores
 from headway.tasks.specs import Metric
 
@@ -96,7 +97,18 @@ class Task(Protocol):
         """The shapes that every batch of this size can have, or None if there are none."""
         ...
 
-    def loss(self, model: nn.Module, batch: Any) -> TaskLoss: ...
+    def vary(self, model: nn.Module, batch: Any) -> Any:
+        """The batch as the model is to read it: while it learns, changed by chance where the task
+        does that. Once for all who read it in a step."""
+        ...
+
+    def read(self, model: nn.Module, given: Any) -> Read:
+        """What a model makes of a batch that was varied."""
+        ...
+
+    def loss(self, read: Read, given: Any) -> TaskLoss:
+        """Of what was read. `losses` makes of it what a step minimises."""
+        ...
 
     def evaluate(
         self,

@@ -25,7 +25,7 @@ from headway.decode.spelling import speller
 from headway.decode.transcriber import Transcriber
 from headway.errors import Stopped
 from headway.metrics.speech import character_errors, word_errors
-from headway.models.hearing import Listener
+from headway.models.parts.heads import Input
 from headway.models.parts.sounds import Sound, SoundFront, collate_sounds
 from headway.models.seq2seq import Seq2Seq
 from headway.nn.ctc import ctc_loss
@@ -35,8 +35,10 @@ from headway.progress import OnProgress, Progress, unheard
 from headway.tasks.caption_scores import commonest
 from headway.tasks.kind import Predictor, Use
 from headway.tasks.language import text_frequencies
+from headway.tasks.losses import word_loss
 from headway.tasks.media_changes import SoundChanges
 from headway.tasks.media_reader import MediaReader
+from headway.tasks.read import EachRow, Read, readout_of
 from headway.tasks.scores import Baselines, Scores
 from headway.tasks.specs import METRICS
 from headway.tasks.task import TOKENS, Frequencies, Part, TaskLoss, n_examples
@@ -105,6 +107,9 @@ class TranscribeTask:
             train.smoothing, self.tokenizer.vocab_size, train.smoothing_kind
         )
         self.changes = SoundChanges(self.settings.augment)
+        self.readout = readout_of(self.settings)
+        self.writes = self.readout != EachRow("ctc")
+        """Whether there is a decoder; else CTC is all."""
 
     @property
     def tokenizer(self) -> Tokenizer:
@@ -155,25 +160,36 @@ class TranscribeTask:
         speeds = self.changes.speeds(rows.tolist(), seed, epoch)
         return self.targets.batch(rows, waves, self.shape, device, speeds)
 
-    def loss(self, model: nn.Module, batch: SpeechBatch) -> TaskLoss:
-        sound = batch.sound
-        if model.training:
-            sound = self.changes(front_of(model), sound)
-        if isinstance(model, Listener):
-            x_ND = model(sound, batch.source)
-            loss = self._ctc(model.ctc(x_ND), batch)
-            return TaskLoss(loss, loss.detach())
-        assert isinstance(model, Seq2Seq)
-        memory = model.encode(sound, batch.source)
-        x_ND = model.decode(batch.target_N, batch.target, memory)
-        written = model.head.loss(x_ND, batch.labels_N, self.smoothing)
-        if model.ctc is None or not self.weight:
-            return TaskLoss(written.sum, written.nll)
-        heard = self._ctc(model.ctc(memory.x_MD), batch)
-        return TaskLoss((1 - self.weight) * written.sum + self.weight * heard, written.nll)
+    def vary(self, model: nn.Module, batch: SpeechBatch) -> SpeechBatch:
+        if not model.training:
+            return batch
+        return replace(batch, sound=self.changes(front_of(model), batch.sound))
 
-    def _ctc(self, scores_MV: Tensor, batch: SpeechBatch) -> Tensor:
+    def read(self, model: nn.Module, given: SpeechBatch) -> Read:
+        """Rows of sound count as much in all as the words that are said in them."""
+        streams = [Input(given.sound, given.source), Input(given.target_N, given.target)]
+        n_rows, n_words = given.source.n_rows, given.target.n_rows
+        even_M = given.target_N.new_full((n_rows,), n_words / max(1, n_rows), dtype=torch.float32)
+        if not self.writes:
+            return self.readout.read(model, streams[0]).weighed(even_M)
+        read = self.readout.read(model, *streams)
+        more = {name: heard.weighed(even_M) for name, heard in read.more.items()}
+        return replace(read, more=more)
+
+    def loss(self, read: Read, given: SpeechBatch) -> TaskLoss:
+        if not self.writes:
+            loss = self._ctc(read, given)
+            return TaskLoss(loss, loss.detach())
+        written = word_loss(read, given.labels_N, self.smoothing)
+        heard = read.more.get("ctc")
+        if heard is None:
+            return written
+        ctc = heard.share * self._ctc(heard, given)
+        return TaskLoss(read.share * written.sum + ctc, written.nll)
+
+    def _ctc(self, read: Read, batch: SpeechBatch) -> Tensor:
         """Of the texts that the rows have room for, summed; the others say nothing."""
+        scores_MV = read.scores(read.x_RD)
         blank = scores_MV.shape[1] - 1
         return ctc_loss(scores_MV, batch.source, batch.said_K, batch.said, blank).nll_B.sum()
 
@@ -279,7 +295,7 @@ class TranscribeTask:
             for rows in plan.cut(order, tokens, tokens):
                 waves = [self.prepared.valid.sounds[row] for row in rows.tolist()]
                 batch = self.valid_targets.batch(rows, waves, self.shape, device)
-                total += float(self.loss(model, batch).nll)
+                total += float(self.loss(self.read(model, batch), batch).nll)
                 count += self.valid_targets.count(rows)
                 seen += len(rows)
                 on_progress(seen, len(order))

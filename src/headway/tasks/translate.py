@@ -9,8 +9,7 @@ from typing import Any
 
 import numpy as np
 import torch
-import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import nn
 
 import headway.training.plan as plan
 from headway.config.data import DataSettings
@@ -32,11 +31,14 @@ from headway.data.store import PairStore, Prepared, load_prepared, prepare
 from headway.decode.translator import Translator
 from headway.errors import DataError, Stopped
 from headway.metrics.translation import bleu, chrf
+from headway.models.parts.heads import Input
 from headway.models.seq2seq import Seq2Seq
 from headway.nn.loss import Smoothing
 from headway.progress import OnProgress, Progress, unheard
 from headway.tasks.kind import Use
 from headway.tasks.language import text_frequencies
+from headway.tasks.losses import PLAIN, word_loss
+from headway.tasks.read import EachRow, Read
 from headway.tasks.scores import Baselines, Scores
 from headway.tasks.specs import METRICS
 from headway.tasks.task import TOKENS, Frequencies, Part, TaskLoss, n_examples
@@ -105,43 +107,14 @@ class TranslateTask:
     def batch(self, part: Part, device: torch.device, fixed: Fixed | None) -> PairBatch:
         return self.train.batch(part.rows, device, fixed)
 
-    def loss(self, model: nn.Module, batch: PairBatch) -> TaskLoss:
-        assert isinstance(model, Seq2Seq)
-        if self.settings.rdrop and model.training:
-            return self._rdrop(model, batch)
-        x_ND = model(batch.source_M, batch.source, batch.target_N, batch.target)
-        loss = model.head.loss(x_ND, batch.labels_N, self.smoothing, batch.weights_N)
-        return TaskLoss(loss.sum, loss.nll)
+    def vary(self, model: nn.Module, batch: PairBatch) -> PairBatch:
+        return batch
 
-    def _rdrop(self, model: Seq2Seq, batch: PairBatch) -> TaskLoss:
-        """R-Drop (Liang et al. 2021): two passes, and a price for where their answers differ.
+    def read(self, model: nn.Module, given: PairBatch) -> Read:
+        return read_pairs(model, given).weighed(given.weights_N)
 
-        ½ (NLL₁ + NLL₂) + α/4 (KL(1‖2) + KL(2‖1)): the paper's loss over the doubled batch.
-        """
-        logs = [
-            model.scores(model(batch.source_M, batch.source, batch.target_N, batch.target))
-            .float()
-            .log_softmax(-1)
-            for _ in range(2)
-        ]
-        losses = [self._smoothed(logs_NV, batch) for logs_NV in logs]
-        both = zip(logs, reversed(logs), strict=True)
-        apart_N = sum(
-            (
-                F.kl_div(q_NV, p_NV, reduction="none", log_target=True).sum(-1)
-                for p_NV, q_NV in both
-            ),
-            start=torch.zeros((), device=batch.labels_N.device),
-        )
-        loss = (losses[0][0] + losses[1][0]) / 2
-        loss = loss + self.settings.rdrop / 4 * (apart_N * batch.weights_N).sum()
-        return TaskLoss(loss, (losses[0][1] + losses[1][1]) / 2)
-
-    def _smoothed(self, logs_NV: Tensor, batch: PairBatch) -> tuple[Tensor, Tensor]:
-        right, wrong = self.smoothing
-        target_N = logs_NV.gather(1, batch.labels_N[:, None])[:, 0]
-        loss_N = -(right - wrong) * target_N - wrong * logs_NV.sum(-1)
-        return (loss_N * batch.weights_N).sum(), -(target_N * batch.weights_N).sum()
+    def loss(self, read: Read, given: PairBatch) -> TaskLoss:
+        return word_loss(read, given.labels_N, self.smoothing)
 
     @property
     def n_valid(self) -> int:
@@ -220,12 +193,10 @@ class TranslateTask:
         """Likelihood per target token, without smoothing."""
         plan = self._plan(self.prepared.valid, min(self.plan.target_tokens, 4096))
         order = np.argsort(plan.target_lengths[:most], kind="stable")
-        plain = Smoothing(1.0, 0.0)
         total, count, seen = 0.0, 0, 0
         for rows in plan.cut(order, plan.source_tokens, plan.target_tokens):
             batch = self.valid.batch(rows, device)
-            x_ND = model(batch.source_M, batch.source, batch.target_N, batch.target)
-            total += float(model.head.loss(x_ND, batch.labels_N, plain).nll)
+            total += float(word_loss(read_pairs(model, batch), batch.labels_N, PLAIN).nll)
             count += plan.n_targets(rows)
             seen += len(rows)
             on_progress(seen, len(order))
@@ -285,6 +256,12 @@ class Translate:
         return evaluate_translations(
             use.opened, use.settings.decode, files, use.options, use.progress
         )
+
+
+def read_pairs(model: nn.Module, batch: PairBatch) -> Read:
+    """Every target row says the token that follows."""
+    source = Input(batch.source_M, batch.source)
+    return EachRow("words").read(model, source, Input(batch.target_N, batch.target))
 
 
 def collator(pairs: PairStore, vocab: Vocabularies) -> Collator:

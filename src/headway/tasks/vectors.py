@@ -15,10 +15,10 @@ from torch import Tensor, nn
 from headway.data.batches import FlatTokens, StepPlan, filled
 from headway.data.readings import TextReader
 from headway.errors import Stopped
-from headway.models.decoder import Decoder
-from headway.models.encoder import Encoder
+from headway.models.parts.heads import Input
 from headway.nn.layout import Layout
 from headway.progress import OnProgress, unheard
+from headway.tasks.read import OneVector, Read
 from headway.text.tokenizer import Tokenizer
 
 READ_AT_ONCE = 8192
@@ -44,11 +44,9 @@ class Retrieval:
     """The mean of 1/rank."""
 
 
-def pooled_vectors(model: nn.Module, tokens_N: Tensor, layout: Layout, normalise: bool) -> Tensor:
-    """One vector a text, in fp32 whatever the model computes in."""
-    assert isinstance(model, Encoder | Decoder)
-    x_BD = model.pooled(model(tokens_N, layout), layout).float()
-    return F.normalize(x_BD, dim=-1) if normalise else x_BD
+def read_vectors(model: nn.Module, tokens_N: Tensor, layout: Layout, normalise: bool) -> Read:
+    """One vector a text."""
+    return OneVector(unit=normalise).read(model, Input(tokens_N, layout))
 
 
 def reader_of(texts: FlatTokens, tokenizer: Tokenizer, max_len: int) -> TextReader:
@@ -80,8 +78,8 @@ def text_vectors(
         flat = reader.read(rows)
         layout = Layout.of(flat.lengths.tolist())
         tokens_N = filled(flat.tokens, layout.n_rows)
-        x_BD = pooled_vectors(model, tokens_N.to(device), layout.to(device), normalise)
-        found = x_BD.cpu().numpy()
+        read = read_vectors(model, tokens_N.to(device), layout.to(device), normalise)
+        found = read.said_RC.cpu().numpy()
         if total is None:
             total = np.zeros((n_texts, found.shape[1]), np.float32)
         np.add.at(total, reader.example[rows], found)

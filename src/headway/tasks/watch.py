@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from torch import Tensor
+from torch import Tensor, nn
 
 from headway.config.run import RunSettings
 from headway.data.media.prepared import PreparedMedia
 from headway.data.media.reading import What
-from headway.models.encoder import Encoder
 from headway.models.parts.pictures import Pictures
 from headway.models.parts.sounds import Sound
 from headway.tasks.media_changes import PictureChanges
@@ -24,7 +23,7 @@ class WatchTask(LabelTask):
         self.changes = PictureChanges(self.settings.augment)
 
     def changed(
-        self, model: Encoder, given: Pictures | Sound, targets_BC: Tensor
+        self, model: nn.Module, given: Pictures | Sound, targets_BC: Tensor
     ) -> tuple[Pictures | Sound, Tensor]:
         assert isinstance(given, Pictures)
         return self.changes(given, targets_BC)

@@ -22,6 +22,7 @@ from headway.errors import Stopped, UserError, out_of_memory
 from headway.models.folder import load_weights, model_weights
 from headway.nn.stack import Stack
 from headway.progress import Stage
+from headway.tasks.losses import LossOf
 from headway.tasks.scores import Scores
 from headway.tasks.task import Task
 from headway.training.budget import Budget, Decision
@@ -90,6 +91,7 @@ class Diverged(UserError):
 @dataclass(kw_only=True)
 class Loop:
     task: Task
+    loss_of: LossOf
     model: nn.Module
     optimizer: torch.optim.Optimizer
     lr_at: Callable[[float], float]
@@ -416,7 +418,7 @@ class Loop:
     def _new_step(self) -> Step:
         step = Step(
             self.model,
-            self.task.loss,
+            self.loss_of,
             self.optimizer,
             self.ranks,
             clip=self.settings.clip,

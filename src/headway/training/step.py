@@ -14,12 +14,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from headway.tasks.task import TaskLoss
+from headway.tasks.losses import LossOf
 from headway.training.graph import GraphedStep
 from headway.training.optim import set_lr
 from headway.training.ranks import Ranks
-
-LossOf = Callable[[nn.Module, Any], TaskLoss]
 
 
 @dataclass(frozen=True)

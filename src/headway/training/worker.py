@@ -23,8 +23,9 @@ from headway.models.parts.front import compute_in
 from headway.nn.attend import suits_short
 from headway.nn.stack import Stack
 from headway.progress import SILENT, Progress
-from headway.tasks.distil import compare, distilled, load_teacher
+from headway.tasks.distil import BY_SEQUENCE, compare, load_teacher
 from headway.tasks.kind import Note
+from headway.tasks.losses import loss_for
 from headway.tasks.scores import Baselines, Scores
 from headway.tasks.specs import spec_of
 from headway.tasks.table import kind_of
@@ -75,8 +76,10 @@ class Worker:
         restrict(self.model, settings)
         if train.precision == "bf16":
             compute_in(self.model, torch.bfloat16)
-        if settings.distil.teacher:
-            self.task = distilled(self.task, settings, device)
+        self.teacher: nn.Module | None = None
+        if settings.distil.teacher and settings.task not in BY_SEQUENCE:
+            self.teacher = load_teacher(settings, device)
+        self.loss_of = loss_for(self.task, settings, self.teacher)
         self.optimizer = build_optimizer(
             self.model,
             train,
@@ -102,7 +105,7 @@ class Worker:
         if not self.settings.distil.teacher or examples == 0:
             return {}
         device = self.ranks.device
-        teacher = load_teacher(self.task, self.settings, device)
+        teacher = self.teacher or load_teacher(self.settings, device)
         facts = compare(
             teacher, self.model, self.task, device, stopped, progress, examples, careful=careful
         )
@@ -166,6 +169,7 @@ class Worker:
 
         return Loop(
             task=self.task,
+            loss_of=self.loss_of,
             model=self.model,
             optimizer=self.optimizer,
             lr_at=learning_rate(
@@ -192,7 +196,7 @@ class Worker:
         micro = shared(known(train.micro_tokens), known(train.batch_tokens), self.ranks)
         fixed = self.task.fixed(micro) if self.recorded else None
         step = Step(
-            self.model, self.task.loss, self.optimizer, self.ranks,
+            self.model, self.loss_of, self.optimizer, self.ranks,
             clip=train.clip, recorded=self.recorded,
         )  # fmt: skip
         steps, ranks, begun = walk(self.task, Cursor()), self.ranks, now()

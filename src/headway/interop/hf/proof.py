@@ -29,7 +29,6 @@ from headway.interop.sentence import MODULES, SentenceFolder
 from headway.interop.weights import open_weights
 from headway.models.build import build_model
 from headway.models.folder import load_weights
-from headway.models.parts.heads import pooled
 from headway.nn.layout import Layout
 from headway.tasks.opened import Opened
 from headway.text.vocabtxt import is_smiles
@@ -140,7 +139,7 @@ def _vector(run: Opened, said: Any, length: int, sentence: SentenceFolder | None
         found: Tensor = said.pooler_output
         normalise = run.settings.embed.normalise
     else:
-        found = pooled(said.last_hidden_state[0], Layout.of([length]), sentence.pooling)
+        found = Layout.of([length]).pooled(said.last_hidden_state[0], sentence.pooling)
         normalise = sentence.normalise
     return F.normalize(found, dim=-1) if normalise else found
 

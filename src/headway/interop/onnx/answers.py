@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import numpy as np
 import torch
@@ -20,7 +20,7 @@ from headway.interop.plain.padded import Array, media_inputs, padded
 from headway.models.encoder import Encoder
 from headway.models.hearing import Listener
 from headway.models.parts.front import Front
-from headway.models.parts.heads import WordHead
+from headway.models.parts.heads import Places, WordHead
 from headway.models.parts.pictures import PictureFront, Pictures
 from headway.models.parts.sounds import Sound, SoundFront
 from headway.nn.layout import Layout
@@ -38,12 +38,16 @@ class SegmentsAlone(nn.Module):
         self.segments = nn.Embedding(n_segments, 1) if n_segments else None
 
 
-class TransitionsAlone(nn.Module):
-    """Where tasks ask which tag follows which."""
+class Same(nn.Module):
+    """In the place of a head: what it is given is the answer already."""
 
-    def __init__(self, transitions: Tensor | None) -> None:
+    def __init__(self, transitions: Tensor | None = None) -> None:
+        """`transitions`: where tasks ask which tag follows which."""
         super().__init__()
         self.transitions = transitions
+
+    def forward(self, x_RD: Tensor) -> Tensor:
+        return x_RD
 
 
 class Answers(Encoder):
@@ -57,7 +61,8 @@ class Answers(Encoder):
         learned = None
         if TRANSITIONS in graph.outputs:  # a constant of the graph, whatever is read
             learned = torch.from_numpy(self._read([[0]], [[0]])[TRANSITIONS])
-        self.heads["tags"] = TransitionsAlone(learned)
+        self.heads["tags"] = Same(learned)
+        self.heads["words"] = self.heads["classes"] = Same()
 
     def forward(self, tokens_N: Tensor, layout: Layout, segments_N: Tensor | None = None) -> Tensor:
         """A row for each token (words, tags) or for each text (classes, vectors)."""
@@ -79,16 +84,7 @@ class Answers(Encoder):
         ids_BT, real_BT = padded(texts)
         return self.graph.call({IDS: ids_BT, MASK: real_BT, SEGMENTS: padded(segments)[0]})
 
-    def scores(self, x_ND: Tensor) -> Tensor:
-        return x_ND
-
-    def tags(self, x_ND: Tensor) -> Tensor:
-        return x_ND
-
-    def classes(self, x_ND: Tensor, layout: Layout) -> Tensor:
-        return x_ND
-
-    def pooled(self, x_ND: Tensor, layout: Layout) -> Tensor:
+    def pooled(self, x_ND: Tensor, layout: Places) -> Tensor:
         return x_ND
 
 
@@ -121,7 +117,7 @@ class MediaAnswers(Encoder):
             front = ImagesAlone(shape)
         super().__init__(front, nn.Identity(), nn.ModuleDict(), "mean")
         self.graph, self.names = graph, [n for n in (LOGITS, EMBEDDING) if n in graph.outputs]
-        self.scale = settings.identify.scale
+        self.heads["classes"] = self.heads["ctc"] = Same()
         self.anchor = nn.Parameter(torch.zeros(0))
         """Says where it computes, as a weight does."""
 
@@ -146,23 +142,18 @@ class MediaAnswers(Encoder):
                 )
         return places, self.graph.call(media_inputs(values))
 
-    def for_classes(
-        self, tokens_N: Pictures | Sound, layout: Layout, segments_N: Tensor | None = None
-    ) -> tuple[Tensor, Layout]:
-        return self(tokens_N, layout), layout
-
     @property
     def n_classes(self) -> int:
         return int(self.graph.outputs[LOGITS][-1]) if LOGITS in self.names else 0
 
-    def classes(self, x_ND: Tensor, layout: Layout) -> Tensor:
-        return x_ND[:, : self.n_classes]
+    def class_rows(self, x_ND: Tensor, layout: Places) -> dict[str, Tensor]:
+        return {"classes": x_ND[:, : self.n_classes]}
 
-    def cosines(self, x_ND: Tensor, layout: Layout) -> Tensor:
+    def angles(self, scale: float) -> Callable[[Tensor], Tensor]:
         """The graph has multiplied them already."""
-        return self.classes(x_ND, layout) / self.scale
+        return self.heads["classes"]
 
-    def pooled(self, x_ND: Tensor, layout: Layout) -> Tensor:
+    def pooled(self, x_ND: Tensor, layout: Places) -> Tensor:
         return x_ND[:, self.n_classes :]
 
 
@@ -181,7 +172,7 @@ class CtcAnswers(MediaAnswers, Listener):
 
     @property
     def ctc(self) -> WordHead:
-        return nn.Identity()  # type: ignore[return-value]
+        return self.heads["ctc"]  # type: ignore[return-value]
 
 
 def batches_of(given: Pictures | Sound, layout: Layout) -> Iterator[tuple[list[int], list[Array]]]:

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any, NamedTuple, Protocol
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from headway.errors import UserError
+from headway.nn.attention import Memory
 from headway.nn.dropout import Dropout
 from headway.nn.layout import Layout
 from headway.nn.linear import Linear
@@ -78,7 +81,7 @@ class MaskedWordHead(nn.Module):
 
 
 class Pooler(nn.Module):
-    """One vector a text, as `pooled` makes it, then a layer and tanh as in BERT, or relu."""
+    """One vector a text, as `Layout.pooled` makes it, then a layer and tanh as in BERT, or relu."""
 
     def __init__(self, d_model: int, pooling: str, activation: str = "tanh") -> None:
         super().__init__()
@@ -86,8 +89,8 @@ class Pooler(nn.Module):
         self.pooling = pooling
         self.activation = {"tanh": torch.tanh, "relu": torch.relu}[activation]
 
-    def forward(self, x_ND: Tensor, layout: Layout) -> Tensor:
-        return self.activation(self.dense(pooled(x_ND, layout, self.pooling)))
+    def forward(self, x_ND: Tensor, layout: Places) -> Tensor:
+        return self.activation(self.dense(layout.pooled(x_ND, self.pooling)))
 
 
 class LabelHead(nn.Module):
@@ -122,19 +125,82 @@ class RebuildHead(nn.Module):
         return self.linear(x_ND)
 
 
-class Readable(nn.Module):
+class Angles:
+    """Classes by direction alone: `scale` times the cosine of a row with the vector of each."""
+
+    def __init__(self, head: LabelHead, scale: float) -> None:
+        self.head, self.scale = head, scale
+
+    def __call__(self, x_RD: Tensor) -> Tensor:
+        return self.scale * self.cosines(x_RD)
+
+    def cosines(self, x_RD: Tensor) -> Tensor:
+        """In fp32."""
+        weight_CD = F.normalize(self.head.linear.weight.float(), dim=-1)
+        return F.normalize(x_RD.float(), dim=-1) @ weight_CD.T
+
+
+class Places(Protocol):
+    """Where the rows of each sequence lie: a `Layout`, or a grid with padding."""
+
+    def pooled(self, x_ND: Tensor, pooling: str) -> Tensor: ...
+
+    def nth(self, x_ND: Tensor, number: int) -> Tensor: ...
+
+
+class Input(NamedTuple):
+    """A flat batch of what a front reads: token numbers, pictures, recordings."""
+
+    values: Any
+    layout: Layout
+    segments_N: Tensor | None = None
+
+
+class States(NamedTuple):
+    x_ND: Tensor
+    """Of the last stream, as its heads read them."""
+
+    layout: Layout
+    memory: Memory | None = None
+    """Of what is read first, where one stream is written from another."""
+
+
+class Model(nn.Module):
+    """What every family is to who asks it: vectors of streams, and heads by name that read them."""
+
+    def states(self, *streams: Input, first: bool = False) -> States:
+        """`first`: the vectors that whole sequences are read from will do; the last layer then
+        computes no others, where it can."""
+        raise NotImplementedError
+
+    def head_named(self, name: str) -> nn.Module:
+        raise NotImplementedError
+
+
+class Readable(Model):
     """A model whose `heads`, by name, read out classes of texts and tags of tokens."""
 
     heads: nn.ModuleDict
     pooling: str
 
-    def pooled(self, x_ND: Tensor, layout: Layout) -> Tensor:
+    def pooled(self, x_ND: Tensor, layout: Places) -> Tensor:
         """One vector a text."""
-        return pooled(x_ND, layout, self.pooling)
+        return layout.pooled(x_ND, self.pooling)
 
-    def classes(self, x_ND: Tensor, layout: Layout) -> Tensor:
+    def class_rows(self, x_ND: Tensor, layout: Places) -> dict[str, Tensor]:
+        """What each head that says classes reads, a row a text; the answer is their mean."""
+        return {"classes": self.pooled(x_ND, layout)}
+
+    def classes(self, x_ND: Tensor, layout: Places) -> Tensor:
         """A row of scores for each text."""
-        return self.head_named("classes")(self.pooled(x_ND, layout))
+        read = [self.head_named(n)(x_BD) for n, x_BD in self.class_rows(x_ND, layout).items()]
+        return read[0] if len(read) == 1 else torch.stack(read).mean(0)
+
+    def angles(self, scale: float) -> Callable[[Tensor], Tensor]:
+        """What scores classes by direction alone."""
+        head = self.head_named("classes")
+        assert isinstance(head, LabelHead)
+        return Angles(head, scale)
 
     def tags(self, x_ND: Tensor) -> Tensor:
         """A row of scores for each of the rows."""
@@ -145,18 +211,3 @@ class Readable(nn.Module):
             has = ", ".join(self.heads) or "none"
             raise UserError(f"this model has no {name!r} head (heads: {has}). Add it to `heads`.")
         return self.heads[name]
-
-
-def pooled(x_ND: Tensor, layout: Layout, pooling: str) -> Tensor:
-    """One row a sequence: its `first` token, its `last`, or the `mean` of its tokens.
-
-    Empty sequences, which the fixed-size form has at its end, get any row.
-    """
-    if pooling in ("first", "last"):
-        row_B = layout.starts_B if pooling == "first" else layout.last_N()
-        return x_ND[row_B.long().clamp(0, layout.n_rows - 1)]
-    number_N = torch.repeat_interleave(layout.lengths_B, output_size=layout.n_rows)
-    wide = torch.promote_types(x_ND.dtype, torch.float32)
-    zeros_BD = x_ND.new_zeros(layout.n_sequences, x_ND.shape[1], dtype=wide)
-    sum_BD = zeros_BD.index_add(0, number_N, x_ND.to(wide))
-    return (sum_BD / layout.lengths_B[:, None].clamp(min=1)).to(x_ND.dtype)

@@ -1,0 +1,187 @@
+"""What a step minimises: functions from a task to the loss of a batch.
+
+Each loss is a sum over the targets of the batch, so that a step is divided by their number. R-Drop
+and distillation need no more than a `Read`, so both work for every task that has what they compare.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
+
+from headway.config.run import RunSettings
+from headway.config.start import DistilSettings
+from headway.models.parts.heads import MaskedWordHead, WordHead
+from headway.nn.loss import Smoothing
+from headway.tasks.read import Read
+from headway.tasks.task import Task, TaskLoss
+
+LossOf = Callable[[nn.Module, Any], TaskLoss]
+
+PLAIN = Smoothing(1.0, 0.0)
+"""None: what is said costs its likelihood alone."""
+
+CHUNK_BYTES = {"cuda": 1 << 30, "cpu": 1 << 26}
+"""Scores of teacher or student held at a time."""
+
+
+def loss_for(task: Task, settings: RunSettings, teacher: nn.Module | None = None) -> LossOf:
+    """What a run minimises."""
+    if teacher is not None:
+        return distil(task, teacher, settings.distil)
+    return rdrop(task, settings.train.rdrop) if settings.train.rdrop else plain(task)
+
+
+def plain(task: Task) -> LossOf:
+    """The task's own loss."""
+
+    def loss(model: nn.Module, batch: object) -> TaskLoss:
+        given = task.vary(model, batch)
+        return task.loss(task.read(model, given), given)
+
+    return loss
+
+
+def rdrop(task: Task, weight: float) -> LossOf:
+    """R-Drop (Liang et al. 2021): two passes, and a price for where their answers differ.
+
+    ½ (loss₁ + loss₂) + weight/4 (KL(1‖2) + KL(2‖1)): the paper's loss over the doubled batch.
+    """
+    usual = plain(task)
+
+    def loss(model: nn.Module, batch: object) -> TaskLoss:
+        if not model.training:
+            return usual(model, batch)
+        given = task.vary(model, batch)
+        reads = [task.read(model, given).held() for _ in range(2)]
+        one, two = (task.loss(read, given) for read in reads)
+        total = (one.sum + two.sum) / 2 + weight / 4 * _disagreement(*reads)
+        return TaskLoss(total, (one.nll + two.nll) / 2)
+
+    return loss
+
+
+def _disagreement(one: Read, two: Read) -> Tensor:
+    """KL from either to the other, of all heads, each by its share."""
+    total = torch.zeros((), device=one.x_RD.device)
+    for name, read in one.heads.items():
+        p_RC, q_RC = read.log_probs(), two.heads[name].log_probs()
+        apart_R = _kl(p_RC, q_RC) + _kl(q_RC, p_RC)
+        total = total + read.share * _weighted(apart_R, read)
+    return total
+
+
+def _kl(p_RC: Tensor, q_RC: Tensor) -> Tensor:
+    """From log-probabilities."""
+    return F.kl_div(q_RC, p_RC, reduction="none", log_target=True).sum(-1)
+
+
+def distil(task: Task, teacher: nn.Module, settings: DistilSettings) -> LossOf:
+    """The task's own loss, what separates a student's answers from its teacher's on the very same
+    batch, and how far its hidden states point elsewhere."""
+
+    def loss(model: nn.Module, batch: object) -> TaskLoss:
+        given = task.vary(model, batch)
+        student = task.read(model, given)
+        with torch.no_grad():
+            aims = task.read(teacher, given)
+        hard = task.loss(student, given)
+        total = settings.hard * hard.sum
+        if settings.soft:
+            total = total + settings.soft * soft_loss(student, aims, settings.temperature)
+        if settings.cosine:
+            total = total + settings.cosine * cosine_loss(student, aims)
+        return TaskLoss(total, hard.nll)
+
+    return loss
+
+
+def soft_loss(student: Read, teacher: Read, temperature: float) -> Tensor:
+    """How far the answers of every head are from the teacher's. A head that the teacher has not
+    learns from its answer."""
+    losses = [
+        read.share * _head_apart(read, teacher.heads.get(name, teacher), temperature)
+        for name, read in student.heads.items()
+    ]
+    return losses[0] if len(losses) == 1 else torch.stack(losses).sum()
+
+
+def _head_apart(student: Read, teacher: Read, temperature: float) -> Tensor:
+    """Summed over the rows. Over a vocabulary the scores exist a chunk of rows at a time, and are
+    made again in the backward pass."""
+    if student.few:
+        with torch.no_grad():
+            aims_RC = teacher.said_RC
+        return _weighted(student.apart(student.said_RC, aims_RC, temperature), student)
+
+    def chunk(s_RD: Tensor, t_RD: Tensor, weights_R: Tensor) -> Tensor:
+        with torch.no_grad():
+            aims_RC = teacher.scores(t_RD)
+        return (student.apart(student.scores(s_RD), aims_RC, temperature) * weights_R).sum()
+
+    rows = (student.x_RD, teacher.x_RD, _weights(student))
+    with torch.no_grad():
+        width = teacher.scores(rows[1][:1]).shape[-1]
+    limit = max(1, CHUNK_BYTES.get(rows[0].device.type, 1 << 26) // (4 * width))
+    if len(rows[0]) <= limit:
+        return chunk(*rows)
+    total = student.x_RD.new_zeros((), dtype=torch.float32)
+    for part in zip(*(x.split(limit) for x in rows), strict=True):
+        # Heads of words draw no random numbers.
+        total = total + checkpoint(chunk, *part, use_reentrant=False, preserve_rng_state=False)
+    return total
+
+
+def cosine_loss(student: Read, teacher: Read) -> Tensor:
+    """1 − cos between hidden states: the mean over the rows, as often as there are targets."""
+    weights_R = _weights(student)
+    s_ND, t_ND, real_N = student.x_RD, teacher.x_RD, weights_R
+    if student.real_N is not None:
+        assert student.states_ND is not None
+        assert teacher.states_ND is not None
+        s_ND, t_ND, real_N = student.states_ND, teacher.states_ND, student.real_N
+    cos_N = F.cosine_similarity(s_ND.float(), t_ND.float(), dim=-1)
+    mean = ((1.0 - cos_N) * real_N).sum() / real_N.sum().clamp(min=1.0)
+    return mean * weights_R.sum()
+
+
+def _weights(read: Read) -> Tensor:
+    if read.weights_R is not None:
+        return read.weights_R
+    return torch.ones(len(read.x_RD), device=read.x_RD.device)
+
+
+def _weighted(price_R: Tensor, read: Read) -> Tensor:
+    return (price_R if read.weights_R is None else price_R * read.weights_R).sum()
+
+
+def label_loss(read: Read, labels_R: Tensor, smoothing: Smoothing) -> TaskLoss:
+    """Cross-entropy of one label a row, with what smoothing spreads over the others."""
+    logs_RC = read.log_probs()
+    return _priced(-logs_RC.gather(1, labels_R[:, None])[:, 0], logs_RC, read, smoothing)
+
+
+def shared_loss(read: Read, targets_RC: Tensor, smoothing: Smoothing) -> TaskLoss:
+    """The same with targets that may be shared out among labels."""
+    logs_RC = read.log_probs()
+    return _priced(-(targets_RC * logs_RC).sum(-1), logs_RC, read, smoothing)
+
+
+def _priced(nll_R: Tensor, logs_RC: Tensor, read: Read, smoothing: Smoothing) -> TaskLoss:
+    right, wrong = smoothing
+    loss_R = (right - wrong) * nll_R - wrong * logs_RC.sum(-1)
+    return TaskLoss(_weighted(loss_R, read), _weighted(nll_R.detach(), read))
+
+
+def word_loss(read: Read, labels_R: Tensor, smoothing: Smoothing) -> TaskLoss:
+    """The same over a vocabulary, whose scores nobody holds, unless someone does already."""
+    if read.held_RC is not None:
+        return label_loss(read, labels_R, smoothing)
+    head = read.scores
+    assert isinstance(head, WordHead | MaskedWordHead)
+    return TaskLoss(*head.loss(read.x_RD, labels_R, smoothing, read.weights_R))
