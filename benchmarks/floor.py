@@ -23,7 +23,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Sequence
-from contextlib import redirect_stdout
+from contextlib import redirect_stderr, redirect_stdout
 from dataclasses import dataclass
 from functools import partial
 from importlib import import_module
@@ -76,7 +76,11 @@ def here(words: Sequence[str], package: str) -> float:
     """The same in this process, where everything is imported by then."""
     command = import_module(f"{package}.cli.main").main
     start = time.perf_counter()
-    with Path(os.devnull).open("w") as nowhere, redirect_stdout(nowhere):
+    with (
+        Path(os.devnull).open("w") as nowhere,
+        redirect_stdout(nowhere),
+        redirect_stderr(nowhere),
+    ):
         assert command(list(words)) == 0, f"{package} {' '.join(words)} failed"
     return time.perf_counter() - start
 

@@ -104,7 +104,7 @@ class RunLog:
                 self.progress.note(f"warning: cannot write {self.path}: {error}")
         self._tell(entry)
 
-    def _tell(self, entry: dict[str, Any]) -> None:
+    def _tell(self, entry: Mapping[str, object]) -> None:
         if self._on is None or self.error is not None:
             return
         try:
