@@ -81,6 +81,8 @@ def test_language_models_are_watched_too() -> None:
 
 def test_a_recorded_search_is_left_out_while_someone_looks_on() -> None:
     class Refuses:
+        free = True
+
         def search(self, *given: object, **more: object) -> NoReturn:
             raise AssertionError("a recorded step shows nothing")
 
