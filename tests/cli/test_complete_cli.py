@@ -225,9 +225,9 @@ def test_a_waiting_person_gets_a_field_at_once(folder: Path) -> None:
         yield '{"title": "cat"}'
 
     answers = writer.answers(lines(), live=True)
-    assert next(answers).facts["document"]["title"] == "dog"
+    assert next(answers).to_dict()["document"]["title"] == "dog"
     answered.set()
-    assert next(answers).facts["document"]["title"] == "cat"
+    assert next(answers).to_dict()["document"]["title"] == "cat"
 
 
 @pytest.mark.parametrize(

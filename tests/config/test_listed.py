@@ -57,11 +57,11 @@ def predictor(runs: Path, task: str, **options: Any) -> Any:
 
 
 def answers(task: str) -> Callable[[Path, Any], Any]:
-    return lambda runs, given: [answer.facts for answer in predictor(runs, task).answers(given)]
+    return lambda runs, given: [answer.to_dict() for answer in predictor(runs, task).answers(given)]
 
 
 def live_answers(runs: Path, given: Any) -> Any:
-    return [answer.facts for answer in predictor(runs, "classify").answers(given, live=True)]
+    return [answer.to_dict() for answer in predictor(runs, "classify").answers(given, live=True)]
 
 
 def vectors(runs: Path, given: Any) -> Any:

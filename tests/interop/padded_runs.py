@@ -197,7 +197,7 @@ def answers(
     opened = opened_by(folder, engine)
     settings = decoding(opened.settings, **decode)
     use = Use(opened, settings, {"json": True, **(options or {})})
-    return [answer.facts for answer in kind_of(settings.task).predictor(use).answers(lines)]
+    return [answer.to_dict() for answer in kind_of(settings.task).predictor(use).answers(lines)]
 
 
 def opened_by(folder: Path, engine: Engine | None = None) -> Opened:

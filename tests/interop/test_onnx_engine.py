@@ -123,7 +123,7 @@ def test_a_recording_that_is_too_long_for_a_graph_is_named_and_the_others_are_an
     short = [not one.error for one in found]
     assert any(short)
     assert not all(short)
-    assert [one.facts["label"] for one in found if not one.error] == [
+    assert [one.to_dict()["label"] for one in found if not one.error] == [
         facts["label"] for facts, fits in zip(ours, short, strict=True) if fits
     ]
     wrong = [one.error for one in found if one.error]

@@ -195,7 +195,9 @@ ASKED: dict[str, list[tuple[dict[str, Any], dict[str, Any]]]] = {
 def answers(opened: Opened, decode: dict[str, Any], options: dict[str, Any]) -> list[Any]:
     settings = decoding(opened.settings, **decode)
     predictor = kind_of(settings).predictor(Use(opened, settings, options))
-    return [(answer.text, answer.facts) for answer in predictor.answers(lines_for(settings.task))]
+    return [
+        (answer.text, answer.to_dict()) for answer in predictor.answers(lines_for(settings.task))
+    ]
 
 
 @pytest.mark.parametrize("task", ASKED)

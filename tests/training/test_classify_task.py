@@ -21,6 +21,7 @@ from headway.errors import ConfigError, DataError, Stopped
 from headway.models.build import build_model
 from headway.nn.layout import Layout
 from headway.progress import SILENT
+from headway.tasks.answers import Show
 from headway.tasks.classify import Classify, ClassifyTask
 from headway.tasks.classify_answers import Classifier
 from headway.tasks.kind import Use
@@ -262,12 +263,12 @@ def test_a_few_steps_learn_what_the_texts_say(tmp_path: Path, family: str) -> No
     report = (out / "report.html").read_text()
     assert "Confusion matrix" in report
     lines = ["an awful film", "", "great music", "x" * 300 + " ok"]
-    predictor = Classify().predictor(Use(open_run(out, device="cpu"), run, {"scores": True}))
+    predictor = Classify().predictor(Use(open_run(out, device="cpu"), run))
     answers = list(predictor.answers(lines))
-    assert answers[0].facts["label"] == "neg"
-    assert answers[2].text.startswith("pos\t0.")
+    assert answers[0].to_dict()["label"] == "neg"
+    assert answers[2].lines(Show(scores=True)).startswith("pos\t0.")
     assert len(answers) == 4
-    assert sum(answers[0].facts["probabilities"].values()) == pytest.approx(1.0, abs=1e-5)
+    assert sum(answers[0].to_dict()["probabilities"].values()) == pytest.approx(1.0, abs=1e-5)
     one_by_one = [next(iter(predictor.answers([line]))).text for line in lines]
     assert one_by_one == [a.text for a in answers]
     _check_evaluation(out, run, tmp_path)

@@ -349,9 +349,9 @@ def test_lines_become_vectors(run: tuple[Path, RunSettings], model: nn.Module) -
     answers = list(made.answers(lines))
     assert len(answers) == 3
     for answer, line in zip(answers, lines, strict=True):
-        assert json.loads(answer.text) == answer.facts["vector"]
-        assert answer.facts["text"] == line
-        assert np.linalg.norm(answer.facts["vector"]) == pytest.approx(1.0, abs=1e-4)
+        assert json.loads(answer.lines()) == answer.to_dict()["vector"]
+        assert answer.to_dict()["text"] == line
+        assert np.linalg.norm(answer.to_dict()["vector"]) == pytest.approx(1.0, abs=1e-4)
 
 
 def test_vectors_go_into_a_file(run: tuple[Path, RunSettings], tmp_path: Path) -> None:
@@ -360,7 +360,7 @@ def test_vectors_go_into_a_file(run: tuple[Path, RunSettings], tmp_path: Path) -
     made = Embed().predictor(Use(open_run(run[0], device="cpu"), run[1], {"to": str(path)}))
     assert list(made.answers(lines)) == []
     printed = Embed().predictor(Use(open_run(run[0], device="cpu"), run[1])).answers(lines)
-    expected = np.array([answer.facts["vector"] for answer in printed], np.float32)
+    expected = np.array([answer.to_dict()["vector"] for answer in printed], np.float32)
     found = np.load(path, allow_pickle=False)
     assert found.dtype == np.float32
     np.testing.assert_allclose(found, expected, atol=1e-5)
@@ -383,13 +383,14 @@ def test_the_nearest_lines_of_a_file_are_found(
     answers = list(made.answers([a for a, _ in PAIRS[:20]]))
     right = 0
     for answer, (_, partner) in zip(answers, PAIRS[:20], strict=True):
-        cosines = [one["cosine"] for one in answer.facts["nearest"]]
+        cosines = [one["cosine"] for one in answer.to_dict()["nearest"]]
         assert len(cosines) == 3
         assert cosines == sorted(cosines, reverse=True)
         assert (
-            answer.text.split("\n")[0] == f"{cosines[0]:.4f}\t{answer.facts['nearest'][0]['text']}"
+            answer.lines().split("\n")[0]
+            == f"{cosines[0]:.4f}\t{answer.to_dict()['nearest'][0]['text']}"
         )
-        right += answer.facts["nearest"][0]["text"] == partner
+        right += answer.to_dict()["nearest"][0]["text"] == partner
     assert right >= 15
 
 

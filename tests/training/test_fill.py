@@ -256,18 +256,18 @@ def test_gaps_are_filled_with_ranked_words(
         f"{mask} likes cold rain in the morning . 3",
     ]
     answers = list(made.answers(lines))
-    assert [answer.facts["filled"] for answer in answers] == [
+    assert [answer.to_dict()["filled"] for answer in answers] == [
         "a green house stands near the tall tree . 3", "",
         "nobody likes cold rain in the morning . 3",
     ]  # fmt: skip
-    first, second = answers[0].facts["gaps"]
+    first, second = answers[0].to_dict()["gaps"]
     for gap, word in ((first, "house"), (second, "tree")):
         chances = [one["probability"] for one in gap]
         assert gap[0]["word"] == word
         assert len(gap) == 4
         assert chances == sorted(chances, reverse=True)
         assert sum(chances) <= 1.0
-    assert answers[0].text.splitlines()[0].split("\t")[:2] == ["1", "house"]
+    assert answers[0].lines().splitlines()[0].split("\t")[:2] == ["1", "house"]
     assert answers[1].text == ""
     assert made.summary() == "3 gaps in 3 lines filled"
 
@@ -312,8 +312,8 @@ def test_a_line_longer_than_the_model_is_read_around_its_gaps_or_refused(
     line = "cold rain " * 20 + "the red [MASK] sees the old cat . 3" + " cold rain" * 20
     made = Filler([filler], prepared.tokenizer, 12)
     [answer] = made.answers([line])
-    word = answer.facts["gaps"][0][0]["word"]
-    assert answer.facts["filled"] == line.replace("[MASK]", word).strip()
+    word = answer.to_dict()["gaps"][0][0]["word"]
+    assert answer.to_dict()["filled"] == line.replace("[MASK]", word).strip()
     [(tokens, gaps)] = made.read(line, "").windows(12)
     assert len(tokens) == 12
     assert tokens[gaps[0]] == prepared.tokenizer.mask

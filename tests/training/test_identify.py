@@ -17,9 +17,10 @@ from headway.errors import DataError, UserError
 from headway.models.encoder import Encoder
 from headway.models.folder import model_weights, save_weights
 from headway.models.parts.heads import Angles, Input
+from headway.tasks.answers import Answer
 from headway.tasks.identify import Identify, IdentifyTask, item_vectors, turned
 from headway.tasks.identify_answers import threshold_of
-from headway.tasks.kind import Answer, Use
+from headway.tasks.kind import Use
 from headway.tasks.media_answers import read_items
 from headway.tasks.opened import open_run
 from headway.tasks.read import OneVector, readout_of
@@ -149,10 +150,10 @@ def test_is_it_the_same_speaker(run: Path, spoken: Path) -> None:
     files = [spoken / "known" / "ada" / "1.wav", spoken / "known" / "cy" / "1.wav"]
     against = str(spoken / "known" / "ada" / "0.wav")
     same, other = answers(run, files, against=against)
-    assert same.text.startswith("same\t")
-    assert other.text.startswith("different\t")
-    assert same.facts["cosine"] > other.facts["cosine"]
-    assert threshold_of(run) == pytest.approx(same.facts["threshold"], abs=1e-3)
+    assert same.lines().startswith("same\t")
+    assert other.lines().startswith("different\t")
+    assert same.to_dict()["cosine"] > other.to_dict()["cosine"]
+    assert threshold_of(run) == pytest.approx(same.to_dict()["threshold"], abs=1e-3)
 
 
 def test_who_of_a_list_is_it(run: Path, spoken: Path, tmp_path: Path) -> None:
@@ -164,8 +165,8 @@ def test_who_of_a_list_is_it(run: Path, spoken: Path, tmp_path: Path) -> None:
     listed = write_list(tmp_path / "enrolled.jsonl", lines)
     files = [spoken / "known" / name / "3.wav" for name in SPEAKERS]
     found = answers(run, files, against=listed, top=2)
-    assert [answer.facts["label"] for answer in found] == ["ADA", "BEA", "CY"]
-    assert len(found[0].text.split("\t")) == 4
+    assert [answer.to_dict()["label"] for answer in found] == ["ADA", "BEA", "CY"]
+    assert len(found[0].lines().split("\t")) == 4
 
 
 def test_a_silent_recording_is_called_silent(run: Path, spoken: Path, tmp_path: Path) -> None:
@@ -174,10 +175,10 @@ def test_a_silent_recording_is_called_silent(run: Path, spoken: Path, tmp_path: 
     quiet = write_list(tmp_path / "still.jsonl", [{"path": "still.npy", "rate": RATE}])
     for options in ({}, {"against": str(heard)}):
         silent, loud = answers(run, [quiet, heard], **options)
-        assert silent.facts["silent"] is True
-        assert "is silent" in silent.note
-        assert "silent" not in loud.facts
-        assert loud.note == ""
+        assert silent.to_dict()["silent"] is True
+        assert "is silent" in silent.notes[0]
+        assert "silent" not in loud.to_dict()
+        assert loud.notes == ()
 
 
 def test_vectors_are_written(run: Path, spoken: Path, tmp_path: Path) -> None:
@@ -186,7 +187,7 @@ def test_vectors_are_written(run: Path, spoken: Path, tmp_path: Path) -> None:
     vectors = np.load(tmp_path / "v.npy")
     assert vectors.shape == (2, 32)
     assert np.linalg.norm(vectors[0]) == pytest.approx(1.0, abs=1e-5)
-    assert first.facts["vector"] == pytest.approx(vectors[0].tolist(), abs=1e-5)
+    assert first.to_dict()["vector"] == pytest.approx(vectors[0].tolist(), abs=1e-5)
     assert np.isnan(vectors[1]).all()
     assert "none.wav" in second.error
 

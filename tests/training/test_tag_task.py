@@ -266,11 +266,11 @@ def test_sentences_are_answered_line_by_line(run: tuple[Path, RunSettings]) -> N
     ]
     answers = list(tagger_of(run).answers(lines))
     assert answers[0].text == "the mister Ada/B-per Turing/I-per in Rome/B-loc"
-    assert answers[0].facts["spans"][0] == {
+    assert answers[0].to_dict()["spans"][0] == {
         "type": "per", "first": 2, "last": 3, "text": "Ada Turing"
     }  # fmt: skip
     assert [a.text for a in answers[1:3]] == ["", "slowly"]
-    assert answers[3].facts["words"] == ["mister", "Kurt", "Hopper"]
+    assert answers[3].to_dict()["words"] == ["mister", "Kurt", "Hopper"]
     assert len(answers) == 4
 
 
@@ -279,8 +279,8 @@ def test_columns_are_answered_with_columns(run: tuple[Path, RunSettings]) -> Non
     answers = list(tagger_of(run).answers(f"{word}\tx\tO" if word else "" for word in words))
     tags = ["O", "O", "B-per", "I-per", "O", "B-loc", "", "O"]
     expected = [f"{w}\t{t}" if w else "" for w, t in zip(words, tags, strict=True)]
-    assert [a.text for a in answers] == expected
-    assert answers[2].facts == {"word": "Ada", "tag": "B-per"}
+    assert [a.lines() for a in answers] == expected
+    assert answers[2].to_dict() == {"word": "Ada", "tag": "B-per"}
 
 
 def test_a_broken_list_of_words_is_named() -> None:
@@ -336,7 +336,7 @@ def test_plain_tags_are_scored_by_accuracy(tmp_path: Path) -> None:
     tagger = Tagger([model], prepared.tokenizer, settings, CPU)
     [answer] = tagger.answers(["Ada went"])
     assert all("/" in word for word in answer.text.split())
-    assert "spans" not in answer.facts
+    assert "spans" not in answer.to_dict()
 
 
 def test_settings_without_effect_are_refused(tmp_path: Path) -> None:

@@ -72,6 +72,8 @@ class Player:
         self._opened: Opened | None = None
         self._predictor: Predictor | None = None
         self.shown = False
+        self.number = 0
+        """Of the last line since then."""
 
     @property
     def predictor(self) -> Predictor:
@@ -81,7 +83,7 @@ class Player:
             from headway.tasks.table import kind_of
 
             use = Use(self.opened, self.settings, self._options())
-            self._predictor = kind_of(self.settings).predictor(use)
+            self._predictor, self.number = kind_of(self.settings).predictor(use), 0
         return self._predictor
 
     @property
@@ -117,10 +119,14 @@ class Player:
         return True
 
     def _answer(self, line: str) -> None:
+        from headway.tasks.answers import Show
+
         self.shown = False
         try:
             for answer in self.predictor.answers([line]):
-                print("" if self.shown else answer.text, flush=True)
+                self.number += 1
+                show = Show(numbered=self.settings.decode.n_best > 1)
+                print("" if self.shown else answer.lines(show, self.number), flush=True)
         except KeyboardInterrupt:
             if not sys.stdin.isatty():
                 raise

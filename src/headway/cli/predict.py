@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import shlex
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
@@ -20,7 +20,7 @@ from headway.progress import SILENT, Progress, Stage
 from headway.tasks.specs import Spec, spec_of
 
 if TYPE_CHECKING:
-    from headway.tasks.kind import Predictor
+    from headway.tasks.answers import Answer, Show
 
 COLUMNS = tuple(
     f"data.{name}_field" for name in ("text", "other", "label", "source", "target", "path")
@@ -160,6 +160,7 @@ def predict(
     names = media_files(settings, files, text)
     path = "-" if names is not None else one_file(files, text)
     from headway.data.files import count_lines, is_stream
+    from headway.tasks.answers import Show
     from headway.tasks.kind import Use
     from headway.tasks.opened import open_run
     from headway.tasks.table import kind_of
@@ -187,8 +188,11 @@ def predict(
     # On a terminal the answers show how far it is; and who feeds a pipe knows what it waits for.
     watched = SILENT if out == "-" and sys.stdout.isatty() else progress
     stage = watched.stage("answering", n_lines, beats=bool(given_lines) or n_lines is not None)
+    several = settings.decode.n_best > 1
+    show = Show(scores, several, alignments, top, form or "text")
     with _output(out) as file, stage:
-        failed = _answer(predictor, lines, file, live=live, as_json=as_json, stage=stage)
+        found = predictor.answers(lines, live)
+        failed = _print(found, file, None if as_json else show, live=live, stage=stage)
     _tell(predictor.summary())
     return 2 if failed else 0
 
@@ -216,20 +220,19 @@ def _tell(text: str) -> None:
     print(f"headway predict: {text}", file=sys.stderr)
 
 
-def _answer(
-    predictor: Predictor,
-    lines: Iterator[Any],
-    file: TextIO,
-    *,
-    live: bool,
-    as_json: bool,
-    stage: Stage,
+def _print(
+    answers: Iterable[Answer], file: TextIO, show: Show | None, *, live: bool, stage: Stage
 ) -> int:
-    """How many could not be answered: what is wrong with each goes to standard error."""
+    """How many could not be answered: what is wrong with each goes to standard error. Without
+    `show` they are printed as JSON."""
+    from headway.tasks.answers import LabelAnswer, VectorAnswer
+
     failed = 0
-    for answer in predictor.answers(lines, live):
-        facts = {"error": answer.error, **answer.facts} if answer.error else answer.facts
-        shown = json.dumps(facts, ensure_ascii=False) if as_json else answer.text
+    for number, answer in enumerate(answers, 1):
+        if show is None:
+            shown = json.dumps(answer.to_dict(), ensure_ascii=False)
+        else:
+            shown = answer.lines(show, number)
         file.write(shown + "\n")
         stage.advance()
         if live:
@@ -237,8 +240,9 @@ def _answer(
         if answer.error:
             failed += 1
             _tell(answer.error)
-        if answer.note:
-            _tell(answer.note)
+        if isinstance(answer, LabelAnswer | VectorAnswer):  # of others the summary tells
+            for note in answer.notes:
+                _tell(note)
     return failed
 
 

@@ -123,7 +123,7 @@ def _predicting(run: Opened, readings: Sequence[Reading]) -> Callable[[], float]
     predictor = kind_of(settings).predictor(Use(opened, settings))
 
     def job() -> float:
-        answers: list[dict[str, Any]] = [one.facts for one in predictor.answers(lines)]
+        answers: list[dict[str, Any]] = [one.to_dict() for one in predictor.answers(lines)]
         if run.spec.continues:
             return float(WRITTEN * len(answers))
         return float(sum(len(answer["outputs"][0]["tokens"]) + 1 for answer in answers))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +13,9 @@ from headway.data.media.reading import UNITS
 from headway.decode.captioner import Caption, Captioner, Look
 from headway.decode.lines import live_windows, windows
 from headway.models.seq2seq import Seq2Seq
-from headway.tasks.kind import Answer, Use
+from headway.tasks.answers import Answer, Facts, Show, TextAnswer, mean_probability
+from headway.tasks.kind import Use
+from headway.tasks.media_answers import unread
 from headway.tasks.media_given import Given, given_media, what_of
 from headway.tasks.media_labels import front_of
 
@@ -29,7 +31,6 @@ class CaptionPredictor:
     folder: Path
     shape: PictureSettings
     data: DataSettings
-    scores: bool = False
     n_given: int = field(default=0, init=False)
     n_failed: int = field(default=0, init=False)
 
@@ -38,9 +39,8 @@ class CaptionPredictor:
         shape = front_of(use.settings)
         assert isinstance(shape, PictureSettings)
         look = bool(use.options.get("alignments"))
-        scores = bool(use.options.get("scores"))
         captioner, folder = captioner_of(use, look=look), use.opened.folder
-        return cls(captioner, folder, shape, use.settings.data, scores)
+        return cls(captioner, folder, shape, use.settings.data)
 
     def answers(self, lines: Iterable[str], live: bool = False) -> Iterator[Answer]:
         given = given_media(lines, self.folder, self.shape, self.data)
@@ -53,28 +53,31 @@ class CaptionPredictor:
         found = iter(self.captioner.captions(pictures, first))
         self.n_given += len(window)
         self.n_failed += len(window) - len(pictures)
-        for place, one in enumerate(window, 1):
+        for one in window:
             if one.values is None:
-                yield Answer("", {"file": one.name}, one.error)
+                yield unread(one.name, one.error)
             else:
-                yield self._answer(first + place, one, next(found))
+                yield self._answer(one, next(found))
 
-    def _answer(self, number: int, given: Given, found: Sequence[Caption]) -> Answer:
+    def _answer(self, given: Given, found: Sequence[Caption]) -> TextAnswer:
         assert given.values is not None
         height, width = given.values.shape[-2:]
-        facts: dict[str, Any] = {"file": given.name, "caption": found[0].text}
-        if self.captioner.look:
-            facts["size"] = [height, width]
-        facts["outputs"] = [_facts(one) for one in found]
-        before = [str(number)] if self.captioner.settings.n_best > 1 else []
-        return Answer("\n".join(self._line(one, before) for one in found), facts)
-
-    def _line(self, caption: Caption, before: Sequence[str]) -> str:
-        parts = [*before, f"{caption.score:.4f}"] if self.scores else [*before]
-        parts.append(caption.text.replace("\t", " "))
-        if caption.looks is not None:
-            parts.append(" ".join(_shown(look) for look in caption.looks))
-        return "\t".join(parts)
+        size = [height, width] if self.captioner.look else None
+        best, *rest = (
+            TextAnswer(
+                text=one.text,
+                score=mean_probability(one.token_log_probs),
+                place=given.name,
+                printed=_Printed(given.name, (one,), size),
+                tokens=tuple(one.tokens),
+                token_log_probs=tuple(one.token_log_probs),
+                log_prob=one.log_prob,
+                finished=one.finished,
+                alignment=None if one.looks is None else tuple(one.looks),
+            )
+            for one in found
+        )
+        return replace(best, rest=tuple(rest), printed=_Printed(given.name, found, size))
 
     def summary(self) -> str:
         unit, done = UNITS[what_of(self.shape)], self.captioner.summary
@@ -101,6 +104,32 @@ def captioner_of(use: Use, *, look: bool = False) -> Captioner:
         None if opened.engine is None else shape,
         opened.recent,
     )
+
+
+@dataclass(frozen=True)
+class _Printed:
+    name: str
+    captions: Sequence[Caption]
+    size: list[int] | None
+    """Height and width, where words say where they looked."""
+
+    def lines(self, show: Show, number: int) -> str:
+        return "\n".join(self._line(one, show, number) for one in self.captions)
+
+    def _line(self, caption: Caption, show: Show, number: int) -> str:
+        parts = [str(number)] if show.numbered else []
+        parts += [f"{caption.score:.4f}"] if show.scores else []
+        parts.append(caption.text.replace("\t", " "))
+        if caption.looks is not None:
+            parts.append(" ".join(_shown(look) for look in caption.looks))
+        return "\t".join(parts)
+
+    def facts(self) -> Facts:
+        facts: Facts = {"file": self.name, "caption": self.captions[0].text}
+        if self.size is not None:
+            facts["size"] = self.size
+        facts["outputs"] = [_facts(one) for one in self.captions]
+        return facts
 
 
 def _shown(look: Look) -> str:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import torch
@@ -17,6 +16,7 @@ from headway.data.unlabelled import Question
 from headway.decode.lines import live_windows, windows
 from headway.errors import DataError
 from headway.progress import OnProgress, unheard
+from headway.tasks.answers import Facts, LabelAnswer, Show
 from headway.tasks.classes import (
     Numbers,
     encoded,
@@ -24,7 +24,7 @@ from headway.tasks.classes import (
     log_probs,
     text_reader,
 )
-from headway.tasks.kind import Answer, Use
+from headway.tasks.kind import Use
 from headway.text.tokenizer import Tokenizer
 
 Example = tuple[str, ...]
@@ -39,16 +39,15 @@ class Classifier:
     tokenizer: Tokenizer
     settings: RunSettings
     device: torch.device
-    scores: bool = False
     n_texts: int = 0
     n_windowed: int = 0
 
     @classmethod
     def of(cls, use: Use) -> Classifier:
-        opened, scores = use.opened, bool(use.options.get("scores"))
-        return cls(opened.models, opened.vocab.target, use.settings, opened.device, scores)
+        opened = use.opened
+        return cls(opened.models, opened.vocab.target, use.settings, opened.device)
 
-    def answers(self, lines: Iterable[Question], live: bool = False) -> Iterator[Answer]:
+    def answers(self, lines: Iterable[Question], live: bool = False) -> Iterator[LabelAnswer]:
         number = 0
         for window in (live_windows if live else windows)(lines):
             examples = [
@@ -107,22 +106,35 @@ class Classifier:
         other = columns[1] if data.other_field else None
         return text_reader(columns[0], other, self.tokenizer, model.max_len)
 
-    def _answer(self, logs_C: Any) -> Answer:
-        labels = self.settings.labels
-        p_C = np.exp(logs_C)
-        best = int(p_C.argmax())
-        facts = {
-            "label": labels[best],
-            "probability": round(float(p_C[best]), 6),
-            "probabilities": {
-                label: round(float(p), 6) for label, p in zip(labels, p_C, strict=True)
-            },
-        }
-        text = f"{labels[best]}\t{p_C[best]:.4f}" if self.scores else labels[best]
-        return Answer(text, facts)
+    def _answer(self, logs_C: Numbers) -> LabelAnswer:
+        labels, p_C = self.settings.labels, tuple(np.exp(logs_C).tolist())
+        return LabelAnswer.of(labels, p_C, printed=_Printed(labels, p_C))
 
     def summary(self) -> str:
         text = f"{self.n_texts:,} text{'s' * (self.n_texts != 1)}"
         if self.n_windowed:
             text += f", {self.n_windowed:,} of them longer than the model reads, in windows"
         return text
+
+
+@dataclass(frozen=True)
+class _Printed:
+    labels: Sequence[str]
+    p_C: Sequence[float]
+
+    @property
+    def best(self) -> int:
+        return max(range(len(self.p_C)), key=self.p_C.__getitem__)
+
+    def lines(self, show: Show, number: int) -> str:
+        label = self.labels[self.best]
+        return f"{label}\t{self.p_C[self.best]:.4f}" if show.scores else label
+
+    def facts(self) -> Facts:
+        return {
+            "label": self.labels[self.best],
+            "probability": round(self.p_C[self.best], 6),
+            "probabilities": {
+                label: round(p, 6) for label, p in zip(self.labels, self.p_C, strict=True)
+            },
+        }

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, cast
 
@@ -14,11 +14,12 @@ from headway.config.folder import run_folder
 from headway.config.listed import listed
 from headway.data.streams import mark_names
 from headway.data.unlabelled import Question
-from headway.decode.completer import Completer, Completion
-from headway.decode.fewshot import Chooser, Shots
+from headway.decode.completer import Completer, Completion, Output
+from headway.decode.fewshot import Choice, Chooser, Shots
 from headway.errors import DataError, UserError, suggest
 from headway.models.decoder import Decoder
-from headway.tasks.kind import Answer, Use
+from headway.tasks.answers import Answer, Facts, LabelAnswer, Show, TextAnswer, mean_probability
+from headway.tasks.kind import Use
 from headway.tasks.language import check_language, context_of
 from headway.tasks.opened import Opened, open_run
 
@@ -104,7 +105,6 @@ class Continuations:
             use.opened, decode, draft=options.get("draft"), detail=detail_of(options)
         )
         self.write = one_stream(decode, options)
-        self.scores = bool(options.get("scores"))
 
     def answers(self, lines: Iterable[str], live: bool = False) -> Iterator[Answer]:
         lines = listed(lines)
@@ -125,16 +125,11 @@ class Continuations:
         for line in lines:
             self.write(line)
             for completion in self.completer.complete([line], on_token=self.write):
-                yield Answer("", completion.facts())
+                yield self._answer(completion, "")
 
     def _answer(self, completion: Completion, before: str) -> Answer:
-        if self.write is not None:
-            return Answer("", completion.facts())
-        shown = [
-            (f"{output.log_prob:.4f}\t" if self.scores else "") + before + output.text
-            for output in completion.outputs
-        ]
-        return Answer("\n".join(shown), completion.facts())
+        printed = _Printed(completion, before, self.write is not None)
+        return text_answer(completion.prompt, completion.outputs, printed)
 
     def summary(self) -> str:
         return self.completer.summary.text()
@@ -149,15 +144,13 @@ class LabelChoices:
         shots = Shots.read(options["shots"]) if options.get("shots") else Shots(())
         labels = [label.strip() for label in (options.get("labels") or "").split(",")]
         self.chooser = Chooser(completer, shots, [label for label in labels if label])
-        self.scores = bool(options.get("scores"))
         self.count = 0
 
     def answers(self, lines: Iterable[str], live: bool = False) -> Iterator[Answer]:
         for choice in self.chooser(lines, live=live):
             self.count += 1
-            share = choice.probabilities[choice.label]
-            text = f"{choice.label}\t{share:.4f}" if self.scores else choice.label
-            yield Answer(text, choice.facts())
+            shares = choice.probabilities
+            yield LabelAnswer.of(tuple(shares), shares.values(), printed=_PrintedChoice(choice))
 
     def summary(self) -> str:
         return f"{self.count:,} line{'s' * (self.count != 1)}"
@@ -176,7 +169,6 @@ class FieldWriter:
             )
         self.completer = completer_of(use.opened, settings.decode, detail=detail_of(options))
         self.write = one_stream(settings.decode, options)
-        self.scores = bool(options.get("scores"))
 
     def answers(self, lines: Iterable[Question], live: bool = False) -> Iterator[Answer]:
         waiting: deque[dict[str, str]] = deque()
@@ -193,13 +185,10 @@ class FieldWriter:
         ):
             given = waiting.popleft()
             # A field begins anew: the blank that some vocabularies begin words with is not in it.
-            texts = [output.text.removeprefix(" ") for output in completion.outputs]
-            shown = [
-                (f"{output.log_prob:.4f}\t" if self.scores else "") + text
-                for output, text in zip(completion.outputs, texts, strict=True)
-            ]
-            facts = {"document": {**given, self.field: texts[0]}, "field": self.field}
-            yield Answer("" if self.write else "\n".join(shown), {**facts, **completion.facts()})
+            begun = [replace(one, text=one.text.removeprefix(" ")) for one in completion.outputs]
+            document = {"document": {**given, self.field: begun[0].text}, "field": self.field}
+            printed = _Printed(completion, None, self.write is not None, document)
+            yield text_answer(completion.prompt, begun, printed)
 
     def prompt(self, given: Mapping[str, str]) -> list[int]:
         """The fields that are known, each between its marks, then the mark of the wanted one."""
@@ -245,3 +234,60 @@ class FieldWriter:
 
     def summary(self) -> str:
         return self.completer.summary.text()
+
+
+def text_answer(prompt: str, outputs: Sequence[Output], printed: _Printed) -> TextAnswer:
+    best, *rest = (
+        TextAnswer(
+            text=output.text,
+            score=mean_probability(output.token_log_probs),
+            printed=replace(printed, completion=replace(printed.completion, outputs=[output])),
+            source=prompt,
+            tokens=tuple(output.tokens),
+            token_log_probs=tuple(output.token_log_probs),
+            log_prob=output.log_prob,
+            finished=output.finished,
+        )
+        for output in outputs
+    )
+    return replace(best, rest=tuple(rest), printed=printed)
+
+
+@dataclass(frozen=True)
+class _Printed:
+    completion: Completion
+    before: str | None = ""
+    """What stands before a text where people read it; None: it begins anew, without a blank."""
+
+    written: bool = False
+    """It was shown while it was written, and is not once more."""
+
+    more: Facts = field(default_factory=dict)
+
+    def lines(self, show: Show, number: int) -> str:
+        if self.written:
+            return ""
+        return "\n".join(
+            (f"{output.log_prob:.4f}\t" if show.scores else "") + self._text(output)
+            for output in self.completion.outputs
+        )
+
+    def _text(self, output: Output) -> str:
+        if self.before is None:
+            return output.text.removeprefix(" ")
+        return self.before + output.text
+
+    def facts(self) -> Facts:
+        return {**self.more, **self.completion.facts()}
+
+
+@dataclass(frozen=True)
+class _PrintedChoice:
+    choice: Choice
+
+    def lines(self, show: Show, number: int) -> str:
+        label = self.choice.label
+        return f"{label}\t{self.choice.probabilities[label]:.4f}" if show.scores else label
+
+    def facts(self) -> Facts:
+        return self.choice.facts()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -12,7 +12,6 @@ import torch
 from torch import nn
 
 from headway.config.data import DataSettings
-from headway.config.durable import replace_file
 from headway.config.listed import listed
 from headway.config.run import RunSettings
 from headway.data.readings import flat_tokens
@@ -20,8 +19,9 @@ from headway.data.texts import evaluation_set
 from headway.data.unlabelled import questions
 from headway.decode.lines import live_windows, windows
 from headway.errors import DataError, UserError
+from headway.tasks.answers import Answer, Facts, NearAnswer, Show, VectorAnswer, save_array
 from headway.tasks.contrast import partners
-from headway.tasks.kind import Answer, Use
+from headway.tasks.kind import Use
 from headway.tasks.scores import Scores
 from headway.tasks.vectors import (
     Vectors,
@@ -68,8 +68,8 @@ class Vectorizer:
 
     def answered(self, lines: Sequence[str], x_ND: Vectors) -> Iterator[Answer]:
         for line, x_D in zip(lines, x_ND, strict=True):
-            numbers = [round(float(value), 6) for value in x_D]
-            yield Answer(json.dumps(numbers), {"text": line, "vector": numbers})
+            vector, printed = x_D.astype(np.float32), _Printed(line, x_D)
+            yield VectorAnswer(text=f"{len(x_D):,} numbers", vector=vector, printed=printed)
 
     def summary(self) -> str:
         return f"{self.lines:,} line{'s' * (self.lines != 1)} read"
@@ -88,13 +88,8 @@ class ToFile(Vectorizer):
         self.found: list[Vectors] = []
         yield from super().answers(lines, live)
         vectors = np.concatenate(self.found) if self.found else np.zeros((0, 0), np.float32)
-
-        def write(part: Path) -> None:
-            with part.open("wb") as file:  # np.save would change the name
-                np.save(file, vectors)
-
         try:
-            replace_file(self.path, write)
+            save_array(self.path, vectors)
         except OSError as error:
             raise UserError(f"cannot write {self.path}: {error.strerror}.") from error
 
@@ -110,11 +105,14 @@ class Nearest(Vectorizer):
 
     def answered(self, lines: Sequence[str], x_ND: Vectors) -> Iterator[Answer]:
         like_TS = cosine(x_ND) @ self.known_SD.T
-        for line, like_S in zip(lines, like_TS, strict=True):
+        for line, x_D, like_S in zip(lines, x_ND, like_TS, strict=True):
             order = np.argsort(-like_S, kind="stable")[: self.top]
-            found = [{"text": self.candidates[i], "cosine": float(like_S[i])} for i in order]
-            shown = "\n".join(f"{one['cosine']:.4f}\t{one['text']}" for one in found)
-            yield Answer(shown, {"text": line, "nearest": found})
+            near = tuple((self.candidates[i], float(like_S[i])) for i in order)
+            text, like = near[0]
+            yield NearAnswer(
+                text=text, cosine=like, near=near, vector=x_D.astype(np.float32),
+                printed=_PrintedNearest(line, near),
+            )  # fmt: skip
 
     def read(self, path: str, settings: RunSettings) -> None:
         texts = questions(path, "texts", settings)
@@ -175,3 +173,32 @@ def evaluation(use: Use, files: DataSettings) -> Scores:
     trivial = {"accuracy": 100 * bag.accuracy, "mrr": 100 * bag.mrr}
     facts = {**values, "texts": n, "baseline": trivial}
     return Scores(values, rows=rows, facts=facts, find_baselines=lambda: {"bag of words": trivial})
+
+
+@dataclass(frozen=True)
+class _Printed:
+    line: str
+    x_D: Vectors
+
+    @property
+    def numbers(self) -> list[float]:
+        return [round(float(value), 6) for value in self.x_D]
+
+    def lines(self, show: Show, number: int) -> str:
+        return json.dumps(self.numbers)
+
+    def facts(self) -> Facts:
+        return {"text": self.line, "vector": self.numbers}
+
+
+@dataclass(frozen=True)
+class _PrintedNearest:
+    line: str
+    near: Sequence[tuple[str, float]]
+
+    def lines(self, show: Show, number: int) -> str:
+        return "\n".join(f"{like:.4f}\t{text}" for text, like in self.near)
+
+    def facts(self) -> Facts:
+        found = [{"text": text, "cosine": like} for text, like in self.near]
+        return {"text": self.line, "nearest": found}

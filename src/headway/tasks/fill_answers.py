@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -19,9 +20,10 @@ from headway.errors import DataError, FolderError
 from headway.models.encoder import Encoder
 from headway.models.parts.heads import Input
 from headway.nn.layout import Layout
+from headway.tasks.answers import Facts, GapAnswer, Guess, Show, mean_probability
 from headway.tasks.fill import context_of
 from headway.tasks.gaps import ENDS, Gaps
-from headway.tasks.kind import Answer, Use
+from headway.tasks.kind import Use
 from headway.tasks.opened import Opened
 from headway.tasks.read import EachRow
 from headway.tasks.scores import Scores
@@ -86,7 +88,7 @@ class Filler:
             device=opened.device,
         )
 
-    def answers(self, lines: Iterable[str], live: bool = False) -> Iterator[Answer]:
+    def answers(self, lines: Iterable[str], live: bool = False) -> Iterator[GapAnswer]:
         for window in (live_windows if live else windows)(lines):
             texts = []
             for line in window:
@@ -122,7 +124,7 @@ class Filler:
             )
         return Gapped(line, tokens, gaps)
 
-    def _answered(self, texts: Sequence[Gapped]) -> Iterator[Answer]:
+    def _answered(self, texts: Sequence[Gapped]) -> Iterator[GapAnswer]:
         pieces = [
             (number, tokens, gaps)
             for number, text in enumerate(texts)
@@ -172,32 +174,49 @@ class Filler:
             total = total + scores_RV.softmax(-1) / len(self.models)
         return total
 
-    def _answer(self, text: Gapped, candidates: Sequence[Sequence[tuple[int, float]]]) -> Answer:
-        named = [[(self._word(token), p) for token, p in gap] for gap in candidates]
+    def _answer(self, text: Gapped, candidates: Sequence[Sequence[tuple[int, float]]]) -> GapAnswer:
+        gaps = tuple(tuple(Guess(self._word(token), p) for token, p in gap) for gap in candidates)
         tokens = list(text.tokens)
         for place, gap in zip(text.gaps, candidates, strict=True):
             tokens[place] = gap[0][0]
         filled = self.tokenizer.decode(tokens)
-        facts = {
-            "text": text.line,
-            "filled": filled,
-            "gaps": [[{"word": w, "probability": p} for w, p in gap] for gap in named],
-        }
-        if self.n_best == 1 or not named:
-            return Answer(filled, facts)
-        several = len(named) > 1
-        lines = [
-            (f"{number}\t" if several else "") + f"{word}\t{p:.4f}"
-            for number, gap in enumerate(named, 1)
-            for word, p in gap
-        ]
-        return Answer("\n".join(lines), facts)
+        several = self.n_best > 1 and len(gaps) > 0
+        windowed = len(text.tokens) > self.room
+        return GapAnswer(
+            text=filled,
+            score=mean_probability([math.log(gap[0].probability) for gap in gaps]),
+            notes=("longer than the model reads: each gap in as much text as fits",) * windowed,
+            gaps=gaps,
+            printed=_Printed(text.line, filled, gaps, several),
+        )
 
     def _word(self, token: int) -> str:
         """What people call a token; blanks and halves of characters by their names."""
         return (
             self.tokenizer.decode([token]).strip(" \n\t\ufffd") or self.tokenizer.tokens([token])[0]
         )
+
+
+@dataclass(frozen=True)
+class _Printed:
+    line: str
+    filled: str
+    gaps: Sequence[Sequence[Guess]]
+    several: bool
+    """More than one guess for each gap."""
+
+    def lines(self, show: Show, number: int) -> str:
+        if not self.several:
+            return self.filled
+        return "\n".join(
+            (f"{place}\t" if len(self.gaps) > 1 else "") + f"{word}\t{p:.4f}"
+            for place, gap in enumerate(self.gaps, 1)
+            for word, p in gap
+        )
+
+    def facts(self) -> Facts:
+        gaps = [[guess._asdict() for guess in gap] for gap in self.gaps]
+        return {"text": self.line, "filled": self.filled, "gaps": gaps}
 
 
 def fillers(opened: Opened) -> list[Encoder]:

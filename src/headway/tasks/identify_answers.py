@@ -20,9 +20,10 @@ from headway.data.media.source import Target
 from headway.decode.lines import live_windows, windows
 from headway.errors import DataError, UserError
 from headway.models.encoder import Encoder
+from headway.tasks.answers import Answer, Facts, NearAnswer, Show, VectorAnswer
 from headway.tasks.identify import item_vectors
-from headway.tasks.kind import Answer, Predictor, Use
-from headway.tasks.media_answers import FIRST_WINDOW, Labeller, noted, read_items
+from headway.tasks.kind import Predictor, Use
+from headway.tasks.media_answers import FIRST_WINDOW, Labeller, noted, read_items, unread
 from headway.tasks.media_given import Given, given_media
 from headway.tasks.media_labels import front_of
 from headway.tasks.media_scores import evaluation_of, labelled
@@ -91,7 +92,7 @@ class Comparer:
                 if self.to is not None:
                     kept.append(self._missing() if vector_D is None else vector_D)
                 if vector_D is None:
-                    yield Answer("", {"file": one.name}, one.error)
+                    yield unread(one.name, one.error)
                 else:
                     yield noted(self._answer(one, vector_D, known), one)
         if self.to is not None:
@@ -123,24 +124,21 @@ class Comparer:
         return {name: total / np.linalg.norm(total) for name, total in sums.items()}
 
     def _answer(self, one: Given, vector_D: Vectors, known: dict[str, Vectors]) -> Answer:
-        facts: dict[str, Any] = {"file": one.name}
         if not known:
-            return Answer(one.name, {**facts, "vector": [round(float(v), 6) for v in vector_D]})
+            return VectorAnswer(
+                text=f"{len(vector_D):,} numbers", place=one.name, vector=vector_D,
+                printed=_PrintedVector(one.name, vector_D),
+            )  # fmt: skip
         order = sorted(
             ((float(vector_D @ other_D), name) for name, other_D in known.items()), reverse=True
         )
-        if self._is_list:
-            best = [{"label": name, "cosine": round(score, 4)} for score, name in order[: self.top]]
-            text = "\t".join(f"{near['label']}\t{near['cosine']:.4f}" for near in best)
-            return Answer(text, {**facts, **best[0], "top": best})
-        score = order[0][0]
-        facts |= {"against": self.against, "cosine": round(score, 4)}
-        limit = threshold_of(self.folder)
-        if limit is None:
-            return Answer(f"{score:.4f}", facts)
-        same = score >= limit
-        facts |= {"same": same, "threshold": round(limit, 4)}
-        return Answer(f"{'same' if same else 'different'}\t{score:.4f}", facts)
+        near = tuple((name, score) for score, name in order[: self.top])
+        limit = None if self._is_list else threshold_of(self.folder)
+        printed = _PrintedNear(one.name, near, None if self._is_list else self.against, limit)
+        return NearAnswer(
+            text=printed.text, place=one.name, vector=vector_D, cosine=near[0][1], near=near,
+            printed=printed,
+        )  # fmt: skip
 
     def _save(self, kept: Sequence[Vectors]) -> None:
         assert self.to is not None
@@ -154,6 +152,54 @@ class Comparer:
         if self.n_failed:
             text += f", {self.n_failed:,} of them could not be read"
         return text + (f"; vectors in {self.to}" if self.to else "")
+
+
+@dataclass(frozen=True)
+class _PrintedVector:
+    name: str
+    vector_D: Vectors
+
+    def lines(self, show: Show, number: int) -> str:
+        return self.name
+
+    def facts(self) -> Facts:
+        return {"file": self.name, "vector": [round(float(v), 6) for v in self.vector_D]}
+
+
+@dataclass(frozen=True)
+class _PrintedNear:
+    name: str
+    near: Sequence[tuple[str, float]]
+    against: str | None
+    """The one recording that it was compared with; None: those of a list."""
+
+    limit: float | None
+    """From which cosine on two are the same speaker's."""
+
+    @property
+    def text(self) -> str:
+        name, score = self.near[0]
+        if self.against is None:
+            return name
+        if self.limit is None:
+            return f"{score:.4f}"
+        return "same" if score >= self.limit else "different"
+
+    def lines(self, show: Show, number: int) -> str:
+        if self.against is None:
+            return "\t".join(f"{name}\t{round(score, 4):.4f}" for name, score in self.near)
+        if self.limit is None:
+            return self.text
+        return f"{self.text}\t{self.near[0][1]:.4f}"
+
+    def facts(self) -> Facts:
+        best = [{"label": name, "cosine": round(score, 4)} for name, score in self.near]
+        if self.against is None:
+            return {"file": self.name, **best[0], "top": best}
+        facts = {"file": self.name, "against": self.against, "cosine": best[0]["cosine"]}
+        if self.limit is None:
+            return facts
+        return {**facts, "same": self.text == "same", "threshold": round(self.limit, 4)}
 
 
 def threshold_of(folder: Path) -> float | None:

@@ -15,6 +15,7 @@ from headway.config.data import DataSettings
 from headway.config.run import RunSettings
 from headway.data.report import Report
 from headway.progress import SILENT, Progress
+from headway.tasks.answers import Answer
 from headway.tasks.opened import Opened
 from headway.tasks.scores import Scores
 from headway.tasks.task import Task
@@ -37,23 +38,6 @@ class Prepared(Protocol):
         ...
 
     def save_tokenizer(self, path: Path) -> None: ...
-
-
-@dataclass(frozen=True)
-class Answer:
-    """To one line of input."""
-
-    text: str
-    """For people: one line, or several where several answers were asked for."""
-
-    facts: dict[str, Any]
-    """For programs: what `--json` prints."""
-
-    error: str = ""
-    """Why there is no answer, where what was given cannot be read; the others get theirs."""
-
-    note: str = ""
-    """What one should know about the answer; it goes beside it, not into it."""
 
 
 @dataclass(frozen=True)

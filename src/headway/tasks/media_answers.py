@@ -20,8 +20,9 @@ from headway.models.encoder import Encoder
 from headway.models.parts.front import Front
 from headway.models.parts.heads import Input
 from headway.progress import OnProgress, unheard
+from headway.tasks.answers import Answer, Facts, LabelAnswer, Printed, Show
 from headway.tasks.classes import Numbers
-from headway.tasks.kind import Answer, Use
+from headway.tasks.kind import Use
 from headway.tasks.media_given import Given, given_media, what_of
 from headway.tasks.media_labels import front_of, log_probs
 from headway.tasks.media_reader import READ_AT_ONCE, MediaReader
@@ -42,7 +43,6 @@ class Labeller:
     settings: RunSettings
     folder: Path
     device: torch.device
-    scores: bool = False
     top: int | None = None
     n_given: int = field(default=0, init=False)
     n_failed: int = field(default=0, init=False)
@@ -52,9 +52,9 @@ class Labeller:
         top = use.options.get("top")
         if top is not None and top < 1:
             raise UserError(f"--top {top} must be at least 1.")
-        opened, scores = use.opened, bool(use.options.get("scores"))
+        opened = use.opened
         models = [model for model in opened.models if isinstance(model, Encoder)]
-        return cls(models, use.settings, opened.folder, opened.device, scores, top)
+        return cls(models, use.settings, opened.folder, opened.device, top)
 
     @property
     def shape(self) -> PictureSettings | SoundSettings:
@@ -81,7 +81,7 @@ class Labeller:
         self.n_failed += len(window) - len(values)
         for one in window:
             if one.values is None:
-                yield Answer("", {"file": one.name}, one.error)
+                yield unread(one.name, one.error)
             else:
                 yield noted(self._answer(one.name, next(logs)), one)
 
@@ -103,22 +103,10 @@ class Labeller:
         ]
         return np.log(np.maximum(np.mean(found, axis=0), 1e-300))
 
-    def _answer(self, name: str, logs_C: Any) -> Answer:
-        labels, p_C = self.settings.labels, np.exp(logs_C)
-        order = np.argsort(-p_C, kind="stable")
-        best = [
-            {"label": labels[i], "probability": round(float(p_C[i]), 6)}
-            for i in order[: self.top or 5].tolist()
-        ]
-        facts: dict[str, Any] = {"file": name, **best[0], "top": best}
-        if len(labels) <= FEW:
-            pairs = zip(labels, p_C, strict=True)
-            facts["probabilities"] = {label: round(float(p), 6) for label, p in pairs}
-        if self.top is None and not self.scores:
-            return Answer(str(best[0]["label"]), facts)
-        shown = best[: self.top or 1]
-        text = "\t".join(f"{one['label']}\t{one['probability']:.4f}" for one in shown)
-        return Answer(text, facts)
+    def _answer(self, name: str, logs_C: Numbers) -> LabelAnswer:
+        labels, p_C = self.settings.labels, tuple(np.exp(logs_C).tolist())
+        printed = _Printed(name, labels, p_C, self.top or 5)
+        return LabelAnswer.of(labels, p_C, place=name, printed=printed)
 
     def summary(self) -> str:
         unit = UNITS[what_of(self.shape)]
@@ -128,12 +116,69 @@ class Labeller:
         return text
 
 
+@dataclass(frozen=True)
+class _Printed:
+    name: str
+    labels: Sequence[str]
+    p_C: Sequence[float]
+    most: int
+    """Classes that programs get in order."""
+
+    @property
+    def best(self) -> list[tuple[str, float]]:
+        order = sorted(range(len(self.p_C)), key=lambda i: -self.p_C[i])
+        return [(self.labels[i], self.p_C[i]) for i in order[: self.most]]
+
+    def lines(self, show: Show, number: int) -> str:
+        if show.top is None and not show.scores:
+            return self.best[0][0]
+        return "\t".join(f"{label}\t{p:.4f}" for label, p in self.best[: show.top or 1])
+
+    def facts(self) -> Facts:
+        best = [{"label": label, "probability": round(p, 6)} for label, p in self.best]
+        facts: Facts = {"file": self.name, **best[0], "top": best}
+        if len(self.labels) <= FEW:
+            pairs = zip(self.labels, self.p_C, strict=True)
+            facts["probabilities"] = {label: round(p, 6) for label, p in pairs}
+        return facts
+
+
+@dataclass(frozen=True)
+class Unread:
+    """What could not be read."""
+
+    name: str
+
+    def lines(self, show: Show, number: int) -> str:
+        return ""
+
+    def facts(self) -> Facts:
+        return {"file": self.name}
+
+
+def unread(name: str, error: str) -> Answer:
+    return Answer(place=name, error=error, printed=Unread(name))
+
+
+@dataclass(frozen=True)
+class _Silent:
+    """As it was, and that it was silent."""
+
+    printed: Printed
+
+    def lines(self, show: Show, number: int) -> str:
+        return self.printed.lines(show, number)
+
+    def facts(self) -> Facts:
+        return {**self.printed.facts(), "silent": True}
+
+
 def noted(answer: Answer, one: Given) -> Answer:
     """The answer, and that there was nothing to hear where that is so."""
-    if not one.is_silent:
+    if not one.is_silent or answer.printed is None:
         return answer
     note = f"{one.name} is silent: its answer says nothing."
-    return replace(answer, facts={**answer.facts, "silent": True}, note=note)
+    return replace(answer, notes=(note,), printed=_Silent(answer.printed))
 
 
 @torch.no_grad()

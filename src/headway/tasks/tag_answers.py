@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import chain
-from typing import Any
 
 import numpy as np
 import torch
@@ -18,10 +17,10 @@ from headway.data.readings import WordReader, flat_tokens
 from headway.data.tagged import DOCUMENT
 from headway.decode.lines import live_windows, windows
 from headway.errors import DataError
-from headway.metrics.spans import spans
 from headway.nn.crf import is_scheme
 from headway.progress import OnProgress, unheard
-from headway.tasks.kind import Answer, Use
+from headway.tasks.answers import Answer, Facts, Show, TagAnswer
+from headway.tasks.kind import Use
 from headway.tasks.specs import WORDS
 from headway.tasks.tags import as_bio, best_tags, learned_transitions, word_scores
 from headway.text.tokenizer import Tokenizer
@@ -77,9 +76,9 @@ class Tagger:
             sentences = [words for words, _ in group]
             for (words, ends), tags in zip(group, self.tags(sentences), strict=True):
                 for word, tag in zip(words, tags, strict=True):
-                    yield Answer(f"{word}\t{tag}", {"word": word, "tag": tag})
+                    yield Answer(text=tag, printed=_Column(word, tag))
                 if ends is not None:
-                    yield Answer(ends, {})
+                    yield Answer(printed=_Between(ends))
 
     def tags(
         self, sentences: Sequence[Sequence[str]], on_progress: OnProgress = unheard
@@ -175,25 +174,55 @@ def words_of(line: str, where: str) -> list[str]:
     return found
 
 
-def sentence_answer(words: Sequence[str], tags: Sequence[str]) -> Answer:
+def sentence_answer(words: Sequence[str], tags: Sequence[str]) -> TagAnswer:
     """`Ada/B-per Lovelace/I-per wrote`: words outside of spans stay as they are."""
     marked = is_scheme(tuple(tags))
     shown = [
         word if marked and tag == "O" else f"{word}/{tag}"
         for word, tag in zip(words, tags, strict=True)
     ]
-    facts: dict[str, Any] = {"words": list(words), "tags": list(tags)}
-    if marked:
-        facts["spans"] = [
-            {
-                "type": span.type,
-                "first": span.first,
-                "last": span.last,
-                "text": " ".join(words[span.first : span.last + 1]),
-            }
-            for span in spans(tags)
-        ]
-    return Answer(" ".join(shown), facts)
+    made = TagAnswer(text=" ".join(shown), words=tuple(words), tags=tuple(tags), marked=marked)
+    return replace(made, printed=_Sentence(made))
+
+
+@dataclass(frozen=True)
+class _Sentence:
+    answer: TagAnswer
+
+    def lines(self, show: Show, number: int) -> str:
+        return self.answer.text
+
+    def facts(self) -> Facts:
+        found: Facts = {"words": list(self.answer.words), "tags": list(self.answer.tags)}
+        spans = [span._asdict() for span in self.answer.spans]
+        return {**found, "spans": spans} if self.answer.marked else found
+
+
+@dataclass(frozen=True)
+class _Column:
+    """A word of CoNLL's columns."""
+
+    word: str
+    tag: str
+
+    def lines(self, show: Show, number: int) -> str:
+        return f"{self.word}\t{self.tag}"
+
+    def facts(self) -> Facts:
+        return {"word": self.word, "tag": self.tag}
+
+
+@dataclass(frozen=True)
+class _Between:
+    """A line between sentences."""
+
+    line: str
+
+    def lines(self, show: Show, number: int) -> str:
+        return self.line
+
+    def facts(self) -> Facts:
+        return {}
 
 
 def _sentences(lines: Iterable[str]) -> Iterator[tuple[list[str], str | None]]:

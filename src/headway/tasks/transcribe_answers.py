@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 from headway.config.listed import listed
 from headway.config.model import SoundSettings
@@ -19,7 +19,9 @@ from headway.decode.spelling import Speller, speller
 from headway.decode.subtitles import srt, vtt
 from headway.decode.transcriber import Transcriber, Transcript
 from headway.errors import DataError, UserError, suggest
-from headway.tasks.kind import Answer, Use
+from headway.tasks.answers import Answer, Facts, Segment, Show, SpokenAnswer
+from headway.tasks.kind import Use
+from headway.tasks.media_answers import unread
 from headway.tasks.media_given import check_kind, found_file
 from headway.tasks.media_labels import front_of
 
@@ -42,8 +44,6 @@ class TranscriptPredictor:
     transcriber: Transcriber
     settings: RunSettings
     folder: Path
-    format: str = "text"
-    scores: bool = False
     n_failed: int = field(default=0, init=False)
 
     @classmethod
@@ -52,10 +52,7 @@ class TranscriptPredictor:
         if form not in FORMATS:
             raise UserError(f"--format has no choice {form!r}.{suggest(form, FORMATS)}")
         times = bool(use.options.get("json")) or form != "text"
-        return cls(
-            transcriber_of(use, times=times), use.settings, use.opened.folder, form,
-            bool(use.options.get("scores")),
-        )  # fmt: skip
+        return cls(transcriber_of(use, times=times), use.settings, use.opened.folder)
 
     def answers(self, lines: Iterable[str], live: bool = False) -> Iterator[Answer]:
         names: list[str] = []
@@ -68,19 +65,13 @@ class TranscriptPredictor:
         for place, found in enumerate(self.transcriber.transcribe(recordings(), live=live)):
             if isinstance(found, DataError):
                 self.n_failed += 1
-                yield Answer("", {"file": names[place]}, str(found))
+                yield unread(names[place], str(found))
             else:
-                yield Answer(self._shown(found), facts_of(names[place], found))
+                yield answer_of(names[place], found)
 
     @property
     def shape(self) -> SoundSettings:
         return self.transcriber.shape
-
-    def _shown(self, found: Transcript) -> str:
-        if self.format != "text":
-            return (srt if self.format == "srt" else vtt)(found.words)
-        text = " ".join(found.text.split())
-        return f"{found.log_prob:.4f}\t{text}" if self.scores else text
 
     def summary(self) -> str:
         text = self.transcriber.summary.text()
@@ -156,7 +147,43 @@ def _failing(error: UserError) -> Callable[[], Iterable[Samples]]:
     return blocks
 
 
-def facts_of(name: str, found: Transcript) -> dict[str, Any]:
+def answer_of(name: str, found: Transcript) -> SpokenAnswer:
+    segments = tuple(Segment(one.start, one.end, one.heard.text) for one in found.segments)
+    text = " ".join(found.text.split())
+    notes = []
+    if any(one.heard.is_doubtful for one in found.segments):
+        notes.append("parts of it are doubtful: they loop, or are unlikely")
+    if not text:
+        notes.append("nothing is said in it")
+    return SpokenAnswer(
+        text=text,
+        score=math.exp(found.log_prob) if text else None,
+        place=name,
+        notes=tuple(notes),
+        segments=segments,
+        words=tuple(found.words),
+        seconds=found.seconds,
+        log_prob=found.log_prob,
+        printed=_Printed(name, found),
+    )
+
+
+@dataclass(frozen=True)
+class _Printed:
+    name: str
+    found: Transcript
+
+    def lines(self, show: Show, number: int) -> str:
+        if show.form != "text":
+            return (srt if show.form == "srt" else vtt)(self.found.words)
+        text = " ".join(self.found.text.split())
+        return f"{self.found.log_prob:.4f}\t{text}" if show.scores else text
+
+    def facts(self) -> Facts:
+        return facts_of(self.name, self.found)
+
+
+def facts_of(name: str, found: Transcript) -> Facts:
     return {
         "file": name,
         "text": " ".join(found.text.split()),

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 from headway.config.decode import DecodeSettings
@@ -13,12 +14,11 @@ from headway.decode.align import pharaoh
 from headway.decode.translator import OnLong, Output, TextWish, Translation, Translator
 from headway.errors import DataError, FolderError, UserError, suggest
 from headway.models.seq2seq import Seq2Seq
-from headway.tasks.kind import Answer, Use
+from headway.tasks.answers import Facts, Show, TextAnswer, mean_probability
+from headway.tasks.kind import Use
 from headway.tasks.opened import Opened
 
 LONG = ("split", "cut", "error")
-
-Show = Callable[["Translation"], Iterable[str]]
 
 
 class TranslationPredictor:
@@ -27,20 +27,18 @@ class TranslationPredictor:
         on_long: Any = options.get("on_long") or "split"
         if on_long not in LONG:
             raise UserError(f"--on-long has no choice {on_long!r}.{suggest(on_long, LONG)}")
-        align, scores = bool(options.get("alignments")), bool(options.get("scores"))
         self.translator = translator_of(
             use.opened,
             settings,
             on_long=on_long,
-            align=align,
-            detail=scores or bool(options.get("json")),
+            align=bool(options.get("alignments")),
+            detail=bool(options.get("scores") or options.get("json")),
         )
-        self.show = _plain(settings.n_best, align, scores)
         self.wishes = _wishes(options.get("prefix"), options.get("constraints"))
 
-    def answers(self, lines: Iterable[str], live: bool = False) -> Iterator[Answer]:
+    def answers(self, lines: Iterable[str], live: bool = False) -> Iterator[TextAnswer]:
         for found in self.translator.translate(lines, self.wishes, live=live):
-            yield Answer("\n".join(self.show(found)), _facts(found))
+            yield answer_of(found)
 
     def summary(self) -> str:
         return self.translator.summary.text()
@@ -107,40 +105,60 @@ def _constraint(line: str, where: str) -> dict[str, Any]:
     return {key: tuple(value) if known[key] is list else value for key, value in found.items()}
 
 
-def _plain(n_best: int, alignments: bool, scores: bool) -> Show:
-    """A line an output; with `scores` the score before it, with `alignments` the pairs behind it.
-
-    With several outputs a line, each has the number of its line in front.
-    """
-
-    def columns(output: Output) -> list[str]:
-        found = [f"{output.score:.4f}", output.text] if scores else [output.text]
-        return [*found, pharaoh(output.alignment or [])] if alignments else found
-
-    number = 0
-
-    def show(found: Translation) -> Iterator[str]:
-        nonlocal number
-        number += 1
-        for output in found.outputs:
-            before = [str(number)] if n_best > 1 else []
-            line = [*before, *columns(output)]
-            yield "\t".join(text.replace("\t", " ") for text in line) if len(line) > 1 else line[0]
-
-    return show
-
-
-def _facts(found: Translation) -> dict[str, Any]:
-    outputs = [
-        {
-            "text": output.text,
-            "score": output.score,
-            "log_prob": output.log_prob,
-            "tokens": output.tokens,
-            "token_log_probs": output.token_log_probs,
-            "finished": output.finished,
-            **({} if output.alignment is None else {"alignment": output.alignment}),
-        }
+def answer_of(found: Translation) -> TextAnswer:
+    notes = []
+    if found.parts > 1:
+        notes.append(f"too long for the model at once: translated in {found.parts:,} parts")
+    if found.cut:
+        notes.append("too long for the model: its end was left out")
+    best, *rest = (
+        TextAnswer(
+            text=output.text,
+            score=mean_probability(output.token_log_probs),
+            notes=tuple(notes),
+            printed=_Printed(found.source, (output,), found.parts, found.cut),
+            source=found.source,
+            tokens=tuple(output.tokens),
+            token_log_probs=tuple(output.token_log_probs),
+            log_prob=output.log_prob,
+            finished=output.finished,
+            alignment=None if output.alignment is None else tuple(output.alignment),
+        )
         for output in found.outputs
-    ]
-    return {"source": found.source, "outputs": outputs, "parts": found.parts, "cut": found.cut}
+    )
+    whole = _Printed(found.source, found.outputs, found.parts, found.cut)
+    return replace(best, rest=tuple(rest), printed=whole)
+
+
+@dataclass(frozen=True)
+class _Printed:
+    source: str
+    outputs: Sequence[Output]
+    parts: int
+    cut: bool
+
+    def lines(self, show: Show, number: int) -> str:
+        """A line an output; with scores the score before it, with alignments the pairs behind it.
+        With several outputs a line, each has the number of its line in front."""
+        return "\n".join(self._line(output, show, number) for output in self.outputs)
+
+    def _line(self, output: Output, show: Show, number: int) -> str:
+        line = [str(number)] if show.numbered else []
+        line += [f"{output.score:.4f}", output.text] if show.scores else [output.text]
+        line += [pharaoh(output.alignment or [])] if show.alignments else []
+        return "\t".join(text.replace("\t", " ") for text in line) if len(line) > 1 else line[0]
+
+    def facts(self) -> Facts:
+        outputs = [
+            {
+                "text": output.text,
+                "score": output.score,
+                "log_prob": output.log_prob,
+                "tokens": output.tokens,
+                "token_log_probs": output.token_log_probs,
+                "finished": output.finished,
+                **({} if output.alignment is None else {"alignment": output.alignment}),
+            }
+            for output in self.outputs
+        ]
+        return {"source": self.source, "outputs": outputs, "parts": self.parts, "cut": self.cut}

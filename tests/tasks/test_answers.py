@@ -1,0 +1,143 @@
+"""Answers as values: what each kind has, how lists of them are kept, what is refused."""
+
+from __future__ import annotations
+
+import copy
+import json
+import pickle
+from dataclasses import FrozenInstanceError
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from headway.decode.wordtimes import Word
+from headway.errors import UserError
+from headway.tasks.answers import (
+    Answer,
+    Answers,
+    LabelAnswer,
+    Segment,
+    SpokenAnswer,
+    TagAnswer,
+    TextAnswer,
+    VectorAnswer,
+    mean_probability,
+)
+
+LABELS = Answers(
+    [LabelAnswer.of(("bad", "good"), (0.25, 0.75)), LabelAnswer.of(("bad", "good"), (0.5, 0.5))]
+)
+TAGGED = TagAnswer(
+    text="Ada/B-per Byron/I-per wrote",
+    words=("Ada", "Byron", "wrote"),
+    tags=("B-per", "I-per", "O"),
+    marked=True,
+)
+SPOKEN = SpokenAnswer(
+    text="one two",
+    segments=(Segment(0.0, 2.0, "one two"),),
+    words=(Word("one", 0.0, 0.5, 0.9), Word("two", 1.0, 1.5, 0.9)),
+)
+
+
+def test_a_class_knows_the_probabilities_of_all() -> None:
+    first, second = LABELS
+    assert (str(first), first.text, first.label, first.score) == ("good", "good", "good", 0.75)
+    assert first.probabilities == {"bad": 0.25, "good": 0.75}
+    [other] = first.others
+    assert (other.label, other.score) == ("bad", 0.25)
+    assert second.label == "bad"  # of equal ones the first
+    assert LABELS.labels == ["good", "bad"]
+    assert LABELS.scores == [0.75, 0.5]
+
+
+def test_what_an_answer_has_not_is_said_with_what_it_has() -> None:
+    with pytest.raises(AttributeError, match=r"LabelAnswer has no 'vector'; it has text, .*label"):
+        _ = LABELS[0].vector
+    with pytest.raises(AttributeError, match=r"not answered. no such file"):
+        _ = Answer(error="no such file").label
+    assert not hasattr(LABELS[0], "segments")
+
+
+def test_an_answer_never_changes_and_can_be_copied_and_sent() -> None:
+    with pytest.raises(FrozenInstanceError):
+        LABELS[0].text = "other"  # type: ignore[misc]
+    for made in (LABELS[0], TAGGED, SPOKEN):
+        assert pickle.loads(pickle.dumps(made)) == made
+        assert copy.deepcopy(made) == made
+
+
+def test_spans_are_found_among_tags() -> None:
+    assert TAGGED.spans == (("per", 0, 1, "Ada Byron"),)
+
+
+def test_the_score_of_a_text_is_the_mean_probability_of_its_tokens() -> None:
+    assert mean_probability([np.log(0.5), np.log(0.125)]) == pytest.approx(0.25)
+    assert mean_probability([]) is None
+
+
+def test_vectors_become_one_array() -> None:
+    rows = np.arange(6, dtype=np.float32).reshape(2, 3)
+    answers = Answers(VectorAnswer(text="3 numbers", vector=row) for row in rows)
+    assert answers.vectors.dtype == np.float32
+    np.testing.assert_array_equal(answers.vectors, rows)
+    np.testing.assert_array_equal(np.asarray(answers), rows)
+    np.testing.assert_array_equal(np.asarray(answers[1]), rows[1])
+    assert np.asarray(LABELS).tolist() == ["good", "bad"]
+
+
+def test_answers_are_saved_as_the_ending_says(tmp_path: Path) -> None:
+    LABELS.save(tmp_path / "a.txt")
+    assert (tmp_path / "a.txt").read_text() == "good\nbad\n"
+    LABELS.save(tmp_path / "a.tsv")
+    assert (tmp_path / "a.tsv").read_text() == "text\tscore\ngood\t0.750000\nbad\t0.500000\n"
+    Answers([Answer(text="ä", id=7, place="x.wav"), Answer(error="gone")]).save(tmp_path / "b.tsv")
+    assert (tmp_path / "b.tsv").read_text() == "id\tplace\ttext\terror\n7\tx.wav\tä\t\n\t\t\tgone\n"
+    LABELS.save(tmp_path / "a.jsonl")
+    lines = (tmp_path / "a.jsonl").read_text().splitlines()
+    assert [json.loads(line) for line in lines] == LABELS.to_dicts()
+    Answers([TAGGED, TAGGED]).save(tmp_path / "a.conll")
+    columns = "Ada\tB-per\nByron\tI-per\nwrote\tO\n\n"
+    assert (tmp_path / "a.conll").read_text() == 2 * columns
+    SPOKEN.save(tmp_path / "a.srt")
+    assert (tmp_path / "a.srt").read_text().startswith("1\n00:00:00,000 --> 00:00:01,500\none two")
+    SPOKEN.save(tmp_path / "a.vtt")
+    assert (tmp_path / "a.vtt").read_text().startswith("WEBVTT\n")
+    Answers([VectorAnswer(vector=np.ones(2, np.float32))]).save(tmp_path / "a.npy")
+    assert np.load(tmp_path / "a.npy").shape == (1, 2)
+
+
+@pytest.mark.parametrize(
+    ("answers", "name", "why"),
+    [
+        (LABELS, "a.npy", "would hold vectors.*LabelAnswer"),
+        (LABELS, "a.srt", "what was said"),
+        (LABELS, "a.conll", "tagged words"),
+        (LABELS, "a.json", r"not saved as .json. Did you mean '.jsonl'"),
+        (LABELS, "a", "without an ending"),
+        (Answers([SPOKEN, SPOKEN]), "a.srt", "of one recording, and these are 2"),
+        (Answers([Answer(text="a\nb")]), "a.txt", "answer 1 holds a line break.*jsonl"),
+        (Answers([Answer(text="a\tb")]), "a.tsv", "the text of answer 1 holds a tab"),
+        (LABELS, "none/a.txt", "cannot write"),
+    ],
+)
+def test_what_does_not_fit_into_a_file_is_refused(
+    answers: Answers, name: str, why: str, tmp_path: Path
+) -> None:
+    with pytest.raises(UserError, match=why):
+        answers.save(tmp_path / name)
+    assert not list(tmp_path.iterdir())
+
+
+def test_notebooks_show_text_as_text() -> None:
+    written = TextAnswer(
+        text="<b>a</b>", source="<script>", tokens=("<b>a", "</b>"), token_log_probs=(-0.1, -3.0)
+    )
+    shown = Answers([written, Answer(error="<i>")])._repr_html_()
+    assert "<script>" not in shown
+    assert "<b>" not in shown
+    assert "<i>" not in shown
+    assert "&lt;b&gt;a" in shown
+    many = Answers([Answer(text=str(n)) for n in range(60)])._repr_html_()
+    assert "10 more" in many
