@@ -226,3 +226,81 @@ def test_what_it_raises_is_raised_again_when_all_is_saved(tmp_path: Path) -> Non
     with pytest.raises(ValueError, match="mine"):
         teach(tmp_path / "late", on=late)
     assert (tmp_path / "late" / "report.html").exists()
+
+
+def test_a_metric_of_ones_own_chooses_the_weights(tmp_path: Path) -> None:
+    """By the loss the last of three evaluations is the best; by this one the first is."""
+    seen: list[tuple[list[str], list[str]]] = []
+
+    def early(answers: Any, truth: Any) -> float:
+        seen.append((list(answers), list(truth)))
+        return -float(len(seen))
+
+    def late(answers: Any, truth: Any) -> float:
+        return float(len(seen))
+
+    settings = {"train.eval_every": 2, "train.average": 1, "train.metric": "early"}
+    given = {"early": early, "late": (late, "lower")}
+    out = teach(tmp_path / "run", settings=settings, metrics=given)
+    rows = entries(out)
+    valid = [row for row in rows if row["kind"] == "valid"]
+    assert [row["early"] for row in valid] == [-1.0, -2.0, -3.0]
+    assert [row["late"] for row in valid] == [1.0, 2.0, 3.0]
+    assert [row["best"] for row in valid] == [True, False, False]
+    assert min(valid, key=lambda row: row["loss"])["step"] == 6
+    assert rows[-1]["kept"] == "best checkpoint (step-2)"
+    assert {"early", "late", "accuracy"} <= rows[-1]["scores"][rows[-1]["kept"]].keys()
+    assert all(set(answers) | set(truth) <= {"neg", "pos", "so"} for answers, truth in seen)
+    assert len(seen[0][0]) == len(seen[0][1]) == 12
+    report = (out / "report.html").read_text()
+    assert "<span>early</span><b>" in report
+    assert "Validation late" in report
+    kept = load_run_settings(out / "config.toml", [])
+    assert kept.asked["metrics.late"] == "lower"
+    assert kept.train.metric is None
+    with pytest.raises(FolderError, match=r"metrics=\{'late': …\}"):
+        teach(out, settings=settings, metrics={"early": early})
+    assert teach(out, settings=settings, metrics=given) == out
+    # The other way round, where less is better.
+    seen.clear()
+    more = settings | {"train.metric": "late"}
+    other = teach(tmp_path / "lower", settings=more, metrics=given)
+    valid = [row for row in entries(other) if row["kind"] == "valid"]
+    assert [row["best"] for row in valid] == [True, False, False]
+
+
+def test_a_metric_that_fails_loses_no_step(tmp_path: Path) -> None:
+    from headway.tasks.own import MetricFailed
+
+    def broken(answers: Any, truth: Any) -> float:
+        raise ZeroDivisionError("nobody answered")
+
+    with pytest.raises(MetricFailed, match=r"metrics\['mine'\] failed: ZeroDivisionError: nobody"):
+        teach(tmp_path / "run", metrics={"mine": broken})
+    assert (tmp_path / "run" / "checkpoints" / "step-3").exists()
+    out = teach(tmp_path / "run", metrics={"mine": lambda answers, truth: 1.0})
+    assert "going on from step 3" in [e.get("text") for e in entries(out)]
+
+
+@pytest.mark.parametrize(
+    ("task", "metrics", "message"),
+    [
+        ("classify", {"accuracy": max}, "the name is taken"),
+        ("classify", {"best": max}, "the name is taken"),
+        ("classify", {"a b": max}, "letters and digits"),
+        ("classify", {"mine": 5}, "a function of answers and truth is needed"),
+        ("classify", {"mine": (max, "higher")}, "a function of answers and truth is needed"),
+        ("complete", {"mine": max}, "the task complete is scored without answers"),
+        ("embed", {"mine": max}, "the task embed is scored without answers"),
+    ],
+)
+def test_a_metric_that_cannot_be_is_refused(
+    tmp_path: Path, task: str, metrics: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(ConfigError, match=message):
+        headway.train(task, [{"text": "a", "label": "b"}], out=tmp_path / "run", metrics=metrics)
+
+
+def test_a_metric_that_was_not_given_is_asked_for(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"metrics=\{'polite': function\}"):
+        teach(tmp_path / "run", settings={"train.metric": "polite"})

@@ -8,6 +8,7 @@ import time
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,6 +19,7 @@ from headway.config.recipes import recipe_path
 from headway.config.run import SETTINGS, RunSettings
 from headway.data.given import FOLDER, ROWS, VALID, Given, given
 from headway.errors import ConfigError, FolderError, suggest
+from headway.tasks.specs import SPECS, Spec, spec_of
 from headway.training.asking import (
     beginning,
     check_training,
@@ -31,6 +33,8 @@ if TYPE_CHECKING:
     import torch
 
     from headway.data.report import Report
+    from headway.tasks.own import Given as OwnMetric
+    from headway.tasks.own import Own
     from headway.training.runlog import Heard
 
 Needs = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
@@ -65,6 +69,7 @@ def train(
     restart: bool = False,
     quiet: bool = False,
     on: Heard | None = None,
+    metrics: Mapping[str, OwnMetric] | None = None,
     **needs: Needs,
 ) -> Path:
     """Train a model, or go on with the one in `out`, and return it when it is done.
@@ -76,16 +81,23 @@ def train(
 
     `on` is called with every line of the log, as a mapping. If it returns True, or a text with the
     reason, training ends there with the best weights so far; what it raises is raised again when
-    everything is saved.
+    everything is saved. `metrics` are more functions to score by, each given answers and truth:
+    `{"polite": function}`, or `(function, "lower")` where less is better; `train.metric` may name
+    one, by which the best weights are then chosen.
     """
     started = time.monotonic()
     out = Path(out)
     asked, tables = _asked(task, data, valid, needs, settings, preset, start, teacher, out)
     path = recipe_path(os.fspath(recipe)) if recipe is not None else None
+    by = asked.get("train.metric") if asked.get("train.metric") in (metrics or {}) else None
+    if by is None and task in SPECS:
+        _check_metric(asked.get("train.metric"), SPECS[task])
     run = settings_for(
-        task, asked, recipe=path, start=_name(start), teacher=_name(teacher), whence="train(…)"
-    )
+        task, asked if by is None else asked.without("train.metric"), recipe=path,
+        start=_name(start), teacher=_name(teacher), whence="train(…)",
+    )  # fmt: skip
     check_training(run)
+    run, own = _with_metrics(run, metrics or {}, by)
     budget_s = None
     if budget is not None:
         said = budget if isinstance(budget, str) else f"{budget:g}s"
@@ -95,8 +107,8 @@ def train(
     with _ALONE:
         training = Training(
             settings=run, out=out, device=device, budget_s=budget_s, restart=restart,
-            given=tables, quiet=quiet, on=on, call=f"headway.train(…, out={os.fspath(out)!r})",
-            started=started,
+            given=tables, quiet=quiet, on=on, own=own, by=by or "",
+            call=f"headway.train(…, out={os.fspath(out)!r})", started=started,
         )  # fmt: skip
         with undisturbed(training.ranks.device):
             troubles = training.train()
@@ -152,6 +164,31 @@ def _asked(
         if key in said and said[key] != found[key]:
             raise ConfigError(f"{key} is said twice: by an argument and by settings. Leave one.")
     return found | said, tables
+
+
+def _check_metric(metric: str | None, spec: Spec) -> None:
+    known = {name for row in spec.rows for name in row.scores}
+    if metric is not None and metric not in known:
+        raise ConfigError(
+            f"train.metric={metric!r} is no score of the task {spec.name}."
+            f"{suggest(metric, sorted(known))} One of your own is given by name: "
+            f"metrics={{{metric!r}: function}}"
+        )
+
+
+def _with_metrics(
+    run: RunSettings, metrics: Mapping[str, OwnMetric], by: str | None
+) -> tuple[RunSettings, dict[str, Own]]:
+    """Functions are in no file: what the run keeps are their names, and which way is better."""
+    from headway.tasks.own import own_metrics
+
+    own = own_metrics(metrics, spec_of(run))
+    said = {f"metrics.{name}": "lower" if one.metric.lower else "higher"
+            for name, one in own.items()}  # fmt: skip
+    asked = run.asked | Asked(said, "train(metrics=…)")
+    if by is not None:
+        asked |= Asked({"train.metric": by}, FROM_PYTHON)
+    return replace(run, asked=asked), own
 
 
 def _given(

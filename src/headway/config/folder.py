@@ -177,6 +177,8 @@ def _unfinished(folder: Path, settings: RunSettings) -> str:
 
 def again(settings: RunSettings, folder: Path) -> str:
     """The command that a run was begun with, as far as the run knows."""
+    if any(key.startswith("metrics.") for key in settings.asked):  # no command has those
+        return f"headway.train(…, out={str(folder)!r})"
     words = ["headway train"]
     options: list[str] = []
     others: list[str] = []

@@ -99,9 +99,7 @@ def report_of(
         data = replace(settings.data, **tuples)
         with Progress(enabled=not quiet) as progress:
             try:
-                prepared = kind_of(settings.task).prepare(
-                    replace(settings, data=data), folder, progress
-                )
+                prepared = kind_of(settings).prepare(replace(settings, data=data), folder, progress)
             except ImpossibleData as error:
                 found: Report = error.report
             else:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from headway.tasks.specs import METRICS as SCORES
+from headway.tasks.specs import Metric
 from headway.training.chart import Point
 
 METRICS = "metrics.jsonl"
@@ -24,6 +26,8 @@ class History:
     valid: list[Entry] = field(default_factory=list)
     event: list[Entry] = field(default_factory=list)
     end: list[Entry] = field(default_factory=list)
+    scores: Mapping[str, Metric] = field(default_factory=lambda: SCORES)
+    """The records of all that it may report."""
 
     def points(self, kind: str, name: str) -> list[Point]:
         entries = getattr(self, kind)

@@ -10,10 +10,12 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from headway.config.data import DataSettings
 from headway.config.folder import CONFIG, TOKENIZER, WEIGHTS, check_config
 from headway.config.run import RunSettings, differences, load_run_settings
 from headway.config.toml import parse, read_text
 from headway.errors import ConfigError, FolderError
+from headway.tasks.own import metrics_asked
 from headway.training.budget import PLAN
 from headway.training.runlog import METRICS
 
@@ -35,6 +37,13 @@ OWN = {
 }
 """What a run folder holds and `--restart` removes; of folders, what the names in them begin with.
 Names of our own that begin with a dot are gone when a run is."""
+
+
+def _reads_from(data: DataSettings, folder: Path) -> bool:
+    """Whether the data lies in there, as what was in memory does."""
+    files = (*data.text, *data.valid_text, *data.pairs, *data.valid_pairs, *data.media,
+             *data.valid_media)  # fmt: skip
+    return any(Path(path).is_relative_to(folder) for path in files)
 
 
 class Home:
@@ -115,11 +124,17 @@ class Home:
             )
         if restart:
             for path in map(self.path.joinpath, OWN):
+                if path.name == "given" and _reads_from(settings.data, path):
+                    continue
                 shutil.rmtree(path) if path.is_dir() else path.unlink(missing_ok=True)
         elif is_run and (changed := differences(self.stored(settings.task).asked, settings.asked)):
+            own = [name for name in metrics_asked(self.stored(settings.task).asked)
+                   if f"metrics.{name}" not in settings.asked]  # fmt: skip
+            given = f"metrics={{{', '.join(f'{name!r}: …' for name in own)}}}"
             raise FolderError(
                 f"{self.path} holds a run with other settings:\n  "
                 + "\n  ".join(changed)
+                + f"\nIt had metrics of its own: headway.train(…, {given})" * bool(own)
                 + "\nUse the same settings to go on, another --out, or --restart to begin anew."
             )
 

@@ -23,6 +23,7 @@ from headway.models.folder import load_weights, model_weights
 from headway.nn.stack import Stack
 from headway.progress import Stage
 from headway.tasks.losses import LossOf
+from headway.tasks.own import MetricFailed
 from headway.tasks.scores import Scores
 from headway.tasks.task import Task
 from headway.training.budget import Budget, Decision
@@ -167,6 +168,9 @@ class Loop:
         except Stopped:
             self.save(passing=True)
             self.ranks.wait()  # a launcher ends the others as soon as one has left
+            raise
+        except MetricFailed:
+            self.save(passing=True)
             raise
         finally:
             feed.close()

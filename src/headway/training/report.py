@@ -17,11 +17,12 @@ from statistics import median
 from headway import __version__
 from headway.config.durable import replace_text
 from headway.config.folder import CONFIG
-from headway.config.run import load_run_settings
+from headway.config.run import RunSettings, load_run_settings
 from headway.errors import UserError
 from headway.progress import duration
+from headway.tasks.own import metrics_asked
 from headway.tasks.specs import METRICS as SCORES
-from headway.tasks.specs import Metric, Spec, spec_of
+from headway.tasks.specs import Metric, spec_of
 from headway.training.chart import Point, Series, chart
 from headway.training.figures import figures
 from headway.training.history import METRICS, Entry, History, finite, mean, number, read_history
@@ -39,7 +40,9 @@ MOST_LINES = 3
 def write_report(folder: Path) -> Path:
     """Read the run folder and write its `report.html`."""
     history = read_history(folder / METRICS)
-    spec = _spec(folder / CONFIG)
+    run = _run(folder / CONFIG)
+    history.scores = SCORES | metrics_asked(run.asked if run else {})
+    spec = spec_of(run) if run else None
     unit = spec.counts if spec else "target"
     sections = [
         _tiles(history),
@@ -60,10 +63,10 @@ def write_report(folder: Path) -> Path:
     return folder / REPORT
 
 
-def _spec(path: Path) -> Spec | None:
-    """The task, as far as the settings can be read."""
+def _run(path: Path) -> RunSettings | None:
+    """Its settings, if they can be read."""
     try:
-        return spec_of(load_run_settings(path, []))
+        return load_run_settings(path, [])
     except UserError:
         return None
 
@@ -71,7 +74,7 @@ def _spec(path: Path) -> Spec | None:
 def _scores(history: History) -> list[Metric]:
     """The scores that the run has, in the order of the table, loss apart."""
     found = {name for entry in history.valid for name in entry} | set(_kept_scores(history))
-    return [one for one in SCORES.values() if one.name in found and one.name != "loss"]
+    return [one for one in history.scores.values() if one.name in found and one.name != "loss"]
 
 
 def _tiles(history: History) -> str:
@@ -83,10 +86,12 @@ def _tiles(history: History) -> str:
         if name in kept:
             rivals = [number(values.get(name)) for values in _baselines(history).values()]
             best = _best(metric, [(0.0, rival) for rival in rivals])
-            note = f"; baseline {_shown(best[1], name)}" if best else ""
-            tiles.append((metric.axis, _shown(kept[name], name), f"validation, final model{note}"))
+            note = f"; baseline {_shown(best[1], metric)}" if best else ""
+            tiles.append(
+                (metric.axis, _shown(kept[name], metric), f"validation, final model{note}")
+            )
         elif best := _best(metric, history.points("valid", name)):
-            value = _shown(best[1], name)
+            value = _shown(best[1], metric)
             tiles.append((metric.axis, value, f"best validation, step {best[0]:,}"))
     steps = [entry["step"] for entry in [*history.train, *history.valid]]
     if steps:
@@ -140,13 +145,13 @@ def _kept(history: History) -> str:
     named = {("✓ " if name == end.get("kept") else "") + name: one for name, one in scores.items()}
     named |= {f"baseline: {name}": one for name, one in _baselines(history).items()}
     rows = [
-        [name, *(_shown(values.get(measure), measure) for measure in measures)]
+        [name, *(_shown(values.get(measure), history.scores.get(measure)) for measure in measures)]
         for name, values in named.items()
     ]
     lines = [str(end[name]) for name in ("text", "advice") if end.get(name)]
     text = "".join(f"<p>{escape(line)}</p>" for line in lines)
     table = _table(
-        ["candidate", *map(_head, measures)],
+        ["candidate", *(_head(measure, history) for measure in measures)],
         rows,
         marked=str(end.get("kept")),
     )
@@ -190,10 +195,12 @@ def _curves(history: History, unit: str) -> str:
 
 def _alike(metrics: Sequence[Metric]) -> list[list[Metric]]:
     """Those that can share a chart: of one unit, and better in the same direction. Of those without
-    a unit, BLEU and chrF both go to 100; perplexity and bits per byte have a chart each."""
+    a unit, BLEU and chrF both go to 100; perplexity, bits per byte and metrics of one's own have a
+    chart each."""
     groups: dict[tuple[str, str], list[Metric]] = {}
     for metric in metrics:
-        scale = metric.unit or (metric.name if metric.lower else "of 100")
+        alone = metric.lower or SCORES.get(metric.name) != metric
+        scale = metric.unit or (metric.name if alone else "of 100")
         groups.setdefault((scale, "down" if metric.lower else "up"), []).append(metric)
     return [
         group[first : first + MOST_LINES]
@@ -217,9 +224,9 @@ def _best(metric: Metric, points: Sequence[Point]) -> Point | None:
     return choose(finite(points), key=lambda point: point[1], default=None)
 
 
-def _head(name: str) -> str:
+def _head(name: str, history: History) -> str:
     """Over a column of scores."""
-    return SCORES[name].axis if name in SCORES else name
+    return history.scores[name].axis if name in history.scores else name
 
 
 def _listed(names: Sequence[str]) -> str:
@@ -260,12 +267,18 @@ def _sample_list(entry: Entry) -> list[Entry]:
 
 
 def _validations(history: History) -> str:
-    names = [name for name in SCORES if any(name in entry for entry in history.valid)]
+    names = [name for name in history.scores if any(name in entry for entry in history.valid)]
     rows = [
-        [f"{entry['step']:,}", *(_shown(entry.get(name), name) for name in names)]
+        [f"{entry['step']:,}", *(_shown(entry.get(name), history.scores[name]) for name in names)]
         for entry in history.valid
     ]
-    return _folded("All evaluations", _table(["step", *map(_head, names)], rows)) if rows else ""
+    return (
+        _folded(
+            "All evaluations", _table(["step", *(_head(name, history) for name in names)], rows)
+        )
+        if rows
+        else ""
+    )
 
 
 def _findings(path: Path) -> str:
@@ -331,7 +344,7 @@ def _table(headers: Sequence[str], rows: Iterable[Sequence[str]], marked: str = 
     return f'<div class="wide"><table><tr>{head}</tr>{body}</table></div>'
 
 
-def _shown(value: object, name: str = "") -> str:
+def _shown(value: object, metric: Metric | None = None) -> str:
     found = number(value)
-    digits = f".{SCORES[name].digits}f" if name in SCORES else ".4g"
+    digits = ".4g" if metric is None else f".{metric.digits}f"
     return format(found, digits) if math.isfinite(found) else "–"

@@ -24,6 +24,7 @@ from headway.models.folder import model_weights, save_weights
 from headway.progress import Progress, duration
 from headway.tasks.distil import comparison_line
 from headway.tasks.kind import Prepared
+from headway.tasks.own import Own
 from headway.tasks.table import kind_of
 from headway.tasks.task import Task
 from headway.training import plan
@@ -58,6 +59,12 @@ class Training:
     quiet: bool = False
     call: str = ""
     """What a program calls to train, and to go on; nothing: it is the command line."""
+
+    own: Mapping[str, Own] = field(default_factory=dict)
+    """Metrics beside those of the task."""
+
+    by: str = ""
+    """Which of them the best weights are chosen by, if not by one of the task."""
 
     on: Heard | None = None
     """Told every line of the log; may ask to end."""
@@ -120,7 +127,9 @@ class Training:
         self.checkpoints = checkpoints
         self.ranks.wait()  # until the first has tidied up
         fresh = not self.ranks.same(bool(checkpoints.paths()))
-        worker = Worker(settings, prepared, self.ranks, self._note if fresh else None)
+        worker = Worker(
+            settings, prepared, self.ranks, self._note if fresh else None, own=self.own, by=self.by
+        )
         budget = None
         if self.budget_s is not None:
             path = self.out / PLAN if self.ranks.is_first else None
@@ -319,7 +328,7 @@ class Training:
         spent = (self.now() - self.started) / self.budget_s
         if self.timing is None and self.ranks.same(spent > 0.8):  # no time for a trial
             return Decision(step=0, steps=UNTIMED, until=UNTIMED, examples=0, progress=0.0)
-        worker = Worker(settings, prepared, self.ranks, compiled=False)
+        worker = Worker(settings, prepared, self.ranks, compiled=False, own=self.own, by=self.by)
         trial = self._budget(settings, worker.task, Journal(None))
         again = self.timing is None or not self.timing.long
         if again and self.ranks.same(trial.left_s > 0.3 * self.budget_s):

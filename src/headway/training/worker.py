@@ -26,6 +26,7 @@ from headway.progress import SILENT, Progress
 from headway.tasks.distil import BY_SEQUENCE, compare, load_teacher
 from headway.tasks.kind import Note
 from headway.tasks.losses import loss_for
+from headway.tasks.own import Own, measured
 from headway.tasks.scores import Baselines, Scores
 from headway.tasks.specs import spec_of
 from headway.tasks.table import kind_of
@@ -62,13 +63,16 @@ class Worker:
         note: Note | None = None,
         *,
         compiled: bool = True,
+        own: Mapping[str, Own] | None = None,
+        by: str = "",
     ) -> None:
         """`note` hears how the weights begin; None: a checkpoint will bring them. `compiled`:
-        where that is worth it; for a trial it is not."""
+        where that is worth it; for a trial it is not. `own`: metrics beside those of the task, and
+        `by` which of them the best weights are chosen."""
         assert settings.model is not None
         self.settings, self.prepared, self.ranks = settings, prepared, ranks
         train, device = settings.train, ranks.device
-        self.task: Task = kind_of(settings).task(settings, prepared)
+        self.task: Task = measured(kind_of(settings).task(settings, prepared), own or {}, by)
         self.recorded = device.type == "cuda" and train.compile != "no" and self._can_record()
         self.model = build_model(settings.model, device=device, seed=train.seed)
         if note is not None:

@@ -1,0 +1,116 @@
+"""Metrics of one's own: functions of answers and truth, computed beside those of a task."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, cast
+
+import torch
+from torch import nn
+
+from headway.errors import ConfigError, UserError
+from headway.progress import OnProgress, unheard
+from headway.tasks.scores import Scores
+from headway.tasks.specs import Metric, Spec
+from headway.tasks.task import Task
+
+Function = Callable[[Sequence[Any], Sequence[Any]], float]
+"""Of what was answered and what is right: texts, names of classes, lists of tags; of captions a
+list of right ones each."""
+
+Given = Function | tuple[Function, Literal["lower"]]
+
+ROW = frozenset({"kind", "step", "time", "best", "seconds", "samples", "figures", "examples"})
+"""What else stands in a line of the log."""
+
+
+class MetricFailed(UserError):
+    """A function of the user's has raised something, or returned no number."""
+
+
+@dataclass(frozen=True)
+class Own:
+    metric: Metric
+    function: Function
+
+    def of(self, scores: Scores) -> float:
+        name = self.metric.name
+        try:
+            value = self.function(scores.answers, scores.truth)
+        except Exception as error:
+            text = f"metrics[{name!r}] failed: {type(error).__name__}: {error}"
+            raise MetricFailed(text) from error
+        try:
+            return float(value)
+        except (TypeError, ValueError) as error:
+            text = f"metrics[{name!r}] returned {value!r}, and a number is needed."
+            raise MetricFailed(text) from error
+
+
+def own_metrics(given: Mapping[str, Given], spec: Spec) -> dict[str, Own]:
+    """By name. Refused are names that are taken, and tasks whose evaluations answer nothing."""
+    if given and (spec.answers not in ("label", "tags", "text") or spec.continues):
+        raise ConfigError(
+            f"metrics= compares answers with the truth, and the task {spec.name} is scored without "
+            "answers. Leave it out."
+        )
+    found = {}
+    for name, one in given.items():
+        function, *more = one if isinstance(one, tuple) else (one,)
+        if not isinstance(name, str) or not name.isidentifier():
+            raise ConfigError(f"metrics={{{name!r}: …}}: a name of letters and digits is needed.")
+        if name in spec.scores or name in ROW:
+            raise ConfigError(
+                f"metrics={{{name!r}: …}}: the name is taken in the task {spec.name}. Choose "
+                "another."
+            )
+        if not callable(function) or more not in ([], ["lower"]):
+            raise ConfigError(
+                f"metrics={{{name!r}: {one!r}}}: a function of answers and truth is needed, or "
+                'such a function and the word "lower" where less is better: (function, "lower").'
+            )
+        found[name] = Own(named_metric(name, "lower" if more else "higher"), function)
+    return found
+
+
+def named_metric(name: str, better: object) -> Metric:
+    return Metric(name=name, label=name, lower=better == "lower", digits=3)
+
+
+def metrics_asked(asked: Mapping[str, Any]) -> dict[str, Metric]:
+    """The records of those that a run was given: their names, and which way is better."""
+    keys = {key.removeprefix("metrics."): one for key, one in asked.items()
+            if key.startswith("metrics.")}  # fmt: skip
+    return {name: named_metric(name, better) for name, better in keys.items()}
+
+
+class Measured:
+    """A task with more scores; all else is the task's."""
+
+    def __init__(self, inner: Task, own: Mapping[str, Own], by: str = "") -> None:
+        self.inner, self.own = inner, own
+        self.metric = own[by].metric if by else inner.metric
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.inner, name)
+
+    def evaluate(
+        self,
+        model: nn.Module,
+        device: torch.device,
+        stopped: Callable[[], bool],
+        full: bool,
+        on_progress: OnProgress = unheard,
+        *,
+        most: int | None = None,
+    ) -> Scores:
+        scores = self.inner.evaluate(model, device, stopped, full, on_progress, most=most)
+        more = {name: one.of(scores) for name, one in self.own.items()}
+        return scores.changed(more, own=[one.metric for one in self.own.values()])
+
+
+def measured(task: Task, own: Mapping[str, Own], by: str = "") -> Task:
+    """The task with these metrics beside its own; `by` names the one that a better model is better
+    at, if it is one of them."""
+    return cast(Task, Measured(task, own, by)) if own else task
