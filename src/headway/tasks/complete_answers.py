@@ -33,7 +33,7 @@ def chooses_labels(options: Mapping[str, Any]) -> bool:
     return bool(options.get("shots")) and bool(Shots.read(options["shots"]).after)
 
 
-def refuse(options: Mapping[str, Any], names: Sequence[str], where: str) -> None:
+def refuse(options: Mapping[str, object], names: Sequence[str], where: str) -> None:
     """Say which of these options would have no effect."""
     for name in names:
         if options.get(name):
@@ -49,7 +49,7 @@ def one_stream(decode: DecodeSettings, options: Mapping[str, Any]) -> Write | No
     return write
 
 
-def detail_of(options: Mapping[str, Any]) -> bool:
+def detail_of(options: Mapping[str, object]) -> bool:
     """Whether someone will see the log-probability of every token."""
     return bool(options.get("json") or options.get("scores"))
 

@@ -18,11 +18,11 @@ from headway.config.folder import load_run, run_folder
 from headway.config.model import ModelSettings, Seq2SeqSettings
 from headway.config.run import RunSettings
 from headway.errors import ConfigError
-from headway.models.folder import load_model
 from headway.models.parts.front import compute_in
 from headway.progress import SILENT, Progress
 from headway.tasks.kind import Note
 from headway.tasks.losses import plain
+from headway.tasks.opened import Opened, open_run
 from headway.tasks.task import Task
 from headway.training.start import WITHOUT_VECTORS, changed, check_same, stacks
 
@@ -72,7 +72,7 @@ def picked_layers(student: int, teacher: int) -> list[int]:
 @torch.no_grad()
 def start_student(model: nn.Module, settings: RunSettings, note: Note) -> None:
     """Front, heads and every other layer as the teacher has them."""
-    teacher = load_model(run_folder(settings.distil.teacher))
+    teacher = _opened(settings, torch.device("cpu")).model
     theirs = dict(teacher.state_dict())
     names: dict[str, str] = {}
     for (stack_name, mine), (_, its) in zip(stacks(model), stacks(teacher), strict=True):
@@ -90,17 +90,22 @@ def start_student(model: nn.Module, settings: RunSettings, note: Note) -> None:
 
 def load_teacher(settings: RunSettings, device: torch.device) -> nn.Module:
     """A run that no longer learns, beside its student."""
-    folder = run_folder(settings.distil.teacher)
-    labels = load_run(folder).labels
+    opened = _opened(settings, device)
+    labels = opened.settings.labels
     if labels != settings.labels:
         raise ConfigError(
             f"the teacher {settings.distil.teacher} knows the labels {', '.join(labels)}, and the "
             f"data has {', '.join(settings.labels)}. Give data with the teacher's labels."
         )
-    teacher = load_model(folder, device).eval().requires_grad_(False)
+    teacher = opened.model.requires_grad_(False)
     if settings.train.precision == "bf16":
         compute_in(teacher, torch.bfloat16)
     return teacher
+
+
+def _opened(settings: RunSettings, device: torch.device) -> Opened:
+    name = settings.distil.teacher
+    return open_run(name, device=str(device), precision="fp32", words=False)
 
 
 @torch.no_grad()

@@ -184,20 +184,23 @@ def open_run(
     precision: str = "auto",
     engine: str = "torch",
     settings: RunSettings | None = None,
+    words: bool = True,
 ) -> Opened:
     """Run folders, or shipped models by their names; several answer together.
 
     Everything but the weights is read and checked here. `precision`: `fp32`, `bf16` or `int8`;
     auto: what `decode.precision` says. `engine`: what computes; others than torch run an exported
-    folder. `settings`: those of the first run, where they have been read already.
+    folder. `settings`: those of the first run, where they have been read already. `words`: whether
+    the vocabulary is needed; who takes over weights, or learns from them, needs none.
     """
     folders = tuple(run_folders(names))
     runs = (load_run(folders[0]) if settings is None else settings, *map(load_run, folders[1:]))
     for folder, run in zip(folders[1:], runs[1:], strict=True):
         _check_together(folders[0], runs[0], folder, run)
-    words = [_words(folder, run) for folder, run in zip(folders, runs, strict=True)]
-    for folder, other in zip(folders[1:], words[1:], strict=True):
-        if not _same(other, words[0]):
+    pairs = zip(folders, runs, strict=True)
+    vocabs = [_words(folder, run) if words else None for folder, run in pairs]
+    for folder, other in zip(folders[1:], vocabs[1:], strict=True):
+        if not _same(other, vocabs[0]):
             raise FolderError(
                 f"{folder / TOKENIZER} is not the vocabulary of {folders[0]}. Models answer "
                 "together only if they were trained with the same one."
@@ -207,7 +210,7 @@ def open_run(
     held: Any = runs[0].decode.precision if precision == "auto" else precision
     runtime = _engine(engine, folders, replace(runs[0].decode, precision=held), runs[0])
     place = CPU if runtime else pick_device(device)
-    return Opened(folders, runs, words[0], place, held, runtime)
+    return Opened(folders, runs, vocabs[0], place, held, runtime)
 
 
 def open_plain(name: str | Path, settings: RunSettings | None = None) -> Opened:

@@ -10,11 +10,11 @@ from headway.config.folder import load_run, run_folder
 from headway.config.model import PictureEncoderSettings, PictureSettings
 from headway.config.run import RunSettings
 from headway.errors import ConfigError
-from headway.models.folder import load_model
 from headway.models.parts.front import compute_in
 from headway.models.parts.heads import Input
 from headway.models.parts.pictures import Pictures
 from headway.nn.layout import Layout
+from headway.tasks.opened import open_run
 from headway.tasks.read import OneClass
 
 
@@ -38,7 +38,8 @@ class Teacher:
         return OneClass().read(self.model, Input(given, layout)).answers().argmax(-1)
 
     def _load(self, device: torch.device) -> nn.Module:
-        model = load_model(self.folder, device).eval().requires_grad_(False)
+        opened = open_run(self.folder, device=str(device), precision="fp32", words=False)
+        model = opened.model.requires_grad_(False)
         compute_in(model, self.dtype)
         return model
 

@@ -13,12 +13,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from headway.config.folder import load_run, run_folder
 from headway.config.model import ModelSettings, SoundEncoderSettings, SoundSettings, family_of
 from headway.config.run import RunSettings
 from headway.errors import ConfigError
-from headway.models.folder import load_model
 from headway.nn.stack import Stack
+from headway.tasks.opened import open_run
 from headway.tasks.specs import spec_of
 
 Note = Callable[[str], None]
@@ -66,15 +65,12 @@ class Started:
 
 def start_from(model: nn.Module, settings: RunSettings, note: Note) -> Started:
     """Fill the model with the weights of `start.run`; what does not fit is an error."""
-    folder = run_folder(settings.start.run)
-    old = load_run(folder)
+    old = open_run(settings.start.run, device="cpu", precision="fp32", words=False)
     assert settings.model is not None
-    assert old.model is not None
-    check_task(settings.start.run, settings.task, old.model)
-    check_same(settings.start.run, old.model, settings.model, may_grow=True)
-    started = take_over(
-        model, load_model(folder), settings.start.run, old.labels == settings.labels
-    )
+    check_task(settings.start.run, settings.task, old.shape)
+    check_same(settings.start.run, old.shape, settings.model, may_grow=True)
+    same_labels = old.settings.labels == settings.labels
+    started = take_over(model, old.model, settings.start.run, same_labels)
     for line in started.lines():
         note(line)
     return started
