@@ -9,6 +9,7 @@ import threading
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
@@ -304,3 +305,40 @@ def test_a_metric_that_cannot_be_is_refused(
 def test_a_metric_that_was_not_given_is_asked_for(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"metrics=\{'polite': function\}"):
         teach(tmp_path / "run", settings={"train.metric": "polite"})
+
+
+def test_pictures_in_memory_are_trained_on_and_found_again(tmp_path: Path) -> None:
+    noise_NYX = np.random.default_rng(3).integers(0, 90, (36, 8, 8)).astype(np.uint8)
+    noise_NYX[::2, :, :4] += 120
+    sides = ["left", "right"] * 18
+    settings = {
+        **TINY, **SHORT, "data.valid_size": 6, "train.steps": 2, "model.picture.patch": 4,
+        "train.threads": 1,
+    }  # fmt: skip
+
+    def again(out: Path) -> None:
+        data = {"image": noise_NYX, "label": sides}
+        headway.train("see", data, out=out, settings=settings, device="cpu", quiet=True)
+
+    again(tmp_path / "run")
+    kept = load_run_settings(tmp_path / "run" / "config.toml", [])
+    assert kept.labels == ("left", "right")
+    # A run that lies elsewhere now is the same run.
+    (tmp_path / "run").rename(tmp_path / "moved")
+    again(tmp_path / "moved")
+    assert "going on from step 2" in [e.get("text") for e in entries(tmp_path / "moved")]
+
+
+def test_validation_data_is_called_as_the_training_data_is(tmp_path: Path) -> None:
+    """A file without names for its columns, and a table with some of its own."""
+    from headway.data.given import given
+
+    lines = "".join(f"{row['review']}\t{row['stars']}\n" for row in TEXTS)
+    (tmp_path / "a.tsv").write_text(lines)
+    rows = given("classify", tmp_path / "a.tsv")
+    valid = rows.beside(given("classify", TEXTS, {"text": "review", "label": "stars"}))
+    valid.write(tmp_path, "valid")
+    first = json.loads((tmp_path / "valid.jsonl").read_text().splitlines()[0])
+    assert first == {"text": TEXTS[0]["review"], "label": TEXTS[0]["stars"]}
+    with pytest.raises(ConfigError, match="Both must be of one kind"):
+        given("fill", tmp_path / "a.tsv").beside(given("fill", [{"image": b"x"}]))

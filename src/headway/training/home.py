@@ -6,10 +6,12 @@ import fcntl
 import os
 import re
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
+from headway.config.asked import Asked
 from headway.config.data import DataSettings
 from headway.config.folder import CONFIG, TOKENIZER, WEIGHTS, check_config
 from headway.config.run import RunSettings, differences, load_run_settings
@@ -44,6 +46,20 @@ def _reads_from(data: DataSettings, folder: Path) -> bool:
     files = (*data.text, *data.valid_text, *data.pairs, *data.valid_pairs, *data.media,
              *data.valid_media)  # fmt: skip
     return any(Path(path).is_relative_to(folder) for path in files)
+
+
+def _moved(asked: Mapping[str, Any]) -> dict[str, Any]:
+    """With data that was in memory called the same wherever the run folder lies."""
+    return {
+        key: [_in_run(one) for one in value] if isinstance(value, list) else value
+        for key, value in asked.items()
+    }
+
+
+def _in_run(value: object) -> object:
+    parts = Path(value).parts[-2:] if isinstance(value, str) else ()
+    ours = len(parts) == 2 and parts[0] == "given" and OWN["given"].match(parts[1])
+    return "/".join(parts) if ours else value
 
 
 class Home:
@@ -127,16 +143,24 @@ class Home:
                 if path.name == "given" and _reads_from(settings.data, path):
                     continue
                 shutil.rmtree(path) if path.is_dir() else path.unlink(missing_ok=True)
-        elif is_run and (changed := differences(self.stored(settings.task).asked, settings.asked)):
-            own = [name for name in metrics_asked(self.stored(settings.task).asked)
-                   if f"metrics.{name}" not in settings.asked]  # fmt: skip
-            given = f"metrics={{{', '.join(f'{name!r}: …' for name in own)}}}"
-            raise FolderError(
-                f"{self.path} holds a run with other settings:\n  "
-                + "\n  ".join(changed)
-                + f"\nIt had metrics of its own: headway.train(…, {given})" * bool(own)
-                + "\nUse the same settings to go on, another --out, or --restart to begin anew."
-            )
+        elif is_run:
+            self._check_same(settings.asked, settings.task)
+
+    def _check_same(self, asked: Asked, task: str) -> None:
+        """One goes on with what was asked for then, or not at all."""
+        before = self.stored(task).asked
+        changed = differences(_moved(before), _moved(asked))
+        if not changed:
+            return
+        own = [name for name in metrics_asked(before) if f"metrics.{name}" not in asked]
+        given = ", ".join(f"{name!r}: …" for name in own)
+        raise FolderError(
+            f"{self.path} holds a run with other settings:\n  "
+            + "\n  ".join(changed)
+            + f"\nIts own metrics are given again: headway.train(…, metrics={{{given}}})"
+            * bool(own)
+            + "\nUse the same settings to go on, another --out, or --restart to begin anew."
+        )
 
     def stored(self, task: str) -> RunSettings:
         """The settings of the run that is there."""
