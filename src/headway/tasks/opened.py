@@ -193,6 +193,9 @@ def open_run(
     folder. `settings`: those of the first run, where they have been read already. `words`: whether
     the vocabulary is needed; who takes over weights, or learns from them, needs none.
     """
+    if precision not in ("auto", *PRECISIONS):
+        raise UserError(f"precision has no choice {precision!r}.{suggest(precision, PRECISIONS)}")
+    place = pick_device(device) if engine == "torch" else CPU
     folders = tuple(run_folders(names))
     runs = (load_run(folders[0]) if settings is None else settings, *map(load_run, folders[1:]))
     for folder, run in zip(folders[1:], runs[1:], strict=True):
@@ -205,19 +208,15 @@ def open_run(
                 f"{folder / TOKENIZER} is not the vocabulary of {folders[0]}. Models answer "
                 "together only if they were trained with the same one."
             )
-    if precision not in ("auto", *PRECISIONS):
-        raise UserError(f"precision has no choice {precision!r}.{suggest(precision, PRECISIONS)}")
     held: Any = runs[0].decode.precision if precision == "auto" else precision
     runtime = _engine(engine, folders, replace(runs[0].decode, precision=held), runs[0])
-    place = CPU if runtime else pick_device(device)
     return Opened(folders, runs, vocabs[0], place, held, runtime)
 
 
 def open_plain(name: str | Path, settings: RunSettings | None = None) -> Opened:
     """A run to look into or to export: on the CPU in fp32; all of it is read and checked."""
     run = open_run(name, device="cpu", precision="fp32", settings=settings)
-    assert run.models
-    assert run.imported is None or run.imported
+    run.models, run.imported  # noqa: B018  what is damaged is said now
     return run
 
 
