@@ -9,7 +9,6 @@ import shutil
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 from headway.config.asked import Asked
 from headway.config.data import DataSettings
@@ -48,7 +47,7 @@ def _reads_from(data: DataSettings, folder: Path) -> bool:
     return any(Path(path).is_relative_to(folder) for path in files)
 
 
-def _moved(asked: Mapping[str, Any]) -> dict[str, Any]:
+def _moved(asked: Mapping[str, object]) -> dict[str, object]:
     """With data that was in memory called the same wherever the run folder lies."""
     return {
         key: [_in_run(one) for one in value] if isinstance(value, list) else value
