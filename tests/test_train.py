@@ -6,6 +6,7 @@ import json
 import os
 import signal
 import threading
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,9 +16,11 @@ import torch
 
 import headway
 from headway.cli.main import main
+from headway.config.data import DataSettings
 from headway.config.run import RunSettings, load_run_settings
 from headway.config.train import TrainSettings
 from headway.errors import ConfigError, DataError, FolderError, Stopped, UserError
+from headway.training.home import Home
 
 from .training.labelled import SHORT, TINY, entries, sentiments
 
@@ -342,3 +345,12 @@ def test_validation_data_is_called_as_the_training_data_is(tmp_path: Path) -> No
     assert first == {"text": TEXTS[0]["review"], "label": TEXTS[0]["stars"]}
     with pytest.raises(ConfigError, match="Both must be of one kind"):
         given("fill", tmp_path / "a.tsv").beside(given("fill", [{"image": b"x"}]))
+
+
+def test_who_begins_anew_keeps_the_data_that_lies_in_the_run(tmp_path: Path) -> None:
+    out = teach(tmp_path / "run", settings={"train.steps": 1})
+    kept = load_run_settings(out / "config.toml", [])
+    Home(out).check(kept, restart=True)
+    assert [path.name for path in out.iterdir()] == ["given"]
+    Home(out).check(replace(kept, data=DataSettings(text=("other.tsv",))), restart=True)
+    assert list(out.iterdir()) == []

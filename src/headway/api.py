@@ -8,7 +8,7 @@ import time
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -87,20 +87,20 @@ def train(
     """
     started = time.monotonic()
     out = Path(out)
-    asked, tables = _asked(task, data, valid, needs, settings, preset, start, teacher, out)
-    path = recipe_path(os.fspath(recipe)) if recipe is not None else None
+    wish = Wish(
+        task=task, data=data, valid=valid, needs=needs, settings=settings, preset=preset,
+        recipe=recipe, start=start, teacher=teacher,
+    )  # fmt: skip
+    asked, tables = wish.asked(out)
     by = asked.get("train.metric") if asked.get("train.metric") in (metrics or {}) else None
     if by is None and task in SPECS:
         _check_metric(asked.get("train.metric"), SPECS[task])
-    run = settings_for(
-        task, asked if by is None else asked.without("train.metric"), recipe=path,
-        start=_name(start), teacher=_name(teacher), whence="train(…)",
-    )  # fmt: skip
+    run = wish.run(asked if by is None else asked.without("train.metric"), "train(…)")
     check_training(run)
     run, own = _with_metrics(run, metrics or {}, by)
     budget_s = None
     if budget is not None:
-        said = budget if isinstance(budget, str) else f"{budget:g}s"
+        said = budget if isinstance(budget, str) else f"{budget:.10g}s"
         run, budget_s = with_budget(run, said, "train(budget=…)")
     from headway.training.run import Training
 
@@ -132,38 +132,77 @@ def check(
 ) -> Report:
     """What is odd about data before anything is trained on it, as `headway check` says it: `ok`,
     `findings`, `columns`, `fingerprint`. The arguments are those of `train`."""
-    nowhere = Path()
-    asked, tables = _asked(task, data, valid, needs, settings, None, start, teacher, nowhere)
-    run = settings_for(task, asked, start=_name(start), teacher=_name(teacher), whence="check(…)")
+    wish = Wish(
+        task=task, data=data, valid=valid, needs=needs, settings=settings, start=start,
+        teacher=teacher,
+    )  # fmt: skip
+    asked, tables = wish.asked(Path())
+    run = wish.run(asked, "check(…)")
     return report_of(run, tables, quiet=quiet)
 
 
-def _asked(
-    task: str | None, data: object, valid: object, needs: Mapping[str, Needs],
-    settings: Settings | None, preset: str | None, start: object, teacher: object, out: Path,
-) -> tuple[Asked, dict[str, Given]]:  # fmt: skip
-    """What the arguments come to, and data that is to be written down."""
-    if task is not None:
-        check_word(task)
-    said = _settings(settings)
-    if preset is not None:
-        said |= Asked({"model.preset": preset}, "train(preset=…)")
-    if data is None:
-        if valid is not None:
+@dataclass(frozen=True, kw_only=True)
+class Wish:
+    """What `train` and `check` have in common: the arguments that say what to learn from what."""
+
+    task: str | None
+    data: object = None
+    valid: object = None
+    needs: Mapping[str, Needs] = field(default_factory=dict)
+    settings: Settings | None = None
+    preset: str | None = None
+    recipe: str | os.PathLike[str] | None = None
+    start: object = None
+    teacher: object = None
+
+    def asked(self, out: Path) -> tuple[Asked, dict[str, Given]]:
+        """As settings, and data that is to be written down in `out`."""
+        if self.task is not None:
+            check_word(self.task)
+        elif self.recipe is None:
+            raise ConfigError(f"name a task ({', '.join(SPECS)}), or a recipe=.")
+        said = _settings(self.settings)
+        if self.preset is not None:
+            said |= Asked({"model.preset": self.preset}, "train(preset=…)")
+        if self.data is not None:
+            found, tables = self._given(said, out)
+        elif self.valid is not None:
             raise ConfigError(
                 "valid= goes with data=. Files that keywords name have theirs: valid_text=…, "
                 "valid_source=… and valid_target=…"
             )
-        tables: dict[str, Given] = {}
-        found = _files(needs)
-    else:
-        begun = beginning(task, _name(start), _name(teacher), said)
+        else:
+            found, tables = _files(self.needs), {}
+        for key in found:
+            if key in said and said[key] != found[key]:
+                text = f"{key} is said twice: by an argument and by settings. Leave one."
+                raise ConfigError(text)
+        return found | said, tables
+
+    def _given(self, said: Asked, out: Path) -> tuple[Asked, dict[str, Given]]:
+        begun = beginning(self.task, _name(self.start), _name(self.teacher), said)
+        task, needs = begun.get("task", self.task), dict[str, Any](self.needs)
+        if task is None and self.recipe is not None:
+            task = Asked.from_file(recipe_path(os.fspath(self.recipe))).get("task")
         fields = said.get("data.fields", begun.get("data.fields"))
-        found, tables = _given(str(begun.get("task", task)), data, valid, needs, fields, out)
-    for key in found:
-        if key in said and said[key] != found[key]:
-            raise ConfigError(f"{key} is said twice: by an argument and by settings. Leave one.")
-    return found | said, tables
+        if fields is not None:
+            needs.setdefault("fields", fields)
+        task = "" if task is None else str(task)
+        tables = {ROWS: given(task, self.data, needs)}
+        if self.valid is not None:
+            tables[VALID] = tables[ROWS].beside(given(task, self.valid, needs, like=tables[ROWS]))
+        asked = Asked()
+        for name, one in tables.items():
+            for key, value in one.settings(out / FOLDER, name).items():
+                asked |= Asked({f"data.{key}": value}, "train(data)")
+        return asked, tables
+
+    def run(self, asked: Asked, whence: str) -> RunSettings:
+        path = None if self.recipe is None else recipe_path(os.fspath(self.recipe))
+        start, teacher = _name(self.start), _name(self.teacher)
+        return settings_for(
+            self.task, asked, recipe=path, start=start, teacher=teacher, whence=whence
+        )
 
 
 def _check_metric(metric: str | None, spec: Spec) -> None:
@@ -189,21 +228,6 @@ def _with_metrics(
     if by is not None:
         asked |= Asked({"train.metric": by}, FROM_PYTHON)
     return replace(run, asked=asked), own
-
-
-def _given(
-    task: str, data: object, valid: object, needs: Mapping[str, Any], fields: Any, out: Path
-) -> tuple[Asked, dict[str, Given]]:
-    if fields is not None and "fields" not in needs:
-        needs = {**needs, "fields": fields}
-    tables = {ROWS: given(task, data, needs)}
-    if valid is not None:
-        tables[VALID] = tables[ROWS].beside(given(task, valid, needs, like=tables[ROWS]))
-    asked = Asked()
-    for name, one in tables.items():
-        for key, value in one.settings(out / FOLDER, name).items():
-            asked |= Asked({f"data.{key}": value}, "train(data)")
-    return asked, tables
 
 
 def _files(needs: Mapping[str, Any]) -> Asked:
