@@ -68,7 +68,7 @@ CELLS: dict[str, Cell] = {
     "complete-fields": Cell("complete", "documents", {
         "decode.sample": False, "decode.max_len": 12, "complete.context": 24},
         predict=("--field", "body"), page=False),
-    "fill": Cell("fill", "texts", {"tokenizer.kind": "wordpiece"}, exports=("torch",)),
+    "fill": Cell("fill", "texts", {"tokenizer.kind": "wordpiece"}, slow_exports=("torch",)),
     "fill-pictures": Cell("fill", "pictures", {"model.picture.patch": 4, **STILL}, page=False,
                           answers=False),
     "fill-sounds": Cell("fill", "speakers", {"model.sound.bands": 20}, page=False,

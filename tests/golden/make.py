@@ -39,7 +39,7 @@ def makers(subject: str, slow: bool = False) -> Makers:
 
         return {name: partial(of_run, make) for name, make in pieces_of(subject, slow).items()}
     if subject in shipped.MODELS:
-        return {} if slow else shipped.makers(subject)
+        return shipped.makers(subject, slow)
     found: Makers = {**recipes.MAKERS, **words.MAKERS}
     return {} if slow or subject not in found else {"": found[subject]}
 

@@ -20,6 +20,9 @@ ENGLISH = ["Good morning.", "Where is the station?", "I read a book yesterday."]
 STORIES = ["Once upon a time", "The little dog was"]
 
 MODELS = ("tatoeba-de-en", "tatoeba-en-de", "stories", "shapes", "digits")
+TWIN = "tatoeba-en-de"
+"""So like another that its page is left to the slow tests."""
+
 GREEDY = ("decode.sample=false", "decode.beam=1", "decode.max_len=24")
 
 
@@ -81,6 +84,12 @@ def page(model: str, root: Path) -> Any:
     return looked(root, model, *words)
 
 
-def makers(model: str) -> dict[str, Callable[[Path], Any]]:
+def makers(model: str, slow: bool = False) -> dict[str, Callable[[Path], Any]]:
     found = {"answers": answers, "evaluation": evaluation, "info": info, "page": page}
+    if model == TWIN and slow:
+        found = {"slow_page": page}
+    elif slow:
+        found = {}
+    elif model == TWIN:
+        del found["page"]
     return {name: partial(make, model) for name, make in found.items()}
