@@ -101,8 +101,8 @@ DATA: dict[str, Callable[[Path], Files]] = {
 """By the names of tasks; with `media`: of pictures, where a task may also read text."""
 
 
-def make(name: str, folder: Path, **changes: Any) -> Made:
-    """Prepared, resolved and built; nothing is trained."""
+def make(name: str, folder: Path, teacher: Path | None = None, **changes: Any) -> Made:
+    """Prepared, resolved and built; nothing is trained. A student has its teacher's model."""
     folder.mkdir(parents=True, exist_ok=True)
     task = name.split()[0]
     kind = kind_of(task)
@@ -111,6 +111,9 @@ def make(name: str, folder: Path, **changes: Any) -> Made:
         del given["decode.max_len"]
     given |= labelled.TINY | labelled.SHORT | DATA[name](folder)
     given |= {key.replace("__", "."): value for key, value in changes.items()}
+    if teacher is not None:
+        given = {key: x for key, x in given.items() if not key.startswith(("model.", "tokenizer."))}
+        given["distil.teacher"] = str(teacher)
     if name == "embed":
         del given["train.micro_tokens"]
     settings = load_run_settings(None, [], given)

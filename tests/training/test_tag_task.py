@@ -341,12 +341,9 @@ def test_plain_tags_are_scored_by_accuracy(tmp_path: Path) -> None:
 
 def test_settings_without_effect_are_refused(tmp_path: Path) -> None:
     text = write_conll(tmp_path / "train.conll", people())
-    for changes, said in (
-        ({"train__smoothing": 0.1, "tag__crf": True}, "smoothing has no effect with tag.crf"),
-        ({"train__rdrop": 1.0}, "rdrop has no effect"),
-    ):
-        with pytest.raises(ConfigError, match=said):
-            resolved(Tag(), asked("tag", text, **changes), tmp_path)
+    changes = {"train__smoothing": 0.1, "tag__crf": True}
+    with pytest.raises(ConfigError, match=r"smoothing has no effect with tag.crf"):
+        resolved(Tag(), asked("tag", text, **changes), tmp_path)
 
 
 def test_bioes_comes_out_as_bio() -> None:

@@ -101,6 +101,12 @@ class RunSettings:
     asked: Asked = field(default_factory=Asked)
     """What the user set, in a recipe, by words, by options or in Python."""
 
+    @property
+    def origin(self) -> str:
+        """The run whose model and vocabulary this one has: its teacher, or the one it starts from;
+        empty where there is none."""
+        return self.distil.teacher or self.start.run
+
 
 def media_front(settings: RunSettings) -> PictureSettings | SoundSettings | None:
     """How images or recordings are read, of a model that looks or listens."""
@@ -242,11 +248,16 @@ def _check_effect(settings: RunSettings, locate: Locate) -> None:
     spec = spec_of(settings)
     rebuilds = "rebuild" in spec.heads
     reasons: dict[str, str] = {}
-    if not spec.rdrop:
-        others = " and ".join(name for name, other in SPECS.items() if other.rdrop)
-        reasons["train.rdrop"] = f"on the task {spec.name}, only on {others}"
-    elif spec.labelled and settings.distil.teacher:
+    if not spec.is_likely:
+        numbers = "a vector" if spec.answers == "vector" else "what it rebuilds"
+        unlikely = f"on the task {spec.name}: {numbers} has no probabilities to compare"
+        reasons |= {"train.rdrop": unlikely, "distil.temperature": unlikely}
+    elif settings.distil.teacher and not spec.by_sequence:
         reasons["train.rdrop"] = "on a student, whose answers are compared with its teacher's"
+    if spec.by_sequence:
+        written = f"on the task {spec.name}, whose students learn from what their teacher writes"
+        terms = ("soft", "hard", "cosine", "temperature")
+        reasons |= {f"distil.{name}": written for name in terms}
     smoothed = ""
     if spec.answers == "vector":
         smoothed = f"on the task {spec.name}, which has no words or classes to share out"

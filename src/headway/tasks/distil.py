@@ -23,15 +23,13 @@ from headway.progress import SILENT, Progress
 from headway.tasks.kind import Note
 from headway.tasks.losses import plain
 from headway.tasks.opened import Opened, open_run
+from headway.tasks.read import readout_of
+from headway.tasks.specs import spec_of
 from headway.tasks.task import Task
 from headway.training.start import WITHOUT_VECTORS, changed, check_same, stacks
 
 TIMED_S = 1.0
 """For each of the two models whose speed is compared."""
-
-
-BY_SEQUENCE = ("translate",)
-"""Here the student learns from what the teacher wrote (Kim and Rush 2016); see `taught.py`."""
 
 
 def student_model(teacher: ModelSettings, settings: RunSettings) -> ModelSettings:
@@ -43,7 +41,8 @@ def student_model(teacher: ModelSettings, settings: RunSettings) -> ModelSetting
             f"the teacher {name} is a run of the task {run.task}, and this one of {settings.task}. "
             f"Use headway train distil, which takes the teacher's task, or another teacher."
         )
-    shape = changed(teacher, {**WITHOUT_VECTORS, **settings.asked.under("model")})
+    without = {key: value for key, value in WITHOUT_VECTORS.items() if hasattr(teacher, key)}
+    shape = changed(teacher, {**without, **settings.asked.under("model")})
     check_same(name, teacher, shape)
     layers = n_layers(teacher.n_layers, settings)
     picks = picked_layers(layers, teacher.n_layers)
@@ -90,12 +89,18 @@ def start_student(model: nn.Module, settings: RunSettings, note: Note) -> None:
 
 def load_teacher(settings: RunSettings, device: torch.device) -> nn.Module:
     """A run that no longer learns, beside its student."""
-    opened = _opened(settings, device)
-    labels = opened.settings.labels
-    if labels != settings.labels:
+    name, opened = settings.distil.teacher, _opened(settings, device)
+    theirs = opened.settings
+    if theirs.labels != settings.labels:
         raise ConfigError(
-            f"the teacher {settings.distil.teacher} knows the labels {', '.join(labels)}, and the "
-            f"data has {', '.join(settings.labels)}. Give data with the teacher's labels."
+            f"the teacher {name} knows the labels {', '.join(theirs.labels)}, and the data has "
+            f"{', '.join(settings.labels)}. Give data with the teacher's labels."
+        )
+    if not readout_of(settings).reads_like(readout_of(theirs)):
+        read_by = [f"{settings.task}.{name}" for name in spec_of(settings).read_by]
+        raise ConfigError(
+            f"the answers of the teacher {name} are read otherwise than those of this run. Leave "
+            f"{', '.join(read_by)} out: a student has them from its teacher."
         )
     teacher = opened.model.requires_grad_(False)
     if settings.train.precision == "bf16":

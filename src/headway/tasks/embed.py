@@ -260,7 +260,7 @@ class Embed:
             metrics=spec_of(settings).scores,
         )
         settings = resolve_text(settings, prepared.tokenizer, device, plan)
-        scratch = not (settings.start.run or settings.distil.teacher)
+        scratch = not settings.origin
         if prepared.train.other is None and scratch and "embed.drop_words" not in settings.asked:
             settings = replace(settings, embed=replace(settings.embed, drop_words=DROPPED))
         check(settings, prepared)

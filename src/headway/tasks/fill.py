@@ -162,10 +162,9 @@ class Fill:
         fill_media.check_fill(settings, fill_media.OF_MEDIA, "text")
         tokenizer = tokenizer_of(settings)
         if tokenizer is not None and tokenizer.mask is None:
-            name = settings.distil.teacher or settings.start.run
             raise ConfigError(
-                f"the vocabulary of {name} has no mask token, so its model cannot learn to fill "
-                "gaps. Start from a run of the task fill, or from scratch."
+                f"the vocabulary of {settings.origin} has no mask token, so its model cannot learn "
+                "to fill gaps. Start from a run of the task fill, or from scratch."
             )
         return prepare_text(
             "documents", settings, folder, progress, tokenizer=tokenizer, specials=[MASK]

@@ -116,7 +116,7 @@ def form_of(settings: RunSettings) -> tuple[What, PictureSettings | SoundSetting
 def what_in(settings: RunSettings) -> What:
     if settings.fill.what != "auto":
         return settings.fill.what
-    model = model_of(settings.start.run) if settings.start.run else settings.model
+    model = model_of(settings.origin) if settings.origin else settings.model
     front = getattr(model, "sound", None) or getattr(model, "picture", None)
     if isinstance(front, PictureSettings | SoundSettings):
         return what_of(front)

@@ -102,10 +102,9 @@ def distil(task: Task, teacher: nn.Module, settings: DistilSettings) -> LossOf:
 
 
 def soft_loss(student: Read, teacher: Read, temperature: float) -> Tensor:
-    """How far the answers of every head are from the teacher's. A head that the teacher has not
-    learns from its answer."""
+    """How far the answers of every head are from the teacher's."""
     losses = [
-        read.share * _head_apart(read, teacher.heads.get(name, teacher), temperature)
+        read.share * _head_apart(read, teacher.heads[name], temperature)
         for name, read in student.heads.items()
     ]
     return losses[0] if len(losses) == 1 else torch.stack(losses).sum()

@@ -162,6 +162,10 @@ class Readout(ABC):
             memory=found.memory,
         )
 
+    def reads_like(self, other: Readout) -> bool:
+        """Whether answers of both can be compared."""
+        return self == other
+
     @abstractmethod
     def of(
         self,
@@ -241,6 +245,9 @@ class EachRow(Readout):
     head: str
     ctc: float | None = None
     """The share in the loss of a second head, which hears symbols in the rows of the memory."""
+
+    def reads_like(self, other: Readout) -> bool:
+        return isinstance(other, EachRow) and self.head == other.head
 
     def of(
         self,

@@ -142,7 +142,7 @@ def with_stem(
 ) -> PictureSettings:
     """What makes rows of pixels, where nobody says."""
     asked = settings.asked.under("model.picture")
-    named = settings.model is not None or bool(settings.start.run)
+    named = settings.model is not None or bool(settings.origin)
     if named or "stem" in asked or "patch" in asked or shape.frames > 1:
         return shape
     if max(shape.height, shape.width) > SMALL_PICTURE:
@@ -167,12 +167,12 @@ def _check_token(settings: RunSettings) -> None:
     """A teacher and a token that learns from it go together."""
     teacher = settings.task == "see" and settings.see.teacher
     token = settings.asked.get("model.picture.distil_token")
-    if teacher and not token and settings.model is None and not settings.start.run:
+    if teacher and not token and settings.model is None and not settings.origin:
         raise ConfigError(
             "see.teacher teaches the distillation token, and the model has none. Set "
             "model.picture.distil_token=true."
         )
-    if token and settings.task == "see" and not teacher and not settings.start.run:
+    if token and settings.task == "see" and not teacher and not settings.origin:
         raise ConfigError(
             "model.picture.distil_token learns from another run: name it with see.teacher=RUN."
         )

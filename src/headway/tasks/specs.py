@@ -330,8 +330,12 @@ class Spec:
     together: bool = False
     """Whether several runs can be scored as one ensemble."""
 
-    rdrop: bool = False
-    """Whether two readings of an example can be compared in training."""
+    by_sequence: bool = False
+    """Whether a student learns from what its teacher writes, not from its probabilities."""
+
+    read_by: tuple[str, ...] = ()
+    """Settings of its section that say how answers are read out of a model: a student has them from
+    its teacher."""
 
     counts: str
     """What the loss is divided by, and speed counted in."""
@@ -380,6 +384,11 @@ class Spec:
         return self.answers in ("label", "tags")
 
     @property
+    def is_likely(self) -> bool:
+        """Whether its answers have probabilities: vectors and what is rebuilt have none."""
+        return self.answers != "vector" and "rebuild" not in self.heads
+
+    @property
     def scores(self) -> tuple[str, ...]:
         """Names of its metrics, its own first."""
         return tuple(metric.name for metric in self.metrics)
@@ -422,7 +431,8 @@ _ROWS = (
     Spec(
         name="translate", modality="text", objective="translate.Translate", reads="pairs",
         needs=(SOURCE, TARGET), answers="text", metrics=scored("bleu", "chrf", "loss", "ppl"),
-        families=("seq2seq",), together=True, rdrop=True, counts="target token", truth="pairs",
+        families=("seq2seq",), together=True, by_sequence=True, counts="target token",
+        truth="pairs",
         options=frozenset({"with", "alignments", "on_long", "prefix", "constraints", "scores"}),
         lacks="more pairs of sentences; headway check says what may be wrong with them",
     ),
@@ -448,7 +458,7 @@ _ROWS = (
         name="classify", modality="text", objective="classify.Classify", reads="labelled",
         needs=(TEXT, OTHER, LABEL), answers="label", metrics=scored("accuracy", "f1", "loss"),
         families=("encoder", "decoder"), heads=("classes",), settings=ClassifySettings,
-        options=frozenset({"with", "scores"}), decode=_BATCHES, together=True, rdrop=True,
+        options=frozenset({"with", "scores"}), decode=_BATCHES, together=True,
         counts="text", sample=("text", "label"), lacks=f"more labelled texts, {_KNOWS}",
     ),
     Spec(
@@ -461,7 +471,8 @@ _ROWS = (
     Spec(
         name="embed", modality="text", objective="embed.Embed", reads="texts",
         needs=(TEXT, SOURCE, TARGET), answers="vector", metrics=scored("accuracy", "mrr", "loss"),
-        families=("encoder", "decoder"), settings=EmbedSettings, compares=True,
+        families=("encoder", "decoder"), settings=EmbedSettings, read_by=("normalise",),
+        compares=True,
         options=frozenset({"to", "nearest", "top"}), decode=_BATCHES, counts="pair",
         lacks=f"more pairs, {_KNOWS}",
     ),
@@ -482,7 +493,7 @@ _ROWS = (
     Spec(
         name="transcribe", modality="sounds", objective="transcribe.Transcribe", reads="media",
         needs=(PATH, WRITTEN), answers="text", metrics=scored("wer", "cer", "loss"),
-        families=("sound-seq2seq", "sound-encoder"), settings=TranscribeSettings,
+        families=("sound-seq2seq", "sound-encoder"), settings=TranscribeSettings, read_by=("ctc",),
         options=frozenset({"scores", "format"}), counts="token",
         sample=("recording", "transcript"), lacks="more recordings with their texts",
         truth="digits",
@@ -490,7 +501,7 @@ _ROWS = (
     Spec(
         name="identify", modality="sounds", objective="identify.Identify", reads="media",
         needs=(PATH, LABEL), answers="label", metrics=_CLASSES, families=("sound-encoder",),
-        heads=("classes",), settings=IdentifySettings, compares=True,
+        heads=("classes",), settings=IdentifySettings, read_by=("margin", "scale"), compares=True,
         options=_LABELS | {"to", "against"},
         decode=_PRECISION, together=True, counts="recording", sample=("recording", "speaker"),
         lacks=f"more recordings, {_SEEN}",

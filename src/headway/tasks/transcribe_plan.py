@@ -30,13 +30,13 @@ def plan_of(settings: RunSettings, prepared: PreparedMedia, device: torch.device
     shape = replace(shape, max_rows=max(MIN_ROWS, int(lengths.max())))
     alone = settings.transcribe.ctc == 1.0
     model: dict[str, Any] = {"heads": ("ctc",)} if alone else {}
-    if not alone and (not settings.start.run or "transcribe.ctc" in settings.asked):
+    if not alone and (not settings.origin or "transcribe.ctc" in settings.asked):
         model["ctc"] = settings.transcribe.ctc > 0
     n_rows, limit = int(lengths.sum()), int(1.5 * texts.lengths.max()) + 16
     # CTC has no smoothing, and its grids are padded: recordings of like length side by side.
     usual = {"smoothing": 0.0 if alone else 0.1, "pool": POOL}
     decode: dict[str, Any] = {"batch_tokens": room_for(device)}
-    if not settings.start.run:  # a run may know longer texts than these
+    if not settings.origin:  # a run may know longer texts than these
         decode["max_len"] = limit
     return MediaPlan(
         n_tokens=n_rows,
@@ -66,8 +66,8 @@ def with_characters(settings: RunSettings) -> RunSettings:
 def with_weight(settings: RunSettings) -> RunSettings:
     """The weight of CTC, which must be one that the model can do."""
     transcribe = settings.transcribe
-    if settings.start.run and "transcribe.ctc" not in settings.asked:
-        model = model_of(settings.start.run)
+    if settings.origin and "transcribe.ctc" not in settings.asked:
+        model = model_of(settings.origin)
         has = getattr(model, "ctc", None)
         weight = 1.0 if has is None else transcribe.ctc if has else 0.0
         return replace(settings, transcribe=replace(transcribe, ctc=weight))
@@ -125,7 +125,7 @@ def check_rows(settings: RunSettings, prepared: PreparedMedia) -> None:
 def check_weight(settings: RunSettings) -> None:
     """A weight of CTC that the model cannot have is an error that says why."""
     weight = with_weight(settings).transcribe.ctc
-    model = model_of(settings.start.run) if settings.start.run else settings.model
+    model = model_of(settings.origin) if settings.origin else settings.model
     alone = None if model is None else family_of(model) == "sound-encoder"
     if alone is True and weight != 1.0:
         raise ConfigError(

@@ -12,6 +12,7 @@ from headway.config.asked import Asked
 from headway.config.decode import DecodeSettings
 from headway.config.folder import load_run, run_folder
 from headway.config.run import RunSettings, load_run_settings
+from headway.config.start import DistilSettings
 from headway.errors import ConfigError, UserError, suggest
 from headway.progress import Progress
 from headway.tasks.specs import SOURCE, SPECS, spec_of
@@ -118,6 +119,11 @@ def beginning(task: str | None, start: str | None, teacher: str | None, asked: A
             raise ConfigError("distil needs a run to learn from: --teacher RUN.")
         taught = load_run(run_folder(teacher))
         given |= Asked({"task": taught.task, "distil.teacher": teacher}, "--teacher")
+        spec = spec_of(taught)
+        section = getattr(taught, spec.name, None)
+        given |= Asked(
+            {f"{spec.name}.{name}": getattr(section, name) for name in spec.read_by}, "--teacher"
+        )
         if taught.data.fields and not named:
             given |= Asked({"data.fields": taught.data.fields}, "--teacher")
     elif teacher:
@@ -149,6 +155,11 @@ def check_beginning(settings: RunSettings) -> None:
             raise ConfigError(
                 f"{key} has no effect: the vocabulary is that of {start or teacher}. Leave it out."
             )
+    if settings.distil != DistilSettings() and not teacher:
+        key = next(key for key in settings.asked if key.startswith("distil."))
+        raise ConfigError(
+            f"{key} has no effect without a teacher: headway train distil --teacher RUN."
+        )
     if settings.lora.rank and not start:
         raise ConfigError("lora.rank changes the weights of a run: name it with --from RUN.")
 

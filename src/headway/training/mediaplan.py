@@ -29,6 +29,7 @@ from headway.data.media.reading import UNITS, What
 from headway.data.media.sounds import SUFFIXES, sound_info
 from headway.data.media.store import PictureStore, SoundStore
 from headway.errors import ConfigError, DataError
+from headway.tasks.distil import student_model
 from headway.tasks.specs import check_metric, spec_of
 from headway.training.start import check_task, model_from, n_words
 from headway.training.textplan import TextPlan, left_open, model_of, with_training
@@ -82,12 +83,6 @@ def resolve_media(
     only for a model that nobody named, `plan.training` and `plan.augment` only where left open.
     """
     check_metric(settings.train.metric, settings.task, plan.metrics)
-    if settings.distil.teacher:
-        raise ConfigError(
-            f"distil learns from runs on text; {settings.distil.teacher} is of the task "
-            f"{settings.task}. Pictures have a distillation token: see.teacher=RUN "
-            "model.picture.distil_token=true."
-        )
     model, chosen = media_model(settings, prepared, plan)
     augment = replace(settings.augment, **left_open(settings, "augment", plan.augment))
     settings = replace(settings, model=model, augment=augment, labels=tuple(prepared.labels))
@@ -104,6 +99,8 @@ def media_model(
     needs = dict(plan.model)
     if prepared.tokenizer is not None:
         needs["vocab_size"] = prepared.tokenizer.vocab_size
+    if settings.distil.teacher:
+        return student_model(model_of(settings.distil.teacher), settings), False
     if settings.start.run:
         old = model_of(settings.start.run)
         check_task(settings.start.run, settings.task, old)
@@ -207,7 +204,7 @@ def sound_shape(settings: RunSettings, wants: Mapping[str, Any] | None = None) -
 
 def _known_front(settings: RunSettings, name: str) -> PictureSettings | SoundSettings | None:
     """That of a run or a named model, if there is one."""
-    model = model_of(settings.start.run) if settings.start.run else settings.model
+    model = model_of(settings.origin) if settings.origin else settings.model
     if model is None:
         return None
     front: PictureSettings | SoundSettings | None = getattr(model, name, None)

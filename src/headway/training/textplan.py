@@ -104,7 +104,7 @@ def with_training(
     """How the model of the settings is trained; `chosen`: nobody named it."""
     model = settings.model
     assert model is not None
-    starts = bool(settings.start.run or settings.distil.teacher)
+    starts = bool(settings.origin)
     usual = {**FINE_TUNING, "smoothing": 0.0} if starts else FROM_SCRATCH if chosen else PAPER
     own = plan.fine_tuning if starts else plan.training
     values = {"metric": plan.metrics[0], **usual, **own}
@@ -201,11 +201,10 @@ def batch_tokens(n_tokens: int, device: torch.device) -> int:
 
 def tokenizer_of(settings: RunSettings) -> Tokenizer | None:
     """That of the run which this one starts from or learns from, if there is one that has words."""
-    name = settings.distil.teacher or settings.start.run
-    if not name:
+    if not settings.origin:
         return None
-    folder = run_folder(name)
-    if not (folder / TOKENIZER).is_file() and not n_words(model_of(name)):
+    folder = run_folder(settings.origin)
+    if not (folder / TOKENIZER).is_file() and not n_words(model_of(settings.origin)):
         return None
     return Vocabularies.load(file_in(folder, TOKENIZER)).target
 

@@ -23,7 +23,7 @@ from headway.models.parts.front import compute_in
 from headway.nn.attend import suits_short
 from headway.nn.stack import Stack
 from headway.progress import SILENT, Progress
-from headway.tasks.distil import BY_SEQUENCE, compare, load_teacher
+from headway.tasks.distil import compare, load_teacher
 from headway.tasks.kind import Note
 from headway.tasks.losses import loss_for
 from headway.tasks.own import Own, measured
@@ -81,7 +81,7 @@ class Worker:
         if train.precision == "bf16":
             compute_in(self.model, torch.bfloat16)
         self.teacher: nn.Module | None = None
-        if settings.distil.teacher and settings.task not in BY_SEQUENCE:
+        if settings.distil.teacher and not spec_of(settings).by_sequence:
             self.teacher = load_teacher(settings, device)
         self.loss_of = loss_for(self.task, settings, self.teacher)
         self.optimizer = build_optimizer(
