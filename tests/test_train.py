@@ -6,6 +6,7 @@ import json
 import os
 import signal
 import threading
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -43,6 +44,16 @@ def state() -> tuple[Any, ...]:
     return handlers, names, torch.get_num_threads(), torch.get_rng_state().tolist()
 
 
+@pytest.fixture
+def two_threads() -> Iterator[None]:
+    """What training does not compute with here."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(2)
+    yield
+    torch.set_num_threads(threads)
+
+
+@pytest.mark.usefixtures("two_threads")
 def test_a_table_in_memory_becomes_a_run_and_leaves_no_trace(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
