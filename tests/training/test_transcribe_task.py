@@ -16,6 +16,7 @@ from headway.cli.main import main
 from headway.config.folder import load_run
 from headway.config.run import RunSettings
 from headway.config.sounds import SoundSettings
+from headway.decode.hypothesis import Hypothesis
 from headway.decode.spelling import speller
 from headway.decode.transcriber import Transcriber, Transcript
 from headway.models.folder import load_model
@@ -169,6 +170,16 @@ def test_silence_has_no_words(run: Path, tmp_path: Path) -> None:
     [found] = ear.transcribe([[]])
     assert isinstance(found, Transcript)
     assert found.text == ""
+
+
+def test_a_batch_in_which_nothing_is_said_has_no_times(
+    run: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ear = ear_of(run, times=True, guard=False)
+    nothing = Hypothesis([], -0.1, -0.1, [-0.1], True)
+    monkeypatch.setattr(ear.speller, "spell", lambda waves: [nothing for _ in waves])
+    [heard] = ear.hear([said("ab", 1)[0]])
+    assert (heard.text, heard.words) == ("", ())
 
 
 def test_a_decoder_that_loops_is_noticed(data: Path, runs: dict[str, Path]) -> None:

@@ -179,6 +179,8 @@ class Transcriber:
         self, waves: Sequence[Samples], said: Sequence[Hypothesis], heard: Sequence[Heard]
     ) -> list[Heard]:
         spoken = [place for place, found in enumerate(heard) if found.text]
+        if not spoken:
+            return list(heard)
         rows = self.speller.rows(
             [waves[place] for place in spoken], [said[place].tokens for place in spoken]
         )
