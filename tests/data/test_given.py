@@ -34,8 +34,19 @@ class Series:
 
     def __init__(self, values: list[Any]) -> None:
         self.values = values
+        self.listed = 0
+
+    def __len__(self) -> int:
+        return len(self.values)
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(self.values)
+
+    def head(self, n: int) -> list[Any]:
+        return self.values[:n]
 
     def tolist(self) -> list[Any]:
+        self.listed += 1
         return self.values
 
 
@@ -44,10 +55,18 @@ class Frame:
 
     def __init__(self, columns: Mapping[str, list[Any]]) -> None:
         self.columns = list(columns)
-        self.held = columns
+        self.held = {name: Series(values) for name, values in columns.items()}
 
     def __getitem__(self, name: str) -> Series:
-        return Series(self.held[name])
+        return self.held[name]
+
+
+class Chunked(list[Any]):
+    def slice(self, start: int, n: int) -> list[Any]:
+        return self[start : start + n]
+
+    def to_pylist(self) -> list[Any]:
+        return list(self)
 
 
 class Arrow:
@@ -57,7 +76,7 @@ class Arrow:
         self.held = columns
 
     def __getitem__(self, name: str) -> Any:
-        return type("Chunked", (), {"to_pylist": lambda _: self.held[name]})()
+        return Chunked(self.held[name])
 
 
 class Classes:
@@ -121,6 +140,14 @@ def test_what_is_prepared_is_what_a_table_in_a_file_gives(tmp_path: Path) -> Non
     assert ours.valid_examples == theirs.valid_examples
 
 
+def test_columns_that_are_not_read_are_not_made_lists_of(tmp_path: Path) -> None:
+    frame = Frame(COLUMNS)
+    given("classify", frame, SAID).write(tmp_path)
+    assert {name: one.listed for name, one in frame.held.items()} == {
+        "id": 0, "review": 1, "stars": 1,
+    }  # fmt: skip
+
+
 def test_cells_without_a_value_are_empty_ones(tmp_path: Path) -> None:
     nan = [{"text": None, "label": "a"}, {"text": "b", "label": float("nan")},
            {"text": np.float32("nan"), "label": np.int64(3)}, {"label": True}]  # fmt: skip
@@ -128,6 +155,12 @@ def test_cells_without_a_value_are_empty_ones(tmp_path: Path) -> None:
         {"text": "", "label": "a"}, {"text": "b", "label": ""}, {"text": "", "label": 3},
         {"text": "", "label": True},
     ]  # fmt: skip
+
+
+def test_a_row_that_is_none_is_found_wherever_it_stands(tmp_path: Path) -> None:
+    rows: list[Any] = [*({"text": f"{i}"} for i in range(200)), "no row"]
+    with pytest.raises(DataError, match="row 201 of the data is 'no row'"):
+        written(tmp_path, "complete", rows)
 
 
 def test_a_missing_value_does_not_change_the_labels_beside_it(tmp_path: Path) -> None:

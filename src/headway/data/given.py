@@ -172,7 +172,7 @@ class Given:
         loose = Loose(folder / name)
         path, n = folder / f"{name}.jsonl", 0
         with path.open("w", encoding="utf-8", newline="\n") as file:
-            for n, row in enumerate(self.table.rows(), 1):
+            for n, row in enumerate(self.table.rows(list(self.columns)), 1):
                 values = self._values(row, f"row {n:,}", loose)
                 try:
                     file.write(json.dumps(values, ensure_ascii=False) + "\n")

@@ -27,8 +27,8 @@ class Table:
     sample: Sequence[Row]
     """The first rows."""
 
-    rows: Callable[[], Iterator[Row]]
-    """All of them; of an iterator only once."""
+    _rows: Callable[[Sequence[str]], Iterable[Row]]
+    """All of them, with these columns at least; of an iterator only once."""
 
     classes: Mapping[str, Sequence[str]] = field(default_factory=dict)
     """Of columns that hold numbers of classes: the names of these."""
@@ -37,6 +37,11 @@ class Table:
         twice = {name for name in self.columns if self.columns.count(name) > 1}
         if twice:
             raise DataError(f"the data has several columns named {min(twice)!r}. Rename them.")
+
+    def rows(self, names: Sequence[str]) -> Iterator[Row]:
+        """With these columns, and others where that costs nothing; of an iterator only once."""
+        whole = [name if name in self.columns else name.partition(".")[0] for name in names]
+        return iter(self._rows(list(dict.fromkeys(whole))))
 
     def shown(self) -> str:
         """All columns with two of their values, for people who must choose among them."""
@@ -98,34 +103,46 @@ def _of_columns(columns: Mapping[Any, Any]) -> Table:
             f"the data has several parts: {', '.join(map(str, columns))}. Choose: "
             f"data[{one!r}], valid=data[{other!r}]"
         )
-    values = {str(name): _listed(column, str(name)) for name, column in columns.items()}
-    lengths = {name: len(column) for name, column in values.items()}
+    held = {str(name): _sized(column, str(name)) for name, column in columns.items()}
+    lengths = {name: len(column) for name, column in held.items()}
     if len(set(lengths.values())) > 1:
         said = ", ".join(f"{name!r} {n:,}" for name, n in lengths.items())
         raise DataError(f"the columns have different numbers of values: {said}.")
 
-    def rows() -> Iterator[Row]:
-        return (dict(zip(values, row, strict=True)) for row in zip(*values.values(), strict=True))
+    def rows(names: Sequence[str]) -> Iterator[Row]:
+        values = [_listed(held[name]) for name in names]
+        return (dict(zip(names, row, strict=True)) for row in zip(*values, strict=True))
 
-    return Table(tuple(values), list(islice(rows(), SAMPLE)), rows)
+    first = [_listed(_first(column)) for column in held.values()]
+    sample = [dict(zip(held, row, strict=True)) for row in zip(*first, strict=True)]
+    return Table(tuple(held), sample, rows)
 
 
-def _listed(column: Any, name: str) -> Sequence[object]:
+def _sized(column: Any, name: str) -> Any:
+    """The column, or a list of it where it must be walked through to be counted."""
+    if isinstance(column, str | bytes | Mapping) or not isinstance(column, Iterable):
+        raise DataError(
+            f"column {name!r} is {str(column)[:40]!r}, and a list of values is needed: a mapping "
+            "has a list for each column."
+        )
+    return column if hasattr(column, "__len__") else list(column)
+
+
+def _first(column: Any) -> Any:
+    """As few values as tell what is in a column."""
+    if hasattr(column, "head"):
+        return column.head(SAMPLE)
+    return column.slice(0, SAMPLE) if hasattr(column, "slice") else column[:SAMPLE]
+
+
+def _listed(column: Any) -> Sequence[object]:
     """The values of a column. Arrays of more than one axis are items as they are."""
     if isinstance(column, np.ndarray) and column.ndim > 1:
         return list(column)
     for way in ("to_pylist", "to_list", "tolist"):
         if hasattr(column, way):
-            found = getattr(column, way)()
-            break
-    else:
-        found = column
-    if isinstance(found, str | bytes | Mapping) or not isinstance(found, Iterable):
-        raise DataError(
-            f"column {name!r} is {str(column)[:40]!r}, and a list of values is needed: a mapping "
-            "has a list for each column."
-        )
-    return _whole(found if isinstance(found, Sequence) else list(found))
+            return _whole(getattr(column, way)())
+    return _whole(column if isinstance(column, Sequence) else list(column))
 
 
 def _whole(values: Sequence[object]) -> Sequence[object]:
@@ -146,7 +163,8 @@ def _of_records(data: Any, names: Iterable[str]) -> Table:
         inner = getattr(feature, "feature", feature)  # lists of classes: tags
         if getattr(inner, "names", None):
             classes[name] = list(inner.names)
-    return Table(tuple(names), list(islice(iter(data), SAMPLE)), lambda: iter(data), classes)
+    few = getattr(data, "select_columns", lambda names: data)
+    return Table(tuple(names), list(islice(iter(data), SAMPLE)), few, classes)
 
 
 def _of_rows(data: Iterable[Any]) -> Table | None:
@@ -157,15 +175,23 @@ def _of_rows(data: Iterable[Any]) -> Table | None:
     if sample and all(isinstance(row, str | PathLike) for row in sample):
         return None
     columns: dict[str, None] = {}
-    for number, row in enumerate(sample, 1):
+    for row in _mappings(sample):
+        columns |= dict.fromkeys(map(str, row))
+
+    def rows(names: Sequence[str]) -> Iterator[Row]:
+        return _mappings(data if again else chain(sample, walked))
+
+    return Table(tuple(columns), sample, rows)
+
+
+def _mappings(rows: Iterable[object]) -> Iterator[Row]:
+    for number, row in enumerate(rows, 1):
         if not isinstance(row, Mapping):
             raise DataError(
                 f"row {number:,} of the data is {str(row)[:40]!r}, and a mapping of columns to "
                 'values is needed: {"text": …, "label": …}.'
             )
-        columns |= dict.fromkeys(map(str, row))
-    rows = (lambda: iter(data)) if again else (lambda: chain(sample, walked))
-    return Table(tuple(columns), sample, rows)
+        yield row
 
 
 def _values(sample: Sequence[Row], name: str) -> str:
