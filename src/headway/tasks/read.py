@@ -12,12 +12,11 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import ClassVar
 
-import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from headway.config.run import RunSettings
-from headway.models.parts.heads import Input, Model, Places, Readable
+from headway.models.parts.heads import Input, Model, Places, Readable, wide
 from headway.nn.attention import Memory
 from headway.nn.layout import Layout
 from headway.tasks.specs import spec_of
@@ -98,17 +97,17 @@ class Read:
     @property
     def said_RC(self) -> Tensor:
         """Scores of all rows by this head alone, in fp32 or wider."""
-        return self._held_scores_RC if self.few else _wide(self.scores(self.x_RD))
+        return self._held_scores_RC if self.few else wide(self.scores(self.x_RD))
 
     @cached_property
     def _held_scores_RC(self) -> Tensor:
-        return _wide(self.scores(self.x_RD))
+        return wide(self.scores(self.x_RD))
 
     def answers(self) -> Tensor:
         """Of all rows, in fp32."""
         voting = [self, *(read for read in self.more.values() if read.votes)]
         said = [read.said_RC for read in voting]
-        return said[0] if len(said) == 1 else torch.stack(said).mean(0)
+        return said[0] if len(said) == 1 else sum(said[1:], start=said[0]) / len(said)
 
     def log_probs(self) -> Tensor:
         """Of this head alone."""
@@ -128,10 +127,6 @@ class Read:
         """The same with all log-probabilities at hand."""
         more = {name: read.held() for name, read in self.more.items()}
         return replace(self, held_RC=self.log_probs(), more=more)
-
-
-def _wide(x: Tensor) -> Tensor:
-    return x.to(torch.promote_types(x.dtype, torch.float32))
 
 
 def asked(model: nn.Module) -> Model:
@@ -231,7 +226,7 @@ class OneVector(Readout):
 
 
 def at_length_one(x_RD: Tensor) -> Tensor:
-    return F.normalize(x_RD.float(), dim=-1)
+    return F.normalize(wide(x_RD), dim=-1)
 
 
 def as_they_are(x_RD: Tensor) -> Tensor:

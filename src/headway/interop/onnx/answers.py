@@ -24,7 +24,7 @@ from headway.models.parts.heads import Places, WordHead
 from headway.models.parts.pictures import PictureFront, Pictures
 from headway.models.parts.sounds import Sound, SoundFront
 from headway.nn.layout import Layout
-from headway.tasks.specs import spec_of
+from headway.tasks.read import OneVector, readout_of
 
 TOKENS_AT_ONCE = 4096
 """Of texts that are only read."""
@@ -57,7 +57,9 @@ class Answers(Encoder):
         shape = settings.model
         front = SegmentsAlone(shape.n_segments if isinstance(shape, EncoderSettings) else 0)
         super().__init__(front, nn.Identity(), nn.ModuleDict(), "mean")
-        self.graph, self.answers = graph, spec_of(settings).answers
+        self.graph, readout = graph, readout_of(settings)
+        self.pools = readout.pools
+        self.name = SENTENCE if isinstance(readout, OneVector) else LOGITS
         learned = None
         if TRANSITIONS in graph.outputs:  # a constant of the graph, whatever is read
             learned = torch.from_numpy(self._read([[0]], [[0]])[TRANSITIONS])
@@ -73,9 +75,8 @@ class Answers(Encoder):
         found: dict[int, Array] = {}
         for group in batches(lengths, TOKENS_AT_ONCE):
             read = self._read([texts[i] for i in group], [segments[i] for i in group])
-            rows = read[SENTENCE if self.answers == "vector" else LOGITS]
-            found |= dict(zip(group, rows, strict=True))
-        if self.answers in ("vector", "label"):
+            found |= dict(zip(group, read[self.name], strict=True))
+        if self.pools:
             return torch.from_numpy(np.stack([found[i] for i in range(len(texts))]))
         tables = [found[i][: lengths[i]] for i in range(len(texts))]
         return torch.from_numpy(np.concatenate(tables))

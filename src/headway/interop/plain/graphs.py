@@ -9,11 +9,11 @@ whatever it is, one takes steps.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from copy import copy
 from dataclasses import dataclass, field
 from math import prod
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from headway.config.model import (
@@ -30,12 +30,11 @@ from headway.interop.plain.fronts import IDS, MASK, AudioRows, ImageRows, PlainF
 from headway.interop.plain.positions import hidden
 from headway.models.decoder import Decoder
 from headway.models.encoder import Encoder
-from headway.models.parts.heads import LabelHead, Pooler
 from headway.models.parts.pictures import PictureFront
 from headway.models.parts.sounds import SoundFront
 from headway.models.parts.text import TextFront
-from headway.models.seeing import Viewer
 from headway.models.seq2seq import Seq2Seq
+from headway.tasks.read import OneVector, Readout, readout_of
 from headway.tasks.specs import spec_of
 
 PLACES = "position_ids"
@@ -121,6 +120,28 @@ def plain_front(front: nn.Module, reach: int, length: str = "length") -> PlainFr
     return TextRows(front, reach, length)
 
 
+@dataclass(frozen=True)
+class PaddedPlaces:
+    """Where the rows of sequences lie in a grid with padding: `Layout` of a graph."""
+
+    real_BT: Tensor
+
+    def pooled(self, x_ND: Tensor, pooling: str) -> Tensor:
+        real_BT, whole_B1 = self.real_BT, self.real_BT.sum(1, keepdim=True)
+        if pooling == "mean":
+            share_BT = real_BT.float() / whole_B1.clamp(min=1)
+        else:
+            wanted = 1 if pooling == "first" else whole_B1
+            share_BT = ((real_BT.cumsum(1) == wanted) & (real_BT > 0)).float()
+        return (share_BT[:, None] @ self._grid(x_ND)).squeeze(1)
+
+    def nth(self, x_ND: Tensor, number: int) -> Tensor:
+        return self._grid(x_ND)[:, number]
+
+    def _grid(self, x_ND: Tensor) -> Tensor:
+        return x_ND.unflatten(0, self.real_BT.shape)
+
+
 class Reader(nn.Module):
     """Items in; a vector a row and the answers of heads out."""
 
@@ -129,91 +150,43 @@ class Reader(nn.Module):
     ) -> None:
         super().__init__()
         self.front, self.body = front, Body(model.stack, reach)  # type: ignore[arg-type]
-        # Of the model only what reads out: its front is in here in another form.
-        self.heads, self.pooling = model.heads, model.pooling
-        self.spec, self.looks = spec_of(settings), isinstance(model, Viewer)
-        self.normalise = settings.embed.normalise
-        self.margin_scale = settings.identify.scale if settings.identify.margin else None
-        tags = self.heads["tags"] if self.spec.answers == "tags" else None
-        self.transitions = tags.transitions if isinstance(tags, LabelHead) else None
-        self.outputs = (STATES, *self._names())
-
-    def _names(self) -> tuple[str, ...]:
-        if self.spec.answers == "tags" and self.transitions is not None:
-            return (LOGITS, TRANSITIONS)
-        if self.spec.answers == "vector":
-            return (SENTENCE,)
-        if self.spec.answers == "label" and self.spec.compares:
-            return (LOGITS, EMBEDDING)
-        if self.spec.writes:
-            return (LOGITS, MASK)
-        if "rebuild" in self.heads:
-            return (REBUILT,)
-        if self.looks and "classes" not in self.heads:
-            return (EMBEDDING,)
-        return (LOGITS,)
+        self.heads = model.heads
+        # Of the model only what reads out: its front and its layers are in here in another form.
+        alone = copy(model)
+        alone._modules = {"heads": model.heads}
+        self.model = (alone,)  # no part of this one, so that its weights have one name
+        spec, readout = spec_of(settings), readout_of(settings)
+        name = LOGITS
+        if isinstance(readout, OneVector):
+            name = SENTENCE if spec.modality == "text" else EMBEDDING
+        self.asked: dict[str, Readout] = {REBUILT if "rebuild" in self.heads else name: readout}
+        if name == LOGITS and spec.answers == "label" and spec.compares:
+            self.asked[EMBEDDING] = OneVector(unit=True)
+        tags = self.heads["tags"] if spec.answers == "tags" else None
+        self.transitions: Tensor | None = getattr(tags, "transitions", None)
+        self.with_mask = spec.writes
+        more = (TRANSITIONS,) * (self.transitions is not None) + (MASK,) * self.with_mask
+        self.outputs = (STATES, *self.asked, *more)
 
     def forward(self, *inputs: Tensor) -> tuple[Tensor, ...]:
         rows = self.front(*inputs)
         x_ND = self.body(rows.x_BTD, rows.positions_BT, rows.real_BT).x_ND
         size = (rows.x_BTD.shape[0], rows.x_BTD.shape[1])
-        return (x_ND.unflatten(0, size), *self._answers(x_ND, size, rows.real_BT))
+        said = [self._said(readout, x_ND, rows.real_BT, size) for readout in self.asked.values()]
+        more = [] if self.transitions is None else [self.transitions]
+        more += [rows.real_BT] if self.with_mask else []
+        return (x_ND.unflatten(0, size), *said, *more)
 
-    def _answers(self, x_ND: Tensor, size: tuple[int, int], real_BT: Tensor) -> tuple[Tensor, ...]:
-        if self.spec.answers == "tags":
-            more = () if self.transitions is None else (self.transitions,)
-            return (self.heads["tags"](x_ND).unflatten(0, size), *more)
-        if self.spec.writes:
-            return (self.heads["ctc"](x_ND).unflatten(0, size), real_BT)
-        if REBUILT in self.outputs:
-            return (self._of_items(self.heads["rebuild"](x_ND).unflatten(0, size)),)
-        if self.spec.answers == "gaps":
-            return (self.heads["words"](x_ND).unflatten(0, size),)
-        x_BTD = x_ND.unflatten(0, size)
-        pooled_BD = self._pooled(x_BTD, real_BT)
-        if self.spec.answers == "label" and self.spec.compares:
-            unit_BD = F.normalize(pooled_BD, dim=-1)
-            return (self._speakers(pooled_BD, unit_BD), unit_BD)
-        if LOGITS in self.outputs:
-            return (self._classes(x_BTD, pooled_BD),)
-        unit = self.spec.answers == "vector" and self.normalise
-        return (F.normalize(pooled_BD, dim=-1) if unit else pooled_BD,)
-
-    def _of_items(self, x_BTD: Tensor) -> Tensor:
-        """Without the first rows, which are no part of a picture."""
-        front = self.front
-        return x_BTD[:, front.front.shape.extra :] if isinstance(front, ImageRows) else x_BTD
-
-    def _classes(self, x_BTD: Tensor, pooled_BD: Tensor) -> Tensor:
-        """As the models' own `classes`."""
-        scores_BC: Tensor = self.heads["classes"](pooled_BD)
-        if "distilled" not in self.heads:
-            return scores_BC
-        return (scores_BC + self.heads["distilled"](x_BTD[:, 1])) / 2
-
-    def _speakers(self, pooled_BD: Tensor, unit_BD: Tensor) -> Tensor:
-        """As `train.tasks.media_labels.score_of`."""
-        head = self.heads["classes"]
-        if self.margin_scale is None:
-            return head(pooled_BD)
-        assert isinstance(head, LabelHead)
-        return self.margin_scale * (unit_BD @ F.normalize(head.linear.weight, dim=-1).T)
-
-    def _pooled(self, x_BTD: Tensor, real_BT: Tensor) -> Tensor:
-        """As the models' own `pooled`; classes of pictures are read without the pooler."""
-        count_BT, whole_B1 = real_BT.cumsum(1), real_BT.sum(1, keepdim=True)
-        if self.pooling == "mean":
-            share_BT = real_BT.float() / whole_B1.clamp(min=1)
-        else:
-            wanted = 1 if self.pooling == "first" else whole_B1
-            share_BT = ((count_BT == wanted) & (real_BT > 0)).float()
-        pooled_BD = (share_BT[:, None] @ x_BTD).squeeze(1)
-        plain = self.looks and LOGITS in self.outputs
-        if plain or "pooled" not in self.heads or self.pooling != "first":
-            return pooled_BD
-        pooler = self.heads["pooled"]
-        assert isinstance(pooler, Pooler)
-        return pooler.activation(pooler.dense(pooled_BD))
+    def _said(
+        self, readout: Readout, x_ND: Tensor, real_BT: Tensor, size: tuple[int, int]
+    ) -> Tensor:
+        found = readout.of(self.model[0], x_ND, PaddedPlaces(real_BT)).answers()
+        if readout.pools:
+            return found
+        found = found.unflatten(0, size)
+        if REBUILT in self.asked and isinstance(self.front, ImageRows):
+            return found[:, self.front.front.shape.extra :]  # first rows are no part of a picture
+        return found
 
 
 class TextSteps(nn.Module):

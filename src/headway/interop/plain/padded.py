@@ -45,6 +45,7 @@ from headway.tasks.hiding import Hidden
 from headway.tasks.media_given import what_of
 from headway.tasks.media_labels import front_of
 from headway.tasks.opened import Opened
+from headway.tasks.read import readout_of
 
 One = TypeVar("One")
 Array = NDArray[Any]
@@ -248,19 +249,19 @@ def _heads(run: Opened) -> dict[str, tuple[int, int]]:
 def said(run: Opened, calls: Mapping[str, Call], readings: Sequence[Reading]) -> list[Array]:
     """The scores of each, as `Reading.scores`."""
     texts = [reading.tokens for reading in readings]
-    shape, spec = run.shape, run.spec
+    shape = run.shape
     if isinstance(shape, Seq2SeqSettings):
         given = sources_of(calls[READER], text_inputs(texts))
         texts = [reading.target for reading in readings]
         return _grown(Growing(calls[WRITER], _heads(run), len(texts), given), texts)
-    if spec.continues:
+    if run.spec.continues:
         return _grown(Growing(calls[ALONE], _heads(run), len(texts)), texts)
     inputs = text_inputs(texts)
     if getattr(shape, "n_segments", 0):
         inputs[SEGMENTS] = padded([reading.segments for reading in readings])[0]
     found = calls[ALONE](inputs)
-    if spec.answers in ("vector", "label"):
-        return list(found[SENTENCE if spec.answers == "vector" else LOGITS][:, None])
+    if readout_of(run.settings).pools:
+        return list(found[LOGITS if LOGITS in found else SENTENCE][:, None])
     return _real(found[LOGITS], inputs[MASK])
 
 

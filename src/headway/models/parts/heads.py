@@ -136,8 +136,13 @@ class Angles:
 
     def cosines(self, x_RD: Tensor) -> Tensor:
         """In fp32."""
-        weight_CD = F.normalize(self.head.linear.weight.float(), dim=-1)
-        return F.normalize(x_RD.float(), dim=-1) @ weight_CD.T
+        weight_CD = F.normalize(wide(self.head.linear.weight), dim=-1)
+        return F.normalize(wide(x_RD), dim=-1) @ weight_CD.T
+
+
+def wide(x: Tensor) -> Tensor:
+    """In fp32 or, if it is that already, wider."""
+    return x if x.dtype in (torch.float32, torch.float64) else x.float()
 
 
 class Places(Protocol):
