@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain, islice
 from os import PathLike
-from typing import Any, cast
+from typing import Any, Protocol, cast
 
 import numpy as np
 
@@ -118,24 +118,36 @@ def _of_columns(columns: Mapping[Any, Any]) -> Table:
     return Table(tuple(held), sample, rows)
 
 
-def _sized(column: Any, name: str) -> Any:
+class Values(Protocol):
+    """A column, whatever package it is of."""
+
+    def __len__(self) -> int: ...
+
+    def __iter__(self) -> Iterator[object]: ...
+
+    def __getitem__(self, key: slice, /) -> Iterable[object]: ...
+
+
+def _sized(column: object, name: str) -> Values:
     """The column, or a list of it where it must be walked through to be counted."""
     if isinstance(column, str | bytes | Mapping) or not isinstance(column, Iterable):
         raise DataError(
             f"column {name!r} is {str(column)[:40]!r}, and a list of values is needed: a mapping "
             "has a list for each column."
         )
-    return column if hasattr(column, "__len__") else list(column)
+    return cast(Values, column) if hasattr(column, "__len__") else list(column)
 
 
-def _first(column: Any) -> Any:
+def _first(column: Values) -> Iterable[object]:
     """As few values as tell what is in a column."""
-    if hasattr(column, "head"):
-        return column.head(SAMPLE)
-    return column.slice(0, SAMPLE) if hasattr(column, "slice") else column[:SAMPLE]
+    for way, words in (("head", (SAMPLE,)), ("slice", (0, SAMPLE))):
+        if hasattr(column, way):
+            found: Iterable[object] = getattr(column, way)(*words)
+            return found
+    return column[:SAMPLE]
 
 
-def _listed(column: Any) -> Sequence[object]:
+def _listed(column: Iterable[object]) -> Sequence[object]:
     """The values of a column. Arrays of more than one axis are items as they are."""
     if isinstance(column, np.ndarray) and column.ndim > 1:
         return list(column)
