@@ -14,9 +14,8 @@ from typing import TYPE_CHECKING, Any
 
 from headway.config.asked import FROM_PYTHON, Asked
 from headway.config.listed import listed
-from headway.config.model import family_of
 from headway.config.recipes import recipe_path
-from headway.config.run import SETTINGS, RunSettings
+from headway.config.run import RunSettings, asked_of
 from headway.data.given import FOLDER, ROWS, VALID, Given, given
 from headway.errors import ConfigError, FolderError, suggest
 from headway.tasks.specs import SPECS, Spec, spec_of
@@ -250,15 +249,7 @@ def _settings(settings: Settings | None) -> Asked:
         return Asked()
     if not isinstance(settings, RunSettings):
         return Asked({key: _plain(value) for key, value in settings.items()}, FROM_PYTHON)
-    if settings.asked:
-        return settings.asked.without("task")
-    found: dict[str, Any] = {
-        name: dict(Asked.from_settings(getattr(settings, name))) for name in SETTINGS
-    }
-    if settings.model is not None:
-        changes = dict(Asked.from_settings(settings.model))
-        found["model"] = {"family": family_of(settings.model), **changes}
-    return Asked(found, FROM_PYTHON)
+    return asked_of(settings).without("task")
 
 
 def _plain(value: Any) -> Any:

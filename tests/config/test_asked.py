@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from headway.config.asked import Asked
-from headway.config.run import RunSettings, load_run_settings, resolved_toml
+from headway.config.run import RunSettings, asked_of, load_run_settings, resolved_toml
 from headway.config.toml import comments_of
 from headway.config.train import TrainSettings
 from headway.errors import ConfigError
@@ -63,7 +63,8 @@ def test_asking_again_makes_another_and_leaves_the_first() -> None:
 
 def test_settings_made_in_python_ask_for_what_they_set() -> None:
     settings = RunSettings(task="tag", train=TrainSettings(lr=1e-4, seed=1))
-    assert dict(Asked.from_settings(settings.train)) == {"lr": 1e-4}
+    assert dict(asked_of(settings)) == {"task": "tag", "train.lr": 1e-4}
+    assert asked_of(settings).whence("train.lr") == "train(settings=…)"
 
 
 def test_a_run_knows_where_its_settings_came_from(tmp_path: Path) -> None:

@@ -62,11 +62,12 @@ def make_run(given: dict[str, Any], folder: Path) -> Made:
     from headway.models.folder import model_weights, save_weights
     from headway.progress import SILENT
     from headway.tasks.table import kind_of
+    from headway.training.resolve import resolve_run
 
     settings = load_run_settings(None, [], given)
     kind = kind_of(settings.task)
     prepared = kind.prepare(settings, folder, SILENT)
-    settings = kind.resolve(settings, prepared, CPU)
+    settings = resolve_run(settings, prepared, CPU)
     settings = dataclasses.replace(settings, fingerprint=prepared.fingerprint)
     (folder / "config.toml").write_text(resolved_toml(settings), encoding="utf-8")
     if prepared.has_tokenizer:
@@ -161,7 +162,9 @@ def settings_of_text(text: str) -> dict[str, Any]:
 
     from headway.config.run import flat
 
-    return flat(tomllib.loads(text))
+    values = tomllib.loads(text)
+    values.pop("format", None)  # of the file, and no setting
+    return flat(values)
 
 
 def page_data(path: Path) -> Any:
@@ -223,17 +226,17 @@ def _resolved(recipe: str | None, given: dict[str, Any], facts: Facts, device: s
 
     from headway.config.recipes import recipe_path
     from headway.config.run import load_run_settings
-    from headway.tasks.table import kind_of
+    from headway.training.resolve import resolve_run
 
     path = recipe_path(recipe) if recipe else None
     settings = load_run_settings(path, [], given, is_recipe=True)
     with (
         patch("torch.cuda.mem_get_info", lambda *_: (130 * 10**9, 140 * 10**9)),
         patch("torch.cuda.is_bf16_supported", lambda **_: True),
-        patch("headway.training.plan._bytes", lambda *_: 10**9),  # all fit, and counting is slow
+        patch("headway.training.resolve._bytes", lambda *_: 10**9),  # all fit, and counting is slow
     ):
         stand_in = _prepared(settings, facts)
-        return kind_of(settings.task).resolve(settings, stand_in, torch.device(device))
+        return resolve_run(settings, stand_in, torch.device(device))
 
 
 def _prepared(settings: Any, facts: Facts) -> Any:

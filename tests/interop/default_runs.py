@@ -17,6 +17,7 @@ from headway.models.build import build_model
 from headway.models.folder import model_weights, save_weights
 from headway.progress import SILENT
 from headway.tasks.table import kind_of
+from headway.training.resolve import resolve_run
 
 from ..models.variants import stirred
 from ..training.spoken import RATE, write_manifest, write_wav
@@ -40,7 +41,7 @@ def default_run(folder: Path, name: str) -> Path:
     kind, device, run = kind_of(task), torch.device("cpu"), folder / "run"
     run.mkdir()
     prepared = kind.prepare(settings, run, SILENT)
-    settings = kind.resolve(settings, prepared, device)
+    settings = resolve_run(settings, prepared, device)
     (run / "config.toml").write_text(resolved_toml(settings))
     if prepared.has_tokenizer:
         prepared.save_tokenizer(run / "tokenizer.json")

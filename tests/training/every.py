@@ -16,6 +16,7 @@ from headway.progress import SILENT
 from headway.tasks.specs import spec_of
 from headway.tasks.table import kind_of
 from headway.tasks.task import Task
+from headway.training.resolve import resolve_run
 
 from . import captioned, labelled, shown, spoken
 
@@ -118,7 +119,7 @@ def make(name: str, folder: Path, teacher: Path | None = None, **changes: Any) -
         del given["train.micro_tokens"]
     settings = load_run_settings(None, [], given)
     prepared = kind.prepare(settings, folder, SILENT)
-    settings = kind.resolve(settings, prepared, CPU)
+    settings = resolve_run(settings, prepared, CPU)
     assert settings.model is not None
     model = build_model(settings.model, seed=1).eval()
     return Made(settings, prepared, kind.task(settings, prepared), model)

@@ -10,13 +10,14 @@ from typing import Any
 import numpy as np
 import torch
 
-from headway.config.run import RunSettings, load_run_settings
+from headway.config.run import Resolved, RunSettings, load_run_settings
 from headway.errors import Stopped
 from headway.models.folder import model_weights
 from headway.progress import SILENT, Progress
 from headway.tasks.kind import Kind
 from headway.training.checkpoint import Checkpoints
 from headway.training.ranks import Ranks
+from headway.training.resolve import resolve_run
 from headway.training.runlog import RunLog
 from headway.training.worker import Worker
 
@@ -71,9 +72,9 @@ def asked(task: str, text: str, **changes: Any) -> RunSettings:
     return load_run_settings(None, [], given)
 
 
-def resolved(kind: Kind, settings: RunSettings, folder: Path) -> tuple[RunSettings, Any]:
+def resolved(kind: Kind, settings: RunSettings, folder: Path) -> tuple[Resolved, Any]:
     prepared = kind.prepare(settings, folder, SILENT)
-    return kind.resolve(settings, prepared, CPU), prepared
+    return resolve_run(settings, prepared, CPU), prepared
 
 
 def trained(

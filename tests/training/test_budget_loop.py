@@ -13,7 +13,6 @@ import pytest
 import torch
 from torch import Tensor
 
-from headway.config.train import known
 from headway.errors import Stopped
 from headway.nn.stack import Stack
 from headway.training.budget import PLAN, Budget, Decision, Journal, Wanted
@@ -60,7 +59,7 @@ def loop_of(
     loop.budget = Budget(TOTAL, wanted, Journal(folder / PLAN), started=0.0, now=clock.now)
     loop.budget.timed(step_s(0.0), 4 * step_s(0.0) / N)
     loop.budget.save_s = 0.0
-    loop.lr_at = lambda step: 0.02 * (1.0 - step / (known(loop.settings.steps) + 1))
+    loop.lr_at = lambda step: 0.02 * (1.0 - step / (loop.settings.steps + 1))
     return loop, clock
 
 

@@ -31,6 +31,7 @@ from headway.tasks.specs import CaptionSettings, spec_of
 from headway.tasks.task import Part
 from headway.training.feed import Cursor, step_item, walk
 from headway.training.ranks import Ranks
+from headway.training.resolve import resolve_run
 from headway.training.step import Step
 
 from .captioned import scene, write_manifest, write_scenes
@@ -51,7 +52,7 @@ def settings_of(media: Path, valid: Path | None = None, **more: Any) -> RunSetti
 def prepared_and_task(folder: Path, settings: RunSettings) -> tuple[PreparedMedia, CaptionTask]:
     kind = Caption()
     prepared = kind.prepare(settings, folder, SILENT)
-    settings = kind.resolve(settings, prepared, CPU)
+    settings = resolve_run(settings, prepared, CPU)
     train = replace(settings.train, batch_tokens=40, smoothing=0.2)
     task = kind.task(replace(settings, train=train), prepared)
     return prepared, task
@@ -240,10 +241,10 @@ def test_what_cannot_be_is_refused(tmp_path: Path) -> None:
     prepared = Caption().prepare(settings, tmp_path / "run", SILENT)
     mixing = replace(settings, augment=AugmentSettings(mixup=0.2))
     with pytest.raises(ConfigError, match="two captions cannot be mixed"):
-        Caption().resolve(mixing, prepared, CPU)
+        resolve_run(mixing, prepared, CPU)
     other = replace(settings, train=replace(settings.train, metric="accuracy"))
     with pytest.raises(ConfigError, match="exact, cider, bleu, chrf, loss"):
-        Caption().resolve(other, prepared, CPU)
+        resolve_run(other, prepared, CPU)
 
 
 def write_texts(folder: Path, texts: list[str], size: int) -> Path:
@@ -266,7 +267,7 @@ def fine(tmp_path_factory: pytest.TempPathFactory) -> tuple[PreparedMedia, RunSe
 
 def fine_task(made: tuple[PreparedMedia, RunSettings], device: torch.device) -> CaptionTask:
     prepared, settings = made
-    settings = Caption().resolve(settings, prepared, device)
+    settings = resolve_run(settings, prepared, device)
     train = replace(settings.train, batch_tokens=16 * 256, micro_tokens=16 * 256, pool=1)
     return Caption().task(replace(settings, train=train), prepared)
 

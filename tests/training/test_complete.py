@@ -31,6 +31,7 @@ from headway.tasks.task import Part
 from headway.training.begin import begin
 from headway.training.optim import build_optimizer
 from headway.training.ranks import Ranks
+from headway.training.resolve import resolve_run
 from headway.training.step import Step
 from headway.training.worker import Worker
 from tests.training.labelled import CPU, asked, resolved, same_after_stops, trained
@@ -318,7 +319,7 @@ def test_what_is_left_open_is_chosen(tmp_path: Path, fields: bool) -> None:
     text = (write_fields if fields else write_lines)(tmp_path / ("t.jsonl" if fields else "t"))
     plain = RunSettings(task="complete", data=settings_for(text).data)
     prepared = Complete().prepare(plain, tmp_path, SILENT)
-    found = Complete().resolve(plain, prepared, CPU)
+    found = resolve_run(plain, prepared, CPU)
     assert isinstance(found.model, DecoderSettings)
     longest = int(CompleteTask(prepared, found).train.lengths(USUAL).max())
     assert found.model.max_len == longest
@@ -340,8 +341,8 @@ def test_settings_that_cannot_work_are_refused(tmp_path: Path, plain: Made) -> N
         ({"model__vocab_size": 7}, "Set tokenizer.vocab_size instead"),
     ):
         with pytest.raises(ConfigError, match=said):
-            Complete().resolve(settings_for(text, **more), plain[1], CPU)
-    settings = Complete().resolve(settings_for(text, complete__context=40), plain[1], CPU)
+            resolve_run(settings_for(text, **more), plain[1], CPU)
+    settings = resolve_run(settings_for(text, complete__context=40), plain[1], CPU)
     with pytest.raises(ConfigError, match=r"complete.context=40 is more .*model.max_len=16"):
         Complete().task(settings, plain[1])
     with pytest.raises(ConfigError, match="context=1 must be at least 2"):

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from headway.config.asked import Asked
 from headway.config.durable import replace_text
+from headway.config.facts import Origin
 from headway.config.folder import CONFIG, TOKENIZER
 from headway.config.kept import KeptHeads
 from headway.config.model import DecoderSettings, EncoderSettings, ModelSettings, Seq2SeqSettings
@@ -27,6 +28,7 @@ from headway.nn.layout import Layout
 from headway.nn.loss import Smoothing
 from headway.progress import SILENT
 from headway.tasks import distil, losses
+from headway.tasks.begun import begun_with
 from headway.tasks.classify import ClassifyTask
 from headway.tasks.complete import CompleteTask
 from headway.tasks.distil import (
@@ -78,6 +80,12 @@ def test_a_student_starts_from_every_other_layer() -> None:
     assert picked_layers(4, 4) == [0, 1, 2, 3]
 
 
+def origin(settings: RunSettings) -> Origin:
+    found = begun_with(settings)
+    assert found is not None
+    return found
+
+
 @pytest.mark.parametrize("family", [EncoderSettings, DecoderSettings, Seq2SeqSettings])
 def test_it_has_the_teachers_shape_front_and_heads(tmp_path: Path, family: type[Any]) -> None:
     task = {EncoderSettings: "fill", DecoderSettings: "complete"}.get(family, "translate")
@@ -85,7 +93,7 @@ def test_it_has_the_teachers_shape_front_and_heads(tmp_path: Path, family: type[
     teacher = build_model(shape, seed=4)
     folder = saved(tmp_path / "teacher", shape, task, teacher)
     settings = run_settings(task, folder, asked=Asked({"model.dropout": 0.2}))
-    model = student_model(shape, settings)
+    model = student_model(origin(settings), settings)
     assert replace(model, n_layers=4, dropout=0.0, **(
         {"n_decoder_layers": None} if family is Seq2SeqSettings else {})) == shape  # fmt: skip
     assert (model.n_layers, model.dropout) == (2, 0.2)
@@ -104,7 +112,7 @@ def test_the_student_of_a_pruned_teacher_has_the_heads_of_its_layers(tmp_path: P
     kept = KeptHeads(encoder=((0,), (1,), (2, 3), (3,)), cross=((0, 1), (2,), (1, 2, 3), (0,)))
     shape = Seq2SeqSettings(**(SIZES | {"n_layers": 4}), kept_heads=kept)
     settings = run_settings("translate", saved(tmp_path / "teacher", shape, "translate"))
-    model = student_model(shape, settings)
+    model = student_model(origin(settings), settings)
     assert model.kept_heads == KeptHeads(encoder=((0,), (2, 3)), cross=((0, 1), (1, 2, 3)))
     start_student(build_model(model), settings, lambda line: None)
 
@@ -124,8 +132,9 @@ def test_what_cannot_be_taught_is_refused_in_words(
     folder = saved(tmp_path / "teacher", shape, task)
     more = dict(more)
     distil_ = DistilSettings(teacher=str(folder), layers=more.pop("layers", None))
+    settings = RunSettings(task=wanted, distil=distil_, **more)
     with pytest.raises(ConfigError) as error:
-        student_model(shape, RunSettings(task=wanted, distil=distil_, **more))
+        student_model(origin(settings), settings)
     for text in said:
         assert text in str(error.value)
 
@@ -227,7 +236,7 @@ def school(tmp_path_factory: pytest.TempPathFactory) -> tuple[PreparedText, RunS
     run = saved(folder / "teacher", shape, "fill", teacher)
     prepared.save_tokenizer(run / TOKENIZER)
     wanted = replace(settings, distil=DistilSettings(teacher=str(run)))
-    return prepared, replace(wanted, model=student_model(shape, wanted))
+    return prepared, replace(wanted, model=student_model(origin(wanted), wanted))
 
 
 def disagreement(task: Task, teacher: nn.Module, student: nn.Module) -> float:

@@ -44,6 +44,7 @@ from headway.tasks.vectors import (
 )
 from headway.training.optim import build_optimizer
 from headway.training.ranks import Ranks
+from headway.training.resolve import resolve_run
 from headway.training.step import Step
 
 CPU = torch.device("cpu")
@@ -425,16 +426,16 @@ def test_settings_that_cannot_work_are_refused(
     asked = Asked({"model.dropout": 0.0, "train.steps": 5, "embed.drop_words": 0.0})
     settings = settings_of(tmp_path, pairs=False, asked=asked, train=TrainSettings(steps=5))
     with pytest.raises(ConfigError, match=r"model.dropout=0 makes both readings"):
-        Embed().resolve(settings, alone, CPU)
+        resolve_run(settings, alone, CPU)
     settings = settings_of(tmp_path, embed=EmbedSettings(drop_words=0.2), train=TrainSettings())
     with pytest.raises(ConfigError, match=r"embed.drop_words has no effect on pairs"):
-        Embed().resolve(settings, prepared, CPU)
-    found = Embed().resolve(settings_of(tmp_path, pairs=False, train=TrainSettings()), alone, CPU)
+        resolve_run(settings, prepared, CPU)
+    found = resolve_run(settings_of(tmp_path, pairs=False, train=TrainSettings()), alone, CPU)
     assert found.embed.drop_words == 0.3
     asked = Asked({"train.micro_tokens": 100, "train.batch_tokens": 500})
     train = TrainSettings(steps=5, micro_tokens=100, batch_tokens=500)
     with pytest.raises(ConfigError, match=r"cannot be less than train.batch_tokens=500"):
-        Embed().resolve(settings_of(tmp_path, asked=asked, train=train), prepared, CPU)
-    found = Embed().resolve(settings_of(tmp_path, train=TrainSettings()), prepared, CPU)
+        resolve_run(settings_of(tmp_path, asked=asked, train=train), prepared, CPU)
+    found = resolve_run(settings_of(tmp_path, train=TrainSettings()), prepared, CPU)
     assert found.train.batch_tokens == found.train.micro_tokens
     assert found.embed == EmbedSettings()

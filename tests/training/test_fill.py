@@ -32,6 +32,7 @@ from headway.text.tokenizer import Vocabularies
 from headway.text.train import train_on_texts
 from headway.training.optim import build_optimizer
 from headway.training.ranks import Ranks
+from headway.training.resolve import resolve_run
 from headway.training.step import Step
 
 CPU = torch.device("cpu")
@@ -339,7 +340,7 @@ def test_a_vocabulary_without_a_mask_is_refused(tmp_path: Path) -> None:
 
 
 def test_what_is_left_open_is_chosen(prepared: PreparedText, tmp_path: Path) -> None:
-    found = Fill().resolve(settings_of(tmp_path, train=TrainSettings()), prepared, CPU)
+    found = resolve_run(settings_of(tmp_path, train=TrainSettings()), prepared, CPU)
     assert isinstance(found.model, EncoderSettings)
     assert found.model.heads == ("words",)
     assert found.model.max_len == int(prepared.train.text.lengths.max()) + ENDS
@@ -347,7 +348,7 @@ def test_what_is_left_open_is_chosen(prepared: PreparedText, tmp_path: Path) -> 
     assert found.decode.beam >= 20  # for --n-best
     bad = settings_of(tmp_path, train=TrainSettings(metric="bleu"))
     with pytest.raises(ConfigError, match="no score of the task fill"):
-        Fill().resolve(bad, prepared, CPU)
+        resolve_run(bad, prepared, CPU)
 
 
 def test_examples_can_be_shown(prepared: PreparedText, tmp_path: Path) -> None:

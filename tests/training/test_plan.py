@@ -5,68 +5,49 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
 
-import numpy as np
 import pytest
-import torch
 
 from headway.cli.main import main
+from headway.config.facts import DeviceFacts, Facts
 from headway.config.model import Seq2SeqSettings
 from headway.config.presets import preset
-from headway.config.run import RunSettings, load_run_settings
-from headway.config.train import known
+from headway.config.run import Resolved, RunSettings, load_run_settings
 from headway.errors import ConfigError
 from headway.models.summary import count, outline
-from headway.training import plan
+from headway.tasks.begun import begun_with
 from headway.training.budget import Decision
 from headway.training.plan import (
     Timing,
     memory_needed,
-    resolve,
     seconds,
     smaller_steps,
     step_time,
     with_steps,
 )
+from headway.training.resolve import micro_tokens, resolve
 from headway.training.run import _what_fits
 from headway.training.schedule import learning_rate, peak_lr
 from headway.training.worker import Worker
 from tests.data.conftest import sentences
 
-CPU = torch.device("cpu")
+CPU = DeviceFacts()
+GPU = DeviceFacts(type="cuda", free_bytes=80 << 30, bf16=True)
 
 
-@dataclass
-class Side:
-    lengths: Any = None
-    vocab_size: int = 0
-
-
-@dataclass
-class Sides:
-    source: Side
-    target: Side
-    joint: bool = True
-
-    def __len__(self) -> int:
-        return len(self.target.lengths)
-
-
-class FakePrepared:
-    """As much of prepared data as the plan looks at: so many pairs of ten tokens."""
-
-    def __init__(self, n_pairs: int = 5000, source: int = 300, target: int = 300) -> None:
-        lengths = np.full(n_pairs, 10)
-        self.train = Sides(Side(lengths), Side(lengths))
-        sizes = Side(vocab_size=source), Side(vocab_size=target)
-        self.vocab = Sides(*sizes, joint=source == target)
-
-
-def planned(*words: str, n_pairs: int = 5000, **sizes: int) -> RunSettings:
+def planned(
+    *words: str, n_pairs: int = 5000, source: int = 300, target: int = 300, on: DeviceFacts = CPU
+) -> Resolved:
+    """Of so many pairs of ten tokens and an end."""
     settings = load_run_settings(None, ["task=translate", *words])
-    prepared: Any = FakePrepared(n_pairs, **sizes)
-    return resolve(settings, prepared, CPU)
+    facts = Facts(
+        n=n_pairs,
+        n_tokens=11 * n_pairs,
+        vocab_size=target,
+        source_vocab_size=0 if source == target else source,
+        begun=begun_with(settings),
+    )
+    return resolve(settings, facts, on)
 
 
 def model_of(settings: RunSettings) -> Seq2SeqSettings:
@@ -79,7 +60,7 @@ def test_nothing_is_left_open() -> None:
     for name in ("steps", "batch_tokens", "micro_tokens", "eval_every", "save_every"):
         assert getattr(train, name) is not None
     assert train.precision == "fp32"
-    assert train.save_every == train.eval_every == -(-known(train.steps) // 20)
+    assert train.save_every == train.eval_every == -(-train.steps // 20)
 
 
 def test_small_data_gets_defaults_that_suit_it() -> None:
@@ -122,9 +103,10 @@ def test_more_data_gets_a_larger_model_and_fewer_epochs(
     ],
 )
 def test_a_gpu_gets_more(n_pairs: int, name: str) -> None:
-    cuda = torch.device("cuda")
-    assert plan.preset_for(n_pairs, cuda) == name
-    assert plan.batch_tokens(n_pairs, cuda) == (8192 if n_pairs < 1_000_000 else 25_000)
+    settings = planned(n_pairs=n_pairs, on=GPU)
+    assert model_of(settings).d_ff == preset(name).d_ff
+    assert settings.train.batch_tokens == (8192 if n_pairs < 1_000_000 else 25_000)
+    assert (settings.train.precision, settings.train.pool) == ("bf16", 1)
 
 
 def test_a_few_pairs_still_get_some_steps() -> None:
@@ -359,12 +341,11 @@ def test_memory_is_that_of_weights_moments_and_activations() -> None:
     assert memory_needed(half) - 16 * n == pytest.approx((needed - 16 * n) / 2)
 
 
-def test_a_full_gpu_gets_smaller_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_full_gpu_gets_smaller_parts() -> None:
     model = preset("transformer-test")
 
     def with_free(mib: float) -> int:
-        monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (int(mib * 2**20), 80 << 30))
-        return plan.micro_tokens(model, 25_000, torch.device("cuda"))
+        return micro_tokens(model, 25_000, replace(GPU, free_bytes=int(mib * 2**20)))
 
     sizes = [with_free(mib) for mib in (8000, 100, 50, 1)]
     assert sizes[0] == 25_000
@@ -454,7 +435,7 @@ def test_what_a_dry_run_prints_is_a_recipe_for_the_same_run(
     first = printed([*command, *words], capsys, tmp_path / "plan.toml")
     if "--budget" in words:
         assert first.asked["budget"] == "10m"
-        assert 500 < known(first.train.steps) < 1200
+        assert 500 < first.train.steps < 1200
     again = printed(["train", "--recipe", "plan.toml", "--device", "cpu"], capsys, tmp_path / "b")
     assert (again.model, again.train, again.data) == (first.model, first.train, first.data)
     assert (again.tokenizer, again.decode) == (first.tokenizer, first.decode)

@@ -12,7 +12,8 @@ from headway.config.presets import PRESETS
 from headway.config.recipes import recipe_names, recipe_path
 from headway.config.run import load_run_settings
 from headway.config.train import TrainSettings
-from headway.training.plan import PAPER
+from headway.tasks.proposals import PAPER as PAPER_TRAINING
+from headway.tasks.translate import PAPER
 from headway.training.schedule import (
     AFTER_WARMUP,
     learning_rate,
@@ -20,7 +21,6 @@ from headway.training.schedule import (
     schedule_line,
     warmup_steps,
 )
-from headway.training.textplan import PAPER as PAPER_TRAINING
 
 
 def test_noam_is_the_papers_formula() -> None:

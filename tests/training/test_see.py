@@ -17,6 +17,7 @@ from headway.errors import ConfigError, DataError
 from headway.models.build import build_model
 from headway.models.folder import model_weights, save_weights
 from headway.models.seeing import Viewer
+from headway.tasks.fronts import patch_of, picture_shape, pixel_statistics, sound_shape
 from headway.tasks.kind import Use
 from headway.tasks.losses import plain as plain_loss
 from headway.tasks.media_answers import Labeller, read_items
@@ -31,7 +32,6 @@ from headway.tasks.read import readout_of
 from headway.tasks.see import See, SeeTask
 from headway.tasks.thumbnails import data_uri, thumbnails
 from headway.tasks.watch import Watch
-from headway.training.mediaplan import patch_of, picture_shape, pixel_statistics, sound_shape
 from headway.training.ranks import Ranks
 from headway.training.worker import Worker
 from tests.training.labelled import resolved, same_after_stops, trained

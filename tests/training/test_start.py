@@ -11,25 +11,25 @@ import pytest
 import torch
 from torch import nn
 
-from headway.config.asked import Asked
 from headway.config.durable import replace_text
+from headway.config.facts import DeviceFacts, Facts
 from headway.config.folder import CONFIG, IMPORTED
+from headway.config.inherited import model_from
 from headway.config.model import DecoderSettings, EncoderSettings, ModelSettings, Seq2SeqSettings
-from headway.config.run import RunSettings, resolved_toml
+from headway.config.run import Resolved, RunSettings, resolved_toml
 from headway.config.start import StartSettings
 from headway.config.train import TrainSettings
 from headway.errors import ConfigError, FolderError
 from headway.models.build import build_model
 from headway.models.folder import model_weights, save_weights
+from headway.tasks.begun import begun_with
 from headway.training.optim import build_optimizer, set_lr
-from headway.training.start import freeze, model_from, rate_scales, start_from, trainable
-from headway.training.textplan import TextPlan, resolve_text, text_model
+from headway.training.resolve import resolve
+from headway.training.start import freeze, rate_scales, start_from, trainable
 from tests.models.variants import SIZES, samples, word_loss
 
 FILLING = EncoderSettings(**SIZES, heads=("words",), n_segments=0)
-FEW_TEXTS: dict[str, Any] = {
-    "n_tokens": 10_000, "longest": 20, "epochs": 2, "model": {"heads": ("classes",), "n_labels": 2},
-}  # fmt: skip
+CPU = DeviceFacts()
 
 
 def saved(folder: Path, model: ModelSettings, task: str, labels: tuple[str, ...] = ()) -> nn.Module:
@@ -262,17 +262,21 @@ def test_nothing_left_to_train_is_an_error() -> None:
         build_optimizer(model, TrainSettings(), device="cpu")
 
 
+def few_texts(settings: RunSettings, device: DeviceFacts = CPU, longest: int = 20) -> Resolved:
+    facts = Facts(
+        n=10, n_tokens=1000, longest=longest, vocab_size=tokenizer().vocab_size,
+        labels=("a", "b"), begun=begun_with(settings),
+    )  # fmt: skip
+    return resolve(settings, facts, device)
+
+
 def test_imported_weights_are_trained_gently_unless_said_otherwise(tmp_path: Path) -> None:
     saved(tmp_path / "old", FILLING, "fill")
-    start, plan = StartSettings(run=str(tmp_path / "old")), TextPlan(**FEW_TEXTS)
-    settings = RunSettings(task="classify", start=start)
-    ours = resolve_text(settings, tokenizer(), torch.device("cpu"), plan).train.lr
+    settings = RunSettings(task="classify", start=StartSettings(run=str(tmp_path / "old")))
+    assert few_texts(settings).train.lr == 3e-4
     (tmp_path / "old" / IMPORTED).write_text("{}")
-    theirs = resolve_text(settings, tokenizer(), torch.device("cpu"), plan).train.lr
-    assert ours == 3e-4
-    assert theirs == 1e-4
-    asked = replace(settings, train=TrainSettings(lr=0.5), asked=Asked({"train.lr": 0.5}))
-    assert resolve_text(asked, tokenizer(), torch.device("cpu"), plan).train.lr == 0.5
+    assert few_texts(settings).train.lr == 1e-4
+    assert few_texts(replace(settings, train=TrainSettings(lr=0.5))).train.lr == 0.5
 
 
 @pytest.mark.parametrize(("device", "longest", "kept"), [
@@ -283,6 +287,5 @@ def test_attention_dropout_that_no_kernel_has_is_left_out(
 ) -> None:
     saved(tmp_path / "old", replace(FILLING, attention_dropout=0.1), "fill")
     settings = RunSettings(task="classify", start=StartSettings(run=str(tmp_path / "old")))
-    plan = TextPlan(**{**FEW_TEXTS, "longest": longest})
-    model, _ = text_model(settings, tokenizer(), torch.device(device), plan)
-    assert model.attention_dropout == kept
+    place = DeviceFacts(type=device, free_bytes=80 << 30)
+    assert few_texts(settings, place, longest).model.attention_dropout == kept

@@ -22,8 +22,8 @@ from headway.progress import SILENT, Stage
 from headway.tasks.scores import Scores
 from headway.training.budget import Budget, Journal, Wanted
 from headway.training.checkpoint import Checkpoints
-from headway.training.plan import resolve
 from headway.training.ranks import Ranks
+from headway.training.resolve import resolve_run
 from headway.training.run import Training
 from headway.training.runlog import RunLog
 from headway.training.snapshot import write_snapshot
@@ -225,7 +225,7 @@ def test_time_is_measured_with_real_steps(tmp_path: Path) -> None:
     prepared = made_of(tmp_path, kind="words")
     words = ["task=translate", "model.preset=transformer-test", "decode.max_len=8"]
     words += ["train.batch_tokens=100"]
-    settings = resolve(load_run_settings(None, words), prepared, torch.device("cpu"))
+    settings = resolve_run(load_run_settings(None, words), prepared, torch.device("cpu"))
     timing = Worker(settings, prepared, Ranks()).time(for_s=0.05)
     assert 0 < timing.step_s < 5
     assert 0 < timing.example_s < 60
@@ -237,7 +237,7 @@ def test_a_budget_knows_of_a_warmup_that_was_asked_for(tmp_path: Path, asked: li
     prepared = made_of(tmp_path, kind="words")
     words = ["task=translate", "model.preset=transformer-test", "train.steps=50", "train.lr=1.0"]
     words += ["train.schedule=linear", *asked]
-    settings = resolve(load_run_settings(None, words), prepared, torch.device("cpu"))
+    settings = resolve_run(load_run_settings(None, words), prepared, torch.device("cpu"))
     worker = Worker(settings, prepared, Ranks())
     run: Any = SimpleNamespace(budget_s=60.0, ranks=Ranks(), started=0.0, now=lambda: 0.0)
     budget = Training._budget(run, settings, worker.task, Journal(None))
@@ -256,7 +256,7 @@ def test_a_trial_ends_within_a_step(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     prepared = made_of(tmp_path, kind="words")
     words = ["task=translate", "model.preset=transformer-test", "decode.max_len=8"]
     words += ["train.batch_tokens=400", "train.micro_tokens=40"]
-    settings = resolve(load_run_settings(None, words), prepared, torch.device("cpu"))
+    settings = resolve_run(load_run_settings(None, words), prepared, torch.device("cpu"))
     clock, add = [0.0], Step.add
 
     def slow(self: Step, batch: Any, n_targets: int) -> None:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TextIO
 import typer
 
 from headway.config.folder import CONFIG, file_in, run_folder
-from headway.config.run import RunSettings, load_run_settings
+from headway.config.run import Resolved, RunSettings, load_resolved
 from headway.errors import ConfigError, DataError, UserError, suggest
 from headway.progress import SILENT, Progress, Stage
 from headway.tasks.specs import Spec, spec_of
@@ -361,12 +361,12 @@ def media_files(
     return [] if list(files) == ["-"] else list(files)
 
 
-def settings_of(folder: Path, overrides: Sequence[str], given: Mapping[str, Any]) -> RunSettings:
+def settings_of(folder: Path, overrides: Sequence[str], given: Mapping[str, Any]) -> Resolved:
     """What the run says, changed by options, changed by `decode.key=value` words."""
     options = {f"decode.{name}": value for name, value in given.items() if value is not None}
     if "decode.beam" in options:  # who names a beam wants a search, also of a run that samples
         options["decode.sample"] = False
-    return load_run_settings(file_in(folder, CONFIG), list(overrides), options)
+    return load_resolved(file_in(folder, CONFIG), list(overrides), options)
 
 
 @contextmanager

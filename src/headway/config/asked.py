@@ -94,9 +94,9 @@ class Asked(Mapping[str, Any]):
         return found
 
     @classmethod
-    def from_settings(cls, settings: Any, whence: str = FROM_PYTHON) -> Asked:
-        """The leaves of a settings object, made in Python, that are not as they would be anyway."""
-        return cls(_set_leaves(settings, ""), whence)
+    def from_settings(cls, settings: Any, section: str, whence: str = FROM_PYTHON) -> Asked:
+        """The leaves of a section, made in Python, that are not as they would be anyway."""
+        return cls(_set_leaves(settings, f"{section}."), whence)
 
     def whence(self, key: str) -> str:
         """`recipe.toml, line 4`, `--source`, `train.lr=1e-3`, `train(settings=…)`; empty where

@@ -11,7 +11,13 @@ from pathlib import Path
 from headway.config.durable import HEX, identity, replace_text
 from headway.config.listed import listed
 from headway.config.model import ModelSettings
-from headway.config.run import RunSettings, load_model_settings, load_run_settings
+from headway.config.run import (
+    Resolved,
+    RunSettings,
+    load_model_settings,
+    load_resolved,
+    load_run_settings,
+)
 from headway.config.toml import toml_value
 from headway.errors import FolderError
 
@@ -71,13 +77,9 @@ def run_folders(names: Names) -> list[Path]:
     return found
 
 
-def load_run(folder: str | Path) -> RunSettings:
+def load_run(folder: str | Path) -> Resolved:
     """All settings of a finished run."""
-    path = file_in(run_folder(folder), CONFIG)
-    settings = load_run_settings(path, [])
-    if settings.model is None:
-        raise FolderError(f"{path} names no model.")
-    return settings
+    return load_resolved(file_in(run_folder(folder), CONFIG))
 
 
 def load_settings(folder: str | Path, overrides: Sequence[str] = ()) -> ModelSettings:

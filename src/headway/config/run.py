@@ -6,12 +6,13 @@ another one when a run is taken up again.
 
 from __future__ import annotations
 
+import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
-from headway.config.asked import Asked, Lines, Noted, flat
+from headway.config.asked import FROM_PYTHON, Asked, Lines, Noted, flat
 from headway.config.augment import AugmentSettings
 from headway.config.data import DataSettings, TokenizerSettings
 from headway.config.decode import DecodeSettings
@@ -25,11 +26,26 @@ from headway.config.load import (
     model_settings,
     nowhere,
 )
-from headway.config.model import FAMILY_SETTINGS, ModelSettings, PictureSettings, SoundSettings
+from headway.config.model import (
+    FAMILY_SETTINGS,
+    ModelSettings,
+    PictureSettings,
+    SoundSettings,
+    family_of,
+)
 from headway.config.start import DistilSettings, LoraSettings, StartSettings
-from headway.config.toml import commented, parse, read_text, section_toml, to_toml, toml_value
-from headway.config.train import OF_SCHEDULES, TrainSettings
-from headway.errors import ConfigError, DataError, one_line, suggest
+from headway.config.toml import (
+    commented,
+    comments_of,
+    parse,
+    read_text,
+    section_toml,
+    to_toml,
+    toml_value,
+)
+from headway.config.train import OF_SCHEDULES, ResolvedTrain, TrainSettings
+from headway.config.upgrade import FORMAT, completed, upgraded
+from headway.errors import ConfigError, DataError, FolderError, one_line, suggest
 from headway.tasks.specs import (
     SPECS,
     CaptionSettings,
@@ -64,7 +80,7 @@ SETTINGS: dict[str, type[Any]] = {
     **OF_TASKS,
 }
 
-BESIDE = ("task", "fingerprint", "labels", "asked")
+BESIDE = ("format", "task", "fingerprint", "labels", "asked")
 """What else the settings of a run hold, beside these sections and the model."""
 
 
@@ -108,6 +124,28 @@ class RunSettings:
         return self.distil.teacher or self.start.run
 
 
+@dataclass(frozen=True, kw_only=True)
+class Resolved(RunSettings):
+    """Complete: what was asked for, and what was chosen where nobody asked."""
+
+    model: ModelSettings = field()
+    train: ResolvedTrain = field()
+    why: Mapping[str, str] = field(default_factory=dict, compare=False)
+    """Dotted keys of what was chosen, each with the reason."""
+
+
+def asked_of(settings: RunSettings) -> Asked:
+    """All that was asked for: also what stands in settings that were made in Python and is not as
+    it would be anyway."""
+    found = Asked() if settings.asked else Asked({"task": settings.task}, FROM_PYTHON)
+    for name in SETTINGS:
+        found |= Asked.from_settings(getattr(settings, name), name)
+    if settings.model is not None and not settings.asked.under("model"):
+        found |= Asked({"model.family": family_of(settings.model)}, FROM_PYTHON)
+        found |= Asked.from_settings(settings.model, "model")
+    return settings.asked | found.without(*settings.asked)
+
+
 def media_front(settings: RunSettings) -> PictureSettings | SoundSettings | None:
     """How images or recordings are read, of a model that looks or listens."""
     found = getattr(settings.model, "picture", None) or getattr(settings.model, "sound", None)
@@ -130,7 +168,7 @@ def load_run_settings(
     given = given if isinstance(given, Asked) else Asked.from_flags(given or {})
     if is_recipe:
         _of_another_machine(values)
-        values = {k: v for k, v in values.items() if k not in ("asked", "fingerprint")}
+        values = {k: v for k, v in values.items() if k not in ("format", "asked", "fingerprint")}
     for key, value in given.items():
         _put(values, key.split("."), value)
     named = Asked.from_words(overrides)
@@ -179,8 +217,44 @@ def _of_another_machine(values: dict[str, Any]) -> None:
         train.pop("threads", None)
 
 
+def load_resolved(
+    path: Path, overrides: Sequence[str] = (), given: Mapping[str, object] | None = None
+) -> Resolved:
+    """The `config.toml` of a run, changed by options and by words."""
+    settings = load_run_settings(path, overrides, given)
+    if settings.model is None:
+        raise FolderError(f"{path} names no model.")
+    return _resolved(settings, read_text(path))
+
+
+def read_resolved(text: str) -> Resolved:
+    """What `resolved_toml` wrote."""
+    settings = run_settings(tomllib.loads(text))
+    return _resolved(replace(settings, asked=Asked(settings.asked, Noted(text))), text)
+
+
+def _resolved(settings: RunSettings, text: str) -> Resolved:
+    values = {one.name: getattr(settings, one.name) for one in fields(settings)}
+    values["train"] = completed(settings.train, spec_of(settings).scores[0])
+    comments = comments_of(text)
+    why = {
+        f"{section}.{name}": comment.removeprefix(CHOSEN)
+        for section, found in comments.items()
+        for name, comment in found.items()
+        if comment.startswith(CHOSEN)
+    }
+    return Resolved(**values, why=why)
+
+
+CHOSEN, ASKED = "chosen: ", "asked: "
+"""What comments behind the values of a run begin with."""
+
+
 def run_settings(values: dict[str, Any], locate: Locate = nowhere) -> RunSettings:
-    values = dict(values)
+    try:
+        values = upgraded(values)
+    except ConfigError as error:
+        raise ConfigError(f"{locate('format')}{error}") from error
     asked = values.pop("asked", None)
     sections = SETTINGS
     known = ["task", "model", *sections]
@@ -328,19 +402,28 @@ def _loose_picture(asked: dict[str, Any]) -> dict[str, Any]:
 
 
 def resolved_toml(settings: RunSettings) -> str:
-    """The complete `config.toml` of a run."""
-    parts = [f"task = {toml_value(settings.task)}\n"]
+    """The complete `config.toml` of a run. Behind each value stands why it was chosen, or where it
+    was asked for, unless it is what it always is."""
+    why = settings.why if isinstance(settings, Resolved) else {}
+
+    def comment(key: str) -> str:
+        if key in why:
+            return CHOSEN + why[key]
+        whence = settings.asked.whence(key) if key in settings.asked else ""
+        return ASKED + whence if whence else ""
+
+    parts = [f"format = {FORMAT}\ntask = {toml_value(settings.task)}\n"]
     if settings.fingerprint:
         parts.append(f"fingerprint = {toml_value(settings.fingerprint)}\n")
     if settings.labels:
         parts.append(f"labels = {toml_value(settings.labels)}\n")
     if settings.model is not None:
-        parts.append(to_toml(settings.model))
+        parts.append(to_toml(settings.model, comment))
     for name, kind in SETTINGS.items():
         values = getattr(settings, name)
         usual = name in ("data", "tokenizer", "train", "decode", settings.task)
         if usual or values != kind():
-            parts.append(section_toml(name, values))
+            parts.append(section_toml(name, values, comment))
     asked = [
         commented(f"{toml_value(key)} = {toml_value(value)}", settings.asked.whence(key))
         for key, value in settings.asked.items()

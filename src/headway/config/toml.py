@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import tomllib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import fields, is_dataclass
 from pathlib import Path
@@ -96,27 +96,41 @@ def commented(statement: str, comment: str) -> str:
     return f"{statement}{COMMENT}{shown}" if comment else statement
 
 
-def to_toml(settings: ModelSettings) -> str:
+Comment = Callable[[str], str]
+"""What is to be said behind a dotted key; nothing, if that is empty."""
+
+
+def uncommented(key: str) -> str:
+    return ""
+
+
+def to_toml(settings: ModelSettings, comment: Comment = uncommented) -> str:
     """The complete `[model]` section. Loading it gives equal settings."""
-    return section_toml("model", settings, family=family_of(settings))
+    return section_toml("model", settings, comment, family=family_of(settings))
 
 
-def section_toml(name: str, settings: Any, **first: str) -> str:
+def section_toml(name: str, settings: Any, comment: Comment = uncommented, **first: str) -> str:
     """Values first, then one table for each nested group of settings.
 
     TOML has no null: None is written by leaving the key out, which is why None may only ever be
-    the default of an optional setting.
+    the default of an optional setting. Nor is 0 written where it means that a run has none.
     """
     lines, tables = [f"[{name}]"], []
-    lines += [f"{key} = {toml_value(value)}" for key, value in first.items()]
+
+    def say(key: str, value: object) -> None:
+        lines.append(commented(f"{key} = {toml_value(value)}", comment(f"{name}.{key}")))
+
+    for key, text in first.items():
+        say(key, text)
+    unset = getattr(settings, "unset", ())
     for field in fields(settings):
         value = getattr(settings, field.name)
         if is_dataclass(value):
-            table = section_toml(f"{name}.{field.name}", value)
+            table = section_toml(f"{name}.{field.name}", value, comment)
             if "=" in table:  # nothing is set in it: it need not be there
                 tables.append("\n" + table)
-        elif value is not None:
-            lines.append(f"{field.name} = {toml_value(value)}")
+        elif value is not None and field.name not in unset:
+            say(field.name, value)
     return "\n".join(lines) + "\n" + "".join(tables)
 
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Literal
+from dataclasses import dataclass, field, fields
+from typing import ClassVar, Literal
 
 from headway.config.body import check_values
 from headway.errors import ConfigError
@@ -14,10 +14,8 @@ OF_SCHEDULES = {"floor": ("cosine", "linear"), "cooldown": ("trapezoid",)}
 """Settings that only some schedules read."""
 
 
-def known(value: int | None) -> int:
-    """A number that the user may leave open, once it is chosen."""
-    assert value is not None, "not resolved yet"
-    return value
+COUNTS = ("steps", "batch_tokens", "micro_tokens", "pool", "eval_every", "save_every")
+"""Numbers that the user may leave open and a run may not."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -112,17 +110,18 @@ class TrainSettings:
     max_bad_steps: int = 10
     """Steps in a row whose loss or gradient is not a number before training stops."""
 
+    least: ClassVar[int] = 1
+    """Of whole numbers that the user may leave open."""
+
     def __post_init__(self) -> None:
         check_values(self)
-        for name in (
-            "steps", "batch_tokens", "micro_tokens", "pool", "threads", "eval_every", "save_every",
-        ):  # fmt: skip
+        for name in (*COUNTS, "threads"):
             value = getattr(self, name)
-            if value is not None and value < 1:
+            if value is not None and value < self.least:
                 raise ConfigError(f"{name}={value} must be at least 1.")
         if self.epochs is not None and self.epochs <= 0:
             raise ConfigError(f"epochs={self.epochs:g} must be more than 0.")
-        if self.epochs is not None and self.steps is not None:
+        if self.epochs is not None and self.steps:
             raise ConfigError(
                 f"steps={self.steps} and epochs={self.epochs:g} both say how long to train. Leave "
                 "one of them out."
@@ -148,3 +147,31 @@ class TrainSettings:
                 raise ConfigError(f"{name}={getattr(self, name)} must be at least 1.")
         if self.patience < 0:
             raise ConfigError(f"patience={self.patience} must be 0 (never stop early) or more.")
+
+
+@dataclass(frozen=True, kw_only=True)
+class ResolvedTrain(TrainSettings):
+    """Nothing is left open. Of weights that were trained elsewhere the counts are 0."""
+
+    least: ClassVar[int] = 0
+
+    steps: int = field()
+    batch_tokens: int = field()
+    micro_tokens: int = field()
+    pool: int = field()
+    eval_every: int = field()
+    save_every: int = field()
+    metric: str = field()
+
+    @property
+    def unset(self) -> tuple[str, ...]:
+        """Counts that a run has none of, because it was trained elsewhere."""
+        return tuple(name for name in COUNTS if not getattr(self, name))
+
+    @classmethod
+    def of(cls, train: TrainSettings) -> ResolvedTrain:
+        """The same, where all is chosen."""
+        values = {one.name: getattr(train, one.name) for one in fields(TrainSettings)}
+        missing = [name for name in (*COUNTS, "metric") if values[name] is None]
+        assert not missing, f"not resolved yet: {missing}"
+        return cls(**values)

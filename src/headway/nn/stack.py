@@ -57,3 +57,8 @@ class Stack(nn.Module):
         """Compile one block; all blocks of the stack share the result, since they look alike."""
         for block in self.blocks:
             block.compile(dynamic=False)
+
+
+def stacks(model: nn.Module) -> list[tuple[str, Stack]]:
+    """Those that a model consists of, by their names."""
+    return [(name, part) for name, part in model.named_children() if isinstance(part, Stack)]

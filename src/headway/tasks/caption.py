@@ -13,9 +13,9 @@ import torch
 from torch import Tensor, nn
 
 from headway.config.data import DataSettings
+from headway.config.facts import DeviceFacts, Facts, Proposal, Survey, because
 from headway.config.model import PictureSettings
-from headway.config.run import RunSettings
-from headway.config.train import known
+from headway.config.run import Resolved, RunSettings
 from headway.data.batches import Rows
 from headway.data.media.prepared import PreparedMedia, load_prepared_media, prepare_media
 from headway.decode.captioner import Captioner
@@ -26,6 +26,7 @@ from headway.models.seq2seq import Seq2Seq
 from headway.nn.augment import Augment
 from headway.nn.loss import Smoothing
 from headway.progress import OnProgress, Progress, unheard
+from headway.tasks.begun import begun_with, tokenizer_of
 from headway.tasks.caption_batches import (
     CaptionBatch,
     Captions,
@@ -34,23 +35,17 @@ from headway.tasks.caption_batches import (
     rounded,
 )
 from headway.tasks.caption_scores import caption_values, commonest, described_pictures
+from headway.tasks.fronts import picture_shape, pixel_statistics, stored_form
 from headway.tasks.kind import Predictor, Use
 from headway.tasks.language import text_frequencies
 from headway.tasks.losses import PLAIN, word_loss
 from headway.tasks.media_labels import front_of
+from headway.tasks.proposals import media_proposal, stored_front
 from headway.tasks.read import Read
 from headway.tasks.scores import Baselines, Scores
-from headway.tasks.specs import METRICS, spec_of
+from headway.tasks.specs import METRICS
 from headway.tasks.task import TOKENS, Frequencies, Part, TaskLoss, n_examples
 from headway.text.tokenizer import Tokenizer
-from headway.training.mediaplan import (
-    MediaPlan,
-    flat_front,
-    picture_shape,
-    pixel_statistics,
-    resolve_media,
-)
-from headway.training.textplan import tokenizer_of
 
 SAMPLES = 12
 COUNTED = 100_000
@@ -74,7 +69,7 @@ class CaptionTask:
     """How pictures with captions become steps, what they cost, and how good the captions are."""
 
     prepared: PreparedMedia
-    settings: RunSettings
+    settings: Resolved
     quick_size: int = 500
     """Validation pictures that are captioned during training; all of them at the end."""
 
@@ -85,7 +80,7 @@ class CaptionTask:
         assert isinstance(shape, PictureSettings)
         self.train = Captions(self.prepared.train, shape, self.tokenizer)
         self.valid = Captions(self.prepared.valid, shape, self.tokenizer)
-        self.rows = max(known(train.batch_tokens), self.train.pictures.longest)
+        self.rows = max(train.batch_tokens, self.train.pictures.longest)
         self.plan = self.train.plan(self.rows, train.seed, train.pool)
         self.smoothing = Smoothing.of(
             train.smoothing, self.tokenizer.vocab_size, train.smoothing_kind
@@ -292,8 +287,8 @@ class Caption:
         )
 
     @staticmethod
-    def _shape(settings: RunSettings) -> PictureSettings:
-        return picture_shape(settings, settings.caption.what, {"class_token": False})
+    def _shape(settings: RunSettings, stored: Survey | None = None) -> PictureSettings:
+        return picture_shape(settings, settings.caption.what, {"class_token": False}, stored)
 
     def load_prepared(self, folder: Path) -> PreparedMedia:
         return load_prepared_media(folder)
@@ -301,38 +296,50 @@ class Caption:
     def describe(self, prepared: PreparedMedia) -> str:
         return f"{len(prepared.train):,} captions of {prepared.what}"
 
-    def resolve(
-        self, settings: RunSettings, prepared: PreparedMedia, device: torch.device
-    ) -> RunSettings:
+    def facts(self, settings: RunSettings, prepared: PreparedMedia) -> Facts:
         assert prepared.tokenizer is not None
-        shape = self._shape(settings)
+        stored = stored_form(prepared)
+        shape = self._shape(settings, stored)
         captions = Captions(prepared.train, shape, prepared.tokenizer)
+        return Facts(
+            n=len(prepared.train),
+            longest_text=int(captions.lengths.max()),
+            vocab_size=prepared.tokenizer.vocab_size,
+            front=shape,
+            stored=stored,
+            colours=pixel_statistics(prepared.train.pictures),
+            begun=begun_with(settings),
+        )
+
+    def propose(self, settings: RunSettings, facts: Facts, device: DeviceFacts) -> Proposal:
         for name in ("mixup", "cutmix"):
             if getattr(settings.augment, name):
                 raise ConfigError(
                     f"augment.{name} mixes two pictures and their classes; two captions cannot be "
                     "mixed. Leave it out."
                 )
-        statistics = pixel_statistics(prepared.train.pictures)
-        n_items, limit = len(prepared.train), 2 * int(captions.lengths.max()) + 8
-        plan = MediaPlan(
-            n_tokens=int(captions.pictures.lengths.sum()),
-            n_items=n_items,
-            longest=max(captions.pictures.longest, limit),
-            epochs=next((epochs for most, epochs in EPOCHS if n_items <= most), 4),
-            chosen={
-                **MODEL.get(device.type, MODEL["cuda"]),
-                "dropout": 0.1,
-                **flat_front(shape),
-                **{f"picture.{name}": value for name, value in statistics.items()},
-            },
+        rows, limit = facts.rows(facts.picture), 2 * facts.longest_text + 8
+        found = media_proposal(
+            settings,
+            facts,
+            device,
+            f"{facts.n:,} captions",
+            n_rows=rows * facts.n,
+            longest=max(rows, limit),
+            epochs=next((epochs for most, epochs in EPOCHS if facts.n <= most), 4),
+            shape={**MODEL.get(device.type, MODEL["cuda"]), "dropout": 0.1},
+            front=stored_front(facts),
             training={"lr": 4e-3, "smoothing": 0.0},
-            decode={"max_len": limit, "batch_tokens": 4096 if device.type == "cpu" else 65_536},
-            metrics=spec_of(settings).scores,
         )
-        return resolve_media(settings, prepared, device, plan)
+        why = f"twice the longest caption, which has {facts.longest_text} tokens"
+        return found.also(
+            because(why, "decode", {"max_len": limit}),
+            because(device.shown, "decode", {"batch_tokens": 4096 if device.is_cpu else 65_536}),
+        )
 
-    def task(self, settings: RunSettings, prepared: PreparedMedia) -> CaptionTask:
+    def check(self, settings: Resolved, prepared: PreparedMedia) -> None: ...
+
+    def task(self, settings: Resolved, prepared: PreparedMedia) -> CaptionTask:
         return CaptionTask(prepared, settings)
 
     def predictor(self, use: Use) -> Predictor:

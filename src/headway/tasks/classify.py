@@ -10,11 +10,12 @@ from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import nn
 
 from headway.config.data import DataSettings
-from headway.config.run import RunSettings
-from headway.config.train import known
+from headway.config.facts import DeviceFacts, Facts, Proposal
+from headway.config.run import Resolved, RunSettings
 from headway.data.batches import Fixed, Rows, StepPlan, fixed_shapes
 from headway.data.readings import TextReader
 from headway.data.streams import mark_names
@@ -22,6 +23,7 @@ from headway.data.texts import PreparedText, TextSet, load_prepared_text, prepar
 from headway.errors import DataError
 from headway.nn.loss import Smoothing
 from headway.progress import OnProgress, Progress, unheard
+from headway.tasks.begun import begun_with, tokenizer_of
 from headway.tasks.classes import (
     ClassBatch,
     class_batch,
@@ -37,12 +39,12 @@ from headway.tasks.classes import (
 from headway.tasks.classify_scores import ClassBaselines, labels_of, texts_of
 from headway.tasks.kind import Predictor, Use
 from headway.tasks.losses import label_loss
+from headway.tasks.proposals import text_proposal
 from headway.tasks.read import Read
 from headway.tasks.scores import Baselines, Scores
-from headway.tasks.specs import METRICS, spec_of
+from headway.tasks.specs import METRICS
 from headway.tasks.task import Frequencies, Part, TaskLoss, n_examples
 from headway.text.tokenizer import Tokenizer
-from headway.training.textplan import TextPlan, resolve_text, tokenizer_of
 
 LONGEST = 512
 """Tokens that a model chosen here reads at once; longer texts are read in windows."""
@@ -64,19 +66,18 @@ SAMPLES = 8
 @dataclass
 class ClassifyTask:
     prepared: PreparedText
-    settings: RunSettings
+    settings: Resolved
     quick_size: int = 3000
     """Validation texts that are read during training; all of them at the end."""
 
     def __post_init__(self) -> None:
         train, model = self.settings.train, self.settings.model
-        assert model is not None
         self.metric = METRICS[train.metric or "accuracy"]
         tokenizer = self.prepared.tokenizer
         self.train = reader(self.prepared.train, tokenizer, model.max_len)
         self.valid = reader(self.prepared.valid, tokenizer, model.max_len)
         self.longest = int(self.train.lengths.max())
-        step_tokens = max(known(train.batch_tokens), self.longest)
+        step_tokens = max(train.batch_tokens, self.longest)
         self.plan = StepPlan.of_lengths(self.train.lengths, step_tokens, train.seed, train.pool)
         n_labels = len(self.prepared.labels)
         self.smoothing = Smoothing.of(train.smoothing, n_labels, train.smoothing_kind)
@@ -209,34 +210,49 @@ class Classify:
     def describe(self, prepared: PreparedText) -> str:
         return f"{len(prepared.train):,} texts of {len(prepared.labels)} classes"
 
-    def resolve(
-        self, settings: RunSettings, prepared: PreparedText, device: torch.device
-    ) -> RunSettings:
-        whole = [
-            reader(part, prepared.tokenizer, 1 << 40) for part in (prepared.train, prepared.valid)
-        ]
-        needed = np.concatenate([part.needed for part in whole])
+    def facts(self, settings: RunSettings, prepared: PreparedText) -> Facts:
+        needed = [_needed(part, prepared.tokenizer) for part in (prepared.train, prepared.valid)]
+        return Facts(
+            n=len(prepared.train),
+            n_tokens=int(needed[0].sum()),
+            longest=int(np.concatenate(needed).max()),
+            vocab_size=prepared.tokenizer.vocab_size,
+            labels=tuple(prepared.labels),
+            begun=begun_with(settings),
+        )
+
+    def propose(self, settings: RunSettings, facts: Facts, device: DeviceFacts) -> Proposal:
         windows = settings.data.long == "windows"
-        longest = min(int(needed.max()), LONGEST) if windows else int(needed.max())
-        n_tokens = int(whole[0].needed.sum())
-        model: dict[str, Any] = {"heads": ("classes",), "n_labels": len(prepared.labels)}
+        needs: dict[str, object] = {"heads": ("classes",), "n_labels": len(facts.labels)}
         if settings.model is None and not settings.start.run:
-            model |= SMALL if n_tokens < SMALL_TOKENS else {}
-        plan = TextPlan(
-            n_tokens=n_tokens,
-            longest=longest,
-            epochs=3 if n_tokens < 50 * SMALL_TOKENS else 2,
-            model=model,
+            needs |= SMALL if facts.n_tokens < SMALL_TOKENS else {}
+        return text_proposal(
+            settings,
+            facts,
+            device,
+            f"{facts.n:,} texts of {facts.n_tokens:,} tokens",
+            longest=min(facts.longest, LONGEST) if windows else facts.longest,
+            epochs=3 if facts.n_tokens < 50 * SMALL_TOKENS else 2,
+            needs=needs,
             least_dropout=0.2,
             training={"lr": 4e-3, "smoothing": 0.1},
-            fine_tuning={"smoothing": 0.1},
-            metrics=spec_of(settings).scores,
+            tuning={"smoothing": 0.1},
         )
-        settings = resolve_text(settings, prepared.tokenizer, device, plan)
-        check_lengths(settings, needed)
-        return replace(settings, labels=tuple(prepared.labels))
 
-    def task(self, settings: RunSettings, prepared: PreparedText) -> ClassifyTask:
+    def check(self, settings: Resolved, prepared: PreparedText) -> None:
+        """Refuse what the model cannot read at once, where windows are not wanted."""
+        if settings.data.long == "windows":
+            return
+        both = [_needed(part, prepared.tokenizer) for part in (prepared.train, prepared.valid)]
+        needed, limit = np.concatenate(both), settings.model.max_len
+        if int(needed.max()) > limit:
+            raise DataError(
+                f"{int((needed > limit).sum()):,} texts are longer than the {limit:,} tokens that "
+                f"the model reads at once, the longest has {int(needed.max()):,}. Read them in "
+                "windows (data.long=windows) or set model.max_len to more."
+            )
+
+    def task(self, settings: Resolved, prepared: PreparedText) -> ClassifyTask:
         return ClassifyTask(prepared, settings)
 
     def predictor(self, use: Use) -> Predictor:
@@ -256,13 +272,6 @@ def reader(texts: TextSet, tokenizer: Tokenizer, max_len: int) -> TextReader:
     return text_reader(texts.text, texts.other, tokenizer, max_len)
 
 
-def check_lengths(settings: RunSettings, needed: Any) -> None:
-    """Refuse what the model cannot read at once, where windows are not wanted."""
-    assert settings.model is not None
-    limit = settings.model.max_len
-    if settings.data.long == "error" and int(needed.max()) > limit:
-        raise DataError(
-            f"{int((needed > limit).sum()):,} texts are longer than the {limit:,} tokens that the "
-            f"model reads at once, the longest has {int(needed.max()):,}. Read them in windows "
-            "(data.long=windows) or set model.max_len to more."
-        )
+def _needed(part: TextSet, tokenizer: Tokenizer) -> NDArray[np.int64]:
+    """Tokens of each text, read whole."""
+    return reader(part, tokenizer, 1 << 40).needed

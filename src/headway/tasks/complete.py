@@ -12,8 +12,8 @@ import torch
 from torch import nn
 
 from headway.config.data import DataSettings
-from headway.config.run import RunSettings
-from headway.config.train import known
+from headway.config.facts import DeviceFacts, Facts, Proposal, because
+from headway.config.run import Resolved, RunSettings
 from headway.data.batches import Fixed
 from headway.data.items import TextKind
 from headway.data.streams import USUAL, Stream, mark_names
@@ -24,6 +24,7 @@ from headway.errors import ConfigError, UserError
 from headway.models.decoder import Decoder
 from headway.nn.loss import Smoothing
 from headway.progress import OnProgress, Progress, unheard
+from headway.tasks.begun import begun_with, tokenizer_of
 from headway.tasks.kind import Predictor, Use
 from headway.tasks.language import (
     TokenBatch,
@@ -36,11 +37,11 @@ from headway.tasks.language import (
     token_batch,
 )
 from headway.tasks.losses import word_loss
+from headway.tasks.proposals import text_proposal
 from headway.tasks.read import Read
 from headway.tasks.scores import Scores
 from headway.tasks.specs import METRICS, spec_of
 from headway.tasks.task import TOKENS, Frequencies, Part, TaskLoss
-from headway.training.textplan import TextPlan, resolve_text, tokenizer_of
 
 SAMPLES = 3
 SAMPLE_START, SAMPLE_TOKENS = 17, 64
@@ -49,11 +50,10 @@ SAMPLE_START, SAMPLE_TOKENS = 17, 64
 @dataclass
 class CompleteTask:
     prepared: PreparedText
-    settings: RunSettings
+    settings: Resolved
 
     def __post_init__(self) -> None:
         train, model = self.settings.train, self.settings.model
-        assert model is not None
         self.metric = METRICS[train.metric or "loss"]
         self.context = self.settings.complete.context or model.max_len
         if self.context > model.max_len:
@@ -63,7 +63,7 @@ class CompleteTask:
             )
         self.train = stream(self.prepared.train, self.prepared.tokenizer, self.settings)
         self.valid = stream(self.prepared.valid, self.prepared.tokenizer, self.settings)
-        step_tokens = max(known(train.batch_tokens), self.context)
+        step_tokens = max(train.batch_tokens, self.context)
         self.windows = Windows(
             self.train.lengths, self.context, step_tokens, train.seed, train.pool
         )
@@ -151,7 +151,7 @@ class CompleteTask:
             [model],
             self.prepared.tokenizer,
             decode,
-            context=self.settings.model.max_len,  # type: ignore[union-attr]
+            context=self.settings.model.max_len,
         )
         return [
             {"source": completion.prompt, "target": "", "output": completion.text}
@@ -187,24 +187,34 @@ class Complete:
         tokens = _n_tokens(prepared.train)
         return f"{n:,} document{'s' * (n != 1)} of {tokens:,} tokens"
 
-    def resolve(
-        self, settings: RunSettings, prepared: PreparedText, device: torch.device
-    ) -> RunSettings:
-        n_tokens = _n_tokens(prepared.train) + len(prepared.train)
+    def facts(self, settings: RunSettings, prepared: PreparedText) -> Facts:
         usual = stream(prepared.train, prepared.tokenizer, settings).lengths(USUAL)
-        most = 256 if device.type == "cpu" else 1024
-        context = settings.complete.context or min(most, int(usual.max()))
-        plan = TextPlan(
-            n_tokens=n_tokens,
-            longest=context,
-            epochs=10 if n_tokens > 5_000_000 else 20,
-            model={"dropout": 0.2 if n_tokens < 2_000_000 else 0.0},
-            decode={"sample": True, "temperature": 0.8, "top_p": 0.95, "beam": 1, "max_len": 256},
+        return Facts(
+            n=len(prepared.train),
+            n_tokens=_n_tokens(prepared.train) + len(prepared.train),
+            longest=int(usual.max()),
+            vocab_size=prepared.tokenizer.vocab_size,
+            begun=begun_with(settings),
+        )
+
+    def propose(self, settings: RunSettings, facts: Facts, device: DeviceFacts) -> Proposal:
+        most = 256 if device.is_cpu else 1024
+        found = text_proposal(
+            settings,
+            facts,
+            device,
+            f"{facts.n_tokens:,} tokens",
+            longest=settings.complete.context or min(most, facts.longest),
+            epochs=10 if facts.n_tokens > 5_000_000 else 20,
+            needs={"dropout": 0.2 if facts.n_tokens < 2_000_000 else 0.0},
             metrics=spec_of(settings).scores[: 2 if settings.data.fields else None],
         )
-        return resolve_text(settings, prepared.tokenizer, device, plan)
+        drawn = {"sample": True, "temperature": 0.8, "top_p": 0.95, "beam": 1, "max_len": 256}
+        return found.also(because("text that is drawn repeats itself less", "decode", drawn))
 
-    def task(self, settings: RunSettings, prepared: PreparedText) -> CompleteTask:
+    def check(self, settings: Resolved, prepared: PreparedText) -> None: ...
+
+    def task(self, settings: Resolved, prepared: PreparedText) -> CompleteTask:
         return CompleteTask(prepared, settings)
 
     def predictor(self, use: Use) -> Predictor:

@@ -14,11 +14,13 @@ from typing import Any
 import torch
 from torch import nn
 
-from headway.config.folder import load_run, run_folder
+from headway.config.facts import Origin
+from headway.config.inherited import WITHOUT_VECTORS, changed, check_same
 from headway.config.model import ModelSettings, Seq2SeqSettings
 from headway.config.run import RunSettings
 from headway.errors import ConfigError
 from headway.models.parts.front import compute_in
+from headway.nn.stack import stacks
 from headway.progress import SILENT, Progress
 from headway.tasks.kind import Note
 from headway.tasks.losses import plain
@@ -26,20 +28,19 @@ from headway.tasks.opened import Opened, open_run
 from headway.tasks.read import readout_of
 from headway.tasks.specs import spec_of
 from headway.tasks.task import Task
-from headway.training.start import WITHOUT_VECTORS, changed, check_same, stacks
 
 TIMED_S = 1.0
 """For each of the two models whose speed is compared."""
 
 
-def student_model(teacher: ModelSettings, settings: RunSettings) -> ModelSettings:
+def student_model(begun: Origin, settings: RunSettings) -> ModelSettings:
     """The teacher's shape with fewer layers; what has no weights of its own may be set too."""
-    name = settings.distil.teacher
-    run = load_run(run_folder(name))
-    if run.task != settings.task:
+    name, teacher = begun.name, begun.model
+    if begun.task != settings.task:
         raise ConfigError(
-            f"the teacher {name} is a run of the task {run.task}, and this one of {settings.task}. "
-            f"Use headway train distil, which takes the teacher's task, or another teacher."
+            f"the teacher {name} is a run of the task {begun.task}, and this one of "
+            f"{settings.task}. Use headway train distil, which takes the teacher's task, or "
+            "another teacher."
         )
     without = {key: value for key, value in WITHOUT_VECTORS.items() if hasattr(teacher, key)}
     shape = changed(teacher, {**without, **settings.asked.under("model")})

@@ -18,14 +18,15 @@ from numpy.typing import NDArray
 from torch import nn
 
 from headway.config.data import DataSettings
-from headway.config.run import RunSettings
-from headway.config.train import known
+from headway.config.facts import DeviceFacts, Facts, Proposal, because
+from headway.config.run import Resolved, RunSettings
 from headway.data.batches import Fixed, Rows, StepPlan, fixed_shapes, moved
 from headway.data.masking import Draws
 from headway.data.readings import TextReader
 from headway.data.texts import PreparedText, load_prepared_text, prepare_text
 from headway.errors import ConfigError
 from headway.progress import OnProgress, Progress, unheard
+from headway.tasks.begun import begun_with, tokenizer_of
 from headway.tasks.contrast import (
     PairedBatch,
     contrastive,
@@ -36,9 +37,10 @@ from headway.tasks.contrast import (
     valid_loss,
 )
 from headway.tasks.kind import Predictor, Use
+from headway.tasks.proposals import batch_tokens, text_proposal
 from headway.tasks.read import Read
 from headway.tasks.scores import Baselines, Scores
-from headway.tasks.specs import METRICS, spec_of
+from headway.tasks.specs import METRICS
 from headway.tasks.task import Part, TaskLoss
 from headway.tasks.vectors import (
     bag_retrieval,
@@ -47,7 +49,6 @@ from headway.tasks.vectors import (
     text_keys,
     text_vectors,
 )
-from headway.training.textplan import TextPlan, batch_tokens, resolve_text, tokenizer_of
 
 LONGEST = 256
 """Tokens that a model chosen here reads at once."""
@@ -72,18 +73,17 @@ class EpochRows:
 @dataclass
 class EmbedTask:
     prepared: PreparedText
-    settings: RunSettings
+    settings: Resolved
 
     def __post_init__(self) -> None:
         train, model = self.settings.train, self.settings.model
-        assert model is not None
         self.metric = METRICS[train.metric or "accuracy"]
         tokenizer = self.prepared.tokenizer
         self.sides = sides(self.prepared.train, tokenizer, model.max_len)
         read = [np.minimum(side.needed, model.max_len) for side in self.sides]
         lengths = read[0] + read[-1]  # a text without a partner is read twice
         self.longest = max(int(side.lengths.max()) for side in self.sides)
-        step_tokens = max(known(train.batch_tokens), int(lengths.max()))
+        step_tokens = max(train.batch_tokens, int(lengths.max()))
         self.plan = StepPlan.of_lengths(lengths, step_tokens, train.seed, train.pool)
         self._counts = {}
         for side in self.sides:
@@ -202,7 +202,6 @@ class EmbedTask:
 
     @cached_property
     def valid(self) -> tuple[TextReader, TextReader]:
-        assert self.settings.model is not None
         tokenizer = self.prepared.tokenizer
         return partners(self.prepared.valid, tokenizer, self.settings.model.max_len)
 
@@ -240,33 +239,60 @@ class Embed:
         what = "texts" if prepared.train.other is None else "pairs"
         return f"{len(prepared.train):,} {what}"
 
-    def resolve(
-        self, settings: RunSettings, prepared: PreparedText, device: torch.device
-    ) -> RunSettings:
+    def facts(self, settings: RunSettings, prepared: PreparedText) -> Facts:
         readers = sides(prepared.train, prepared.tokenizer, 1 << 40)
         longest = min(LONGEST, max(int(side.needed.max()) for side in readers))
         twice = 2 if len(readers) == 1 else 1
-        n_tokens = twice * sum(int(np.minimum(side.needed, longest).sum()) for side in readers)
-        least = PAIRS * n_tokens // max(1, len(prepared.train))
-        tokens = settings.train.batch_tokens or max(batch_tokens(n_tokens, device), least)
-        step = {"batch_tokens": tokens, "micro_tokens": tokens}
-        plan = TextPlan(
-            n_tokens=n_tokens,
+        return Facts(
+            n=len(prepared.train),
+            n_tokens=twice * sum(int(np.minimum(side.needed, longest).sum()) for side in readers),
             longest=longest,
-            epochs=10 if len(prepared.train) < 200_000 else 3,
-            model={"heads": ()},
-            training={"lr": 4e-3, **step},
-            fine_tuning={"lr": 1e-4, **step},
-            metrics=spec_of(settings).scores,
+            vocab_size=prepared.tokenizer.vocab_size,
+            pairs=prepared.train.other is not None,
+            begun=begun_with(settings),
         )
-        settings = resolve_text(settings, prepared.tokenizer, device, plan)
-        scratch = not settings.origin
-        if prepared.train.other is None and scratch and "embed.drop_words" not in settings.asked:
-            settings = replace(settings, embed=replace(settings.embed, drop_words=DROPPED))
-        check(settings, prepared)
-        return settings
 
-    def task(self, settings: RunSettings, prepared: PreparedText) -> EmbedTask:
+    def propose(self, settings: RunSettings, facts: Facts, device: DeviceFacts) -> Proposal:
+        least = PAIRS * facts.n_tokens // max(1, facts.n)
+        usual = max(batch_tokens(facts.n_tokens, device), least)
+        tokens = settings.train.batch_tokens or usual
+        step = because(
+            f"{PAIRS} texts or more are compared with each other at once", "train",
+            {"batch_tokens": tokens, "micro_tokens": tokens},
+        )  # fmt: skip
+        scratch = not settings.origin
+        dropped = {"drop_words": DROPPED} if scratch and not facts.pairs else {}
+        found = text_proposal(
+            settings,
+            facts,
+            device,
+            f"{facts.n:,} {'pairs' if facts.pairs else 'texts'}",
+            longest=facts.longest,
+            epochs=10 if facts.n < 200_000 else 3,
+            needs={"heads": ()},
+            training={"lr": 4e-3},
+            tuning={"lr": 1e-4},
+        )
+        why = "two readings of a text must differ for something to be learned"
+        return found.also(step, because(why, "embed", dropped))
+
+    def check(self, settings: Resolved, prepared: PreparedText) -> None:
+        model, train = settings.model, settings.train
+        if train.micro_tokens < train.batch_tokens:
+            raise ConfigError(
+                f"train.micro_tokens={train.micro_tokens} cannot be less than train.batch_tokens="
+                f"{train.batch_tokens} here: the texts of a step are compared with each other. "
+                "Set train.batch_tokens to what fits."
+            )
+        if settings.embed.drop_words and prepared.train.other is not None:
+            raise ConfigError("embed.drop_words has no effect on pairs of texts. Leave it out.")
+        if prepared.train.other is None and not (model.dropout or settings.embed.drop_words):
+            raise ConfigError(
+                "model.dropout=0 makes both readings of a text the same, and nothing is learned "
+                "from that. Set model.dropout=0.1 or embed.drop_words=0.3, or give pairs (--pairs)."
+            )
+
+    def task(self, settings: Resolved, prepared: PreparedText) -> EmbedTask:
         return EmbedTask(prepared, settings)
 
     def predictor(self, use: Use) -> Predictor:
@@ -278,21 +304,3 @@ class Embed:
         from headway.tasks.embed_answers import evaluation
 
         return evaluation(use, files)
-
-
-def check(settings: RunSettings, prepared: PreparedText) -> None:
-    model, train = settings.model, settings.train
-    assert model is not None
-    if known(train.micro_tokens) < known(train.batch_tokens):
-        raise ConfigError(
-            f"train.micro_tokens={train.micro_tokens} cannot be less than train.batch_tokens="
-            f"{train.batch_tokens} here: the texts of a step are compared with each other. "
-            "Set train.batch_tokens to what fits."
-        )
-    if settings.embed.drop_words and prepared.train.other is not None:
-        raise ConfigError("embed.drop_words has no effect on pairs of texts. Leave it out.")
-    if prepared.train.other is None and not (model.dropout or settings.embed.drop_words):
-        raise ConfigError(
-            "model.dropout=0 makes both readings of a text the same, and nothing is learned from "
-            "that. Set model.dropout=0.1 or embed.drop_words=0.3, or give pairs (--pairs)."
-        )

@@ -13,9 +13,9 @@ import torch
 from torch import nn
 
 from headway.config.data import DataSettings
+from headway.config.facts import DeviceFacts, Facts, Proposal, because
 from headway.config.model import EncoderSettings, family_of
-from headway.config.run import RunSettings
-from headway.config.train import known
+from headway.config.run import Resolved, RunSettings
 from headway.data.batches import moved
 from headway.data.masking import Masker
 from headway.data.media.prepared import PreparedMedia, load_prepared_media
@@ -28,17 +28,18 @@ from headway.models.encoder import Encoder
 from headway.nn.loss import Smoothing
 from headway.progress import OnProgress, Progress, unheard
 from headway.tasks import fill_media
+from headway.tasks.begun import begun_with, tokenizer_of
 from headway.tasks.gaps import ENDS, FillBatch, FillFixed, FramedWindows, Gaps, Reader, read_gaps
 from headway.tasks.kind import Predictor, Use
 from headway.tasks.language import text_frequencies
 from headway.tasks.losses import word_loss
+from headway.tasks.proposals import text_proposal
 from headway.tasks.read import Read
 from headway.tasks.rebuild import RebuildTask
 from headway.tasks.scores import Scores
-from headway.tasks.specs import METRICS, spec_of
+from headway.tasks.specs import METRICS
 from headway.tasks.task import TOKENS, Frequencies, Part, TaskLoss, n_examples
 from headway.text.tokenizer import MASK
-from headway.training.textplan import TextPlan, resolve_text, tokenizer_of
 
 QUICK_TOKENS = 100_000
 """Of the validation text, in all validations but the careful ones."""
@@ -47,11 +48,10 @@ QUICK_TOKENS = 100_000
 @dataclass
 class FillTask:
     prepared: PreparedText
-    settings: RunSettings
+    settings: Resolved
 
     def __post_init__(self) -> None:
-        train, model = self.settings.train, self.settings.model
-        assert model is not None
+        train = self.settings.train
         tokenizer, fill = self.prepared.tokenizer, self.settings.fill
         self.metric = METRICS[train.metric or "loss"]
         self.context = context_of(self.settings)
@@ -60,7 +60,7 @@ class FillTask:
         )
         self.valid = Gaps(self.prepared.valid.text, tokenizer, self.context)
         lengths = self.prepared.train.text.lengths.astype(np.int64)
-        step_tokens = max(known(train.batch_tokens), self.context + ENDS)
+        step_tokens = max(train.batch_tokens, self.context + ENDS)
         self.windows = FramedWindows(
             lambda _: lengths, self.context, step_tokens, train.seed, train.pool
         )
@@ -183,33 +183,44 @@ class Fill:
         tokens = int(prepared.train.text.lengths.sum())
         return f"{n:,} document{'s' * (n != 1)} of {tokens:,} tokens"
 
-    def resolve(
-        self, settings: RunSettings, prepared: PreparedText | PreparedMedia, device: torch.device
-    ) -> RunSettings:
+    def facts(self, settings: RunSettings, prepared: PreparedText | PreparedMedia) -> Facts:
         if isinstance(prepared, PreparedMedia):
-            return fill_media.resolve(settings, prepared, device)
+            return fill_media.facts(settings, prepared)
+        lengths = prepared.train.text.lengths
+        return Facts(
+            n=len(prepared.train),
+            n_tokens=int(lengths.sum()) + ENDS * len(lengths),
+            longest=int(lengths.max(initial=1)) + ENDS,
+            vocab_size=prepared.tokenizer.vocab_size,
+            begun=begun_with(settings),
+        )
+
+    def propose(self, settings: RunSettings, facts: Facts, device: DeviceFacts) -> Proposal:
+        if facts.front is not None:
+            return fill_media.propose(settings, facts, device)
         if settings.model is not None and not isinstance(settings.model, EncoderSettings):
             raise ConfigError(
                 f"to fill gaps of text takes a model of the encoder family, not of the "
                 f"{family_of(settings.model)} family. Give --media to learn from pictures or "
                 "recordings."
             )
-        lengths = prepared.train.text.lengths
-        n_tokens = int(lengths.sum()) + ENDS * len(lengths)
-        most = 128 if device.type == "cpu" else 256
-        longest = settings.fill.context or min(most, int(lengths.max(initial=1)) + ENDS)
-        plan = TextPlan(
-            n_tokens=n_tokens,
-            longest=longest,
-            epochs=20 if n_tokens > 5_000_000 else 40,
-            model={"heads": ("words",)},
-            decode={"beam": 100},  # as many candidates as anyone asks for
-            metrics=spec_of(settings).scores,
+        most = 128 if device.is_cpu else 256
+        found = text_proposal(
+            settings,
+            facts,
+            device,
+            f"{facts.n_tokens:,} tokens",
+            longest=settings.fill.context or min(most, facts.longest),
+            epochs=20 if facts.n_tokens > 5_000_000 else 40,
+            needs={"heads": ("words",)},
         )
-        return resolve_text(settings, prepared.tokenizer, device, plan)
+        return found.also(because("as many candidates as anyone asks for", "decode", {"beam": 100}))
+
+    def check(self, settings: Resolved, prepared: PreparedText | PreparedMedia) -> None:
+        fill_media.check_shape(getattr(settings.model, "picture", None))
 
     def task(
-        self, settings: RunSettings, prepared: PreparedText | PreparedMedia
+        self, settings: Resolved, prepared: PreparedText | PreparedMedia
     ) -> FillTask | RebuildTask:
         if isinstance(prepared, PreparedMedia):
             return RebuildTask(prepared, settings)

@@ -6,8 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import torch
-
+from headway.config.facts import DeviceFacts, Facts, Proposal, Survey, because
 from headway.config.model import PictureSettings, SoundSettings
 from headway.config.run import RunSettings
 from headway.data.media.arrays import open_npy
@@ -17,20 +16,18 @@ from headway.data.media.reading import UNITS, What
 from headway.data.media.sounds import SUFFIXES as SOUNDS
 from headway.errors import ConfigError
 from headway.progress import Progress
-from headway.tasks.identify import STANDARD
-from headway.tasks.media_given import what_of
-from headway.tasks.see import epochs_for, small_vit
-from headway.tasks.specs import spec_of
-from headway.training.mediaplan import (
-    MediaPlan,
-    flat_front,
+from headway.tasks.begun import begun_with, model_named
+from headway.tasks.fronts import (
     item_rows,
     picture_shape,
     pixel_statistics,
-    resolve_media,
     sound_shape,
+    stored_form,
 )
-from headway.training.textplan import left_open, model_of
+from headway.tasks.identify import STANDARD, size_for
+from headway.tasks.media_given import what_of
+from headway.tasks.proposals import media_proposal, stored_front
+from headway.tasks.see import augment_for, epochs_for, small_vit
 
 OF_TEXT = ("context", "whole_words", "random", "keep")
 OF_MEDIA = ("what", "span")
@@ -48,7 +45,7 @@ TRAINING: dict[str, Any] = {
 
 def prepare(settings: RunSettings, folder: Path, progress: Progress) -> PreparedMedia:
     check_fill(settings, OF_TEXT, "pictures and recordings")
-    what, shape = form_of(settings)
+    what, shape = form_of(settings, what_in(settings))
     check_augment(settings, what)
     return prepare_media(what, settings, folder, progress, target="none", shape=shape)
 
@@ -57,66 +54,64 @@ def describe(prepared: PreparedMedia) -> str:
     return f"{len(prepared.train):,} {UNITS[prepared.what]}"
 
 
-def resolve(settings: RunSettings, prepared: PreparedMedia, device: torch.device) -> RunSettings:
-    what, shape = form_of(settings)
-    usual = SOUNDS_USUALLY if what == "sounds" else PICTURES
-    settings = replace(
-        settings,
-        fill=replace(settings.fill, **left_open(settings, "fill", {**usual, "what": what})),
-    )
-    rows_N = item_rows(prepared.train.items, shape)
-    plan = MediaPlan(
-        n_tokens=int(rows_N.sum()),
-        n_items=len(rows_N),
-        longest=int(rows_N.max()),
-        epochs=2 * epochs_for(len(rows_N), device),
-        family="sound-encoder" if what == "sounds" else "picture-encoder",
-        model={"heads": ("rebuild",)},
-        chosen=_chosen(shape, prepared, device),
-        training=TRAINING,
-        augment=_augment(shape),
-        metrics=spec_of(settings).scores,
-    )
-    settings = resolve_media(settings, prepared, device, plan)
-    check_shape(getattr(settings.model, "picture", None))
-    return settings
+def facts(settings: RunSettings, prepared: PreparedMedia) -> Facts:
+    stored = stored_form(prepared)
+    what, front = form_of(settings, prepared.what, stored)
+    found = Facts(n=len(prepared.train), front=front, stored=stored, begun=begun_with(settings))
+    if what != "sounds":
+        return replace(found, colours=pixel_statistics(prepared.train.pictures))
+    rows_N = item_rows(prepared.train.items, front)
+    return replace(found, n_tokens=int(rows_N.sum()), longest=int(rows_N.max()))
 
 
-def _chosen(
-    shape: PictureSettings | SoundSettings, prepared: PreparedMedia, device: torch.device
-) -> dict[str, Any]:
-    """As for a model from scratch of the tasks that will start from it."""
-    if isinstance(shape, PictureSettings):
-        found = pixel_statistics(prepared.train.pictures)
-        mean_and_std = {f"picture.{name}": values for name, values in found.items()}
+def propose(settings: RunSettings, facts: Facts, device: DeviceFacts) -> Proposal:
+    """A model as from scratch of the tasks that will start from it."""
+    front = facts.front
+    assert front is not None
+    what: What = what_of(front)
+    n_rows, longest = facts.n_tokens, facts.longest
+    family, shape, augment, usual = "sound-encoder", size_for(device), {}, SOUNDS_USUALLY
+    if isinstance(front, PictureSettings):
+        longest = facts.rows(front)
+        n_rows = longest * facts.n
+        family, augment, usual = "picture-encoder", augment_for(front), PICTURES
         # Nothing teaches the class token here, so that a run which starts from this one had better
         # read its classes from the patches.
-        vit = small_vit(shape, len(prepared.train), device)
-        return {**vit, **mean_and_std, "pooling": "mean"}
-    size = {"n_layers": 4, "d_model": 128, "n_heads": 4, "d_ff": 256}
-    if device.type != "cpu":
-        size = {"n_layers": 6, "d_model": 256, "n_heads": 4, "d_ff": 768}
-    return {**flat_front(shape), **size}
+        shape = {**small_vit(front, facts.n, device), "pooling": "mean"}
+    found = media_proposal(
+        settings,
+        facts,
+        device,
+        f"{facts.n:,} {UNITS[what]}",
+        n_rows=n_rows,
+        longest=longest,
+        epochs=2 * epochs_for(facts.n, device),
+        family=family,
+        needs={"heads": ("rebuild",)},
+        shape=shape,
+        front=stored_front(facts),
+        training=TRAINING,
+        augment=augment,
+    )
+    why = "what is beside a hidden part says much about it"
+    return found.also(
+        because(why, "fill", usual), because("what the files hold", "fill", {"what": what})
+    )
 
 
-def _augment(shape: PictureSettings | SoundSettings) -> dict[str, Any]:
-    if isinstance(shape, SoundSettings):
-        return {}
-    return {"crop": max(1, min(shape.height, shape.width) // 16)}
-
-
-def form_of(settings: RunSettings) -> tuple[What, PictureSettings | SoundSettings]:
+def form_of(
+    settings: RunSettings, what: What, stored: Survey | None = None
+) -> tuple[What, PictureSettings | SoundSettings]:
     """What the files hold, and the front that reads it."""
-    what = what_in(settings)
     if what == "sounds":
-        return what, sound_shape(settings, STANDARD)
-    return what, picture_shape(settings, what)
+        return what, sound_shape(settings, STANDARD, stored)
+    return what, picture_shape(settings, what, stored=stored)
 
 
 def what_in(settings: RunSettings) -> What:
     if settings.fill.what != "auto":
         return settings.fill.what
-    model = model_of(settings.origin) if settings.origin else settings.model
+    model = model_named(settings)
     front = getattr(model, "sound", None) or getattr(model, "picture", None)
     if isinstance(front, PictureSettings | SoundSettings):
         return what_of(front)

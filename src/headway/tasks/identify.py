@@ -13,12 +13,15 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from headway.config.data import DataSettings
-from headway.config.run import RunSettings
+from headway.config.facts import DeviceFacts, Facts, Proposal
+from headway.config.run import Resolved, RunSettings
 from headway.data.media.prepared import PreparedMedia, load_prepared_media, prepare_media
 from headway.models.parts.heads import Angles
 from headway.models.parts.pictures import Pictures
 from headway.models.parts.sounds import Sound, SoundFront
 from headway.progress import OnProgress, Progress, unheard
+from headway.tasks.begun import begun_with
+from headway.tasks.fronts import item_rows, sound_shape, stored_form
 from headway.tasks.kind import Predictor, Use
 from headway.tasks.media_changes import SoundChanges
 from headway.tasks.media_labels import (
@@ -28,12 +31,12 @@ from headway.tasks.media_labels import (
     labels_of,
 )
 from headway.tasks.media_reader import MediaReader, Speeds, readings
+from headway.tasks.proposals import media_proposal, stored_front
 from headway.tasks.read import OneVector, Read
 from headway.tasks.scores import Scores
 from headway.tasks.specs import spec_of
 from headway.tasks.task import Frequencies, TaskLoss
 from headway.tasks.verify import verification
-from headway.training.mediaplan import MediaPlan, flat_front, item_rows, resolve_media, sound_shape
 
 MOST_VERIFIED = 2000
 """Validation recordings that are compared with each other."""
@@ -128,6 +131,13 @@ def item_vectors(
     return np.stack([found[row] for row in sorted(found)])
 
 
+def size_for(device: DeviceFacts) -> dict[str, object]:
+    """Layers and widths of a model that listens and has little to say."""
+    if device.is_cpu:
+        return {"n_layers": 4, "d_model": 128, "n_heads": 4, "d_ff": 256}
+    return {"n_layers": 6, "d_model": 256, "n_heads": 4, "d_ff": 768}
+
+
 class Identify:
     def prepare(self, settings: RunSettings, folder: Path, progress: Progress) -> PreparedMedia:
         shape = sound_shape(settings, STANDARD)
@@ -139,32 +149,44 @@ class Identify:
     def describe(self, prepared: PreparedMedia) -> str:
         return f"{len(prepared.train):,} recordings of {len(prepared.labels)} speakers"
 
-    def resolve(
-        self, settings: RunSettings, prepared: PreparedMedia, device: torch.device
-    ) -> RunSettings:
-        shape = sound_shape(settings, STANDARD)
-        rows_N = item_rows(prepared.train.items, shape)
-        size = {"n_layers": 4, "d_model": 128, "n_heads": 4, "d_ff": 256}
-        if device.type != "cpu":
-            size = {"n_layers": 6, "d_model": 256, "n_heads": 4, "d_ff": 768}
-        plan = MediaPlan(
+    def facts(self, settings: RunSettings, prepared: PreparedMedia) -> Facts:
+        stored = stored_form(prepared)
+        front = sound_shape(settings, STANDARD, stored)
+        rows_N = item_rows(prepared.train.items, front)
+        return Facts(
+            n=len(rows_N),
             n_tokens=int(rows_N.sum()),
-            n_items=len(rows_N),
             longest=int(rows_N.max()),
-            epochs=15 if device.type == "cpu" else 40,
-            model={"heads": ("classes",), "n_labels": len(prepared.labels)},
-            chosen={**flat_front(shape), **size, "dropout": 0.1},
+            labels=tuple(prepared.labels),
+            front=front,
+            stored=stored,
+            begun=begun_with(settings),
+        )
+
+    def propose(self, settings: RunSettings, facts: Facts, device: DeviceFacts) -> Proposal:
+        return media_proposal(
+            settings,
+            facts,
+            device,
+            f"{facts.n:,} recordings",
+            n_rows=facts.n_tokens,
+            longest=facts.longest,
+            epochs=15 if device.is_cpu else 40,
+            needs={"heads": ("classes",), "n_labels": len(facts.labels)},
+            shape={**size_for(device), "dropout": 0.1},
+            front=stored_front(facts),
             training={
                 "optimizer": "muon", "schedule": "linear", "lr": 4e-3, "weight_decay": 0.05,
                 "clip": 1.0, "smoothing": 0.1,
             },
-            fine_tuning={"smoothing": 0.1},
+            tuning={"smoothing": 0.1},
             augment={"bands": 2, "band_width": 12, "spans": 2, "span_width": 15},
-            metrics=label_metrics(spec_of(settings), len(prepared.labels)),
+            metrics=label_metrics(spec_of(settings), len(facts.labels)),
         )  # fmt: skip
-        return resolve_media(settings, prepared, device, plan)
 
-    def task(self, settings: RunSettings, prepared: PreparedMedia) -> IdentifyTask:
+    def check(self, settings: Resolved, prepared: PreparedMedia) -> None: ...
+
+    def task(self, settings: Resolved, prepared: PreparedMedia) -> IdentifyTask:
         return IdentifyTask(prepared, settings)
 
     def predictor(self, use: Use) -> Predictor:

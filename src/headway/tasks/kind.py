@@ -9,10 +9,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
-import torch
-
 from headway.config.data import DataSettings
-from headway.config.run import RunSettings
+from headway.config.facts import DeviceFacts, Facts, Proposal
+from headway.config.run import Resolved, RunSettings
 from headway.data.report import Report
 from headway.progress import SILENT, Progress
 from headway.tasks.answers import Answer
@@ -77,11 +76,19 @@ class Kind(Protocol):
         """How much there is to train on: `29,000 pairs`."""
         ...
 
-    def resolve(self, settings: RunSettings, prepared: Any, device: torch.device) -> RunSettings:
-        """Model and training where the user left them open."""
+    def facts(self, settings: RunSettings, prepared: Any) -> Facts:
+        """What choices about model and training rest on."""
         ...
 
-    def task(self, settings: RunSettings, prepared: Any) -> Task: ...
+    def propose(self, settings: RunSettings, facts: Facts, device: DeviceFacts) -> Proposal:
+        """Model and training where nobody says. Nothing but the facts is looked at."""
+        ...
+
+    def check(self, settings: Resolved, prepared: Any) -> None:
+        """Refuse data that such a model cannot learn from."""
+        ...
+
+    def task(self, settings: Resolved, prepared: Any) -> Task: ...
 
     def predictor(self, use: Use) -> Predictor: ...
 

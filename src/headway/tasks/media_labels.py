@@ -12,8 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from headway.config.model import PictureSettings, SoundSettings
-from headway.config.run import RunSettings, media_front
-from headway.config.train import known
+from headway.config.run import Resolved, RunSettings, media_front
 from headway.data.batches import Fixed, Rows, StepPlan, moved
 from headway.data.media.prepared import MediaSet, PreparedMedia
 from headway.models.parts.heads import Input
@@ -77,7 +76,7 @@ class Shown:
 @dataclass
 class LabelTask:
     prepared: PreparedMedia
-    settings: RunSettings
+    settings: Resolved
     quick_size: int = 3000
     """Validation items that are read during training; all of them at the end."""
 
@@ -87,7 +86,7 @@ class LabelTask:
         shape = front_of(self.settings)
         self.train = MediaReader(self.prepared.train.items, shape)
         self.valid = MediaReader(self.prepared.valid.items, shape)
-        step_tokens = max(known(train.batch_tokens), self.train.longest)
+        step_tokens = max(train.batch_tokens, self.train.longest)
         self.plan = StepPlan.of_lengths(self.train.lengths, step_tokens, train.seed, train.pool)
         self.n_labels = len(self.prepared.labels)
         self.smoothing = Smoothing.of(train.smoothing, self.n_labels, train.smoothing_kind)

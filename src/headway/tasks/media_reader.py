@@ -20,8 +20,8 @@ from headway.models.parts.pictures import Pictures, collate_pictures
 from headway.models.parts.sounds import Sound, collate_sounds
 from headway.nn.layout import Layout
 from headway.progress import OnProgress, unheard
+from headway.tasks.fronts import item_rows
 from headway.tasks.read import Read, Readout
-from headway.training.mediaplan import item_rows
 
 READ_AT_ONCE = {"cpu": 8192, "cuda": 65_536}
 """Rows of a batch that is only read."""

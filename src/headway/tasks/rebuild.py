@@ -14,8 +14,7 @@ from torch import Tensor, nn
 
 from headway.config.data import DataSettings
 from headway.config.model import SoundSettings
-from headway.config.run import RunSettings
-from headway.config.train import known
+from headway.config.run import Resolved, RunSettings
 from headway.data.batches import Fixed, Rows, StepPlan, moved
 from headway.data.media.prepared import PreparedMedia, evaluation_media
 from headway.data.media.reading import UNITS
@@ -172,7 +171,7 @@ class Rebuilder:
 @dataclass
 class RebuildTask:
     prepared: PreparedMedia
-    settings: RunSettings
+    settings: Resolved
 
     def __post_init__(self) -> None:
         train, shape = self.settings.train, front_of(self.settings)
@@ -184,7 +183,7 @@ class RebuildTask:
             MediaReader(self.prepared.valid.items, shape), hider_of(self.settings, 0)
         )
         self.augment = Augment(self.settings.augment)
-        step_tokens = max(known(train.batch_tokens), self.train.reader.longest)
+        step_tokens = max(train.batch_tokens, self.train.reader.longest)
         self.plan = StepPlan.of_lengths(
             self.train.reader.lengths, step_tokens, train.seed, train.pool
         )

@@ -6,33 +6,27 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-import torch
 from torch import Tensor, nn
 
 from headway.config.data import DataSettings
+from headway.config.facts import DeviceFacts, Facts, Proposal
 from headway.config.model import PictureSettings
-from headway.config.run import RunSettings
+from headway.config.run import Resolved, RunSettings
 from headway.data.media.prepared import PreparedMedia, load_prepared_media, prepare_media
 from headway.data.media.reading import What
 from headway.errors import ConfigError
 from headway.models.parts.pictures import Pictures
 from headway.models.parts.sounds import Sound
 from headway.progress import Progress
+from headway.tasks.begun import begun_with
+from headway.tasks.fronts import SMALL_PICTURE, picture_shape, pixel_statistics, stored_form
 from headway.tasks.kind import Predictor, Use
 from headway.tasks.media_changes import PictureChanges
 from headway.tasks.media_labels import LabelTask, Shown, label_metrics, one_hot
+from headway.tasks.proposals import media_proposal, stored_front
 from headway.tasks.scores import Scores
 from headway.tasks.see_teacher import Teacher, check_teacher
 from headway.tasks.specs import spec_of
-from headway.training.mediaplan import (
-    SMALL_PICTURE,
-    MediaPlan,
-    flat_front,
-    item_rows,
-    picture_shape,
-    pixel_statistics,
-    resolve_media,
-)
 
 LEAST_GRID = 24
 """Pixels of a side from which on the cells of a feature grid, 8 pixels apart, are enough."""
@@ -73,31 +67,43 @@ class See:
     def describe(self, prepared: PreparedMedia) -> str:
         return f"{len(prepared.train):,} {self.what} of {len(prepared.labels)} classes"
 
-    def resolve(
-        self, settings: RunSettings, prepared: PreparedMedia, device: torch.device
-    ) -> RunSettings:
-        shape = with_stem(picture_shape(settings, self.what), settings, device)
-        rows_N = item_rows(prepared.train.items, shape)
-        n_items = len(rows_N)
-        heads = ("classes", "distilled") if shape.distil_token else ("classes",)
-        plan = MediaPlan(
-            n_tokens=int(rows_N.sum()),
-            n_items=n_items,
-            longest=int(rows_N.max()),
-            epochs=epochs_for(n_items, device),
-            model={"heads": heads, "n_labels": len(prepared.labels)},
-            chosen=small_vit(shape, n_items, device) | _colours(prepared),
-            training={**FROM_SCRATCH, "lr": 8e-3 if device.type == "cpu" else 4e-3},
-            fine_tuning={"smoothing": 0.1},
-            augment=augment_for(shape, n_items),
-            metrics=label_metrics(spec_of(settings), len(prepared.labels)),
+    def facts(self, settings: RunSettings, prepared: PreparedMedia) -> Facts:
+        stored = stored_form(prepared)
+        return Facts(
+            n=len(prepared.train),
+            labels=tuple(prepared.labels),
+            front=picture_shape(settings, self.what, stored=stored),
+            stored=stored,
+            colours=pixel_statistics(prepared.train.pictures),
+            begun=begun_with(settings),
         )
-        settings = resolve_media(settings, prepared, device, plan)
+
+    def propose(self, settings: RunSettings, facts: Facts, device: DeviceFacts) -> Proposal:
+        shape = with_stem(facts.picture, settings, device)
+        rows = facts.rows(shape)
+        heads = ("classes", "distilled") if shape.distil_token else ("classes",)
+        return media_proposal(
+            settings,
+            facts,
+            device,
+            f"{facts.n:,} {self.what}",
+            n_rows=rows * facts.n,
+            longest=rows,
+            epochs=epochs_for(facts.n, device),
+            needs={"heads": heads, "n_labels": len(facts.labels)},
+            shape=small_vit(shape, facts.n, device),
+            front=stored_front(replace(facts, front=shape)),
+            training={**FROM_SCRATCH, "lr": 8e-3 if device.is_cpu else 4e-3},
+            tuning={"smoothing": 0.1},
+            augment=augment_for(shape),
+            metrics=label_metrics(spec_of(settings), len(facts.labels)),
+        )
+
+    def check(self, settings: Resolved, prepared: PreparedMedia) -> None:
         if settings.task == "see" and settings.see.teacher:
             check_teacher(settings)
-        return settings
 
-    def task(self, settings: RunSettings, prepared: PreparedMedia) -> LabelTask:
+    def task(self, settings: Resolved, prepared: PreparedMedia) -> LabelTask:
         return SeeTask(prepared, settings)
 
     def predictor(self, use: Use) -> Predictor:
@@ -116,13 +122,13 @@ FROM_SCRATCH: dict[str, Any] = {
 }  # fmt: skip
 
 
-def epochs_for(n_items: int, device: torch.device) -> int:
+def epochs_for(n_items: int, device: DeviceFacts) -> int:
     """Few pictures are seen more often; a CPU has less patience."""
-    few, some, many = (60, 20, 5) if device.type == "cpu" else (300, 100, 30)
+    few, some, many = (60, 20, 5) if device.is_cpu else (300, 100, 30)
     return few if n_items < 5_000 else some if n_items < 50_000 else many
 
 
-def small_vit(shape: PictureSettings, n_items: int, device: torch.device) -> dict[str, Any]:
+def small_vit(shape: PictureSettings, n_items: int, device: DeviceFacts) -> dict[str, object]:
     """A model for so many pictures: convolutions first, which know that neighbours belong together
     and spare a ViT from learning it, and no more layers than the data can fill. On a CPU the
     convolutions also leave it few rows to read."""
@@ -130,15 +136,15 @@ def small_vit(shape: PictureSettings, n_items: int, device: torch.device) -> dic
     small = {"n_layers": 6, "d_model": 192, "n_heads": 3, "d_ff": 576}
     middle = {"n_layers": 9, "d_model": 256, "n_heads": 4, "d_ff": 768}
     large = {"n_layers": 12, "d_model": 384, "n_heads": 6, "d_ff": 1536}
-    if device.type == "cpu":
+    if device.is_cpu:
         size = tiny
     else:
         size = small if n_items < 10_000 else middle if n_items < 300_000 else large
-    return {**flat_front(shape), **size, "pooling": "first" if shape.class_token else "mean"}
+    return {**size, "pooling": "first" if shape.class_token else "mean"}
 
 
 def with_stem(
-    shape: PictureSettings, settings: RunSettings, device: torch.device
+    shape: PictureSettings, settings: RunSettings, device: DeviceFacts
 ) -> PictureSettings:
     """What makes rows of pixels, where nobody says."""
     asked = settings.asked.under("model.picture")
@@ -147,20 +153,15 @@ def with_stem(
         return shape
     if max(shape.height, shape.width) > SMALL_PICTURE:
         return shape
-    if device.type == "cpu" and min(shape.height, shape.width) >= LEAST_GRID:
+    if device.is_cpu and min(shape.height, shape.width) >= LEAST_GRID:
         return replace(shape, stem="grid", stem_width=16)
-    return replace(shape, stem="conv", stem_width=16 if device.type == "cpu" else 64)
+    return replace(shape, stem="conv", stem_width=16 if device.is_cpu else 64)
 
 
-def augment_for(shape: PictureSettings, n_items: int) -> dict[str, Any]:
+def augment_for(shape: PictureSettings) -> dict[str, object]:
     """What hardly ever changes what a picture shows: it may stand a little elsewhere. Mirrored
     digits are others, so mirroring and stronger changes are the user's to ask for."""
     return {"crop": max(1, min(shape.height, shape.width) // 16)}
-
-
-def _colours(prepared: PreparedMedia) -> dict[str, Any]:
-    found = pixel_statistics(prepared.train.pictures)
-    return {f"picture.{name}": values for name, values in found.items()}
 
 
 def _check_token(settings: RunSettings) -> None:

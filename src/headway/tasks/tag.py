@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -14,8 +14,8 @@ from numpy.typing import NDArray
 from torch import nn
 
 from headway.config.data import DataSettings
-from headway.config.run import RunSettings
-from headway.config.train import known
+from headway.config.facts import DeviceFacts, Facts, Proposal
+from headway.config.run import Resolved, RunSettings
 from headway.data.batches import Fixed, FlatTokens, Rows, StepPlan, fixed_shapes
 from headway.data.readings import WordReader
 from headway.data.texts import PreparedText, TextSet, load_prepared_text, prepare_text
@@ -23,9 +23,11 @@ from headway.errors import DataError
 from headway.nn.crf import is_scheme, log_likelihood
 from headway.nn.loss import Smoothing
 from headway.progress import OnProgress, Progress, unheard
+from headway.tasks.begun import begun_with, tokenizer_of
 from headway.tasks.classes import class_frequencies
 from headway.tasks.kind import Predictor, Use
 from headway.tasks.losses import label_loss
+from headway.tasks.proposals import text_proposal
 from headway.tasks.read import Read
 from headway.tasks.scores import Baselines, Scores
 from headway.tasks.specs import METRICS, spec_of
@@ -45,7 +47,6 @@ from headway.tasks.tags import (
 )
 from headway.tasks.task import CLASSES, Frequencies, Part, TaskLoss, n_examples
 from headway.text.tokenizer import Tokenizer
-from headway.training.textplan import TextPlan, resolve_text, tokenizer_of
 
 LONGEST = 512
 """Tokens that a model chosen here reads at once; longer sentences are read in windows."""
@@ -59,13 +60,12 @@ SAMPLES = 8
 @dataclass
 class TagTask:
     prepared: PreparedText
-    settings: RunSettings
+    settings: Resolved
     quick_size: int = 3000
     """Validation sentences that are read during training; all of them at the end."""
 
     def __post_init__(self) -> None:
         train, model = self.settings.train, self.settings.model
-        assert model is not None
         self.names = tuple(self.prepared.labels)
         self.spans = is_scheme(self.names)
         self.metric = METRICS[train.metric or tag_metrics(self.spans)[0]]
@@ -74,7 +74,7 @@ class TagTask:
         self.valid = reader(self.prepared.valid, tokenizer, model.max_len)
         self.labels = labels_of(self.prepared.train)
         self.longest = int(self.train.lengths.max())
-        step_tokens = max(known(train.batch_tokens), self.longest)
+        step_tokens = max(train.batch_tokens, self.longest)
         self.plan = StepPlan.of_lengths(self.train.lengths, step_tokens, train.seed, train.pool)
         self.smoothing = Smoothing.of(train.smoothing, len(self.names), train.smoothing_kind)
 
@@ -211,41 +211,46 @@ class Tag:
         n_words = len(labels_of(prepared.train))
         return f"{len(prepared.train):,} sentences of {n_words:,} words"
 
-    def resolve(
-        self, settings: RunSettings, prepared: PreparedText, device: torch.device
-    ) -> RunSettings:
-        needed = np.concatenate(
-            [np.asarray(part.text.lengths) + 2 for part in (prepared.train, prepared.valid)]
+    def facts(self, settings: RunSettings, prepared: PreparedText) -> Facts:
+        lengths = prepared.train.text.lengths
+        return Facts(
+            n=len(prepared.train),
+            n_tokens=int(lengths.sum()) + 2 * len(prepared.train),
+            longest=int(_needed(prepared).max()),
+            vocab_size=prepared.tokenizer.vocab_size,
+            labels=tuple(prepared.labels),
+            begun=begun_with(settings),
         )
+
+    def propose(self, settings: RunSettings, facts: Facts, device: DeviceFacts) -> Proposal:
         windows = settings.data.long == "windows"
-        longest = min(int(needed.max()), LONGEST) if windows else int(needed.max())
-        spans = is_scheme(tuple(prepared.labels))
-        n_tokens = int(prepared.train.text.lengths.sum()) + 2 * len(prepared.train)
-        model: dict[str, Any] = {"heads": ("tags",), "n_labels": len(prepared.labels)}
-        model |= {"tag_transitions": settings.tag.crf}
-        if settings.model is None and not settings.start.run and n_tokens < SMALL_TOKENS:
-            model |= {"dropout": 0.3}
-        plan = TextPlan(
-            n_tokens=n_tokens,
-            longest=longest,
-            epochs=10 if n_tokens < SMALL_TOKENS else 5,
-            model=model,
+        needs: dict[str, object] = {"heads": ("tags",), "n_labels": len(facts.labels)}
+        needs |= {"tag_transitions": settings.tag.crf}
+        if settings.model is None and not settings.start.run and facts.n_tokens < SMALL_TOKENS:
+            needs |= {"dropout": 0.3}
+        return text_proposal(
+            settings,
+            facts,
+            device,
+            f"{facts.n:,} sentences of {facts.n_tokens:,} tokens",
+            longest=min(facts.longest, LONGEST) if windows else facts.longest,
+            epochs=10 if facts.n_tokens < SMALL_TOKENS else 5,
+            needs=needs,
             least_dropout=0.2,
             training={"lr": 4e-3},
-            metrics=tag_metrics(spans),
+            metrics=tag_metrics(is_scheme(facts.labels)),
         )
-        settings = resolve_text(settings, prepared.tokenizer, device, plan)
-        assert settings.model is not None
-        limit = settings.model.max_len
-        if not windows and int(needed.max()) > limit:
+
+    def check(self, settings: Resolved, prepared: PreparedText) -> None:
+        needed, limit = _needed(prepared), settings.model.max_len
+        if settings.data.long != "windows" and int(needed.max()) > limit:
             raise DataError(
                 f"{int((needed > limit).sum()):,} sentences are longer than the {limit:,} tokens "
                 f"that the model reads at once, the longest has {int(needed.max()):,}. Read them "
                 "in windows (data.long=windows) or set model.max_len to more."
             )
-        return replace(settings, labels=tuple(prepared.labels))
 
-    def task(self, settings: RunSettings, prepared: PreparedText) -> TagTask:
+    def task(self, settings: Resolved, prepared: PreparedText) -> TagTask:
         return TagTask(prepared, settings)
 
     def predictor(self, use: Use) -> Predictor:
@@ -257,6 +262,12 @@ class Tag:
         from headway.tasks.tag_scores import evaluate_files
 
         return evaluate_files(use, files)
+
+
+def _needed(prepared: PreparedText) -> NDArray[np.int64]:
+    """Tokens of each sentence, read whole."""
+    parts = prepared.train, prepared.valid
+    return np.concatenate([np.asarray(part.text.lengths) + 2 for part in parts])
 
 
 def tag_metrics(spans: bool) -> tuple[str, ...]:

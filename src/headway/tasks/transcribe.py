@@ -14,9 +14,9 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from headway.config.data import DataSettings
+from headway.config.facts import DeviceFacts, Facts, Proposal
 from headway.config.model import SoundSettings
-from headway.config.run import RunSettings
-from headway.config.train import known
+from headway.config.run import Resolved, RunSettings
 from headway.data.batches import FlatTokens, Rows, StepPlan, fed, moved
 from headway.data.media.prepared import MediaSet, PreparedMedia, load_prepared_media, prepare_media
 from headway.data.tokens import TokenStore
@@ -32,7 +32,9 @@ from headway.nn.ctc import ctc_loss
 from headway.nn.layout import Layout
 from headway.nn.loss import Smoothing
 from headway.progress import OnProgress, Progress, unheard
+from headway.tasks.begun import begun_with, tokenizer_of
 from headway.tasks.caption_scores import commonest
+from headway.tasks.fronts import item_rows, sound_shape, stored_form
 from headway.tasks.kind import Predictor, Use
 from headway.tasks.language import text_frequencies
 from headway.tasks.losses import word_loss
@@ -42,16 +44,13 @@ from headway.tasks.read import EachRow, Read, readout_of
 from headway.tasks.scores import Baselines, Scores
 from headway.tasks.specs import METRICS
 from headway.tasks.task import TOKENS, Frequencies, Part, TaskLoss, n_examples
-from headway.tasks.transcribe_plan import (
+from headway.tasks.transcribe_choices import (
     check_rows,
     check_weight,
-    plan_of,
+    propose,
     with_characters,
-    with_weight,
 )
 from headway.text.tokenizer import Tokenizer
-from headway.training.mediaplan import resolve_media, sound_shape
-from headway.training.textplan import tokenizer_of
 
 SAMPLES = 8
 COUNTED = 100_000
@@ -88,7 +87,7 @@ class SpeechBatch:
 @dataclass
 class TranscribeTask:
     prepared: PreparedMedia
-    settings: RunSettings
+    settings: Resolved
     quick_size: int = 500
     """Validation recordings that are transcribed during training; all of them at the end."""
 
@@ -101,7 +100,7 @@ class TranscribeTask:
         self.targets = Targets.of(self.prepared.train, self.tokenizer)
         self.valid_targets = Targets.of(self.prepared.valid, self.tokenizer)
         self.longest = int(self.train.lengths[self.short(self.train)].max(initial=1))
-        tokens = max(known(train.batch_tokens), self.longest)
+        tokens = max(train.batch_tokens, self.longest)
         self.plan = StepPlan.of_lengths(self.train.lengths, tokens, train.seed, train.pool)
         self.smoothing = Smoothing.of(
             train.smoothing, self.tokenizer.vocab_size, train.smoothing_kind
@@ -392,16 +391,30 @@ class Transcribe:
         minutes = prepared.train.sounds.seconds / 60
         return f"{len(prepared.train):,} recordings of {minutes:,.1f} minutes"
 
-    def resolve(
-        self, settings: RunSettings, prepared: PreparedMedia, device: torch.device
-    ) -> RunSettings:
-        settings = with_weight(with_characters(settings))
-        plan = plan_of(settings, prepared, device)
-        settings = resolve_media(settings, prepared, device, plan)
-        check_rows(settings, prepared)
-        return settings
+    def facts(self, settings: RunSettings, prepared: PreparedMedia) -> Facts:
+        texts, stored = prepared.train.texts, stored_form(prepared)
+        assert texts is not None
+        assert prepared.tokenizer is not None
+        front = sound_shape(settings, stored=stored)
+        rows_N = item_rows(prepared.train.items, front)
+        return Facts(
+            n=len(prepared.train),
+            n_tokens=int(rows_N.sum()),
+            longest=int(rows_N.max()),
+            longest_text=int(texts.lengths.max()),
+            vocab_size=prepared.tokenizer.vocab_size,
+            front=front,
+            stored=stored,
+            begun=begun_with(settings),
+        )
 
-    def task(self, settings: RunSettings, prepared: PreparedMedia) -> TranscribeTask:
+    def propose(self, settings: RunSettings, facts: Facts, device: DeviceFacts) -> Proposal:
+        return propose(settings, facts, device)
+
+    def check(self, settings: Resolved, prepared: PreparedMedia) -> None:
+        check_rows(settings, prepared)
+
+    def task(self, settings: Resolved, prepared: PreparedMedia) -> TranscribeTask:
         return TranscribeTask(prepared, settings)
 
     def predictor(self, use: Use) -> Predictor:

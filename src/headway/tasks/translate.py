@@ -11,11 +11,11 @@ import numpy as np
 import torch
 from torch import nn
 
-import headway.training.plan as plan
 from headway.config.data import DataSettings
 from headway.config.decode import DecodeSettings
+from headway.config.facts import DeviceFacts, Facts, Proposal, because
 from headway.config.folder import TOKENIZER, file_in, run_folder
-from headway.config.run import RunSettings
+from headway.config.run import Resolved, RunSettings
 from headway.config.train import TrainSettings
 from headway.data.batches import (
     POOL,
@@ -35,12 +35,14 @@ from headway.models.parts.heads import Input
 from headway.models.seq2seq import Seq2Seq
 from headway.nn.loss import Smoothing
 from headway.progress import OnProgress, Progress, unheard
+from headway.tasks.begun import begun_with
 from headway.tasks.kind import Use
 from headway.tasks.language import text_frequencies
 from headway.tasks.losses import PLAIN, word_loss
+from headway.tasks.proposals import FINE_TUNING, LEARNS_FAST, begins, tuned_rate
 from headway.tasks.read import EachRow, Read
 from headway.tasks.scores import Baselines, Scores
-from headway.tasks.specs import METRICS
+from headway.tasks.specs import METRICS, spec_of
 from headway.tasks.task import TOKENS, Frequencies, Part, TaskLoss, n_examples
 from headway.tasks.taught import prepare_taught, with_taught
 from headway.tasks.translate_answers import TranslationPredictor
@@ -217,6 +219,35 @@ class TranslateTask:
         ]
 
 
+PAPER = {
+    "transformer-base": {"batch_tokens": 25_000, "steps": 100_000, "average": 5},
+    "transformer-big": {"batch_tokens": 25_000, "steps": 300_000, "average": 20, "keep": 20},
+}
+"""What belongs to a preset beside its shape."""
+
+EPOCHS = ((20_000, 60), (100_000, 40), (1_000_000, 20))
+"""Training pairs up to so many, and epochs for them; 10 beyond."""
+
+SMALL_DATA_MODEL = {"wiring": "pre", "dropout": 0.1}
+SMALL_DATA_TRAINING = {"optimizer": "muon", "schedule": "linear", "lr": 8e-3, "clip": 1.0}
+"""Strong defaults where nobody asked for the paper's, found by trying (docs/results.md): after 500
+steps they are where the paper's optimiser and wiring are after several thousand."""
+
+
+def preset_for(n_pairs: int, device: DeviceFacts) -> str:
+    if device.is_cpu:
+        return "transformer-tiny" if n_pairs < 200_000 else "transformer-small"
+    if n_pairs < 60_000:
+        return "transformer-tiny"
+    return "transformer-iwslt" if n_pairs < 1_000_000 else "transformer-base"
+
+
+def batch_tokens(n_pairs: int, device: DeviceFacts) -> int:
+    if device.is_cpu:
+        return 2048 if n_pairs < 100_000 else 4096
+    return 8192 if n_pairs < 1_000_000 else 25_000
+
+
 class Translate:
     """The task as a run sees it."""
 
@@ -239,12 +270,49 @@ class Translate:
     def describe(self, prepared: Prepared) -> str:
         return f"{len(prepared.train):,} pairs"
 
-    def resolve(
-        self, settings: RunSettings, prepared: Prepared, device: torch.device
-    ) -> RunSettings:
-        return plan.resolve(settings, prepared, device)
+    def facts(self, settings: RunSettings, prepared: Prepared) -> Facts:
+        vocab, lengths = prepared.vocab, prepared.train.target.lengths
+        return Facts(
+            n=len(prepared.train),
+            n_tokens=int(lengths.sum()) + len(lengths),  # of the target, with its end tokens
+            vocab_size=vocab.target.vocab_size,
+            source_vocab_size=0 if vocab.joint else vocab.source.vocab_size,
+            begun=begun_with(settings),
+        )
 
-    def task(self, settings: RunSettings, prepared: Prepared) -> TranslateTask:
+    def propose(self, settings: RunSettings, facts: Facts, device: DeviceFacts) -> Proposal:
+        amount = f"{facts.n:,} pairs"
+        preset = str(settings.asked.get("model.preset"))
+        others = because(f"the paper of {preset}", "train", PAPER.get(preset, {}))
+        if settings.start.run and facts.begun is not None:
+            others |= because(begins(settings, amount, device), "train", FINE_TUNING)
+            others |= tuned_rate(settings, facts, facts.begun.model)
+        elif settings.model is None and not settings.distil.teacher:
+            others |= because(begins(settings, amount, device), "train", SMALL_DATA_TRAINING)
+        needs: dict[str, object] = {"tie": "target-softmax"} if facts.source_vocab_size else {}
+        # A model that is named by its family has its own length.
+        longest = settings.data.max_len + 1 + settings.decode.extra_len
+        named = settings.model is None or "model.preset" in settings.asked
+        return Proposal(
+            needs=because("both sides have words of their own", "model", needs),
+            model=because(
+                f"{amount} on {device.shown}", "model", {"preset": preset_for(facts.n, device)}
+            )
+            | because(LEARNS_FAST, "model", SMALL_DATA_MODEL),
+            others=others,
+            room=longest if named else 0,
+            n_tokens=facts.n_tokens,
+            epochs=next((epochs for most, epochs in EPOCHS if facts.n <= most), 10),
+            least_steps=200,
+            batch_tokens=batch_tokens(facts.n, device),
+            amount=amount,
+            metrics=spec_of(settings).scores,
+            instead=" Try model.preset=transformer-base.",
+        )
+
+    def check(self, settings: Resolved, prepared: Prepared) -> None: ...
+
+    def task(self, settings: Resolved, prepared: Prepared) -> TranslateTask:
         return TranslateTask(
             prepared, settings.train, settings.decode, lowercase=settings.tokenizer.lowercase
         )

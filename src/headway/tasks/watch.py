@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from torch import Tensor, nn
 
-from headway.config.run import RunSettings
+from headway.config.run import Resolved
 from headway.data.media.prepared import PreparedMedia
 from headway.data.media.reading import What
 from headway.models.parts.pictures import Pictures
@@ -34,5 +34,5 @@ class Watch(See):
 
     what: What = "videos"
 
-    def task(self, settings: RunSettings, prepared: PreparedMedia) -> LabelTask:
+    def task(self, settings: Resolved, prepared: PreparedMedia) -> LabelTask:
         return WatchTask(prepared, settings)

@@ -59,7 +59,7 @@ def settings_for(
 def check_training(settings: RunSettings) -> None:
     """Refuse what cannot be trained or would have no effect, before any data is read."""
     check_beginning(settings)
-    from headway.training.start import check_task
+    from headway.config.inherited import check_task
 
     spec = spec_of(settings)
     for field in fields(DecodeSettings):

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from headway.config.run import RunSettings
+from headway.config.run import Resolved
 from headway.models.parts.text import TextFront
 from headway.nn.lora import add_lora, merge_lora
 from headway.tasks.distil import start_student
@@ -16,22 +16,20 @@ from headway.text.vectors import embedding_matrix
 from headway.training.start import freeze, start_from
 
 
-def begin(model: nn.Module, settings: RunSettings, prepared: Any, note: Note) -> None:
+def begin(model: nn.Module, settings: Resolved, prepared: Any, note: Note) -> None:
     """Put into a fresh model what it is to start with: a teacher's layers, another run's weights,
     word vectors."""
     if settings.distil.teacher:
         start_student(model, settings, note)
     elif settings.start.run:
         start_from(model, settings, note)
-    assert settings.model is not None
     vectors = getattr(settings.model, "embeddings", None)
     if vectors is not None:
         _word_vectors(model, vectors, prepared.tokenizer, note)
 
 
-def restrict(model: nn.Module, settings: RunSettings) -> None:
+def restrict(model: nn.Module, settings: Resolved) -> None:
     """Leave only those weights trainable that the settings want trained."""
-    assert settings.model is not None
     if settings.start.freeze:
         freeze(model, settings.start.freeze)
     if settings.lora.rank:
@@ -42,7 +40,7 @@ def restrict(model: nn.Module, settings: RunSettings) -> None:
             front.tokens.weight.requires_grad_(False)
 
 
-def merged(model: nn.Module, settings: RunSettings) -> nn.Module:
+def merged(model: nn.Module, settings: Resolved) -> nn.Module:
     """The model as others use it: plain weights."""
     return merge_lora(model) if settings.lora.rank else model
 

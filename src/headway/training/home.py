@@ -13,7 +13,7 @@ from pathlib import Path
 from headway.config.asked import Asked
 from headway.config.data import DataSettings
 from headway.config.folder import CONFIG, TOKENIZER, WEIGHTS, check_config
-from headway.config.run import RunSettings, differences, load_run_settings
+from headway.config.run import Resolved, RunSettings, differences, load_resolved
 from headway.config.toml import parse, read_text
 from headway.errors import ConfigError, FolderError
 from headway.tasks.own import metrics_asked
@@ -148,6 +148,8 @@ class Home:
     def _check_same(self, asked: Asked, task: str) -> None:
         """One goes on with what was asked for then, or not at all."""
         before = self.stored(task).asked
+        if not before:  # in format 1 nobody wrote down what was asked for in Python
+            return
         changed = differences(_moved(before), _moved(asked))
         if not changed:
             return
@@ -161,7 +163,7 @@ class Home:
             + "\nUse the same settings to go on, another --out, or --restart to begin anew."
         )
 
-    def stored(self, task: str) -> RunSettings:
+    def stored(self, task: str) -> Resolved:
         """The settings of the run that is there."""
         way_out = "Choose another --out, or begin anew with --restart."
         try:
@@ -169,7 +171,7 @@ class Home:
             if found != task:
                 raise FolderError(f"{self.path} holds a run of the task {found}. {way_out}")
             check_config(self.config)
-            return load_run_settings(self.config, [])
+            return load_resolved(self.config)
         except ConfigError as error:
             raise FolderError(f"{error} {way_out}") from error
 

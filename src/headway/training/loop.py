@@ -16,7 +16,7 @@ from typing import Any, Protocol
 import torch
 from torch import nn
 
-from headway.config.train import TrainSettings, known
+from headway.config.train import ResolvedTrain
 from headway.decode.search import evaluating
 from headway.errors import Stopped, UserError, out_of_memory
 from headway.models.folder import load_weights, model_weights
@@ -99,7 +99,7 @@ class Loop:
     """By the step in a run of `settings.steps`. Where a budget rules and there come to be more or
     fewer, it is asked at the same share of the way, in a run of `schedule_steps`."""
 
-    settings: TrainSettings
+    settings: ResolvedTrain
     """Resolved: steps, batch_tokens, micro_tokens, eval_every, save_every and precision are set."""
 
     ranks: Ranks
@@ -115,8 +115,8 @@ class Loop:
     """Why someone has had enough, or nothing yet. Rank 0 is asked."""
 
     def __post_init__(self) -> None:
-        self.state = State(micro_tokens=known(self.settings.micro_tokens))
-        self.steps = known(self.settings.steps)
+        self.state = State(micro_tokens=self.settings.micro_tokens)
+        self.steps = self.settings.steps
         self.check_every = 1 if self.ranks.device.type == "cpu" else 16
         """Steps between looks at the device: each costs a wait."""
 
@@ -147,7 +147,7 @@ class Loop:
     def _plan_of_settings(self) -> Decision:
         """What a run went by that earlier versions began: its steps were fixed at the beginning."""
         assert self.budget is not None
-        every = known(self.settings.eval_every)
+        every = self.settings.eval_every
         until = min(self.steps, (self.state.evaluated // every + 1) * every)
         n_quick = self.budget.wanted.n_quick
         return Decision(step=0, steps=self.steps, until=until, examples=n_quick, progress=0.0)
@@ -195,7 +195,7 @@ class Loop:
         self.log.numbers("plan", decision.step, steps=decision.steps)
 
     def _rate(self, step: int) -> float:
-        plan, steps = self.plan, known(self.settings.steps)
+        plan, steps = self.plan, self.settings.steps
         if plan is None or step <= plan.warmup:
             return self.lr_at(step)
         if plan.warmup:
@@ -300,8 +300,8 @@ class Loop:
         state, settings = self.state, self.settings
         last = state.step == self.steps
         is_best = False
-        evaluate_now = state.step % known(settings.eval_every) == 0
-        save_now = state.step % known(settings.save_every) == 0
+        evaluate_now = state.step % settings.eval_every == 0
+        save_now = state.step % settings.save_every == 0
         if self.plan is not None and self.budget is not None:
             evaluate_now = state.step == self.plan.until
             every = self.budget.wanted.save_every
@@ -432,7 +432,7 @@ class Loop:
         return step
 
     def _new_feed(self) -> Feed:
-        tokens = shared(self.state.micro_tokens, known(self.settings.batch_tokens), self.ranks)
+        tokens = shared(self.state.micro_tokens, self.settings.batch_tokens, self.ranks)
         self.fixed = self.task.fixed(tokens) if self.recorded else None
         return Feed(self.task, self.state.cursor, tokens, self.ranks, self.fixed)
 

@@ -1,58 +1,17 @@
-"""What the user left open, chosen from the data, the device and the time there is."""
+"""What a run takes in time and memory, and how it is fitted into the time there is."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any
 
 import torch
 
-from headway.config.asked import nested
-from headway.config.folder import IMPORTED, load_run, run_folder
-from headway.config.load import model_settings
-from headway.config.model import ModelSettings, Seq2SeqSettings
-from headway.config.presets import PRESETS
-from headway.config.run import RunSettings
-from headway.config.train import TrainSettings, known
-from headway.data.batches import POOL
-from headway.data.store import Prepared
+from headway.config.run import Resolved
 from headway.errors import ConfigError
 from headway.models.summary import activations, count, outline
-from headway.tasks.distil import student_model
-from headway.tasks.specs import spec_of
-from headway.training.budget import EVALUATIONS, Decision
-from headway.training.optim import check_optimizer
-from headway.training.start import check_task, model_from
-
-PAPER = {
-    "transformer-base": {"batch_tokens": 25_000, "steps": 100_000, "average": 5},
-    "transformer-big": {"batch_tokens": 25_000, "steps": 300_000, "average": 20, "keep": 20},
-}
-"""What belongs to a preset beside its shape."""
-
-EPOCHS = ((20_000, 60), (100_000, 40), (1_000_000, 20))
-"""Training pairs up to so many, and epochs for them; 10 beyond."""
-
-MEMORY_SHARE = 0.7
-"""Of the device's free memory, for what grows with the batch."""
-
-
-FINE_TUNING: dict[str, Any] = {
-    "optimizer": "adamw", "schedule": "linear", "lr": 3e-4, "clip": 1.0, "weight_decay": 0.01,
-}  # fmt: skip
-PUBLISHED_RATE = 1e-4, 0.0384
-"""The most at which imported weights are trained further, and what is divided by the model's width:
-5e-5 for BERT-base. More makes them forget what they know."""
-
-
-def fine_tuning_rate(run: str, model: ModelSettings) -> float:
-    """The peak rate for weights that come from a run, ours or imported."""
-    if not (run_folder(run) / IMPORTED).is_file():
-        return float(FINE_TUNING["lr"])
-    most, at_width = PUBLISHED_RATE
-    return min(most, at_width / model.d_model)
+from headway.training.budget import Decision
 
 
 def seconds(text: str) -> float:
@@ -67,143 +26,18 @@ def seconds(text: str) -> float:
     return float(total)
 
 
-def resolve(settings: RunSettings, prepared: Prepared, device: torch.device) -> RunSettings:
-    """Everything but the number of steps of a budget."""
-    n_pairs = len(prepared.train)
-    model, chosen = choose_model(settings, prepared, n_pairs, device)
-    settings = replace(settings, model=model)
-    train = settings.train
-    values: dict[str, Any] = {"metric": spec_of(settings).scores[0]}
-    values |= PAPER.get(str(settings.asked.get("model.preset")), {})
-    if chosen:  # then its training is ours to choose too
-        values |= SMALL_DATA_TRAINING
-    elif settings.start.run:
-        values |= FINE_TUNING | {"lr": fine_tuning_rate(settings.start.run, model)}
-    values = {key: value for key, value in values.items() if f"train.{key}" not in settings.asked}
-    train = replace(train, **values)
-    check_optimizer(train)
-    if train.batch_tokens is None:
-        train = replace(train, batch_tokens=batch_tokens(n_pairs, device))
-    if train.micro_tokens is None:
-        train = replace(train, micro_tokens=micro_tokens(model, known(train.batch_tokens), device))
-    if train.steps is None:
-        per_epoch = max(1, round(target_tokens(prepared) / known(train.batch_tokens)))
-        epochs = next((e for most, e in EPOCHS if n_pairs <= most), 10)
-        train = replace(train, steps=max(200, epochs * per_epoch))
-    return replace(settings, train=with_intervals(with_precision(train, device), EVALUATIONS))
-
-
-SMALL_DATA_MODEL = {"wiring": "pre", "dropout": 0.1}
-SMALL_DATA_TRAINING = {"optimizer": "muon", "schedule": "linear", "lr": 8e-3, "clip": 1.0}
-"""Strong defaults where nobody asked for the paper's, found by trying (docs/results.md): after 500
-steps they are where the paper's optimiser and wiring are after several thousand."""
-
-
-def with_intervals(train: TrainSettings, evaluations: int) -> TrainSettings:
-    eval_every = train.eval_every or max(1, -(-known(train.steps) // evaluations))
-    return replace(train, eval_every=eval_every, save_every=train.save_every or eval_every)
-
-
-def with_precision(train: TrainSettings, device: torch.device) -> TrainSettings:
-    """And with the order of examples that suits the device."""
-    if train.pool is None:
-        train = replace(train, pool=POOL if device.type == "cpu" else 1)
-    if train.precision != "auto":
-        return train
-    fast = device.type == "cuda" and torch.cuda.is_bf16_supported(including_emulation=False)
-    return replace(train, precision="bf16" if fast else "fp32")
-
-
-def choose_model(
-    settings: RunSettings, prepared: Prepared, n_pairs: int, device: torch.device
-) -> tuple[ModelSettings, bool]:
-    """The model with the tokenizer's vocabulary, and whether it was chosen here."""
-    changes = settings.asked.under("model")
-    if name := settings.distil.teacher or settings.start.run:
-        old = load_run(run_folder(name)).model
-        assert old is not None
-        if settings.distil.teacher:
-            return student_model(old, settings), False
-        check_task(name, settings.task, old)
-        return model_from(old, {}, changes, name), False
-    vocab = prepared.vocab
-    sizes = {"vocab_size": vocab.target.vocab_size, "source_vocab_size": vocab.source.vocab_size}
-    for name, size in sizes.items():
-        if changes.get(name, size) != size:
-            raise ConfigError(
-                f"model.{name} follows from the tokenizer here. Set tokenizer.vocab_size instead."
-            )
-    chosen = settings.model is None
-    if chosen:
-        changes = {"preset": preset_for(n_pairs, device), **SMALL_DATA_MODEL, **changes}
-    changes["vocab_size"] = vocab.target.vocab_size
-    if not vocab.joint:
-        changes["source_vocab_size"] = vocab.source.vocab_size
-        changes.setdefault("tie", "target-softmax")
-    need = settings.data.max_len + 1 + settings.decode.extra_len
-    preset = PRESETS.get(str(changes.get("preset")))
-    if "max_len" not in changes and preset and preset.settings.max_len < need:
-        changes["max_len"] = need
-    model = model_settings(nested(changes))
-    if not isinstance(model, Seq2SeqSettings):
-        raise ConfigError(
-            f"translation needs a model of the seq2seq family; "
-            f"{changes.get('preset') or changes.get('family')} is of another. "
-            "Try model.preset=transformer-base."
-        )
-    return model, chosen
-
-
-def preset_for(n_pairs: int, device: torch.device) -> str:
-    if device.type == "cpu":
-        return "transformer-tiny" if n_pairs < 200_000 else "transformer-small"
-    if n_pairs < 60_000:
-        return "transformer-tiny"
-    return "transformer-iwslt" if n_pairs < 1_000_000 else "transformer-base"
-
-
-def batch_tokens(n_pairs: int, device: torch.device) -> int:
-    if device.type == "cpu":
-        return 2048 if n_pairs < 100_000 else 4096
-    return 8192 if n_pairs < 1_000_000 else 25_000
-
-
-def target_tokens(prepared: Prepared) -> int:
-    """Of one epoch, end tokens included."""
-    lengths = prepared.train.target.lengths
-    return int(lengths.sum()) + len(lengths)
-
-
-def micro_tokens(model: ModelSettings, batch_tokens: int, device: torch.device) -> int:
-    """As many as the device holds; on a CPU as many as its caches like."""
-    if device.type == "cpu":
-        return min(batch_tokens, 2048)
-    free, _ = torch.cuda.mem_get_info(device)
-    tokens = batch_tokens
-    while tokens > 512 and _bytes(model, tokens) > MEMORY_SHARE * free:
-        tokens = -(-tokens // 2)
-    return tokens
-
-
-def _bytes(model: ModelSettings, tokens: int) -> int:
-    shape = outline(model)
-    return 16 * count(shape) + activations(shape, model, tokens).fused_bytes
-
-
-def memory_needed(settings: RunSettings) -> int:
+def memory_needed(settings: Resolved) -> int:
     """Weights, gradients, Adam's moments and what a micro-batch keeps."""
-    assert settings.model is not None
     width = 2 if settings.train.precision == "bf16" else 4
     shape = outline(settings.model)
-    kept = activations(shape, settings.model, known(settings.train.micro_tokens)).fused_bytes
+    kept = activations(shape, settings.model, settings.train.micro_tokens).fused_bytes
     return 16 * count(shape) + kept * width // 4
 
 
-def work_seconds(settings: RunSettings, device: torch.device) -> float:
+def work_seconds(settings: Resolved, device: torch.device) -> float:
     """A rough guess of the time in matrix products, from what such a device usually reaches."""
-    assert settings.model is not None
     per_token = 6.0 * count(outline(settings.model))  # forward and backward
-    tokens = known(settings.train.steps) * known(settings.train.batch_tokens)
+    tokens = settings.train.steps * settings.train.batch_tokens
     return per_token * tokens / (2e14 if device.type == "cuda" else 1e11)
 
 
@@ -260,15 +94,16 @@ def step_time(
     return max(seconds, 1e-9) / len(made), tokens / max(seconds, 1e-9)
 
 
-def with_steps(settings: RunSettings, first: Decision) -> RunSettings:
+def with_steps(settings: Resolved, first: Decision) -> Resolved:
     """The settings of a run whose budget begins with this plan. The schedule of the learning rate
     is that of so many steps, gone through faster or slower as the plan changes."""
     train = replace(settings.train, steps=first.steps)
+    why = {"train.steps": f"what fits into {settings.asked.get('budget', 'the budget')}"}
     if "train.eval_every" not in settings.asked:
-        train = replace(
-            train, eval_every=first.until, save_every=settings.asked.get("train.save_every")
-        )
-    return replace(settings, train=with_intervals(train, EVALUATIONS))
+        save_every = settings.asked.get("train.save_every") or first.until
+        train = replace(train, eval_every=first.until, save_every=save_every)
+        why["train.eval_every"] = "as often as the budget has time for"
+    return replace(settings, train=train, why={**settings.why, **why})
 
 
 FEW_STEPS = 300
@@ -279,24 +114,25 @@ SMALL_BATCH = 512
 """Target tokens below which a step is mostly overhead."""
 
 
-def smaller_steps(settings: RunSettings, steps: int) -> RunSettings:
+def smaller_steps(settings: Resolved, steps: int) -> Resolved:
     """Where only so many steps fit: smaller ones, and a smaller model where those are still too
     many, if they are ours to choose."""
-    train, model = settings.train, settings.model
-    assert model is not None
+    train, model, why = settings.train, settings.model, dict(settings.why)
     if steps >= FEW_STEPS:
         return settings
     expected = float(max(1, steps))
+    little = "so that the budget has time for more steps"
     if "train.batch_tokens" not in settings.asked:
-        tokens = known(train.batch_tokens)
+        tokens = train.batch_tokens
         while tokens > SMALL_BATCH and expected < FEW_STEPS:
             tokens, expected = max(SMALL_BATCH, tokens // 2), 2 * expected
-        train = replace(
-            train, batch_tokens=tokens, micro_tokens=min(known(train.micro_tokens), tokens)
-        )
+        if tokens != train.batch_tokens:
+            why |= {"train.batch_tokens": little, "train.micro_tokens": little}
+        train = replace(train, batch_tokens=tokens, micro_tokens=min(train.micro_tokens, tokens))
     is_ours = not any(key.startswith("model.") for key in settings.asked)
     if is_ours and not settings.start.run and not settings.distil.teacher:
         while model.n_layers > 2 and expected < FEW_STEPS:
             model = replace(model, n_layers=max(2, model.n_layers // 2))
+            why["model.n_layers"] = little
             expected *= 1.5
-    return replace(settings, train=train, model=model)
+    return replace(settings, train=train, model=model, why=why)

@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from headway.config.model import ModelSettings
-from headway.config.train import TrainSettings, known
+from headway.config.train import ResolvedTrain
 from headway.tasks.task import Task
 from headway.training.schedule import peak_lr, warmup_steps
 
@@ -42,9 +42,9 @@ class Plateau:
         self._before = False
 
     @classmethod
-    def of(cls, task: Task, train: TrainSettings, model: ModelSettings) -> Plateau | None:
+    def of(cls, task: Task, train: ResolvedTrain, model: ModelSettings) -> Plateau | None:
         """None where nobody can say what the loss should fall below."""
-        found, steps = task.frequencies(), known(train.steps)
+        found, steps = task.frequencies(), train.steps
         if found is None:
             return None
         trivial = found.train_loss
@@ -80,9 +80,9 @@ class Plateau:
         return now > HARDLY * before and now > LITTLE * self.trivial
 
 
-def way_out(train: TrainSettings, model: ModelSettings, trivial: float) -> str:
+def way_out(train: ResolvedTrain, model: ModelSettings, trivial: float) -> str:
     """What to say, with settings that differ from those of the run."""
-    steps = known(train.steps)
+    steps = train.steps
     peak, warmup = peak_lr(train, steps, model.d_model), warmup_steps(train, steps)
     tries = [f"a lower rate (train.lr={peak / 4:.1g})"]
     if warmup < steps // 2:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-import tomllib
 from collections.abc import Callable, Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
@@ -13,8 +12,7 @@ import torch
 
 from headway.config.durable import replace_file
 from headway.config.folder import CONFIG, TOKENIZER, WEIGHTS, file_in, write_config
-from headway.config.run import RunSettings, resolved_toml, run_settings
-from headway.config.train import known
+from headway.config.run import Resolved, RunSettings, asked_of, read_resolved, resolved_toml
 from headway.data.given import FOLDER as GIVEN
 from headway.data.given import Given, keep
 from headway.data.report import Report
@@ -36,6 +34,7 @@ from headway.training.home import Home
 from headway.training.loop import Loop, State
 from headway.training.ranks import Ranks
 from headway.training.report import REPORT, write_report
+from headway.training.resolve import resolve_run
 from headway.training.runlog import Heard, RunLog
 from headway.training.schedule import schedule_line
 from headway.training.signals import StopSignal
@@ -74,6 +73,7 @@ class Training:
     """By `now`: when the command began."""
 
     def __post_init__(self) -> None:
+        self.settings = replace(self.settings, asked=asked_of(self.settings))
         self.kind = kind_of(self.settings)
         self.home = Home(self.out)
         self.ranks = Ranks.start(self.device)
@@ -161,9 +161,9 @@ class Training:
         some = self.ranks.any(bool(troubles))
         return troubles or ["another rank could not save everything"] * some
 
-    def dry_run(self, prepared: Prepared) -> tuple[RunSettings, plan.Timing]:
+    def dry_run(self, prepared: Prepared) -> tuple[Resolved, plan.Timing]:
         """Settings as they would be, and the speed measured on a throw-away copy."""
-        settings = self._with_threads(self._chosen(prepared))
+        settings = self._with_threads(resolve_run(self.settings, prepared, self.ranks.device))
         if self.budget_s is not None:
             settings = self._fitted(settings, prepared)
         if self.timing is None:
@@ -210,7 +210,7 @@ class Training:
         for line in report.lines():
             self.progress.note(line)
 
-    def _settings(self, prepared: Prepared) -> RunSettings:
+    def _settings(self, prepared: Prepared) -> Resolved:
         """Those of the run that is taken up again, or new ones, which are then written down."""
         is_known = self.ranks.same((self.out / CONFIG).exists())
         if is_known:
@@ -225,7 +225,7 @@ class Training:
             self._write_settings(settings, prepared, config=not is_known)
         return settings
 
-    def _write_settings(self, settings: RunSettings, prepared: Prepared, config: bool) -> None:
+    def _write_settings(self, settings: Resolved, prepared: Prepared, config: bool) -> None:
         if prepared.has_tokenizer and (config or not self._has_tokenizer()):
             replace_file(self.out / TOKENIZER, prepared.save_tokenizer)
         if config:
@@ -240,7 +240,7 @@ class Training:
             return False
         return True
 
-    def _keep_folder(self, settings: RunSettings, prepared: Prepared) -> None:
+    def _keep_folder(self, settings: Resolved, prepared: Prepared) -> None:
         """Make the run folder again where someone has removed it, so that what is saved into it
         next is a run."""
         if not self.home.is_there():
@@ -254,33 +254,20 @@ class Training:
             "settings and all that is saved from now on."
         )
 
-    def _resolve(self, prepared: Prepared) -> RunSettings:
-        settings = self._with_threads(self._chosen(prepared))
+    def _resolve(self, prepared: Prepared) -> Resolved:
+        settings = self._with_threads(resolve_run(self.settings, prepared, self.ranks.device))
         if self.budget_s is not None:
             self.progress.note("timing a few steps")
             settings = self._fitted(settings, prepared)
         # As the first rank has it: another may have another amount of memory.
         stored = self.ranks.same(resolved_toml(settings))
-        return replace(run_settings(tomllib.loads(str(stored))), asked=settings.asked)
-
-    def _chosen(self, prepared: Prepared) -> RunSettings:
-        """What the user left open, chosen; and epochs as the steps that they take."""
-        train, device = self.settings.train, self.ranks.device
-        asked = replace(self.settings, train=replace(train, epochs=None))
-        settings = self.kind.resolve(asked, prepared, device)
-        if train.epochs is None:
-            return settings
-        # What depends on the number of steps is chosen again, now that the batches are known.
-        n = len(self.kind.task(settings, prepared).epoch(0))
-        steps = max(1, round(train.epochs * n))
-        asked = replace(asked, train=replace(asked.train, steps=steps))
-        return self.kind.resolve(asked, prepared, device)
+        return replace(read_resolved(str(stored)), asked=settings.asked)
 
     def _note(self, text: str) -> None:
         if self.ranks.is_first:
             self.progress.note(text)
 
-    def _with_threads(self, settings: RunSettings) -> RunSettings:
+    def _with_threads(self, settings: Resolved) -> Resolved:
         """The number of threads changes how sums are rounded: it is one of the settings, so that a
         run that is taken up again has the same. Several ranks have theirs from their launcher."""
         if settings.train.threads or self.ranks.device.type != "cpu" or self.ranks.world > 1:
@@ -292,9 +279,10 @@ class Training:
                 f"cores, and fewer are quicker (train.threads={most} takes all)"
             )
         torch.set_num_threads(threads)
-        return replace(settings, train=replace(settings.train, threads=threads))
+        why = {**settings.why, "train.threads": "the quickest number here and now"}
+        return replace(settings, train=replace(settings.train, threads=threads), why=why)
 
-    def _budget(self, settings: RunSettings, task: Task, journal: Journal) -> Budget:
+    def _budget(self, settings: Resolved, task: Task, journal: Journal) -> Budget:
         assert self.budget_s is not None
         wanted = Wanted(
             n_quick=task.n_quick, n_valid=task.n_valid,
@@ -305,7 +293,7 @@ class Training:
         look = 1 if self.ranks.device.type == "cpu" else None
         return Budget(self.budget_s, wanted, journal, started=self.started, now=self.now, look=look)
 
-    def _fitted(self, settings: RunSettings, prepared: Prepared) -> RunSettings:
+    def _fitted(self, settings: Resolved, prepared: Prepared) -> Resolved:
         """The number of steps that the budget has time for, by trial; smaller ones where that would
         be too few to learn from."""
         first = self._first_plan(settings, prepared)
@@ -322,7 +310,7 @@ class Training:
             self.progress.note(f"{why}: {_what_fits(settings, smaller)}")
         return plan.with_steps(smaller, first)
 
-    def _first_plan(self, settings: RunSettings, prepared: Prepared) -> Decision:
+    def _first_plan(self, settings: Resolved, prepared: Prepared) -> Decision:
         """That of a run with these settings; `timing` is what it rests on, if there was time."""
         assert self.budget_s is not None
         spent = (self.now() - self.started) / self.budget_s
@@ -343,13 +331,12 @@ class Training:
             self.timing = replace(self.timing, examples=first.examples)
         return first
 
-    def _announce(self, settings: RunSettings, worker: Worker) -> None:
+    def _announce(self, settings: Resolved, worker: Worker) -> None:
         train, model = settings.train, settings.model
-        assert model is not None
-        steps, batch_tokens = known(train.steps), known(train.batch_tokens)
+        steps, batch_tokens = train.steps, train.batch_tokens
         learning, n = trainable(worker.model)
         some = f" ({learning:,} learn)" if learning < n else ""
-        pieces = -(-batch_tokens // known(train.micro_tokens))
+        pieces = -(-batch_tokens // train.micro_tokens)
         self.progress.note(
             f"{n:,} parameters{some}, {self.kind.describe(worker.prepared)}, {steps:,} steps of "
             f"{batch_tokens:,} tokens"
@@ -453,14 +440,12 @@ class Training:
         return Stopped(f"stopped by {name}; {self._again()} goes on from here")
 
 
-def _what_fits(before: RunSettings, after: RunSettings) -> str:
+def _what_fits(before: Resolved, after: Resolved) -> str:
     """What the budget made smaller."""
     changes = []
-    tokens, fewer = known(before.train.batch_tokens), known(after.train.batch_tokens)
+    tokens, fewer = before.train.batch_tokens, after.train.batch_tokens
     if fewer != tokens:
         changes.append(f"steps of {fewer:,} tokens instead of {tokens:,}")
-    assert before.model is not None
-    assert after.model is not None
     if after.model != before.model:
         changes.append(f"{after.model.n_layers} layers instead of {before.model.n_layers}")
     return ", ".join(changes)

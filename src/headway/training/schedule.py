@@ -10,7 +10,7 @@ import math
 from bisect import bisect_left
 from collections.abc import Callable
 
-from headway.config.train import OF_SCHEDULES, TrainSettings, known
+from headway.config.train import OF_SCHEDULES, ResolvedTrain
 
 PEAK = 1e-3
 """For schedules that have no rule of their own."""
@@ -25,7 +25,7 @@ USUAL_SHARE = 10
 want a long warm-up: half of a short run learned more than a tenth of it (docs/training.md)."""
 
 
-def learning_rate(settings: TrainSettings, steps: int, d_model: int) -> Callable[[float], float]:
+def learning_rate(settings: ResolvedTrain, steps: int, d_model: int) -> Callable[[float], float]:
     """The rate at each step of a run of that many steps."""
     warmup = warmup_steps(settings, steps)
     peak = aimed_peak(settings, steps, d_model)
@@ -40,7 +40,7 @@ def learning_rate(settings: TrainSettings, steps: int, d_model: int) -> Callable
     return rate
 
 
-def warmup_steps(settings: TrainSettings, steps: int) -> int:
+def warmup_steps(settings: ResolvedTrain, steps: int) -> int:
     """The step of the peak: without a warm-up the first one."""
     if settings.warmup is not None:
         return max(1, settings.warmup)
@@ -48,14 +48,14 @@ def warmup_steps(settings: TrainSettings, steps: int) -> int:
     return min(PAPER_WARMUP, max(1, steps // share))
 
 
-def schedule_steps(settings: TrainSettings) -> int:
+def schedule_steps(settings: ResolvedTrain) -> int:
     """Of the schedule of a run whose number of steps may change. Where the warm-up that was asked
     for is longer than the run seemed to be, there is something behind it all the same."""
-    steps, warmup = known(settings.steps), settings.warmup
+    steps, warmup = settings.steps, settings.warmup
     return steps if warmup is None or warmup < steps else USUAL_SHARE * max(1, warmup)
 
 
-def aimed_peak(settings: TrainSettings, steps: int, d_model: int) -> float:
+def aimed_peak(settings: ResolvedTrain, steps: int, d_model: int) -> float:
     """The rate that the warm-up leads to, whether or not the run is long enough to get there: what
     is asked for, or else what was published, and no more because a run is short."""
     if settings.lr is not None:
@@ -65,7 +65,7 @@ def aimed_peak(settings: TrainSettings, steps: int, d_model: int) -> float:
     return PEAK
 
 
-def peak_lr(settings: TrainSettings, steps: int, d_model: int) -> float:
+def peak_lr(settings: ResolvedTrain, steps: int, d_model: int) -> float:
     """The highest rate that the run will really have."""
     rate = learning_rate(settings, steps, d_model)
     # Every schedule rises or stays, then falls: the top is the first step that a fall follows.
@@ -73,7 +73,7 @@ def peak_lr(settings: TrainSettings, steps: int, d_model: int) -> float:
     return rate(top)
 
 
-def schedule_line(settings: TrainSettings, steps: int, d_model: int) -> str:
+def schedule_line(settings: ResolvedTrain, steps: int, d_model: int) -> str:
     """What a run says about its rates when it begins."""
     warmup, peak = warmup_steps(settings, steps), peak_lr(settings, steps, d_model)
     text = f"{settings.schedule} schedule, peak rate {peak:.3g}"

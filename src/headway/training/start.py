@@ -6,29 +6,19 @@ not have, or had for other labels, start fresh.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, fields, is_dataclass, replace
-from typing import Any
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
 
-from headway.config.model import ModelSettings, SoundEncoderSettings, SoundSettings, family_of
-from headway.config.run import RunSettings
+from headway.config.inherited import check_same, check_task
+from headway.config.run import Resolved
 from headway.errors import ConfigError
-from headway.nn.stack import Stack
+from headway.nn.stack import stacks
 from headway.tasks.opened import open_run
-from headway.tasks.specs import spec_of
 
 Note = Callable[[str], None]
-
-MAY_DIFFER = {"heads", "n_labels", "pooling", "pooler", "tag_transitions", "tie", "head_bias",
-              "max_len", "dropout", "attention_dropout", "ff_dropout", "init", "embeddings",
-              "tune_embeddings", "ctc"}  # fmt: skip
-"""Settings of a model that its front and body can do without, or that have no weights there."""
-
-WITHOUT_VECTORS: dict[str, Any] = {"embeddings": None, "tune_embeddings": True}
-"""Word vectors have done their part in the run that started with them."""
 
 MASK = "front.mask.weight"
 """What stands for hidden rows: only a run that hides some has it."""
@@ -63,10 +53,9 @@ class Started:
         return said
 
 
-def start_from(model: nn.Module, settings: RunSettings, note: Note) -> Started:
+def start_from(model: nn.Module, settings: Resolved, note: Note) -> Started:
     """Fill the model with the weights of `start.run`; what does not fit is an error."""
     old = open_run(settings.start.run, device="cpu", precision="fp32", words=False)
-    assert settings.model is not None
     check_task(settings.start.run, settings.task, old.shape)
     check_same(settings.start.run, old.shape, settings.model, may_grow=True)
     same_labels = old.settings.labels == settings.labels
@@ -103,107 +92,6 @@ def take_over(model: nn.Module, old: nn.Module, name: str, same_labels: bool) ->
             )
     unused = tuple(n for n in theirs if n not in used)
     return Started(name, frozenset(loaded), frozenset(fresh), unused)
-
-
-def model_from(
-    model: ModelSettings, needs: Mapping[str, Any], asked: Mapping[str, Any], run: str
-) -> ModelSettings:
-    """The model of a new run that starts from an old one: the same but for what is read out.
-
-    `needs` is what the new task wants of a model: its heads and labels. `asked` is what the user
-    wants, by the names of the model's settings, dotted inside sections (`rope.base`).
-    """
-    for name in ("preset", "family"):
-        if name in asked:
-            raise ConfigError(
-                f"model.{name} has no effect beside --from {run}, which has a model. Leave it out."
-            )
-    plain = {"heads": ("words",), "pooler": "tanh", "n_labels": 0, "tag_transitions": False,
-             **WITHOUT_VECTORS}  # fmt: skip
-    known = {field.name for field in fields(model)}
-    changes = {**{k: v for k, v in plain.items() if k in known}, **needs, **asked}
-    if "heads" not in asked and _keeps_pooler(model, changes):
-        changes |= {"pooler": getattr(model, "pooler", None), **asked}
-        changes["heads"] = (*changes["heads"], "pooled")
-    wrong = [key for key in changes if key.partition(".")[0] not in known]
-    if wrong:
-        raise ConfigError(
-            f"--from {run}: its model is of the {family_of(model)} family, which has no "
-            f"{wrong[0]!r}. Start from another run, or from scratch."
-        )
-    new: ModelSettings = changed(model, changes)
-    check_same(run, model, new, may_grow="vocab_size" not in asked)
-    return new
-
-
-def _keeps_pooler(model: ModelSettings, changes: Mapping[str, Any]) -> bool:
-    """Classes go on being read behind the pooler of the run, where it reads the first token."""
-    pooling = changes.get("pooling", getattr(model, "pooling", None))
-    has = "pooled" in getattr(model, "heads", ())
-    return has and pooling == "first" and "classes" in changes["heads"]
-
-
-def changed(settings: Any, changes: Mapping[str, Any]) -> Any:
-    values: dict[str, Any] = {}
-    for key, value in changes.items():
-        section, _, rest = key.partition(".")
-        before = values.get(section, getattr(settings, section))
-        values[section] = changed(before, {rest: value}) if is_dataclass(before) else value
-        if isinstance(values[section], list):
-            values[section] = tuple(values[section])
-    return replace(settings, **values)
-
-
-def check_task(name: str, task: str, old: ModelSettings) -> None:
-    families = spec_of(task).all_families
-    if family_of(old) not in families:
-        raise ConfigError(
-            f"{task} needs a model of the {' or '.join(families)} family; that of {name} "
-            f"is of the {family_of(old)} family. Start from another run, or from scratch."
-        )
-
-
-def check_same(
-    name: str, old: ModelSettings, new: ModelSettings, *, may_grow: bool = False
-) -> None:
-    """Refuse a model that would mean something else by the same weights, in words.
-
-    `may_grow`: a task's own tokens may stand behind those of the run.
-    """
-    if type(old) is not type(new):
-        raise ConfigError(
-            f"--from {name}: its model is of the {family_of(old)} family and this run's of the "
-            f"{family_of(new)} family. Start from another run, or from scratch."
-        )
-    kept = [field.name for field in fields(old) if field.name not in MAY_DIFFER]
-    words = n_words(old)
-    if "vocab_size" in kept and (not words or (may_grow and n_words(new) > words)):
-        kept.remove("vocab_size")
-    if new.positions == "learned":
-        kept.append("max_len")
-    different = [key for key in kept if _weighty(old, key) != _weighty(new, key)]
-    if not different:
-        return
-    listed = ", ".join(f"{k}={getattr(old, k)} there, {getattr(new, k)} here" for k in different)
-    way_out = f"Leave model.{different[0]} out: the model is that of the run."
-    if different[0] in ("vocab_size", "source_vocab_size"):
-        way_out = "A run that starts from another has its tokenizer: leave out the tokenizer's."
-    elif different == ["max_len"]:
-        way_out = "Learned positions go no further than they were trained; leave max_len out."
-    raise ConfigError(f"--from {name} has another model: {listed}. {way_out}")
-
-
-def _weighty(model: ModelSettings, key: str) -> Any:
-    """A setting, without what its weights can do without: silence behind recordings."""
-    value = getattr(model, key)
-    return replace(value, pad_s=0.0) if isinstance(value, SoundSettings) else value
-
-
-def n_words(model: ModelSettings) -> int:
-    """Words that the model has weights for; 0 where it neither reads nor says any."""
-    if isinstance(model, SoundEncoderSettings) and "ctc" not in model.heads:
-        return 0
-    return int(getattr(model, "vocab_size", 0))
 
 
 def trainable(model: nn.Module) -> tuple[int, int]:
@@ -248,10 +136,6 @@ def rate_scales(model: nn.Module, layer_decay: float) -> dict[Tensor, float]:
         if name.endswith("front"):
             scales.update(dict.fromkeys(part.parameters(), deepest))
     return scales
-
-
-def stacks(model: nn.Module) -> list[tuple[str, Stack]]:
-    return [(name, part) for name, part in model.named_children() if isinstance(part, Stack)]
 
 
 def _grew(old: Tensor, new: Tensor) -> bool:

@@ -13,8 +13,7 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from headway.config.durable import replace_text
-from headway.config.run import RunSettings
-from headway.config.train import known
+from headway.config.run import Resolved
 from headway.decode.search import evaluating
 from headway.errors import ConfigError, FolderError, Stopped
 from headway.models.build import build_model
@@ -57,7 +56,7 @@ class Worker:
 
     def __init__(
         self,
-        settings: RunSettings,
+        settings: Resolved,
         prepared: Any,
         ranks: Ranks,
         note: Note | None = None,
@@ -69,7 +68,6 @@ class Worker:
         """`note` hears how the weights begin; None: a checkpoint will bring them. `compiled`:
         where that is worth it; for a trial it is not. `own`: metrics beside those of the task, and
         `by` which of them the best weights are chosen."""
-        assert settings.model is not None
         self.settings, self.prepared, self.ranks = settings, prepared, ranks
         train, device = settings.train, ranks.device
         self.task: Task = measured(kind_of(settings).task(settings, prepared), own or {}, by)
@@ -122,10 +120,9 @@ class Worker:
     def _can_record(self) -> bool:
         """Whether every attention of a step runs in kernels that read lengths on the device."""
         train, model = self.settings.train, self.settings.model
-        assert model is not None
         if train.recompute or train.precision != "bf16" or model.positions in ("alibi", "relative"):
             return False
-        fixed = self.task.fixed(known(train.micro_tokens))
+        fixed = self.task.fixed(train.micro_tokens)
         if fixed is None:
             return False
         short = suits_short(fixed.longest, fixed.most_rows, fixed.n_sequences)
@@ -159,7 +156,6 @@ class Worker:
         enough: Callable[[], str] | None = None,
     ) -> Loop:
         train, model = self.settings.train, self.settings.model
-        assert model is not None
 
         def on_bad(item: StepItem, state: State) -> None:
             if not self.ranks.is_first:
@@ -178,7 +174,7 @@ class Worker:
             optimizer=self.optimizer,
             lr_at=learning_rate(
                 train,
-                known(train.steps) if budget is None else schedule_steps(train),
+                train.steps if budget is None else schedule_steps(train),
                 model.d_model,
             ),
             settings=train,
@@ -197,7 +193,7 @@ class Worker:
     def time(self, for_s: float, now: Callable[[], float] = time.monotonic) -> plan.Timing:
         """Real steps, and an evaluation of a few examples; afterwards this worker is used up."""
         train = self.settings.train
-        micro = shared(known(train.micro_tokens), known(train.batch_tokens), self.ranks)
+        micro = shared(train.micro_tokens, train.batch_tokens, self.ranks)
         fixed = self.task.fixed(micro) if self.recorded else None
         step = Step(
             self.model, self.loss_of, self.optimizer, self.ranks,

@@ -3,85 +3,92 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
 
-import torch
-
-from headway.config.model import SoundSettings, family_of
-from headway.config.run import RunSettings
+from headway.config.facts import DeviceFacts, Facts, Origin, Proposal, because
+from headway.config.inherited import n_words
+from headway.config.model import ModelSettings, SoundSettings, family_of
+from headway.config.run import Resolved, RunSettings
 from headway.data.batches import POOL
 from headway.data.media.prepared import PreparedMedia
 from headway.errors import ConfigError, DataError
-from headway.tasks.specs import spec_of
-from headway.training.mediaplan import MediaPlan, flat_front, item_rows, sound_shape
-from headway.training.textplan import model_of, tokenizer_of
+from headway.tasks.begun import begun_with, model_named
+from headway.tasks.fronts import item_rows
+from headway.tasks.proposals import media_proposal, stored_front
 
 MIN_ROWS = 16
 """The shortest window: a tiny one may be all that a test has."""
 
 
-def plan_of(settings: RunSettings, prepared: PreparedMedia, device: torch.device) -> MediaPlan:
-    """For settings whose weight of CTC is known."""
-    texts = prepared.train.texts
-    assert texts is not None
-    shape = sound_shape(settings)
-    lengths = item_rows(prepared.train.items, shape)
+def propose(settings: RunSettings, facts: Facts, device: DeviceFacts) -> Proposal:
+    weight = weight_of(settings, None if facts.begun is None else facts.begun.model)
+    alone = weight == 1.0
     # Longer recordings are read in windows: a model knows no lengths but those that it heard.
-    shape = replace(shape, max_rows=max(MIN_ROWS, int(lengths.max())))
-    alone = settings.transcribe.ctc == 1.0
-    model: dict[str, Any] = {"heads": ("ctc",)} if alone else {}
+    front = replace(facts.sound, max_rows=max(MIN_ROWS, facts.longest))
+    needs: dict[str, object] = {"heads": ("ctc",)} if alone else {}
     if not alone and (not settings.origin or "transcribe.ctc" in settings.asked):
-        model["ctc"] = settings.transcribe.ctc > 0
-    n_rows, limit = int(lengths.sum()), int(1.5 * texts.lengths.max()) + 16
+        needs["ctc"] = weight > 0
+    limit = int(1.5 * facts.longest_text) + 16
     # CTC has no smoothing, and its grids are padded: recordings of like length side by side.
     usual = {"smoothing": 0.0 if alone else 0.1, "pool": POOL}
-    decode: dict[str, Any] = {"batch_tokens": room_for(device)}
-    if not settings.origin:  # a run may know longer texts than these
-        decode["max_len"] = limit
-    return MediaPlan(
-        n_tokens=n_rows,
-        longest=int(lengths.max()),
-        n_items=len(prepared.train),
-        epochs=epochs_for(n_rows),
-        model=model,
+    found = media_proposal(
+        settings,
+        facts,
+        device,
+        f"{facts.n:,} recordings of {facts.n_tokens:,} rows",
+        n_rows=facts.n_tokens,
+        longest=facts.longest,
+        epochs=epochs_for(facts.n_tokens),
         family="sound-encoder" if alone else "sound-seq2seq",
-        chosen={**shape_for(n_rows, device, alone), **flat_front(shape), "max_len": limit},
-        augment={"bands": 2, "band_width": max(1, shape.bands // 5), "spans": 2,
-                 "span_width": 25, "speed": 0.1},
+        needs=needs,
+        shape={**shape_for(facts.n_tokens, device, alone), "max_len": limit},
+        front=stored_front(replace(facts, front=front)),
         training={"lr": 8e-3, **usual},
-        fine_tuning=usual,
-        decode=decode,
-        metrics=spec_of(settings).scores,
+        tuning=usual,
+        augment={"bands": 2, "band_width": max(1, front.bands // 5), "spans": 2,
+                 "span_width": 25, "speed": 0.1},
     )  # fmt: skip
+    why = f"half as much again as the longest text, which has {facts.longest_text} tokens"
+    # A run that this one starts from may know longer texts than these.
+    longest = {} if settings.origin else {"max_len": limit}
+    characters = {"kind": "characters"} if _needs_characters(settings, facts.begun) else {}
+    return found.also(
+        because(why, "decode", longest),
+        because(device.shown, "decode", {"batch_tokens": room_for(device)}),
+        because("little speech has few words", "tokenizer", characters),
+        because("what the model was trained with", "transcribe", {"ctc": weight}),
+    )
+
+
+def _needs_characters(settings: RunSettings, begun: Origin | None) -> bool:
+    """Letters, unless someone asks for other tokens: little speech has few words."""
+    asked = any(key.startswith("tokenizer.") for key in settings.asked)
+    return not asked and (begun is None or not n_words(begun.model))
 
 
 def with_characters(settings: RunSettings) -> RunSettings:
-    """Letters, unless someone asks for other tokens: little speech has few words."""
-    asked = any(key.startswith("tokenizer.") for key in settings.asked)
-    if asked or tokenizer_of(settings) is not None:
+    if not _needs_characters(settings, begun_with(settings)):
         return settings
     return replace(settings, tokenizer=replace(settings.tokenizer, kind="characters"))
 
 
-def with_weight(settings: RunSettings) -> RunSettings:
+def weight_of(settings: RunSettings, begun: ModelSettings | None) -> float:
     """The weight of CTC, which must be one that the model can do."""
-    transcribe = settings.transcribe
-    if settings.origin and "transcribe.ctc" not in settings.asked:
-        model = model_of(settings.origin)
-        has = getattr(model, "ctc", None)
-        weight = 1.0 if has is None else transcribe.ctc if has else 0.0
-        return replace(settings, transcribe=replace(transcribe, ctc=weight))
-    return settings
+    weight = settings.transcribe.ctc
+    if begun is None or "transcribe.ctc" in settings.asked:
+        return weight
+    has = getattr(begun, "ctc", None)
+    return 1.0 if has is None else weight if has else 0.0
 
 
-def shape_for(n_rows: int, device: torch.device, alone: bool) -> dict[str, Any]:
+def shape_for(n_rows: int, device: DeviceFacts, alone: bool) -> dict[str, object]:
     """Layers and widths for so many rows an epoch."""
     small = {"n_layers": 4, "d_model": 128, "n_heads": 4, "d_ff": 512}
     middle = {"n_layers": 6, "d_model": 256, "n_heads": 4, "d_ff": 1024}
     large = {"n_layers": 12, "d_model": 512, "n_heads": 8, "d_ff": 2048}
-    limits = (2_000_000, 50_000_000) if device.type == "cpu" else (100_000, 10_000_000)
+    limits = (2_000_000, 50_000_000) if device.is_cpu else (100_000, 10_000_000)
     shape = small if n_rows < limits[0] else middle if n_rows < limits[1] else large
-    return shape if alone else {**shape, "n_decoder_layers": max(2, shape["n_layers"] // 2)}
+    layers = {} if alone else {"n_decoder_layers": max(2, shape["n_layers"] // 2)}
+    return {**shape, **layers}
 
 
 def epochs_for(n_rows: int) -> int:
@@ -90,12 +97,12 @@ def epochs_for(n_rows: int) -> int:
                  if n_rows <= most), 10)  # fmt: skip
 
 
-def room_for(device: torch.device) -> int:
+def room_for(device: DeviceFacts) -> int:
     """Rows, times the beam, that are decoded at once."""
-    return 8192 if device.type == "cpu" else 131_072
+    return 8192 if device.is_cpu else 131_072
 
 
-def check_rows(settings: RunSettings, prepared: PreparedMedia) -> None:
+def check_rows(settings: Resolved, prepared: PreparedMedia) -> None:
     """Recordings must be short enough to be heard at once; and CTC says at most a token a row, and
     needs a row between two that are alike."""
     shape: SoundSettings = settings.model.sound  # type: ignore[union-attr]
@@ -124,8 +131,8 @@ def check_rows(settings: RunSettings, prepared: PreparedMedia) -> None:
 
 def check_weight(settings: RunSettings) -> None:
     """A weight of CTC that the model cannot have is an error that says why."""
-    weight = with_weight(settings).transcribe.ctc
-    model = model_of(settings.origin) if settings.origin else settings.model
+    model = model_named(settings)
+    weight = weight_of(settings, model if settings.origin else None)
     alone = None if model is None else family_of(model) == "sound-encoder"
     if alone is True and weight != 1.0:
         raise ConfigError(

@@ -1,0 +1,219 @@
+"""The first of two choices: in which form pictures, videos and recordings are stored.
+
+As someone asked, as the run that this one starts from has it, or as the first items suggest. Once
+they are stored, their form says it, and no file is opened again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
+from dataclasses import asdict
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from headway.config.facts import Survey, Values
+from headway.config.load import from_dict
+from headway.config.model import PictureSettings, SoundSettings, family_of
+from headway.config.run import RunSettings
+from headway.data.media.items import media_items
+from headway.data.media.manifest import ManifestSource
+from headway.data.media.prepared import PreparedMedia
+from headway.data.media.reading import UNITS, What
+from headway.data.media.sounds import SUFFIXES, sound_info
+from headway.data.media.store import PictureStore, SoundStore
+from headway.errors import ConfigError, DataError
+from headway.tasks.begun import model_named
+
+LOOKED_AT = 32
+"""Items whose form is looked at where nobody says which form to bring them to."""
+
+SMALL_PICTURE = 64
+"""Pixels of a side up to which pictures keep their own size."""
+
+LARGE_PICTURE = 224
+PATCHES = (2, 4, 7, 8, 14, 16, 32)
+MOST_CELLS = {"small": 64, "large": 196}
+FRAMES = 8
+"""Of a video, where nobody says."""
+
+TUBELET = 2
+
+
+def picture_shape(
+    settings: RunSettings,
+    what: What = "pictures",
+    wants: Values | None = None,
+    stored: Survey | None = None,
+) -> PictureSettings:
+    """The front that pictures (or `videos`) are prepared for. `wants`: what the task needs of it,
+    such as no class token; what the user asked for comes before that. `stored`: the form they were
+    given, where that is done."""
+    known = _known_front(settings, "picture")
+    if known is not None:
+        assert isinstance(known, PictureSettings)
+        return known
+    asked = settings.asked.under("model.picture")
+    seen = stored or _picture_form(_first_pictures(settings, what), what)
+    found = {"height": seen.height, "width": seen.width, "channels": seen.channels}
+    if what == "videos":
+        found |= {"frames": seen.frames, "tubelet": TUBELET}
+    values = {**found, **(wants or {}), **asked}
+    if "patch" not in values and values.get("stem") != "grid":
+        values["patch"] = patch_of(values["height"], values["width"])
+    return from_dict(PictureSettings, values, "model.picture.")
+
+
+def sound_shape(
+    settings: RunSettings, wants: Values | None = None, stored: Survey | None = None
+) -> SoundSettings:
+    """The front that recordings are prepared for: 16 kHz, or 8 kHz where they have no more."""
+    known = _known_front(settings, "sound")
+    if known is not None:
+        assert isinstance(known, SoundSettings)
+        return known
+    values: dict[str, Any] = {**(wants or {}), **settings.asked.under("model.sound")}
+    if "rate" not in values:
+        values["rate"] = (stored or _sound_form(_first_rates(settings))).rate
+    scale = values["rate"] / SoundSettings().rate
+    for name in ("n_fft", "hop"):  # 25 and 10 ms at any rate
+        values.setdefault(name, max(1, round(scale * getattr(SoundSettings(), name))))
+    return from_dict(SoundSettings, values, "model.sound.")
+
+
+def stored_form(prepared: PreparedMedia) -> Survey:
+    """What was decided before the data was prepared."""
+    items = prepared.train.items
+    if isinstance(items, SoundStore):
+        return Survey(rate=items.rate)
+    frames, channels, height, width = items.shapes[0].tolist()
+    return Survey(height=height, width=width, channels=channels, frames=frames)
+
+
+def _known_front(settings: RunSettings, name: str) -> PictureSettings | SoundSettings | None:
+    """That of a run or a named model, if there is one."""
+    model = model_named(settings)
+    if model is None:
+        return None
+    front: PictureSettings | SoundSettings | None = getattr(model, name, None)
+    if front is None:
+        what = "pictures" if name == "picture" else "recordings"
+        raise ConfigError(
+            f"the task {settings.task} reads {what}; a model of the {family_of(model)} family "
+            "does not."
+        )
+    return front
+
+
+def _first_pictures(settings: RunSettings, what: What) -> Iterator[NDArray[np.uint8]]:
+    """Some of them, spread over all, as large as they come. The check names those that cannot be
+    read; here they are passed over."""
+    shape = PictureSettings(frames=FRAMES, tubelet=TUBELET)
+    items = media_items(settings.data.media, settings.data, what, shape, own_size=True)
+    _check_some(settings, len(items), what)
+    for number in range(0, len(items), max(1, len(items) // LOOKED_AT)):
+        with suppress(DataError):
+            yield items[number].open()
+
+
+def _first_rates(settings: RunSettings) -> list[int]:
+    """Samples a second of some recordings, by their headers, or as a list of arrays says."""
+    items = media_items(settings.data.media, settings.data, "sounds", SoundSettings())
+    _check_some(settings, len(items), "sounds")
+    paths = [path for path, _ in items.files() if path.suffix.lower() in SUFFIXES]
+    lists = [source for source in items.sources if isinstance(source, ManifestSource)]
+    rates = [row.part.rate for one in lists for row in one.rows[:LOOKED_AT] if row.part.rate]
+    for path in paths[:: max(1, len(paths) // LOOKED_AT)]:
+        with suppress(DataError):
+            rates.append(sound_info(path).rate)
+    return rates
+
+
+def _check_some(settings: RunSettings, n: int, what: What) -> None:
+    if not n:
+        files = settings.data.media
+        raise DataError(f"{', '.join(files)} name{'s' * (len(files) == 1)} no {UNITS[what]}.")
+
+
+def _picture_form(found: Iterable[NDArray[np.uint8]], what: What) -> Survey:
+    """Size, colours and frames for pictures such as these."""
+    seen = [(*x_TCYX.shape[2:], _is_grey(x_TCYX)) for x_TCYX in found]
+    if not seen:
+        raise DataError(f"none of the {what} that were looked at can be read.")
+    sizes = {(height, width) for height, width, _ in seen}
+    shorter = sorted(min(size) for size in sizes)
+    height, width = sizes.pop() if len(sizes) == 1 else (shorter[len(shorter) // 2],) * 2
+    return Survey(
+        height=_rounded(height),
+        width=_rounded(width),
+        channels=1 if all(grey for *_, grey in seen) else 3,
+        frames=FRAMES if what == "videos" else 1,
+    )
+
+
+def _sound_form(rates: list[int]) -> Survey:
+    return Survey(rate=8000 if rates and max(rates) <= 8000 else SoundSettings().rate)
+
+
+def _is_grey(x_TCYX: NDArray[np.uint8]) -> bool:
+    return x_TCYX.shape[1] == 1 or bool((x_TCYX == x_TCYX[:, :1]).all())
+
+
+def _rounded(size: int) -> int:
+    """A size that patches fit into: small ones as they are, large ones brought down."""
+    if size <= SMALL_PICTURE:
+        return max(8, -(-size // 4) * 4)
+    return min(LARGE_PICTURE, round(size / 16) * 16)
+
+
+def patch_of(height: int, width: int) -> int:
+    """The finest patches that make no more rows than are worth their time."""
+    most = MOST_CELLS["small" if max(height, width) <= SMALL_PICTURE else "large"]
+    for patch in PATCHES:
+        if height % patch == 0 == width % patch and height * width // patch**2 <= most:
+            return patch
+    return min(height, width, PATCHES[-1])
+
+
+def flat_front(front: PictureSettings | SoundSettings) -> dict[str, object]:
+    """The settings of a front as those of a model: `picture.height` and so on."""
+    section = "picture" if isinstance(front, PictureSettings) else "sound"
+    return {
+        f"{section}.{name}": list(value) if isinstance(value, tuple) else value
+        for name, value in asdict(front).items()
+        if value is not None
+    }
+
+
+def pixel_statistics(store: PictureStore, most: int = 512) -> dict[str, list[float]]:
+    """Mean and standard deviation of each channel, of pixels between 0 and 1, as the settings of a
+    front have them."""
+    rows = np.unique(np.linspace(0, len(store) - 1, min(most, len(store))).astype(np.int64))
+    sums = np.zeros((2, store[0].shape[1]))
+    count = 0
+    for row in rows.tolist():
+        x_TCYX = np.asarray(store[row], dtype=np.float64) / 255.0
+        sums += np.stack([x_TCYX.sum((0, 2, 3)), (x_TCYX**2).sum((0, 2, 3))])
+        count += x_TCYX.size // x_TCYX.shape[1]
+    mean_C = sums[0] / count
+    std_C = np.sqrt(np.maximum(sums[1] / count - mean_C**2, 0.0))
+    return {
+        "mean": [round(float(value), 4) for value in mean_C],
+        "std": [round(float(max(value, 0.02)), 4) for value in std_C],
+    }
+
+
+def item_rows(
+    items: PictureStore | SoundStore, front: PictureSettings | SoundSettings
+) -> NDArray[np.int64]:
+    """Rows of the flat batch that each stored item becomes."""
+    if isinstance(items, SoundStore):
+        assert isinstance(front, SoundSettings)
+        found = {n: front.rows_of(n) for n in np.unique(items.lengths).tolist()}
+        return np.array([found[n] for n in items.lengths.tolist()], dtype=np.int64)
+    assert isinstance(front, PictureSettings)
+    shapes, place = np.unique(np.asarray(items.shapes), axis=0, return_inverse=True)
+    rows = np.array([front.rows_of(t, y, x) for t, _, y, x in shapes.tolist()], dtype=np.int64)
+    return rows[place.reshape(-1)]

@@ -1,0 +1,209 @@
+"""What nobody asked for, chosen: one way for all tasks, from facts that are looked up beforehand.
+
+`resolve` is pure. What was asked for holds, what a task proposes comes second, and for each value
+that was chosen the settings say why.
+"""
+
+from __future__ import annotations
+
+from dataclasses import fields, replace
+from typing import Any
+
+import torch
+
+from headway.config.asked import Asked, nested
+from headway.config.facts import Choice, Choices, DeviceFacts, Facts, Proposal
+from headway.config.inherited import check_task, model_from, n_words
+from headway.config.load import model_settings
+from headway.config.model import ModelSettings, family_of
+from headway.config.presets import PRESETS
+from headway.config.run import Resolved, RunSettings, asked_of
+from headway.config.train import ResolvedTrain, TrainSettings
+from headway.data.batches import POOL
+from headway.errors import ConfigError
+from headway.models.summary import activations, count, outline
+from headway.tasks.distil import student_model
+from headway.tasks.specs import check_metric, spec_of
+from headway.tasks.table import kind_of
+from headway.training.budget import EVALUATIONS
+from headway.training.optim import check_optimizer
+
+MEMORY_SHARE = 0.7
+"""Of the device's free memory, for what grows with the batch."""
+
+CPU_TOKENS = 2048
+"""Target tokens at a time that the caches of a CPU like."""
+
+
+def resolve_run(settings: RunSettings, prepared: Any, device: torch.device) -> Resolved:
+    """All settings of a run on data that is prepared."""
+    kind, place = kind_of(settings), device_facts(device)
+    facts = kind.facts(settings, prepared)
+    found = resolve(settings, facts, place)
+    if settings.train.epochs is not None:
+        # What depends on the number of steps is chosen again, now that the batches are known.
+        n = len(kind.task(found, prepared).epoch(0))
+        found = resolve(settings, replace(facts, epoch_steps=n), place)
+    kind.check(found, prepared)
+    return found
+
+
+def device_facts(device: torch.device) -> DeviceFacts:
+    if device.type != "cuda":
+        return DeviceFacts(type=device.type)
+    free, _ = torch.cuda.mem_get_info(device)
+    bf16 = torch.cuda.is_bf16_supported(including_emulation=False)
+    return DeviceFacts(type=device.type, free_bytes=free, bf16=bf16)
+
+
+def resolve(settings: RunSettings, facts: Facts, device: DeviceFacts) -> Resolved:
+    """Everything but the number of steps of a budget."""
+    settings = replace(settings, asked=asked_of(settings))
+    proposal = kind_of(settings).propose(settings, facts, device)
+    check_metric(settings.train.metric, settings.task, proposal.metrics)
+    model, of_model = choose_model(settings, facts, proposal)
+    own = Choice(proposal.metrics[0], "the task's own")
+    values, why = with_choices(settings, {"train.metric": own, **proposal.others})
+    train, of_training = choose_training(values["train"], facts, device, proposal, model)
+    values |= {
+        "task": settings.task, "asked": settings.asked, "fingerprint": settings.fingerprint,
+        "labels": facts.labels or settings.labels, "model": model, "train": train,
+        "why": {**of_model, **why, **of_training},
+    }  # fmt: skip
+    return Resolved(**values)
+
+
+def with_choices(settings: RunSettings, choices: Choices) -> tuple[dict[str, Any], dict[str, str]]:
+    """All sections with what was chosen where nobody asked, and the reasons."""
+    values = {one.name: getattr(settings, one.name) for one in fields(settings)}
+    open_ = {key: choice for key, choice in choices.items() if key not in settings.asked}
+    for key, choice in open_.items():
+        section, _, name = key.partition(".")
+        values[section] = replace(values[section], **{name: choice.value})
+    return values, {key: choice.why for key, choice in open_.items()}
+
+
+def choose_model(
+    settings: RunSettings, facts: Facts, proposal: Proposal
+) -> tuple[ModelSettings, dict[str, str]]:
+    """As the run has it that this one begins with, as someone named it, or as the task would."""
+    asked = settings.asked.under("model")
+    begun = facts.begun
+    if begun is not None and settings.distil.teacher:
+        return student_model(begun, settings), {"model.family": f"the model of {begun.name}"}
+    needs, sizes = _bare(proposal.needs), _vocabulary(facts)
+    if begun is not None:
+        check_task(begun.name, settings.task, begun.model)
+        needs |= _bare(proposal.kept)
+        if facts.vocab_size:
+            needs["vocab_size"] = max(n_words(begun.model), facts.vocab_size)
+        model = model_from(begun.model, needs, asked, begun.name)
+        reasons = {"model.family": f"the model of {begun.name}"}
+        return model, reasons | _reasons({**proposal.needs, **proposal.kept}, settings)
+    for name in ("vocab_size", "source_vocab_size"):
+        size = sizes.get(name, facts.vocab_size)
+        if size and asked.get(name, size) != size:
+            raise ConfigError(
+                f"model.{name} follows from the tokenizer here. Set tokenizer.vocab_size instead."
+            )
+    chosen: Choices = {**proposal.model, **proposal.needs}
+    if settings.model is not None:
+        families = spec_of(settings.task).all_families
+        if family_of(settings.model) not in families:
+            named = asked.get("preset") or asked.get("family")
+            raise ConfigError(
+                f"the task {settings.task} needs a model of the {' or '.join(families)} family; "
+                f"{named} is of another.{proposal.instead}"
+            )
+        chosen = proposal.needs
+    changes = {**_bare(chosen), **asked, **sizes}
+    reasons = _reasons(chosen, settings)
+    reasons |= {f"model.{name}": "words of the tokenizer" for name in sizes}
+    preset = PRESETS.get(str(changes.get("preset")))
+    room = preset.settings.max_len if preset else 0
+    if "max_len" not in changes and room < proposal.room:
+        changes["max_len"] = proposal.room
+        reasons["model.max_len"] = f"{proposal.room:,} tokens are read at once"
+    model = model_settings(nested(changes))
+    if preset and "model.preset" in reasons:
+        why = f"{changes['preset']}, {reasons.pop('model.preset')}"
+        shape = Asked.from_settings(model, "model")
+        reasons = {key: why for key in shape if key not in settings.asked} | reasons
+    return model, reasons
+
+
+def _bare(choices: Choices) -> dict[str, object]:
+    """Settings of the model by the names that they have in it."""
+    return {key.removeprefix("model."): choice.value for key, choice in choices.items()}
+
+
+def _reasons(choices: Choices, settings: RunSettings) -> dict[str, str]:
+    return {key: choice.why for key, choice in choices.items() if key not in settings.asked}
+
+
+def _vocabulary(facts: Facts) -> dict[str, int]:
+    found = {"vocab_size": facts.vocab_size, "source_vocab_size": facts.source_vocab_size}
+    return {name: size for name, size in found.items() if size}
+
+
+def choose_training(
+    train: TrainSettings, facts: Facts, device: DeviceFacts, proposal: Proposal,
+    model: ModelSettings,
+) -> tuple[ResolvedTrain, dict[str, str]]:  # fmt: skip
+    """Batches, steps and their intervals. Each rests on those before it."""
+    check_optimizer(train)
+    if train.metric is None:  # the best is told by one that comes with the command, not the task
+        train = replace(train, metric=proposal.metrics[0])
+    amount, why = proposal.amount, dict[str, str]()
+
+    def choose(name: str, value: object, reason: str) -> None:
+        nonlocal train
+        changed: Any = {name: value}
+        train = replace(train, **changed)
+        why[f"train.{name}"] = reason
+
+    if train.batch_tokens is None:
+        choose("batch_tokens", proposal.batch_tokens, f"{amount} on {device.shown}")
+    assert train.batch_tokens is not None
+    if train.micro_tokens is None:
+        tokens = micro_tokens(model, train.batch_tokens, device)
+        reason = "as its caches like it" if device.is_cpu else "as its memory holds"
+        choose("micro_tokens", tokens, f"{device.shown}, {reason}")
+    batch = train.batch_tokens
+    if train.epochs is not None and facts.epoch_steps:
+        steps = max(1, round(train.epochs * facts.epoch_steps))
+        reason = f"{train.epochs:g} epochs of {facts.epoch_steps:,} steps"
+        train = replace(train, epochs=None)
+        choose("steps", steps, reason)
+    train = replace(train, epochs=None)
+    if train.steps is None:
+        per_epoch = max(1, round(proposal.n_tokens / batch))
+        steps = max(proposal.least_steps, proposal.epochs * per_epoch)
+        choose("steps", steps, f"{proposal.epochs} epochs of {amount}")
+    if train.pool is None:
+        reason = "faster on a CPU" if device.is_cpu else "all steps of one form on a GPU"
+        choose("pool", POOL if device.is_cpu else 1, reason)
+    if train.precision == "auto":
+        reason = f"{device.shown} that is fast in it" if device.bf16 else "exact"
+        choose("precision", "bf16" if device.bf16 else "fp32", reason)
+    if train.eval_every is None:
+        every = max(1, -(-(train.steps or 1) // EVALUATIONS))
+        choose("eval_every", every, f"{EVALUATIONS} evaluations")
+    if train.save_every is None:
+        choose("save_every", train.eval_every, "with every evaluation")
+    return ResolvedTrain.of(train), why
+
+
+def micro_tokens(model: ModelSettings, batch_tokens: int, device: DeviceFacts) -> int:
+    """As many as the device holds; on a CPU as many as its caches like."""
+    if device.is_cpu:
+        return min(batch_tokens, CPU_TOKENS)
+    tokens = batch_tokens
+    while tokens > 512 and _bytes(model, tokens) > MEMORY_SHARE * device.free_bytes:
+        tokens = -(-tokens // 2)
+    return tokens
+
+
+def _bytes(model: ModelSettings, tokens: int) -> int:
+    shape = outline(model)
+    return 16 * count(shape) + activations(shape, model, tokens).fused_bytes
