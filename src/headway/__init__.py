@@ -6,7 +6,15 @@ because torch is loaded only by the modules that compute.
 
 import importlib
 import os
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from headway.api import check, train
+    from headway.data.report import Report
+    from headway.errors import UserError
+    from headway.run import Run, available, load
+    from headway.tasks.answers import Answer, Answers
+    from headway.tasks.scores import Scores
 
 # Threads of OpenMP that wait for each other spin. Where other work holds the cores they spin away
 # their own share, and steps and searches become several times slower; asleep at once, they take a
@@ -18,12 +26,16 @@ if "OMP_WAIT_POLICY" not in os.environ:
 __version__ = "0.1.0"
 
 _NAMES = {
-    "check": "api", "train": "api", "Report": "data.report", "Scores": "tasks.scores",
-    "UserError": "errors",
+    "load": "run", "train": "api", "check": "api", "available": "run", "Run": "run",
+    "Answer": "tasks.answers", "Answers": "tasks.answers", "Scores": "tasks.scores",
+    "Report": "data.report", "UserError": "errors",
 }  # fmt: skip
 """What the package offers, and the modules that have it: they are imported when it is used."""
 
-__all__ = list(_NAMES)
+__all__ = [
+    "Answer", "Answers", "Report", "Run", "Scores", "UserError", "available", "check", "load",
+    "train",
+]  # fmt: skip
 
 
 def __getattr__(name: str) -> Any:

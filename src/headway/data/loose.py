@@ -47,9 +47,9 @@ class Loose:
         if isinstance(value, Mapping):
             return self._mapping(value, what, where, name)
         if what == "audio":
-            samples, rate = _sound(value, where)
+            samples, rate = samples_of(value, where)
             return {**self._array(samples, (rate,), name), "rate": rate}
-        return self._array(_pixels(value, what, where), (), name)
+        return self._array(pixels_of(value, what, where), (), name)
 
     def close(self) -> None:
         for path, arrays in self.held.values():
@@ -97,9 +97,9 @@ class Loose:
         return said
 
 
-def _pixels(value: Any, what: str, where: str) -> NDArray[Any]:
+def pixels_of(value: Any, what: str, where: str) -> NDArray[Any]:
     if what == "video" and isinstance(value, list | tuple):
-        frames = [_pixels(one, "image", where) for one in value]
+        frames = [pixels_of(one, "image", where) for one in value]
         if not frames or len({frame.shape for frame in frames}) > 1:
             raise DataError(f"{where}: the frames of a video must have one size.")
         return np.stack(frames)
@@ -132,7 +132,7 @@ def _animation(image: Any) -> NDArray[Any]:
     return np.stack(frames)
 
 
-def _sound(value: Any, where: str) -> tuple[NDArray[Any], int]:
+def samples_of(value: Any, where: str) -> tuple[NDArray[Any], int]:
     if hasattr(value, "get_all_samples"):  # what datasets decode sound with
         samples = value.get_all_samples()
         value = (samples.data, samples.sample_rate)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -11,6 +11,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
+from headway.config.listed import listed
 from headway.data.files import open_lines
 from headway.decode.completer import Completer, shared_length
 from headway.decode.lines import batches, live_windows, windows
@@ -45,18 +46,28 @@ class Shots:
     @classmethod
     def read(cls, path: str | Path) -> Shots:
         """JSONL: {"text": …, "label": …} on every line, or {"prompt": …, "answer": …}."""
+        lines = ((f"{path}, line {n:,}", one) for n, one in enumerate(open_lines(str(path)), 1))
+        return cls._of(str(path), ((at, _parsed(one, at)) for at, one in lines if one.strip()))
+
+    @classmethod
+    def of(cls, examples: Iterable[Mapping[str, str]]) -> Shots:
+        """The same in memory."""
+        numbered = enumerate(listed(examples), 1)
+        return cls._of("shots", ((f"shot {number:,}", one) for number, one in numbered))
+
+    @classmethod
+    def _of(cls, path: str, found: Iterable[tuple[str, object]]) -> Shots:
         examples: list[tuple[str, str]] = []
         kind: tuple[str, str] | None = None
-        for number, line in enumerate(open_lines(str(path)), 1):
-            if line.strip():
-                found, names = _example(line, f"{path}, line {number:,}")
-                if kind is not None and names != kind:
-                    raise DataError(
-                        f"{path}, line {number:,} has {names[0]!r} and {names[1]!r}, but the lines "
-                        f"before it {kind[0]!r} and {kind[1]!r}. Use the same names on every line."
-                    )
-                kind = names
-                examples.append(found)
+        for where, one in found:
+            example, names = _example(one, where)
+            if kind is not None and names != kind:
+                raise DataError(
+                    f"{where} has {names[0]!r} and {names[1]!r}, but the lines before it "
+                    f"{kind[0]!r} and {kind[1]!r}. Use the same names on every line."
+                )
+            kind = names
+            examples.append(example)
         if kind is None:
             raise DataError(
                 f'{path} holds no examples. It needs lines such as {{"text": "…", "label": "…"}}.'
@@ -242,14 +253,17 @@ def _picked(first_V: Tensor, rest_TV: Tensor, answer: Sequence[int]) -> list[flo
     return [float(first_V[answer[0]]), *rest]
 
 
-def _example(line: str, where: str) -> tuple[tuple[str, str], tuple[str, str]]:
-    """A line of examples: the text and the answer, and what they are called."""
+def _parsed(line: str, where: str) -> object:
     try:
-        found = json.loads(line)
+        return json.loads(line)
     except ValueError as error:
         raise DataError(f"{where} is not JSON: {error}.") from error
+
+
+def _example(found: object, where: str) -> tuple[tuple[str, str], tuple[str, str]]:
+    """An example: the text and the answer, and what they are called."""
     for names in KINDS:
-        if isinstance(found, dict) and all(isinstance(found.get(name), str) for name in names):
+        if isinstance(found, Mapping) and all(isinstance(found.get(name), str) for name in names):
             return (found[names[0]], found[names[1]]), names
     raise DataError(
         f'{where} must be an object such as {{"text": "…", "label": "…"}} or '

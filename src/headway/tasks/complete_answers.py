@@ -30,7 +30,12 @@ def chooses_labels(options: Mapping[str, Any]) -> bool:
     """Whether lines are to be given one of several labels: those named, or those of examples."""
     if options.get("labels"):
         return True
-    return bool(options.get("shots")) and bool(Shots.read(options["shots"]).after)
+    return bool(options.get("shots")) and bool(shots_of(options["shots"]).after)
+
+
+def shots_of(given: str | Path | Sequence[Mapping[str, str]]) -> Shots:
+    """Of a file, or of mappings as its lines are."""
+    return Shots.read(given) if isinstance(given, str | Path) else Shots.of(given)
 
 
 def refuse(options: Mapping[str, object], names: Sequence[str], where: str) -> None:
@@ -98,13 +103,14 @@ class Continuations:
     def __init__(self, use: Use) -> None:
         settings, options = use.settings, use.options
         decode = settings.decode
-        self.shots = Shots.read(options["shots"]) if options.get("shots") else None
+        self.shots = shots_of(options["shots"]) if options.get("shots") else None
         if self.shots is not None and not decode.stop:
             decode = replace(decode, stop=("\n",))  # an answer is a line, as in the examples
         self.completer = completer_of(
             use.opened, decode, draft=options.get("draft"), detail=detail_of(options)
         )
         self.write = one_stream(decode, options)
+        self.echo = options.get("echo", True)
 
     def answers(self, lines: Iterable[str], live: bool = False) -> Iterator[Answer]:
         lines = listed(lines)
@@ -123,7 +129,8 @@ class Continuations:
     def _streamed(self, lines: Iterable[str]) -> Iterator[Answer]:
         assert self.write is not None
         for line in lines:
-            self.write(line)
+            if self.echo:
+                self.write(line)
             for completion in self.completer.complete([line], on_token=self.write):
                 yield self._answer(completion, "")
 
@@ -141,8 +148,9 @@ class LabelChoices:
     def __init__(self, use: Use) -> None:
         settings, options = use.settings, use.options
         completer = completer_of(use.opened, settings.decode, detail=detail_of(options))
-        shots = Shots.read(options["shots"]) if options.get("shots") else Shots(())
-        labels = [label.strip() for label in (options.get("labels") or "").split(",")]
+        shots = shots_of(options["shots"]) if options.get("shots") else Shots(())
+        named = options.get("labels") or ""
+        labels = [one.strip() for one in named.split(",")] if isinstance(named, str) else named
         self.chooser = Chooser(completer, shots, [label for label in labels if label])
         self.count = 0
 

@@ -47,7 +47,7 @@ def what_of(shape: PictureSettings | SoundSettings) -> What:
 
 
 def given_media(
-    lines: Iterable[str],
+    lines: Iterable[str | Given],
     folder: Path,
     shape: PictureSettings | SoundSettings,
     data: DataSettings | None = None,
@@ -55,9 +55,13 @@ def given_media(
 ) -> Iterator[Given]:
     """What each line names: a file, a folder of files, or a list of paths (TSV, CSV, JSONL). A name
     that is no file but lies in `folder`, the run's, is taken from there. What cannot be read comes
-    with its error in its place, and the rest goes on. `target`: what lists must have too."""
+    with its error in its place, and the rest goes on. What was read already stays as it is.
+    `target`: what lists must have too."""
     form = Form.of(what_of(shape), shape)
     for line in listed(lines):
+        if isinstance(line, Given):
+            yield line
+            continue
         name = line.strip()
         try:
             path = found_file(name, folder)

@@ -15,6 +15,7 @@ from headway.config.listed import listed
 from headway.config.run import RunSettings
 from headway.data.readings import WordReader, flat_tokens
 from headway.data.tagged import DOCUMENT
+from headway.data.unlabelled import Question
 from headway.decode.lines import live_windows, windows
 from headway.errors import DataError
 from headway.nn.crf import is_scheme
@@ -45,20 +46,20 @@ class Tagger:
         opened = use.opened
         return cls(opened.models, opened.vocab.target, use.settings, opened.device)
 
-    def answers(self, lines: Iterable[str], live: bool = False) -> Iterator[Answer]:
+    def answers(self, lines: Iterable[Question], live: bool = False) -> Iterator[Answer]:
         """One for each line. A tab in the first that is not empty means CoNLL columns: a word a
         line, the tag comes behind it, and empty lines separate sentences. Else a line is a
-        sentence, its words between blanks, or JSON with a list of `words`."""
+        sentence, its words between blanks, or JSON with a list of `words`. Words are words."""
         source = iter(listed(lines))
-        before: list[str] = []
+        before: list[Question] = []
         for line in source:
             before.append(line)
-            if line.strip() and not line.startswith(DOCUMENT):
+            if not isinstance(line, str) or (line.strip() and not line.startswith(DOCUMENT)):
                 break
         if not before:
             return
         whole = chain(before, source)
-        if "\t" in before[-1]:
+        if isinstance(before[-1], str) and "\t" in before[-1]:
             yield from self._columns(whole, live)
             return
         number = 0
@@ -66,7 +67,8 @@ class Tagger:
             sentences = []
             for line in window:
                 number += 1
-                sentences.append(words_of(line, f"line {number:,}"))
+                words = words_of(line, f"line {number:,}") if isinstance(line, str) else [*line]
+                sentences.append(words)
             for words, tags in zip(sentences, self.tags(sentences), strict=True):
                 yield sentence_answer(words, tags)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
 from headway.config.listed import listed
@@ -22,7 +23,7 @@ from headway.errors import DataError, UserError, suggest
 from headway.tasks.answers import Answer, Facts, Segment, Show, SpokenAnswer
 from headway.tasks.kind import Use
 from headway.tasks.media_answers import unread
-from headway.tasks.media_given import check_kind, found_file
+from headway.tasks.media_given import Given, check_kind, found_file
 from headway.tasks.media_labels import front_of
 
 BLOCK_S = 4.0
@@ -98,12 +99,15 @@ def transcriber_of(use: Use, *, times: bool) -> Transcriber:
 
 
 def named_recordings(
-    lines: Iterable[str], folder: Path, shape: SoundSettings, settings: RunSettings
+    lines: Iterable[str | Given], folder: Path, shape: SoundSettings, settings: RunSettings
 ) -> Iterator[Named]:
     """What each line names: a file, however long; a folder of files; a list of paths. A name that
     is no file but lies in `folder`, the run's, is taken from there."""
     form = Form.of("sounds", shape)
     for line in listed(lines):
+        if isinstance(line, Given):
+            yield Named(line.name, partial(_whole, line))
+            continue
         name = line.strip()
         try:
             path = found_file(name, folder)
@@ -120,6 +124,13 @@ def named_recordings(
             whole = is_file(file) and file.suffix.lower() in SUFFIXES
             blocks = _reading(file, shape) if whole else _opening(item)
             yield Named(name if len(items) == 1 else item.place, blocks)
+
+
+def _whole(given: Given) -> Iterator[Samples]:
+    """What was read already."""
+    if given.values is None:
+        raise DataError(given.error)
+    yield given.values
 
 
 def _reading(path: Path, shape: SoundSettings) -> Callable[[], Iterable[Samples]]:

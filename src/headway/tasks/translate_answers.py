@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import repeat
 from typing import Any
 
 from headway.config.decode import DecodeSettings
@@ -34,7 +35,12 @@ class TranslationPredictor:
             align=bool(options.get("alignments")),
             detail=bool(options.get("scores") or options.get("json")),
         )
-        self.wishes = _wishes(options.get("prefix"), options.get("constraints"))
+        asked: TextWish | None = options.get("wish")
+        self.wishes = (
+            _wishes(options.get("prefix"), options.get("constraints"))
+            if asked is None
+            else repeat(asked)
+        )
 
     def answers(self, lines: Iterable[str], live: bool = False) -> Iterator[TextAnswer]:
         for found in self.translator.translate(lines, self.wishes, live=live):

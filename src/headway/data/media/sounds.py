@@ -159,7 +159,7 @@ def _blocks(file: SoundFile, path: str | Path, first: int, last: int) -> Iterato
             if file.frames >= UNKNOWN:  # the end, here; what was decoded is in its place
                 n = int((~np.isnan(block_SC[:, 0])).sum())
         if n:
-            yield _one_channel(block_SC[max(0, first - place) : n], path)
+            yield one_channel(block_SC[max(0, first - place) : n], path)
         place += n
         if n < len(block_SC):
             break
@@ -208,10 +208,10 @@ def _from_npy(
         raise no_samples(path)
     if values.dtype.kind == "i":
         part /= -float(np.iinfo(values.dtype).min)
-    return _one_channel(part if part.ndim == 2 else part[:, None], path), rate
+    return one_channel(part if part.ndim == 2 else part[:, None], path), rate
 
 
-def _one_channel(samples_SC: Samples, path: str | Path) -> Samples:
+def one_channel(samples_SC: Samples, path: str | Path) -> Samples:
     """The mean of all channels, of samples that can be some."""
     if not samples_SC.size:
         return np.zeros(0, np.float32)

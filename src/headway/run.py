@@ -1,0 +1,553 @@
+"""`headway.load`: a trained model as an object that is called, scored, looked into and exported.
+
+A `Run` never changes, and costs nothing before it is used: settings are read at once, models when
+they are first wanted. What one call asks (a beam, a number of answers) says nothing to the next.
+"""
+
+from __future__ import annotations
+
+import queue
+import threading
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields, replace
+from html import escape
+from os import PathLike
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, cast, overload
+
+from headway.config.data import DataSettings
+from headway.config.decode import DecodeSettings
+from headway.config.folder import (
+    CONFIG,
+    RUNS,
+    TOKENIZER,
+    WEIGHTS,
+    file_in,
+    load_run,
+    run_folders,
+    shipped_names,
+)
+from headway.config.listed import listed
+from headway.config.run import RunSettings, media_front
+from headway.errors import DataError, UserError, suggest
+from headway.tasks.specs import METRICS, Need, spec_of
+
+if TYPE_CHECKING:
+    import torch
+    from torch import nn
+
+    from headway.inside.looking import Page
+    from headway.inside.media import Media
+    from headway.interop.proof import Proof
+    from headway.tasks.answers import Answer, Answers
+    from headway.tasks.asking import Stream
+    from headway.tasks.inputs import Asked
+    from headway.tasks.kind import Use
+    from headway.tasks.opened import Opened
+    from headway.tasks.scores import Scores
+    from headway.text.tokenizer import Tokenizer
+    from headway.training.history import History
+
+Errors = Literal["raise", "keep"]
+One = str | bytes | PathLike[str] | Mapping[str, object]
+"""What is one input, whatever the task."""
+
+
+OF_THE_COMMAND = frozenset({"with", "scores", "stream", "to", "labels", "format"})
+"""Options of `headway predict` that Python has other ways for: `load` of several, `Answer.score`,
+`Run.write`, `Answers.save`, `Run.choose`."""
+
+WISHES = frozenset({"prefix", "required", "banned"})
+"""What an output begins with, holds, and does not hold."""
+
+
+class OptionError(UserError, TypeError):
+    """An option that a run does not read."""
+
+
+def load(
+    *names: str | PathLike[str],
+    device: str = "auto",
+    precision: str = "auto",
+    engine: str = "torch",
+) -> Run:
+    """A finished run by its folder or name, or a model that comes with headway; several answer
+    together.
+
+    Only settings are read now. `device`: `cpu`, `cuda`, `cuda:1`; auto: a GPU if any. `precision`:
+    `fp32`, `bf16` or `int8`; auto: as the run says. `engine`: `torch`, or for an exported folder
+    `onnx` or `ctranslate2`.
+    """
+    if not names:
+        known = ", ".join(available()) or "none is there"
+        raise UserError(f"load() needs a run folder or the name of a model: {known}.")
+    return Run(tuple(map(str, names)), device=device, precision=precision, engine=engine)
+
+
+def available() -> list[str]:
+    """Names that `load` knows: models that come with headway, and finished runs in `runs`."""
+    own = [path.parent for path in RUNS.glob(f"*/{CONFIG}") if (path.parent / WEIGHTS).is_file()]
+    return sorted({*shipped_names(), *(folder.name for folder in own)})
+
+
+@dataclass(frozen=True)
+class Export:
+    path: Path
+    proof: Proof
+    """That what was written says the same."""
+
+
+class Run:
+    """A trained model, or several that answer together. `run("a text")` answers."""
+
+    __slots__ = ("_held", "_lock", "_options", "folders", "names", "settings")
+
+    names: tuple[str, ...]
+    folders: tuple[Path, ...]
+    """Of each of them."""
+
+    settings: RunSettings
+    """Of the first."""
+
+    _options: dict[str, str]
+    _lock: threading.RLock
+    _held: Opened | None
+
+    def __init__(
+        self,
+        names: tuple[str, ...],
+        *,
+        device: str = "auto",
+        precision: str = "auto",
+        engine: str = "torch",
+    ) -> None:
+        folders = tuple(run_folders(names))
+        settings = load_run(folders[0])
+        for folder in folders:
+            if engine == "torch":
+                file_in(folder, WEIGHTS)
+            if media_front(settings) is None:
+                file_in(folder, TOKENIZER)
+        options = {"device": device, "precision": precision, "engine": engine}
+        values = (None, threading.RLock(), options, folders, names, settings)
+        for name, value in zip(self.__slots__, values, strict=True):
+            object.__setattr__(self, name, value)
+
+    def __setattr__(self, name: str, value: object) -> None:
+        raise AttributeError(f"a run never changes: {name!r} cannot be set. Options go to calls.")
+
+    __delattr__ = None  # type: ignore[assignment]
+
+    # -- what is known without weights
+
+    @property
+    def name(self) -> str:
+        return "+".join(Path(name).name for name in self.names)
+
+    @property
+    def folder(self) -> Path:
+        """Of the first."""
+        return self.folders[0]
+
+    @property
+    def task(self) -> str:
+        return self.settings.task
+
+    @property
+    def needs(self) -> tuple[Need, ...]:
+        """What it is given."""
+        return tuple(
+            need for need in spec_of(self.settings).needs
+            if need.role == "input"
+            and (not need.optional or bool(getattr(self.settings.data, f"{need.name}_field", None)))
+        )  # fmt: skip
+
+    @property
+    def labels(self) -> tuple[str, ...]:
+        """Of its answers, where they are classes or tags."""
+        return self.settings.labels
+
+    @property
+    def history(self) -> History:
+        """What was measured while it was trained."""
+        from headway.training.history import METRICS as FILE
+        from headway.training.history import read_history
+
+        return read_history(self.folder / FILE)
+
+    @property
+    def scores(self) -> dict[str, float]:
+        """On its validation set, at the end of its training; empty where that was not kept."""
+        history = self.history
+        for entry in reversed([*history.valid, *history.end]):
+            found = {name: entry[name] for name in METRICS if isinstance(entry.get(name), float)}
+            if found:
+                return found
+        return {}
+
+    # -- what is opened
+
+    @property
+    def opened(self) -> Opened:
+        """Models, vocabulary and device: read once, when first wanted."""
+        with self._lock:
+            if self._held is None:
+                from headway.tasks.opened import open_run
+
+                said = self._options
+                held = open_run(
+                    *self.folders, device=said["device"], precision=said["precision"],
+                    engine=said["engine"], settings=self.settings,
+                )  # fmt: skip
+                object.__setattr__(self, "_held", held)
+                return held
+            return self._held
+
+    @property
+    def model(self) -> nn.Module:
+        """The first, as a module of torch."""
+        return self.opened.model
+
+    @property
+    def tokenizer(self) -> Tokenizer:
+        """Of what it writes, or of what it reads where it writes nothing."""
+        words = self.opened.words
+        if words is None:
+            raise AttributeError(f"{self.name} reads no text and writes none: no tokenizer.")
+        return words.target
+
+    @property
+    def device(self) -> torch.device:
+        return self.opened.device
+
+    def to(self, device: str) -> Run:
+        """The same on another device; this one stays where it is."""
+        return Run(self.names, **{**self._options, "device": device})
+
+    def close(self) -> None:
+        """Give back the memory of the models. Whoever asks again opens them again."""
+        with self._lock:
+            object.__setattr__(self, "_held", None)
+
+    def __enter__(self) -> Run:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def __reduce__(self) -> tuple[Callable[..., Run], tuple[object, ...]]:
+        return _again, (self.names, self._options)
+
+    # -- answers
+
+    @overload
+    def __call__(self, x: list[object] | tuple[object, ...], /, **options: object) -> Answers: ...
+    @overload
+    def __call__(self, x: One, /, **options: object) -> Answer: ...
+    @overload
+    def __call__(self, x: object, /, **options: object) -> Answer | Answers: ...
+    def __call__(self, x: object, /, **options: object) -> Answer | Answers:
+        """The answer to one input; to a list, a tuple or an array of them all answers, in order.
+
+        What an input is the run says: see `needs`. Options are those of its task, such as `beam=8`
+        or `n_best=3`. What cannot be read is an error that names it.
+        """
+        from headway.tasks.answers import Answers
+        from headway.tasks.inputs import is_several
+
+        several = is_several(x, self.settings)
+        found = self._stream(x if several else [x], options)  # type: ignore[arg-type]
+        return Answers(found) if several else next(found)
+
+    def stream(
+        self, xs: Iterable[object], /, *, errors: Errors = "raise", **options: object
+    ) -> Stream:
+        """Answers one after another, in the order of the inputs, of which few are held at a time:
+        the lines of an open file, rows of a table, whatever can be iterated.
+
+        `errors="keep"`: what cannot be answered gives an answer that has an `error`, and the rest
+        goes on. The `id` of a mapping is the `id` of its answer.
+        """
+        if isinstance(xs, str | bytes | PathLike | Mapping) or not hasattr(xs, "__iter__"):
+            raise TypeError(
+                f"stream() takes many inputs, and {type(xs).__name__} is one: run(x), or "
+                "run.stream([x])."
+            )
+        if errors not in ("raise", "keep"):
+            raise UserError(
+                f"errors={errors!r} is no choice.{suggest(str(errors), ('raise', 'keep'))}"
+            )
+        return self._stream(xs, options, keep=errors == "keep")
+
+    def write(self, x: object, /, **options: object) -> Iterator[str]:
+        """What follows a text, in pieces, as it is written."""
+        self._check_option("stream", "write() shows a text while it is written")
+        decode = {"beam": 1, "n_best": 1} if not self.settings.decode.sample else {"n_best": 1}
+        pieces: queue.Queue[str | BaseException | None] = queue.Queue()
+        left = threading.Event()
+
+        def put(piece: str) -> None:
+            if left.is_set():
+                raise GeneratorExit
+            pieces.put(piece)
+
+        use = self._use({**decode, **options}, {"stream": put, "echo": False})
+        found = self._stream([x], {}, use=use)
+
+        def work() -> None:
+            try:
+                next(found)
+                pieces.put(None)
+            except BaseException as error:
+                pieces.put(error)
+
+        def read() -> Iterator[str]:
+            worker = threading.Thread(target=work, daemon=True)
+            worker.start()
+            try:
+                while (piece := pieces.get()) is not None:
+                    if isinstance(piece, BaseException):
+                        raise piece
+                    yield piece
+            finally:
+                left.set()
+
+        return read()
+
+    def choose(self, x: object, /, among: Sequence[str], **options: object) -> Answer | Answers:
+        """The likeliest of given texts behind each input, with the probabilities of all."""
+        self._check_option("labels", "choose() needs a run that continues text")
+        if isinstance(among, str):
+            raise UserError(f"among={among!r} is one text. Give several: among=[…].")
+        from headway.tasks.answers import Answers
+        from headway.tasks.inputs import is_several
+
+        several = is_several(x, self.settings)
+        use = self._use(options, {"labels": list(among)})
+        found = self._stream(x if several else [x], {}, use=use)  # type: ignore[arg-type]
+        return Answers(found) if several else next(found)
+
+    def _check_option(self, name: str, what: str) -> None:
+        if name not in spec_of(self.settings).options:
+            raise UserError(f"{what}, and {self.name} is a run of the task {self.task}.")
+
+    def _stream(
+        self, xs: Iterable[object], options: Mapping[str, object], *, keep: bool = False,
+        use: Use | None = None,
+    ) -> Stream:  # fmt: skip
+        from headway.tasks.asking import Stream
+        from headway.tasks.inputs import Inputs
+
+        asked: Iterator[Asked | DataError] = Inputs(self.settings, self.folder).all(xs)
+        return Stream(use or self._use(options), asked, keep=keep)
+
+    # -- options
+
+    def options(self) -> tuple[str, ...]:
+        """Names of all that calls may say."""
+        spec = spec_of(self.settings)
+        decode = (
+            {field.name for field in fields(DecodeSettings)} if spec.decode is None else spec.decode
+        )
+        own = spec.options - OF_THE_COMMAND
+        if "constraints" in own:
+            own = own - {"constraints"} | WISHES
+        return tuple(sorted((decode - {"precision"}) | own))
+
+    def _use(self, options: Mapping[str, object], more: Mapping[str, object] | None = None) -> Use:
+        """What one call asks, checked. It changes nothing about the run."""
+        from headway.tasks.kind import Use
+
+        known = self.options()
+        for name in options:
+            if name == "precision":
+                raise OptionError("precision is said once: headway.load(…, precision=…).")
+            if name not in known:
+                raise OptionError(
+                    f"{name}= is no option of {self.name}, a run of the task {self.task}."
+                    f"{suggest(name, known)}"
+                )
+        names = {field.name for field in fields(DecodeSettings)}
+        decode: dict[str, Any] = {name: one for name, one in options.items() if name in names}
+        if "beam" in decode:  # who names a beam wants a search, also of a run that samples
+            decode.setdefault("sample", False)
+        if "stop" in decode:
+            stop = decode["stop"]
+            decode["stop"] = (stop,) if isinstance(stop, str) else tuple(stop)
+        settings = self.settings
+        if decode:
+            settings = replace(settings, decode=replace(settings.decode, **decode))
+        rest = {name: one for name, one in options.items() if name not in names}
+        wish = {name: rest.pop(name) for name in WISHES & rest.keys()}
+        if wish:
+            rest["wish"] = _wish(wish)
+        for name in ("draft",):
+            if rest.get(name) is not None:
+                rest[name] = str(getattr(rest[name], "folder", rest[name]))
+        return Use(self.opened, settings, {"json": True, **rest, **(more or {})})
+
+    # -- scores, pages, exports
+
+    def evaluate(self, data: object = None, /, **options_and_needs: object) -> Scores:
+        """How good it is on data that it was not trained on: a file, or a table in memory, whose
+        columns keywords name (`text="review"`). Without data, keywords name files as in training
+        (`source=…, target=…`); without any, its own validation set is meant."""
+        known = self.options()
+        needs: dict[str, Any] = {k: v for k, v in options_and_needs.items() if k not in known}
+        options = {name: one for name, one in options_and_needs.items() if name in known}
+        from headway.data.given import in_files
+        from headway.tasks.table import kind_of
+
+        use = self._use(options)
+        kind = kind_of(self.settings)
+        if data is not None:
+            usual = self.settings.data
+            with in_files(self.task, data, needs, usual) as found, use.opened.lock:
+                return kind.evaluation(use, test_set(usual, found))
+        files = self._files(needs)
+        if not files:
+            return self._validated(use)
+        with use.opened.lock:
+            return kind.evaluation(use, test_set(self.settings.data, files))
+
+    def _files(self, needs: Mapping[str, object]) -> dict[str, object]:
+        """Files of a test set, by what they hold."""
+        for name in needs:
+            if name not in FILES:
+                raise OptionError(
+                    f"{name}= is neither an option of {self.name} nor names files."
+                    f"{suggest(name, (*FILES, *self.options()))}"
+                )
+        return {name: tuple(map(str, listed(one))) for name, one in needs.items()}
+
+    def _validated(self, use: Use) -> Scores:
+        """As at the end of its training."""
+        from headway.tasks.table import kind_of
+
+        if len(self.folders) > 1 or not (self.folder / "data").is_dir():
+            raise UserError(
+                f"the validation set of {self.name} is not there. Give a test set: "
+                'run.evaluate("test.tsv").'
+            )
+        kind = kind_of(self.settings)
+        task = kind.task(use.settings, kind.load_prepared(self.folder))
+        with use.opened.lock:
+            return task.evaluate(use.opened.model, use.opened.device, lambda: False, True)
+
+    def look(self, x: object, /, **ask: object) -> Page:
+        """A page about what happens inside while it reads one input: shown in a notebook, kept by
+        `.save("look.html")`. Answers go on meanwhile. `output=…`: as if it had answered that;
+        `new=…`: tokens that are written; more are the options of `headway look`."""
+        from headway.inside.looking import Extras, look
+        from headway.inside.reading import Ask
+
+        own, more = ("output", "begin", "new"), [field.name for field in fields(Extras)]
+        for name in ask:
+            if name not in (*own, *more, "against", "against_text"):
+                raise OptionError(f"{name}= is no option of look().{suggest(name, [*own, *more])}")
+        said: dict[str, Any] = {name: one for name, one in ask.items() if name in own}
+        rest: dict[str, Any] = {name: one for name, one in ask.items() if name not in own}
+        with self.opened.lock:
+            twin = self.opened.twin()
+        return look(twin, self._subject(x, twin), Ask(**said), **rest)
+
+    def _subject(self, x: object, twin: Opened) -> str | Media:
+        """What a page is about."""
+        from headway.inside.media import of_item, open_media
+        from headway.tasks.inputs import Inputs
+        from headway.tasks.media_given import found_file
+
+        front = media_front(self.settings)
+        if front is None:
+            if not isinstance(x, str):
+                raise DataError(f"look() reads one text, and {type(x).__name__} is none.")
+            return x
+        if isinstance(x, str | PathLike):
+            return open_media(twin, found_file(str(x), self.folder))
+        return of_item("input", Inputs(self.settings, self.folder).one(x).question.values, front)
+
+    def export(
+        self,
+        to: str,
+        out: str | PathLike[str],
+        *,
+        int8: bool = False,
+        sentences: Sequence[str] = (),
+    ) -> Export:
+        """Write it for another program, with a proof that both say the same: `hf`, `ctranslate2`,
+        `onnx` or `torch`, into a new folder."""
+        from headway.interop.exporting import export_run
+
+        if len(self.folders) > 1:
+            raise UserError(f"one run is exported at a time, and these are {len(self.folders)}.")
+        proof = export_run(self.opened, to, Path(out), int8=int8, sentences=sentences)
+        return Export(Path(out), proof)
+
+    def train(self, data: object = None, *, out: str | PathLike[str], **same: object) -> Run:
+        """Train it further on other data, into another folder: `headway.train` that starts here."""
+        import headway
+
+        more: dict[str, Any] = dict(same)
+        made = headway.train(self.task, data, out=out, start=self.folder, **more)
+        return made if isinstance(made, Run) else Run((str(made),), **self._options)
+
+    # -- for people
+
+    def __repr__(self) -> str:
+        names = ", ".join(map(repr, self.names))
+        more = [f"{k}={v!r}" for k, v in self._options.items() if v not in ("auto", "torch")]
+        return f"headway.load({', '.join([names, *more])})"
+
+    def _repr_html_(self) -> str:
+        rows = {"task": self.task, "folder": ", ".join(map(str, self.folders))}
+        rows["takes"] = ", ".join(need.name for need in self.needs)
+        if self.labels:
+            shown = ", ".join(self.labels[:12])
+            rows["labels"] = f"{len(self.labels):,}: {shown}{' …' * (len(self.labels) > 12)}"
+        if self.scores:
+            rows["scores"] = _shown(self.scores)
+        rows["options"] = ", ".join(self.options())
+        body = "".join(
+            f'<tr><th style="text-align:left">{name}</th>'
+            f'<td style="text-align:left">{escape(value)}</td></tr>'
+            for name, value in rows.items()
+        )
+        return f"<b>{escape(self.name)}</b><table>{body}</table>"
+
+
+FILES = ("text", "pairs", "source", "target", "media")
+"""What keywords of `evaluate` may name, and the settings that then hold them."""
+
+
+def test_set(data: DataSettings, found: Mapping[str, object]) -> DataSettings:
+    """Files of a test set, read as the training data was. Of a score no line is left out."""
+    none: dict[str, object] = dict.fromkeys([*FILES, *(f"valid_{name}" for name in FILES)], ())
+    changes: dict[str, Any] = {"bad": "error", **none, **found}
+    changes = {k: tuple(v) if isinstance(v, list) else v for k, v in changes.items()}
+    return replace(data, **changes)
+
+
+def _again(names: tuple[str, ...], options: Mapping[str, str]) -> Run:
+    return Run(names, **options)
+
+
+def _wish(wish: Mapping[str, object]) -> object:
+    from headway.decode.translation import TextWish
+
+    for name in ("required", "banned"):
+        if isinstance(wish.get(name), str):
+            raise OptionError(f"{name}={wish[name]!r} is one text. Give a list: {name}=[…].")
+    prefix = wish.get("prefix") or ""
+    if not isinstance(prefix, str):
+        raise OptionError(f"prefix={prefix!r} is no text.")
+    required, banned = (
+        tuple(map(str, cast(Iterable[object], wish.get(name) or ())))
+        for name in ("required", "banned")
+    )
+    return TextWish(prefix=prefix, required=required, banned=banned)
+
+
+def _shown(scores: Mapping[str, float]) -> str:
+    return ", ".join(
+        f"{METRICS[name].label} {METRICS[name].shown(scores[name])}" for name in scores
+    )

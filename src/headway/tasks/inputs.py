@@ -1,0 +1,329 @@
+"""What someone in Python asks a run: texts, mappings, and media in memory or in files.
+
+The run says what its inputs are, and nothing is guessed: a text is a text to a run that reads text,
+and the name of a file to one that sees or hears. What cannot be an input is refused with a reason.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from os import PathLike, fspath
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from headway.config.run import RunSettings, media_front
+from headway.data.jsonl import value_text
+from headway.data.loose import Loose, pixels_of, samples_of
+from headway.data.media.arrays import npy_frames
+from headway.data.media.items import CHANNELS
+from headway.data.media.pictures import sampled
+from headway.data.media.reading import Form, Part, What, in_form, is_file, read_media
+from headway.data.media.resample import resample
+from headway.data.media.sounds import one_channel
+from headway.data.table import shown_value
+from headway.errors import DataError, suggest
+from headway.tasks.media_given import Given, check_kind, found_file, what_of
+from headway.tasks.specs import Modality, spec_of
+
+Array = NDArray[np.generic]
+
+MEMORY = "the input"
+"""What something without a name is called in errors."""
+
+NAMES: dict[What, tuple[str, str]] = {
+    "pictures": ("image", "a picture"),
+    "videos": ("video", "a video"),
+    "sounds": ("audio", "a recording"),
+}
+"""Keys of mappings, and what people call it."""
+
+PATHS = ("path", "file")
+
+
+@dataclass(frozen=True)
+class Asked:
+    """One input as a predictor takes it."""
+
+    question: Any
+    id: object = None
+
+
+def is_several(x: object, settings: RunSettings) -> bool:
+    """Whether these are several inputs: a list, a tuple or an array of them. What can be read only
+    once is for `stream`."""
+    kind = spec_of(settings).modality
+    if isinstance(x, str | bytes | bytearray | memoryview | PathLike | Mapping):
+        return False
+    if isinstance(x, tuple) and kind == "sounds" and _is_sound(x):
+        return False
+    if isinstance(x, list | tuple):
+        return True
+    if hasattr(x, "getbands") or hasattr(x, "get_all_samples"):  # of Pillow, of torchcodec
+        return False
+    if hasattr(x, "__array__"):
+        return _several_in(_array(x), kind)
+    if x is None or not hasattr(x, "__iter__"):
+        raise TypeError(
+            f"{shown_value(x)} is nothing that this run can answer. It takes {wanted(settings)}."
+        )
+    if isinstance(x, Sequence):
+        return True
+    raise TypeError(
+        f"{type(x).__name__} may be read once and be of any length: use run.stream(…), which "
+        "answers one after another, or make a list of it."
+    )
+
+
+def _is_sound(x: tuple[object, ...]) -> bool:
+    """Samples and their rate: one recording, and not two."""
+    return len(x) == 2 and isinstance(x[1], int | float | np.number) and not np.isscalar(x[0])
+
+
+def _array(x: object) -> Array:
+    return np.asarray(x.detach().cpu() if hasattr(x, "detach") else x)
+
+
+def _several_in(values: Array, kind: Modality) -> bool:
+    """Whether an array is several inputs, by its axes."""
+    if kind == "text" or values.dtype.kind in "OUT":
+        return values.ndim > 0
+    if kind == "sounds":
+        return False
+    return values.ndim > 3 + (kind == "videos")  # grey ones in a row could be colours in front
+
+
+def wanted(settings: RunSettings) -> str:
+    """What a run takes, for people."""
+    front = media_front(settings)
+    if front is not None:
+        key, name = NAMES[what_of(front)]
+        rate = ", or (samples, rate)" if key == "audio" else ", an array or a picture of Pillow"
+        return f"{name}: the path of a file, bytes{rate}"
+    if settings.data.fields:
+        example = ", ".join(f"{name!r}: …" for name in settings.data.fields[:3])
+        return f"a mapping of its fields: {{{example}}}"
+    if settings.data.other_field:
+        return "a mapping of two texts: {'text': …, 'other': …}"
+    return "a text" + (", or {'words': [...]}" if spec_of(settings).reads == "tagged" else "")
+
+
+class Inputs:
+    """Makes of what one run is given what its predictors take."""
+
+    def __init__(self, settings: RunSettings, folder: Path) -> None:
+        self.settings, self.folder = settings, folder
+        self.spec = spec_of(settings)
+        front = media_front(settings)
+        self.form = None if front is None else Form.of(what_of(front), front)
+        self.n = 0
+
+    def all(self, xs: Iterable[object]) -> Iterator[Asked | DataError]:
+        """In order; an error in the place of what cannot be read."""
+        for x in xs:
+            try:
+                yield self.one(x)
+            except DataError as error:
+                yield error
+
+    def one(self, x: object) -> Asked:
+        self.n += 1
+        where = f"input {self.n:,}"
+        own = None
+        if isinstance(x, Mapping):
+            own = x.get("id")
+            x = {key: value for key, value in x.items() if key != "id"}
+        question = self._text(x, where) if self.form is None else self._media(x, self.form, where)
+        return Asked(question, own)
+
+    # -- text
+
+    def _text(self, x: object, where: str) -> object:
+        data, reads = self.settings.data, self.spec.reads
+        if data.fields:
+            return self._fields(x, where)
+        if isinstance(x, Mapping):
+            x = self._named(x, where)
+        if reads == "tagged":
+            return self._words(x, where)
+        if data.other_field and reads == "labelled":
+            if not isinstance(x, tuple):
+                raise DataError(
+                    f"{where} is one text, and this run compares two: give {wanted(self.settings)}."
+                )
+            return tuple(self._string(text, where) for text in x)
+        if isinstance(x, tuple):
+            [x] = x
+        text = self._string(x, where)
+        return (text,) if reads == "labelled" else text
+
+    def _string(self, x: object, where: str) -> str:
+        if isinstance(x, np.str_):
+            x = str(x)
+        if isinstance(x, str):
+            return x.removesuffix("\n").removesuffix("\r")
+        more = ""
+        if isinstance(x, PathLike):
+            more = f" To answer the lines of a file: run.stream(open({fspath(x)!r}))."
+        elif isinstance(x, bytes):
+            more = " Bytes become text by .decode()."
+        raise DataError(
+            f"{where} is {shown_value(x)} and this run takes {wanted(self.settings)}.{more}"
+        )
+
+    def _named(self, x: Mapping[str, object], where: str) -> object:
+        """The inputs of a mapping, in the order in which the task has them."""
+        data = self.settings.data
+        found, known = [], set[str]()
+        for need in self.spec.needs:
+            field = str(getattr(data, f"{need.name}_field", "") or "")
+            names = [need.name, *need.also, *([field] if field else [])]
+            if need.role == "target":
+                known |= set(names)  # which may be there, and is not told
+                continue
+            names += ["text"] * (need.name == "source")
+            if need.optional and not field:
+                continue
+            known |= set(names)
+            given = [name for name in names if name in x]
+            if given:
+                found.append(x[given[0]])
+            elif not need.optional or field:
+                raise DataError(
+                    f"{where} has no {names[0]!r}; it has {', '.join(map(repr, x)) or 'nothing'}. "
+                    f"This run takes {wanted(self.settings)}."
+                )
+            if self.spec.reads == "texts":  # the other sides are for training
+                break
+        for name in x:
+            if name not in known:
+                raise DataError(
+                    f"{where}: this run reads no {name!r}.{suggest(str(name), sorted(known))}"
+                )
+        return tuple(found) if len(found) != 1 else found[0]
+
+    def _fields(self, x: object, where: str) -> object:
+        names = self.settings.data.fields
+        if not isinstance(x, Mapping):
+            raise DataError(
+                f"{where} is {shown_value(x)}, and this run takes {wanted(self.settings)}."
+            )
+        targets = (
+            []
+            if self.spec.continues
+            else [n for need in self.spec.needs if need.role == "target" for n in need.names]
+        )
+        for name in x:
+            if name not in names and name not in targets:
+                raise DataError(
+                    f"{where}: this run knows no field {name!r}.{suggest(str(name), names)}"
+                )
+        if self.spec.continues:
+            return json.dumps({key: value_text(one, str(key), where) for key, one in x.items()})
+        return tuple(value_text(x.get(name), name, where) for name in names)
+
+    def _words(self, x: object, where: str) -> tuple[str, ...]:
+        if isinstance(x, str):
+            return tuple(x.split())
+        if isinstance(x, list | tuple) and all(isinstance(word, str) for word in x):
+            return tuple(x)
+        raise DataError(f"{where} is {shown_value(x)}, and this run takes {wanted(self.settings)}.")
+
+    # -- media
+
+    def _media(self, x: object, form: Form, where: str) -> object:
+        part, rate = Part(), None
+        if isinstance(x, Mapping):
+            x, part, rate = self._part(x, form, where)
+        if isinstance(x, str | PathLike):
+            return self._file(fspath(x), form, part)
+        if isinstance(x, bytes | bytearray | memoryview):
+            return _from_bytes(bytes(x), form, where)
+        if form.what == "sounds":
+            samples, own = samples_of((x, rate) if rate is not None else x, where)
+            return Given(where, _samples(samples, own, form, where))
+        return Given(where, _pixels(x, form, where))
+
+    def _part(self, x: Mapping[str, object], form: Form, where: str) -> tuple[object, Part, object]:
+        """The value of a mapping, which part of it is meant, and its rate."""
+        own, _ = NAMES[form.what]
+        targets = {name for need in self.spec.needs if need.role == "target" for name in need.names}
+        inputs = [need.name for need in self.spec.needs if need.role == "input"]
+        keys = [key for key in (own, *PATHS, "bytes", "array", *inputs) if key not in targets]
+        more = ["rate", "sampling_rate", "start", "end"] if own == "audio" else ["box"]
+        values = [x[key] for key in keys if x.get(key) is not None]
+        if not values:
+            raise DataError(
+                f"{where} has no {own!r}; it has {', '.join(map(repr, x)) or 'nothing'}."
+            )
+        for key in x:
+            if key not in targets and key not in (*keys, *more):
+                near = suggest(str(key), [*keys, *more])
+                raise DataError(f"{where}: this run reads no {key!r}.{near}")
+        part: dict[str, Any] = {name: x.get(name) for name in ("box", "start", "end")}
+        if part["box"] is not None:
+            part["box"] = tuple(part["box"])
+        return values[0], Part(**part), x.get("rate", x.get("sampling_rate"))
+
+    def _file(self, name: str, form: Form, part: Part) -> object:
+        """Of one file one input; what is in folders and lists is several."""
+        path = found_file(name, self.folder)
+        check_kind(path, form.what)
+        if path.is_dir() and form.what != "videos":
+            raise DataError(
+                f"{name} is a folder, and one input is one file. Give a list of its files: "
+                f"run(sorted(pathlib.Path({name!r}).iterdir()))"
+            )
+        if not is_file(path) and not path.is_dir():
+            raise DataError(f"there is no file {name}.")
+        if self.spec.writes and form.what == "sounds" and part == Part():
+            return name  # it may be of any length, and is read as it is heard
+        return Given(name, read_media(str(path), form, part).values)
+
+
+def _from_bytes(value: bytes, form: Form, name: str) -> Given:
+    if not value:
+        raise DataError(f"{name} holds no bytes.")
+    with TemporaryDirectory(prefix="headway-") as folder:
+        said = Loose(Path(folder)).put(value, NAMES[form.what][0], name, "path")
+        path = str(Path(folder).parent / said["path"])
+        try:
+            return Given(name, read_media(path, form).values)
+        except DataError as error:
+            raise DataError(str(error).replace(path, name)) from error
+
+
+def _samples(samples: Array, rate: int, form: Form, where: str) -> NDArray[np.float32]:
+    if samples.ndim not in (1, 2):
+        raise DataError(
+            f"{where} has the shape {samples.shape}; samples lie along one axis, or along the "
+            "first of two where there are channels."
+        )
+    if samples.dtype.kind not in "if" or samples.dtype.itemsize == 1:
+        raise DataError(
+            f"{where} holds {samples.dtype}; samples are int16, or floats from −1 to 1."
+        )
+    values = samples.astype(np.float32)
+    if samples.dtype.kind == "i":
+        values /= 2.0 ** (8 * samples.dtype.itemsize - 1)
+    mono = one_channel(values if values.ndim == 2 else values[:, None], where)
+    return resample(mono, rate, form.rate)
+
+
+def _pixels(x: object, form: Form, where: str) -> NDArray[np.uint8]:
+    moving = form.what == "videos"
+    values = pixels_of(x, NAMES[form.what][0], where)
+    if values.ndim == 3 + moving and values.shape[-1] not in CHANNELS:
+        raise DataError(
+            f"{where} has the shape {values.shape}: colours come last, as in "
+            f"{'(T, H, W, 3)' if moving else '(H, W, 3)'}. Several inputs are a list."
+        )
+    frames = npy_frames(values, moving, form.channels, where)
+    if moving and len(frames) != form.frames:
+        frames = frames[sampled(len(frames), form.frames)]
+    return in_form(frames, form).values

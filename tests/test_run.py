@@ -1,0 +1,448 @@
+"""A run in Python: called, streamed, scored, looked into; by several at the same time."""
+
+from __future__ import annotations
+
+import importlib
+import pickle
+import pkgutil
+import subprocess
+import sys
+import threading
+import tomllib
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import headway
+from headway.errors import DataError, UserError
+from headway.tasks.answers import (
+    Answer,
+    Answers,
+    GapAnswer,
+    LabelAnswer,
+    TagAnswer,
+    TextAnswer,
+    VectorAnswer,
+)
+
+from .interop.padded_runs import answers, lines_for, media_lines, media_run, tiny_run
+from .once import once
+
+NAMES = (
+    "load", "train", "check", "available", "Run", "Answer", "Answers", "Scores", "Report",
+    "UserError",
+)  # fmt: skip
+TASKS = ("translate", "complete", "classify", "fill", "tag", "embed")
+
+
+@cache
+def shipped(name: str) -> headway.Run:
+    return headway.load(name, device="cpu")
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    def make(folder: Path) -> None:
+        for task in TASKS:
+            tiny_run(folder / task, task)
+        for name in ("see", "watch", "identify"):
+            media_run(folder / name, name)
+
+    return once(tmp_path_factory, "python-runs", make)
+
+
+def test_names_stay_what_they_are_when_every_module_is_imported() -> None:
+    before = {name: getattr(headway, name) for name in NAMES}
+    for found in pkgutil.walk_packages(headway.__path__, "headway."):
+        if not found.name.endswith("__main__"):
+            importlib.import_module(found.name)
+    for _ in range(2):
+        for name in NAMES:
+            assert getattr(headway, name) is before[name]
+    assert sorted(headway.__all__) == sorted(NAMES)
+    assert set(NAMES) <= set(dir(headway))
+    assert "tatoeba-de-en" in headway.available()
+    assert headway.load("stories").task == headway.load("stories").task == "complete"
+    with pytest.raises(AttributeError, match="no attribute 'loud'"):
+        _ = headway.loud
+
+
+def test_loading_reads_settings_and_no_torch() -> None:
+    code = (
+        "import sys, headway; run = headway.load('tatoeba-de-en');"
+        "run.task, run.needs, run.labels, run.scores, run.options(), repr(run), headway.Answers;"
+        "assert 'torch' not in sys.modules"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_files_that_are_missing_are_said_at_once(runs: Path, tmp_path: Path) -> None:
+    folder = tiny_run(tmp_path / "run", "classify")
+    (folder / "model.safetensors").unlink()
+    with pytest.raises(UserError, match=r"no model\.safetensors"):
+        headway.load(folder)
+    with pytest.raises(UserError, match="tatoeba-de-en"):
+        headway.load("nothing-like-it")
+    with pytest.raises(UserError, match="needs a run folder"):
+        headway.load()
+
+
+@pytest.mark.parametrize("task", TASKS)
+def test_one_gives_an_answer_and_several_give_what_the_command_prints(
+    task: str, runs: Path
+) -> None:
+    run = headway.load(runs / task, device="cpu")
+    lines = lines_for(task)
+    found = run(lines)
+    assert isinstance(found, Answers)
+    assert found.to_dicts() == answers(runs / task, lines)
+    first = run(lines[0])
+    assert isinstance(first, Answer)
+    assert first.text == found[0].text
+    assert [one.text for one in run.stream(f"{line}\n" for line in lines)] == found.texts
+    assert run(tuple(lines)).texts == run(np.array(lines)).texts == found.texts  # type: ignore[union-attr]
+
+
+def test_each_task_has_its_kind_of_answer(runs: Path) -> None:
+    kinds: dict[str, type[Answer]] = {
+        "translate": TextAnswer, "complete": TextAnswer, "classify": LabelAnswer,
+        "fill": GapAnswer, "tag": TagAnswer, "embed": VectorAnswer,
+    }  # fmt: skip
+    for task, kind in kinds.items():
+        run = headway.load(runs / task, device="cpu")
+        found = run([lines_for(task)[0]] * 2)
+        assert all(isinstance(one, kind) for one in found)
+        if task == "embed":
+            assert found.vectors.shape[0] == 2
+        elif task != "tag":
+            assert all(0 < (one.score or 0) <= 1 for one in found)
+
+
+def test_what_can_be_read_once_is_for_streams(runs: Path) -> None:
+    run = headway.load(runs / "classify", device="cpu")
+    for given in (iter(["ba"]), (line for line in ["ba"]), map(str, ["ba"])):
+        with pytest.raises(TypeError, match=r"run\.stream"):
+            run(given)
+    for one in ("ba", b"ba", {"text": "ba"}, 5):
+        with pytest.raises(TypeError, match=r"run\(x\)"):
+            run.stream(one)  # type: ignore[arg-type]
+
+
+def test_streams_hold_little_and_keep_the_order(runs: Path) -> None:
+    run = headway.load(runs / "classify", device="cpu")
+    taken = 0
+
+    def lines() -> Iterator[dict[str, object]]:
+        nonlocal taken
+        for taken in range(1000):
+            yield {"text": f"ba de {taken}", "id": taken}
+
+    found = run.stream(lines())
+    assert next(found).id == 0
+    assert taken < 300
+    assert [one.id for one in found] == list(range(1, 1000))
+    assert found.summary().startswith("1,000 texts")
+
+
+def test_errors_are_raised_or_kept_in_their_place(runs: Path) -> None:
+    run = headway.load(runs / "fill", device="cpu")
+    given = ["ba [MASK]", "no gap", 7, "[MASK] de"]
+    with pytest.raises(DataError, match="no gap to fill"):
+        run(given)
+    with pytest.raises(DataError, match="input 1 is 7"):
+        run([7, "ba [MASK]"])
+    found = list(run.stream(given, errors="keep"))
+    assert [bool(one.error) for one in found] == [False, True, True, False]
+    assert "no gap to fill" in found[1].error
+    assert "input 3" in found[2].error
+    assert found[3].text == run("[MASK] de").text
+    with pytest.raises(UserError, match="errors='leave'"):
+        run.stream(given, errors="leave")  # type: ignore[arg-type]
+
+
+def test_an_error_of_the_source_comes_after_the_answers_to_what_it_gave(runs: Path) -> None:
+    run = headway.load(runs / "classify", device="cpu")
+
+    def lines() -> Iterator[str]:
+        yield from ["ba", "de"]
+        raise ValueError("the source broke")
+
+    found = []
+    with pytest.raises(ValueError, match="the source broke"):
+        found.extend(run.stream(lines()))
+    assert len(found) == 2
+
+
+def test_options_are_checked_and_belong_to_one_call(runs: Path) -> None:
+    run = shipped("tatoeba-de-en")
+    before = run("Guten Morgen.").to_dict()
+    several = run("Guten Morgen.", beam=4, n_best=3)
+    assert len(several.others) == 2
+    assert isinstance(several.others[0], TextAnswer)
+    assert run("Guten Morgen.").to_dict() == before
+    with pytest.raises(TypeError, match=r"beem= is no option .* Did you mean 'beam'"):
+        run("Guten Morgen.", beem=2)
+    with pytest.raises(UserError, match="beam=0 must be"):
+        run("Guten Morgen.", beam=0)
+    with pytest.raises(UserError, match=r"precision is said once"):
+        run("Guten Morgen.", precision="int8")
+    with pytest.raises(TypeError, match="beam"):
+        headway.load(runs / "classify", device="cpu")("ba", beam=2)
+    with pytest.raises(AttributeError, match="never changes"):
+        run.settings = None  # type: ignore[assignment]
+    assert "Good" in run("Guten Morgen.", prefix="Good").text
+    assert "morning" not in run("Guten Morgen.", banned=["morning"]).text
+    assert run("Guten Morgen.", alignments=True).alignment
+
+
+def test_a_run_is_sent_by_its_name(runs: Path) -> None:
+    run = headway.load(runs / "classify", device="cpu", precision="fp32")
+    again = pickle.loads(pickle.dumps(run))
+    assert repr(again) == repr(run)
+    assert again("ba").to_dict() == run("ba").to_dict()
+    with run as same:
+        assert same is run
+    assert run("ba").label in run.labels
+
+
+def test_pairs_and_fields_are_mappings(runs: Path, tmp_path: Path) -> None:
+    folder = tiny_run(tmp_path / "pairs", "classify")
+    config = (folder / "config.toml").read_text()
+    (folder / "config.toml").write_text(
+        config.replace('other_field = ""', 'other_field = "hypothesis"')
+    )
+    run = headway.load(folder, device="cpu")
+    assert [need.name for need in run.needs] == ["text", "other"]
+    pair = run({"text": "ba", "other": "de", "label": "B-x"})
+    assert pair.to_dict() == run({"text": "ba", "hypothesis": "de"}).to_dict()
+    with pytest.raises(DataError, match="no 'other'; it has 'text'"):
+        run({"text": "ba"})
+    with pytest.raises(DataError, match="compares two"):
+        run("ba")
+    with pytest.raises(DataError, match=r"reads no 'oter'. Did you mean 'other'"):
+        run({"text": "ba", "other": "de", "oter": ""})
+
+
+def test_words_of_a_sentence_may_be_given_as_such(runs: Path) -> None:
+    run = headway.load(runs / "tag", device="cpu")
+    assert run({"words": ["ba", "de"]}).to_dict() == run("ba de").to_dict()
+    assert run("ba\tde").words == ("ba", "de")
+
+
+@pytest.mark.parametrize("name", ["see", "watch", "identify"])
+def test_media_in_memory_are_answered_as_their_files(name: str, runs: Path, tmp_path: Path) -> None:
+    run = headway.load(runs / name, device="cpu")
+    path = media_lines(tmp_path / "media", name)[1]
+    by_file = run(path)
+    assert by_file.label in run.labels
+    assert run(Path(path)).probabilities == by_file.probabilities
+    given: list[object] = []
+    if name == "identify":
+        import soundfile
+
+        samples, rate = soundfile.read(path, dtype="float32")
+        given = [(samples, rate), {"audio": samples, "rate": rate}, Path(path).read_bytes()]
+    else:
+        pixels = np.load(path)
+        given = [pixels, {"image" if name == "see" else "video": pixels}]
+    for one in given:
+        found = run(one)
+        assert isinstance(found, LabelAnswer)
+        assert list(found.shares) == pytest.approx(by_file.shares, abs=1e-3)
+    assert len(run([given[0], path])) == 2
+
+
+SOUND = np.zeros(800, np.float32)
+
+
+@pytest.mark.parametrize(
+    ("name", "given", "why"),
+    [
+        ("identify", SOUND, r"samples come with their rate"),
+        ("identify", {"audio": SOUND}, r"samples come with their rate"),
+        ("identify", (np.full(800, np.nan), 8000), "no numbers"),
+        ("identify", (np.zeros((2, 3, 4), np.float32), 8000), "shape"),
+        ("identify", (np.zeros(0, np.float32), 8000), "shape"),
+        ("identify", b"", "no bytes"),
+        ("identify", b"abc", "input 1 cannot be read as sound"),
+        ("identify", "nowhere.wav", "there is no file nowhere.wav"),
+        ("identify", {"audoi": SOUND, "rate": 8000}, "no 'audio'"),
+        ("see", np.zeros((3, 20, 30), np.uint8), r"colours come last"),
+        ("see", np.zeros((20, 30), np.int64), "int64"),
+        ("see", np.full((20, 30), 2.0), "between 0 and 1"),
+        ("see", np.full((20, 30), np.nan), "between 0 and 1"),
+        ("see", np.zeros(5, np.uint8), "axes"),
+        ("see", np.zeros((0, 30), np.uint8), "shape"),
+        ("watch", np.zeros((20, 30), np.uint8), "axes"),
+        ("classify", b"ba", "decode"),
+        ("classify", Path("some.txt"), r"run\.stream\(open\('some.txt'\)\)"),
+    ],
+)
+def test_what_cannot_be_an_input_is_refused_with_the_reason(
+    name: str, given: object, why: str, runs: Path
+) -> None:
+    with pytest.raises(DataError, match=why):
+        headway.load(runs / name, device="cpu")(given)
+
+
+def test_arrays_of_pictures_are_several(runs: Path) -> None:
+    run = headway.load(runs / "see", device="cpu")
+    found = run(np.zeros((2, 20, 30, 3), np.uint8))
+    assert isinstance(found, Answers)
+    assert len(found) == 2
+
+
+def test_a_folder_is_not_one_input(runs: Path, tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="is a folder"):
+        headway.load(runs / "see", device="cpu")(tmp_path)
+
+
+def test_text_is_written_in_pieces() -> None:
+    run = shipped("stories")
+    pieces = list(run.write("Once upon a time", max_len=8, sample=False))
+    assert len(pieces) > 3
+    whole = run("Once upon a time", max_len=8, sample=False, beam=1)
+    assert "".join(pieces) == whole.text
+    left = run.write("Once upon a time", max_len=200)
+    next(left)
+    left.close()  # type: ignore[attr-defined]
+    assert run("Once", max_len=2, beam=1).text  # nobody holds the model any more
+    with pytest.raises(UserError, match="task translate"):
+        shipped("tatoeba-de-en").write("Guten Morgen.")
+
+
+def test_the_likeliest_of_given_texts_is_chosen() -> None:
+    run = shipped("stories")
+    found = run.choose("Tom was sad. He began to", among=["cry", "quantum, field"])
+    assert isinstance(found, LabelAnswer)
+    assert found.label == "cry"
+    assert set(found.probabilities) == {"cry", "quantum, field"}
+    several = run.choose(["Tom was sad. He began to"], among=["cry", "fly"])
+    assert isinstance(several, Answers)
+    with pytest.raises(UserError, match="one text"):
+        run.choose("a", among="cry")
+    shots = [{"text": "good", "label": "yes"}, {"text": "bad", "label": "no"}]
+    assert run("fine", shots=shots).label in ("yes", "no")
+
+
+def test_scores_are_of_files_or_of_memory(tmp_path: Path) -> None:
+    run = shipped("tatoeba-de-en")
+    rows = [("Guten Morgen.", "Good morning."), ("Danke.", "Thanks.")]
+    path = tmp_path / "test.tsv"
+    path.write_text("".join(f"{de}\t{en}\n" for de, en in rows))
+    by_file = run.evaluate(path)
+    in_memory = run.evaluate([{"source": de, "target": en} for de, en in rows])
+    assert in_memory["chrf"] == by_file["chrf"] == run.evaluate(pairs=str(path))["chrf"]
+    assert "chrf" in by_file
+    named = run.evaluate({"de": [de for de, _ in rows], "en": [en for _, en in rows]},
+                         source="de", target="en", beam=1)  # fmt: skip
+    assert named["loss"] == pytest.approx(by_file["loss"])
+    with pytest.raises(UserError, match="validation set of tatoeba-de-en is not there"):
+        run.evaluate()
+    with pytest.raises(TypeError, match="fiel="):
+        run.evaluate(fiel="test.tsv")
+
+
+def test_looking_leaves_the_run_as_it_is(runs: Path, tmp_path: Path) -> None:
+    run = headway.load(runs / "classify", device="cpu")
+    before = run("ba de").to_dict()
+    page = run.look("ba de")
+    page.save(tmp_path / "look.html")
+    assert (tmp_path / "look.html").stat().st_size > 10_000
+    assert page._repr_html_().startswith("<iframe")
+    assert run("ba de").to_dict() == before
+
+
+def test_cards_for_notebooks_show_text_as_text(runs: Path) -> None:
+    card = headway.load(runs / "classify", device="cpu")._repr_html_()
+    assert "B-x" in card
+    assert "<script" not in card
+    assert tomllib.loads((runs / "classify" / "config.toml").read_text())["task"] in card
+
+
+QUESTIONS: dict[str, list[Any]] = {
+    "tatoeba-de-en": ["Guten Morgen.", "Wo ist der Bahnhof?", "Danke."],
+    "tatoeba-en-de": ["Good morning.", "Where is he?"],
+    "stories": ["Once upon a time", "The dog"],
+    "digits": ["example.wav"],
+    "shapes": ["example.png"],
+}
+SHORT: dict[str, dict[str, Any]] = {"stories": {"max_len": 8, "sample": False, "beam": 1}}
+
+
+def asked_by_threads(n_threads: int, n_calls: int, looked: headway.Run, text: str) -> None:
+    """Every shipped model at once, with someone who looks into one that is asked."""
+    runs = {name: shipped(name) for name in QUESTIONS}
+    questions = QUESTIONS
+    if looked not in runs.values():
+        runs, questions = {**runs, "looked": looked}, {**QUESTIONS, "looked": [text]}
+    serial = {
+        (name, n): runs[name](x, **SHORT.get(name, {})).to_dict()
+        for name, xs in questions.items()
+        for n, x in enumerate(xs)
+    }
+    keys = list(serial)
+    begin = threading.Barrier(n_threads + 1)
+
+    def ask(worker: int) -> list[str]:
+        begin.wait()
+        wrong = []
+        for call in range(n_calls):
+            name, n = keys[(worker + call) % len(keys)]
+            found = runs[name](questions[name][n], **SHORT.get(name, {})).to_dict()
+            if found != serial[name, n]:
+                wrong.append(f"{name}: {found} instead of {serial[name, n]}")
+        return wrong
+
+    def look() -> list[str]:
+        begin.wait()
+        looked.look(text)
+        return []
+
+    with ThreadPoolExecutor(n_threads + 1) as pool:
+        jobs = [pool.submit(ask, worker) for worker in range(n_threads)]
+        jobs.append(pool.submit(look))
+        assert [wrong for job in jobs for wrong in job.result()] == []
+
+
+def test_threads_get_the_answers_that_they_would_get_alone(runs: Path) -> None:
+    asked_by_threads(8, 2, headway.load(runs / "classify", device="cpu"), "ba de")
+
+
+@pytest.mark.slow
+def test_threads_get_them_again_and_again() -> None:
+    asked_by_threads(8, 200, shipped("tatoeba-de-en"), "Guten Morgen.")
+
+
+def test_who_gives_the_input_may_ask_the_same_run(runs: Path) -> None:
+    run = headway.load(runs / "classify", device="cpu")
+
+    def lines() -> Iterator[str]:
+        for word in ("ba", "de", "fi"):
+            yield f"{word} {run(word).label}"
+
+    assert len(list(run.stream(lines()))) == 3
+
+
+def test_others_are_answered_while_a_stream_waits_for_input(runs: Path) -> None:
+    run = headway.load(runs / "classify", device="cpu")
+    answered = threading.Event()
+
+    def lines() -> Iterator[str]:
+        yield "ba"
+        assert answered.wait(20)
+        yield "de"
+
+    def other() -> None:
+        run("fi")
+        answered.set()
+
+    found = run.stream(lines())
+    thread: Callable[[], None] = threading.Thread(target=other).start
+    thread()
+    assert len(list(found)) == 2
