@@ -24,7 +24,7 @@ from headway.tasks.task import Task, TaskLoss
 LossOf = Callable[[nn.Module, Any], TaskLoss]
 
 PLAIN = Smoothing(1.0, 0.0)
-"""None: what is said costs its likelihood alone."""
+"""No smoothing: what is said costs its likelihood alone."""
 
 CHUNK_BYTES = {"cuda": 1 << 30, "cpu": 1 << 26}
 """Scores of teacher or student held at a time."""

@@ -142,6 +142,8 @@ class LabelTask:
     def loss(self, read: Read, given: Shown) -> TaskLoss:
         """A distillation token, where there is one, has half of it."""
         own = self.priced(read, given.targets_BC)
+        if not read.more:
+            return own
         total = read.share * own.sum
         for other in read.more.values():
             total = total + other.share * self.priced(other, self.taught(given)).sum

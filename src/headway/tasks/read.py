@@ -18,7 +18,6 @@ from torch import Tensor, nn
 from headway.config.run import RunSettings
 from headway.models.parts.heads import Input, Model, Places, Readable, wide
 from headway.nn.attention import Memory
-from headway.nn.layout import Layout
 from headway.tasks.specs import spec_of
 
 Scorer = Callable[[Tensor], Tensor]
@@ -64,10 +63,6 @@ class Read:
     real_N: Tensor | None = None
     """How much each of these counts, where a task compares all of them and not `x_RD`."""
 
-    layout: Layout | None = None
-    """Of `states_ND`."""
-
-    memory: Memory | None = None
     more: Mapping[str, Read] = field(default_factory=dict)
     """Other heads: CTC beside a decoder, the distillation token."""
 
@@ -125,8 +120,11 @@ class Read:
 
     def held(self) -> Read:
         """The same with all log-probabilities at hand."""
+        logs_RC = self.log_probs()
         more = {name: read.held() for name, read in self.more.items()}
-        return replace(self, held_RC=self.log_probs(), more=more)
+        if self.few:  # what its head has drawn stays drawn
+            return self
+        return replace(self, held_RC=logs_RC, more=more)
 
 
 def asked(model: nn.Module) -> Model:
@@ -150,12 +148,7 @@ class Readout(ABC):
         found = asked(model).states(*streams, first=self.pools)
         read = self.of(model, found.x_ND, found.layout, rows_R, found.memory)
         early = found.layout is not streams[-1].layout
-        return replace(
-            read,
-            states_ND=None if early else found.x_ND,
-            layout=found.layout,
-            memory=found.memory,
-        )
+        return replace(read, states_ND=None if early else found.x_ND)
 
     def reads_like(self, other: Readout) -> bool:
         """Whether answers of both can be compared."""

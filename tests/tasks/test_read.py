@@ -1,0 +1,160 @@
+"""How models are asked: a read-out says what the model's own methods say, of every task."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from functools import cache
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+from headway.models.build import build_model
+from headway.models.parts.heads import Angles, Input
+from headway.nn.layout import Layout
+from headway.tasks.losses import plain, rdrop
+from headway.tasks.read import EachRow, OneClass, OneVector, Readout, readout_of
+
+from ..training import every
+from ..training.every import CPU, DATA, Made
+
+
+def of_items(model: Any, given: Any) -> torch.Tensor:
+    return model.classes(model(*given.stream[:2]), given.stream.layout)
+
+
+def of_text(given: Any) -> tuple[Any, Layout]:
+    return given.tokens_N, given.layout
+
+
+BY_HAND: dict[str, tuple[Readout, Callable[[Any, Any], torch.Tensor]]] = {
+    "translate": (
+        EachRow("words"),
+        lambda m, given: m.scores(m(given.source_M, given.source, given.target_N, given.target)),
+    ),
+    "complete": (EachRow("words"), lambda m, given: m.scores(m(*of_text(given)))),
+    "fill": (EachRow("words"), lambda m, given: m.scores(m(*of_text(given))[given.rows_R])),
+    "fill media": (
+        EachRow("rebuild"),
+        lambda m, given: m.heads["rebuild"](m(*given.stream[:2])[given.hidden.rows_R]),
+    ),
+    "classify": (OneClass(), lambda m, given: m.classes(m(*of_text(given)), given.layout)),
+    "tag": (EachRow("tags"), lambda m, given: m.tags(m(*of_text(given))[given.rows_W])),
+    "embed": (
+        OneVector(unit=True),
+        lambda m, given: F.normalize(m.pooled(m(*of_text(given)), given.layout), dim=-1),
+    ),
+    "see": (OneClass(), of_items),
+    "watch": (OneClass(), of_items),
+    "identify": (OneClass(), of_items),
+    "caption": (
+        EachRow("words"),
+        lambda m, given: m.scores(
+            m(given.seen.given, given.seen.layout, given.words.read_N, given.words.layout)
+        ),
+    ),
+    "transcribe": (
+        EachRow("words", ctc=0.3),
+        lambda m, given: m.scores(m(given.sound, given.source, given.target_N, given.target)),
+    ),
+}
+
+
+@pytest.fixture(scope="module")
+def tiny(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    return cache(lambda name: every.make(name, tmp_path_factory.mktemp("tiny")))
+
+
+def given_to(made: Made) -> Any:
+    task = made.task
+    batch = task.batch(task.parts(task.epoch(0)[0], 256)[0], CPU, None)
+    return task.vary(made.model.eval(), batch)
+
+
+@pytest.mark.parametrize("name", DATA)
+def test_the_settings_of_a_run_say_how_it_is_read(tiny: Any, name: str) -> None:
+    made, (readout, by_hand) = tiny(name), BY_HAND[name]
+    assert readout_of(made.settings) == readout
+    given = given_to(made)
+    with torch.no_grad():
+        read = made.task.read(made.model, given)
+        torch.testing.assert_close(read.answers(), by_hand(made.model, given))
+        assert set(read.more) == ({"ctc"} if name == "transcribe" else set())
+        if read.more:
+            heard = made.model.ctc(made.model.encode(given.sound, given.source).x_MD)
+            torch.testing.assert_close(read.more["ctc"].said_RC, heard)
+            assert read.more["ctc"].share + read.share == pytest.approx(1.0)
+
+
+def test_other_settings_are_read_otherwise(tiny: Any) -> None:
+    speakers = tiny("identify").settings
+    by_angle = replace(speakers.identify, margin=0.2, scale=12.0)
+    assert readout_of(replace(speakers, identify=by_angle)) == OneClass(scale=12.0)
+    bare = replace(tiny("see").settings.model, heads=("pooled",))
+    assert readout_of(replace(tiny("see").settings, model=bare)) == OneVector()
+    texts = tiny("embed").settings
+    long = replace(texts, embed=replace(texts.embed, normalise=False))
+    assert readout_of(long) == OneVector(unit=False)
+    assert not readout_of(long).reads_like(readout_of(texts))
+    assert EachRow("words", 0.2).reads_like(EachRow("words"))
+    assert not EachRow("words").reads_like(EachRow("ctc"))
+
+
+def test_an_early_end_is_read_as_all_states_are(tiny: Any) -> None:
+    """Where classes are read from first rows, and a second token votes."""
+    made = tiny("see")
+    shape: Any = made.settings.model
+    picture = replace(shape.picture, class_token=True, distil_token=True)
+    shape = replace(shape, picture=picture, heads=("classes", "distilled"), pooling="first")
+    model: Any = build_model(shape, seed=1).eval()
+    items = [made.prepared.train.pictures[row] for row in range(3)]
+    given, layout = model.front.collate(items)
+    with torch.no_grad():
+        early = OneClass().read(model, Input(given, layout))
+        x_ND = model(given, layout)
+        whole = OneClass().of(model, x_ND, layout)
+        starts_B = layout.starts_B.long()
+        heads = [model.heads[head](x_ND[starts_B + n]) for n, head in enumerate(shape.heads)]
+        assert early.states_ND is None
+        assert early.share == early.more["distilled"].share == 0.5
+        for read in (early, whole):
+            torch.testing.assert_close(read.answers(), (heads[0] + heads[1]) / 2)
+            torch.testing.assert_close(read.said_RC, heads[0])
+            torch.testing.assert_close(read.more["distilled"].said_RC, heads[1])
+
+
+def test_angles_are_cosines_with_the_vectors_of_classes(tiny: Any) -> None:
+    model: Any = tiny("identify").model.eval()
+    x_RD = torch.randn(4, tiny("identify").settings.model.d_model)
+    read = OneClass(scale=7.0).of(model, x_RD, Layout.of([1] * 4))
+    assert isinstance(read.scores, Angles)
+    weight_CD = model.heads["classes"].linear.weight
+    cosines = F.cosine_similarity(x_RD[:, None], weight_CD[None], dim=-1)
+    torch.testing.assert_close(read.answers(), 7.0 * cosines)
+
+
+def test_scores_of_labels_are_drawn_once(tiny: Any) -> None:
+    """A head that drops values says the same to all who ask about one reading, another to the
+    next."""
+    made = tiny("tag")
+    model = build_model(replace(made.settings.model, dropout=0.5), seed=1).train()
+    given = given_to(made)
+    read = made.task.read(model, given)
+    assert torch.equal(read.said_RC, read.said_RC)
+    assert torch.equal(read.held().log_probs(), read.log_probs())
+    assert not torch.equal(made.task.read(model, given).said_RC, read.said_RC)
+
+
+def test_words_are_priced_without_all_scores_or_with(tiny: Any) -> None:
+    """What R-Drop holds costs as much as what nobody holds."""
+    made = tiny("complete")
+    given = given_to(made)
+    with torch.no_grad():
+        read = made.task.read(made.model, given)
+        torch.testing.assert_close(
+            tuple(made.task.loss(read.held(), given)), tuple(made.task.loss(read, given))
+        )
+        usual, twice = plain(made.task), rdrop(made.task, 1.0)
+        assert torch.equal(twice(made.model, given).sum, usual(made.model, given).sum)
