@@ -35,7 +35,7 @@ SETTINGS: dict[str, Any] = {
 def teach(out: Path, data: object = TEXTS, **more: Any) -> Path:
     settings = SETTINGS | more.pop("settings", {})
     given = {"text": "review", "label": "stars", "device": "cpu", "quiet": True} | more
-    return Path(headway.train("classify", data, out=out, settings=settings, **given))
+    return headway.train("classify", data, out=out, settings=settings, **given).folder
 
 
 def state() -> tuple[Any, ...]:
@@ -365,3 +365,22 @@ def test_who_begins_anew_keeps_the_data_that_lies_in_the_run(tmp_path: Path) -> 
     assert [path.name for path in out.iterdir()] == ["given"]
     Home(out).check(replace(kept, data=DataSettings(text=("other.tsv",))), restart=True)
     assert list(out.iterdir()) == []
+
+
+def test_what_was_trained_answers_and_is_scored_on_data_in_memory(tmp_path: Path) -> None:
+    settings = SETTINGS | {"train.steps": 30, "train.eval_every": 30}
+    said = {"text": "review", "label": "stars"}
+    run = headway.train(
+        "classify", TEXTS, out=tmp_path / "run", settings=settings, device="cpu", quiet=True, **said
+    )
+    assert run.labels == ("neg", "pos", "so")
+    scores = run.evaluate(TEXTS)  # its columns are those of the training
+    answers = run([row["review"] for row in TEXTS]).labels
+    assert scores.answers == answers
+    assert scores.truth == [row["stars"] for row in TEXTS]
+    right = sum(a == t for a, t in zip(scores.answers, scores.truth, strict=True))
+    assert scores["accuracy"] == pytest.approx(100 * right / len(TEXTS))
+    assert scores["accuracy"] > 60
+    assert set(scores.baselines) == {"majority class", "bag of words"}
+    renamed = [{"said": row["review"], "stars": row["stars"]} for row in TEXTS]
+    assert run.evaluate(renamed, text="said")["accuracy"] == scores["accuracy"]

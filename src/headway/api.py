@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     import torch
 
     from headway.data.report import Report
+    from headway.run import Run
     from headway.tasks.own import Given as OwnMetric
     from headway.tasks.own import Own
     from headway.training.runlog import Heard
@@ -70,7 +71,7 @@ def train(
     on: Heard | None = None,
     metrics: Mapping[str, OwnMetric] | None = None,
     **needs: Needs,
-) -> Path:
+) -> Run:
     """Train a model, or go on with the one in `out`, and return it when it is done.
 
     With `data` (a path, paths, or a table in memory) keywords name its columns, as in
@@ -115,7 +116,9 @@ def train(
         raise FolderError(f"{out} is trained, but not saved: {'; '.join(troubles)}.")
     if troubles:
         warnings.warn(f"not everything was saved: {'; '.join(troubles)}", stacklevel=2)
-    return out
+    from headway.run import load
+
+    return load(out, device=device)
 
 
 def check(

@@ -430,7 +430,8 @@ class Run:
                 'run.evaluate("test.tsv").'
             )
         kind = kind_of(self.settings)
-        task = kind.task(use.settings, kind.load_prepared(self.folder))
+        settings = replace(load_run(self.folder), decode=use.settings.decode)
+        task = kind.task(settings, kind.load_prepared(self.folder))
         with use.opened.lock:
             return task.evaluate(use.opened.model, use.opened.device, lambda: False, True)
 
@@ -488,8 +489,7 @@ class Run:
         import headway
 
         more: dict[str, Any] = dict(same)
-        made = headway.train(self.task, data, out=out, start=self.folder, **more)
-        return made if isinstance(made, Run) else Run((str(made),), **self._options)
+        return headway.train(self.task, data, out=out, start=self.folder, **more)
 
     # -- for people
 
