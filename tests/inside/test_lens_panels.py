@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from headway.inside.asking import Request
-from headway.inside.forward import read_out, say
+from headway.inside.forward import read_out, say, scores_in
 from headway.inside.live import LiveServer
 from headway.inside.looking import Extras, Looked
 from headway.inside.packing import Array
@@ -116,7 +116,8 @@ def test_the_lens_shows_what_each_layer_would_say(browser: Any, tmp_path: Path) 
     norm = run.model.decoder.final_norm
     for layer, x_TD in enumerate(states, 1):
         normed_TD = norm(x_TD)
-        scores_RC = read_out(run, reading, normed_TD, Layout.of([len(x_TD)])).detach()
+        layers_say = read_out(run, reading, normed_TD, Layout.of([len(x_TD)]))
+        scores_RC = scores_in(layers_say).detach()
         if layer == len(states):
             torch.testing.assert_close(scores_RC, said.scores_RC, rtol=1e-5, atol=1e-5)
         for number, row_C in enumerate(scores_RC.softmax(-1)):

@@ -12,7 +12,7 @@ import torch
 from headway.errors import FolderError, UserError
 from headway.inside.anatomy import Anatomy
 from headway.inside.change import Change
-from headway.inside.forward import read_out, say
+from headway.inside.forward import read_out, say, scores_in
 from headway.inside.reading import Ask, read
 from headway.inside.trace import TENSORS, Trace, trace
 from headway.nn.layout import Layout
@@ -94,7 +94,7 @@ def test_the_last_state_gives_the_answer(run: Opened) -> None:
     assert len(states) == len(part.blocks) + 1
     x_TD = states[-1] if part.stack.final_norm is None else part.stack.final_norm(states[-1])
     with torch.no_grad():
-        scores_RC = read_out(run, found.reading, x_TD, Layout.of([len(x_TD)]))
+        scores_RC = scores_in(read_out(run, found.reading, x_TD, Layout.of([len(x_TD)])))
     torch.testing.assert_close(scores_RC, found.scores_RC)
     assert not torch.allclose(states[0], states[-1])
 
