@@ -384,3 +384,10 @@ def test_what_was_trained_answers_and_is_scored_on_data_in_memory(tmp_path: Path
     assert set(scores.baselines) == {"majority class", "bag of words"}
     renamed = [{"said": row["review"], "stars": row["stars"]} for row in TEXTS]
     assert run.evaluate(renamed, text="said")["accuracy"] == scores["accuracy"]
+
+
+def test_documents_with_fields_are_checked_by_their_names() -> None:
+    rows = [{"title": f"t {i}", "body": f"some body {i}", "label": "ab"[i % 2]} for i in range(40)]
+    report = headway.check("detect", rows, fields=["title", "body"])
+    assert report.ok
+    assert report.columns == {"title": "title", "body": "body", "label": "label"}

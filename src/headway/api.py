@@ -182,8 +182,11 @@ class Wish:
         return found | said, tables
 
     def _given(self, said: Asked, out: Path) -> tuple[Asked, dict[str, Given]]:
+        needs = dict[str, Any](self.needs)
+        if needs.get("fields"):
+            said |= Asked({"data.fields": listed(needs["fields"])})
         begun = beginning(self.task, _name(self.start), _name(self.teacher), said)
-        task, needs = begun.get("task", self.task), dict[str, Any](self.needs)
+        task = begun.get("task", self.task)
         if task is None and self.recipe is not None:
             task = Asked.from_file(recipe_path(os.fspath(self.recipe))).get("task")
         fields = said.get("data.fields", begun.get("data.fields"))
