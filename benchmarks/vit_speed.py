@@ -108,7 +108,7 @@ def their_model(settings: PictureEncoderSettings, device: torch.device) -> Any:
     from transformers import ViTConfig, ViTForImageClassification
 
     labels = tuple(f"class {i}" for i in range(settings.n_labels))
-    run = RunSettings(task="see", model=settings, labels=labels)
+    run = RunSettings(task="classify", model=settings, labels=labels)
     config, found = VIT.write(run)
     kind: Any = ViTConfig
     model: Any = ViTForImageClassification(kind(**config, attn_implementation="sdpa"))

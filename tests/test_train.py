@@ -332,7 +332,7 @@ def test_pictures_in_memory_are_trained_on_and_found_again(tmp_path: Path) -> No
 
     def again(out: Path) -> None:
         data = {"image": noise_NYX, "label": sides}
-        headway.train("see", data, out=out, settings=settings, device="cpu", quiet=True)
+        headway.train("classify", data, out=out, settings=settings, device="cpu", quiet=True)
 
     again(tmp_path / "run")
     kept = load_run_settings(tmp_path / "run" / "config.toml", [])

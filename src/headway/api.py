@@ -95,7 +95,7 @@ def train(
     by = asked.get("train.metric") if asked.get("train.metric") in (metrics or {}) else None
     if by is None and task in SPECS:
         _check_metric(asked.get("train.metric"), SPECS[task])
-    run = wish.run(asked if by is None else asked.without("train.metric"), "train(…)")
+    run = wish.run(asked if by is None else asked.without("train.metric"), "train(…)", quiet)
     check_training(run)
     run, own = _with_metrics(run, metrics or {}, by)
     budget_s = None
@@ -139,7 +139,7 @@ def check(
         teacher=teacher,
     )  # fmt: skip
     asked, tables = wish.asked(Path())
-    run = wish.run(asked, "check(…)")
+    run = wish.run(asked, "check(…)", quiet)
     return report_of(run, tables, quiet=quiet)
 
 
@@ -202,11 +202,11 @@ class Wish:
                 asked |= Asked({f"data.{key}": value}, "train(data)")
         return asked, tables
 
-    def run(self, asked: Asked, whence: str) -> RunSettings:
+    def run(self, asked: Asked, whence: str, quiet: bool) -> RunSettings:
         path = None if self.recipe is None else recipe_path(os.fspath(self.recipe))
         start, teacher = _name(self.start), _name(self.teacher)
         return settings_for(
-            self.task, asked, recipe=path, start=start, teacher=teacher, whence=whence
+            self.task, asked, recipe=path, start=start, teacher=teacher, whence=whence, quiet=quiet
         )
 
 

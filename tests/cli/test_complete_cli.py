@@ -298,7 +298,7 @@ def test_a_prompt_longer_than_the_context_is_named(refused: Said) -> None:
         (["train", "complete", "--text", "@text", "--teacher", "@plain", "--out", "x"],
          "--teacher goes with the task distil"),
         (["train", "fill", "--text", "@text", "--from", "@plain", "--out", "x"],
-         "fill needs a model of the encoder or picture-encoder or sound-encoder family; that of"),
+         "fill needs a model of the encoder family; that of"),
         (["train", "complete", "--text", "@text", "--out", "x", "--from", "@nothing"], "nothing"),
         (["train", "complete", "--text", "@text", "--out", "x", "fill.mask=0.3"],
          "the settings of 'fill' have no effect on the task 'complete'"),

@@ -119,6 +119,7 @@ def classify(name: str) -> list[str]:
         (["train", "classify", "good.tsv"], "the data goes to options: --text good.tsv"),
         (["check", "translate", "a.de", "a.en"], "--source FILE --target FILE, or --pairs FILE"),
         (["check", "see", "photos"], "the data goes to options: --media photos"),
+        (["check", "classify", "photos"], "the data goes to options: --media photos"),
         (["predict", "a.de"], "a.de is a file, and a run is a folder"),
         ([*classify("good.tsv")[:-1], "file"], "file is a file, and --out names a folder"),
         ([*classify("good.tsv")[:-1], "file/run"], "file is a file, and --out names a folder"),

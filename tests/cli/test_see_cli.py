@@ -152,7 +152,7 @@ def test_scores_on_a_test_set(folder: Path, capsys: Output) -> None:
         (["predict", "RUN", "a.png", "--beam", "4"], "decode.beam has no effect"),
         (["predict", "RUN", "a.png", "--against", "b.png"], "--against has no effect"),
         (["predict", "RUN", "a.png", "model.n_layers=2"], "only decode.* settings"),
-        (["predict", "shapes", "--with", "RUN", "a.png"], "of the task see and"),
+        (["predict", "shapes", "--with", "RUN", "a.png"], "of the task classify and"),
         (["predict", "RUN", "--with", "shapes", "a.png"], "of the task caption and"),
         (["train", "see", "--out", "x"], "reads media: --media"),
         (["train", "see", "--media", "FOLDER/pictures/left", "--out", "x"], "no folders"),

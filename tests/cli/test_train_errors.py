@@ -358,7 +358,7 @@ def test_two_runs_in_one_folder_are_refused(refused: Refused, here: Path) -> Non
         (["train", "translat"], "unknown task 'translat'. Did you mean 'translate'?"),
         (
             ["train"],
-            "name a task (translate, complete, fill, classify, tag, embed, see, watch, ",
+            "name a task (translate, complete, fill, classify, tag, embed, caption, ",
         ),
         (["train", "translate", "x"], "'x' is not key=value. Example: train.lr=1e-3"),
         (["train", "--recipe", "multi30k"], "unknown recipe 'multi30k'"),

@@ -53,7 +53,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def predictor(runs: Path, task: str, **options: Any) -> Any:
     opened = open_run(runs / task, device="cpu")
-    return kind_of(task).predictor(Use(opened, opened.settings, options))
+    return kind_of(opened.settings).predictor(Use(opened, opened.settings, options))
 
 
 def answers(task: str) -> Callable[[Path, Any], Any]:
@@ -122,7 +122,7 @@ def test_a_bare_gap_picture_pair_score_or_method_too(runs: Path) -> None:
     assert len(list(filler.answers("ba [MASK]"))) == 1
     shapes = open_run("shapes", device="cpu")
     use = Use(shapes, shapes.settings)
-    [caption] = kind_of("caption").predictor(use).answers("example.png")
+    [caption] = kind_of(use.settings).predictor(use).answers("example.png")
     assert caption.text == "a purple square left of a yellow circle"
     translator = translator_of(open_run(runs / "translate", device="cpu"), GREEDY)
     [score] = translator.score(("ba", "de"))  # type: ignore[arg-type]

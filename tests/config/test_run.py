@@ -182,7 +182,10 @@ def test_tables_become_dotted_keys() -> None:
         (["model.preset=transfomer-base"], r"Did you mean 'transformer-base'\?"),
         (["tokenizer.vocab_size=3"], r"too small"),
         (["decode.beam=5", "decode.groups=2"], r"does not divide"),
-        (["task=see", "augment.bands=2"], r"augment\.bands changes recordings.*'see' of pictures"),
+        (
+            ["task=see", "augment.bands=2"],
+            r"augment\.bands changes recordings.*'classify' of pictures",
+        ),
         (["task=caption", "augment.noise=0.1"], r"augment\.noise changes recordings"),
         (["task=identify", "augment.flip=true"], r"augment\.flip changes pictures.*of recordings"),
         (

@@ -65,7 +65,7 @@ def make_run(given: dict[str, Any], folder: Path) -> Made:
     from headway.training.resolve import resolve_run
 
     settings = load_run_settings(None, [], given)
-    kind = kind_of(settings.task)
+    kind = kind_of(settings)
     prepared = kind.prepare(settings, folder, SILENT)
     settings = resolve_run(settings, prepared, CPU)
     settings = dataclasses.replace(settings, fingerprint=prepared.fingerprint)
@@ -82,7 +82,7 @@ def make_run(given: dict[str, Any], folder: Path) -> Made:
 def task_of(made: Made) -> Any:
     from headway.tasks.table import kind_of
 
-    return kind_of(made.settings.task).task(made.settings, made.prepared)
+    return kind_of(made.settings).task(made.settings, made.prepared)
 
 
 @torch.no_grad()

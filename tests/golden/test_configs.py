@@ -40,8 +40,26 @@ MODELS: dict[str, list[dict[str, Any]]] = {
 }  # fmt: skip
 
 
+NEW_WORDS = {"see": ("classify", "pictures"), "watch": ("classify", "videos")}
+"""What tasks of old are called today, and what they are given."""
+
+
+def in_new_words(old: dict[str, Any]) -> dict[str, Any]:
+    if old["task"] not in NEW_WORDS:
+        return old
+    task, what = NEW_WORDS[old["task"]]
+    sections = {f"{old['task']}.": f"{task}.", f"asked.{old['task']}.": f"asked.{task}."}
+    found = dict(old)
+    for then, now in sections.items():
+        found = {key.replace(then, now, 1) if key.startswith(then) else key: value
+                 for key, value in found.items()}  # fmt: skip
+    tasks = {key: task for key in ("task", "asked.task") if key in found}
+    return found | tasks | {f"{task}.what": what}
+
+
 def kept(old: dict[str, Any], new: dict[str, Any]) -> list[str]:
     """What of the old settings is not there any more, or is another; new ones may be added."""
+    old = in_new_words(old)
     return list(differences(old, {key: new[key] for key in old if key in new}))
 
 

@@ -45,7 +45,8 @@ def tokens() -> Vocabularies:
 
 
 def media_run(task: str, **changes: Any) -> Opened:
-    """`task` may be `captioned-video`, `transcribe-joint` or, for an encoder, `transcribe-ctc`."""
+    """`task` may be `see`, `watch`, `hear`, `captioned-video`, `transcribe-joint` or, for an
+    encoder, `transcribe-ctc`."""
     vocab = tokens()
     n_words = vocab.target.vocab_size
     writer = {**SIZES, "vocab_size": n_words, "max_len": 40}
@@ -57,6 +58,7 @@ def media_run(task: str, **changes: Any) -> Opened:
         "watch": lambda: PictureEncoderSettings(picture=VIDEO, **viewer | changes),
         "caption": lambda: PictureSeq2SeqSettings(**{"picture": still} | writer | changes),
         "captioned-video": lambda: PictureSeq2SeqSettings(picture=moving, **writer | changes),
+        "hear": lambda: SoundEncoderSettings(sound=SOUND, **viewer | changes),
         "identify": lambda: SoundEncoderSettings(sound=SOUND, **viewer | changes),
         "transcribe": lambda: SoundSeq2SeqSettings(**{"sound": SOUND} | writer | changes),
         "transcribe-joint": lambda: SoundSeq2SeqSettings(sound=SOUND, ctc=True, **writer | changes),
@@ -65,11 +67,12 @@ def media_run(task: str, **changes: Any) -> Opened:
         ),
     }
     shape = models[task]()
-    name = {"captioned-video": "caption"}.get(task, task.partition("-")[0])
+    names = {"captioned-video": "caption"} | dict.fromkeys(("see", "watch", "hear"), "classify")
+    name = names.get(task, task.partition("-")[0])
     settings = RunSettings(
         task=name,
         model=shape,
-        labels=LABELS if "n_labels" in viewer and name in ("see", "watch", "identify") else (),
+        labels=LABELS if "n_labels" in viewer and name in ("classify", "identify") else (),
         decode=DecodeSettings(beam=2, max_len=8),
         caption=CaptionSettings(what="videos" if task == "captioned-video" else "pictures"),
         transcribe=TranscribeSettings(ctc=1.0 if task.endswith("ctc") else 0.3),

@@ -29,7 +29,7 @@ from headway.models.seq2seq import Seq2Seq
 from ..interop.padded_runs import tiny_run
 from .media_runs import PICTURE, RATE, SOUND, item_for, looked, media_for, media_run, page
 
-TASKS = ("see", "watch", "caption", "captioned-video", "identify", "transcribe",
+TASKS = ("see", "watch", "hear", "caption", "captioned-video", "identify", "transcribe",
          "transcribe-joint", "transcribe-ctc")  # fmt: skip
 
 

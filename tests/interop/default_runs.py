@@ -38,7 +38,7 @@ def default_run(folder: Path, name: str) -> Path:
     task, _, way = name.partition(" ")
     given: dict[str, Any] = {"task": task, "data.valid_size": 8, **DATA[task](folder, way)}
     settings = load_run_settings(None, [], given)
-    kind, device, run = kind_of(task), torch.device("cpu"), folder / "run"
+    kind, device, run = kind_of(settings), torch.device("cpu"), folder / "run"
     run.mkdir()
     prepared = kind.prepare(settings, run, SILENT)
     settings = resolve_run(settings, prepared, device)

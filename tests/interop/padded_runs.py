@@ -63,9 +63,9 @@ WHISPER = replace(SOUND, pad_s=0.5, positions="whisper", strides=(1, 2, 2), scal
 WORDY: dict[str, Any] = {**SMALL, "vocab_size": 42, "max_len": 30}
 
 MEDIA: dict[str, tuple[str, ModelSettings]] = {
-    "see": ("see", PictureEncoderSettings(**SMALL, picture=GRID, n_labels=3)),
+    "see": ("classify", PictureEncoderSettings(**SMALL, picture=GRID, n_labels=3)),
     "see distilled": (
-        "see",
+        "classify",
         PictureEncoderSettings(
             **SMALL,
             picture=replace(STEM, distil_token=True, stride=4),
@@ -74,11 +74,11 @@ MEDIA: dict[str, tuple[str, ModelSettings]] = {
         ),
     ),
     "see vectors": (
-        "see",
+        "classify",
         PictureEncoderSettings(**SMALL, picture=replace(STEM, stem="patches"), heads=("pooled",)),
     ),
     "watch": (
-        "watch",
+        "classify",
         PictureEncoderSettings(
             **SMALL, picture=VIDEO, n_labels=3, pooling="mean", positions="rotary"
         ),
@@ -87,6 +87,7 @@ MEDIA: dict[str, tuple[str, ModelSettings]] = {
         "caption",
         PictureSeq2SeqSettings(**WORDY, picture=replace(GRID, class_token=False)),
     ),
+    "hear": ("classify", SoundEncoderSettings(**SMALL, sound=SOUND, n_labels=3)),
     "identify": ("identify", SoundEncoderSettings(**SMALL, sound=SOUND, n_labels=3)),
     "identify margin": (
         "identify",
@@ -197,7 +198,7 @@ def answers(
     opened = opened_by(folder, engine)
     settings = decoding(opened.settings, **decode)
     use = Use(opened, settings, {"json": True, **(options or {})})
-    return [answer.to_dict() for answer in kind_of(settings.task).predictor(use).answers(lines)]
+    return [answer.to_dict() for answer in kind_of(settings).predictor(use).answers(lines)]
 
 
 def opened_by(folder: Path, engine: Engine | None = None) -> Opened:

@@ -140,7 +140,7 @@ def test_an_import_goes_back_with_the_same_bytes(name: str, tmp_path: Path) -> N
     facts |= {"image_mean": [0.4, 0.5, 0.6], "image_std": [0.2, 0.3, 0.25]}
     folder, _ = folder_of(tmp_path, name, **facts)
     done = import_run(str(folder), tmp_path / "run")
-    assert done.settings.task == "see"
+    assert (done.settings.task, done.settings.classify.what) == ("classify", "pictures")
     assert done.settings.labels == (() if "alone" in name else tuple(NAMES))
     proof = export_run(str(tmp_path / "run"), "hf", tmp_path / "back")
     assert proof.passed, proof.text()
@@ -216,7 +216,7 @@ def own_run(folder: Path, picture: dict[str, Any], sizes: dict[str, Any]) -> Pat
         for weight in model.parameters():
             weight.normal_(0.0, 0.3)
     save_weights(folder, model_weights(model))
-    run = RunSettings(task="see", model=settings, labels=("a", "b", "c"))
+    run = RunSettings(task="classify", model=settings, labels=("a", "b", "c"))
     replace_text(folder / CONFIG, resolved_toml(run))
     return folder
 

@@ -119,7 +119,7 @@ def test_a_recording_that_is_too_long_for_a_graph_is_named_and_the_others_are_an
     for graph in engine.graphs.values():
         graph.n_positions = 30  # type: ignore[misc]
     use = Use(opened_by(run, engine), settings)
-    found = list(kind_of("identify").predictor(use).answers(iter(lines), False))
+    found = list(kind_of(use.settings).predictor(use).answers(iter(lines), False))
     short = [not one.error for one in found]
     assert any(short)
     assert not all(short)
@@ -145,7 +145,7 @@ def test_scores_of_a_test_set_are_those_of_torch(tmp_path: Path) -> None:
         found = []
         for engine in (None, OnnxEngine(run, settings)):
             use = Use(opened_by(run, engine), settings)
-            facts = kind_of(settings.task).evaluation(use, given).facts
+            facts = kind_of(settings).evaluation(use, given).facts
             found.append({k: v for k, v in facts.items() if k not in ("speed", "tokens_per_s")})
         found[0]["loss"] = found[1].setdefault("loss", found[0].get("loss"))
         assert_same_facts(*found)

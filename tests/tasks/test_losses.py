@@ -31,7 +31,7 @@ from headway.training.worker import Worker
 from ..training import every
 from ..training.every import CPU, DATA, Made
 
-LIKELY = [name for name in DATA if name not in ("embed", "fill media")]
+LIKELY = [name for name in DATA if name not in ("embed", "fill pictures")]
 """Those whose answers have probabilities."""
 
 STILL = {"model__dropout": 0.0, "model__attention_dropout": 0.0}
@@ -110,7 +110,7 @@ def with_token(made: Made) -> Made:
     heads = ("classes", "distilled")
     shape = replace(shape, picture=picture, heads=heads, pooling="first")
     settings = replace(made.settings, model=shape)
-    task = kind_of("see").task(settings, made.prepared)
+    task = kind_of(settings).task(settings, made.prepared)
     return Made(settings, made.prepared, task, build_model(shape, seed=1))
 
 
@@ -119,7 +119,7 @@ def test_every_head_learns_from_the_teacher(tiny: Any) -> None:
     soft = DistilSettings(hard=0.0, soft=1.0, cosine=0.0)
     for made, heads in (
         (tiny("transcribe"), ("words", "ctc")),
-        (with_token(tiny("see")), ("classes", "distilled")),
+        (with_token(tiny("classify pictures")), ("classes", "distilled")),
     ):
         batch = batch_of(made.task)
         found, _ = priced(distil(made.task, deeper(made), soft), made.model, batch)
@@ -155,9 +155,9 @@ def test_rdrop_costs_what_two_readings_differ_by(tiny: Any, name: str) -> None:
     assert torch.equal(rdrop(made.task, 4.0)(noisy, batch).sum, plain(made.task)(noisy, batch).sum)
 
 
-@pytest.mark.parametrize("name", ["embed", "fill media"])
+@pytest.mark.parametrize("name", ["embed", "fill pictures"])
 def test_what_has_no_probabilities_is_refused(name: str) -> None:
-    given = {"task": name.split()[0], **({"data.media": ["x"]} if "media" in name else {})}
+    given = {"task": name.split()[0], **({"data.media": ["x"]} if "pictures" in name else {})}
     for word in ("train.rdrop=1", "distil.temperature=3"):
         with pytest.raises(ConfigError, match=r"no effect on the task \w+: .+ no probabilities"):
             load_run_settings(None, [word], {**given, "distil.teacher": "x"})

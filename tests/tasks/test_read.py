@@ -36,7 +36,7 @@ BY_HAND: dict[str, tuple[Readout, Callable[[Any, Any], torch.Tensor]]] = {
     ),
     "complete": (EachRow("words"), lambda m, given: m.scores(m(*of_text(given)))),
     "fill": (EachRow("words"), lambda m, given: m.scores(m(*of_text(given))[given.rows_R])),
-    "fill media": (
+    "fill pictures": (
         EachRow("rebuild"),
         lambda m, given: m.heads["rebuild"](m(*given.stream[:2])[given.hidden.rows_R]),
     ),
@@ -46,8 +46,9 @@ BY_HAND: dict[str, tuple[Readout, Callable[[Any, Any], torch.Tensor]]] = {
         OneVector(unit=True),
         lambda m, given: F.normalize(m.pooled(m(*of_text(given)), given.layout), dim=-1),
     ),
-    "see": (OneClass(), of_items),
-    "watch": (OneClass(), of_items),
+    "classify pictures": (OneClass(), of_items),
+    "classify videos": (OneClass(), of_items),
+    "classify sounds": (OneClass(), of_items),
     "identify": (OneClass(), of_items),
     "caption": (
         EachRow("words"),
@@ -92,8 +93,8 @@ def test_other_settings_are_read_otherwise(tiny: Any) -> None:
     speakers = tiny("identify").settings
     by_angle = replace(speakers.identify, margin=0.2, scale=12.0)
     assert readout_of(replace(speakers, identify=by_angle)) == OneClass(scale=12.0)
-    bare = replace(tiny("see").settings.model, heads=("pooled",))
-    assert readout_of(replace(tiny("see").settings, model=bare)) == OneVector()
+    bare = replace(tiny("classify pictures").settings.model, heads=("pooled",))
+    assert readout_of(replace(tiny("classify pictures").settings, model=bare)) == OneVector()
     texts = tiny("embed").settings
     long = replace(texts, embed=replace(texts.embed, normalise=False))
     assert readout_of(long) == OneVector(unit=False)
@@ -104,7 +105,7 @@ def test_other_settings_are_read_otherwise(tiny: Any) -> None:
 
 def test_an_early_end_is_read_as_all_states_are(tiny: Any) -> None:
     """Where classes are read from first rows, and a second token votes."""
-    made = tiny("see")
+    made = tiny("classify pictures")
     shape: Any = made.settings.model
     picture = replace(shape.picture, class_token=True, distil_token=True)
     shape = replace(shape, picture=picture, heads=("classes", "distilled"), pooling="first")

@@ -7,6 +7,7 @@ import sys
 from dataclasses import fields, is_dataclass
 from importlib import import_module
 from inspect import signature
+from pathlib import Path
 
 import pytest
 
@@ -14,10 +15,20 @@ from headway.cli.predict import predict
 from headway.config.data import DataSettings
 from headway.config.decode import DecodeSettings
 from headway.config.model import FAMILY_SETTINGS
-from headway.config.run import RunSettings, load_run_settings, resolved_toml
+from headway.config.run import RunSettings, load_run_settings, resolved_toml, run_settings
 from headway.errors import ConfigError
 from headway.tasks.kind import Kind
-from headway.tasks.specs import LABEL, METRICS, SPECS, TAGS, WORDS, Spec, possible, spec_of
+from headway.tasks.specs import (
+    ALIASES,
+    LABEL,
+    METRICS,
+    SPECS,
+    TAGS,
+    WORDS,
+    Spec,
+    possible,
+    spec_of,
+)
 
 ROWS = [row for spec in SPECS.values() for row in spec.rows]
 TASKS = list(SPECS)
@@ -153,3 +164,79 @@ def test_fill_has_other_scores_for_pictures_than_for_text() -> None:
     assert load_run_settings(None, ["train.metric=explained"], media).train.metric == "explained"
     with pytest.raises(ConfigError, match="'ppl' is no score"):
         load_run_settings(None, ["train.metric=ppl"], media)
+
+
+OLD = [name for name, alias in ALIASES.items() if alias.old]
+
+
+def test_other_words_are_those_of_tasks_that_there_are() -> None:
+    for name, alias in ALIASES.items():
+        assert name not in SPECS
+        assert alias.task in ("", *SPECS)
+        if alias.what is not None:
+            assert (spec_of(name).name, spec_of(name).modality) == (alias.task, alias.what)
+    assert OLD == ["see", "watch"]
+
+
+@pytest.mark.parametrize("word", OLD)
+def test_settings_in_old_words_are_those_in_new_ones(word: str, tmp_path: Path) -> None:
+    what = ALIASES[word].what
+    new = {"task": "classify", "classify.what": what, "classify.balance": True}
+    wanted = load_run_settings(None, [], {**new, "data.media": ["x"]})
+    words = ["data.media=[x]", f"{word}.balance=true"]
+    assert load_run_settings(None, words, {"task": word}) == wanted
+    assert load_run_settings(None, words, {"task": word}).asked == wanted.asked
+    recipe = tmp_path / "recipe.toml"
+    recipe.write_text(f'task = "{word}"\n\n[{word}]\nbalance = true\n')
+    found = load_run_settings(recipe, ["data.media=[x]"], is_recipe=True)
+    assert found == wanted
+    assert found.asked.whence("classify.what") == "recipe.toml"
+    assert load_run_settings(recipe, [], {"task": "classify"}).classify == wanted.classify
+
+
+@pytest.mark.parametrize("word", OLD)
+def test_what_a_run_wrote_in_old_words_is_read_in_new_ones(word: str) -> None:
+    values = {
+        "task": word,
+        "labels": ["a", "b"],
+        word: {"balance": True},
+        "asked": {"task": word, "data.media": ["x"], f"{word}.balance": True},
+    }
+    found = run_settings(values)
+    assert found.task == "classify"
+    assert found.classify.what == ALIASES[word].what
+    assert found.classify.balance
+    assert found.asked == {
+        "task": "classify",
+        "data.media": ["x"],
+        "classify.balance": True,
+        "classify.what": ALIASES[word].what,
+    }
+    assert values["task"] == word  # what was given is left as it was
+
+
+def test_a_mistake_in_an_old_section_is_named_where_it_stands(tmp_path: Path) -> None:
+    recipe = tmp_path / "recipe.toml"
+    recipe.write_text('task = "see"\n\n[see]\nbalance = 3\n')
+    with pytest.raises(ConfigError, match=r"recipe.toml, line 4: .*balance"):
+        load_run_settings(recipe, [])
+    with pytest.raises(ConfigError, match="'see' is a section"):
+        load_run_settings(None, ["see=3"], {"task": "see"})
+
+
+def test_only_pictures_have_a_teacher_of_their_token() -> None:
+    for what in ("text", "videos", "sounds"):
+        given = {"task": "classify", "classify.what": what, "classify.teacher": "run"}
+        with pytest.raises(ConfigError, match=r"classify\.teacher has no effect on"):
+            load_run_settings(None, [], given)
+    given = {"task": "classify", "classify.what": "pictures", "classify.teacher": "run"}
+    assert load_run_settings(None, [], given).classify.teacher == "run"
+
+
+def test_settings_of_a_model_say_what_it_is_given() -> None:
+    media = {"task": "classify", "data.media": ["x"]}
+    assert len(possible(load_run_settings(None, [], media))) == 3
+    for word, what in (("sound.bands=40", "sounds"), ("picture.frames=4", "videos"),
+                       ("picture.frames=1", "pictures")):  # fmt: skip
+        [row] = possible(load_run_settings(None, [f"model.{word}"], media))
+        assert row.modality == what

@@ -95,18 +95,18 @@ def _speakers(folder: Path) -> Files:
 
 
 DATA: dict[str, Callable[[Path], Files]] = {
-    "translate": _pairs, "complete": _text, "fill": _text, "fill media": _patches,
-    "classify": _labelled, "tag": _tagged, "embed": _two_columns, "see": _pictures,
-    "watch": _videos, "identify": _speakers, "caption": _scenes, "transcribe": _speech,
+    "translate": _pairs, "complete": _text, "fill": _text, "fill pictures": _patches,
+    "classify": _labelled, "tag": _tagged, "embed": _two_columns,
+    "classify pictures": _pictures, "classify videos": _videos, "classify sounds": _speakers,
+    "identify": _speakers, "caption": _scenes, "transcribe": _speech,
 }  # fmt: skip
-"""By the names of tasks; with `media`: of pictures, where a task may also read text."""
+"""By the names of tasks; and what they read, where that is not text."""
 
 
 def make(name: str, folder: Path, teacher: Path | None = None, **changes: Any) -> Made:
     """Prepared, resolved and built; nothing is trained. A student has its teacher's model."""
     folder.mkdir(parents=True, exist_ok=True)
     task = name.split()[0]
-    kind = kind_of(task)
     given: dict[str, Any] = {"task": task, "data.valid_size": 12, "decode.max_len": 12}
     if spec_of(task).decode is not None:
         del given["decode.max_len"]
@@ -118,6 +118,7 @@ def make(name: str, folder: Path, teacher: Path | None = None, **changes: Any) -
     if name == "embed":
         del given["train.micro_tokens"]
     settings = load_run_settings(None, [], given)
+    kind = kind_of(settings)
     prepared = kind.prepare(settings, folder, SILENT)
     settings = resolve_run(settings, prepared, CPU)
     assert settings.model is not None

@@ -49,7 +49,7 @@ def pictures(tmp_path_factory: pytest.TempPathFactory) -> str:
 def learned(tmp_path_factory: pytest.TempPathFactory, pictures: str) -> Path:
     """The folder of a run that knows its sides."""
     folder = tmp_path_factory.mktemp("learned")
-    settings, prepared = resolved(See(), asked("see", pictures, train__steps=50), folder)
+    settings, prepared = resolved(See(), asked("classify", pictures, train__steps=50), folder)
     worker = trained(settings, prepared, folder)
     save_weights(folder, model_weights(worker.model))
     (folder / CONFIG).write_text(resolved_toml(settings))
@@ -68,7 +68,7 @@ def test_sides_are_learned(learned: Path, pictures: str) -> None:
 
 
 def test_what_nobody_chose_follows_from_the_pictures(pictures: str, tmp_path: Path) -> None:
-    settings, prepared = resolved(See(), asked("see", pictures), tmp_path)
+    settings, prepared = resolved(See(), asked("classify", pictures), tmp_path)
     model: Any = settings.model
     shape = model.picture
     assert (shape.height, shape.width, shape.channels, shape.patch) == (8, 8, 1, 2)
@@ -77,7 +77,7 @@ def test_what_nobody_chose_follows_from_the_pictures(pictures: str, tmp_path: Pa
     assert settings.labels == tuple(sorted(SIDES))
     assert settings.augment.crop == 1
     assert shape.mean == tuple(pixel_statistics(prepared.train.pictures)["mean"])
-    kept = resolved(See(), asked("see", pictures, augment__crop=0, train__lr=0.5), tmp_path)[0]
+    kept = resolved(See(), asked("classify", pictures, augment__crop=0, train__lr=0.5), tmp_path)[0]
     assert kept.augment.crop == 0
     assert kept.train.lr == 0.5
 
@@ -97,7 +97,9 @@ def loss(task: LabelTask, model: Any, batch: LabelBatch) -> float:
 
 
 def test_the_cut_and_the_fixed_form_do_not_change_the_loss(pictures: str, tmp_path: Path) -> None:
-    settings = asked("see", pictures, see__balance=True, train__batch_tokens=170, augment__crop=0)
+    settings = asked(
+        "classify", pictures, classify__balance=True, train__batch_tokens=170, augment__crop=0
+    )
     settings, prepared = resolved(See(), settings, tmp_path)
     task = SeeTask(prepared, settings)
     model = build_model(settings.model, seed=1).eval()
@@ -118,7 +120,7 @@ def test_the_cut_and_the_fixed_form_do_not_change_the_loss(pictures: str, tmp_pa
 
 def test_mixed_pictures_share_their_targets(pictures: str, tmp_path: Path) -> None:
     changes = {"augment__mixup": 0.8, "augment__cutmix": 1.0, "augment__crop": 0}
-    settings, prepared = resolved(See(), asked("see", pictures, **changes), tmp_path)
+    settings, prepared = resolved(See(), asked("classify", pictures, **changes), tmp_path)
     task = SeeTask(prepared, settings)
     model = build_model(settings.model, seed=1)
     [part] = task.parts(task.epoch(0)[0], 1000)
@@ -172,7 +174,9 @@ TAUGHT = {"model__picture__distil_token": True, "train__steps": 3}
 
 
 def test_a_teacher_teaches_the_second_token(learned: Path, pictures: str, tmp_path: Path) -> None:
-    settings = asked("see", pictures, see__teacher=str(learned), **TAUGHT, train__smoothing=0.0)
+    settings = asked(
+        "classify", pictures, classify__teacher=str(learned), **TAUGHT, train__smoothing=0.0
+    )
     settings, prepared = resolved(See(), settings, tmp_path)
     model: Any = settings.model
     assert model.heads == ("classes", "distilled")
@@ -204,7 +208,9 @@ def test_a_teacher_teaches_the_second_token(learned: Path, pictures: str, tmp_pa
 def test_without_a_teacher_both_heads_learn_the_label(
     learned: Path, pictures: str, tmp_path: Path
 ) -> None:
-    settings = asked("see", pictures, see__teacher=str(learned), **TAUGHT, augment__crop=0)
+    settings = asked(
+        "classify", pictures, classify__teacher=str(learned), **TAUGHT, augment__crop=0
+    )
     settings, prepared = resolved(See(), settings, tmp_path)
     task = SeeTask(prepared, settings)
     task.teacher = None
@@ -218,7 +224,7 @@ def test_without_a_teacher_both_heads_learn_the_label(
 
 
 def test_both_heads_answer_together(learned: Path, pictures: str, tmp_path: Path) -> None:
-    settings = asked("see", pictures, see__teacher=str(learned), **TAUGHT)
+    settings = asked("classify", pictures, classify__teacher=str(learned), **TAUGHT)
     settings, prepared = resolved(See(), settings, tmp_path)
     worker = Worker(settings, prepared, Ranks(), lambda text: None)
     model = worker.model.eval()
@@ -235,9 +241,12 @@ def test_both_heads_answer_together(learned: Path, pictures: str, tmp_path: Path
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        ({"see__teacher": "LEARNED"}, "the model has none"),
-        ({"model__picture__distil_token": True}, "name it with see.teacher"),
-        ({"see__teacher": "LEARNED", **TAUGHT, "model__picture__height": 12}, "picture.height=8"),
+        ({"classify__teacher": "LEARNED"}, "the model has none"),
+        ({"model__picture__distil_token": True}, "name it with classify.teacher"),
+        (
+            {"classify__teacher": "LEARNED", **TAUGHT, "model__picture__height": 12},
+            "picture.height=8",
+        ),
     ],
 )
 def test_teacher_and_token_must_fit(
@@ -245,13 +254,13 @@ def test_teacher_and_token_must_fit(
 ) -> None:
     change = {key: str(learned) if value == "LEARNED" else value for key, value in change.items()}
     with pytest.raises(ConfigError, match=said):
-        resolved(See(), asked("see", pictures, **change), tmp_path)
+        resolved(See(), asked("classify", pictures, **change), tmp_path)
 
 
 def test_a_teacher_of_other_classes_is_refused(learned: Path, tmp_path: Path) -> None:
     other = write_pictures(tmp_path / "other")
     (tmp_path / "other" / "top").rename(tmp_path / "other" / "bottom")
-    settings = asked("see", other, see__teacher=str(learned), **TAUGHT)
+    settings = asked("classify", other, classify__teacher=str(learned), **TAUGHT)
     with pytest.raises(ConfigError, match="knows other classes"):
         resolved(See(), settings, tmp_path)
 
@@ -259,7 +268,7 @@ def test_a_teacher_of_other_classes_is_refused(learned: Path, tmp_path: Path) ->
 def test_a_folder_without_classes_is_refused(tmp_path: Path) -> None:
     write_pictures(tmp_path / "all")
     with pytest.raises(DataError, match="no folders"):
-        resolved(See(), asked("see", str(tmp_path / "all" / "left")), tmp_path)
+        resolved(See(), asked("classify", str(tmp_path / "all" / "left")), tmp_path)
 
 
 @pytest.mark.parametrize("text", ["", "path\tlabel\n"])
@@ -267,7 +276,7 @@ def test_a_list_that_names_nothing_is_named(tmp_path: Path, text: str) -> None:
     path = tmp_path / "none.tsv"
     path.write_text(text)
     with pytest.raises(DataError, match=r"none\.tsv names no pictures\."):
-        picture_shape(asked("see", str(path)))
+        picture_shape(asked("classify", str(path)))
     with pytest.raises(DataError, match=r"none\.tsv names no recordings\."):
         sound_shape(asked("identify", str(path)))
 

@@ -158,7 +158,7 @@ def test_what_has_no_weights_of_its_own_may_change() -> None:
 @pytest.mark.parametrize(
     ("old", "task", "new", "said"),
     [
-        (DecoderSettings(**SIZES), "fill", FILLING, "fill needs a model of the encoder or"),
+        (DecoderSettings(**SIZES), "fill", FILLING, "fill needs a model of the encoder family"),
         (Seq2SeqSettings(**SIZES), "classify", FILLING, "encoder or decoder family"),
         (FILLING, "classify", DecoderSettings(**SIZES), "of the encoder family and this run's"),
     ],

@@ -9,21 +9,10 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from headway.progress import Progress
+from headway.tasks.specs import spec_of
 
 if TYPE_CHECKING:
     from headway.interop.importing import Imported
-
-NEXT = {
-    "translate": "headway predict {run} < sentences.txt",
-    "complete": 'echo "Once upon a time" | headway predict {run}',
-    "fill": 'echo "A {mask} in a text." | headway predict {run}',
-    "classify": "headway predict {run} < texts.txt",
-    "tag": "headway predict {run} < sentences.txt",
-    "embed": "headway predict {run} < sentences.txt",
-    "see": "headway predict {run} picture.png",
-    "transcribe": "headway predict {run} recording.wav",
-}
-"""What can be done with a model of each task."""
 
 
 def import_(
@@ -78,5 +67,5 @@ def report(done: Imported) -> list[str]:
         more = f" and {count - 1} more" if count > 1 else ""
         lines.append(f"  {first}{more}: {reason}")
     lines += [f"note: {text}" for text in done.notes]
-    lines.append("next: " + NEXT[settings.task].format(run=done.folder, mask="[MASK]"))
+    lines.append("next: " + spec_of(settings).example.format(run=done.folder, mask="[MASK]"))
     return lines

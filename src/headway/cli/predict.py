@@ -102,7 +102,7 @@ def predict(
     ] = None,
     top: Annotated[
         int | None,
-        typer.Option(help="see, watch, identify: likeliest classes; embed: nearest lines."),
+        typer.Option(help="Of media: likeliest classes; embed: nearest lines."),
     ] = None,
     against: Annotated[
         str | None,

@@ -13,7 +13,7 @@ from headway.config.asked import Asked
 from headway.config.recipes import in_folder, recipe_path
 from headway.config.run import resolved_toml
 from headway.errors import ConfigError, Stopped
-from headway.tasks.specs import SPECS
+from headway.tasks.specs import ALIASES, SPECS, spec_of
 from headway.training.asking import check_training, check_word, settings_for, with_budget
 
 if TYPE_CHECKING:
@@ -33,8 +33,7 @@ def train(
         list[str] | None,
         typer.Argument(
             metavar="TASK [KEY=VALUE]...",
-            help="translate, complete, fill, classify, tag, embed, detect, distil; see, watch, "
-            "caption, transcribe, identify; and settings.",
+            help=f"{', '.join(SPECS)}; detect, distil; and settings.",
         ),
     ] = None,
     text: Annotated[
@@ -124,9 +123,12 @@ def task_and_settings(words: list[str]) -> tuple[str | None, list[str]]:
     tasks = [word for word in words if "=" not in word]
     if len(tasks) > 1 and Path(tasks[1]).exists():
         options = "--source FILE --target FILE, or --pairs FILE"
-        spec = SPECS.get(tasks[0])
+        alias = ALIASES.get(tasks[0])
+        spec = spec_of(tasks[0]) if tasks[0] in SPECS or (alias and alias.task) else None
         if spec is None or spec.reads != "pairs":
+            also = spec is not None and any(row.reads == "media" for row in spec.others)
             media = spec is not None and spec.reads == "media"
+            media |= also and Path(tasks[1]).is_dir()
             options = f"{'--media' if media else '--text'} {tasks[1]}"
         raise ConfigError(f"{tasks[1]!r} stands alone; the data goes to options: {options}")
     if len(tasks) > 1:

@@ -6,7 +6,7 @@ become an `Asked`. What it does not hold is left to be chosen; what it holds is 
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterable, Iterator, Mapping
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, fields, is_dataclass
 from functools import cached_property
 from pathlib import Path
@@ -124,6 +124,13 @@ class Asked(Mapping[str, Any]):
         kept = Asked()
         kept._leaves = {key: leaf for key, leaf in self._leaves.items() if key in keys}
         return kept
+
+    def renamed(self, new: Callable[[str], str], **values: str) -> Asked:
+        """With other names for its leaves, and these values for some that it has."""
+        other = Asked()
+        for key, leaf in self._leaves.items():
+            other._leaves[new(key)] = Leaf(values.get(key, leaf.value), leaf.whence)
+        return other
 
     def __or__(self, other: Asked) -> Asked:
         both = Asked()

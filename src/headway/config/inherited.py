@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import fields, is_dataclass, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from headway.config.model import ModelSettings, SoundEncoderSettings, SoundSettings, family_of
 from headway.errors import ConfigError
-from headway.tasks.specs import spec_of
+from headway.tasks.specs import possible
+
+if TYPE_CHECKING:
+    from headway.config.run import RunSettings
 
 MAY_DIFFER = {"heads", "n_labels", "pooling", "pooler", "tag_transitions", "tie", "head_bias",
               "max_len", "dropout", "attention_dropout", "ff_dropout", "init", "embeddings",
@@ -68,8 +71,9 @@ def changed(settings: Any, changes: Mapping[str, Any]) -> Any:
     return replace(settings, **values)
 
 
-def check_task(name: str, task: str, old: ModelSettings) -> None:
-    families = spec_of(task).all_families
+def check_task(name: str, settings: RunSettings, old: ModelSettings) -> None:
+    rows, task = possible(settings), settings.task
+    families = list(dict.fromkeys(family for row in rows for family in row.families))
     if family_of(old) not in families:
         raise ConfigError(
             f"{task} needs a model of the {' or '.join(families)} family; that of {name} "

@@ -44,9 +44,10 @@ from headway.config.toml import (
     toml_value,
 )
 from headway.config.train import OF_SCHEDULES, ResolvedTrain, TrainSettings
-from headway.config.upgrade import FORMAT, completed, upgraded
+from headway.config.upgrade import FORMAT, completed, new_key, rename, upgraded
 from headway.errors import ConfigError, DataError, FolderError, one_line, suggest
 from headway.tasks.specs import (
+    ALIASES,
     SPECS,
     CaptionSettings,
     ClassifySettings,
@@ -54,10 +55,8 @@ from headway.tasks.specs import (
     EmbedSettings,
     FillSettings,
     IdentifySettings,
-    SeeSettings,
     TagSettings,
     TranscribeSettings,
-    WatchSettings,
     check_metric,
     possible,
     spec_of,
@@ -99,8 +98,6 @@ class RunSettings:
     classify: ClassifySettings = ClassifySettings()
     tag: TagSettings = TagSettings()
     embed: EmbedSettings = EmbedSettings()
-    see: SeeSettings = SeeSettings()
-    watch: WatchSettings = WatchSettings()
     caption: CaptionSettings = CaptionSettings()
     transcribe: TranscribeSettings = TranscribeSettings()
     identify: IdentifySettings = IdentifySettings()
@@ -182,7 +179,9 @@ def load_run_settings(
     if "asked" in values:
         return replace(settings, asked=Asked(settings.asked, Noted(text)))
     # The order is that of the values, in which a recipe comes first.
-    places = Asked(settings.asked, Lines(path.name, text) if path else "") | given | named
+    places = Asked(settings.asked, Lines(path.name, text) if path else "")
+    for said in (given, named):
+        places |= said.renamed(new_key, task=settings.task)
     return replace(settings, asked=places.only(settings.asked))
 
 
@@ -190,7 +189,9 @@ def load_model_settings(path: Path | None, overrides: list[str]) -> ModelSetting
     """The `[model]` section of a file, changed by `model.n_layers=4` style words. Later wins."""
     text = read_text(path) if path else ""
     values = parse(text, path) if path else {}
-    values = {name: value for name, value in values.items() if name not in (*SETTINGS, *BESIDE)}
+    values = {
+        name: value for name, value in values.items() if name not in (*SETTINGS, *BESIDE, *ALIASES)
+    }
     words = {apply_override(values, word): word for word in overrides}
     locate = in_file(path, text, words) if path else nowhere
     for name, value in values.items():
@@ -255,6 +256,7 @@ def run_settings(values: dict[str, Any], locate: Locate = nowhere) -> RunSetting
         values = upgraded(values)
     except ConfigError as error:
         raise ConfigError(f"{locate('format')}{error}") from error
+    locate = rename(values, locate)
     asked = values.pop("asked", None)
     sections = SETTINGS
     known = ["task", "model", *sections]
@@ -343,6 +345,8 @@ def _check_effect(settings: RunSettings, locate: Locate) -> None:
         smoothed = "with transcribe.ctc=1, which has no decoder"
     if smoothed:
         reasons |= {"train.smoothing": smoothed, "train.smoothing_kind": smoothed}
+    if spec.modality != "pictures":
+        reasons["classify.teacher"] = f"on {spec.modality}: it teaches to see pictures"
     if spec.modality != "text" and not spec.writes:
         words = [key for key in settings.asked if key.startswith("tokenizer.")]
         reasons |= dict.fromkeys(words, f"on the task {spec.name}, where nothing is written")
@@ -455,7 +459,7 @@ def _put(values: dict[str, Any], path: list[str], value: Any) -> None:
     values[path[-1]] = value
 
 
-def _home(name: str, sections: Mapping[str, Any]) -> str:
+def _home(name: str, sections: Mapping[str, type]) -> str:
     """Where a setting that stands outside its section belongs."""
     for section, cls in sections.items():
         if name in {f.name for f in fields(cls)}:

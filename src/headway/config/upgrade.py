@@ -12,8 +12,10 @@ from collections.abc import Mapping
 from dataclasses import fields
 from typing import Any
 
+from headway.config.load import Locate
 from headway.config.train import COUNTS, ResolvedTrain, TrainSettings
 from headway.errors import ConfigError
+from headway.tasks.specs import ALIASES
 
 FORMAT = 2
 
@@ -35,3 +37,31 @@ def completed(train: TrainSettings, metric: str) -> ResolvedTrain:
     values = {one.name: getattr(train, one.name) for one in fields(TrainSettings)}
     values |= {name: 0 for name in COUNTS if values[name] is None}
     return ResolvedTrain(**{**values, "metric": values["metric"] or metric})
+
+
+def rename(found: dict[str, Any], locate: Locate) -> Locate:
+    """Bring settings to the words of today: older ones are read for ever. What says where settings
+    are knows both."""
+    before: dict[str, str] = {}
+    for name, alias in ALIASES.items():
+        is_task = found.get("task") == name
+        if not alias.old or not (is_task or name in found):
+            continue
+        section, now = found.pop(name, {}), found.get(alias.task, {})
+        if not isinstance(section, dict) or not isinstance(now, dict):
+            raise ConfigError(f"{locate(name)}{name!r} is a section, not a value.")
+        found[alias.task] = {"what": alias.what, **now, **section}
+        before |= {f"{alias.task}.{key}": f"{name}.{key}" for key in section}
+        if is_task:
+            found["task"] = alias.task
+        if isinstance(asked := found.get("asked"), dict) and asked.get("task") == name:
+            asked = {new_key(key): value for key, value in asked.items()}
+            found["asked"] = {**asked, "task": alias.task, f"{alias.task}.what": alias.what}
+    return lambda key: locate(before.get(key, key))
+
+
+def new_key(key: str) -> str:
+    """What a setting is called today."""
+    section, dot, name = key.partition(".")
+    alias = ALIASES.get(section)
+    return f"{alias.task}.{name}" if dot and alias is not None and alias.old else key

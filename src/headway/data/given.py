@@ -16,6 +16,7 @@ import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from itertools import product
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, Literal
@@ -36,7 +37,7 @@ from headway.data.table import (
     value_in,
 )
 from headway.errors import ConfigError, DataError, suggest
-from headway.tasks.specs import LABEL, SPECS, Modality, Need, Spec
+from headway.tasks.specs import ALIASES, LABEL, SPECS, Modality, Need, Spec, spec_of
 
 FOLDER = "given"
 """In a run folder: what was in memory."""
@@ -94,10 +95,10 @@ def _column(need: Need, row: Spec) -> Column:
 
 def layouts_of(task: str) -> tuple[Layout, ...]:
     """What the data of a task may consist of. The first whose columns are all there is taken."""
-    if task not in SPECS:
+    if task not in (*SPECS, *ALIASES):
         raise ConfigError(f"unknown task {task!r}.{suggest(task, SPECS)}")
     found: list[Layout] = []
-    for row in SPECS[task].rows:
+    for row in SPECS[task].rows if task in SPECS else (spec_of(task),):
         columns = tuple(_column(need, row) for need in row.needs)
         if row.reads == "texts":  # two of each, or one that is read twice
             found += [("text", columns[:1]), ("pairs", columns[1:])]
@@ -234,9 +235,10 @@ def given(
         raise DataError("there are no rows in the data.")
     fits = [layout for layout in layouts if set(needs) <= _words(layout)]
     errors = []
-    for files, columns in fits:
+    # A column that has the name of a picture is no text, though it could be read as one.
+    for guesses, (files, columns) in product((False, True), fits):
         try:
-            bound = _bind(table, columns, needs)
+            bound = _bind(table, columns, needs, guesses)
         except ConfigError as error:
             errors.append(error)
             continue
@@ -244,7 +246,7 @@ def given(
         said: dict[str, str | tuple[str, ...]] = {**names}
         return Given(files, said | ({"fields": fields} if fields else {}), (), table, bound)
     if errors:
-        raise errors[0]
+        raise errors[len(fits)]  # of the first, with guesses
     raise ConfigError(f"{', '.join(needs)} do not go together in the task {task}.")
 
 
@@ -307,7 +309,7 @@ def _layouts(task: str, fields: Sequence[str], usual: DataSettings | None) -> tu
     layouts = layouts_of(task)
     if fields:
         group = [Column(name, "field", "", optional=True) for name in fields]
-        label = [replace(_LABEL, optional=task != "classify")]
+        label = [replace(_LABEL, optional=spec_of(task).answers != "label")]
         layouts = (("text", (*group, *label)),)
     if usual is None:
         return layouts
@@ -374,7 +376,9 @@ def _looks_like_media(path: str, column: Column) -> bool:
     return any(name.lower().endswith(wanted) for name in some)
 
 
-def _bind(table: Table, columns: Sequence[Column], needs: Mapping[str, Any]) -> dict[str, Column]:
+def _bind(
+    table: Table, columns: Sequence[Column], needs: Mapping[str, Any], guesses: bool
+) -> dict[str, Column]:
     found: dict[str, Column] = {}
     open_ = []
     for column in columns:
@@ -389,13 +393,18 @@ def _bind(table: Table, columns: Sequence[Column], needs: Mapping[str, Any]) -> 
             found[str(name)] = column
             continue
         at_hand = next(
-            (one for one in column.usual if one in table.columns and one not in found), None
+            (
+                one
+                for one in column.usual
+                if one in table.columns and one not in found and _may_be(table, one, column)
+            ),
+            None,
         )
         if at_hand is not None:
             found[at_hand] = column
         elif not column.optional:
             open_.append(column)
-    for column in list(open_):
+    for column in list(open_ if guesses else ()):
         may = [name for name in table.columns if name not in found and _fits(table, name, column)]
         if len(may) == 1:
             found[may[0]] = column
@@ -408,6 +417,30 @@ def _bind(table: Table, columns: Sequence[Column], needs: Mapping[str, Any]) -> 
         )
     order = {id(column): i for i, column in enumerate(columns)}
     return dict(sorted(found.items(), key=lambda one: order[id(one[1])]))
+
+
+def _may_be(table: Table, name: str, column: Column) -> bool:
+    """Whether a column of a usual name can hold what it should: many media are just called path."""
+    if column.kind not in MEDIA:
+        return True
+    values = (_plain(row.get(name)) for row in table.sample)
+    first = next((value for value in values if not is_missing(value)), None)
+    return first is None or column.kind in _media_like(first)
+
+
+def _media_like(value: object) -> tuple[Kind, ...]:
+    if isinstance(value, str | os.PathLike):
+        ending = Path(value).suffix.lower()
+        if ending in _SOUNDS:
+            return ("audio",)
+        return ("image", "video") if ending in _PICTURES else MEDIA
+    if isinstance(value, np.ndarray):
+        if value.ndim == 3:
+            return ("image",) if value.shape[-1] in (1, 3, 4) else ("video",)
+        kinds: dict[int, Kind] = {1: "audio", 2: "image", 4: "video"}
+        return (kinds[value.ndim],) if value.ndim in kinds else MEDIA
+    with_rate = isinstance(value, tuple) or (isinstance(value, Mapping) and "array" in value)
+    return ("audio",) if with_rate else MEDIA
 
 
 def _fits(table: Table, name: str, column: Column) -> bool:

@@ -38,7 +38,13 @@ from headway.interop.whole import check_free, new_folder
 from headway.models.build import build_model
 from headway.models.folder import describe_difference, save_weights
 from headway.progress import SILENT, Progress
-from headway.tasks.specs import SPECS, EmbedSettings, TranscribeSettings
+from headway.tasks.specs import (
+    SPECS,
+    ClassifySettings,
+    EmbedSettings,
+    TranscribeSettings,
+    front_reads,
+)
 from headway.text.rows import unused
 from headway.text.tokenizer import Vocabularies
 
@@ -201,6 +207,7 @@ def run_settings(found: Architecture) -> RunSettings:
         labels=found.labels,
         decode=DecodeSettings(**found.decode),
         embed=_embed(found),
+        classify=_classify(found),
         transcribe=TranscribeSettings(ctc=0.0)
         if SPECS[found.task].writes and SPECS[found.task].modality == "sounds"
         else TranscribeSettings(),
@@ -227,6 +234,13 @@ def _data(found: Architecture) -> DataSettings:
     if not isinstance(found.model, Seq2SeqSettings):
         return DataSettings()
     return DataSettings(max_len=found.model.max_len)
+
+
+def _classify(found: Architecture) -> ClassifySettings:
+    """Of pictures or of texts, as the model reads them."""
+    if SPECS[found.task].settings is not ClassifySettings:
+        return ClassifySettings()
+    return ClassifySettings(what=front_reads(found.model))
 
 
 def _embed(found: Architecture) -> EmbedSettings:

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from torch import nn
 
 from headway.config.data import DataSettings
-from headway.config.facts import DeviceFacts, Facts, Proposal
+from headway.config.facts import DeviceFacts, Facts, Proposal, because
 from headway.config.run import Resolved, RunSettings
 from headway.data.batches import Fixed, Rows, StepPlan, fixed_shapes
 from headway.data.readings import TextReader
@@ -237,7 +237,7 @@ class Classify:
             least_dropout=0.2,
             training={"lr": 4e-3, "smoothing": 0.1},
             tuning={"smoothing": 0.1},
-        )
+        ).also(because("what the files hold", "classify", {"what": "text"}))
 
     def check(self, settings: Resolved, prepared: PreparedText) -> None:
         """Refuse what the model cannot read at once, where windows are not wanted."""

@@ -9,14 +9,11 @@ from typing import Any
 from headway.config.facts import DeviceFacts, Facts, Proposal, Survey, because
 from headway.config.model import PictureSettings, SoundSettings
 from headway.config.run import RunSettings
-from headway.data.media.arrays import open_npy
-from headway.data.media.manifest import is_manifest, read_manifest
 from headway.data.media.prepared import PreparedMedia, prepare_media
 from headway.data.media.reading import UNITS, What
-from headway.data.media.sounds import SUFFIXES as SOUNDS
 from headway.errors import ConfigError
 from headway.progress import Progress
-from headway.tasks.begun import begun_with, model_named
+from headway.tasks.begun import begun_with
 from headway.tasks.fronts import (
     item_rows,
     picture_shape,
@@ -24,8 +21,9 @@ from headway.tasks.fronts import (
     sound_shape,
     stored_form,
 )
-from headway.tasks.identify import STANDARD, size_for
+from headway.tasks.hear import STANDARD, size_for
 from headway.tasks.media_given import what_of
+from headway.tasks.modality import row_of
 from headway.tasks.proposals import media_proposal, stored_front
 from headway.tasks.see import augment_for, epochs_for, small_vit
 
@@ -45,7 +43,9 @@ TRAINING: dict[str, Any] = {
 
 def prepare(settings: RunSettings, folder: Path, progress: Progress) -> PreparedMedia:
     check_fill(settings, OF_TEXT, "pictures and recordings")
-    what, shape = form_of(settings, what_in(settings))
+    what = row_of(settings).modality
+    assert what != "text"
+    what, shape = form_of(settings, what)
     check_augment(settings, what)
     return prepare_media(what, settings, folder, progress, target="none", shape=shape)
 
@@ -106,35 +106,6 @@ def form_of(
     if what == "sounds":
         return what, sound_shape(settings, STANDARD, stored)
     return what, picture_shape(settings, what, stored=stored)
-
-
-def what_in(settings: RunSettings) -> What:
-    if settings.fill.what != "auto":
-        return settings.fill.what
-    model = model_named(settings)
-    front = getattr(model, "sound", None) or getattr(model, "picture", None)
-    if isinstance(front, PictureSettings | SoundSettings):
-        return what_of(front)
-    if any(key.startswith("model.sound.") for key in settings.asked):
-        return "sounds"
-    if settings.asked.get("model.picture.frames", 1) > 1:
-        return "videos"
-    return named(Path(settings.data.media[0]), settings)
-
-
-def named(path: Path, settings: RunSettings) -> What:
-    """What a file is by its name, and a folder or a list by that of its first file."""
-    if path.is_dir():
-        files = sorted(file for file in path.rglob("*") if file.suffix.lower() in SOUNDS)
-        return "sounds" if files and files[0].suffix != ".npy" else "pictures"
-    if path.is_file() and is_manifest(path):
-        first = next(read_manifest(str(path), settings.data, "none"), None)
-        if first is None:
-            return "pictures"
-        return "sounds" if first.part.rate else named(path.parent / first.path, settings)
-    if path.suffix == ".npy" and path.is_file():
-        return "videos" if open_npy(str(path)).ndim == 5 else "pictures"
-    return "sounds" if path.suffix.lower() in SOUNDS else "pictures"
 
 
 def check_fill(settings: RunSettings, foreign: tuple[str, ...], what: str) -> None:

@@ -1,4 +1,4 @@
-"""Classes of pictures, videos and recordings: what `see`, `watch` and `identify` share."""
+"""Classes of pictures, videos and recordings: what `classify` of them and `identify` share."""
 
 from __future__ import annotations
 

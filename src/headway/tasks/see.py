@@ -9,7 +9,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from headway.config.data import DataSettings
-from headway.config.facts import DeviceFacts, Facts, Proposal
+from headway.config.facts import DeviceFacts, Facts, Proposal, because
 from headway.config.model import PictureSettings
 from headway.config.run import Resolved, RunSettings
 from headway.data.media.prepared import PreparedMedia, load_prepared_media, prepare_media
@@ -37,7 +37,7 @@ class SeeTask(LabelTask):
     def __post_init__(self) -> None:
         super().__post_init__()
         self.changes = PictureChanges(self.settings.augment)
-        self.teacher = Teacher(self.settings) if self.settings.see.teacher else None
+        self.teacher = Teacher(self.settings) if self.settings.classify.teacher else None
 
     def changed(
         self, model: nn.Module, given: Pictures | Sound, targets_BC: Tensor
@@ -57,7 +57,8 @@ class See:
     what: What = "pictures"
 
     def prepare(self, settings: RunSettings, folder: Path, progress: Progress) -> PreparedMedia:
-        _check_token(settings)
+        if self.what == "pictures":
+            _check_token(settings)
         shape = picture_shape(settings, self.what)
         return prepare_media(self.what, settings, folder, progress, target="label", shape=shape)
 
@@ -97,10 +98,10 @@ class See:
             tuning={"smoothing": 0.1},
             augment=augment_for(shape),
             metrics=label_metrics(spec_of(settings), len(facts.labels)),
-        )
+        ).also(because("what the files hold", "classify", {"what": self.what}))
 
     def check(self, settings: Resolved, prepared: PreparedMedia) -> None:
-        if settings.task == "see" and settings.see.teacher:
+        if settings.classify.teacher:
             check_teacher(settings)
 
     def task(self, settings: Resolved, prepared: PreparedMedia) -> LabelTask:
@@ -166,14 +167,14 @@ def augment_for(shape: PictureSettings) -> dict[str, object]:
 
 def _check_token(settings: RunSettings) -> None:
     """A teacher and a token that learns from it go together."""
-    teacher = settings.task == "see" and settings.see.teacher
+    teacher = settings.classify.teacher
     token = settings.asked.get("model.picture.distil_token")
     if teacher and not token and settings.model is None and not settings.origin:
         raise ConfigError(
-            "see.teacher teaches the distillation token, and the model has none. Set "
+            "classify.teacher teaches the distillation token, and the model has none. Set "
             "model.picture.distil_token=true."
         )
-    if token and settings.task == "see" and not teacher and not settings.origin:
+    if token and not teacher and not settings.origin:
         raise ConfigError(
-            "model.picture.distil_token learns from another run: name it with see.teacher=RUN."
+            "model.picture.distil_token learns from another run: name it with classify.teacher=RUN."
         )

@@ -16,13 +16,14 @@ from headway.models.parts.pictures import Pictures
 from headway.nn.layout import Layout
 from headway.tasks.opened import open_run
 from headway.tasks.read import OneClass
+from headway.tasks.specs import spec_of
 
 
 class Teacher:
     """Loaded when the first pictures come, to where they are."""
 
     def __init__(self, settings: RunSettings) -> None:
-        self.folder = run_folder(settings.see.teacher)
+        self.folder = run_folder(settings.classify.teacher)
         self.picture = check_teacher(settings)
         self.dtype = torch.bfloat16 if settings.train.precision == "bf16" else None
         self.model: nn.Module | None = None
@@ -55,26 +56,27 @@ class Teacher:
 def check_teacher(settings: RunSettings) -> PictureSettings:
     """Refuse a teacher that does not know these classes, or sees pictures of another form; the
     front of one that does."""
-    name, model = settings.see.teacher, settings.model
+    name, model = settings.classify.teacher, settings.model
     other = load_run(run_folder(name))
-    if other.task != "see":
+    if spec_of(other) != spec_of(settings):
         raise ConfigError(
-            f"see.teacher={name} is a run of the task {other.task}; a teacher must be one of see."
+            f"classify.teacher={name} is a run of the task {other.task} on "
+            f"{spec_of(other).modality}; a teacher must be one of classify on pictures."
         )
     assert isinstance(model, PictureEncoderSettings)
     assert isinstance(other.model, PictureEncoderSettings)
     if other.labels != settings.labels:
         raise ConfigError(
-            f"see.teacher={name} knows other classes than the data has: "
+            f"classify.teacher={name} knows other classes than the data has: "
             f"{_listed(other.labels)} there, {_listed(settings.labels)} here."
         )
     theirs, ours = other.model.picture, model.picture
     for field in ("height", "width", "channels"):
         if getattr(theirs, field) != getattr(ours, field):
             raise ConfigError(
-                f"see.teacher={name} sees pictures of picture.{field}={getattr(theirs, field)}, "
-                f"and this run of {getattr(ours, field)}. Set model.picture.{field} to the "
-                "teacher's."
+                f"classify.teacher={name} sees pictures of "
+                f"picture.{field}={getattr(theirs, field)}, and this run of "
+                f"{getattr(ours, field)}. Set model.picture.{field} to the teacher's."
             )
     return theirs
 

@@ -15,6 +15,7 @@ from headway.config.body import check_values
 from headway.errors import ConfigError, suggest
 
 if TYPE_CHECKING:
+    from headway.config.model import ModelSettings
     from headway.config.run import RunSettings
 
 Modality = Literal["text", "pictures", "videos", "sounds"]
@@ -108,11 +109,17 @@ WORDS = Need(name="words", kinds=frozenset({"words"}), role="input", also=("toke
 TAGS = Need(
     name="tags", kinds=frozenset({"tags"}), role="target", also=("ner_tags", "pos_tags", "labels")
 )
-PATH = Need(
-    name="path", kinds=frozenset({"pictures", "videos", "sounds"}), role="input",
-    also=("image", "picture", "file", "filename", "file_name", "image_path", "img", "audio",
-          "audio_path", "wav", "video", "filepath", "image_name"),
+_FILES = ("file", "filename", "file_name", "filepath")
+IMAGE = Need(
+    name="path", kinds=frozenset({"pictures"}), role="input",
+    also=("image", "picture", "image_path", "img", "image_name", *_FILES),
 )  # fmt: skip
+VIDEO = Need(name="path", kinds=frozenset({"videos"}), role="input", also=("video", *_FILES))
+AUDIO = Need(
+    name="path", kinds=frozenset({"sounds"}), role="input",
+    also=("audio", "audio_path", "wav", *_FILES),
+)  # fmt: skip
+MEDIA: dict[Modality, Need] = {"pictures": IMAGE, "videos": VIDEO, "sounds": AUDIO}
 LABEL = Need(
     name="label", kinds=frozenset({"label"}), role="target",
     also=("class", "category", "speaker", "target", "class_name"),
@@ -181,9 +188,26 @@ class FillSettings:
 
 
 @dataclass(frozen=True, kw_only=True)
-class ClassifySettings:
+class LabelSettings:
+    """One class for each example."""
+
     balance: bool = False
     """Weigh examples so that every class counts the same."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ClassifySettings(LabelSettings):
+    """Classes of texts, pictures, videos and recordings."""
+
+    what: Literal["auto", "text", "pictures", "videos", "sounds"] = "auto"
+    """What is classified. `auto`: text, or of media what their names say."""
+
+    teacher: str = ""
+    """Of pictures: a run of the same classes. What it answers teaches the distillation token, as in
+    DeiT."""
+
+    def __post_init__(self) -> None:
+        check_values(self)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -220,25 +244,6 @@ class EmbedSettings:
 
 
 @dataclass(frozen=True, kw_only=True)
-class SeeSettings:
-    """Classes of pictures."""
-
-    balance: bool = False
-    """Weigh examples so that every class counts the same."""
-
-    teacher: str = ""
-    """A run of the same classes: what it answers teaches the distillation token, as in DeiT."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class WatchSettings:
-    """Classes of videos."""
-
-    balance: bool = False
-    """Weigh examples so that every class counts the same."""
-
-
-@dataclass(frozen=True, kw_only=True)
 class CaptionSettings:
     """Pictures and videos in words."""
 
@@ -265,11 +270,8 @@ class TranscribeSettings:
 
 
 @dataclass(frozen=True, kw_only=True)
-class IdentifySettings:
+class IdentifySettings(LabelSettings):
     """Who speaks."""
-
-    balance: bool = False
-    """Weigh examples so that every class counts the same."""
 
     margin: float = 0.0
     """Radians that a recording must be nearer to its speaker than to others (ArcFace). 0: plain
@@ -350,6 +352,9 @@ class Spec:
     """Where it is known what there is to look at: in what `headway make` makes under that name, in
     aligned pairs, or in text that repeats itself."""
 
+    example: str = "headway predict {run} < sentences.txt"
+    """A command that asks a run."""
+
     others: tuple[Spec, ...] = ()
     """The same task with data of other kinds."""
 
@@ -404,26 +409,42 @@ _CLASSES = scored("accuracy", "f1", "loss", "top5")
 _LABELS = frozenset({"with", "scores", "top"})
 _PRECISION = frozenset({"precision"})
 _BATCHES = frozenset({"batch_tokens", "precision"})
+_ENDINGS: dict[Modality, str] = {"pictures": "png", "videos": "gif", "sounds": "wav"}
 
 
 def _fill(modality: Modality, family: str) -> Spec:
     return Spec(
-        name="fill", modality=modality, objective="fill.Fill", reads="media", needs=(PATH,),
-        answers="gaps", metrics=scored("loss", "explained"), families=(family,),
-        heads=("rebuild",), settings=FillSettings, options=frozenset({"with"}),
+        name="fill", modality=modality, objective="fill.Fill", reads="media",
+        needs=(MEDIA[modality],), answers="gaps", metrics=scored("loss", "explained"),
+        families=(family,), heads=("rebuild",), settings=FillSettings, options=frozenset({"with"}),
         decode=frozenset({"n_best", "batch_tokens", "precision"}), counts="masked token",
         lacks="more text, pictures or recordings",
+    )  # fmt: skip
+
+
+def _classify(
+    modality: Modality, objective: str, family: str, one: str,
+    truth: Literal["", "shapes", "moving"] = "",
+) -> Spec:  # fmt: skip
+    """`one`: what a single one is called."""
+    return Spec(
+        name="classify", modality=modality, objective=objective, reads="media",
+        needs=(MEDIA[modality], LABEL), answers="label", metrics=_CLASSES, families=(family,),
+        heads=("classes",), settings=ClassifySettings, options=_LABELS, decode=_PRECISION,
+        together=True, counts=one, sample=(one, "label"), lacks=f"more {one}s, {_SEEN}",
+        truth=truth, example=f"headway predict {{run}} {one}.{_ENDINGS[modality]}",
     )  # fmt: skip
 
 
 def _caption(modality: Modality) -> Spec:
     return Spec(
         name="caption", modality=modality, objective="caption.Caption", reads="media",
-        needs=(PATH, WRITTEN), answers="text",
+        needs=(MEDIA[modality], WRITTEN), answers="text",
         metrics=scored("exact", "cider", "bleu", "chrf", "loss", "ppl"),
         families=("picture-seq2seq",), settings=CaptionSettings,
         options=frozenset({"with", "alignments", "scores"}), together=True, counts="token",
         sample=("picture", "caption"), lacks="more pictures with captions", truth="shapes",
+        example=f"headway predict {{run}} {modality.removesuffix('s')}.{_ENDINGS[modality]}",
     )  # fmt: skip
 
 
@@ -442,6 +463,7 @@ _ROWS = (
         families=("decoder",), settings=CompleteSettings, continues=True, counts="token",
         options=frozenset({"stream", "shots", "labels", "field", "draft", "scores"}),
         lacks="more text", truth="repeats",
+        example='echo "Once upon a time" | headway predict {run}',
     ),
     Spec(
         name="fill", modality="text", objective="fill.Fill", reads="documents", needs=(TEXT,),
@@ -449,6 +471,7 @@ _ROWS = (
         heads=("words",), settings=FillSettings, options=frozenset({"with"}),
         decode=frozenset({"n_best", "batch_tokens", "precision"}), counts="masked token",
         lacks="more text, pictures or recordings",
+        example='echo "A {mask} in a text." | headway predict {run}',
         others=(
             _fill("pictures", "picture-encoder"), _fill("videos", "picture-encoder"),
             _fill("sounds", "sound-encoder"),
@@ -460,6 +483,12 @@ _ROWS = (
         families=("encoder", "decoder"), heads=("classes",), settings=ClassifySettings,
         options=frozenset({"with", "scores"}), decode=_BATCHES, together=True,
         counts="text", sample=("text", "label"), lacks=f"more labelled texts, {_KNOWS}",
+        example="headway predict {run} < texts.txt",
+        others=(
+            _classify("pictures", "see.See", "picture-encoder", "picture", "shapes"),
+            _classify("videos", "watch.Watch", "picture-encoder", "video", "moving"),
+            _classify("sounds", "hear.Hear", "sound-encoder", "recording"),
+        ),
     ),
     Spec(
         name="tag", modality="text", objective="tag.Tag", reads="tagged", needs=(WORDS, TAGS),
@@ -476,39 +505,51 @@ _ROWS = (
         options=frozenset({"to", "nearest", "top"}), decode=_BATCHES, counts="pair",
         lacks=f"more pairs, {_KNOWS}",
     ),
-    Spec(
-        name="see", modality="pictures", objective="see.See", reads="media", needs=(PATH, LABEL),
-        answers="label", metrics=_CLASSES, families=("picture-encoder",), heads=("classes",),
-        settings=SeeSettings, options=_LABELS, decode=_PRECISION, together=True, counts="picture",
-        sample=("picture", "label"), lacks=f"more pictures, {_SEEN}", truth="shapes",
-    ),
-    Spec(
-        name="watch", modality="videos", objective="watch.Watch", reads="media",
-        needs=(PATH, LABEL), answers="label", metrics=_CLASSES, families=("picture-encoder",),
-        heads=("classes",), settings=WatchSettings, options=_LABELS, decode=_PRECISION,
-        together=True, counts="video", sample=("video", "label"), lacks=f"more videos, {_SEEN}",
-        truth="moving",
-    ),
     replace(_caption("pictures"), others=(_caption("videos"),)),
     Spec(
         name="transcribe", modality="sounds", objective="transcribe.Transcribe", reads="media",
-        needs=(PATH, WRITTEN), answers="text", metrics=scored("wer", "cer", "loss"),
+        needs=(AUDIO, WRITTEN), answers="text", metrics=scored("wer", "cer", "loss"),
         families=("sound-seq2seq", "sound-encoder"), settings=TranscribeSettings, read_by=("ctc",),
         options=frozenset({"scores", "format"}), counts="token",
         sample=("recording", "transcript"), lacks="more recordings with their texts",
-        truth="digits",
+        truth="digits", example="headway predict {run} recording.wav",
     ),
     Spec(
         name="identify", modality="sounds", objective="identify.Identify", reads="media",
-        needs=(PATH, LABEL), answers="label", metrics=_CLASSES, families=("sound-encoder",),
+        needs=(AUDIO, LABEL), answers="label", metrics=_CLASSES, families=("sound-encoder",),
         heads=("classes",), settings=IdentifySettings, read_by=("margin", "scale"), compares=True,
         options=_LABELS | {"to", "against"},
         decode=_PRECISION, together=True, counts="recording", sample=("recording", "speaker"),
-        lacks=f"more recordings, {_SEEN}",
+        lacks=f"more recordings, {_SEEN}", example="headway predict {run} recording.wav",
     ),
 )  # fmt: skip
 
 SPECS: dict[str, Spec] = {spec.name: spec for spec in _ROWS}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Alias:
+    """Another word for a task."""
+
+    task: str = ""
+    """Empty: that of the teacher."""
+
+    what: Modality | None = None
+    """The kind of data that it is about, where it is about one."""
+
+    needs: str = ""
+    """The setting that must be given with it, or come from another run."""
+
+    old: bool = False
+    """Whether people had better use the new word."""
+
+
+ALIASES: dict[str, Alias] = {
+    "see": Alias(task="classify", what="pictures", old=True),
+    "watch": Alias(task="classify", what="videos", old=True),
+    "detect": Alias(task="classify", needs="data.fields"),
+    "distil": Alias(needs="distil.teacher"),
+}
 
 
 def possible(settings: RunSettings) -> tuple[Spec, ...]:
@@ -522,18 +563,40 @@ def possible(settings: RunSettings) -> tuple[Spec, ...]:
 
 
 def _said(settings: RunSettings) -> set[str]:
-    front = next((n for n in ("picture", "sound") if hasattr(settings.model, n)), "")
-    if front == "picture":
-        frames = getattr(settings.model, front).frames
-        return {"videos" if frames > 1 else "pictures"}
-    if front or settings.model is not None:
-        return {"sounds" if front else "text"}
+    what = getattr(getattr(settings, settings.task), "what", "auto")
+    if what != "auto":
+        return {what}
+    if settings.model is not None:
+        return {front_reads(settings.model)}
+    asked = settings.asked
+    if any(key.startswith("model.sound.") for key in asked):
+        return {"sounds"}
+    if any(key.startswith("model.picture.") for key in asked):
+        frames = asked.get("model.picture.frames")
+        return {"pictures", "videos"} if frames is None else {_moving(frames)}
     return {"pictures", "videos", "sounds"} if settings.data.media else {"text"}
+
+
+def front_reads(model: ModelSettings) -> Modality:
+    """What a model is made for."""
+    if hasattr(model, "picture"):
+        return _moving(model.picture.frames)
+    return "sounds" if hasattr(model, "sound") else "text"
+
+
+def _moving(frames: int) -> Modality:
+    return "videos" if frames > 1 else "pictures"
 
 
 def spec_of(task: str | RunSettings) -> Spec:
     """The row of a run; of a task's name the one of its usual data."""
-    return SPECS[task] if isinstance(task, str) else possible(task)[0]
+    if not isinstance(task, str):
+        return possible(task)[0]
+    alias = ALIASES.get(task)
+    if alias is None or not alias.task:
+        return SPECS[task]
+    rows = SPECS[alias.task].rows
+    return next((row for row in rows if row.modality == alias.what), rows[0])
 
 
 def check_metric(

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from importlib import import_module
 
+from headway.config.model import PictureSettings, SoundSettings
 from headway.config.run import RunSettings
 from headway.tasks.kind import Kind
-from headway.tasks.specs import spec_of
+from headway.tasks.modality import row_of
 
 
-def kind_of(task: str | RunSettings) -> Kind:
-    """Imported when it is needed: each brings parts that the others do without."""
-    module, name = spec_of(task).objective.split(".")
+def kind_of(settings: RunSettings, front: PictureSettings | SoundSettings | None = None) -> Kind:
+    """Imported when it is needed: each brings parts that the others do without. `front`: that data
+    was prepared for, so that no file has to be looked at again."""
+    module, name = row_of(settings, front).objective.split(".")
     kind: Kind = getattr(import_module(f"headway.tasks.{module}"), name)()
     return kind

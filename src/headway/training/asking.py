@@ -13,21 +13,19 @@ from headway.config.decode import DecodeSettings
 from headway.config.folder import load_run, run_folder
 from headway.config.run import RunSettings, load_run_settings
 from headway.config.start import DistilSettings
+from headway.config.toml import parse, read_text
 from headway.errors import ConfigError, UserError, suggest
 from headway.progress import Progress
-from headway.tasks.specs import SOURCE, SPECS, spec_of
+from headway.tasks.specs import ALIASES, SOURCE, SPECS, Alias, spec_of
 
 if TYPE_CHECKING:
     from headway.data.given import Given
     from headway.data.report import Report
 
-OTHER_WORDS = ("detect", "distil")
-"""`detect` is `classify` of documents with fields, and `distil` the task of a teacher."""
-
 
 def check_word(task: str) -> str:
     """A task, or another word that training knows."""
-    known = (*SPECS, *OTHER_WORDS)
+    known = (*SPECS, *ALIASES)
     if task not in known:
         raise ConfigError(f"unknown task {task!r}.{suggest(task, known)}")
     return task
@@ -42,14 +40,24 @@ def settings_for(
     start: str | None = None,
     teacher: str | None = None,
     whence: str = "",
+    quiet: bool = False,
 ) -> RunSettings:
     """A recipe, changed by what was given, changed by `key=value` words. `whence` is where the task
-    was named."""
+    was named; `quiet`: not even an old word for it is remarked upon."""
     asked = given | Asked.from_words(words)
     if task is None and recipe is None:
-        raise ConfigError(f"name a task ({', '.join((*SPECS, *OTHER_WORDS))}) or a --recipe.")
+        known = [*SPECS, *(name for name, alias in ALIASES.items() if not alias.old)]
+        raise ConfigError(f"name a task ({', '.join(known)}) or a --recipe.")
     given |= beginning(task, start, teacher, asked)
-    if task in SPECS:
+    word = task
+    if recipe is not None and not task:
+        word = str(parse(read_text(recipe), recipe).get("task"))
+    if word in ALIASES and ALIASES[word].old:
+        new, what = ALIASES[word].task, ALIASES[word].what
+        Progress(enabled=not quiet).note(
+            f"{word} is called {new} now; {new}.what={what} says the same as {word} did"
+        )
+    if task in SPECS or (task in ALIASES and ALIASES[task].old):
         given |= Asked({"task": task}, whence)
     settings = load_run_settings(recipe, words, given, is_recipe=True)
     check_files(settings)
@@ -69,7 +77,7 @@ def check_training(settings: RunSettings) -> None:
     if settings.start.run:
         old = load_run(run_folder(settings.start.run)).model
         assert old is not None
-        check_task(settings.start.run, settings.task, old)
+        check_task(settings.start.run, settings, old)
 
 
 def with_budget(settings: RunSettings, budget: str, whence: str) -> tuple[RunSettings, float]:
@@ -114,7 +122,8 @@ def beginning(task: str | None, start: str | None, teacher: str | None, asked: A
     given = Asked({"start.run": start} if start else {}, "--from")
     teacher = asked.get("distil.teacher", teacher)
     named = "data.fields" in asked
-    if task == "distil":
+    alias = ALIASES.get(task or "", Alias())
+    if alias.needs == "distil.teacher":
         if not teacher:
             raise ConfigError("distil needs a run to learn from: --teacher RUN.")
         taught = load_run(run_folder(teacher))
@@ -128,17 +137,17 @@ def beginning(task: str | None, start: str | None, teacher: str | None, asked: A
             given |= Asked({"data.fields": taught.data.fields}, "--teacher")
     elif teacher:
         raise ConfigError("--teacher goes with the task distil: headway train distil --teacher RUN")
-    if task == "complete" and start and not named:
+    if task in SPECS and SPECS[task].continues and start and not named:
         fields = load_run(run_folder(start)).data.fields
         if fields:
             given |= Asked({"data.fields": fields}, "--from")
-    if task == "detect":
-        given |= Asked({"task": "classify"}, "headway train detect")
+    if alias.needs == "data.fields":
+        given |= Asked({"task": alias.task}, f"headway train {task}")
         if not named:
             fields = load_run(run_folder(start)).data.fields if start else ()
             if not fields:
                 raise ConfigError(
-                    "detect reads documents with fields. Start from a run that has them "
+                    f"{task} reads documents with fields. Start from a run that has them "
                     "(--from RUN), or name them: data.fields=[title,body]"
                 )
             given |= Asked({"data.fields": fields}, "--from")

@@ -17,6 +17,7 @@ from headway.config.run import Resolved, RunSettings, differences, load_resolved
 from headway.config.toml import parse, read_text
 from headway.errors import ConfigError, FolderError
 from headway.tasks.own import metrics_asked
+from headway.tasks.specs import ALIASES
 from headway.training.budget import PLAN
 from headway.training.runlog import METRICS
 
@@ -168,7 +169,7 @@ class Home:
         way_out = "Choose another --out, or begin anew with --restart."
         try:
             found = parse(read_text(self.config), self.config).get("task", "none")
-            if found != task:
+            if found != task and (found not in ALIASES or ALIASES[found].task != task):
                 raise FolderError(f"{self.path} holds a run of the task {found}. {way_out}")
             check_config(self.config)
             return load_resolved(self.config)

@@ -59,7 +59,7 @@ def device_facts(device: torch.device) -> DeviceFacts:
 def resolve(settings: RunSettings, facts: Facts, device: DeviceFacts) -> Resolved:
     """Everything but the number of steps of a budget."""
     settings = replace(settings, asked=asked_of(settings))
-    proposal = kind_of(settings).propose(settings, facts, device)
+    proposal = kind_of(settings, facts.front).propose(settings, facts, device)
     check_metric(settings.train.metric, settings.task, proposal.metrics)
     model, of_model = choose_model(settings, facts, proposal)
     own = Choice(proposal.metrics[0], "the task's own")
@@ -93,7 +93,7 @@ def choose_model(
         return student_model(begun, settings), {"model.family": f"the model of {begun.name}"}
     needs, sizes = _bare(proposal.needs), _vocabulary(facts)
     if begun is not None:
-        check_task(begun.name, settings.task, begun.model)
+        check_task(begun.name, settings, begun.model)
         needs |= _bare(proposal.kept)
         if facts.vocab_size:
             needs["vocab_size"] = max(n_words(begun.model), facts.vocab_size)

@@ -56,7 +56,7 @@ class Started:
 def start_from(model: nn.Module, settings: Resolved, note: Note) -> Started:
     """Fill the model with the weights of `start.run`; what does not fit is an error."""
     old = open_run(settings.start.run, device="cpu", precision="fp32", words=False)
-    check_task(settings.start.run, settings.task, old.shape)
+    check_task(settings.start.run, settings, old.shape)
     check_same(settings.start.run, old.shape, settings.model, may_grow=True)
     same_labels = old.settings.labels == settings.labels
     started = take_over(model, old.model, settings.start.run, same_labels)

@@ -53,7 +53,7 @@ def pictures(tmp_path: Path) -> Make:
 def run(media: Path, valid: Path | None = None, **fields: Any) -> RunSettings:
     others = () if valid is None else (str(valid),)
     data = DataSettings(media=(str(media),), valid_media=others, **fields)
-    return RunSettings(task="see", data=data, tokenizer=TokenizerSettings(kind="characters"))
+    return RunSettings(task="classify", data=data, tokenizer=TokenizerSettings(kind="characters"))
 
 
 def prepared(settings: RunSettings, folder: Path, **options: Any) -> PreparedMedia:
@@ -335,7 +335,7 @@ def test_one_class_or_no_media_cannot_be_learned(pictures: Make, tmp_path: Path)
     with pytest.raises(ImpossibleData, match="every label is 'cat'"):
         prepared(run(media), tmp_path / "run")
     with pytest.raises(DataError, match="--media"):
-        prepared(RunSettings(task="see"), tmp_path / "run")
+        prepared(RunSettings(task="classify"), tmp_path / "run")
     manifest = tmp_path / "none.tsv"
     manifest.write_text("path\tlabel\n")
     with pytest.raises(ImpossibleData, match="there are no pictures"):

@@ -16,14 +16,17 @@ from headway.data.jsonl import is_json, parse_object, value_text
 from headway.data.media.reading import WHOLE, Form, Part, read_media
 from headway.data.media.source import MediaItem, Target
 from headway.errors import DataError, one_line
-from headway.tasks.specs import LABEL, PATH, WRITTEN
+from headway.tasks.specs import LABEL, MEDIA, WRITTEN
 
 ENDINGS = frozenset({".tsv", ".csv", ".jsonl", ".ndjson", ".json"})
 PARTS = ("box", "start", "end", "index", "rate")
 """Columns that say what of a file the item is."""
 
 
-USUAL = {need.name: need.also for need in (PATH, WRITTEN, LABEL)}
+USUAL = {
+    "path": tuple(name for need in MEDIA.values() for name in need.also),
+    **{need.name: need.also for need in (WRITTEN, LABEL)},
+}
 """What others call our columns, where they are not called as here."""
 
 

@@ -60,6 +60,12 @@ class Reading(NamedTuple):
     width: int
 
 
+def n_frames(path: str | Path) -> int:
+    """That a file holds."""
+    with _opened(path) as image:
+        return int(getattr(image, "n_frames", 1))
+
+
 def read_picture(path: str | Path, channels: int = 3, size: Size | None = None) -> Pixels:
     """C Y X, turned as the camera was held, over white where it is transparent, the first frame of
     several; brought to `size`, if that is given."""

@@ -68,7 +68,7 @@ class VitFamily:
             "it has no classes: train some with `headway train see --from RUN`",
         )  # fmt: skip
         return Architecture(
-            task="see",
+            task="classify",
             model=model,
             pairs=[*front_pairs(model.picture, prefix), *_layers(model, prefix)]
             + [pair for ours, name in heads.items() for pair in both(name, _place(ours))],

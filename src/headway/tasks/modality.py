@@ -1,0 +1,80 @@
+"""What the files of a run hold, where neither its settings nor another run say so."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from pathlib import Path
+
+from headway.config.data import DataSettings
+from headway.config.model import PictureSettings, SoundSettings
+from headway.config.run import RunSettings
+from headway.data.media.arrays import npy_item, open_npy
+from headway.data.media.items import CHANNELS
+from headway.data.media.manifest import is_manifest, read_manifest
+from headway.data.media.pictures import MOVING, n_frames
+from headway.data.media.reading import What
+from headway.data.media.source import ENDINGS
+from headway.errors import DataError, UserError
+from headway.tasks.begun import begun_with
+from headway.tasks.media_given import what_of
+from headway.tasks.specs import Modality, Spec, front_reads, possible
+
+STACK = 5
+"""Axes of an array that can only be a stack of videos in colour."""
+
+
+def row_of(settings: RunSettings, front: PictureSettings | SoundSettings | None = None) -> Spec:
+    """The row of the table that a run is of. Where settings do not tell, the front does that data
+    was prepared for, or else the files, which are looked at."""
+    rows = possible(settings)
+    if len(rows) == 1:
+        return rows[0]
+    found = modality_of(settings) if front is None else what_of(front)
+    return next((row for row in rows if row.modality == found), rows[0])
+
+
+def modality_of(settings: RunSettings) -> Modality:
+    """As a run has it that this one begins with, else as the first file has it."""
+    begun = begun_with(settings)
+    return (
+        front_reads(begun.model)
+        if begun is not None
+        else named(Path(settings.data.media[0]), settings.data)
+    )
+
+
+def named(path: Path, data: DataSettings) -> What:
+    """What a file is by its name and its form, and a folder or a list by that of its first."""
+    if path.is_dir():
+        files = sorted(path.rglob("*"))
+        sound = next((file for file in files if file.suffix.lower() in ENDINGS["sounds"]), None)
+        if sound is not None and sound.suffix != ".npy":
+            return "sounds"
+        first = next((file for file in files if file.suffix.lower() in ENDINGS["pictures"]), None)
+        return "pictures" if first is None else _of_item(first)
+    if path.is_file() and is_manifest(path):
+        row = next(read_manifest(str(path), data, "none"), None)
+        if row is None:
+            return "pictures"
+        if row.part.rate or Path(row.path).suffix.lower() in ENDINGS["sounds"] - {".npy"}:
+            return "sounds"
+        return _of_item(path.parent / row.path, row.part.index)
+    if path.suffix == ".npy" and path.is_file():  # all items of a stack
+        shape = open_npy(str(path)).shape
+        grey = len(shape) == STACK - 1 and shape[-1] not in CHANNELS
+        return "videos" if len(shape) == STACK or grey else "pictures"
+    return "sounds" if path.suffix.lower() in ENDINGS["sounds"] else _of_item(path)
+
+
+def _of_item(path: Path, index: int | None = None) -> What:
+    """A picture has the axes Y X [C], a video one more in front."""
+    if path.suffix.lower() == ".npy":
+        with suppress(DataError):
+            *_, last = shape = npy_item(str(path), index).shape
+            moves = len(shape) > 3 or (len(shape) == 3 and last not in CHANNELS)
+            return "videos" if moves else "pictures"
+    moves = False
+    if path.suffix.lower() in MOVING:
+        with suppress(UserError):  # what cannot be read is named when all are
+            moves = n_frames(path) > 1
+    return "videos" if moves else "pictures"

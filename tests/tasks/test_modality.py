@@ -1,0 +1,98 @@
+"""What data is where nobody says it: by the names and the form of its first file."""
+
+from __future__ import annotations
+
+import json
+import wave
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from headway.config.run import RunSettings, load_run_settings
+from headway.tasks.hear import Hear
+from headway.tasks.modality import row_of
+from headway.tasks.see import See
+from headway.tasks.table import kind_of
+from headway.tasks.watch import Watch
+
+SIDE = 8
+
+
+def settings(task: str, path: Path, *words: str) -> RunSettings:
+    return load_run_settings(None, list(words), {"task": task, "data.media": [str(path)]})
+
+
+def picture(path: Path, frames: int = 1) -> Path:
+    from PIL import Image
+
+    path.parent.mkdir(parents=True, exist_ok=True)
+    pixels = np.random.default_rng(0).integers(0, 255, (frames, SIDE, SIDE)).astype(np.uint8)
+    first, *others = (Image.fromarray(one) for one in pixels)
+    more = {"save_all": True, "append_images": others} if others else {}
+    first.save(path, **more)
+    return path
+
+
+def sound(path: Path) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with wave.open(str(path), "wb") as file:
+        file.setnchannels(1)
+        file.setsampwidth(2)
+        file.setframerate(8000)
+        file.writeframes(bytes(200))
+    return path
+
+
+def array(path: Path, *shape: int) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    np.save(path, np.zeros(shape, np.uint8))
+    return path
+
+
+def listed(manifest: Path, **row: object) -> Path:
+    manifest.write_text(json.dumps(row) + "\n")
+    return manifest
+
+
+def made(folder: Path) -> dict[str, tuple[Path, str]]:
+    """Files by what is about them, each with what it is."""
+    inner = folder / "inner"
+    picture(inner / "a.png")
+    sound(inner / "a.wav")
+    picture(inner / "a.gif", frames=3)
+    array(inner / "grey.npy", 6, 4, SIDE, SIDE)
+    array(inner / "colour.npy", 6, SIDE, SIDE, 3)
+    return {
+        "a picture": (picture(folder / "one" / "x" / "a.png").parents[1], "pictures"),
+        "frames": (picture(folder / "two" / "x" / "a.gif", frames=3).parents[1], "videos"),
+        "an array with time": (array(folder / "three" / "x" / "a.npy", 4, SIDE, SIDE).parents[1],
+                               "videos"),
+        "an array with colours": (array(folder / "four" / "x" / "a.npy", SIDE, SIDE, 3).parents[1],
+                                  "pictures"),
+        "a recording": (sound(folder / "five" / "x" / "a.wav").parents[1], "sounds"),
+        "a list of pictures": (listed(folder / "a.jsonl", path="inner/a.png", label=1), "pictures"),
+        "a list of frames": (listed(folder / "b.jsonl", path="inner/a.gif", label=1), "videos"),
+        "a list of recordings": (listed(folder / "c.jsonl", path="inner/a.wav", label=1), "sounds"),
+        "a list into a stack": (listed(folder / "d.jsonl", path="inner/grey.npy", index=1, label=1),
+                                "videos"),
+        "a list into pictures": (
+            listed(folder / "e.jsonl", path="inner/colour.npy", index=1, label=1), "pictures"),
+        "samples": (listed(folder / "f.jsonl", path="inner/grey.npy", index=0, rate=8000, label=1),
+                    "sounds"),
+        "what is not there": (folder / "nowhere", "pictures"),
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("task", ["classify", "fill"])
+def test_the_first_file_says_what_all_are(task: str, tmp_path: Path) -> None:
+    for name, (path, what) in made(tmp_path).items():
+        assert row_of(settings(task, path)).modality == what, name
+
+
+def test_the_kind_of_data_picks_what_does_the_task(tmp_path: Path) -> None:
+    path = picture(tmp_path / "x" / "a.png").parents[1]
+    assert type(kind_of(settings("classify", path))) is See
+    assert type(kind_of(settings("classify", path, "classify.what=videos"))) is Watch
+    assert type(kind_of(settings("watch", path))) is Watch
+    assert type(kind_of(settings("classify", path, "model.sound.bands=20"))) is Hear
