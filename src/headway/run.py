@@ -28,8 +28,9 @@ from headway.config.folder import (
     shipped_names,
 )
 from headway.config.listed import listed
-from headway.config.run import RunSettings, media_front
+from headway.config.run import Resolved, media_front
 from headway.errors import DataError, UserError, suggest
+from headway.progress import SILENT, Progress
 from headway.tasks.specs import METRICS, Need, spec_of
 
 if TYPE_CHECKING:
@@ -106,7 +107,7 @@ class Run:
     folders: tuple[Path, ...]
     """Of each of them."""
 
-    settings: RunSettings
+    settings: Resolved
     """Of the first."""
 
     _options: dict[str, str]
@@ -120,9 +121,11 @@ class Run:
         device: str = "auto",
         precision: str = "auto",
         engine: str = "torch",
+        settings: Resolved | None = None,
     ) -> None:
+        """`settings`: of the first, where they have been read already, and perhaps changed."""
         folders = tuple(run_folders(names))
-        settings = load_run(folders[0])
+        settings = load_run(folders[0]) if settings is None else settings
         for folder in folders:
             if engine == "torch":
                 file_in(folder, WEIGHTS)
@@ -222,7 +225,7 @@ class Run:
 
     def to(self, device: str) -> Run:
         """The same on another device; this one stays where it is."""
-        return Run(self.names, **{**self._options, "device": device})
+        return _again(self.names, {**self._options, "device": device})
 
     def close(self) -> None:
         """Give back the memory of the models. Whoever asks again opens them again."""
@@ -341,6 +344,31 @@ class Run:
         asked: Iterator[Asked | DataError] = Inputs(self.settings, self.folder).all(xs)
         return Stream(use or self._use(options), asked, keep=keep)
 
+    # -- for the command line, which reads files and has options of its own
+
+    def ask(
+        self, questions: Iterable[object], options: Mapping[str, object], *,
+        progress: Progress = SILENT, live: bool = False,
+    ) -> Stream:  # fmt: skip
+        """Answers to what a file or a pipe holds. What cannot be read has its error in its place;
+        `live`: each answer as soon as there is one."""
+        from headway.tasks.asking import Stream
+        from headway.tasks.inputs import Asked
+        from headway.tasks.kind import Use
+
+        use = Use(self.opened, self.settings, options, progress)
+        return Stream(use, map(Asked, questions), keep=True, again=False, live=live)
+
+    def score(
+        self, files: DataSettings, options: Mapping[str, object], progress: Progress = SILENT
+    ) -> Scores:
+        from headway.tasks.kind import Use
+        from headway.tasks.table import kind_of
+
+        use = Use(self.opened, self.settings, options, progress)
+        with use.opened.lock:
+            return kind_of(self.settings).evaluation(use, files)
+
     # -- options
 
     def options(self) -> tuple[str, ...]:
@@ -430,8 +458,8 @@ class Run:
                 'run.evaluate("test.tsv").'
             )
         kind = kind_of(self.settings)
-        settings = replace(load_run(self.folder), decode=use.settings.decode)
-        task = kind.task(settings, kind.load_prepared(self.folder))
+        asked = replace(self.settings, decode=use.settings.decode)
+        task = kind.task(asked, kind.load_prepared(self.folder))
         with use.opened.lock:
             return task.evaluate(use.opened.model, use.opened.device, lambda: False, True)
 
@@ -528,7 +556,9 @@ def test_set(data: DataSettings, found: Mapping[str, object]) -> DataSettings:
 
 
 def _again(names: tuple[str, ...], options: Mapping[str, str]) -> Run:
-    return Run(names, **options)
+    return Run(
+        names, device=options["device"], precision=options["precision"], engine=options["engine"]
+    )
 
 
 def _wish(wish: Mapping[str, object]) -> object:

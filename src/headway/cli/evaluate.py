@@ -15,6 +15,7 @@ from headway.config.data import DataSettings
 from headway.config.run import RunSettings
 from headway.errors import UserError
 from headway.progress import Progress
+from headway.run import Run
 from headway.tasks.specs import spec_of
 
 if TYPE_CHECKING:
@@ -93,11 +94,8 @@ def evaluate(
         raise UserError("name a run to evaluate, or give its output with --hypotheses FILE.")
     overrides = _settings_only(words or [])
     folders = [] if run is None else run_folders(run, [])
-    settings = (
-        settings_of(folders[0], overrides, {"beam": beam})
-        if folders
-        else RunSettings(task="translate")
-    )
+    resolved = settings_of(folders[0], overrides, {"beam": beam}) if folders else None
+    settings = RunSettings(task="translate") if resolved is None else resolved
     spec = spec_of(settings)
     if len(folders) > 1 and not spec.together:
         raise UserError(
@@ -121,19 +119,16 @@ def evaluate(
     else:
         _refuse(settings.task, options)
         files = _text_files(settings.data, text, pairs, encoding)
-    from headway.tasks.kind import Use
-    from headway.tasks.opened import open_run
-    from headway.tasks.table import kind_of
-
     progress = Progress()
     with progress.stage("evaluating"):
         if others:
             precision = settings.decode.precision
-            options["against_runs"] = open_run(*others, device=device, precision=precision)
-        if folders:
-            opened = open_run(*folders, device=device, engine=engine, settings=settings)
-            use = Use(opened, settings, options, progress)
-            found = kind_of(settings).evaluation(use, files)
+            against_runs = Run(tuple(map(str, others)), device=device, precision=precision)
+            options["against_runs"] = against_runs.opened
+        if resolved is not None:
+            names = tuple(map(str, folders))
+            model = Run(names, device=device, engine=engine, settings=resolved)
+            found = model.score(files, options, progress)
         else:
             from headway.tasks.translate_scores import evaluate_translations
 

@@ -17,6 +17,7 @@ from headway.config.folder import CONFIG, file_in, run_folder
 from headway.config.run import Resolved, RunSettings, load_resolved
 from headway.errors import ConfigError, DataError, UserError, suggest
 from headway.progress import SILENT, Progress, Stage
+from headway.run import Run
 from headway.tasks.specs import Spec, spec_of
 
 if TYPE_CHECKING:
@@ -161,9 +162,6 @@ def predict(
     path = "-" if names is not None else one_file(files, text)
     from headway.data.files import count_lines, is_stream
     from headway.tasks.answers import Show
-    from headway.tasks.kind import Use
-    from headway.tasks.opened import open_run
-    from headway.tasks.table import kind_of
 
     spec = spec_of(settings)
     check_options(spec, options, len(folders))
@@ -174,16 +172,16 @@ def predict(
     if stream:
         options["stream"] = _show_piece
     progress = Progress()
+    given_lines = names or text
+    live = not given_lines and is_stream(path)
     with progress.stage("reading the model"):
-        opened = open_run(*folders, device=device, engine=engine, settings=settings)
-        predictor = kind_of(settings).predictor(Use(opened, settings, options, progress))
-    for note in () if opened.engine is None else opened.engine.notes:
+        model = Run(tuple(map(str, folders)), device=device, engine=engine, settings=settings)
+        lines = given_lines if given_lines else _lines(settings, path)
+        answers = model.ask(lines, options, progress=progress, live=live)
+    for note in () if model.opened.engine is None else model.opened.engine.notes:
         _tell(note)
     for name in names or ():
         _tell_columns(name, settings)
-    given_lines = names or text
-    live = not given_lines and is_stream(path)
-    lines = iter(given_lines) if given_lines else _lines(settings, path)
     n_lines = None if given_lines else count_lines(path)
     # On a terminal the answers show how far it is; and who feeds a pipe knows what it waits for.
     watched = SILENT if out == "-" and sys.stdout.isatty() else progress
@@ -191,9 +189,8 @@ def predict(
     several = settings.decode.n_best > 1
     show = Show(scores, several, alignments, top, form or "text")
     with _output(out) as file, stage:
-        found = predictor.answers(lines, live)
-        failed = _print(found, file, None if as_json else show, live=live, stage=stage)
-    _tell(predictor.summary())
+        failed = _print(answers, file, None if as_json else show, live=live, stage=stage)
+    _tell(answers.summary())
     return 2 if failed else 0
 
 

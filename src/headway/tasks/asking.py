@@ -22,7 +22,8 @@ from headway.tasks.table import kind_of
 
 class Stream(Iterator[Answer]):
     """Answers to `questions`, as a predictor takes them. `keep`: what cannot be answered has its
-    error in its place; else the first such error is raised. `live`: each as soon as it is there."""
+    error in its place; else the first such error is raised. `again`: where one of several ends the
+    search, each is asked once more, alone. `live`: each answer as soon as it is there."""
 
     def __init__(
         self,
@@ -30,9 +31,10 @@ class Stream(Iterator[Answer]):
         questions: Iterable[Asked | DataError],
         *,
         keep: bool = False,
+        again: bool = True,
         live: bool = False,
     ) -> None:
-        self.use, self.keep, self.live = use, keep, live
+        self.use, self.keep, self.again, self.live = use, keep, again, live
         self.predictor: Predictor = kind_of(use.settings).predictor(use)
         self._source = iter(questions)
         self._size = FIRST_WINDOW if media_front(use.settings) is None else FIRST_MEDIA
@@ -64,7 +66,7 @@ class Stream(Iterator[Answer]):
                 with self.use.opened.lock:
                     answer = next(answers, None)
             except UserError:
-                if not self.keep:
+                if not (self.keep and self.again):
                     raise
                 yield from self._one_by_one()
                 answers = self.predictor.answers(self._feed(), self.live)
