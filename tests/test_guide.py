@@ -12,7 +12,8 @@ import pytest
 DOCS = Path(__file__).parents[1] / "docs"
 CHAPTERS = sorted((DOCS / "guide").glob("[0-9]*.md"))
 PROGRAM = re.compile(r"^```python\n(.*?)^```\n\n```text\n(.*?)^```$", re.MULTILINE | re.DOTALL)
-PAGES = [DOCS / f"{name}.md" for name in ("inside", "lens", "maps", "heads", "factors", "beam")]
+NAMES = ("inside", "lens", "maps", "heads", "factors", "beam", "python")
+PAGES = [DOCS / f"{name}.md" for name in NAMES]
 PROGRAMS = [
     pytest.param(match[1], match[2], id=f"{path.name}: {number}")
     for path in [*CHAPTERS, *PAGES]
@@ -56,7 +57,7 @@ def test_there_are_ten_chapters_and_a_tutorial_for_every_question() -> None:
 
 
 @pytest.mark.parametrize("path", PAGES, ids=lambda path: path.stem)
-def test_every_program_of_a_page_about_insides_is_run(path: Path) -> None:
+def test_every_program_of_a_page_is_run(path: Path) -> None:
     """One that needs more than what is shipped is marked py, not python."""
     text = path.read_text()
     assert len(PROGRAM.findall(text)) == text.count("```python\n") >= 1

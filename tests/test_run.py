@@ -151,7 +151,7 @@ def test_streams_hold_little_and_keep_the_order(runs: Path) -> None:
 
 def test_errors_are_raised_or_kept_in_their_place(runs: Path) -> None:
     run = headway.load(runs / "fill", device="cpu")
-    given = ["ba [MASK]", "no gap", 7, "[MASK] de"]
+    given = ["ba [MASK]", "no gap", {"text": 7, "id": "c"}, "[MASK] de"]
     with pytest.raises(DataError, match="no gap to fill"):
         run(given)
     with pytest.raises(DataError, match="input 1 is 7"):
@@ -160,6 +160,7 @@ def test_errors_are_raised_or_kept_in_their_place(runs: Path) -> None:
     assert [bool(one.error) for one in found] == [False, True, True, False]
     assert "no gap to fill" in found[1].error
     assert "input 3" in found[2].error
+    assert found[2].id == "c"
     assert found[3].text == run("[MASK] de").text
     with pytest.raises(UserError, match="errors='leave'"):
         run.stream(given, errors="leave")  # type: ignore[arg-type]

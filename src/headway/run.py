@@ -42,7 +42,6 @@ if TYPE_CHECKING:
     from headway.interop.proof import Proof
     from headway.tasks.answers import Answer, Answers
     from headway.tasks.asking import Stream
-    from headway.tasks.inputs import Asked
     from headway.tasks.kind import Use
     from headway.tasks.opened import Opened
     from headway.tasks.scores import Scores
@@ -341,7 +340,7 @@ class Run:
         from headway.tasks.asking import Stream
         from headway.tasks.inputs import Inputs
 
-        asked: Iterator[Asked | DataError] = Inputs(self.settings, self.folder).all(xs)
+        asked = Inputs(self.settings, self.folder).all(xs)
         return Stream(use or self._use(options), asked, keep=keep)
 
     # -- for the command line, which reads files and has options of its own

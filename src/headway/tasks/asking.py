@@ -28,7 +28,7 @@ class Stream(Iterator[Answer]):
     def __init__(
         self,
         use: Use,
-        questions: Iterable[Asked | DataError],
+        questions: Iterable[Asked],
         *,
         keep: bool = False,
         again: bool = True,
@@ -42,7 +42,7 @@ class Stream(Iterator[Answer]):
         self._asked: deque[Asked] = deque()
         """Of which there is no answer yet."""
 
-        self._failed: deque[tuple[int, DataError]] = deque()
+        self._failed: deque[tuple[int, Asked]] = deque()
         """What could not be asked, with its number."""
 
         self._given = self._taken = 0
@@ -101,9 +101,9 @@ class Stream(Iterator[Answer]):
     def _errors(self) -> Iterator[Answer]:
         """Of inputs that come before the next answer."""
         while self._failed and self._failed[0][0] == self._given:
-            _, error = self._failed.popleft()
+            _, asked = self._failed.popleft()
             self._given += 1
-            yield Answer(error=str(error))
+            yield Answer(error=str(asked.error), id=asked.id)
 
     def _feed(self) -> Iterator[object]:
         while True:
@@ -139,10 +139,10 @@ class Stream(Iterator[Answer]):
                 self._ended = error
                 return
             self._taken += 1
-            if isinstance(asked, Asked):
+            if asked.error is None:
                 self._ready.append(asked)
             elif self.keep:
                 self._failed.append((self._taken - 1, asked))
             else:
-                self._ended = asked
+                self._ended = asked.error
                 return

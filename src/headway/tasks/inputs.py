@@ -52,6 +52,8 @@ class Asked:
 
     question: Any
     id: object = None
+    error: DataError | None = None
+    """Why it cannot be asked."""
 
 
 def is_several(x: object, settings: RunSettings) -> bool:
@@ -123,13 +125,13 @@ class Inputs:
         self.form = None if front is None else Form.of(what_of(front), front)
         self.n = 0
 
-    def all(self, xs: Iterable[object]) -> Iterator[Asked | DataError]:
-        """In order; an error in the place of what cannot be read."""
+    def all(self, xs: Iterable[object]) -> Iterator[Asked]:
+        """In order; what cannot be read has its error in its place."""
         for x in xs:
             try:
                 yield self.one(x)
             except DataError as error:
-                yield error
+                yield Asked(None, x.get("id") if isinstance(x, Mapping) else None, error)
 
     def one(self, x: object) -> Asked:
         self.n += 1
