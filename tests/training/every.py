@@ -108,7 +108,7 @@ def make(name: str, folder: Path, teacher: Path | None = None, **changes: Any) -
     folder.mkdir(parents=True, exist_ok=True)
     task = name.split()[0]
     given: dict[str, Any] = {"task": task, "data.valid_size": 12, "decode.max_len": 12}
-    if spec_of(task).decode is not None:
+    if "max_len" not in spec_of(task).decode:
         del given["decode.max_len"]
     given |= labelled.TINY | labelled.SHORT | DATA[name](folder)
     given |= {key.replace("__", "."): value for key, value in changes.items()}

@@ -279,7 +279,7 @@ def check_decoding(spec: Spec, keys: Sequence[str]) -> None:
     """The same for settings of decoding."""
     for key in keys:
         section, _, name = key.partition(".")
-        if section == "decode" and spec.decode is not None and name not in spec.decode:
+        if section == "decode" and name not in spec.decode:
             raise UserError(f"{key} has no effect on a run of the task {spec.name}.")
 
 

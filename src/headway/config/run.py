@@ -140,6 +140,8 @@ def asked_of(settings: RunSettings) -> Asked:
     if settings.model is not None and not settings.asked.under("model"):
         found |= Asked({"model.family": family_of(settings.model)}, FROM_PYTHON)
         found |= Asked.from_settings(settings.model, "model")
+        # Every model has some numbers of words; those of a run follow from its tokenizer.
+        found = found.without("model.vocab_size", "model.source_vocab_size")
     return settings.asked | found.without(*settings.asked)
 
 
@@ -356,14 +358,34 @@ def _check_effect(settings: RunSettings, locate: Locate) -> None:
             for name, schedules in OF_SCHEDULES.items()
             if settings.train.schedule not in schedules
         }
-    if spec.reads == "media" or (spec.reads == "documents" and not settings.data.fields):
+    if spec.reads == "documents" and not settings.data.fields:
         reasons["data.bad"] = "here, where no line can be wrong"
+    unread = {one.name for one in fields(DataSettings)} - FILES - spec.data
+    reasons |= {f"data.{name}": f"on the task {spec.name}, which has none" for name in unread}
+    if spec.reads != "pairs":
+        reasons["tokenizer.joint"] = f"on the task {spec.name}, whose texts are of one side"
+    if spec.settings is FillSettings:
+        foreign = FILL_MEDIA if spec.modality == "text" else FILL_TEXT
+        what = "text" if spec.modality == "text" else "pictures and recordings"
+        reasons |= {f"fill.{name}": f"on {what}" for name in foreign}
     for key, reason in reasons.items():
         value = settings.asked.get(key)
         # That of smoothing is each task's own: none, where it would have no effect.
         usual = 0.0 if key == "train.smoothing" else _default(key)
         if key in settings.asked and value != usual:
             raise ConfigError(f"{locate(key)}{key} has no effect {reason}. Leave it out.")
+
+
+FILES = frozenset(
+    f"{valid}{name}"
+    for valid in ("", "valid_")
+    for name in ("source", "target", "pairs", "text", "media")
+)
+"""Of data: which of them a task takes is said by what it needs."""
+
+FILL_TEXT = ("context", "whole_words", "random", "keep")
+FILL_MEDIA = ("what", "span")
+"""Of `fill`, with text alone and with media alone."""
 
 
 def _default(key: str) -> Any:

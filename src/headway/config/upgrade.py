@@ -1,6 +1,6 @@
 """The `config.toml` of older versions, read as this one would have written it.
 
-Format 1 (until 0.12) had no `format`, no reasons, and left open what had been read as open: a run
+Format 1 had no `format`, no reasons, and left open what had been read as open: a run
 without `train.pool` sorts as many steps as it did then, and one without `train.steps` was trained
 elsewhere. Whatever a later format moves or renames is put in its place here, so that finished runs
 open and unfinished ones go on with the same numbers for ever.

@@ -159,7 +159,6 @@ class Fill:
     ) -> PreparedText | PreparedMedia:
         if settings.data.media:
             return fill_media.prepare(settings, folder, progress)
-        fill_media.check_fill(settings, fill_media.OF_MEDIA, "text")
         tokenizer = tokenizer_of(settings)
         if tokenizer is not None and tokenizer.mask is None:
             raise ConfigError(

@@ -27,8 +27,6 @@ from headway.tasks.modality import row_of
 from headway.tasks.proposals import media_proposal, stored_front
 from headway.tasks.see import augment_for, epochs_for, small_vit
 
-OF_TEXT = ("context", "whole_words", "random", "keep")
-OF_MEDIA = ("what", "span")
 OF_LABELS = ("mixup", "cutmix")
 
 PICTURES: dict[str, Any] = {"mask": 0.6, "span": 1}
@@ -42,7 +40,6 @@ TRAINING: dict[str, Any] = {
 
 
 def prepare(settings: RunSettings, folder: Path, progress: Progress) -> PreparedMedia:
-    check_fill(settings, OF_TEXT, "pictures and recordings")
     what = row_of(settings).modality
     assert what != "text"
     what, shape = form_of(settings, what)
@@ -106,12 +103,6 @@ def form_of(
     if what == "sounds":
         return what, sound_shape(settings, STANDARD, stored)
     return what, picture_shape(settings, what, stored=stored)
-
-
-def check_fill(settings: RunSettings, foreign: tuple[str, ...], what: str) -> None:
-    for name in foreign:
-        if f"fill.{name}" in settings.asked:
-            raise ConfigError(f"fill.{name} has no effect on {what}. Leave it out.")
 
 
 def check_augment(settings: RunSettings, what: What) -> None:

@@ -12,6 +12,8 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Literal
 
 from headway.config.body import check_values
+from headway.config.decode import DecodeSettings
+from headway.config.hints import setting_types
 from headway.errors import ConfigError, suggest
 
 if TYPE_CHECKING:
@@ -320,8 +322,8 @@ class Spec:
     options: frozenset[str] = frozenset()
     """Of `headway predict`, beyond those that every task has."""
 
-    decode: frozenset[str] | None = None
-    """Names of the `decode.*` settings that it reads; None: all of them."""
+    decode: frozenset[str]
+    """Names of the `decode.*` settings that it reads."""
 
     continues: bool = False
     """Whether what it writes goes on where its input ends."""
@@ -369,6 +371,12 @@ class Spec:
         return tuple(dict.fromkeys(family for row in self.rows for family in row.families))
 
     @property
+    def data(self) -> frozenset[str]:
+        """Names of the `data.*` settings that it reads, beside those of files."""
+        gaps = {"long"} if self.answers == "gaps" and self.reads == "documents" else set()
+        return DATA_OF[self.reads] | gaps
+
+    @property
     def writes(self) -> bool:
         """Whether it searches for text."""
         return self.answers == "text"
@@ -408,8 +416,22 @@ _SEEN = "or an encoder that was trained without labels: --from RUN, of headway t
 _CLASSES = scored("accuracy", "f1", "loss", "top5")
 _LABELS = frozenset({"with", "scores", "top"})
 _PRECISION = frozenset({"precision"})
-_BATCHES = frozenset({"batch_tokens", "precision"})
 _ENDINGS: dict[Modality, str] = {"pictures": "png", "videos": "gif", "sounds": "wav"}
+_ALL = frozenset(setting_types(DecodeSettings))
+_SEARCHED = _ALL - {"stop"}
+_DATA = frozenset({"valid_size", "encoding"})
+DATA_OF: dict[Reads, frozenset[str]] = {
+    "pairs": _DATA | {"source_field", "target_field", "bad", "max_len", "max_ratio", "fields"},
+    "documents": _DATA | {"text_field", "other_field", "label_field", "fields", "unit", "bad"},
+    "labelled": _DATA | {"text_field", "other_field", "label_field", "fields", "long", "bad"},
+    "tagged": _DATA | {"label_field", "fields", "long", "bad"},
+    "texts": _DATA
+    | {"source_field", "target_field", "text_field", "other_field", "label_field", "fields"}
+    | {"long", "bad"},
+    "media": _DATA | {"path_field", "label_field", "text_field"},
+}  # fmt: skip
+"""The settings of data that are read of each form, beside the names of files. Measured: a test
+trains and asks every task, and compares."""
 
 
 def _fill(modality: Modality, family: str) -> Spec:
@@ -417,7 +439,7 @@ def _fill(modality: Modality, family: str) -> Spec:
         name="fill", modality=modality, objective="fill.Fill", reads="media",
         needs=(MEDIA[modality],), answers="gaps", metrics=scored("loss", "explained"),
         families=(family,), heads=("rebuild",), settings=FillSettings, options=frozenset({"with"}),
-        decode=frozenset({"n_best", "batch_tokens", "precision"}), counts="masked token",
+        decode=_PRECISION, counts="masked token",
         lacks="more text, pictures or recordings",
     )  # fmt: skip
 
@@ -441,7 +463,7 @@ def _caption(modality: Modality) -> Spec:
         name="caption", modality=modality, objective="caption.Caption", reads="media",
         needs=(MEDIA[modality], WRITTEN), answers="text",
         metrics=scored("exact", "cider", "bleu", "chrf", "loss", "ppl"),
-        families=("picture-seq2seq",), settings=CaptionSettings,
+        families=("picture-seq2seq",), settings=CaptionSettings, decode=_SEARCHED,
         options=frozenset({"with", "alignments", "scores"}), together=True, counts="token",
         sample=("picture", "caption"), lacks="more pictures with captions", truth="shapes",
         example=f"headway predict {{run}} {modality.removesuffix('s')}.{_ENDINGS[modality]}",
@@ -453,7 +475,7 @@ _ROWS = (
         name="translate", modality="text", objective="translate.Translate", reads="pairs",
         needs=(SOURCE, TARGET), answers="text", metrics=scored("bleu", "chrf", "loss", "ppl"),
         families=("seq2seq",), together=True, by_sequence=True, counts="target token",
-        truth="pairs",
+        truth="pairs", decode=_SEARCHED,
         options=frozenset({"with", "alignments", "on_long", "prefix", "constraints", "scores"}),
         lacks="more pairs of sentences; headway check says what may be wrong with them",
     ),
@@ -461,6 +483,7 @@ _ROWS = (
         name="complete", modality="text", objective="complete.Complete", reads="documents",
         needs=(TEXT,), answers="text", metrics=scored("loss", "ppl", "bits_per_byte"),
         families=("decoder",), settings=CompleteSettings, continues=True, counts="token",
+        decode=_ALL - {"extra_len"},
         options=frozenset({"stream", "shots", "labels", "field", "draft", "scores"}),
         lacks="more text", truth="repeats",
         example='echo "Once upon a time" | headway predict {run}',
@@ -481,7 +504,7 @@ _ROWS = (
         name="classify", modality="text", objective="classify.Classify", reads="labelled",
         needs=(TEXT, OTHER, LABEL), answers="label", metrics=scored("accuracy", "f1", "loss"),
         families=("encoder", "decoder"), heads=("classes",), settings=ClassifySettings,
-        options=frozenset({"with", "scores"}), decode=_BATCHES, together=True,
+        options=frozenset({"with", "scores"}), decode=_PRECISION, together=True,
         counts="text", sample=("text", "label"), lacks=f"more labelled texts, {_KNOWS}",
         example="headway predict {run} < texts.txt",
         others=(
@@ -494,7 +517,7 @@ _ROWS = (
         name="tag", modality="text", objective="tag.Tag", reads="tagged", needs=(WORDS, TAGS),
         answers="tags", metrics=scored("f1", "accuracy", "precision", "recall", "loss"),
         families=("encoder", "decoder"), heads=("tags",), settings=TagSettings,
-        options=frozenset({"with"}), decode=_BATCHES, together=True, counts="word",
+        options=frozenset({"with"}), decode=_PRECISION, together=True, counts="word",
         sample=("sentence", "tags"), lacks=f"more tagged sentences, {_KNOWS}",
     ),
     Spec(
@@ -502,7 +525,7 @@ _ROWS = (
         needs=(TEXT, SOURCE, TARGET), answers="vector", metrics=scored("accuracy", "mrr", "loss"),
         families=("encoder", "decoder"), settings=EmbedSettings, read_by=("normalise",),
         compares=True,
-        options=frozenset({"to", "nearest", "top"}), decode=_BATCHES, counts="pair",
+        options=frozenset({"to", "nearest", "top"}), decode=_PRECISION, counts="pair",
         lacks=f"more pairs, {_KNOWS}",
     ),
     replace(_caption("pictures"), others=(_caption("videos"),)),
@@ -510,7 +533,7 @@ _ROWS = (
         name="transcribe", modality="sounds", objective="transcribe.Transcribe", reads="media",
         needs=(AUDIO, WRITTEN), answers="text", metrics=scored("wer", "cer", "loss"),
         families=("sound-seq2seq", "sound-encoder"), settings=TranscribeSettings, read_by=("ctc",),
-        options=frozenset({"scores", "format"}), counts="token",
+        options=frozenset({"scores", "format"}), counts="token", decode=_SEARCHED,
         sample=("recording", "transcript"), lacks="more recordings with their texts",
         truth="digits", example="headway predict {run} recording.wav",
     ),

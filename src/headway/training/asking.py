@@ -72,7 +72,7 @@ def check_training(settings: RunSettings) -> None:
     spec = spec_of(settings)
     for field in fields(DecodeSettings):
         unusual = getattr(settings.decode, field.name) != field.default
-        if unusual and spec.decode is not None and field.name not in spec.decode:
+        if unusual and field.name not in spec.decode:
             raise UserError(f"decode.{field.name} has no effect on a run of the task {spec.name}.")
     if settings.start.run:
         old = load_run(run_folder(settings.start.run)).model

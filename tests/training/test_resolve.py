@@ -1,0 +1,108 @@
+"""One way from what was asked for to complete settings: pure, and with a reason for each choice."""
+
+from __future__ import annotations
+
+import tomllib
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+
+from headway.config.facts import DeviceFacts, Facts
+from headway.config.presets import preset
+from headway.config.run import (
+    Resolved,
+    RunSettings,
+    load_resolved,
+    load_run_settings,
+    read_resolved,
+    resolved_toml,
+)
+from headway.config.train import TrainSettings
+from headway.data.media.items import MediaItems
+from headway.errors import ConfigError
+from headway.progress import SILENT
+from headway.tasks.see import See
+from headway.training.home import Home
+from headway.training.resolve import resolve, resolve_run
+from tests.training.shown import write_pictures
+
+PAIRS = Facts(n=29_000, n_tokens=400_000, vocab_size=8000)
+GPU = DeviceFacts(type="cuda", free_bytes=80 << 30, bf16=True)
+GOLDEN = Path(__file__).parents[1] / "golden" / "configs"
+
+
+def test_each_choice_has_its_reason_and_each_wish_its_place() -> None:
+    settings = load_run_settings(None, ["train.clip=2", "model.dropout=0.2"], {"task": "translate"})
+    found = resolve(settings, PAIRS, GPU)
+    assert found.why["train.lr"] == "29,000 pairs from scratch on a GPU"
+    assert found.why["train.steps"] == "40 epochs of 29,000 pairs"
+    assert found.why["model.d_model"] == "transformer-tiny, 29,000 pairs on a GPU"
+    assert found.why["model.vocab_size"] == "words of the tokenizer"
+    assert not {"train.clip", "model.dropout", "train.seed"} & found.why.keys()
+    text = resolved_toml(found)
+    assert "\nlr = 0.008  # chosen: 29,000 pairs from scratch on a GPU\n" in text
+    assert "\nclip = 2.0  # asked: train.clip=2\n" in text
+    assert "\nseed = 1\n" in text
+    assert tomllib.loads(text)["format"] == 2
+    again = read_resolved(text)
+    assert (again, again.why) == (found, found.why)
+    assert again.asked.whence("train.clip") == "train.clip=2"
+
+
+@pytest.mark.parametrize("name", ["mem_get_info", "is_bf16_supported", "is_available"])
+def test_choosing_asks_no_device(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, name, lambda *_, **__: pytest.fail(name))
+    found = resolve(RunSettings(task="translate"), PAIRS, GPU)
+    assert found == resolve(RunSettings(task="translate"), PAIRS, GPU)
+    assert found.train.precision == "bf16"
+
+
+def test_what_was_set_in_python_is_asked_for() -> None:
+    """A model and a rate, which a plan would have chosen otherwise."""
+    model = replace(preset("transformer-test"), d_ff=96)
+    settings = RunSettings(task="translate", model=model, train=TrainSettings(lr=1e-4, steps=7))
+    found = resolve(settings, PAIRS, GPU)
+    assert (found.train.lr, found.train.steps) == (1e-4, 7)
+    assert found.model == replace(model, vocab_size=8000)
+    assert found.asked.whence("train.lr") == "train(settings=…)"
+    assert "lr = 0.0001  # asked: train(settings=…)\n" in resolved_toml(found)
+
+
+def test_pictures_are_looked_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    media = write_pictures(tmp_path / "pictures")
+    settings = load_run_settings(
+        None, [], {"task": "classify", "data.media": [media], "classify.what": "pictures"}
+    )
+    prepared = See().prepare(settings, tmp_path, SILENT)
+    monkeypatch.setattr(MediaItems, "__getitem__", lambda *_: pytest.fail("opened again"))
+    found = resolve_run(settings, prepared, torch.device("cpu"))
+    assert found.why["model.picture.height"] == "the form of the data"
+
+
+@pytest.mark.parametrize("path", sorted(GOLDEN.glob("*.toml")), ids=lambda path: path.stem)
+def test_an_unfinished_run_of_format_1_goes_on_with_the_same_numbers(
+    path: Path, tmp_path: Path
+) -> None:
+    """The command that began it, given again, finds what it resolved to then."""
+    text = path.read_text(encoding="utf-8")
+    (tmp_path / "config.toml").write_text(text, encoding="utf-8")
+    before = tomllib.loads(text)
+    again = load_run_settings(None, [], before["asked"])
+    home = Home(tmp_path)
+    home.check(again, restart=False)
+    stored = home.stored(again.task)
+    assert isinstance(stored, Resolved)
+    assert "format" not in before
+    for name, value in before["train"].items():
+        assert getattr(stored.train, name) == value, name
+    assert stored == load_resolved(tmp_path / "config.toml")
+    assert read_resolved(resolved_toml(stored)) == stored
+
+
+def test_settings_of_a_newer_version_are_refused(tmp_path: Path) -> None:
+    path = tmp_path / "config.toml"
+    path.write_text('format = 3\ntask = "translate"\n')
+    with pytest.raises(ConfigError, match=r"config\.toml, line 1: format = 3: .* formats 1 to 2"):
+        load_run_settings(path, [])
