@@ -5,9 +5,9 @@
 
 Same weights at the start, same pictures (uint8, 224 × 224, on the device; both normalise them),
 same loss, AdamW on fp32 weights, bf16 products, no dropout, taking turns in one process; the median
-of several rounds. Ours is what `headway train see` runs: blocks compiled, the step recorded as a
-CUDA graph, classes read from the first row alone. Hugging Face's is the best of several ways to
-compile it, each with SDPA, autocast and the fused optimiser; inference is in bf16 for both.
+of several rounds. Ours is what `headway train classify` runs: blocks compiled, the step recorded
+as a CUDA graph, classes read from the first row alone. Hugging Face's is the best of several ways
+to compile it, each with SDPA, autocast and the fused optimiser; inference is in bf16 for both.
 """
 
 from __future__ import annotations

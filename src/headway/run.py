@@ -428,8 +428,8 @@ class Run:
         use = self._use(options)
         kind = kind_of(self.settings)
         if data is not None:
-            usual = self.settings.data
-            with in_files(self.task, data, needs, usual) as found, use.opened.lock:
+            usual, what = self.settings.data, spec_of(self.settings).modality
+            with in_files(self.task, data, needs, usual, what) as found, use.opened.lock:
                 return kind.evaluation(use, test_set(usual, found))
         files = self._files(needs)
         if not files:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import sys
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -200,3 +201,29 @@ def test_the_report_shows_pictures(folder: Path) -> None:
     assert "Surely right" in page
     assert page.count("data:image/png;base64,") >= 6
     assert "Loss per picture" in page
+
+
+def test_an_old_word_is_understood_and_the_new_one_named(folder: Path, capsys: Output) -> None:
+    media = ["--media", str(folder / "pictures")]
+    assert main(["check", "see", *media]) == 0
+    old = capsys.readouterr()
+    assert main(["check", "classify", *media]) == 0
+    new = capsys.readouterr()
+    note = "see is called classify now; classify.what=pictures says the same as see did\n"
+    assert old.err == note + new.err
+    assert old.out == new.out
+    settings = tomllib.loads((folder / "run" / "config.toml").read_text())
+    assert settings["task"] == "classify"
+    assert settings["classify"]["what"] == "pictures"
+    assert "see" not in settings
+
+
+def test_an_old_recipe_is_understood_too(
+    folder: Path, tmp_path: Path, capsys: Output, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "old.toml").write_text('task = "watch"\n[watch]\nbalance = true\n')
+    assert main(["train", "--recipe", "old.toml", "--out", "run"]) == 2
+    said = capsys.readouterr().err
+    assert "watch is called classify now; classify.what=videos" in said
+    assert "classify reads media" in said

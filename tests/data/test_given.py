@@ -180,6 +180,36 @@ def test_columns_are_bound_by_usual_names_or_because_only_one_can_be_meant() -> 
     assert two.names == {"text_field": "text", "other_field": "b", "label_field": "label"}
 
 
+PIXELS = np.zeros((2, 8, 8), np.uint8)
+
+
+@pytest.mark.parametrize(
+    ("column", "values", "kind"),
+    [
+        ("text", ["a film", "a book"], "text"),
+        ("review", ["a film", "a book"], "text"),
+        ("path", ["a.png", "b.png"], "image"),
+        ("file", ["a.wav", "b.wav"], "audio"),
+        ("image", PIXELS, "image"),
+        ("path", list(PIXELS), "image"),
+        ("video", np.zeros((2, 4, 8, 8), np.uint8), "video"),
+        ("path", list(np.zeros((2, 4, 8, 8), np.uint8)), "video"),
+        ("audio", [(np.zeros(50, np.float32), 8000)] * 2, "audio"),
+        ("path", [(np.zeros(50, np.float32), 8000)] * 2, "audio"),
+        ("path", [{"array": np.zeros(50, np.float32), "sampling_rate": 8000}] * 2, "audio"),
+    ],
+)
+def test_what_is_classified_is_told_by_the_names_and_the_values_of_columns(
+    column: str, values: object, kind: str
+) -> None:
+    found = given("classify", {column: values, "label": ["x", "y"]})
+    assert {name: one.kind for name, one in found.columns.items()} == {
+        column: kind,
+        "label": "label",
+    }
+    assert found.files == ("text" if kind == "text" else "media")
+
+
 def test_the_columns_of_a_run_come_before_usual_names() -> None:
     usual = DataSettings(text=("a.tsv",), text_field="review", label_field="2")
     found = given("classify", [{"text": "a", "review": "b", "label": "c"}], usual=usual)

@@ -133,10 +133,10 @@ def test_a_recording_that_is_too_long_for_a_graph_is_named_and_the_others_are_an
 
 
 def test_scores_of_a_test_set_are_those_of_torch(tmp_path: Path) -> None:
-    for name in ("see", "identify margin", "caption", "transcribe"):
+    for name in ("see", "hear", "identify margin", "caption", "transcribe"):
         run, folder = media_run(tmp_path / name, name), tmp_path / f"{name} files"
         files = [Path(line).name for line in media_lines(folder, name)]
-        key = "label" if name in ("see", "identify margin") else "text"
+        key = "text" if name in ("caption", "transcribe") else "label"
         values = ["O", "B-x", "O", "I-x"] if key == "label" else ["ba de", "go", "fi ko", "ba"]
         listed = [json.dumps({"path": f, key: v}) for f, v in zip(files, values, strict=True)]
         (folder / "list.jsonl").write_text("\n".join(listed) + "\n")

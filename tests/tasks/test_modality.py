@@ -9,12 +9,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+import headway
 from headway.config.run import RunSettings, load_run_settings
+from headway.data.given import given, in_files
 from headway.tasks.hear import Hear
 from headway.tasks.modality import row_of
 from headway.tasks.see import See
 from headway.tasks.table import kind_of
 from headway.tasks.watch import Watch
+from headway.training.run import Training
 
 SIDE = 8
 
@@ -96,3 +99,23 @@ def test_the_kind_of_data_picks_what_does_the_task(tmp_path: Path) -> None:
     assert type(kind_of(settings("classify", path, "classify.what=videos"))) is Watch
     assert type(kind_of(settings("watch", path))) is Watch
     assert type(kind_of(settings("classify", path, "model.sound.bands=20"))) is Hear
+
+
+def test_data_in_memory_is_looked_at_when_it_lies_in_files(tmp_path: Path) -> None:
+    manifest = tmp_path / "rows.jsonl"
+    training = Training(settings=settings("classify", manifest), out=tmp_path, device="cpu")
+    listed(manifest, path=str(sound(tmp_path / "a.wav")), label=1)
+    assert type(training.kind) is Hear
+    noise = np.random.default_rng(0).standard_normal((12, 200)).astype(np.float32)
+    data = {"audio": [(0.1 * one, 8000) for one in noise], "label": list("ab") * 6}
+    assert str(headway.check("classify", data)).startswith("12 recordings")
+
+
+def test_a_run_says_what_its_test_data_must_be(tmp_path: Path) -> None:
+    """An imported one has no data of its own to tell it by."""
+    folder = str(picture(tmp_path / "x" / "a.png").parents[1])
+    with in_files("classify", folder, what="pictures") as found:
+        assert found == {"media": [folder]}
+    names = {"path": ["a.png"], "label": ["x"]}
+    assert given("classify", names, what="pictures").files == "media"
+    assert given("classify", names, what="text").files == "text"

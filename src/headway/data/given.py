@@ -93,12 +93,15 @@ def _column(need: Need, row: Spec) -> Column:
     return Column(need.name, held, "", need.also, need.optional)
 
 
-def layouts_of(task: str) -> tuple[Layout, ...]:
-    """What the data of a task may consist of. The first whose columns are all there is taken."""
+def layouts_of(task: str, what: Modality | None = None) -> tuple[Layout, ...]:
+    """What the data of a task may consist of. The first whose columns are all there is taken.
+    `what`: it can only be that."""
     if task not in (*SPECS, *ALIASES):
         raise ConfigError(f"unknown task {task!r}.{suggest(task, SPECS)}")
     found: list[Layout] = []
     for row in SPECS[task].rows if task in SPECS else (spec_of(task),):
+        if what is not None and row.modality != what:
+            continue
         columns = tuple(_column(need, row) for need in row.needs)
         if row.reads == "texts":  # two of each, or one that is read twice
             found += [("text", columns[:1]), ("pairs", columns[1:])]
@@ -211,6 +214,7 @@ def given(
     needs: Mapping[str, str | Sequence[str]] | None = None,
     usual: DataSettings | None = None,
     like: Given | None = None,
+    what: Modality | None = None,
 ) -> Given:
     """The data with its columns bound: as `needs` says (`{"text": "review"}`), as `usual` has them
     (a run's, for data to be read as its training data was), by their usual names, or because only
@@ -221,7 +225,7 @@ def given(
         needs = {one.name: name for name, one in like.columns.items()} | dict(needs or {})
     needs = {name: one for name, one in (needs or {}).items() if one is not None}
     fields = tuple(listed(needs.pop("fields", ()))) or (usual.fields if usual else ())
-    layouts = _layouts(task, fields, usual)
+    layouts = _layouts(layouts_of(task, what), task, fields, usual)
     known = list(dict.fromkeys(w for _, columns in layouts for one in columns for w in one.words))
     for name in needs:
         if name not in known:
@@ -262,10 +266,11 @@ def in_files(
     data: object,
     needs: Mapping[str, str | Sequence[str]] | None = None,
     usual: DataSettings | None = None,
+    what: Modality | None = None,
 ) -> Iterator[dict[str, object]]:
     """The data as settings of `data`, for work that is done inside: a table is in a file until
     then."""
-    found = given(task, data, needs, usual)
+    found = given(task, data, needs, usual, what=what)
     with TemporaryDirectory(prefix="headway-") as name:
         found.write(Path(name))
         yield found.settings(Path(name))
@@ -304,9 +309,10 @@ def _same(one: Path, other: Path) -> bool:
     return len(filecmp.cmpfiles(one, other, files, shallow=False)[0]) == len(files)
 
 
-def _layouts(task: str, fields: Sequence[str], usual: DataSettings | None) -> tuple[Layout, ...]:
-    """Of the task; with the names that a run has for its columns, and fields where it has some."""
-    layouts = layouts_of(task)
+def _layouts(
+    layouts: tuple[Layout, ...], task: str, fields: Sequence[str], usual: DataSettings | None
+) -> tuple[Layout, ...]:
+    """With the names that a run has for its columns, and fields where it has some."""
     if fields:
         group = [Column(name, "field", "", optional=True) for name in fields]
         label = [replace(_LABEL, optional=spec_of(task).answers != "label")]

@@ -230,7 +230,7 @@ class Fill:
             folder = use.opened.folder
             raise UserError(
                 f"{folder} has learned to rebuild hidden parts and answers nothing. Train a run "
-                f"that starts from it: headway train see --from {folder} --media …"
+                f"that starts from it: headway train classify --from {folder} --media …"
             )
         from headway.tasks.fill_answers import Filler
 

@@ -108,7 +108,8 @@ def report_of(
         data = replace(settings.data, **tuples)
         with Progress(enabled=not quiet) as progress:
             try:
-                prepared = kind_of(settings).prepare(replace(settings, data=data), folder, progress)
+                run = replace(settings, data=data)
+                prepared = kind_of(run).prepare(run, folder, progress)
             except ImpossibleData as error:
                 found: Report = error.report
             else:

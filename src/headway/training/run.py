@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from pathlib import Path
 
 import torch
@@ -21,7 +22,7 @@ from headway.errors import FolderError, Stopped, needs
 from headway.models.folder import model_weights, save_weights
 from headway.progress import Progress, duration
 from headway.tasks.distil import comparison_line
-from headway.tasks.kind import Prepared
+from headway.tasks.kind import Kind, Prepared
 from headway.tasks.own import Own
 from headway.tasks.table import kind_of
 from headway.tasks.task import Task
@@ -74,7 +75,6 @@ class Training:
 
     def __post_init__(self) -> None:
         self.settings = replace(self.settings, asked=asked_of(self.settings))
-        self.kind = kind_of(self.settings)
         self.home = Home(self.out)
         self.ranks = Ranks.start(self.device)
         self.progress = Progress(enabled=self.ranks.is_first and not self.quiet)
@@ -89,6 +89,11 @@ class Training:
 
         if self.settings.train.tensorboard:
             needs("tensorboard", "tensorboard")  # better now than after the data is read
+
+    @cached_property
+    def kind(self) -> Kind:
+        """Told when data that was in memory is in files: these may say which it is."""
+        return kind_of(self.settings)
 
     def train(self) -> list[str]:
         """What could not be saved, if anything. Raises `Stopped` where someone asked for it, whose

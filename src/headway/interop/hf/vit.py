@@ -65,7 +65,7 @@ class VitFamily:
             n_labels=max(1, len(labels)),
         )
         notes = () if labels else (
-            "it has no classes: train some with `headway train see --from RUN`",
+            "it has no classes: train some with `headway train classify --from RUN`",
         )  # fmt: skip
         return Architecture(
             task="classify",
