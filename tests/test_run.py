@@ -92,6 +92,26 @@ def test_files_that_are_missing_are_said_at_once(runs: Path, tmp_path: Path) -> 
         headway.load()
 
 
+@pytest.mark.parametrize(
+    ("names", "options", "said"),
+    [
+        (("tatoeba-de-en", "digits"), {}, "task transcribe and .* of the task translate"),
+        (("digits",), {"precision": "fp8"}, "no choice 'fp8'"),
+        (("digits",), {"device": "tpu"}, "unknown device 'tpu'"),
+        (("digits",), {"device": None}, "unknown device None"),
+        (("digits",), {"engine": "jax"}, "no choice 'jax'"),
+        ((["digits", "digits"],), {}, r"arguments of their own: load\(one, other\)"),
+        ((None,), {}, "None is no run folder"),
+        (("",), {}, "'' is no run folder"),
+    ],
+)
+def test_what_settings_tell_is_refused_when_it_is_loaded(
+    names: tuple[str, ...], options: dict[str, str], said: str
+) -> None:
+    with pytest.raises(UserError, match=said):
+        headway.load(*names, **options)
+
+
 @pytest.mark.parametrize("task", TASKS)
 def test_one_gives_an_answer_and_several_give_what_the_command_prints(
     task: str, runs: Path

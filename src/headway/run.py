@@ -29,8 +29,10 @@ from headway.config.folder import (
 )
 from headway.config.listed import listed
 from headway.config.run import Resolved, media_front
+from headway.config.together import check_held, check_together
 from headway.errors import DataError, UserError, suggest
 from headway.progress import SILENT, Progress
+from headway.tasks.engines import check_engine
 from headway.tasks.specs import METRICS, Need, spec_of
 
 if TYPE_CHECKING:
@@ -81,6 +83,12 @@ def load(
     if not names:
         known = ", ".join(available()) or "none is there"
         raise UserError(f"load() needs a run folder or the name of a model: {known}.")
+    for name in names:
+        if not isinstance(name, str | PathLike) or not str(name):
+            raise UserError(
+                f"{name!r} is no run folder, and no name of a model. Several are arguments of "
+                "their own: load(one, other)."
+            )
     return Run(tuple(map(str, names)), device=device, precision=precision, engine=engine)
 
 
@@ -123,8 +131,11 @@ class Run:
         settings: Resolved | None = None,
     ) -> None:
         """`settings`: of the first, where they have been read already, and perhaps changed."""
+        check_held(device, precision)
+        check_engine(engine)
         folders = tuple(run_folders(names))
         settings = load_run(folders[0]) if settings is None else settings
+        check_together(folders, [settings, *map(load_run, folders[1:])])
         for folder in folders:
             if engine == "torch":
                 file_in(folder, WEIGHTS)

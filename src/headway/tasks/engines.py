@@ -32,10 +32,14 @@ MARKS = {"ctranslate2": "model.bin", "onnx": "*.onnx"}
 """The files by which an exported folder is recognised."""
 
 
+def check_engine(name: str) -> None:
+    if name not in ENGINES:
+        raise UserError(f"--engine has no choice {name!r}.{suggest(str(name), ENGINES)}")
+
+
 def engine_of(name: str, folder: Path, settings: RunSettings) -> Engine | None:
     """The engine of this name for the folder; None is torch itself."""
-    if name not in ENGINES:
-        raise UserError(f"--engine has no choice {name!r}.{suggest(name, ENGINES)}")
+    check_engine(name)
     if name == "torch":
         _check_for_torch(folder)
         return None

@@ -22,15 +22,15 @@ from headway.config.folder import IMPORTED, TOKENIZER, WEIGHTS, file_in, load_ru
 from headway.config.model import (
     ModelSettings,
     PictureEncoderSettings,
-    PictureSettings,
     Seq2SeqSettings,
     SoundEncoderSettings,
 )
-from headway.config.run import RunSettings, media_front
+from headway.config.run import RunSettings
+from headway.config.together import check_held, check_together
 from headway.decode.engine import Engine
 from headway.decode.precision import hold_in
 from headway.decode.recent import Recent
-from headway.errors import ConfigError, FolderError, UserError, suggest
+from headway.errors import FolderError, UserError
 from headway.models.folder import load_model
 from headway.nn.devices import CPU, pick_device
 from headway.nn.linear import pack, unpack
@@ -39,8 +39,6 @@ from headway.tasks.specs import Spec, spec_of
 from headway.text.tokenizer import Vocabularies
 
 T = TypeVar("T")
-
-PRECISIONS = ("fp32", "bf16", "int8")
 
 
 @dataclass(frozen=True, eq=False)
@@ -193,13 +191,11 @@ def open_run(
     folder. `settings`: those of the first run, where they have been read already. `words`: whether
     the vocabulary is needed; who takes over weights, or learns from them, needs none.
     """
-    if precision not in ("auto", *PRECISIONS):
-        raise UserError(f"precision has no choice {precision!r}.{suggest(precision, PRECISIONS)}")
+    check_held("auto", precision)
     place = pick_device(device) if engine == "torch" else CPU
     folders = tuple(run_folders(names))
     runs = (load_run(folders[0]) if settings is None else settings, *map(load_run, folders[1:]))
-    for folder, run in zip(folders[1:], runs[1:], strict=True):
-        _check_together(folders[0], runs[0], folder, run)
+    check_together(folders, runs)
     pairs = zip(folders, runs, strict=True)
     vocabs = [_words(folder, run) if words else None for folder, run in pairs]
     for folder, other in zip(folders[1:], vocabs[1:], strict=True):
@@ -218,33 +214,6 @@ def open_plain(name: str | Path, settings: RunSettings | None = None) -> Opened:
     run = open_run(name, device="cpu", precision="fp32", settings=settings)
     run.models, run.imported  # noqa: B018  what is damaged is said now
     return run
-
-
-def _check_together(first: Path, run: RunSettings, folder: Path, other: RunSettings) -> None:
-    """Refuse models whose answers are not to the same question."""
-    if other.task != run.task:
-        raise UserError(
-            f"{folder} is a run of the task {other.task} and {first} of the task {run.task}: "
-            "models answer together only if their task is the same."
-        )
-    if other.labels != run.labels:
-        raise ConfigError(
-            f"{folder} has other labels than {first}: models that answer together must have the "
-            "same labels in the same order."
-        )
-    if _form(other) != _form(run):
-        raise ConfigError(
-            f"{folder} reads its input in another form than {first}: models that answer together "
-            "must read pictures of one size and number of frames, or recordings of one rate."
-        )
-
-
-def _form(settings: RunSettings) -> tuple[int, ...]:
-    """What two runs must share to read the same pictures or recordings."""
-    shape = media_front(settings)
-    if isinstance(shape, PictureSettings):
-        return (shape.frames, shape.channels, shape.height, shape.width)
-    return () if shape is None else (shape.rate,)
 
 
 def _engine(
