@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import json
 import pickle
 import pkgutil
 import subprocess
@@ -221,6 +222,31 @@ def test_options_are_checked_and_belong_to_one_call(runs: Path) -> None:
     assert run("Guten Morgen.", alignments=True).alignment
 
 
+@pytest.mark.parametrize("options", [{"stop": 3}, {"required": 3}, {"banned": [3]}])
+def test_options_of_several_texts_say_so(options: dict[str, object]) -> None:
+    run = shipped("stories" if "stop" in options else "tatoeba-de-en")
+    with pytest.raises(UserError, match="texts are needed"):
+        run("a", **options)
+
+
+def test_nothing_can_be_taken_from_a_run() -> None:
+    with pytest.raises(AttributeError, match="never changes"):
+        del shipped("stories").settings
+
+
+def test_scores_are_of_the_model_that_was_kept(runs: Path, tmp_path: Path) -> None:
+    folder = tiny_run(tmp_path / "run", "classify")
+    rows: list[dict[str, object]] = [
+        {"kind": "valid", "step": 1, "accuracy": 70.0},
+        {"kind": "valid", "step": 2, "accuracy": 60.0},
+    ]
+    (folder / "metrics.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in rows))
+    assert headway.load(folder).scores == {"accuracy": 60.0}
+    rows.append({"kind": "end", "step": 2, "kept": "best", "scores": {"best": {"accuracy": 70.0}}})
+    (folder / "metrics.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in rows))
+    assert headway.load(folder).scores == {"accuracy": 70.0}
+
+
 def test_a_run_is_sent_by_its_name(runs: Path) -> None:
     run = headway.load(runs / "classify", device="cpu", precision="fp32")
     again = pickle.loads(pickle.dumps(run))
@@ -343,9 +369,12 @@ def test_the_likeliest_of_given_texts_is_chosen() -> None:
     assert isinstance(found, LabelAnswer)
     assert found.label == "cry"
     assert set(found.probabilities) == {"cry", "quantum, field"}
+    for among in ([], ["one"], ["a", "a"], ["a", ""], [1, 2], None, "ab"):
+        with pytest.raises(UserError, match="among="):
+            run.choose("Tom", among=among)  # type: ignore[arg-type]
     several = run.choose(["Tom was sad. He began to"], among=["cry", "fly"])
     assert isinstance(several, Answers)
-    with pytest.raises(UserError, match="one text"):
+    with pytest.raises(UserError, match="is no list"):
         run.choose("a", among="cry")
     shots = [{"text": "good", "label": "yes"}, {"text": "bad", "label": "no"}]
     assert run("fine", shots=shots).label in ("yes", "no")
@@ -376,6 +405,7 @@ def test_looking_leaves_the_run_as_it_is(runs: Path, tmp_path: Path) -> None:
     page.save(tmp_path / "look.html")
     assert (tmp_path / "look.html").stat().st_size > 10_000
     assert page._repr_html_().startswith("<iframe")
+    assert len(repr(page)) < 100
     assert run("ba de").to_dict() == before
 
 

@@ -265,6 +265,8 @@ def test_a_metric_of_ones_own_chooses_the_weights(tmp_path: Path) -> None:
     assert min(valid, key=lambda row: row["loss"])["step"] == 6
     assert rows[-1]["kept"] == "best checkpoint (step-2)"
     assert {"early", "late", "accuracy"} <= rows[-1]["scores"][rows[-1]["kept"]].keys()
+    assert headway.load(out).scores == rows[-1]["scores"][rows[-1]["kept"]]
+    assert "early " in headway.load(out)._repr_html_()
     assert all(set(answers) | set(truth) <= {"neg", "pos", "so"} for answers, truth in seen)
     assert len(seen[0][0]) == len(seen[0][1]) == 12
     report = (out / "report.html").read_text()

@@ -13,7 +13,7 @@ from dataclasses import dataclass, fields, replace
 from html import escape
 from os import PathLike
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, cast, overload
+from typing import TYPE_CHECKING, Any, Literal, overload
 
 from headway.config.data import DataSettings
 from headway.config.decode import DecodeSettings
@@ -33,7 +33,7 @@ from headway.config.together import check_held, check_together
 from headway.errors import DataError, UserError, suggest
 from headway.progress import SILENT, Progress
 from headway.tasks.engines import check_engine
-from headway.tasks.specs import METRICS, Need, spec_of
+from headway.tasks.specs import METRICS, Metric, Need, metrics_asked, spec_of
 
 if TYPE_CHECKING:
     import torch
@@ -149,7 +149,8 @@ class Run:
     def __setattr__(self, name: str, value: object) -> None:
         raise AttributeError(f"a run never changes: {name!r} cannot be set. Options go to calls.")
 
-    __delattr__ = None  # type: ignore[assignment]
+    def __delattr__(self, name: str) -> None:
+        raise AttributeError(f"a run never changes: {name!r} cannot be taken away.")
 
     # -- what is known without weights
 
@@ -192,11 +193,14 @@ class Run:
     def scores(self) -> dict[str, float]:
         """On its validation set, at the end of its training; empty where that was not kept."""
         history = self.history
-        for entry in reversed([*history.valid, *history.end]):
-            found = {name: entry[name] for name in METRICS if isinstance(entry.get(name), float)}
+        for entry in (history.kept, *reversed(history.valid)):
+            found = {k: entry[k] for k in self._metrics() if isinstance(entry.get(k), float)}
             if found:
                 return found
         return {}
+
+    def _metrics(self) -> dict[str, Metric]:
+        return METRICS | metrics_asked(self.settings.asked)
 
     # -- what is opened
 
@@ -330,13 +334,16 @@ class Run:
     def choose(self, x: object, /, among: Sequence[str], **options: object) -> Answer | Answers:
         """The likeliest of given texts behind each input, with the probabilities of all."""
         self._check_option("labels", "choose() needs a run that continues text")
-        if isinstance(among, str):
-            raise UserError(f"among={among!r} is one text. Give several: among=[…].")
+        if isinstance(among, str) or not isinstance(among, Iterable):
+            raise UserError(f"among={among!r} is no list. Give several texts: among=[…].")
+        among = list(among)
+        if len(set(among)) < 2 or not all(isinstance(one, str) and one for one in among):
+            raise UserError(f"among={among!r}: two texts or more are needed, none of them empty.")
         from headway.tasks.answers import Answers
         from headway.tasks.inputs import is_several
 
         several = is_several(x, self.settings)
-        use = self._use(options, {"labels": list(among)})
+        use = self._use(options, {"labels": among})
         found = self._stream(x if several else [x], {}, use=use)  # type: ignore[arg-type]
         return Answers(found) if several else next(found)
 
@@ -410,8 +417,7 @@ class Run:
         if "beam" in decode:  # who names a beam wants a search, also of a run that samples
             decode.setdefault("sample", False)
         if "stop" in decode:
-            stop = decode["stop"]
-            decode["stop"] = (stop,) if isinstance(stop, str) else tuple(stop)
+            decode["stop"] = _texts("stop", decode["stop"])
         settings = self.settings
         if decode:
             settings = replace(settings, decode=replace(settings.decode, **decode))
@@ -543,7 +549,10 @@ class Run:
             shown = ", ".join(self.labels[:12])
             rows["labels"] = f"{len(self.labels):,}: {shown}{' …' * (len(self.labels) > 12)}"
         if self.scores:
-            rows["scores"] = _shown(self.scores)
+            known = self._metrics()
+            rows["scores"] = ", ".join(
+                f"{known[name].label} {known[name].shown(one)}" for name, one in self.scores.items()
+            )
         rows["options"] = ", ".join(self.options())
         body = "".join(
             f'<tr><th style="text-align:left">{name}</th>'
@@ -571,23 +580,19 @@ def _again(names: tuple[str, ...], options: Mapping[str, str]) -> Run:
     )
 
 
+def _texts(name: str, value: object) -> tuple[str, ...]:
+    """Of an option that takes several; one alone is one of them."""
+    found = (value,) if isinstance(value, str) else value
+    if not isinstance(found, Iterable) or not all(isinstance(one, str) for one in listed(found)):
+        raise OptionError(f"{name}={value!r}: texts are needed, as {name}=[…].")
+    return tuple(found)
+
+
 def _wish(wish: Mapping[str, object]) -> object:
     from headway.decode.translation import TextWish
 
-    for name in ("required", "banned"):
-        if isinstance(wish.get(name), str):
-            raise OptionError(f"{name}={wish[name]!r} is one text. Give a list: {name}=[…].")
     prefix = wish.get("prefix") or ""
     if not isinstance(prefix, str):
         raise OptionError(f"prefix={prefix!r} is no text.")
-    required, banned = (
-        tuple(map(str, cast(Iterable[object], wish.get(name) or ())))
-        for name in ("required", "banned")
-    )
+    required, banned = (_texts(name, wish.get(name) or ()) for name in ("required", "banned"))
     return TextWish(prefix=prefix, required=required, banned=banned)
-
-
-def _shown(scores: Mapping[str, float]) -> str:
-    return ", ".join(
-        f"{METRICS[name].label} {METRICS[name].shown(scores[name])}" for name in scores
-    )

@@ -141,3 +141,23 @@ def test_notebooks_show_text_as_text() -> None:
     assert "&lt;b&gt;a" in shown
     many = Answers([Answer(text=str(n)) for n in range(60)])._repr_html_()
     assert "10 more" in many
+
+
+def test_parts_of_answers_are_answers() -> None:
+    assert isinstance(LABELS[:1], Answers)
+    assert isinstance(LABELS[0], LabelAnswer)
+    assert (LABELS + LABELS[1:]).texts == [*LABELS.texts, *LABELS.texts[1:]]
+    assert isinstance(LABELS.copy(), Answers)
+    assert np.asarray(Answers()).dtype.kind == "U"
+
+
+def test_answers_are_shown_in_short() -> None:
+    many = LabelAnswer.of([str(n) for n in range(1000)], [0.001] * 1000)
+    assert repr(many).startswith("LabelAnswer(text='0', score=0.001, classes=('0', ")
+    assert "error" not in repr(many)
+    assert len(repr(many)) < 200
+    wide = VectorAnswer(text="384 numbers", vector=np.ones(384, np.float32))
+    assert "\n" not in repr(wide)
+    assert len(repr(wide)) < 200
+    assert repr(Answers([Answer(text="a")])) == "Answers([Answer(text='a')])"
+    assert "… 980 more" in repr(Answers([Answer(text="a")] * 1000))

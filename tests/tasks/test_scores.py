@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pickle
+
 import pytest
 
 from headway.tasks.scores import Scores
@@ -52,3 +54,16 @@ def test_a_test_set_shows_its_rows() -> None:
     assert html.endswith(
         "<td>accuracy</td><td>91.25</td><td>95 %: 90 – 92</td></tr></tbody></table>"
     )
+
+
+def test_scores_can_be_sent_with_all_that_was_only_to_be_found() -> None:
+    found = Scores(
+        {"accuracy": 50.0},
+        find_baselines=lambda: {"majority class": {"accuracy": 40.0}},
+        find_answers=lambda: (["a"], ["b"]),
+    )
+    again = pickle.loads(pickle.dumps(found))
+    assert dict(again) == dict(found)
+    assert again.baselines == {"majority class": {"accuracy": 40.0}}
+    assert (again.answers, again.truth) == (["a"], ["b"])
+    assert again.changed({"f1": 1.0}).baselines == again.baselines

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import html
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -95,9 +95,9 @@ class Page:
     """One page with its data; `html` is all of it in one file."""
 
     title: str
-    looks: list[dict[str, Any]]
-    shared: dict[str, Any]
-    run: dict[str, Any]
+    looks: list[dict[str, Any]] = field(repr=False)
+    shared: dict[str, Any] = field(repr=False)
+    run: dict[str, Any] = field(repr=False)
 
     @cached_property
     def packed(self) -> str:

@@ -7,11 +7,12 @@ for people is made when it is asked for, by the `printed` of the task that answe
 from __future__ import annotations
 
 import json
+import reprlib
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import MISSING, Field, dataclass, field, fields, replace
 from html import escape
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, Self, cast
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, Self, SupportsIndex, cast, overload
 
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
@@ -61,7 +62,7 @@ class Printed(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class Answer:
     """To one input. `str(answer)` is its text."""
 
@@ -106,6 +107,14 @@ class Answer:
     def __str__(self) -> str:
         return self.text
 
+    def __repr__(self) -> str:
+        """What is there, each of one line at most."""
+        said = (
+            f"{one.name}={SHORT.repr(getattr(self, one.name))}" for one in fields(self)
+            if one.repr and not _is_usual(one, getattr(self, one.name))
+        )  # fmt: skip
+        return f"{type(self).__name__}({', '.join(said)})"
+
     def __getattr__(self, name: str) -> Any:
         if name.startswith("_") or name in ANSWER_FIELDS:  # not yet there: it is being copied
             raise AttributeError(name)
@@ -118,6 +127,14 @@ class Answer:
     def _repr_html_(self) -> str:
         return Answers([self])._repr_html_()
 
+
+def _is_usual(one: Field[Any], value: object) -> bool:
+    """Whether a value says nothing."""
+    return one.default is not MISSING and value is one.default
+
+
+SHORT = reprlib.Repr()
+SHORT.maxtuple, SHORT.maxstring, SHORT.maxother = 4, 200, 80
 
 ANSWER_FIELDS = frozenset(one.name for one in fields(Answer))
 
@@ -134,7 +151,7 @@ def attributes_of(kind: type[Answer]) -> list[str]:
     return [*dict.fromkeys([*named, *more])]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class LabelAnswer(Answer):
     """A class."""
 
@@ -186,7 +203,7 @@ class Span(NamedTuple):
     text: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class TagAnswer(Answer):
     """A tag for each word."""
 
@@ -207,7 +224,7 @@ class TagAnswer(Answer):
         )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class TextAnswer(Answer):
     """Text that was written."""
 
@@ -245,7 +262,7 @@ class Segment(NamedTuple):
     text: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class SpokenAnswer(Answer):
     """Text that was said."""
 
@@ -263,7 +280,7 @@ class Guess(NamedTuple):
     probability: float
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class GapAnswer(Answer):
     """A text whose gaps are filled."""
 
@@ -271,7 +288,7 @@ class GapAnswer(Answer):
     """For each gap the likeliest words, as many as `n_best` says."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class VectorAnswer(Answer):
     """A vector of an input."""
 
@@ -281,7 +298,7 @@ class VectorAnswer(Answer):
         return np.array(self.vector, dtype)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class NearAnswer(VectorAnswer):
     """What is nearest to an input among those it was compared with."""
 
@@ -292,6 +309,25 @@ class NearAnswer(VectorAnswer):
 
 class Answers(list[Answer]):
     """Answers in the order of their inputs."""
+
+    @overload
+    def __getitem__(self, place: SupportsIndex) -> Answer: ...
+    @overload
+    def __getitem__(self, place: slice) -> Answers: ...
+    def __getitem__(self, place: SupportsIndex | slice) -> Answer | Answers:
+        found = super().__getitem__(place)
+        return found if isinstance(found, Answer) else Answers(found)
+
+    def __add__(self, more: Iterable[Answer]) -> Answers:  # type: ignore[override]
+        return Answers([*self, *more])
+
+    def copy(self) -> Answers:
+        return Answers(self)
+
+    def __repr__(self) -> str:
+        left = len(self) - MOST_REPR
+        more = [f"… {left:,} more"] if left > 0 else []
+        return f"Answers([{', '.join([*map(repr, self[:MOST_REPR]), *more])}])"
 
     @property
     def texts(self) -> list[str]:
@@ -317,7 +353,7 @@ class Answers(list[Answer]):
         """Vectors where these are vectors, else texts."""
         if self and all(isinstance(answer, VectorAnswer) for answer in self):
             return np.asarray(self.vectors, dtype)
-        return np.array(self.texts, dtype)
+        return np.array(self.texts, str if dtype is None else dtype)
 
     def save(self, path: str | Path) -> None:
         """Into one file; how is said by its ending: .txt and .tsv a line each, .jsonl what
@@ -431,6 +467,9 @@ SAVERS: dict[str, Callable[[Answers, Path], None]] = {
     ".conll": _save_columns,
 }
 
+
+MOST_REPR = 20
+"""Answers that are shown where there are no notebooks."""
 
 MOST_ROWS = 50
 """Answers that a notebook shows."""

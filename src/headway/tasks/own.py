@@ -12,7 +12,7 @@ from torch import nn
 from headway.errors import ConfigError, UserError
 from headway.progress import OnProgress, unheard
 from headway.tasks.scores import Scores
-from headway.tasks.specs import Metric, Spec
+from headway.tasks.specs import Metric, Spec, named_metric
 from headway.tasks.task import Task
 
 Function = Callable[[Sequence[Any], Sequence[Any]], float]
@@ -72,17 +72,6 @@ def own_metrics(given: Mapping[str, Given], spec: Spec) -> dict[str, Own]:
             )
         found[name] = Own(named_metric(name, "lower" if more else "higher"), function)
     return found
-
-
-def named_metric(name: str, better: object) -> Metric:
-    return Metric(name=name, label=name, lower=better == "lower", digits=3)
-
-
-def metrics_asked(asked: Mapping[str, Any]) -> dict[str, Metric]:
-    """The records of those that a run was given: their names, and which way is better."""
-    keys = {key.removeprefix("metrics."): one for key, one in asked.items()
-            if key.startswith("metrics.")}  # fmt: skip
-    return {name: named_metric(name, better) for name, better in keys.items()}
 
 
 class Measured:

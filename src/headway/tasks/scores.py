@@ -104,6 +104,11 @@ class Scores(Mapping[str, float]):
         unknown = {name for values in every for name in values} - self.metrics.keys()
         assert not unknown, f"no record in tasks/specs.py: {', '.join(sorted(unknown))}"
 
+    def __getstate__(self) -> dict[str, Any]:
+        """With all that was only to be found: functions that find it stay where they are."""
+        self.baselines, self._answered  # noqa: B018
+        return {k: v for k, v in self.__dict__.items() if not k.startswith("_find_")}
+
     def __repr__(self) -> str:
         shown = (f"{name} {self.metrics[name].shown(value)}" for name, value in self.items())
         return f"Scores({', '.join(shown)})"

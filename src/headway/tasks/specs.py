@@ -7,7 +7,7 @@ imported: `--help` reads it too.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Literal
 
@@ -81,6 +81,17 @@ METRICS: dict[str, Metric] = {
 }
 """In the order of reports; a task reports no score that has no record here. `mrr` is the mean
 reciprocal rank, `explained` the share of the variance of hidden rows that is rebuilt."""
+
+
+def named_metric(name: str, better: object) -> Metric:
+    return Metric(name=name, label=name, lower=better == "lower", digits=3)
+
+
+def metrics_asked(asked: Mapping[str, object]) -> dict[str, Metric]:
+    """The records of those that a run was given: their names, and which way is better."""
+    keys = {key.removeprefix("metrics."): one for key, one in asked.items()
+            if key.startswith("metrics.")}  # fmt: skip
+    return {name: named_metric(name, better) for name, better in keys.items()}
 
 
 @dataclass(frozen=True, kw_only=True)

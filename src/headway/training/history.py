@@ -29,6 +29,14 @@ class History:
     scores: Mapping[str, Metric] = field(default_factory=lambda: SCORES)
     """The records of all that it may report."""
 
+    @property
+    def kept(self) -> dict[str, float]:
+        """Scores of the model that was kept in the end; empty where that is not noted."""
+        end = self.end[-1] if self.end else {}
+        scores = end.get("scores")
+        found = scores.get(end.get("kept")) if isinstance(scores, dict) else None
+        return found if isinstance(found, dict) else {}
+
     def points(self, kind: str, name: str) -> list[Point]:
         entries = getattr(self, kind)
         return [(entry["step"], number(entry[name])) for entry in entries if name in entry]

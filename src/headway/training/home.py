@@ -16,8 +16,7 @@ from headway.config.folder import CONFIG, TOKENIZER, WEIGHTS, check_config
 from headway.config.run import Resolved, RunSettings, differences, load_resolved
 from headway.config.toml import parse, read_text
 from headway.errors import ConfigError, FolderError
-from headway.tasks.own import metrics_asked
-from headway.tasks.specs import ALIASES
+from headway.tasks.specs import ALIASES, metrics_asked
 from headway.training.budget import PLAN
 from headway.training.runlog import METRICS
 

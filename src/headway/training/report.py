@@ -20,9 +20,8 @@ from headway.config.folder import CONFIG
 from headway.config.run import RunSettings, load_run_settings
 from headway.errors import UserError
 from headway.progress import duration
-from headway.tasks.own import metrics_asked
 from headway.tasks.specs import METRICS as SCORES
-from headway.tasks.specs import Metric, spec_of
+from headway.tasks.specs import Metric, metrics_asked, spec_of
 from headway.training.chart import Point, Series, chart
 from headway.training.figures import figures
 from headway.training.history import METRICS, Entry, History, finite, mean, number, read_history
@@ -73,14 +72,14 @@ def _run(path: Path) -> RunSettings | None:
 
 def _scores(history: History) -> list[Metric]:
     """The scores that the run has, in the order of the table, loss apart."""
-    found = {name for entry in history.valid for name in entry} | set(_kept_scores(history))
+    found = {name for entry in history.valid for name in entry} | set(history.kept)
     return [one for one in history.scores.values() if one.name in found and one.name != "loss"]
 
 
 def _tiles(history: History) -> str:
     """The few numbers that one asks for first."""
     tiles: list[tuple[str, str, str]] = []
-    kept = _kept_scores(history)
+    kept = history.kept
     for metric in _scores(history):
         name = metric.name
         if name in kept:
@@ -119,13 +118,6 @@ def _tiles(history: History) -> str:
 def _epochs(history: History) -> str:
     epochs = [value for _, value in finite(history.points("train", "epoch"))]
     return f"in epoch {max(epochs) + 1:g}" if epochs else ""
-
-
-def _kept_scores(history: History) -> dict[str, float]:
-    end = history.end[-1] if history.end else {}
-    scores = end.get("scores")
-    found = scores.get(end.get("kept")) if isinstance(scores, dict) else None
-    return found if isinstance(found, dict) else {}
 
 
 def _baselines(history: History) -> dict[str, Entry]:
