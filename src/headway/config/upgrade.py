@@ -39,7 +39,7 @@ def completed(train: TrainSettings, metric: str) -> ResolvedTrain:
     return ResolvedTrain(**{**values, "metric": values["metric"] or metric})
 
 
-def rename(found: dict[str, Any], locate: Locate) -> Locate:
+def rename(found: dict[str, object], locate: Locate) -> Locate:
     """Bring settings to the words of today: older ones are read for ever. What says where settings
     are knows both."""
     before: dict[str, str] = {}
