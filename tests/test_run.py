@@ -497,3 +497,35 @@ def test_others_are_answered_while_a_stream_waits_for_input(runs: Path) -> None:
     thread: Callable[[], None] = threading.Thread(target=other).start
     thread()
     assert len(list(found)) == 2
+
+
+class Counted:
+    """A lock that knows how often it was given back."""
+
+    def __init__(self) -> None:
+        self.inner, self.n = threading.RLock(), 0
+
+    def acquire(self) -> bool:
+        return self.inner.acquire()
+
+    def release(self) -> None:
+        self.n += 1
+        self.inner.release()
+
+    def __enter__(self) -> bool:
+        return self.acquire()
+
+    def __exit__(self, *_: object) -> None:
+        self.release()
+
+
+@pytest.mark.parametrize("task", ["translate", "complete", "fill"])
+def test_others_get_their_turn_between_two_batches(task: str, runs: Path) -> None:
+    run = headway.load(runs / task, device="cpu")
+    lines = [lines_for(task)[0]] * 12
+    run(lines[0])  # now the weights are read
+    object.__setattr__(run.opened, "lock", lock := Counted())
+    whole = run(lines, batch_tokens=100_000).texts
+    together, lock.n = lock.n, 0
+    assert run(lines, batch_tokens=1).texts == whole  # a batch each
+    assert lock.n >= together + 11

@@ -17,6 +17,7 @@ from headway.decode.speculative import SpeculativeSearcher
 from headway.errors import ConfigError, UserError
 from headway.models.decoder import Decoder
 from headway.nn.linear import packed
+from headway.progress import OnProgress, unheard
 from headway.text.tokenizer import Tokenizer
 
 __all__ = ["Completer", "Completion", "Output", "Prompt"]
@@ -82,20 +83,21 @@ class Completer:
         shared: Prompt = "",
         end: int | None = None,
         live: bool = False,
+        on_progress: OnProgress = unheard,
     ) -> Iterator[Completion]:
         """One completion a prompt, in order. An empty prompt begins a text.
 
         `on_token` gets the text of an output as it becomes certain; prompts then go one by one.
         `shared`: what all prompts begin with; it is read once (found by itself within a batch).
         `end`: the token that ends an output instead of the text's end. `live`: a prompt is answered
-        at once where the next one keeps us waiting.
+        at once where the next one keeps us waiting. `on_progress` hears of every batch of a window.
         """
         common = self.ids(shared) if shared else None
         with packed(self.models):
             for window in live_windows(prompts) if live else windows(prompts):
                 start = time.perf_counter()
                 first, self.asked = self.asked, self.asked + len(window)
-                found = self._window(window, first, on_token, common, end)
+                found = self._window(window, first, on_token, common, end, on_progress)
                 for completion in found:
                     self.summary.seconds += time.perf_counter() - start
                     yield completion
@@ -114,6 +116,7 @@ class Completer:
         on_token: OnToken | None,
         common: list[int] | None,
         end: int | None,
+        on_progress: OnProgress,
     ) -> Iterator[Completion]:
         """In order; each as soon as it and all before it are there."""
         ids = [self.ids(prompt) for prompt in prompts]
@@ -134,6 +137,7 @@ class Completer:
             numbers = [[first + place] for place in group]
             found = searcher(reading.prompts, numbers, prefix=prefix, watch=reading.watch)
             done |= dict(zip(group, reading.outputs(found), strict=True))
+            on_progress(given + len(done), len(ids))
             while given in done:
                 yield self._completion(prompts[given], done.pop(given))
                 given += 1

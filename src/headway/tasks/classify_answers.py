@@ -39,13 +39,15 @@ class Classifier:
     tokenizer: Tokenizer
     settings: RunSettings
     device: torch.device
+    between: OnProgress = unheard
     n_texts: int = 0
     n_windowed: int = 0
 
     @classmethod
     def of(cls, use: Use) -> Classifier:
         opened = use.opened
-        return cls(opened.models, opened.vocab.target, use.settings, opened.device)
+        tokenizer = opened.vocab.target
+        return cls(opened.models, tokenizer, use.settings, opened.device, use.between)
 
     def answers(self, lines: Iterable[Question], live: bool = False) -> Iterator[LabelAnswer]:
         number = 0
@@ -54,7 +56,7 @@ class Classifier:
                 self.example(line, f"line {number + i:,}") for i, line in enumerate(window, 1)
             ]
             number += len(window)
-            for logs_C in self.log_probs(examples):
+            for logs_C in self.log_probs(examples, self.between):
                 yield self._answer(logs_C)
 
     def example(self, line: Question, where: str) -> Example:

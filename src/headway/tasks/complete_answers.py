@@ -110,7 +110,7 @@ class Continuations:
             use.opened, decode, draft=options.get("draft"), detail=detail_of(options)
         )
         self.write = one_stream(decode, options)
-        self.echo = options.get("echo", True)
+        self.echo, self.between = options.get("echo", True), use.between
 
     def answers(self, lines: Iterable[str], live: bool = False) -> Iterator[Answer]:
         lines = listed(lines)
@@ -118,12 +118,13 @@ class Continuations:
             shots = self.shots
             prompts: Iterable[str] = (shots.prompt(line) for line in lines)
             found = self.completer.complete(
-                prompts, on_token=self.write, shared=shots.prefix, live=live
-            )
+                prompts, on_token=self.write, shared=shots.prefix, live=live,
+                on_progress=self.between,
+            )  # fmt: skip
             return (self._answer(completion, "") for completion in found)
         if self.write is not None:
             return self._streamed(lines)
-        completions = self.completer.complete(lines, live=live)
+        completions = self.completer.complete(lines, live=live, on_progress=self.between)
         return (self._answer(completion, completion.prompt) for completion in completions)
 
     def _streamed(self, lines: Iterable[str]) -> Iterator[Answer]:

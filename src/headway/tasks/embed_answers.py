@@ -19,6 +19,7 @@ from headway.data.texts import evaluation_set
 from headway.data.unlabelled import questions
 from headway.decode.lines import live_windows, windows
 from headway.errors import DataError, UserError
+from headway.progress import OnProgress, unheard
 from headway.tasks.answers import Answer, Facts, NearAnswer, Show, VectorAnswer, save_array
 from headway.tasks.contrast import partners
 from headway.tasks.kind import Use
@@ -47,6 +48,7 @@ class Vectorizer:
         self.model, self.tokenizer, self.device = model.eval(), tokenizer, device
         self.max_len, self.normalise = settings.model.max_len, settings.embed.normalise
         self.on_long, self.lines = settings.data.long, 0
+        self.between: OnProgress = unheard
 
     def vectors(self, texts: Sequence[str]) -> Vectors:
         texts = list(listed(texts))
@@ -59,7 +61,9 @@ class Vectorizer:
                 f"{self.max_len:,}: {texts[number][:60]!r}. Shorten it, or train with "
                 "data.long=windows."
             )
-        return text_vectors(self.model, reader, self.device, normalise=self.normalise)
+        return text_vectors(
+            self.model, reader, self.device, normalise=self.normalise, on_progress=self.between
+        )
 
     def answers(self, lines: Iterable[str], live: bool = False) -> Iterator[Answer]:
         for window in (live_windows if live else windows)(lines):
@@ -138,6 +142,7 @@ def predictor(use: Use) -> Vectorizer:
     kind = ToFile if to else Nearest if nearest else Vectorizer
     opened = use.opened
     made = kind(opened.model, opened.vocab.target, use.settings, opened.device)
+    made.between = use.between
     if isinstance(made, ToFile):
         made.path = Path(str(to))
     if isinstance(made, Nearest):

@@ -20,6 +20,7 @@ from headway.errors import DataError, FolderError
 from headway.models.encoder import Encoder
 from headway.models.parts.heads import Input
 from headway.nn.layout import Layout
+from headway.progress import OnProgress, unheard
 from headway.tasks.answers import Facts, GapAnswer, Guess, Show, mean_probability
 from headway.tasks.fill import context_of
 from headway.tasks.gaps import ENDS, Gaps
@@ -66,10 +67,11 @@ class Filler:
         batch_tokens: int = 4096,
         on_long: str = "windows",
         device: torch.device | str = "cpu",
+        between: OnProgress = unheard,
     ) -> None:
         self.models, self.tokenizer, self.room = models, tokenizer, room
         self.n_best, self.batch_tokens, self.on_long = n_best, batch_tokens, on_long
-        self.device = torch.device(device)
+        self.device, self.between = torch.device(device), between
         self.lines = self.gaps = 0
         banned = torch.zeros(tokenizer.vocab_size, dtype=torch.bool)
         banned[list(tokenizer.specials)] = True
@@ -86,6 +88,7 @@ class Filler:
             batch_tokens=settings.decode.batch_tokens,
             on_long=settings.data.long,
             device=opened.device,
+            between=use.between,
         )
 
     def answers(self, lines: Iterable[str], live: bool = False) -> Iterator[GapAnswer]:
@@ -138,6 +141,7 @@ class Filler:
             for place, candidates in zip(group, self._candidates([pieces[i] for i in group]),
                                          strict=True):  # fmt: skip
                 done[place] = candidates
+            self.between(len(done), len(pieces))
         for place, (number, _, _) in enumerate(pieces):
             found[number] += done[place]
         for number, text in enumerate(texts):

@@ -13,7 +13,7 @@ from headway.config.data import DataSettings
 from headway.config.facts import DeviceFacts, Facts, Proposal
 from headway.config.run import Resolved, RunSettings
 from headway.data.report import Report
-from headway.progress import SILENT, Progress
+from headway.progress import SILENT, OnProgress, Progress, unheard
 from headway.tasks.answers import Answer
 from headway.tasks.opened import Opened
 from headway.tasks.scores import Scores
@@ -52,6 +52,9 @@ class Use:
 
     progress: Progress = SILENT
     """Where to show how far it is."""
+
+    between: OnProgress = unheard
+    """Called between two batches: whoever holds the models may let others have them."""
 
 
 class Predictor(Protocol):

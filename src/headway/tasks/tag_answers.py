@@ -36,6 +36,7 @@ class Tagger:
     tokenizer: Tokenizer
     settings: RunSettings
     device: torch.device
+    between: OnProgress = unheard
     n_sentences: int = 0
     n_words: int = 0
     n_windowed: int = 0
@@ -44,7 +45,8 @@ class Tagger:
     @classmethod
     def of(cls, use: Use) -> Tagger:
         opened = use.opened
-        return cls(opened.models, opened.vocab.target, use.settings, opened.device)
+        tokenizer = opened.vocab.target
+        return cls(opened.models, tokenizer, use.settings, opened.device, use.between)
 
     def answers(self, lines: Iterable[Question], live: bool = False) -> Iterator[Answer]:
         """One for each line. A tab in the first that is not empty means CoNLL columns: a word a
@@ -69,14 +71,14 @@ class Tagger:
                 number += 1
                 words = words_of(line, f"line {number:,}") if isinstance(line, str) else [*line]
                 sentences.append(words)
-            for words, tags in zip(sentences, self.tags(sentences), strict=True):
+            for words, tags in zip(sentences, self.tags(sentences, self.between), strict=True):
                 yield sentence_answer(words, tags)
 
     def _columns(self, lines: Iterable[str], live: bool) -> Iterator[Answer]:
         """Sentences are complete at the empty line behind them: only then there is an answer."""
         for group in (live_windows if live else windows)(_sentences(lines)):
             sentences = [words for words, _ in group]
-            for (words, ends), tags in zip(group, self.tags(sentences), strict=True):
+            for (words, ends), tags in zip(group, self.tags(sentences, self.between), strict=True):
                 for word, tag in zip(words, tags, strict=True):
                     yield Answer(text=tag, printed=_Column(word, tag))
                 if ends is not None:

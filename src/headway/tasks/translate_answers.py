@@ -25,6 +25,7 @@ LONG = ("split", "cut", "error")
 class TranslationPredictor:
     def __init__(self, use: Use) -> None:
         settings, options = use.settings.decode, use.options
+        self.between = use.between
         on_long: Any = options.get("on_long") or "split"
         if on_long not in LONG:
             raise UserError(f"--on-long has no choice {on_long!r}.{suggest(on_long, LONG)}")
@@ -43,7 +44,8 @@ class TranslationPredictor:
         )
 
     def answers(self, lines: Iterable[str], live: bool = False) -> Iterator[TextAnswer]:
-        for found in self.translator.translate(lines, self.wishes, live=live):
+        between = self.between
+        for found in self.translator.translate(lines, self.wishes, live=live, on_progress=between):
             yield answer_of(found)
 
     def summary(self) -> str:
