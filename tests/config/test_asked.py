@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pickle
 import tomllib
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -63,7 +64,9 @@ def test_asking_again_makes_another_and_leaves_the_first() -> None:
 
 def test_settings_made_in_python_ask_for_what_they_set() -> None:
     settings = RunSettings(task="tag", train=TrainSettings(lr=1e-4, seed=1))
-    assert dict(asked_of(settings)) == {"task": "tag", "train.lr": 1e-4}
+    assert dict(asked_of(settings)) == {"task": "tag", "train.lr": 1e-4, "train.seed": 1}
+    untouched = replace(settings, train=replace(TrainSettings(), lr=1e-4))  # gives every name
+    assert dict(asked_of(untouched)) == {"task": "tag", "train.lr": 1e-4}
     assert asked_of(settings).whence("train.lr") == "train(settings=…)"
 
 

@@ -65,6 +65,9 @@ def test_what_was_set_in_python_is_asked_for() -> None:
     settings = RunSettings(task="translate", model=model, train=TrainSettings(lr=1e-4, steps=7))
     found = resolve(settings, PAIRS, GPU)
     assert (found.train.lr, found.train.steps) == (1e-4, 7)
+    kept = RunSettings(task="translate", train=TrainSettings(optimizer="adam", schedule="noam"))
+    assert resolve(RunSettings(task="translate"), PAIRS, GPU).train.optimizer == "muon"
+    assert resolve(kept, PAIRS, GPU).train.optimizer == "adam"
     assert found.model == replace(model, vocab_size=8000)
     assert found.asked.whence("train.lr") == "train(settings=…)"
     assert "lr = 0.0001  # asked: train(settings=…)\n" in resolved_toml(found)

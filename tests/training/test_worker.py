@@ -14,7 +14,8 @@ from torch import Tensor
 
 from headway.cli.main import main
 from headway.config.presets import preset
-from headway.config.run import load_run_settings
+from headway.config.run import RunSettings, load_run_settings
+from headway.config.train import TrainSettings
 from headway.data.batches import Collator, FlatTokens
 from headway.errors import FolderError, Stopped
 from headway.models.build import build_model
@@ -359,9 +360,7 @@ def budgeted(loop: Any, total: float, at: float, clock: list[float]) -> dict[str
     loop.budget = Budget(total, wanted, Journal(None), started=0.0, now=lambda: clock[0])
     loop.budget.timed(1.0, 0.001)
     clock[0] = at
-    settings: Any = SimpleNamespace(
-        task="classify", train=SimpleNamespace(average=3), distil=SimpleNamespace(teacher=None)
-    )
+    settings = RunSettings(task="classify", train=TrainSettings(average=3))
     return choose(SimpleNamespace(model=loop.model, settings=settings), loop)  # type: ignore[arg-type]
 
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from headway.cli.predict import run_folders, settings_of
-from headway.config.run import RunSettings
+from headway.config.run import Resolved
 from headway.errors import ConfigError, UserError, suggest
 from headway.tasks.specs import spec_of
 
@@ -64,7 +64,7 @@ class Player:
         self,
         folders: Sequence[Path],
         changes: Sequence[str],
-        settings: RunSettings,
+        settings: Resolved,
         device: str,
     ) -> None:
         self.folders, self.changes, self.settings = folders, list(changes), settings

@@ -71,7 +71,6 @@ def prune(
     files = _files(settings.task, settings.data, text, source, target, pairs, encoding)
     if curve and files is None:
         raise UserError("--curve needs a test set to score on: " + _give(settings.task))
-    assert settings.model is not None
     wanted = None if heads is None else _wanted(heads, settings.model, kind)
     from headway.interop.whole import check_free
     from headway.tasks.opened import open_plain

@@ -150,7 +150,6 @@ def _show_plan(run: Training, folder: Path) -> int:
         return 2
     settings, timing = run.dry_run(prepared)
     train, model = settings.train, settings.model
-    assert model is not None
     steps = train.steps or 0
     evaluations = -(-steps // (train.eval_every or 1))
     total = steps * timing.step_s + evaluations * timing.evaluation_s

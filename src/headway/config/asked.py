@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from headway.config.load import parse_override
+from headway.config.made import said_of
 from headway.config.toml import comments_of, lines_of, parse, read_text
 
 FROM_PYTHON = "train(settings=…)"
@@ -94,7 +95,7 @@ class Asked(Mapping[str, Any]):
         return found
 
     @classmethod
-    def from_settings(cls, settings: Any, section: str, whence: str = FROM_PYTHON) -> Asked:
+    def from_settings(cls, settings: object, section: str, whence: str = FROM_PYTHON) -> Asked:
         """The leaves of a section, made in Python, that are not as they would be anyway."""
         return cls(_set_leaves(settings, f"{section}."), whence)
 
@@ -176,13 +177,13 @@ def nested(leaves: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _set_leaves(settings: Any, where: str) -> dict[str, Any]:
-    """By dotted keys: what differs from a fresh object of the same class."""
-    usual = type(settings)()
+    """By dotted keys: what was given to the class, or differs from what it has by default."""
+    usual, said = type(settings)(), said_of(settings)
     found: dict[str, Any] = {}
     for one in fields(settings):
         key, value = f"{where}{one.name}", getattr(settings, one.name)
         if is_dataclass(value):
             found |= _set_leaves(value, f"{key}.")
-        elif value != getattr(usual, one.name):
+        elif one.name in said or value != getattr(usual, one.name):
             found[key] = value
     return found

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from headway.config.body import check_values
+from headway.config.made import Made
 from headway.errors import ConfigError
 
 SHARES = ("erase", "speed")
@@ -16,7 +17,7 @@ OF_SOUNDS = ("bands", "band_width", "spans", "span_width", "speed", "noise", "ga
 
 
 @dataclass(frozen=True, kw_only=True)
-class AugmentSettings:
+class AugmentSettings(Made):
     """`OF_PICTURES` are for pictures and videos, `OF_SOUNDS` for recordings."""
 
     flip: bool = False

@@ -6,13 +6,14 @@ from dataclasses import dataclass
 from typing import Literal
 
 from headway.config.body import check_values
+from headway.config.made import Made
 from headway.errors import ConfigError
 
 Normalisation = Literal["nfc", "nfkc", "nfd", "nfkd", "none"]
 
 
 @dataclass(frozen=True, kw_only=True)
-class DataSettings:
+class DataSettings(Made):
     """Aligned files (`source` and `target`), files of pairs (`pairs`), or files of texts (`text`);
     `-` is standard input."""
 
@@ -120,7 +121,7 @@ class DataSettings:
 
 
 @dataclass(frozen=True, kw_only=True)
-class TokenizerSettings:
+class TokenizerSettings(Made):
     """How text becomes tokens. Trained on the training pairs unless a file is given."""
 
     kind: Literal["bpe", "unigram", "wordpiece", "characters", "words", "bytes"] = "bpe"

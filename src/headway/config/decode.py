@@ -6,11 +6,12 @@ from dataclasses import dataclass
 from typing import Literal
 
 from headway.config.body import check_values
+from headway.config.made import Made
 from headway.errors import ConfigError
 
 
 @dataclass(frozen=True, kw_only=True)
-class DecodeSettings:
+class DecodeSettings(Made):
     """The defaults are the paper's search: beam 4, GNMT's length penalty with 0.6."""
 
     beam: int = 4

@@ -6,11 +6,12 @@ from dataclasses import dataclass
 from typing import Literal
 
 from headway.config.body import check_values
+from headway.config.made import Made
 from headway.errors import ConfigError
 
 
 @dataclass(frozen=True, kw_only=True)
-class StartSettings:
+class StartSettings(Made):
     """Where the weights come from before training: `--from RUN`."""
 
     run: str = ""
@@ -31,7 +32,7 @@ class StartSettings:
 
 
 @dataclass(frozen=True, kw_only=True)
-class LoraSettings:
+class LoraSettings(Made):
     """Low-rank changes of frozen weights (Hu et al. 2021); 0: train the weights themselves."""
 
     rank: int = 0
@@ -48,7 +49,7 @@ class LoraSettings:
 
 
 @dataclass(frozen=True, kw_only=True)
-class DistilSettings:
+class DistilSettings(Made):
     """Learning from a teacher run, as DistilBERT: the weights of the three terms of its loss."""
 
     teacher: str = ""

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field, fields
 from typing import ClassVar, Literal
 
 from headway.config.body import check_values
+from headway.config.made import Made
 from headway.errors import ConfigError
 
 Schedule = Literal["noam", "inverse-sqrt", "cosine", "linear", "constant", "trapezoid"]
@@ -19,7 +20,7 @@ COUNTS = ("steps", "batch_tokens", "micro_tokens", "pool", "eval_every", "save_e
 
 
 @dataclass(frozen=True, kw_only=True)
-class TrainSettings:
+class TrainSettings(Made):
     """None means: chosen from the data, the model and the device; `config.toml` says what."""
 
     seed: int = 1

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from headway.config.run import RunSettings
+from headway.config.run import Resolved
 from headway.data.jsonl import parse_object, value_text
 from headway.data.readings import TextReader
 from headway.data.unlabelled import Question
@@ -37,7 +37,7 @@ class Classifier:
 
     models: Sequence[nn.Module]
     tokenizer: Tokenizer
-    settings: RunSettings
+    settings: Resolved
     device: torch.device
     between: OnProgress = unheard
     n_texts: int = 0
@@ -100,7 +100,6 @@ class Classifier:
 
     def reader(self, examples: Sequence[Example]) -> TextReader:
         data, model = self.settings.data, self.settings.model
-        assert model is not None
         columns = [encoded(self.tokenizer, column) for column in zip(*examples, strict=True)]
         if data.fields:
             named = dict(zip(data.fields, columns, strict=True))

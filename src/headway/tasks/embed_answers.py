@@ -13,7 +13,7 @@ from torch import nn
 
 from headway.config.data import DataSettings
 from headway.config.listed import listed
-from headway.config.run import RunSettings
+from headway.config.run import Resolved
 from headway.data.readings import flat_tokens
 from headway.data.texts import evaluation_set
 from headway.data.unlabelled import questions
@@ -42,9 +42,8 @@ class Vectorizer:
     """One vector a line, printed as JSON."""
 
     def __init__(
-        self, model: nn.Module, tokenizer: Tokenizer, settings: RunSettings, device: torch.device
+        self, model: nn.Module, tokenizer: Tokenizer, settings: Resolved, device: torch.device
     ) -> None:
-        assert settings.model is not None
         self.model, self.tokenizer, self.device = model.eval(), tokenizer, device
         self.max_len, self.normalise = settings.model.max_len, settings.embed.normalise
         self.on_long, self.lines = settings.data.long, 0
@@ -118,7 +117,7 @@ class Nearest(Vectorizer):
                 printed=_PrintedNearest(line, near),
             )  # fmt: skip
 
-    def read(self, path: str, settings: RunSettings) -> None:
+    def read(self, path: str, settings: Resolved) -> None:
         texts = questions(path, "texts", settings)
         self.candidates = [text for text in texts if isinstance(text, str) and text.strip()]
         if not self.candidates:
@@ -154,7 +153,6 @@ def predictor(use: Use) -> Vectorizer:
 def evaluation(use: Use, files: DataSettings) -> Scores:
     """How often a text finds its partner among all, beside tf-idf."""
     settings, device = use.settings, use.opened.device
-    assert settings.model is not None
     model, tokenizer = use.opened.model, use.opened.vocab.target
     texts, _ = evaluation_set("texts", replace(settings, data=files), tokenizer, ())
     a, b = partners(texts, tokenizer, settings.model.max_len)

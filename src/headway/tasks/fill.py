@@ -246,10 +246,9 @@ class Fill:
         return evaluation(use, files)
 
 
-def context_of(settings: RunSettings) -> int:
+def context_of(settings: Resolved) -> int:
     """Tokens of text that a window holds."""
     model = settings.model
-    assert model is not None
     wanted = settings.fill.context or model.max_len
     if wanted > model.max_len:
         raise ConfigError(

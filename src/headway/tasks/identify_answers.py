@@ -13,7 +13,7 @@ import torch
 from numpy.typing import NDArray
 
 from headway.config.data import DataSettings
-from headway.config.run import RunSettings
+from headway.config.run import Resolved
 from headway.data.media.items import media_items
 from headway.data.media.manifest import is_manifest
 from headway.data.media.source import Target
@@ -50,7 +50,7 @@ class Comparer:
     """Recordings in; out comes whether each is of the speaker it is compared with, or who it is."""
 
     model: Encoder
-    settings: RunSettings
+    settings: Resolved
     folder: Path
     device: torch.device
     against: str | None = None
@@ -104,7 +104,6 @@ class Comparer:
 
     def _missing(self) -> Vectors:
         """In the place of what cannot be read."""
-        assert self.settings.model is not None
         return np.full(self.settings.model.d_model, np.nan, np.float32)
 
     def _known(self) -> dict[str, Vectors]:
@@ -253,7 +252,7 @@ def evaluate_speakers(use: Use, files: DataSettings) -> Scores:
     )
 
 
-def _strangers(settings: RunSettings, files: DataSettings) -> list[str]:
+def _strangers(settings: Resolved, files: DataSettings) -> list[str]:
     """Labels of the test set that the run does not know."""
     shape = front_of(settings)
     items = media_items(files.media, files, "sounds", shape, target="label")

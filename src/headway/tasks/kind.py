@@ -44,7 +44,7 @@ class Use:
     """What one call asks of opened runs. It changes nothing about them."""
 
     opened: Opened
-    settings: RunSettings
+    settings: Resolved
     """Of the first, as the command changed them."""
 
     options: Mapping[str, Any] = field(default_factory=dict)

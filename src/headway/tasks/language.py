@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from headway.config.model import DecoderSettings, family_of
-from headway.config.run import RunSettings
+from headway.config.run import Resolved, RunSettings
 from headway.data.batches import Fixed, filled, moved
 from headway.data.streams import USUAL, DocumentStream, FieldStream, Marks, Stream, mark_names
 from headway.data.texts import TextSet
@@ -186,7 +186,6 @@ def check_language(opened: Opened) -> None:
             )
 
 
-def context_of(run: RunSettings) -> int:
+def context_of(run: Resolved) -> int:
     """The tokens that a language model was trained to read."""
-    assert run.model is not None
     return min(run.complete.context or run.model.max_len, run.model.max_len)

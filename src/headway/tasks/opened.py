@@ -25,7 +25,7 @@ from headway.config.model import (
     Seq2SeqSettings,
     SoundEncoderSettings,
 )
-from headway.config.run import RunSettings
+from headway.config.run import Resolved
 from headway.config.together import check_held, check_together
 from headway.decode.engine import Engine
 from headway.decode.precision import hold_in
@@ -46,7 +46,7 @@ class Opened:
     folders: tuple[Path, ...]
     """Several are an ensemble."""
 
-    runs: tuple[RunSettings, ...]
+    runs: tuple[Resolved, ...]
     """The settings of each."""
 
     words: Vocabularies | None
@@ -72,7 +72,7 @@ class Opened:
 
     @classmethod
     def of(
-        cls, folder: Path, settings: RunSettings, model: nn.Module, words: Vocabularies | None
+        cls, folder: Path, settings: Resolved, model: nn.Module, words: Vocabularies | None
     ) -> Opened:
         """A model in memory as if it had been opened."""
         return cls((folder,), (settings,), words, given=(model,))
@@ -83,7 +83,7 @@ class Opened:
         return self.folders[0]
 
     @property
-    def settings(self) -> RunSettings:
+    def settings(self) -> Resolved:
         """Of the first."""
         return self.runs[0]
 
@@ -117,7 +117,6 @@ class Opened:
     @property
     def shape(self) -> ModelSettings:
         """The settings of the model, which a finished run always has."""
-        assert self.settings.model is not None
         return self.settings.model
 
     @property
@@ -133,7 +132,7 @@ class Opened:
                     self._kept[name] = make()
         return cast(T, self._kept[name])
 
-    def with_model(self, model: nn.Module, settings: RunSettings | None = None) -> Opened:
+    def with_model(self, model: nn.Module, settings: Resolved | None = None) -> Opened:
         """The run with another model in the place of its own."""
         runs = self.runs[:1] if settings is None else (settings,)
         return replace(self, folders=self.folders[:1], runs=runs, given=(model,))
@@ -181,7 +180,7 @@ def open_run(
     device: str = "auto",
     precision: str = "auto",
     engine: str = "torch",
-    settings: RunSettings | None = None,
+    settings: Resolved | None = None,
     words: bool = True,
 ) -> Opened:
     """Run folders, or shipped models by their names; several answer together.
@@ -209,7 +208,7 @@ def open_run(
     return Opened(folders, runs, vocabs[0], place, held, runtime)
 
 
-def open_plain(name: str | Path, settings: RunSettings | None = None) -> Opened:
+def open_plain(name: str | Path, settings: Resolved | None = None) -> Opened:
     """A run to look into or to export: on the CPU in fp32; all of it is read and checked."""
     run = open_run(name, device="cpu", precision="fp32", settings=settings)
     run.models, run.imported  # noqa: B018  what is damaged is said now
@@ -217,7 +216,7 @@ def open_plain(name: str | Path, settings: RunSettings | None = None) -> Opened:
 
 
 def _engine(
-    name: str, folders: Sequence[Path], decode: DecodeSettings, run: RunSettings
+    name: str, folders: Sequence[Path], decode: DecodeSettings, run: Resolved
 ) -> Engine | None:
     if name != "torch" and len(folders) > 1:
         raise UserError(
@@ -230,9 +229,8 @@ def _engine(
     return found
 
 
-def _words(folder: Path, run: RunSettings) -> Vocabularies | None:
+def _words(folder: Path, run: Resolved) -> Vocabularies | None:
     model = run.model
-    assert model is not None
     if isinstance(model, PictureEncoderSettings | SoundEncoderSettings) and not (
         (folder / TOKENIZER).is_file()
     ):

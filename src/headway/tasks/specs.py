@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Literal
 from headway.config.body import check_values
 from headway.config.decode import DecodeSettings
 from headway.config.hints import setting_types
+from headway.config.made import Made
 from headway.errors import ConfigError, suggest
 
 if TYPE_CHECKING:
@@ -144,7 +145,7 @@ WRITTEN = Need(
 
 
 @dataclass(frozen=True, kw_only=True)
-class CompleteSettings:
+class CompleteSettings(Made):
     """Continuing text: a causal language model."""
 
     context: int | None = None
@@ -161,7 +162,7 @@ class CompleteSettings:
 
 
 @dataclass(frozen=True, kw_only=True)
-class FillSettings:
+class FillSettings(Made):
     """Filling gaps: a masked language model, or what is hidden of pictures and recordings."""
 
     context: int | None = None
@@ -201,7 +202,7 @@ class FillSettings:
 
 
 @dataclass(frozen=True, kw_only=True)
-class LabelSettings:
+class LabelSettings(Made):
     """One class for each example."""
 
     balance: bool = False
@@ -224,7 +225,7 @@ class ClassifySettings(LabelSettings):
 
 
 @dataclass(frozen=True, kw_only=True)
-class TagSettings:
+class TagSettings(Made):
     scheme: Literal["auto", "bio", "bioes", "iob1", "plain"] = "auto"
     """How the files mark spans; `plain`: each tag stands for itself, as parts of speech do."""
 
@@ -239,7 +240,7 @@ class TagSettings:
 
 
 @dataclass(frozen=True, kw_only=True)
-class EmbedSettings:
+class EmbedSettings(Made):
     temperature: float = 0.05
     """What similarities are divided by before they compete."""
 
@@ -257,7 +258,7 @@ class EmbedSettings:
 
 
 @dataclass(frozen=True, kw_only=True)
-class CaptionSettings:
+class CaptionSettings(Made):
     """Pictures and videos in words."""
 
     what: Literal["pictures", "videos"] = "pictures"
@@ -271,7 +272,7 @@ class CaptionSettings:
 
 
 @dataclass(frozen=True, kw_only=True)
-class TranscribeSettings:
+class TranscribeSettings(Made):
     """Speech as text."""
 
     ctc: float = 0.3

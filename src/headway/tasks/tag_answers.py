@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from headway.config.listed import listed
-from headway.config.run import RunSettings
+from headway.config.run import Resolved
 from headway.data.readings import WordReader, flat_tokens
 from headway.data.tagged import DOCUMENT
 from headway.data.unlabelled import Question
@@ -34,7 +34,7 @@ class Tagger:
 
     models: Sequence[nn.Module]
     tokenizer: Tokenizer
-    settings: RunSettings
+    settings: Resolved
     device: torch.device
     between: OnProgress = unheard
     n_sentences: int = 0
@@ -124,7 +124,6 @@ class Tagger:
 
     def _reader(self, sentences: Sequence[Sequence[str]]) -> WordReader:
         model = self.settings.model
-        assert model is not None
         text, pieces = self.encoded(sentences)
         limit = model.max_len
         reader = word_reader(text, pieces, self.tokenizer, limit)

@@ -23,7 +23,7 @@ from headway.config.model import (
     SoundEncoderSettings,
     SoundSeq2SeqSettings,
 )
-from headway.config.run import RunSettings
+from headway.config.run import Resolved
 from headway.decode.steps import alignment_layer
 from headway.interop.plain.body import Body, KeysValues, Source, keys_of
 from headway.interop.plain.fronts import IDS, MASK, AudioRows, ImageRows, PlainFront, TextRows
@@ -88,8 +88,7 @@ class Graph:
     """What inputs are, where there is more to say than `ABOUT` does."""
 
 
-def graphs_of(model: nn.Module, settings: RunSettings) -> list[Graph]:
-    assert settings.model is not None
+def graphs_of(model: nn.Module, settings: Resolved) -> list[Graph]:
     reach = _reach(settings.model)
     if isinstance(model, Seq2Seq):
         reader = SourceReader(model, plain_front(model.source_front, reach, "source"), reach)
@@ -146,7 +145,7 @@ class Reader(nn.Module):
     """Items in; a vector a row and the answers of heads out."""
 
     def __init__(
-        self, model: Encoder | Decoder, front: PlainFront, reach: int, settings: RunSettings
+        self, model: Encoder | Decoder, front: PlainFront, reach: int, settings: Resolved
     ) -> None:
         super().__init__()
         self.front, self.body = front, Body(model.stack, reach)  # type: ignore[arg-type]
