@@ -12,6 +12,7 @@ import pytest
 import headway
 from headway.config.run import RunSettings, load_run_settings
 from headway.data.given import given, in_files
+from headway.errors import UserError
 from headway.tasks.hear import Hear
 from headway.tasks.modality import row_of
 from headway.tasks.see import See
@@ -119,3 +120,20 @@ def test_a_run_says_what_its_test_data_must_be(tmp_path: Path) -> None:
     names = {"path": ["a.png"], "label": ["x"]}
     assert given("classify", names, what="pictures").files == "media"
     assert given("classify", names, what="text").files == "text"
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "files"),
+    [
+        ("augment.flip", True, "sounds"), ("augment.speed", 0.1, "pictures"),
+        ("classify.teacher", "x", "sounds"),
+    ],
+)  # fmt: skip
+def test_what_has_no_effect_on_the_files_is_refused_when_they_say_what_they_are(
+    tmp_path: Path, key: str, value: object, files: str
+) -> None:
+    media = sound(tmp_path / "a" / "1.wav") if files == "sounds" else picture(tmp_path / "1.png")
+    given = {"task": "classify", "data.media": [str(media.parent)], key: value}
+    run = Training(settings=load_run_settings(None, [], given), out=tmp_path / "run", device="cpu")
+    with pytest.raises(UserError, match=f"{key} .*no effect"):
+        run.train()

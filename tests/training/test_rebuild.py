@@ -282,7 +282,7 @@ def test_recordings_without_labels_begin_a_run_with_labels(
     ("word", "message"),
     [
         ("augment.mixup=0.2", "fill has none"),
-        ("augment.noise=0.1", "no effect on fill with pictures"),
+        ("augment.noise=0.1", "no effect on the task 'fill' of pictures"),
         ("fill.whole_words=true", "no effect on pictures"),
         ("model.picture.stem=grid", "no patches that could be hidden"),
         ("model.picture.stride=2", "overlap"),

@@ -55,6 +55,7 @@ from headway.tasks.specs import (
     EmbedSettings,
     FillSettings,
     IdentifySettings,
+    Spec,
     TagSettings,
     TranscribeSettings,
     check_metric,
@@ -293,15 +294,21 @@ def run_settings(values: dict[str, Any], locate: Locate = nowhere) -> RunSetting
     built["asked"] = Asked(values if asked is None else asked)
     settings = RunSettings(task=task, fingerprint=fingerprint, labels=labels, **built)
     if asked is None:  # what a run wrote is left alone: it has been trained
-        _check_augment(settings, locate)
         check_metric(settings.train.metric, task, spec_of(settings).scores, locate)
-        _check_effect(settings, locate)
+        check_effect(settings, possible(settings), locate)
     return settings
 
 
-def _check_augment(settings: RunSettings, locate: Locate) -> None:
+def check_effect(settings: RunSettings, rows: Sequence[Spec], locate: Locate = nowhere) -> None:
+    """Refuse settings that have no effect on a run of one of these rows: of several until its data
+    says which."""
+    _check_augment(settings, rows, locate)
+    _check_others(settings, rows[0], locate)
+
+
+def _check_augment(settings: RunSettings, rows: Sequence[Spec], locate: Locate) -> None:
     """Refuse changes of pictures to a task of recordings, and the other way round."""
-    reads = {"sounds" if row.modality == "sounds" else "pictures" for row in possible(settings)
+    reads = {"sounds" if row.modality == "sounds" else "pictures" for row in rows
              if row.modality != "text"}  # fmt: skip
     if not reads and any(key.startswith("augment.") for key in settings.asked):
         raise ConfigError(
@@ -320,10 +327,9 @@ def _check_augment(settings: RunSettings, locate: Locate) -> None:
         )
 
 
-def _check_effect(settings: RunSettings, locate: Locate) -> None:
+def _check_others(settings: RunSettings, spec: Spec, locate: Locate) -> None:
     """Refuse settings of training and of the tokenizer that the task would pass over, where they
     are not what they would be anyway."""
-    spec = spec_of(settings)
     rebuilds = "rebuild" in spec.heads
     reasons: dict[str, str] = {}
     if not spec.is_likely:

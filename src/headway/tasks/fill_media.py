@@ -117,11 +117,6 @@ def check_augment(settings: RunSettings, what: What) -> None:
             f"{asked[0]} has no effect on fill with recordings: parts of them are hidden already. "
             "Leave it out."
         )
-    for name in settings.augment.without_effect("pictures"):
-        raise ConfigError(
-            f"augment.{name} changes recordings and has no effect on fill with pictures. Leave it "
-            "out."
-        )
 
 
 def check_shape(picture: PictureSettings | None) -> None:

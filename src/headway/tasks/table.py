@@ -8,11 +8,16 @@ from headway.config.model import PictureSettings, SoundSettings
 from headway.config.run import RunSettings
 from headway.tasks.kind import Kind
 from headway.tasks.modality import row_of
+from headway.tasks.specs import Spec
 
 
 def kind_of(settings: RunSettings, front: PictureSettings | SoundSettings | None = None) -> Kind:
     """Imported when it is needed: each brings parts that the others do without. `front`: that data
     was prepared for, so that no file has to be looked at again."""
-    module, name = row_of(settings, front).objective.split(".")
+    return kind_of_row(row_of(settings, front))
+
+
+def kind_of_row(row: Spec) -> Kind:
+    module, name = row.objective.split(".")
     kind: Kind = getattr(import_module(f"headway.tasks.{module}"), name)()
     return kind

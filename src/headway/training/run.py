@@ -13,7 +13,14 @@ import torch
 
 from headway.config.durable import replace_file
 from headway.config.folder import CONFIG, TOKENIZER, WEIGHTS, file_in, write_config
-from headway.config.run import Resolved, RunSettings, asked_of, read_resolved, resolved_toml
+from headway.config.run import (
+    Resolved,
+    RunSettings,
+    asked_of,
+    check_effect,
+    read_resolved,
+    resolved_toml,
+)
 from headway.data.given import FOLDER as GIVEN
 from headway.data.given import Given, keep
 from headway.data.report import Report
@@ -23,8 +30,9 @@ from headway.models.folder import model_weights, save_weights
 from headway.progress import Progress, duration
 from headway.tasks.distil import comparison_line
 from headway.tasks.kind import Kind, Prepared
+from headway.tasks.modality import row_of
 from headway.tasks.own import Own
-from headway.tasks.table import kind_of
+from headway.tasks.table import kind_of_row
 from headway.tasks.task import Task
 from headway.training import plan
 from headway.training.board import Board
@@ -92,8 +100,11 @@ class Training:
 
     @cached_property
     def kind(self) -> Kind:
-        """Told when data that was in memory is in files: these may say which it is."""
-        return kind_of(self.settings)
+        """Told when data that was in memory is in files: these may say which it is, and then which
+        settings have no effect on it."""
+        row = row_of(self.settings)
+        check_effect(self.settings, [row])
+        return kind_of_row(row)
 
     def train(self) -> list[str]:
         """What could not be saved, if anything. Raises `Stopped` where someone asked for it, whose
