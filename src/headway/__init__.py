@@ -4,10 +4,9 @@ Importing the package imports nothing else: `headway --help` and settings checks
 because torch is loaded only by the modules that compute.
 """
 
-import importlib
 import os
-from typing import TYPE_CHECKING, Any
 
+TYPE_CHECKING = False  # as in typing, which takes longer to import than all the rest
 if TYPE_CHECKING:
     from headway.api import check, train
     from headway.data.report import Report
@@ -38,9 +37,11 @@ __all__ = [
 ]  # fmt: skip
 
 
-def __getattr__(name: str) -> Any:
+def __getattr__(name: str) -> object:
     if name not in _NAMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    import importlib
+
     return getattr(importlib.import_module(f"{__name__}.{_NAMES[name]}"), name)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
@@ -12,10 +12,6 @@ from headway.config.asked import Asked
 from headway.config.run import RunSettings
 from headway.errors import ConfigError
 from headway.tasks.specs import SPECS
-from headway.training.asking import report_of, settings_for
-
-if TYPE_CHECKING:
-    pass
 
 Files = Annotated[list[str], typer.Option(help="May be given several times; `-`: standard input.")]
 
@@ -54,6 +50,8 @@ def check(
         "text": text, "valid_text": valid_text, "media": media, "valid_media": valid_media,
     }  # fmt: skip
     files = Asked.from_flags({f"data.{name}": value for name, value in options.items() if value})
+    from headway.training.asking import report_of
+
     settings = _settings(words, files, start, teacher)
     report = report_of(settings)
     if as_json:
@@ -69,6 +67,8 @@ def _settings(
     task, rest = task_and_settings(words)
     if task is None:
         raise ConfigError(f"name a task: {', '.join(SPECS)}.")
+    from headway.training.asking import settings_for
+
     return settings_for(
         task, given, rest, start=start, teacher=teacher, whence=f"headway check {task}"
     )

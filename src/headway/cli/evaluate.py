@@ -15,7 +15,6 @@ from headway.config.data import DataSettings
 from headway.config.run import RunSettings
 from headway.errors import UserError
 from headway.progress import Progress
-from headway.run import Run
 from headway.tasks.specs import spec_of
 
 if TYPE_CHECKING:
@@ -120,6 +119,8 @@ def evaluate(
         _refuse(settings.task, options)
         files = _text_files(settings.data, text, pairs, encoding)
     progress = Progress()
+    from headway.run import Run
+
     with progress.stage("evaluating"):
         if others:
             precision = settings.decode.precision

@@ -20,7 +20,6 @@ from headway.config.model import (
     TextSettings,
     family_of,
 )
-from headway.config.presets import PRESETS
 from headway.config.run import load_model_settings
 from headway.errors import FolderError, UserError, suggest
 
@@ -66,6 +65,8 @@ def info(
 def _settings(model: str, overrides: list[str]) -> ModelSettings:
     """A preset wins over a folder and a folder over a shipped model of the same name."""
     path = Path(model)
+    from headway.config.presets import PRESETS
+
     if model in PRESETS:
         return load_model_settings(None, [f"model.preset={model}", *overrides])
     if path.suffix == ".toml" and not path.is_dir():

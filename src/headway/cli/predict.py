@@ -17,7 +17,6 @@ from headway.config.folder import CONFIG, file_in, run_folder
 from headway.config.run import Resolved, RunSettings, load_resolved
 from headway.errors import ConfigError, DataError, UserError, suggest
 from headway.progress import SILENT, Progress, Stage
-from headway.run import Run
 from headway.tasks.specs import Spec, spec_of
 
 if TYPE_CHECKING:
@@ -174,6 +173,8 @@ def predict(
     progress = Progress()
     given_lines = names or text
     live = not given_lines and is_stream(path)
+    from headway.run import Run
+
     with progress.stage("reading the model"):
         model = Run(tuple(map(str, folders)), device=device, engine=engine, settings=settings)
         lines = given_lines if given_lines else _lines(settings, path)

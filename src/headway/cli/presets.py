@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import json
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from headway.config.model import FAMILY_SETTINGS, ModelSettings, Seq2SeqSettings, family_of
-from headway.config.presets import PRESETS, Preset
 from headway.errors import ConfigError, suggest
+
+if TYPE_CHECKING:
+    from headway.config.presets import Preset
 
 
 def presets(
@@ -21,6 +23,8 @@ def presets(
     """List the models that have a name, with their exact size."""
     if family is not None and family not in FAMILY_SETTINGS:
         raise ConfigError(f"unknown family {family!r}.{suggest(family, FAMILY_SETTINGS)}")
+    from headway.config.presets import PRESETS
+
     rows = [
         _row(name, preset)
         for name, preset in PRESETS.items()

@@ -14,7 +14,6 @@ from headway.config.recipes import in_folder, recipe_path
 from headway.config.run import resolved_toml
 from headway.errors import ConfigError, Stopped
 from headway.tasks.specs import ALIASES, SPECS, spec_of
-from headway.training.asking import check_training, check_word, settings_for, with_budget
 
 if TYPE_CHECKING:
     from headway.training.run import Training
@@ -90,6 +89,8 @@ def train(
         "text": text, "valid_text": valid_text, "media": media, "valid_media": valid_media,
     }  # fmt: skip
     given |= Asked.from_flags({f"data.{name}": value for name, value in options.items() if value})
+    from headway.training.asking import check_training, settings_for, with_budget
+
     settings = settings_for(
         task, given, overrides, recipe=path, start=start, teacher=teacher,
         whence=f"headway train {task}",
@@ -133,6 +134,8 @@ def task_and_settings(words: list[str]) -> tuple[str | None, list[str]]:
         raise ConfigError(f"{tasks[1]!r} stands alone; the data goes to options: {options}")
     if len(tasks) > 1:
         raise ConfigError(f"{tasks[1]!r} is not key=value. Example: train.lr=1e-3")
+    from headway.training.asking import check_word
+
     return (check_word(tasks[0]) if tasks else None), [word for word in words if "=" in word]
 
 

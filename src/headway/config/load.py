@@ -16,7 +16,6 @@ from typing import Any, TypeVar
 from headway.config.elsewhere import setting_here
 from headway.config.hints import describe, fit, nearest, setting_types
 from headway.config.model import FAMILY_SETTINGS, ModelSettings, family_of
-from headway.config.presets import preset
 from headway.config.toml import line_of, toml_value
 from headway.errors import ConfigError, suggest
 
@@ -159,6 +158,8 @@ def _start(
     if preset_name is None:
         return FAMILY_SETTINGS[str(family)]()
     try:
+        from headway.config.presets import preset  # some thirty models: many need none
+
         start = preset(preset_name)
     except ConfigError as error:
         raise ConfigError(f"{locate(where + 'preset')}{error}") from error

@@ -8,12 +8,11 @@ imported: `--help` reads it too.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING, Literal
 
 from headway.config.body import check_values
 from headway.config.decode import DecodeSettings
-from headway.config.hints import setting_types
 from headway.config.made import Made
 from headway.errors import ConfigError, suggest
 
@@ -429,7 +428,7 @@ _CLASSES = scored("accuracy", "f1", "loss", "top5")
 _LABELS = frozenset({"with", "scores", "top"})
 _PRECISION = frozenset({"precision"})
 _ENDINGS: dict[Modality, str] = {"pictures": "png", "videos": "gif", "sounds": "wav"}
-_ALL = frozenset(setting_types(DecodeSettings))
+_ALL = frozenset(one.name for one in fields(DecodeSettings))
 _SEARCHED = _ALL - {"stop"}
 _DATA = frozenset({"valid_size", "encoding"})
 DATA_OF: dict[Reads, frozenset[str]] = {
