@@ -217,6 +217,7 @@ def accepted(name: str, key: str) -> bool:
 REFUSED_THOUGH_READ = {
     "train.rdrop": "one loss is for all tasks, also for those whose answers cannot be compared",
     "data.bad": "documents without fields are read as those with them, but have no wrong lines",
+    "data.fields": "one way reads questions of all tasks in one language",
     "decode.n_best": "one printer is for all answers",
     "classify.teacher": "videos are read as pictures are",
     "fill.what": "it says of which data a task is, which must be the data that is given",

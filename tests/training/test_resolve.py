@@ -24,6 +24,7 @@ from headway.data.media.items import MediaItems
 from headway.errors import ConfigError
 from headway.progress import SILENT
 from headway.tasks.see import See
+from headway.training.asking import check_beginning
 from headway.training.home import Home
 from headway.training.resolve import resolve, resolve_run
 from tests.training.shown import write_pictures
@@ -49,6 +50,21 @@ def test_each_choice_has_its_reason_and_each_wish_its_place() -> None:
     again = read_resolved(text)
     assert (again, again.why) == (found, found.why)
     assert again.asked.whence("train.clip") == "train.clip=2"
+
+
+def test_reasons_say_what_is_true_of_little_data_and_of_few_steps() -> None:
+    few = resolve(RunSettings(task="translate"), replace(PAIRS, n=44, n_tokens=240), DeviceFacts())
+    assert "epochs" not in few.why["train.steps"]
+    short = RunSettings(task="translate", train=TrainSettings(steps=4))
+    assert resolve(short, PAIRS, DeviceFacts()).why["train.eval_every"] == "4 evaluations"
+
+
+def test_settings_of_lora_are_refused_without_it() -> None:
+    settings = load_run_settings(
+        None, [], {"task": "complete", "data.text": ["x"], "start.run": "y", "lora.alpha": 2.0}
+    )
+    with pytest.raises(ConfigError, match=r"lora\.alpha has no effect without lora\.rank"):
+        check_beginning(settings)
 
 
 @pytest.mark.parametrize("name", ["mem_get_info", "is_bf16_supported", "is_available"])
@@ -81,7 +97,7 @@ def test_pictures_are_looked_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyP
     prepared = See().prepare(settings, tmp_path, SILENT)
     monkeypatch.setattr(MediaItems, "__getitem__", lambda *_: pytest.fail("opened again"))
     found = resolve_run(settings, prepared, torch.device("cpu"))
-    assert found.why["model.picture.height"] == "the form of the data"
+    assert found.why["model.picture.height"] == "goes with the form of the data"
 
 
 @pytest.mark.parametrize("path", sorted(GOLDEN.glob("*.toml")), ids=lambda path: path.stem)

@@ -367,7 +367,9 @@ def _check_others(settings: RunSettings, spec: Spec, locate: Locate) -> None:
     if spec.reads == "documents" and not settings.data.fields:
         reasons["data.bad"] = "here, where no line can be wrong"
     unread = {one.name for one in fields(DataSettings)} - FILES - spec.data
-    reasons |= {f"data.{name}": f"on the task {spec.name}, which has none" for name in unread}
+    given = " with media" if spec.reads == "media" else ""
+    passed = f"on the task {spec.name}{given}, which does not read it"
+    reasons |= {f"data.{name}": passed for name in unread}
     if spec.reads != "pairs":
         reasons["tokenizer.joint"] = f"on the task {spec.name}, whose texts are of one side"
     if spec.settings is FillSettings:

@@ -143,10 +143,10 @@ def media_proposal(
         needs=because(OWN, "model", needs or {}),
         model=because("the usual one of the task", "model", chosen)
         | because(f"{amount} on {device.shown}", "model", shape or {})
-        | because("the form of the data", "model", front or {}),
+        | because("goes with the form of the data", "model", front or {}),
         kept={} if facts.begun is None else _dropout(facts.begun.model, 0.0),
         others=training_of(settings, facts, device, amount, training or {}, tuning or {})
-        | because("changes what an example shows hardly ever", "augment", augment or {}),
+        | because("hardly changes what an example shows", "augment", augment or {}),
         room=longest,
         n_tokens=n_rows,
         epochs=epochs,

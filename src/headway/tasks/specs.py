@@ -432,10 +432,10 @@ _ALL = frozenset(one.name for one in fields(DecodeSettings))
 _SEARCHED = _ALL - {"stop"}
 _DATA = frozenset({"valid_size", "encoding"})
 DATA_OF: dict[Reads, frozenset[str]] = {
-    "pairs": _DATA | {"source_field", "target_field", "bad", "max_len", "max_ratio", "fields"},
+    "pairs": _DATA | {"source_field", "target_field", "bad", "max_len", "max_ratio"},
     "documents": _DATA | {"text_field", "other_field", "label_field", "fields", "unit", "bad"},
     "labelled": _DATA | {"text_field", "other_field", "label_field", "fields", "long", "bad"},
-    "tagged": _DATA | {"label_field", "fields", "long", "bad"},
+    "tagged": _DATA | {"label_field", "long", "bad"},
     "texts": _DATA
     | {"source_field", "target_field", "text_field", "other_field", "label_field", "fields"}
     | {"long", "bad"},

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 from headway.config.asked import Asked
 from headway.config.decode import DecodeSettings
 from headway.config.folder import load_run, run_folder
-from headway.config.run import RunSettings, load_run_settings
-from headway.config.start import DistilSettings
+from headway.config.run import RunSettings, asked_of, load_run_settings
+from headway.config.start import DistilSettings, LoraSettings
 from headway.config.toml import parse, read_text
 from headway.errors import ConfigError, UserError, suggest
 from headway.progress import Progress
@@ -170,6 +170,9 @@ def check_beginning(settings: RunSettings) -> None:
         raise ConfigError(
             f"{key} has no effect without a teacher: headway train distil --teacher RUN."
         )
+    if settings.lora != LoraSettings() and not settings.lora.rank:
+        key = next(key for key in asked_of(settings) if key.startswith("lora."))
+        raise ConfigError(f"{key} has no effect without lora.rank.")
     if settings.lora.rank and not start:
         raise ConfigError("lora.rank changes the weights of a run: name it with --from RUN.")
 

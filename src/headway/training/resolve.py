@@ -178,8 +178,11 @@ def choose_training(
     train = replace(train, epochs=None)
     if train.steps is None:
         per_epoch = max(1, round(proposal.n_tokens / batch))
-        steps = max(proposal.least_steps, proposal.epochs * per_epoch)
-        choose("steps", steps, f"{proposal.epochs} epochs of {amount}")
+        steps = proposal.epochs * per_epoch
+        reason = f"{proposal.epochs} epochs of {amount}"
+        if steps < proposal.least_steps:
+            steps, reason = proposal.least_steps, "as few as teach anything, however little data"
+        choose("steps", steps, reason)
     if train.pool is None:
         reason = "faster on a CPU" if device.is_cpu else "all steps of one form on a GPU"
         choose("pool", POOL if device.is_cpu else 1, reason)
@@ -187,8 +190,9 @@ def choose_training(
         reason = f"{device.shown} that is fast in it" if device.bf16 else "exact"
         choose("precision", "bf16" if device.bf16 else "fp32", reason)
     if train.eval_every is None:
-        every = max(1, -(-(train.steps or 1) // EVALUATIONS))
-        choose("eval_every", every, f"{EVALUATIONS} evaluations")
+        steps = train.steps or 1
+        every = max(1, -(-steps // EVALUATIONS))
+        choose("eval_every", every, f"{-(-steps // every)} evaluations")
     if train.save_every is None:
         choose("save_every", train.eval_every, "with every evaluation")
     return ResolvedTrain.of(train), why
