@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import io
 import json
 import pickle
 import pkgutil
@@ -293,7 +294,12 @@ def test_media_in_memory_are_answered_as_their_files(name: str, runs: Path, tmp_
         import soundfile
 
         samples, rate = soundfile.read(path, dtype="float32")
-        given = [(samples, rate), {"audio": samples, "rate": rate}, Path(path).read_bytes()]
+        data = Path(path).read_bytes()
+        dataset = {"array": samples, "sampling_rate": rate, "path": "nowhere.wav"}
+        given = [(samples, rate), {"audio": samples, "rate": rate}, data]
+        given += [dataset, {"audio": dataset}, {"audio": {"bytes": data, "path": "nowhere.wav"}}]
+        part = run({"bytes": data, "start": 0.0, "end": 0.05})
+        assert part.shares == run({"path": path, "start": 0.0, "end": 0.05}).shares
     else:
         pixels = np.load(path)
         given = [pixels, {"image" if name == "see" else "video": pixels}]
@@ -319,6 +325,9 @@ SOUND = np.zeros(800, np.float32)
         ("identify", b"abc", "input 1 cannot be read as sound"),
         ("identify", "nowhere.wav", "there is no file nowhere.wav"),
         ("identify", {"audoi": SOUND, "rate": 8000}, "no 'audio'"),
+        ("identify", {"audio": SOUND, "rate": 8000, "start": 0.01}, "give that part alone"),
+        ("see", {"image": np.zeros((9, 9), np.uint8), "box": [0, 0, 4, 4]}, "that part alone"),
+        ("see", {"image": "a.png", "box": 4}, "four whole numbers"),
         ("see", np.zeros((3, 20, 30), np.uint8), r"colours come last"),
         ("see", np.zeros((20, 30), np.int64), "int64"),
         ("see", np.full((20, 30), 2.0), "between 0 and 1"),
@@ -335,6 +344,11 @@ def test_what_cannot_be_an_input_is_refused_with_the_reason(
 ) -> None:
     with pytest.raises(DataError, match=why):
         headway.load(runs / name, device="cpu")(given)
+
+
+def test_an_open_file_of_bytes_is_no_list_of_inputs(runs: Path) -> None:
+    with pytest.raises(TypeError, match="is an open file"):
+        headway.load(runs / "see", device="cpu")(io.BytesIO(b"abc"))
 
 
 def test_arrays_of_pictures_are_several(runs: Path) -> None:

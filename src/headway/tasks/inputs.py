@@ -76,6 +76,8 @@ def is_several(x: object, settings: RunSettings) -> bool:
         )
     if isinstance(x, Sequence):
         return True
+    if kind != "text" and hasattr(x, "read"):
+        raise TypeError(f"{type(x).__name__} is an open file: give its path, or x.read().")
     raise TypeError(
         f"{type(x).__name__} may be read once and be of any length: use run.stream(…), which "
         "answers one after another, or make a list of it."
@@ -242,10 +244,15 @@ class Inputs:
         part, rate = Part(), None
         if isinstance(x, Mapping):
             x, part, rate = self._part(x, form, where)
+        if isinstance(x, Mapping):  # as datasets have it: {"audio": {"array": …, …}}
+            x, _, inner = self._part(x, form, where)
+            rate = inner if rate is None else rate
         if isinstance(x, str | PathLike):
             return self._file(fspath(x), form, part)
         if isinstance(x, bytes | bytearray | memoryview):
-            return _from_bytes(bytes(x), form, where)
+            return _from_bytes(bytes(x), form, where, part)
+        if part != Part():
+            raise DataError(f"{where}: a part is taken of files. Of an array give that part alone.")
         if form.what == "sounds":
             samples, own = samples_of((x, rate) if rate is not None else x, where)
             return Given(where, _samples(samples, own, form, where))
@@ -256,7 +263,9 @@ class Inputs:
         own, _ = NAMES[form.what]
         targets = {name for need in self.spec.needs if need.role == "target" for name in need.names}
         inputs = [need.name for need in self.spec.needs if need.role == "input"]
-        keys = [key for key in (own, *PATHS, "bytes", "array", *inputs) if key not in targets]
+        # Datasets name paths that were never here beside what they hold.
+        every = dict.fromkeys((own, "array", "bytes", *PATHS, *inputs))
+        keys = [key for key in every if key not in targets]
         more = ["rate", "sampling_rate", "start", "end"] if own == "audio" else ["box"]
         values = [x[key] for key in keys if x.get(key) is not None]
         if not values:
@@ -269,7 +278,7 @@ class Inputs:
                 raise DataError(f"{where}: this run reads no {key!r}.{near}")
         part: dict[str, Any] = {name: x.get(name) for name in ("box", "start", "end")}
         if part["box"] is not None:
-            part["box"] = tuple(part["box"])
+            part["box"] = _box(part["box"], where)
         return values[0], Part(**part), x.get("rate", x.get("sampling_rate"))
 
     def _file(self, name: str, form: Form, part: Part) -> object:
@@ -288,14 +297,21 @@ class Inputs:
         return Given(name, read_media(str(path), form, part).values)
 
 
-def _from_bytes(value: bytes, form: Form, name: str) -> Given:
+def _box(value: object, where: str) -> tuple[int, ...]:
+    box = tuple(value) if isinstance(value, Iterable) else ()
+    if len(box) != 4 or not all(isinstance(one, int | np.integer) for one in box):
+        raise DataError(f"{where}: box={shown_value(value)}; four whole numbers are needed.")
+    return tuple(map(int, box))
+
+
+def _from_bytes(value: bytes, form: Form, name: str, part: Part) -> Given:
     if not value:
         raise DataError(f"{name} holds no bytes.")
     with TemporaryDirectory(prefix="headway-") as folder:
         said = Loose(Path(folder)).put(value, NAMES[form.what][0], name, "path")
         path = str(Path(folder).parent / said["path"])
         try:
-            return Given(name, read_media(path, form).values)
+            return Given(name, read_media(path, form, part).values)
         except DataError as error:
             raise DataError(str(error).replace(path, name)) from error
 
