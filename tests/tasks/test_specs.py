@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import subprocess
 import sys
 from dataclasses import fields, is_dataclass
@@ -12,8 +13,10 @@ from pathlib import Path
 import pytest
 
 from headway.cli.predict import predict
+from headway.config.asked import Asked
 from headway.config.data import DataSettings
 from headway.config.decode import DecodeSettings
+from headway.config.folder import load_run
 from headway.config.model import FAMILY_SETTINGS
 from headway.config.run import RunSettings, load_run_settings, resolved_toml, run_settings
 from headway.errors import ConfigError
@@ -29,9 +32,11 @@ from headway.tasks.specs import (
     possible,
     spec_of,
 )
+from headway.training.asking import settings_for
 
 ROWS = [row for spec in SPECS.values() for row in spec.rows]
 TASKS = list(SPECS)
+GOLDEN = Path(__file__).parents[1] / "golden" / "configs"
 
 
 def named(row: Spec) -> str:
@@ -222,6 +227,24 @@ def test_a_mistake_in_an_old_section_is_named_where_it_stands(tmp_path: Path) ->
         load_run_settings(recipe, [])
     with pytest.raises(ConfigError, match="'see' is a section"):
         load_run_settings(None, ["see=3"], {"task": "see"})
+
+
+def test_a_wish_in_an_old_section_has_its_line(tmp_path: Path) -> None:
+    recipe = tmp_path / "r.toml"
+    recipe.write_text('task = "see"\n\n[see]\nbalance = true\n')
+    asked = load_run_settings(recipe, [], is_recipe=True).asked
+    assert asked.whence("classify.balance") == "r.toml, line 4"
+
+
+@pytest.mark.parametrize("teacher", ["see", "caption-videos", "fill-sounds"])
+def test_a_student_is_given_what_its_teacher_is(teacher: str, tmp_path: Path) -> None:
+    """Also where both tasks have one name, and the files would say otherwise."""
+    shutil.copy(GOLDEN / f"{teacher}.toml", tmp_path / "config.toml")
+    media = Asked({"data.media": ["x.png"]})
+    settings = settings_for("distil", media, teacher=str(tmp_path), quiet=True)
+    assert spec_of(settings).modality == spec_of(load_run(tmp_path)).modality
+    with pytest.raises(ConfigError, match="reads media"):
+        settings_for("distil", Asked({"data.text": ["x"]}), teacher=str(tmp_path), quiet=True)
 
 
 def test_only_pictures_have_a_teacher_of_their_token() -> None:

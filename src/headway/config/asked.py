@@ -15,6 +15,7 @@ from typing import Any
 from headway.config.load import parse_override
 from headway.config.made import said_of
 from headway.config.toml import comments_of, lines_of, parse, read_text
+from headway.config.upgrade import new_key
 
 FROM_PYTHON = "train(settings=…)"
 
@@ -29,7 +30,7 @@ class Lines:
 
     @cached_property
     def _lines(self) -> Mapping[str, int]:
-        return lines_of(self.text)
+        return {new_key(key): line for key, line in lines_of(self.text).items()}
 
     def place(self, key: str) -> str:
         line = self._lines.get(key)

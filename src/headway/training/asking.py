@@ -134,6 +134,8 @@ def beginning(task: str | None, start: str | None, teacher: str | None, asked: A
         given |= Asked(
             {f"{spec.name}.{name}": getattr(section, name) for name in spec.read_by}, "--teacher"
         )
+        if spec.modality != "text" and hasattr(section, "what"):
+            given |= Asked({f"{spec.name}.what": spec.modality}, "--teacher")
         if taught.data.fields and not named:
             given |= Asked({"data.fields": taught.data.fields}, "--teacher")
     elif teacher:
