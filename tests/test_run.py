@@ -21,7 +21,7 @@ import numpy as np
 import pytest
 
 import headway
-from headway.errors import DataError, UserError
+from headway.errors import DataError, UserError, said_in_python
 from headway.tasks.answers import (
     Answer,
     Answers,
@@ -228,6 +228,48 @@ def test_options_of_several_texts_say_so(options: dict[str, object]) -> None:
     run = shipped("stories" if "stop" in options else "tatoeba-de-en")
     with pytest.raises(UserError, match="texts are needed"):
         run("a", **options)
+
+
+@pytest.mark.parametrize("options", [{"beam": None}, {"alpha": "x"}, {"length_penalty": None}])
+def test_options_have_types(options: dict[str, object]) -> None:
+    with pytest.raises(UserError, match=r"must be a|has no choice None"):
+        shipped("tatoeba-de-en")("a", **options)
+
+
+@pytest.mark.parametrize(
+    ("said", "in_python"),
+    [
+        ("Give --source FILE, or --pairs FILE (TSV).", "Give source=…, or pairs=… (TSV)."),
+        (
+            "another --out, or --restart to begin anew",
+            "another out=, or restart=True to begin anew",
+        ),
+        ("--device cuda:1: no. Try --device cpu.", 'device="cuda:1": no. Try device="cpu".'),
+        ("--out names a folder; leave --from out.", "out= names a folder; leave start= out."),
+        ("use --beam 1 and --n-best 1", "use beam=1 and n_best=1"),
+        ("--budget 'x' is no time", "budget='x' is no time"),
+        ("Make one: headway export a.b --to onnx", "Make one: headway export a.b --to onnx"),
+        ("a -- b, c--d", "a -- b, c--d"),
+    ],
+)
+def test_errors_speak_of_arguments(said: str, in_python: str) -> None:
+    assert said_in_python(said) == in_python
+
+
+def test_who_is_in_python_is_told_of_no_flags(runs: Path, tmp_path: Path) -> None:
+    run = headway.load(runs / "classify", device="cpu")
+    calls: list[Callable[[], object]] = [
+        lambda: list(shipped("stories").write("a", beam=3)),
+        lambda: run.export("none", tmp_path / "a"),
+        lambda: run.export("torch", tmp_path / "a", int8=True),
+        lambda: headway.load(runs / "classify", engine="jax"),
+        lambda: headway.train("classify", out=tmp_path / "a"),
+        lambda: headway.check("classify"),
+        lambda: headway.train("distil", out=tmp_path / "a"),
+    ]
+    for call in calls:
+        with pytest.raises(UserError, match=r"^[^-]*(?:-[^-]+)*$"):
+            call()
 
 
 def test_nothing_can_be_taken_from_a_run() -> None:

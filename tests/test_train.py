@@ -393,3 +393,21 @@ def test_documents_with_fields_are_checked_by_their_names() -> None:
     report = headway.check("detect", rows, fields=["title", "body"])
     assert report.ok
     assert report.columns == {"title": "title", "body": "body", "label": "label"}
+
+
+@pytest.mark.parametrize(
+    ("given", "why"),
+    [
+        ({"out": None}, "out=None"),
+        ({"out": ""}, "out=''"),
+        ({"on": 3}, "a function of one row"),
+        ({"metrics": 3}, "functions by name"),
+        ({"settings": [1]}, "give a mapping"),
+    ],
+)
+def test_arguments_of_another_kind_are_refused_at_once(
+    given: dict[str, Any], why: str, tmp_path: Path
+) -> None:
+    with pytest.raises(ConfigError, match=why):
+        headway.train("classify", TEXTS, **{"out": tmp_path / "run", **given})
+    assert not list(tmp_path.iterdir())

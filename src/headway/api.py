@@ -17,7 +17,7 @@ from headway.config.listed import listed
 from headway.config.recipes import recipe_path
 from headway.config.run import RunSettings, asked_of
 from headway.data.given import FOLDER, ROWS, VALID, Given, given
-from headway.errors import ConfigError, FolderError, suggest
+from headway.errors import ConfigError, FolderError, InPython, suggest
 from headway.tasks.specs import SPECS, Spec, spec_of
 from headway.training.asking import (
     beginning,
@@ -53,6 +53,7 @@ _ALONE = threading.RLock()
 """Seeds and the number of threads are of the whole process: one training at a time."""
 
 
+@InPython()
 def train(
     task: str | None = None,
     data: object = None,
@@ -86,6 +87,7 @@ def train(
     one, by which the best weights are then chosen.
     """
     started = time.monotonic()
+    _check_arguments(out, on, metrics)
     out = Path(out)
     wish = Wish(
         task=task, data=data, valid=valid, needs=needs, settings=settings, preset=preset,
@@ -121,6 +123,7 @@ def train(
     return load(out, device=device)
 
 
+@InPython()
 def check(
     task: str,
     data: object = None,
@@ -210,6 +213,16 @@ class Wish:
         )
 
 
+def _check_arguments(out: object, on: object, metrics: object) -> None:
+    """Before anything is read: these are used only much later."""
+    if not isinstance(out, str | os.PathLike) or not str(out):
+        raise ConfigError(f"out={out!r}: the name of a folder for the run is needed.")
+    if on is not None and not callable(on):
+        raise ConfigError(f"on={on!r}: a function of one row of the log is needed.")
+    if metrics is not None and not isinstance(metrics, Mapping):
+        raise ConfigError('metrics= takes functions by name: metrics={"polite": function}')
+
+
 def _check_metric(metric: str | None, spec: Spec) -> None:
     known = {name for row in spec.rows for name in row.scores}
     if metric is not None and metric not in known:
@@ -253,6 +266,8 @@ def _files(needs: Mapping[str, Any]) -> Asked:
 def _settings(settings: Settings | None) -> Asked:
     if settings is None:
         return Asked()
+    if not isinstance(settings, RunSettings | Mapping):
+        raise ConfigError(f'settings={settings!r}: give a mapping, as {{"train.lr": 1e-3}}.')
     if not isinstance(settings, RunSettings):
         return Asked({key: _plain(value) for key, value in settings.items()}, FROM_PYTHON)
     return asked_of(settings).without("task")

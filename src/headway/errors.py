@@ -6,6 +6,7 @@ import difflib
 import importlib
 import re
 from collections.abc import Iterable
+from contextlib import ContextDecorator
 from types import ModuleType
 
 
@@ -32,6 +33,51 @@ class Stopped(Exception):
         super().__init__(text)
         self.saved = saved
         """Whether all that was done can be gone on with."""
+
+
+class InPython(ContextDecorator):
+    """Inside, what a `UserError` says of options is said as of arguments."""
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        if isinstance(error, UserError) and error.args:
+            error.args = (said_in_python(str(error.args[0])), *error.args[1:])
+
+
+_SAID = re.compile(
+    r"headway [a-z]+ [^`\n)]*?(?=[`\n)]|\.(?:\s|$)|$)"  # a whole command stays one
+    r"|(?<![\w-])--(?P<name>[a-z][a-z0-9-]*)"
+    r"(?: (?P<value>(?!(?:a|an|and|another|as|does|goes|has|is|it|names|or|out|shows|takes|to|"
+    r"which|with)\b)(?:'[^']*'|[\w./:-]*\w)))?"
+)
+_ARGUMENTS = {"from": "start", "labels": "among"}
+_CALLS = {"stream": "write()", "format": "save()"}
+_SWITCHES = ("restart", "int8", "alignments", "scores", "lowercase", "tokenised")
+
+
+def said_in_python(text: str) -> str:
+    """`--n-best 3` is `n_best=3` there, `--from RUN` is `start=…`; commands stay commands."""
+
+    def say(found: re.Match[str]) -> str:
+        name, value = found["name"], found["value"]
+        if name is None:
+            return found[0]
+        rest = f" {value}" if value else ""
+        if name in _CALLS:
+            return _CALLS[name] + rest
+        if name in _SWITCHES:
+            return f"{name}=True{rest}"
+        name = _ARGUMENTS.get(name, name).replace("-", "_")
+        if not value:
+            return f"{name}="
+        if value.isupper():  # a word for what people have
+            return f"{name}=…"
+        quoted = value if value[0] == "'" or value.isdecimal() else f'"{value}"'
+        return f"{name}={quoted}"
+
+    return _SAID.sub(say, text)
 
 
 def out_of_memory(error: BaseException) -> bool:

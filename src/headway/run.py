@@ -30,7 +30,7 @@ from headway.config.folder import (
 from headway.config.listed import listed
 from headway.config.run import Resolved, media_front
 from headway.config.together import check_held, check_together
-from headway.errors import DataError, UserError, suggest
+from headway.errors import DataError, InPython, UserError, suggest
 from headway.progress import SILENT, Progress
 from headway.tasks.engines import check_engine
 from headway.tasks.specs import METRICS, Metric, Need, metrics_asked, spec_of
@@ -67,6 +67,7 @@ class OptionError(UserError, TypeError):
     """An option that a run does not read."""
 
 
+@InPython()
 def load(
     *names: str | PathLike[str],
     device: str = "auto",
@@ -263,6 +264,7 @@ class Run:
     def __call__(self, x: One, /, **options: object) -> Answer: ...
     @overload
     def __call__(self, x: object, /, **options: object) -> Answer | Answers: ...
+    @InPython()
     def __call__(self, x: object, /, **options: object) -> Answer | Answers:
         """The answer to one input; to a list, a tuple or an array of them all answers, in order.
 
@@ -276,6 +278,7 @@ class Run:
         found = self._stream(x if several else [x], options)  # type: ignore[arg-type]
         return Answers(found) if several else next(found)
 
+    @InPython()
     def stream(
         self, xs: Iterable[object], /, *, errors: Errors = "raise", **options: object
     ) -> Stream:
@@ -296,6 +299,7 @@ class Run:
             )
         return self._stream(xs, options, keep=errors == "keep")
 
+    @InPython()
     def write(self, x: object, /, **options: object) -> Iterator[str]:
         """What follows a text, in pieces, as it is written."""
         self._check_option("stream", "write() shows a text while it is written")
@@ -331,6 +335,7 @@ class Run:
 
         return read()
 
+    @InPython()
     def choose(self, x: object, /, among: Sequence[str], **options: object) -> Answer | Answers:
         """The likeliest of given texts behind each input, with the probabilities of all."""
         self._check_option("labels", "choose() needs a run that continues text")
@@ -408,9 +413,9 @@ class Run:
             if name == "precision":
                 raise OptionError("precision is said once: headway.load(…, precision=…).")
             if name not in known:
+                near = suggest(name, known) if known else " It has none."
                 raise OptionError(
-                    f"{name}= is no option of {self.name}, a run of the task {self.task}."
-                    f"{suggest(name, known)}"
+                    f"{name}= is no option of {self.name}, a run of the task {self.task}.{near}"
                 )
         names = {field.name for field in fields(DecodeSettings)}
         decode: dict[str, Any] = {name: one for name, one in options.items() if name in names}
@@ -432,6 +437,7 @@ class Run:
 
     # -- scores, pages, exports
 
+    @InPython()
     def evaluate(self, data: object = None, /, **options_and_needs: object) -> Scores:
         """How good it is on data that it was not trained on: a file, or a table in memory, whose
         columns keywords name (`text="review"`). Without data, keywords name files as in training
@@ -479,6 +485,7 @@ class Run:
         with use.opened.lock:
             return task.evaluate(use.opened.model, use.opened.device, lambda: False, True)
 
+    @InPython()
     def look(self, x: object, /, **ask: object) -> Page:
         """A page about what happens inside while it reads one input: shown in a notebook, kept by
         `.save("look.html")`. Answers go on meanwhile. `output=…`: as if it had answered that;
@@ -511,6 +518,7 @@ class Run:
             return open_media(twin, found_file(str(x), self.folder))
         return of_item("input", Inputs(self.settings, self.folder).one(x).question.values, front)
 
+    @InPython()
     def export(
         self,
         to: str,

@@ -34,11 +34,14 @@ def check_values(settings: Any) -> None:
         if (several and choices) or typing.get_origin(hint) is Literal:
             for word in value if several else [value]:
                 if word not in choices:
-                    near = suggest(word, choices) if get_close_matches(word, choices) else ""
+                    close = get_close_matches(str(word), choices)
+                    near = suggest(str(word), choices) if close else ""
                     listed = ", ".join(choices)
                     raise ConfigError(f"{name} has no choice {word!r}. It has: {listed}.{near}")
-        elif hint in (int, int | None) and value is not None and type(value) is not int:
+        elif (hint is int or (hint == int | None and value is not None)) and type(value) is not int:
             raise ConfigError(f"{name}={value!r} must be a whole number.")
+        elif hint is float and not isinstance(value, int | float):
+            raise ConfigError(f"{name}={value!r} must be a number.")
         elif hint is float and not math.isfinite(value):
             raise ConfigError(f"{name}={value!r} must be a number that is not infinite.")
 
