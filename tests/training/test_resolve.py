@@ -57,6 +57,9 @@ def test_reasons_say_what_is_true_of_little_data_and_of_few_steps() -> None:
     assert "epochs" not in few.why["train.steps"]
     short = RunSettings(task="translate", train=TrainSettings(steps=4))
     assert resolve(short, PAIRS, DeviceFacts()).why["train.eval_every"] == "4 evaluations"
+    text = resolve(RunSettings(task="complete"), replace(PAIRS, longest=64), DeviceFacts())
+    assert "repeats" in text.why["decode.sample"]
+    assert "end" in text.why["decode.max_len"]
 
 
 def test_settings_of_lora_are_refused_without_it() -> None:

@@ -209,8 +209,11 @@ class Complete:
             needs={"dropout": 0.2 if facts.n_tokens < 2_000_000 else 0.0},
             metrics=spec_of(settings).scores[: 2 if settings.data.fields else None],
         )
-        drawn = {"sample": True, "temperature": 0.8, "top_p": 0.95, "beam": 1, "max_len": 256}
-        return found.also(because("text that is drawn repeats itself less", "decode", drawn))
+        drawn = {"sample": True, "temperature": 0.8, "top_p": 0.95, "beam": 1}
+        return found.also(
+            because("text that is drawn repeats itself less", "decode", drawn),
+            because("a page or so: such text need not end", "decode", {"max_len": 256}),
+        )
 
     def check(self, settings: Resolved, prepared: PreparedText) -> None: ...
 
