@@ -318,6 +318,24 @@ def test_pairs_and_fields_are_mappings(runs: Path, tmp_path: Path) -> None:
         run({"text": "ba", "other": "de", "oter": ""})
 
 
+def test_columns_inside_others_are_found_where_they_were_in_training(
+    runs: Path, tmp_path: Path
+) -> None:
+    folder = tiny_run(tmp_path / "run", "translate")
+    config = (folder / "config.toml").read_text()
+    for side, name in (("source", "de"), ("target", "en")):
+        assert f'{side}_field = "{side}"' in config
+        config = config.replace(f'{side}_field = "{side}"', f'{side}_field = "translation.{name}"')
+    (folder / "config.toml").write_text(config)
+    run = headway.load(folder, device="cpu")
+    row = {"translation": {"de": "ba de", "en": "ba"}}
+    assert run(row, max_len=3).source == "ba de"
+    assert run.evaluate([row] * 3, max_len=3).examples == run.evaluate(
+        {"source": ["ba de"] * 3, "target": ["ba"] * 3},
+        source="source", target="target", max_len=3,
+    ).examples  # fmt: skip
+
+
 def test_words_of_a_sentence_may_be_given_as_such(runs: Path) -> None:
     run = headway.load(runs / "tag", device="cpu")
     assert run({"words": ["ba", "de"]}).to_dict() == run("ba de").to_dict()

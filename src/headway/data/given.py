@@ -402,7 +402,7 @@ def _bind(
             (
                 one
                 for one in column.usual
-                if one in table.columns and one not in found and _may_be(table, one, column)
+                if has_column(table, one) and one not in found and _may_be(table, one, column)
             ),
             None,
         )
@@ -429,7 +429,7 @@ def _may_be(table: Table, name: str, column: Column) -> bool:
     """Whether a column of a usual name can hold what it should: many media are just called path."""
     if column.kind not in MEDIA:
         return True
-    values = (_plain(row.get(name)) for row in table.sample)
+    values = (_plain(value_in(row, name)) for row in table.sample)
     first = next((value for value in values if not is_missing(value)), None)
     return first is None or column.kind in _media_like(first)
 

@@ -26,7 +26,7 @@ from headway.data.media.pictures import sampled
 from headway.data.media.reading import Form, Part, What, in_form, is_file, read_media
 from headway.data.media.resample import resample
 from headway.data.media.sounds import one_channel
-from headway.data.table import shown_value
+from headway.data.table import shown_value, value_in
 from headway.errors import DataError, suggest
 from headway.tasks.media_given import Given, check_kind, found_file, what_of
 from headway.tasks.specs import Modality, spec_of
@@ -194,9 +194,10 @@ class Inputs:
             if need.optional and not field:
                 continue
             known |= set(names)
-            given = [name for name in names if name in x]
+            given = [name for name in names if name in x or value_in(x, name) is not None]
+            known |= {name.partition(".")[0] for name in given}
             if given:
-                found.append(x[given[0]])
+                found.append(value_in(x, given[0]))
             elif not need.optional or field:
                 raise DataError(
                     f"{where} has no {names[0]!r}; it has {', '.join(map(repr, x)) or 'nothing'}. "
