@@ -137,3 +137,11 @@ def test_what_has_no_effect_on_the_files_is_refused_when_they_say_what_they_are(
     run = Training(settings=load_run_settings(None, [], given), out=tmp_path / "run", device="cpu")
     with pytest.raises(UserError, match=f"{key} .*no effect"):
         run.train()
+
+
+def test_what_has_no_effect_is_named_where_it_stands(tmp_path: Path) -> None:
+    media, recipe = sound(tmp_path / "a" / "1.wav").parent, tmp_path / "r.toml"
+    recipe.write_text(f'task = "classify"\ndata.media = ["{media}"]\n[augment]\nflip = true\n')
+    settings = load_run_settings(recipe, [], is_recipe=True)
+    with pytest.raises(UserError, match=r"r\.toml, line 4: augment\.flip"):
+        Training(settings=settings, out=tmp_path / "run", device="cpu").train()

@@ -102,8 +102,13 @@ class Training:
     def kind(self) -> Kind:
         """Told when data that was in memory is in files: these may say which it is, and then which
         settings have no effect on it."""
-        row = row_of(self.settings)
-        check_effect(self.settings, [row])
+        row, asked = row_of(self.settings), self.settings.asked
+
+        def place(key: str) -> str:
+            whence = asked.whence(key) if key in asked else ""
+            return f"{whence}: " if whence and not whence.startswith(key) else ""
+
+        check_effect(self.settings, [row], place)
         return kind_of_row(row)
 
     def train(self) -> list[str]:
