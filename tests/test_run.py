@@ -310,6 +310,9 @@ def test_pairs_and_fields_are_mappings(runs: Path, tmp_path: Path) -> None:
     assert [need.name for need in run.needs] == ["text", "other"]
     pair = run({"text": "ba", "other": "de", "label": "B-x"})
     assert pair.to_dict() == run({"text": "ba", "hypothesis": "de"}).to_dict()
+    pages = run.look({"text": "ba", "other": "de"}), run.look("ba\tde")
+    one, other = (page.looks[0]["streams"]["text"]["pieces"] for page in pages)
+    assert one == other
     with pytest.raises(DataError, match="no 'other'; it has 'text'"):
         run({"text": "ba"})
     with pytest.raises(DataError, match="compares two"):

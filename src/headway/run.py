@@ -6,6 +6,7 @@ they are first wanted. What one call asks (a beam, a number of answers) says not
 
 from __future__ import annotations
 
+import json
 import queue
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -511,12 +512,27 @@ class Run:
 
         front = media_front(self.settings)
         if front is None:
+            if isinstance(x, Mapping):
+                return self._line(x)
             if not isinstance(x, str):
                 raise DataError(f"look() reads one text, and {type(x).__name__} is none.")
             return x
         if isinstance(x, str | PathLike):
             return open_media(twin, found_file(str(x), self.folder))
         return of_item("input", Inputs(self.settings, self.folder).one(x).question.values, front)
+
+    def _line(self, x: Mapping[str, object]) -> str:
+        """A mapping as pages read it: two texts with a tab between them, fields as JSON."""
+        from headway.tasks.inputs import Inputs
+
+        question = Inputs(self.settings, self.folder).one(x).question
+        if isinstance(question, str):
+            return question
+        if names := self.settings.data.fields:
+            pairs = zip(names, question, strict=True)
+            return json.dumps({name: text for name, text in pairs if text}, ensure_ascii=False)
+        between = " " if spec_of(self.settings).reads == "tagged" else "\t"
+        return between.join(" ".join(text.split()) for text in question)
 
     @InPython()
     def export(
