@@ -12,6 +12,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import headway
+
 PAIRS = Path(__file__).parent / "data" / "tatoeba-de-en.tsv.gz"
 SENTENCES = (
     "Ich habe Hunger.",
@@ -22,7 +24,7 @@ SENTENCES = (
 )
 
 
-def headway(*words: str) -> None:
+def command(*words: str) -> None:
     """Run the command and show it, as one would type it. It has said itself what went wrong, if
     anything did."""
     print(f"\n$ headway {' '.join(words)}", flush=True)
@@ -36,30 +38,24 @@ def main() -> None:
     parser.add_argument("--budget", default="2m")
     parser.add_argument("--out", type=Path, default=Path("runs/demo"))
     args = parser.parse_args()
-    headway("train", "translate", "--pairs", str(PAIRS), "--out", str(args.out),
+    command("train", "translate", "--pairs", str(PAIRS), "--out", str(args.out),
             "--budget", args.budget)  # fmt: skip
     show(args.out)
 
 
 def show(folder: Path) -> None:
     """The same sentences before and after, and by the shipped model."""
-    from headway.config.folder import TOKENIZER, load_run, run_folder, shipped_names
     from headway.decode.translator import Translator
     from headway.models.build import build_model
-    from headway.text.tokenizer import Vocabularies
 
-    run = load_run(folder)
-    untrained = build_model(run.model).eval()
-    systems = {
-        "before training": Translator([untrained], Vocabularies.load(folder / TOKENIZER)),
-        "after": Translator.load([folder]),
-    }
-    if "tatoeba-de-en" in shipped_names():
-        systems["shipped model"] = Translator.load([run_folder("tatoeba-de-en")])
+    run = headway.load(folder)
+    untrained = Translator([build_model(run.settings.model).eval()], run.opened.vocab)
     outputs = {
-        name: [translation.text for translation in translator.translate(SENTENCES)]
-        for name, translator in systems.items()
+        "before training": [said.text for said in untrained.translate(SENTENCES)],
+        "after": run(SENTENCES).texts,
     }
+    if "tatoeba-de-en" in headway.available():
+        outputs["shipped model"] = headway.load("tatoeba-de-en")(SENTENCES).texts
     for number, sentence in enumerate(SENTENCES):
         print(f"\n{sentence}")
         for name, texts in outputs.items():

@@ -154,7 +154,7 @@ def test_the_demo_ends_with_translations(
     def in_this_process(*words: str) -> None:
         assert headway([*words, *steps]) == 0
 
-    monkeypatch.setattr(demo, "headway", in_this_process)
+    monkeypatch.setattr(demo, "command", in_this_process)
     monkeypatch.setattr(demo, "PAIRS", tmp_path / "few.tsv")
     monkeypatch.setattr(sys, "argv", ["demo", "--out", str(tmp_path / "run"), "--budget", "1s"])
     demo.main()
