@@ -48,7 +48,7 @@ def untrained(folder: Path, name: str) -> Opened:
     settings = replace(run.settings, model=model, decode=decode)
     (folder / CONFIG).write_text(resolved_toml(settings))
     run.vocab.save(folder / TOKENIZER)
-    return Opened(folder, settings, build_model(model).eval(), run.vocab)
+    return Opened.of(folder, settings, build_model(model).eval(), run.vocab)
 
 
 def works(run: Opened, out: Path, lines: list[str], threads: int) -> dict[str, Work]:
