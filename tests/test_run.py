@@ -22,6 +22,7 @@ import pytest
 
 import headway
 from headway.errors import DataError, UserError, said_in_python
+from headway.tasks import media_answers
 from headway.tasks.answers import (
     Answer,
     Answers,
@@ -606,3 +607,29 @@ def test_others_get_their_turn_between_two_batches(task: str, runs: Path) -> Non
     together, lock.n = lock.n, 0
     assert run(lines, batch_tokens=1).texts == whole  # a batch each
     assert lock.n >= together + 11
+
+
+@pytest.mark.parametrize("name", ["see", "identify"])
+def test_they_do_between_batches_of_media(
+    name: str, runs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = headway.load(runs / name, device="cpu")
+    paths = media_lines(tmp_path / "media", name)[1:2] * 12
+    run(paths[0])
+    object.__setattr__(run.opened, "lock", lock := Counted())
+    whole = run(paths).labels
+    together, lock.n = lock.n, 0
+    monkeypatch.setitem(media_answers.READ_AT_ONCE, "cpu", 1)  # a batch each
+    assert run(paths).labels == whole
+    assert lock.n >= together + 11
+
+
+def test_they_do_while_it_is_scored() -> None:
+    run = shipped("tatoeba-de-en")
+    rows = [{"source": "Danke.", "target": "Thanks."}, {"source": "Gut.", "target": "Good."}]
+    run("Danke.")
+    object.__setattr__(run.opened, "lock", lock := Counted())
+    run.evaluate(rows)
+    together, lock.n = lock.n, 0
+    run.evaluate(rows, batch_tokens=1)
+    assert lock.n > together > 2

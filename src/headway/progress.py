@@ -53,7 +53,8 @@ class Progress:
     `update` after each step with the newest numbers.
 
     A number stays on show until it is given anew. Without rich there are lines on a terminal too.
-    Silent ranks pass `enabled=False`. `beat=None` leaves it to the caller to `tick`.
+    Silent ranks pass `enabled=False`. `heard` is called whenever a stage says how far it is, shown
+    or not: between two batches. `beat=None` leaves it to the caller to `tick`.
     """
 
     def __init__(
@@ -63,8 +64,9 @@ class Progress:
         stream: TextIO | None = None,
         clock: Callable[[], float] | None = None,
         beat: float | None = BEAT,
+        heard: OnProgress | None = None,
     ) -> None:
-        self.enabled = enabled
+        self.enabled, self.heard = enabled, heard
         self.stream = sys.stderr if stream is None else stream
         self.clock = time.monotonic if clock is None else clock
         self.stages: list[Stage] = []
@@ -231,6 +233,8 @@ class Stage:
 
     def update(self, done: int, total: int | None = None, **numbers: float) -> None:
         """`total` where it was not known before, or is another: then the count begins anew."""
+        if self.progress.heard is not None:
+            self.progress.heard(done, total or 0)
         if not self.progress.enabled:
             return
         with self.progress._lock:

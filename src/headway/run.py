@@ -450,6 +450,7 @@ class Run:
         from headway.tasks.table import kind_of
 
         use = self._use(options)
+        use = replace(use, progress=Progress(enabled=False, heard=use.opened.give_way))
         kind = kind_of(self.settings)
         if data is not None:
             usual, what = self.settings.data, spec_of(self.settings).modality
@@ -484,7 +485,9 @@ class Run:
         asked = replace(self.settings, decode=use.settings.decode)
         task = kind.task(asked, kind.load_prepared(self.folder))
         with use.opened.lock:
-            return task.evaluate(use.opened.model, use.opened.device, lambda: False, True)
+            return task.evaluate(
+                use.opened.model, use.opened.device, lambda: False, True, use.opened.give_way
+            )
 
     @InPython()
     def look(self, x: object, /, **ask: object) -> Page:

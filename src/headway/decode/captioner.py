@@ -24,6 +24,7 @@ from headway.decode.search import Searcher, Specials, evaluating
 from headway.models.parts.pictures import PictureFront
 from headway.models.seq2seq import Seq2Seq
 from headway.nn.linear import packed
+from headway.progress import OnProgress, unheard
 from headway.text.tokenizer import Tokenizer
 
 Picture = NDArray[np.uint8]
@@ -87,6 +88,9 @@ class Captioner:
     recent: Recent = field(default_factory=Recent)
     """Where searches of these models are kept for the next captioner."""
 
+    between: OnProgress = unheard
+    """Called between two batches."""
+
     summary: Summary = field(default_factory=Summary)
 
     def __post_init__(self) -> None:
@@ -116,6 +120,7 @@ class Captioner:
                 numbers = [[first + place] for place in places]
                 hypotheses = self.searcher(sources, None, numbers)
                 found |= dict(zip(places, self._written(sources, hypotheses), strict=True))
+                self.between(len(found), len(pictures))
         best = [found[place][0] for place in range(len(pictures))]
         self.summary.pictures += len(best)
         self.summary.tokens += sum(len(one.token_log_probs) for one in best)

@@ -21,6 +21,7 @@ from headway.decode.spelling import Speller
 from headway.decode.transcript import Heard, Segment, Summary, Transcript
 from headway.decode.wordtimes import snapped, words_of
 from headway.errors import DataError
+from headway.progress import OnProgress, unheard
 from headway.text.tokenizer import Tokenizer
 
 __all__ = ["Heard", "Summary", "Transcriber", "Transcript"]
@@ -36,7 +37,8 @@ class Transcriber:
     """Windows are transcribed in batches of like length; answers have the order of the input.
 
     `times`: words with when they were said. `guard`: silent
-    windows give no text, and doubtful ones are tried in other ways.
+    windows give no text, and doubtful ones are tried in other ways. `between` is called
+    between two batches.
     """
 
     def __init__(
@@ -48,9 +50,10 @@ class Transcriber:
         *,
         times: bool = False,
         guard: bool = True,
+        between: OnProgress = unheard,
     ) -> None:
         self.tokenizer, self.settings, self.shape = tokenizer, settings, shape
-        self.times, self.guard = times, guard
+        self.times, self.guard, self.between = times, guard, between
         self.speller = speller
         self.summary = Summary()
 
@@ -125,6 +128,7 @@ class Transcriber:
             places = [speaking[number] for number in group]
             heard = self._batch([floats[place] for place in places])
             found |= dict(zip(places, heard, strict=True))
+            self.between(len(found), len(waves))
         results = [found[place] for place in range(len(waves))]
         self.summary.windows += len(results)
         self.summary.silent += sum(heard.is_silent for heard in results)

@@ -6,7 +6,6 @@ so callers take turns, and what gives the input may ask the same models.
 
 from __future__ import annotations
 
-import time
 from collections import deque
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
@@ -37,7 +36,7 @@ class Stream(Iterator[Answer]):
     ) -> None:
         self.use, self.keep, self.again, self.live = use, keep, again, live
         if not live:
-            use = replace(use, between=self._give_way)
+            use = replace(use, between=use.opened.give_way)
         with use.opened.lock:  # some compute something first
             self.predictor: Predictor = kind_of(use.settings).predictor(use)
         self._source = iter(questions)
@@ -130,13 +129,6 @@ class Stream(Iterator[Answer]):
             self._fill(self._size)
         finally:
             lock.acquire()
-
-    def _give_way(self, done: int, total: int) -> None:
-        """Between two batches others may compute."""
-        lock = self.use.opened.lock
-        lock.release()
-        time.sleep(0)  # or this thread would have it again before any other is awake
-        lock.acquire()
 
     def _fill(self, size: int) -> None:
         if self._ended is not None:

@@ -103,6 +103,7 @@ def captioner_of(use: Use, *, look: bool = False) -> Captioner:
         opened.engine,
         None if opened.engine is None else shape,
         opened.recent,
+        between=use.between,
     )
 
 

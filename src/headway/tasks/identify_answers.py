@@ -20,6 +20,7 @@ from headway.data.media.source import Target
 from headway.decode.lines import live_windows, windows
 from headway.errors import DataError, UserError
 from headway.models.encoder import Encoder
+from headway.progress import OnProgress, unheard
 from headway.tasks.answers import Answer, Facts, NearAnswer, Show, VectorAnswer
 from headway.tasks.identify import item_vectors
 from headway.tasks.kind import Predictor, Use
@@ -56,6 +57,7 @@ class Comparer:
     against: str | None = None
     to: str | None = None
     top: int = 1
+    between: OnProgress = unheard
     n_given: int = field(default=0, init=False)
     n_failed: int = field(default=0, init=False)
 
@@ -68,7 +70,7 @@ class Comparer:
         options = use.options
         found = cls(
             model, use.settings, use.opened.folder, use.opened.device,
-            options.get("against"), options.get("to"), options.get("top") or 1,
+            options.get("against"), options.get("to"), options.get("top") or 1, use.between,
         )  # fmt: skip
         if options.get("top") and not found._is_list:
             raise UserError("--top has an effect with --against FILE.tsv, a list of speakers.")
@@ -100,7 +102,8 @@ class Comparer:
 
     def vectors(self, items: Sequence[Any]) -> Vectors:
         """A vector of length one for each recording."""
-        return read_items(self.model, items, self.device, OneVector(unit=True)).numpy()
+        readout = OneVector(unit=True)
+        return read_items(self.model, items, self.device, readout, self.between).numpy()
 
     def _missing(self) -> Vectors:
         """In the place of what cannot be read."""

@@ -44,6 +44,7 @@ class Labeller:
     folder: Path
     device: torch.device
     top: int | None = None
+    between: OnProgress = unheard
     n_given: int = field(default=0, init=False)
     n_failed: int = field(default=0, init=False)
 
@@ -54,7 +55,7 @@ class Labeller:
             raise UserError(f"--top {top} must be at least 1.")
         opened = use.opened
         models = [model for model in opened.models if isinstance(model, Encoder)]
-        return cls(models, use.settings, opened.folder, opened.device, top)
+        return cls(models, use.settings, opened.folder, opened.device, top, use.between)
 
     @property
     def shape(self) -> PictureSettings | SoundSettings:
@@ -89,7 +90,7 @@ class Labeller:
         """Of each class for each of the items, in their order."""
         found = []
         for model in self.models:
-            rows = read_items(model, items, self.device, readout_of(self.settings))
+            rows = read_items(model, items, self.device, readout_of(self.settings), self.between)
             found.append(rows.double().softmax(-1).numpy())
         if not items:
             return np.zeros((0, len(self.settings.labels)))
@@ -183,7 +184,11 @@ def noted(answer: Answer, one: Given) -> Answer:
 
 @torch.no_grad()
 def read_items(
-    model: Encoder, items: Sequence[Any], device: torch.device, readout: Readout
+    model: Encoder,
+    items: Sequence[Any],
+    device: torch.device,
+    readout: Readout,
+    between: OnProgress = unheard,
 ) -> Tensor:
     """The answer to each item, on the host in their order. Items of like length are computed
     together; what stands beside an item does not change its answer."""
@@ -203,4 +208,5 @@ def read_items(
         read_BC = readout.read(model, Input(given, layout)).answers().cpu()
         for place, row_C in zip(now, read_BC, strict=True):
             found[place] = row_C
+        between(len(items) - len(order), len(items))
     return torch.stack([row for row in found if row is not None]) if items else torch.zeros(0, 0)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import copy
 import threading
+import time
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -131,6 +132,15 @@ class Opened:
                 if name not in self._kept:
                     self._kept[name] = make()
         return cast(T, self._kept[name])
+
+    def give_way(self, done: int = 0, total: int = 0) -> None:
+        """Let other threads have the models: whoever holds the lock says this between batches."""
+        try:
+            self.lock.release()
+        except RuntimeError:  # said by a thread that reads files for the one that holds it
+            return
+        time.sleep(0)  # or this thread would have it again before any other is awake
+        self.lock.acquire()
 
     def with_model(self, model: nn.Module, settings: Resolved | None = None) -> Opened:
         """The run with another model in the place of its own."""

@@ -95,7 +95,7 @@ def transcriber_of(use: Use, *, times: bool) -> Transcriber:
         return speller(model, tokenizer, decode, weight)
 
     heard = opened.recent(("transcribe", decode, weight), made)
-    return Transcriber(heard, tokenizer, decode, shape, times=times)
+    return Transcriber(heard, tokenizer, decode, shape, times=times, between=use.between)
 
 
 def named_recordings(
