@@ -55,6 +55,26 @@ class StepPlan:
             pool=pool or POOL,
         )
 
+    @classmethod
+    def of_pairs(
+        cls,
+        source: NDArray[np.int64],
+        target: NDArray[np.int64],
+        target_tokens: int,
+        seed: int,
+        pool: int | None = None,
+    ) -> StepPlan:
+        """Steps of so many target tokens, and the source tokens that come with them."""
+        plan = cls(
+            source_lengths=source,
+            target_lengths=target,
+            source_tokens=0,
+            target_tokens=max(target_tokens, int(target.max())),
+            seed=seed,
+            pool=pool or POOL,
+        )
+        return replace(plan, source_tokens=plan.source_limit(plan.step_limit))
+
     @property
     def is_mixed(self) -> bool:
         return self.pool == 1

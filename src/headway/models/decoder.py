@@ -37,7 +37,8 @@ class Decoder(Readable):
         return self.stack(self.front(tokens_N, layout), layout, cache=cache)
 
     def states(self, *streams: Input, first: bool = False) -> States:
-        ((tokens_N, layout, _),) = streams
+        (stream,) = streams
+        tokens_N, layout = stream.values, stream.layout
         return States(self(tokens_N, layout), layout)
 
     def head_named(self, name: str) -> nn.Module:

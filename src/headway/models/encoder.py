@@ -54,9 +54,10 @@ class Encoder(Readable):
 
     def states(self, *streams: Input, first: bool = False) -> States:
         (stream,) = streams
+        given = stream.values, stream.layout, stream.segments_N
         if first:
-            return States(*self.for_classes(*stream))
-        return States(self(*stream), stream.layout)
+            return States(*self.for_classes(*given))
+        return States(self(*given), stream.layout)
 
     @property
     def n_first(self) -> int | None:

@@ -3,20 +3,26 @@ a task knows its examples, its loss and its scores and nothing of the loop."""
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import Any, NamedTuple, Protocol
+from dataclasses import dataclass, field
+from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from headway.config.run import Resolved
+from headway.data.batches import Fixed, Rows, StepPlan
 from headway.metrics.language import perplexity, unigram_loss
 from headway.progress import OnProgress, unheard
+from headway.tasks.items import Batch, Draw, Items
 from headway.tasks.read import Read
 from headway.tasks.scores import Scores
 from headway.tasks.specs import Metric
+
+T = TypeVar("T")
 
 
 class TaskLoss(NamedTuple):
@@ -135,6 +141,75 @@ class Task(Protocol):
     def show(self, part: Part) -> list[dict[str, Any]]:
         """The examples of a part as text, for people."""
         ...
+
+
+class Chosen(NamedTuple):
+    """Items of a step, or a part of one, and the epoch it is of."""
+
+    epoch: int
+    rows: Rows
+
+
+@dataclass
+class Objective(ABC, Generic[T]):
+    """What tasks share that learn from items: which make which step, and their batches."""
+
+    settings: Resolved
+    train_items: Items[T] = field(init=False)
+    """Of the training set; `drawn` has those of an epoch."""
+
+    _drawn: dict[int, tuple[Items[T], StepPlan]] = field(
+        default_factory=dict, init=False, repr=False
+    )
+
+    def planned(self, epoch: int) -> tuple[Items[T], StepPlan]:
+        """The items of an epoch and how they are cut into steps. The last two are kept: batches are
+        made from them while the next epoch begins."""
+        kept = self._drawn
+        if epoch not in kept:
+            items = self.train_items.drawn(Draw(self.settings.train.seed, epoch))
+            before = next(iter(kept.values()), None)
+            same = before is not None and before[0].lengths is items.lengths
+            kept[epoch] = items, before[1] if before is not None and same else self.plan(items)
+            for old in sorted(kept)[:-2]:
+                if old != epoch:
+                    del kept[old]
+        return kept[epoch]
+
+    def plan(self, items: Items[T]) -> StepPlan:
+        """Steps of about `train.batch_tokens` rows of the last stream."""
+        train, lengths = self.settings.train, items.lengths
+        tokens = max(train.batch_tokens, int(lengths[:, -1].max()))
+        if lengths.shape[1] == 1:
+            return StepPlan.of_lengths(lengths[:, 0], tokens, train.seed, train.pool)
+        return StepPlan.of_pairs(lengths[:, 0], lengths[:, 1], tokens, train.seed, train.pool)
+
+    def epoch(self, number: int) -> Sequence[Chosen]:
+        return [Chosen(number, rows) for rows in self.planned(number)[1].epoch(number)]
+
+    def parts(self, step: Chosen, micro_tokens: int) -> list[Part]:
+        items, plan = self.planned(step.epoch)
+        return [
+            Part(Chosen(step.epoch, rows), items.n_targets(rows), plan.n_targets(rows))
+            for rows in plan.cut(step.rows, *plan.part_limits(micro_tokens))
+        ]
+
+    def fixed(self, micro_tokens: int) -> Fixed | None:
+        items, plan = self.planned(0)
+        return items.fixed(plan, micro_tokens)
+
+    def batch(self, part: Part, device: torch.device, fixed: Fixed | None) -> Batch[T]:
+        chosen: Chosen = part.rows
+        return self.planned(chosen.epoch)[0].batch(chosen.rows, device, fixed)
+
+    def vary(self, model: nn.Module, batch: Batch[T]) -> Batch[T]:
+        return batch
+
+    @abstractmethod
+    def read(self, model: nn.Module, given: Batch[T]) -> Read: ...
+
+    @abstractmethod
+    def loss(self, read: Read, given: Batch[T]) -> TaskLoss: ...
 
 
 def n_examples(task: Task, full: bool, most: int | None) -> int:

@@ -18,7 +18,6 @@ from headway.config.folder import TOKENIZER, file_in, run_folder
 from headway.config.run import Resolved, RunSettings
 from headway.config.train import TrainSettings
 from headway.data.batches import (
-    POOL,
     Collator,
     Fixed,
     FlatTokens,
@@ -81,19 +80,12 @@ class TranslateTask:
 
     def _plan(self, pairs: PairStore, target_tokens: int) -> StepPlan:
         begins = (self.vocab.source.source_begin, self.vocab.target.target_begin)
-        lengths = [
+        source, target = (
             np.asarray(side.lengths, dtype=np.int64) + (1 if begin is None else 2)
             for side, begin in zip((pairs.source, pairs.target), begins, strict=True)
-        ]
-        plan = StepPlan(
-            source_lengths=lengths[0],
-            target_lengths=lengths[1],
-            source_tokens=0,
-            target_tokens=max(target_tokens, int(lengths[1].max())),
-            seed=self.settings.seed,
-            pool=self.settings.pool or POOL,
         )
-        return replace(plan, source_tokens=plan.source_limit(plan.step_limit))
+        train = self.settings
+        return StepPlan.of_pairs(source, target, target_tokens, train.seed, train.pool)
 
     def epoch(self, number: int) -> list[Rows]:
         return self.plan.epoch(number)

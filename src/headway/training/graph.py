@@ -69,7 +69,9 @@ def _copy(before: Any, after: Any, name: str, compare: bool) -> None:
         before.copy_(after, non_blocking=True)
     elif is_dataclass(before):
         copy_into(before, after)
-    elif isinstance(before, tuple) and any(isinstance(part, Tensor) for part in before):
+    elif isinstance(before, tuple) and any(
+        isinstance(p, Tensor) or is_dataclass(p) for p in before
+    ):
         for old, new in zip(before, after, strict=True):
             _copy(old, new, name, compare)
     elif compare and before != after:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
 
 import torch
@@ -153,7 +154,8 @@ class Places(Protocol):
     def nth(self, x_ND: Tensor, number: int) -> Tensor: ...
 
 
-class Input(NamedTuple):
+@dataclass(frozen=True)
+class Input:
     """A flat batch of what a front reads: token numbers, pictures, recordings."""
 
     values: Any

@@ -1,0 +1,95 @@
+"""Examples as a model reads them, whoever asks: training, evaluation, answers, pages, proofs.
+
+`Items` are columnar and lazy: they know how long everything is, and make tensors of what is wanted.
+An example that is too long for a model is several items, windows of it, which share an owner.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Generic, Protocol, TypeVar
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from headway.data.batches import Fixed, Rows, StepPlan
+from headway.models.parts.heads import Input
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Draw:
+    """All chance of an epoch follows from this: windows, hidden places, left-out words, speeds."""
+
+    seed: int
+    epoch: int
+
+
+@dataclass(frozen=True)
+class Batch(Generic[T]):
+    """A flat batch of any task."""
+
+    streams: tuple[Input, ...]
+    """What the model reads: one, or a source and a target."""
+
+    targets: T
+    """What it should answer: labels, tokens, patches, partners."""
+
+    weights_R: Tensor | None = None
+    """How much each answer counts; zero for what only fills a fixed form. None: all the same."""
+
+    rows_R: Tensor | None = None
+    """The rows of the last stream that are asked; None: all of them, or one answer a sequence."""
+
+
+@dataclass(frozen=True)
+class Unit:
+    """What one row of a stream is, for people."""
+
+    text: str = ""
+    """Of a token."""
+
+    box: tuple[int, int, int, int] | None = None
+    """Of a patch: left, top, right, bottom, in pixels."""
+
+    time: tuple[float, float] | None = None
+    """Of a row of sound, or of the frames of a video: from and to, in seconds or frames."""
+
+    special: bool = False
+    """No part of the example: a start, an end, a class token."""
+
+
+class Items(Protocol[T]):
+    @property
+    def lengths(self) -> NDArray[np.int64]:
+        """Rows of the flat batch that each item takes in each stream (n, streams)."""
+        ...
+
+    @property
+    def owner(self) -> Rows:
+        """The example that each item is, or is a window of."""
+        ...
+
+    def drawn(self, draw: Draw) -> Items[T]:
+        """The same examples with the chances of an epoch; what does not depend on it is kept."""
+        ...
+
+    def n_targets(self, rows: Rows) -> int:
+        """What the loss of these is divided by."""
+        ...
+
+    def batch(self, rows: Rows, device: torch.device, fixed: Fixed | None = None) -> Batch[T]:
+        """On the device. Called from a thread that runs ahead of training."""
+        ...
+
+    def fixed(self, plan: StepPlan, micro_tokens: int) -> Fixed | None:
+        """The form of every batch of a recorded step; None where there is none."""
+        ...
+
+    def units(self, row: int) -> tuple[Sequence[Unit], ...]:
+        """What the rows of an item are, for each stream."""
+        ...
