@@ -17,8 +17,8 @@ import numpy as np
 import pytest
 
 from headway.config.run import RunSettings, run_settings
-from headway.data import items, textbuild, texts, tokenise
-from headway.data.items import Item
+from headway.data import example, textbuild, texts, tokenise
+from headway.data.example import Example
 from headway.data.store import DATA, ImpossibleData
 from headway.data.texts import PreparedText, evaluation_set, load_prepared_text, prepare_text
 from headway.data.tokenise import Router
@@ -90,7 +90,7 @@ def test_pieces_of_a_document_give_the_tokens_of_the_whole(
     settings = run(path, tokenizer={"kind": kind})
     whole = prepare_text("documents", settings, tmp_path / "whole")
     monkeypatch.setattr("headway.data.documents.PIECE", 97)
-    monkeypatch.setattr(items, "BLOCK", 3)
+    monkeypatch.setattr(example, "BLOCK", 3)
     tokenizer = whole.tokenizer
     pieces = prepare_text("documents", settings, tmp_path / "pieces", tokenizer=tokenizer)
     for split in ("train", "valid"):
@@ -104,10 +104,10 @@ def test_pieces_of_a_document_give_the_tokens_of_the_whole(
 def test_the_cut_may_fall_anywhere(cut: int) -> None:
     pieces = [("ab", False), ("cd", True), ("ef", False), ("gh", True)]
     router = Router(np.zeros(2, np.bool_), cut)
-    parts = router.route([Item((text,), "f:1", ends=ends) for text, ends in pieces])
+    parts = router.route([Example({"text": text}, "f:1", ends=ends) for text, ends in pieces])
     for valid, text in ((False, "abcdefgh"[:cut]), (True, "abcdefgh"[cut:])):
         mine = [part for part in parts if part.valid == valid]
-        assert "".join(part.item.texts[0] for part in mine) == text
+        assert "".join(part.item.text("text") for part in mine) == text
         assert not mine or mine[-1].item.ends
         # Every part behind an end begins a document, and no other does.
         assert [part.first for part in mine] == [True, *(p.item.ends for p in mine)][: len(mine)]
@@ -209,11 +209,11 @@ def test_tagged_words_keep_their_pieces_and_tags(tmp_path: Path, write: Write) -
     one = prepared.valid
     assert one.tags is not None
     assert one.pieces is not None
-    for i, example in enumerate(prepared.valid_examples):
-        assert [prepared.labels[t] for t in one.tags[i]] == example["tags"]
+    for i, one_example in enumerate(prepared.valid_examples):
+        assert [prepared.labels[t] for t in one.tags[i]] == one_example["tags"]
         assert one.pieces[i].sum() == one.text.lengths[i]
         assert one.pieces[i].min() >= 1
-        assert prepared.tokenizer.decode(one.text[i].tolist()) == " ".join(example["words"])
+        assert prepared.tokenizer.decode(one.text[i].tolist()) == " ".join(one_example["words"])
 
 
 def test_fields_are_stored_one_by_one(tmp_path: Path, write: Write) -> None:
@@ -333,7 +333,7 @@ def dying(last: int) -> Callable[..., None]:
 def test_a_kill_while_tokenising_costs_one_block(
     tmp_path: Path, write: Write, monkeypatch: pytest.MonkeyPatch, at: int
 ) -> None:
-    monkeypatch.setattr(items, "BLOCK", 40)
+    monkeypatch.setattr(example, "BLOCK", 40)
     lines = [*ENGLISH[:200], *["more of one document " * 40] * 100, *ENGLISH[200:]]
     settings = run(write("a.txt", lines), data={"unit": "line"}, tokenizer={"kind": "characters"})
     whole = prepare_text("documents", settings, tmp_path / "whole")
@@ -365,7 +365,7 @@ def test_a_document_goes_on_behind_a_kill(
     tmp_path: Path, write: Write, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("headway.data.documents.PIECE", 97)
-    monkeypatch.setattr(items, "BLOCK", 10)
+    monkeypatch.setattr(example, "BLOCK", 10)
     settings = run(story(write))
     whole = prepare_text("documents", settings, tmp_path / "whole")
     for n in (3, 5):  # killed, and killed again
@@ -392,9 +392,9 @@ KILLED = """
 import sys
 from pathlib import Path
 from headway.config.run import run_settings
-from headway.data import items
+from headway.data import example
 from headway.data.texts import prepare_text
-items.BLOCK = 20
+example.BLOCK = 20
 data = {"text": [sys.argv[1]], "unit": "line"}
 settings = run_settings({"task": "complete", "data": data, "tokenizer": {"vocab_size": 400}})
 print("begin", flush=True)
@@ -409,7 +409,7 @@ def test_a_kill_at_any_moment_leaves_nothing_that_a_rerun_cannot_mend(
 ) -> None:
     path, out = write("a.txt", ENGLISH), tmp_path / "run"
     settings = run(path, data={"unit": "line"})
-    monkeypatch.setattr(items, "BLOCK", 20)
+    monkeypatch.setattr(example, "BLOCK", 20)
     wanted = prepare_text("documents", settings, tmp_path / "whole").fingerprint
     draw = random.Random(0)
     for _ in range(4):

@@ -10,8 +10,8 @@ from itertools import islice
 import numpy as np
 from numpy.typing import NDArray
 
+from headway.data.example import Example, Source, in_example_blocks
 from headway.data.fold import Hashes, Numbers, Texts, fold_hashes, mixed
-from headway.data.items import Item, Source, in_item_blocks
 from headway.data.scan import EMPTY, joined, signs
 
 _JOIN = "\t"
@@ -47,17 +47,18 @@ class Names:
     present: Counter[str] = field(default_factory=Counter)
     """How many examples have each of the fields."""
 
-    def see(self, item: Item, columns: Sequence[str]) -> int:
+    def see(self, item: Example, columns: Sequence[str]) -> int:
         """The number of the label; -1 for none."""
         if item.problem:
             self.n_problems += 1
             if self.n_problems <= MOST_PROBLEMS:
                 self.problems[item.place] = item.problem
             return -1
-        if not item.label:
+        label = item.text("label")
+        if not label:
             self.without += 1
             self.first_without = self.first_without or item.place
-        for name in item.tags or ([item.label] if item.label else []):
+        for name in item.several("tags") or ([label] if label else []):
             self.counts[name] += 1
             if name not in self.numbers:
                 self.places[name] = item.place
@@ -66,8 +67,8 @@ class Names:
             self.misfits += item.misfits
             self.first_misfit = self.first_misfit or item.place
         if len(columns) > 1:
-            self.present.update(c for c, text in zip(columns, item.texts, strict=True) if text)
-        return self.numbers[item.label] if item.label else -1
+            self.present.update(name for name in columns if item.values[name])
+        return self.numbers[label] if label else -1
 
 
 @dataclass(frozen=True)
@@ -99,7 +100,7 @@ class Survey:
     def rows(self, mark: int) -> NDArray[np.int64]:
         return np.flatnonzero(self.marks & mark)
 
-    def items(self, rows: Sequence[int]) -> dict[int, Item]:
+    def items(self, rows: Sequence[int]) -> dict[int, Example]:
         """The first item of some rows, read again."""
         wanted = set(rows)
         last = max(wanted, default=-1)
@@ -107,7 +108,7 @@ class Survey:
         return {row: item for row, item in enumerate(islice(firsts, last + 1)) if row in wanted}
 
 
-def with_firsts(items: Iterator[Item] | Source) -> Iterator[tuple[Item, bool]]:
+def with_firsts(items: Iterator[Example] | Source) -> Iterator[tuple[Example, bool]]:
     """Each item, and whether an example begins with it."""
     first = True
     for item in items:
@@ -119,9 +120,9 @@ def survey(source: Source, advance: Callable[[int], None] = lambda n: None) -> S
     """Read all files once; `advance` hears how many characters were read."""
     names = Names()
     parts = []
-    for block in in_item_blocks(source):
+    for block in in_example_blocks(source, source.columns):
         parts.append(_facts(block, source, names))
-        advance(sum(len(text) for item in block for text in item.texts))
+        advance(sum(len(item.values[name]) for item in block for name in source.columns))
     if not parts:
         none = np.zeros(0, np.uint64)
         return Survey(source, none, none, none, none.astype(np.int64), none.astype(np.uint8),
@@ -139,16 +140,17 @@ def survey(source: Source, advance: Callable[[int], None] = lambda n: None) -> S
     )
 
 
-def _facts(block: list[Item], source: Source, names: Names) -> tuple[NDArray[np.generic], ...]:
+def _facts(block: list[Example], source: Source, names: Names) -> tuple[NDArray[np.generic], ...]:
     columns = source.columns
     label = np.array([names.see(item, columns) for item in block], np.int32)
     pairs = columns == ("text", "other")
-    joined = [item.texts[0] if pairs else _JOIN.join(item.texts) for item in block]
+    first = columns[:1] if pairs else columns
+    joined = [_JOIN.join(map(item.text, first)) for item in block]
     texts = Texts.of(joined)
     key = other = fold_hashes(texts)
     exact, characters, marks = texts.hashes(), texts.lengths, signs(texts)
     if pairs:
-        others = Texts.of([item.texts[1] for item in block])
+        others = Texts.of([item.text("other") for item in block])
         other = fold_hashes(others)
         exact = mixed(exact) ^ others.hashes()
         characters = characters + others.lengths
@@ -158,7 +160,7 @@ def _facts(block: list[Item], source: Source, names: Names) -> tuple[NDArray[np.
     return key, other, exact, characters, marks, label, ends
 
 
-def is_empty(item: Item, source: Source) -> bool:
+def is_empty(item: Example, source: Source) -> bool:
     """Without text; a document of fields needs one of them, a pair both texts."""
-    filled = [bool(text.strip()) for text in item.texts]
+    filled = [bool(item.text(name).strip()) for name in source.columns]
     return not (any(filled) if source.kind == "fields" else all(filled))

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from headway.config.run import RunSettings
-from headway.data.items import Source, TextKind, in_item_blocks, sources
+from headway.data.example import Source, TextKind, in_example_blocks, sources
 from headway.data.report import Finding, Report
 from headway.data.split import choose_rows
 from headway.data.store import ImpossibleData
@@ -125,17 +125,18 @@ class TextBuild:
                 if i >= tokeniser.count.blocks:
                     tokeniser.add(routed)
                     self.place.record(tokeniser.count.to_dict(), tokeniser.files.sync())
-                stage.advance(sum(len(text) for one in routed for text in one.item.texts))
+                columns = self.training.columns
+                stage.advance(sum(len(one.item.values[name]) for one in routed for name in columns))
 
     def _blocks(self, router: Router) -> Iterator[list[Routed]]:
-        for block in in_item_blocks(self.training):
+        for block in in_example_blocks(self.training, self.training.columns):
             yield router.route(block)
         yield from all_for_validation(self.validation)
 
 
 def all_for_validation(source: Source) -> Iterator[list[Routed]]:
     first = True
-    for block in in_item_blocks(source):
+    for block in in_example_blocks(source, source.columns):
         routed: list[Routed] = []
         for item in block:
             routed.append(Routed(item, True, first))
@@ -144,10 +145,10 @@ def all_for_validation(source: Source) -> Iterator[list[Routed]]:
 
 
 def _training_texts(source: Source, router: Router) -> Iterator[str]:
-    for block in in_item_blocks(source):
+    for block in in_example_blocks(source, source.columns):
         for one in router.route(block):
             if not one.valid:
-                yield from filter(None, one.item.texts)
+                yield from filter(None, map(one.item.text, source.columns))
 
 
 def _split(seen: Survey, size: int, report: Report) -> NDArray[np.bool_]:

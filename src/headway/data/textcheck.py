@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from headway.data.check import EXAMPLES, MANY, clipped, repeats
-from headway.data.items import TextKind
+from headway.data.example import TextKind
 from headway.data.report import Example, Finding, Level, Report
 from headway.data.scan import EMPTY, GARBLED, REPLACED
 from headway.data.survey import Survey
@@ -57,8 +57,13 @@ class TextCheck:
         share = f" ({len(rows) / n:.1%})" if n > 1000 else ""
         said = f"{len(rows):,} of {n:,} {self.which}{self.unit}{share}: {text}"
         items = self.survey.items(rows[:EXAMPLES].tolist())
+        columns = self.survey.source.columns
         shown = [
-            Example(item.place, clipped(" | ".join(filter(None, item.texts))), item.label or "")
+            Example(
+                item.place,
+                clipped(" | ".join(filter(None, map(item.text, columns)))),
+                item.text("label"),
+            )
             for item in items.values()
         ]
         self.findings.append(Finding(level, name, len(rows), said, tuple(shown)))

@@ -16,9 +16,9 @@ from pathlib import Path
 from typing import Any
 
 from headway.config.run import RunSettings
-from headway.data import documents, items
+from headway.data import documents, example
+from headway.data.example import TextKind, sources
 from headway.data.inputs import rereadable, wanted_inputs
-from headway.data.items import TextKind, sources
 from headway.data.report import Report
 from headway.data.sealed import load_sealed, read_sealed, seal
 from headway.data.store import DATA
@@ -98,7 +98,7 @@ def prepare_text(
         made = read_sealed(folder / DATA, progress.note)
         if made is None or made["inputs"] != wanted:
             # Work goes on behind whole blocks, so that it must be cut into the same ones.
-            blocks = [items.BLOCK, items.BLOCK_CHARACTERS, documents.PIECE]
+            blocks = [example.BLOCK, example.BLOCK_CHARACTERS, documents.PIECE]
             with workplace(folder / DATA, {**wanted, "blocks": blocks}, progress.note) as place:
                 build = TextBuild(kind, settings, place, progress)
                 facts = build.run(tokenizer, specials)

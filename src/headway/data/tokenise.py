@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from headway.data.items import Item, Source
+from headway.data.example import Example, Source
 from headway.data.report import Finding, Report
 from headway.data.survey import is_empty
 from headway.data.tally import LIMITS, unknown_text
@@ -34,7 +34,7 @@ SPLITS = ("train", "valid")
 class Routed:
     """An item and where it goes."""
 
-    item: Item
+    item: Example
     valid: bool
     first: bool
     """Whether its example begins with it."""
@@ -55,11 +55,11 @@ class Router:
         self.characters = 0
         self.first = True
 
-    def route(self, block: list[Item]) -> list[Routed]:
+    def route(self, block: list[Example]) -> list[Routed]:
         routed: list[Routed] = []
         for item in block:
             if self.row < len(self.blank) and self.blank[self.row]:
-                item = item._replace(texts=("",) * len(item.texts))
+                item = item._replace(values=dict.fromkeys(item.values, ""))
                 routed += [self._blank(item)] * item.ends
             elif self.cut is not None:
                 routed += self._by_character(item)
@@ -67,22 +67,22 @@ class Router:
                 routed.append(self._by_row(item))
             self.first = item.ends
             self.row += item.ends
-            self.characters += len(item.texts[0])
+            self.characters += len(item.values.get("text", ""))
         return routed
 
-    def _blank(self, item: Item) -> Routed:
+    def _blank(self, item: Example) -> Routed:
         behind = self.cut is not None and self.characters >= self.cut
         return Routed(item, bool(self.held_out[self.row]) or behind, True)
 
-    def _by_row(self, item: Item) -> Routed:
+    def _by_row(self, item: Example) -> Routed:
         if self.row >= len(self.held_out):
             raise DataError("the training files have grown while they were read. Start again.")
         return Routed(item, bool(self.held_out[self.row]), self.first)
 
-    def _by_character(self, item: Item) -> Iterator[Routed]:
+    def _by_character(self, item: Example) -> Iterator[Routed]:
         assert self.cut is not None
         left = self.cut - self.characters
-        [text] = item.texts
+        text = item.text("text")
         if left >= len(text):
             # A document that is cut exactly behind this piece ends here for training.
             ends = item.ends or left == len(text)
@@ -90,8 +90,8 @@ class Router:
         elif left <= 0:
             yield Routed(item, True, self.first or left == 0)
         else:
-            yield Routed(item._replace(texts=(text[:left],), ends=True), False, self.first)
-            yield Routed(item._replace(texts=(text[left:],)), True, True)
+            yield Routed(item._replace(values={"text": text[:left]}, ends=True), False, self.first)
+            yield Routed(item._replace(values={"text": text[left:]}), True, True)
 
 
 @dataclass
@@ -171,26 +171,26 @@ class Tokeniser:
         columns: dict[str, Flat] = {}
         if self.source.kind == "tagged":
             columns["text"], columns["pieces"] = self.tokenizer.encode_words(
-                [item.words for item in items]
+                [item.several("words") for item in items]
             )
             columns["tags"] = Flat.of(
-                [[self._label(tag, item) for tag in item.tags] for item in items]
+                [[self._label(tag, item) for tag in item.several("tags")] for item in items]
             )
         else:
             goes_on = np.array([not one.first for one in kept], np.bool_)
-            for i, column in enumerate(self.source.columns):
-                texts = [item.texts[i] for item in items]
+            for column in self.source.columns:
+                texts = [item.text(column) for item in items]
                 columns[column] = self.tokenizer.encode_parts(texts, goes_on)
         for number, which in enumerate((~valid, valid)):
             self._write(number, columns, which, ends[which])
             if self._labelled:
-                numbers = [self._label(item.label, item) for item in _where(items, which)]
+                numbers = [self._label(item.text("label"), item) for item in _where(items, which)]
                 data = np.array(numbers, "<i4").tobytes()
                 self.files.write(f"{SPLITS[number]}.labels", data)
         self._measure(kept, columns)
 
-    def _label(self, name: str | None, item: Item) -> int:
-        if name is None or name not in self.labels:
+    def _label(self, name: str, item: Example) -> int:
+        if name not in self.labels:
             what = "tag" if self.source.kind == "tagged" else "label"
             if not name:
                 field = self.source.settings.data.label_field
@@ -227,20 +227,21 @@ class Tokeniser:
 
     def _measure(self, kept: list[Routed], columns: Mapping[str, Flat]) -> None:
         """Bytes and characters; what the tokenizer lacks; the examples that are shown."""
-        body = len(self.source.columns) - 1 if self.source.kind == "fields" else 0
+        texts = self.source.columns
+        body = texts[-1] if self.source.kind == "fields" else texts[0]
         shown: list[str] = []
         most = SHOWN.get(self.source.kind, MOST_SHOWN)
         for one in kept:
-            self.count.n_bytes[one.valid] += len(one.item.texts[body].encode())
+            self.count.n_bytes[one.valid] += len(one.item.text(body).encode())
             if not one.valid:
-                self.count.characters += sum(map(len, one.item.texts))
+                self.count.characters += sum(len(one.item.values[name]) for name in texts)
             elif one.first and self.count.shown < most:
-                shown.append(json.dumps(self.source.example(one.item)) + "\n")
+                shown.append(json.dumps(self.source.shown(one.item)) + "\n")
                 self.count.shown += 1
         self.files.write("valid.jsonl", "".join(shown).encode())
         if not self.tokenizer.covers_everything:
-            for i, column in enumerate(self.source.columns):
-                self._look_for_unknown([one.item.texts[i] for one in kept], columns[column])
+            for column in texts:
+                self._look_for_unknown([one.item.text(column) for one in kept], columns[column])
 
     def _look_for_unknown(self, texts: list[str], flat: Flat) -> None:
         where = np.flatnonzero(flat.ids == self.tokenizer.unk)
@@ -269,5 +270,5 @@ class Tokeniser:
             report.findings.append(Finding("warning", "unknown", count.unknown_tokens, text))
 
 
-def _where(items: list[Item], rows: NDArray[np.bool_]) -> list[Item]:
+def _where(items: list[Example], rows: NDArray[np.bool_]) -> list[Example]:
     return [items[i] for i in np.flatnonzero(rows)]

@@ -8,7 +8,7 @@ from itertools import islice
 
 from headway.config.data import DataSettings
 from headway.data.documents import SEPARATOR
-from headway.data.items import Source, TextKind
+from headway.data.example import Source, TextKind
 from headway.data.pairs import read_pairs
 from headway.errors import DataError, FolderError, UserError
 from headway.inside.corpus import Corpus, Passage, passages
@@ -117,14 +117,16 @@ def from_files(run: Opened, files: DataSettings, n: int = N_EXAMPLES) -> list[Re
         return examples(run, Corpus("the test set", tuple(lines)), n, labels[:n].tolist())
     if run.spec.answers == "tags":
         items = Source("tagged", replace(run.settings, data=files), files.text)
-        return examples(run, Corpus.of_lines(item.texts[0] for item in islice(items, n)), n)
+        return examples(run, Corpus.of_lines(item.text("text") for item in islice(items, n)), n)
     if files.pairs:
         pairs = list(islice(read_pairs((), (), files.pairs, files), n))
         return examples(run, Corpus.of_lines(first for first, _ in pairs), n)
     if run.spec.reads == "documents":
         kind: TextKind = "fields" if files.fields else "documents"
         items = Source(kind, replace(run.settings, data=files), files.text)
-        documents = (" ".join(filter(None, item.texts)) for item in islice(items, n))
+        documents = (
+            " ".join(filter(None, map(item.text, items.columns))) for item in islice(items, n)
+        )
         return examples(run, Corpus.of_lines(documents), n)
     return examples(run, Corpus.of(files.text, run), n)
 

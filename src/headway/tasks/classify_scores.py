@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from headway.config.data import DataSettings
 from headway.config.run import RunSettings
-from headway.data.items import Source, TextKind
+from headway.data.example import Source, TextKind
 from headway.data.texts import PreparedText, TextSet, load_prepared_text
 from headway.data.tokens import TokenStore
 from headway.errors import DataError, UserError
@@ -90,17 +90,19 @@ def labelled_examples(settings: RunSettings, data: DataSettings) -> tuple[list[E
     examples: list[Example] = []
     labels: list[int] = []
     kind: TextKind = "fields" if data.fields else "labelled"
-    for item in Source(kind, replace(settings, data=data), data.text):
+    source = Source(kind, replace(settings, data=data), data.text)
+    for item in source:
+        label = item.text("label")
         if item.problem:
             raise DataError(item.problem)
-        if item.label not in numbers:
+        if label not in numbers:
             known = ", ".join(map(repr, settings.labels[:20]))
-            what = f"the label {item.label!r}" if item.label else "a text without a label"
+            what = f"the label {label!r}" if label else "a text without a label"
             raise DataError(
                 f"{item.place}: {what} cannot be scored; this run knows the classes {known}."
             )
-        examples.append(item.texts)
-        labels.append(numbers[item.label])
+        examples.append(tuple(map(item.text, source.columns)))
+        labels.append(numbers[label])
     if not examples:
         raise DataError(f"there is nothing to score: no texts in {', '.join(data.text)}.")
     return examples, np.array(labels, dtype=np.int64)

@@ -15,7 +15,7 @@ from headway.config.data import DataSettings
 from headway.config.facts import DeviceFacts, Facts, Proposal, because
 from headway.config.run import Resolved, RunSettings
 from headway.data.batches import Fixed
-from headway.data.items import TextKind
+from headway.data.example import TextKind
 from headway.data.streams import USUAL, Stream, mark_names
 from headway.data.texts import PreparedText, TextSet, load_prepared_text, prepare_text
 from headway.data.windows import Cut, WindowRows, Windows

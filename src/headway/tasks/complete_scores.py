@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from headway.config.data import DataSettings
 from headway.config.run import RunSettings
-from headway.data.items import TextKind
+from headway.data.example import TextKind
 from headway.data.streams import USUAL, FieldStream
 from headway.data.texts import TextSet, evaluation_set, load_prepared_text
 from headway.data.windows import Numbers

@@ -11,7 +11,7 @@ import numpy as np
 
 from headway.config.data import DataSettings
 from headway.config.run import RunSettings
-from headway.data.items import sources
+from headway.data.example import sources
 from headway.data.texts import PreparedText, TextSet, load_prepared_text
 from headway.errors import DataError, UserError
 from headway.metrics import spans as metrics
@@ -88,7 +88,7 @@ def tagged_sentences(
 ) -> tuple[list[list[str]], list[list[str]]]:
     """Words and tags, in BIO, of the files."""
     source, _ = sources("tagged", replace(settings, data=replace(data, valid_text=())))
-    found = [(list(item.words), list(item.tags)) for item in source]
+    found = [(list(one.several("words")), list(one.several("tags"))) for one in source]
     if not found:
         raise DataError(f"there is nothing to score: no sentences in {', '.join(data.text)}.")
     return [words for words, _ in found], [tags for _, tags in found]
