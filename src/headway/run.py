@@ -474,6 +474,8 @@ class Run:
 
     def _validated(self, use: Use) -> Scores:
         """As at the end of its training."""
+        import torch
+
         from headway.tasks.table import kind_of
 
         if len(self.folders) > 1 or not (self.folder / "data").is_dir():
@@ -484,7 +486,7 @@ class Run:
         kind = kind_of(self.settings)
         asked = replace(self.settings, decode=use.settings.decode)
         task = kind.task(asked, kind.load_prepared(self.folder))
-        with use.opened.lock:
+        with use.opened.lock, torch.no_grad():
             return task.evaluate(
                 use.opened.model, use.opened.device, lambda: False, True, use.opened.give_way
             )

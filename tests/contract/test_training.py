@@ -1,0 +1,145 @@
+"""What a training leaves: the same bytes however often it was broken off, settings that can be read
+again, scores that the table has."""
+
+from __future__ import annotations
+
+import json
+import math
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import headway
+from headway.config.run import read_resolved, resolved_toml
+from headway.models.folder import model_weights
+from headway.tasks.losses import plain
+from headway.tasks.scores import Scores
+from headway.training.baseline import beside, of_metric
+from headway.training.loop import ranking
+
+from .tiny import CPU, STEPS, Tiny, assert_same, train
+
+
+class Break(Exception):
+    """Of whoever listens."""
+
+
+def logged(folder: Path) -> list[dict[str, Any]]:
+    """The curves of a run, without what a clock said."""
+    clocks = ("seconds", "tokens_per_s", "stall", "time")
+    lines = (folder / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
+    rows = [json.loads(line) for line in lines]
+    return [{k: v for k, v in row.items() if k not in clocks} for row in rows
+            if row["kind"] in ("train", "valid")]  # fmt: skip
+
+
+def broken_off(tiny: Tiny, out: Path, at: int) -> None:
+    """Training that ends at this step: by what it was told by whoever listens to it."""
+
+    def hear(row: Any) -> None:
+        if row["kind"] == "train" and row["step"] == at:
+            raise Break
+
+    with pytest.raises(Break):
+        train(tiny.row, tiny.files, out, on=hear)
+
+
+def test_broken_off_twice_it_ends_with_the_same_bytes(tiny: Tiny, tmp_path: Path) -> None:
+    out = tmp_path / "run"
+    broken_off(tiny, out, 3)
+    broken_off(tiny, out, 6)
+    train(tiny.row, tiny.files, out)
+    name = "model.safetensors"
+    assert (out / name).read_bytes() == (tiny.folder / name).read_bytes()
+    steps = [row["step"] for row in logged(out) if row["kind"] == "train"]
+    assert steps[-1] == STEPS
+    assert_same(logged(out), logged(tiny.folder), tolerance=0.0)
+
+
+def test_what_is_done_stays_done(tiny: Tiny, tmp_path: Path) -> None:
+    """The same call again trains nothing."""
+    out = tmp_path / "run"
+    shutil.copytree(tiny.folder, out)
+    train(tiny.row, tiny.files, out)
+    name = "model.safetensors"
+    assert (out / name).read_bytes() == (tiny.folder / name).read_bytes()
+    assert len(logged(out)) == len(logged(tiny.folder))
+
+
+def test_weights_and_settings_are_read_as_they_were_written(tiny: Tiny, tmp_path: Path) -> None:
+    run = tiny.run
+    assert read_resolved(resolved_toml(run.settings)) == run.settings
+    assert resolved_toml(run.settings) in (tiny.folder / "config.toml").read_text(encoding="utf-8")
+    assert headway.load(tiny.folder, device="cpu").settings == run.settings
+    assert run.task == tiny.row.name
+    one, other = model_weights(run.model), model_weights(tiny.model)
+    assert one.keys() == other.keys()
+    assert all(torch.equal(one[name], other[name]) for name in one)
+
+
+def scores_of(tiny: Tiny, full: bool) -> Scores:
+    with torch.no_grad():
+        return tiny.task.evaluate(tiny.model, CPU, lambda: False, full=full)
+
+
+def test_it_reports_the_scores_that_the_table_has(tiny: Tiny) -> None:
+    wanted = set(tiny.row.scores)
+    if 0 < len(tiny.run.labels) <= 5:
+        wanted -= {"top5"}
+    scores, metric = scores_of(tiny, full=True), tiny.task.metric
+    assert set(scores) == wanted
+    assert all(math.isfinite(value) for value in scores.values())
+    assert metric.name in wanted
+    assert tiny.run.settings.train.metric == metric.name
+    assert tiny.run.scores
+    assert set(tiny.run.scores) <= wanted
+    worse = dict(scores)
+    worse[metric.name] += 1.0 if metric.lower else -1.0
+    assert ranking(scores, tiny.task) > ranking(worse, tiny.task)
+
+
+def test_its_own_validation_set_is_what_it_is_scored_on(tiny: Tiny) -> None:
+    """Without a test set; the whole set and the first of it agree where they are the same."""
+    found = tiny.run.evaluate()
+    assert_same(dict(found), dict(scores_of(tiny, full=True)))
+
+
+def test_a_test_set_in_memory_and_in_a_file_score_the_same(tiny: Tiny, tmp_path: Path) -> None:
+    from .columns import write
+
+    rows = tiny.examples[:9]
+    by_table = tiny.run.evaluate(rows)
+    by_file = tiny.run.evaluate(write(tmp_path / "test.jsonl", rows))
+    assert set(by_table) <= set(tiny.row.scores)
+    assert_same(dict(by_file), dict(by_table))
+
+
+def test_it_has_a_baseline_of_its_own_metric(tiny: Tiny) -> None:
+    metric = tiny.task.metric
+    for full in (True, False):
+        scores = scores_of(tiny, full)
+        assert "baselines" not in vars(scores)  # they cost nothing until someone asks
+        found = of_metric(scores.baselines, metric)
+        assert found, "nothing to compare with"
+        assert beside(scores.baselines, metric).startswith("; baseline")
+        assert all(math.isfinite(value) for value in found.values())
+
+
+def test_frequencies_say_what_the_loss_of_training_must_fall_below(tiny: Tiny) -> None:
+    """A fresh model is no better than someone who knows how frequent each answer is."""
+    from headway.models.build import build_model
+
+    frequencies = tiny.task.frequencies()
+    if frequencies is None:
+        assert tiny.row.answers in ("vector", "gaps")
+        return
+    model = build_model(tiny.run.settings.model, seed=1).eval()
+    parts = [part for step in tiny.task.epoch(0) for part in tiny.task.parts(step, 10_000)]
+    loss = plain(tiny.task)
+    with torch.no_grad():
+        nll = sum(float(loss(model, tiny.task.batch(part, CPU, None)).nll) for part in parts)
+    assert nll / sum(part.n_targets for part in parts) > 0.8 * frequencies.train_loss
+    assert 0.0 < frequencies.train_loss < 10.0
