@@ -18,7 +18,8 @@ import torch
 
 from benchmarks.machine import peak_of_child, save
 from headway.config.run import load_run_settings
-from headway.data.store import PairStore, load_prepared, prepare
+from headway.data.prepare import prepare
+from headway.data.store import Columns, load_prepared
 from headway.tasks.translate import collator
 
 WORDS = 200_000
@@ -48,7 +49,7 @@ def prepared(folder: Path) -> float:
     return time.perf_counter() - start
 
 
-def batching(pairs: PairStore, folder: Path) -> float:
+def batching(pairs: Columns, folder: Path) -> float:
     """Target tokens a second that one thread puts into batches of 25,000."""
     made = collator(pairs, load_prepared(folder / "run").vocab)
     rows = np.random.default_rng(0).permutation(len(pairs))[:50_000]

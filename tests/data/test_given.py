@@ -134,8 +134,8 @@ def test_what_is_prepared_is_what_a_table_in_a_file_gives(tmp_path: Path) -> Non
         made.append(prepare_text("labelled", load_run_settings(None, [], more | values), tmp_path))
     ours, theirs = made
     for one, other in ((ours.train, theirs.train), (ours.valid, theirs.valid)):
-        assert np.array_equal(one.text.tokens, other.text.tokens)
-        assert np.array_equal(one.labels, other.labels)
+        assert np.array_equal(one["text"].tokens, other["text"].tokens)
+        assert np.array_equal(one["label"], other["label"])
     assert ours.labels == theirs.labels == ("1", "5")
     assert ours.valid_examples == theirs.valid_examples
 

@@ -18,8 +18,9 @@ import numpy as np
 import pytest
 
 from headway.config.run import RunSettings, run_settings
-from headway.data import store
-from headway.data.store import DATA, ImpossibleData, Prepared, load_prepared, prepare
+from headway.data import prepare as preparing
+from headway.data.prepare import prepare
+from headway.data.store import DATA, ImpossibleData, Prepared, load_prepared
 from headway.data.tokens import StoreWriter, TokenStore, token_dtype
 from headway.errors import ConfigError, DataError
 from headway.text.train import train_vocabularies
@@ -55,10 +56,10 @@ def texts(prepared: Prepared, which: str) -> Pairs:
     pairs = getattr(prepared, which)
     return [
         (
-            prepared.vocab.source.decode(pairs.source[i].tolist()),
-            prepared.vocab.target.decode(pairs.target[i].tolist()),
+            prepared.vocab.source.decode(pairs["source"][i].tolist()),
+            prepared.vocab.target.decode(pairs["target"][i].tolist()),
         )
-        for i in range(len(pairs))
+        for i in range(pairs.n)
     ]
 
 
@@ -92,13 +93,13 @@ def test_every_pair_goes_to_one_set_in_order(tmp_path: Path, tsv: Callable[..., 
     pairs = shuffled()
     prepared = prepare(run(tsv(pairs), valid_size=30), tmp_path)
     train, valid = texts(prepared, "train"), texts(prepared, "valid")
-    assert valid == prepared.valid_text
-    assert len(valid) == len(prepared.valid) == 30
+    assert valid == prepared.valid_pairs
+    assert len(valid) == prepared.valid.n == 30
     assert train == [pair for pair in pairs if pair not in set(valid)]
-    assert len(train) == len(prepared.train) == 370
+    assert len(train) == prepared.train.n == 370
     assert not any(prepared.dropped.values())
     assert prepared.vocab.joint
-    assert prepared.report.sizes["source_tokens"] == prepared.train.source.lengths.sum()
+    assert prepared.report.sizes["source_tokens"] == prepared.train["source"].lengths.sum()
 
 
 def test_what_is_left_out_is_counted(tmp_path: Path, tsv: Callable[..., str]) -> None:
@@ -109,7 +110,7 @@ def test_what_is_left_out_is_counted(tmp_path: Path, tsv: Callable[..., str]) ->
     assert prepared.dropped["empty"] == 2
     assert prepared.dropped["over_long"] == 1
     assert prepared.dropped["ratio"] == 1
-    assert len(prepared.train) == 400
+    assert prepared.train.n == 400
     assert prepared.report.over_long == {50: 1, 64: 1, 128: 0, 256: 0, 512: 0, 1024: 0}
     found = {finding.name: finding for finding in prepared.report.findings}
     assert found["over-long"].count == 1
@@ -127,7 +128,7 @@ def test_a_huge_line_costs_little_and_is_left_out(
         run(tsv([*shuffled(), (blob, "short"), ("kurz", blob)]), {"kind": kind}), tmp_path
     )
     assert prepared.dropped["over_long"] + prepared.dropped["validation_over_long"] == 2
-    assert len(prepared.train) + len(prepared.valid) == 400
+    assert prepared.train.n + prepared.valid.n == 400
     assert max(prepared.report.over_long.values()) <= 2
 
 
@@ -138,9 +139,9 @@ def test_validation_files_are_used_as_they_are(tmp_path: Path, tsv: Callable[...
     held = [tsv(valid, "valid.tsv")]
     settings = run(tsv(train), {"normalisation": "nfkc"}, valid_pairs=held, max_ratio=3.0)
     prepared = prepare(settings, tmp_path)
-    assert prepared.valid_text == valid[:100]
+    assert prepared.valid_pairs == valid[:100]
     assert texts(prepared, "valid")[0] == ("Full width 1", "  two  spaces ")
-    assert len(prepared.train) == 300
+    assert prepared.train.n == 300
     assert prepared.dropped["validation_empty"] == 1
     assert prepared.dropped["validation_over_long"] == 1
     assert prepared.report.n_valid == 102
@@ -167,10 +168,10 @@ def test_the_tokenizer_never_sees_validation_pairs(
         seen.extend(zip(sources, targets, strict=True))
         return train_vocabularies(*zip(*seen, strict=True), *settings)
 
-    monkeypatch.setattr(store, "train_vocabularies", spy)
+    monkeypatch.setattr(preparing, "train_vocabularies", spy)
     prepared = prepare(run(tsv([*shuffled(), ("", "x")])), tmp_path)
     assert seen == texts(prepared, "train")
-    assert not set(seen) & set(prepared.valid_text)
+    assert not set(seen) & set(prepared.valid_pairs)
 
 
 def test_what_the_tokenizer_cannot_cover_is_reported(
@@ -190,13 +191,13 @@ def test_the_same_command_finds_the_data_prepared(
     settings = run(tsv(shuffled()))
     first = prepare(settings, tmp_path / "run")
     before = contents(tmp_path / "run" / DATA)
-    monkeypatch.setattr(store, "_build", None)  # would fail
+    monkeypatch.setattr(preparing, "_build", None)  # would fail
     again = prepare(settings, tmp_path / "run")
     assert contents(tmp_path / "run" / DATA) == before
     assert again.fingerprint == first.fingerprint
     assert again.report == first.report
     assert texts(again, "train") == texts(first, "train")
-    assert load_prepared(tmp_path / "run").valid_text == first.valid_text
+    assert load_prepared(tmp_path / "run").valid_pairs == first.valid_pairs
     moved = Path(settings.data.pairs[0]).rename(tmp_path / "moved.tsv")  # only content matters
     assert prepare(run(str(moved)), tmp_path / "run").fingerprint == first.fingerprint
 
@@ -262,7 +263,7 @@ def test_standard_input_and_pipes_are_read_once(
     with packed.open() as stdin:
         monkeypatch.setattr(sys, "stdin", stdin)
         prepared = prepare(run("-"), tmp_path / "run")
-    assert len(prepared.train) == 360
+    assert prepared.train.n == 360
     with pytest.raises(ConfigError, match="one file only"):
         prepare(run("-", valid_pairs=["-"]), tmp_path / "run")
 
@@ -271,7 +272,8 @@ KILLED = """
 import sys
 from pathlib import Path
 from headway.config.run import run_settings
-from headway.data.store import prepare
+from headway.data.prepare import prepare
+
 settings = run_settings({"data": {"pairs": [sys.argv[1]]}, "tokenizer": {"vocab_size": 400}})
 print("begin", flush=True)
 while True:

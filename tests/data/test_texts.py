@@ -19,8 +19,8 @@ import pytest
 from headway.config.run import RunSettings, run_settings
 from headway.data import example, textbuild, texts, tokenise
 from headway.data.example import Example
-from headway.data.store import DATA, ImpossibleData
-from headway.data.texts import PreparedText, evaluation_set, load_prepared_text, prepare_text
+from headway.data.store import DATA, ImpossibleData, Prepared, load_prepared
+from headway.data.texts import evaluation_set, prepare_text
 from headway.data.tokenise import Router
 from headway.data.tokens import TokenStore
 from headway.errors import DataError
@@ -39,7 +39,7 @@ def run(path: str, task: str = "complete", **sections: Any) -> RunSettings:
     return run_settings({"task": task, "data": data, "tokenizer": tokenizer, **sections})
 
 
-def decoded(prepared: PreparedText, store: TokenStore) -> list[str]:
+def decoded(prepared: Prepared, store: TokenStore) -> list[str]:
     return [prepared.tokenizer.decode(store[i].tolist()) for i in range(len(store))]
 
 
@@ -56,7 +56,7 @@ def story(write: Write, n: int = 60) -> str:
     return write("story.txt", [" ".join(ENGLISH[i : i + 5]) for i in range(n)])
 
 
-def names(prepared: PreparedText | ImpossibleData) -> dict[str, Any]:
+def names(prepared: Prepared | ImpossibleData) -> dict[str, Any]:
     return {finding.name: finding for finding in prepared.report.findings}
 
 
@@ -65,11 +65,11 @@ def test_the_last_tenth_of_a_single_document_is_held_out(tmp_path: Path, write: 
     text = Path(path).read_text()
     prepared = prepare_text("documents", run(path), tmp_path / "run")
     cut = int(0.9 * len(text))
-    assert decoded(prepared, prepared.train.text) == [text[:cut]]
-    assert decoded(prepared, prepared.valid.text) == [text[cut:]]
+    assert decoded(prepared, prepared.train["text"]) == [text[:cut]]
+    assert decoded(prepared, prepared.valid["text"]) == [text[cut:]]
     assert (prepared.train.n_bytes, prepared.valid.n_bytes) == (cut, len(text) - cut)
     assert prepared.valid_examples == [{"text": text[cut:]}]
-    assert prepared.train.labels is None
+    assert "label" not in prepared.train
     assert prepared.labels == ()
 
 
@@ -79,7 +79,7 @@ def test_characters_are_those_of_the_text_and_three_specials(tmp_path: Path, wri
     text = Path(path).read_text()
     cut = int(0.9 * len(text))
     assert prepared.tokenizer.vocab_size == 3 + len(set(text[:cut]))
-    assert prepared.train.text.lengths.tolist() == [cut]
+    assert prepared.train["text"].lengths.tolist() == [cut]
 
 
 @pytest.mark.parametrize("kind", ["bpe", "wordpiece", "characters"])
@@ -95,8 +95,8 @@ def test_pieces_of_a_document_give_the_tokens_of_the_whole(
     pieces = prepare_text("documents", settings, tmp_path / "pieces", tokenizer=tokenizer)
     for split in ("train", "valid"):
         one, other = getattr(whole, split), getattr(pieces, split)
-        assert np.array_equal(one.text.tokens, other.text.tokens)
-        assert np.array_equal(one.text.lengths, other.text.lengths)
+        assert np.array_equal(one["text"].tokens, other["text"].tokens)
+        assert np.array_equal(one["text"].lengths, other["text"].lengths)
         assert one.n_bytes == other.n_bytes
 
 
@@ -117,7 +117,7 @@ def test_several_small_documents_are_cut_by_characters(tmp_path: Path, write: Wr
     path = write("a.txt", [*ENGLISH[:12], "", " "])
     prepared = prepare_text("documents", run(path, data={"unit": "line"}), tmp_path)
     together = "".join(ENGLISH[:12])
-    train, valid = (decoded(prepared, s.text) for s in (prepared.train, prepared.valid))
+    train, valid = (decoded(prepared, s["text"]) for s in (prepared.train, prepared.valid))
     assert "".join(train) == together[: int(0.9 * len(together))]
     assert "".join(train + valid) == "".join(ENGLISH[:12])
     assert prepared.dropped == {"empty": 0, "validation_empty": 2}
@@ -142,7 +142,7 @@ def test_a_long_document_without_text_is_left_out_whole(
     found = prepare_text("documents", run(path), tmp_path / "with")
     assert sum(found.dropped.values()) == names(found)["empty"].count == 1
     for one, other in ((found.train, prepared.train), (found.valid, prepared.valid)):
-        assert decoded(found, one.text) == decoded(prepared, other.text)
+        assert decoded(found, one["text"]) == decoded(prepared, other["text"])
 
 
 def test_duplicates_never_straddle_the_split(tmp_path: Path, write: Write) -> None:
@@ -150,7 +150,7 @@ def test_duplicates_never_straddle_the_split(tmp_path: Path, write: Write) -> No
     random.Random(0).shuffle(doubled)
     path = write("a.txt", doubled)
     prepared = prepare_text("documents", run(path, data={"unit": "line"}), tmp_path)
-    train, valid = (decoded(prepared, s.text) for s in (prepared.train, prepared.valid))
+    train, valid = (decoded(prepared, s["text"]) for s in (prepared.train, prepared.valid))
     assert sorted(train + valid) == sorted(doubled)
     assert 60 < len(valid) <= 120
     assert not {text.lower() for text in train} & {text.lower() for text in valid}
@@ -167,12 +167,10 @@ def test_labels_are_names_in_order_and_examples_stay_as_they_are(
     valid = write("v.tsv", [f"{t}\t{i % 3}" for i, t in enumerate(ENGLISH[300:])] + [" \t1"])
     prepared = prepare_text("labelled", run(train, data={"valid_text": [valid]}), tmp_path)
     assert prepared.labels == tuple(map(str, range(11)))  # not 0, 1, 10, 2
-    assert prepared.train.labels is not None
-    assert prepared.valid.labels is not None
-    assert prepared.train.labels.tolist() == [i % 11 for i in range(300)]
-    assert prepared.valid.labels.tolist() == [i % 3 for i in range(100)]
+    assert prepared.train["label"].tolist() == [i % 11 for i in range(300)]
+    assert prepared.valid["label"].tolist() == [i % 3 for i in range(100)]
     assert prepared.valid_examples[4] == {"text": ENGLISH[304], "label": "1"}
-    assert decoded(prepared, prepared.valid.text) == ENGLISH[300:]
+    assert decoded(prepared, prepared.valid["text"]) == ENGLISH[300:]
     assert prepared.dropped == {"empty": 0, "validation_empty": 1}
     assert prepared.report.labels["0"] == (28, 34)
     assert "11 labels: 0 28 (9.3%)" in "\n".join(prepared.report.lines())
@@ -183,18 +181,16 @@ def test_pairs_of_texts_have_two_stores(tmp_path: Path, write: Write) -> None:
              for i, (two, one) in enumerate(sentences())]  # fmt: skip
     data = {"text_field": "1", "other_field": "2", "label_field": "3"}
     prepared = prepare_text("labelled", run(write("a.tsv", lines), data=data), tmp_path)
-    assert prepared.valid.other is not None
     example = prepared.valid_examples[0]
-    assert decoded(prepared, prepared.valid.text)[0] == example["text"]
-    assert decoded(prepared, prepared.valid.other)[0] == example["other"]
-    assert len(prepared.train) + len(prepared.valid) == 400
+    assert decoded(prepared, prepared.valid["text"])[0] == example["text"]
+    assert decoded(prepared, prepared.valid["other"])[0] == example["other"]
+    assert prepared.train.n + prepared.valid.n == 400
 
 
 def test_no_class_is_held_out_as_a_whole(tmp_path: Path, write: Write) -> None:
     lines = [f"{text}\tc{i % 200}" for i, text in enumerate(ENGLISH)]
     prepared = prepare_text("labelled", run(write("a.tsv", lines)), tmp_path)
-    assert prepared.train.labels is not None
-    assert set(prepared.train.labels.tolist()) == set(range(200))
+    assert set(prepared.train["label"].tolist()) == set(range(200))
     assert names(prepared)["rare"].count == 200
 
 
@@ -207,13 +203,11 @@ def test_tagged_words_keep_their_pieces_and_tags(tmp_path: Path, write: Write) -
     prepared = prepare_text("tagged", run(write("a.conll", lines), "tag", tag=tag), tmp_path)
     assert prepared.labels == ("B-N", "O")
     one = prepared.valid
-    assert one.tags is not None
-    assert one.pieces is not None
     for i, one_example in enumerate(prepared.valid_examples):
-        assert [prepared.labels[t] for t in one.tags[i]] == one_example["tags"]
-        assert one.pieces[i].sum() == one.text.lengths[i]
-        assert one.pieces[i].min() >= 1
-        assert prepared.tokenizer.decode(one.text[i].tolist()) == " ".join(one_example["words"])
+        assert [prepared.labels[t] for t in one["tags"][i]] == one_example["tags"]
+        assert one["pieces"][i].sum() == one["text"].lengths[i]
+        assert one["pieces"][i].min() >= 1
+        assert prepared.tokenizer.decode(one["text"][i].tolist()) == " ".join(one_example["words"])
 
 
 def test_fields_are_stored_one_by_one(tmp_path: Path, write: Write) -> None:
@@ -224,27 +218,25 @@ def test_fields_are_stored_one_by_one(tmp_path: Path, write: Write) -> None:
     settings = run(path, data={"fields": ["title", "body"], "valid_text": [path]})
     prepared = prepare_text("fields", settings, tmp_path, specials=["<title>", "<body>"])
     assert list(prepared.train.fields) == ["title", "body"]
-    assert prepared.train.fields["title"].lengths[0] == 0
-    assert decoded(prepared, prepared.valid.fields["title"])[1:] == [f"T{i}" for i in range(1, 400)]
-    assert decoded(prepared, prepared.valid.text) == ENGLISH
+    assert prepared.train.tokens("title").lengths[0] == 0
+    assert decoded(prepared, prepared.valid.tokens("title"))[1:] == [f"T{i}" for i in range(1, 400)]
+    assert decoded(prepared, prepared.valid.body) == ENGLISH
     assert prepared.valid.n_bytes == sum(map(len, ENGLISH))
-    assert prepared.valid.labels is not None
-    assert prepared.valid.labels[:4].tolist() == [1, 0, 1, 0]
+    assert prepared.valid["label"][:4].tolist() == [1, 0, 1, 0]
     assert prepared.valid_examples[0] == {"body": ENGLISH[0], "label": "y"}
     assert [prepared.tokenizer.special(n) for n in ("<title>", "<body>")] == [3, 4]
 
 
 def test_texts_are_lines_or_pairs_of_lines(tmp_path: Path, write: Write) -> None:
     prepared = prepare_text("texts", run(write("a.txt", ENGLISH), "embed"), tmp_path / "one")
-    assert prepared.train.other is None
-    assert len(prepared.train) == 360
+    assert "other" not in prepared.train
+    assert prepared.train.n == 360
     pairs = write("p.tsv", [f"{a}\t{b}" for a, b in sentences()])
     settings = run_settings({"task": "embed", "data": {"pairs": [pairs]}})
     prepared = prepare_text("texts", settings, tmp_path / "two")
-    assert prepared.valid.other is not None
     first = prepared.valid_examples[0]
     assert (first["text"], first["other"]) in sentences()
-    assert decoded(prepared, prepared.valid.other)[0] == first["other"]
+    assert decoded(prepared, prepared.valid["other"])[0] == first["other"]
 
 
 def test_a_given_tokenizer_is_used_and_gets_what_it_lacks(tmp_path: Path, write: Write) -> None:
@@ -255,7 +247,7 @@ def test_a_given_tokenizer_is_used_and_gets_what_it_lacks(tmp_path: Path, write:
     masked = prepare_text("documents", settings, tmp_path / "b", tokenizer=first,
                           specials=["<mask>"])  # fmt: skip
     assert masked.tokenizer.mask == first.vocab_size
-    assert np.array_equal(masked.train.text.tokens, again.train.text.tokens)
+    assert np.array_equal(masked.train["text"].tokens, again.train["text"].tokens)
     masked.save_tokenizer(tmp_path / "t.json")
     assert load_tokenizer(tmp_path / "t.json").mask == first.vocab_size
     own = prepare_text("documents", settings, tmp_path / "b", specials=["<mask>"]).tokenizer
@@ -272,9 +264,9 @@ def test_what_the_tokenizer_lacks_and_what_is_long_is_reported(
     prepared = prepare_text("documents", settings, tmp_path)
     assert "日 U+65E5" in names(prepared)["unknown"].text
     assert prepared.report.over_long[128] == 0
-    assert prepared.report.sizes["valid_tokens"] == prepared.valid.text.lengths.sum()
+    assert prepared.report.sizes["valid_tokens"] == prepared.valid["text"].lengths.sum()
     assert names(prepared)["overlap"].count == 399
-    assert prepared.valid.text.lengths.max() == 303  # nothing is cut
+    assert prepared.valid["text"].lengths.max() == 303  # nothing is cut
 
 
 def test_the_same_command_finds_the_data_and_any_change_makes_it_again(
@@ -293,7 +285,7 @@ def test_the_same_command_finds_the_data_and_any_change_makes_it_again(
         again = prepare_text("tagged", settings, out)
     assert contents(out / DATA) == before
     assert [path.name for path in out.iterdir()] == [DATA]
-    assert again.fingerprint == first.fingerprint == load_prepared_text(out).fingerprint
+    assert again.fingerprint == first.fingerprint == load_prepared(out).fingerprint
     assert again.report == first.report
     seen = {first.fingerprint}
     for changed in (
@@ -352,7 +344,7 @@ def test_a_kill_while_tokenising_costs_one_block(
     with pytest.raises(Killed):
         prepare_text("documents", settings, out)
     with pytest.raises(DataError, match="no prepared data"):
-        load_prepared_text(out)
+        load_prepared(out)
     monkeypatch.setattr(textbuild, "survey", None)  # the check is not done again
     monkeypatch.setattr(textbuild, "train_on_texts", None)
     assert prepare_text("documents", settings, out).fingerprint == whole.fingerprint
@@ -484,9 +476,8 @@ def test_files_to_score_on_are_read_with_known_labels(tmp_path: Path, write: Wri
     test = labelled(write, "test.tsv", ENGLISH[:7])
     settings = run(test)
     found, examples = evaluation_set("labelled", settings, prepared.tokenizer, prepared.labels)
-    assert decoded(prepared, found.text) == ENGLISH[:7] == [e["text"] for e in examples]
-    assert found.labels is not None
-    assert [prepared.labels[i] for i in found.labels] == [e["label"] for e in examples]
+    assert decoded(prepared, found["text"]) == ENGLISH[:7] == [e["text"] for e in examples]
+    assert [prepared.labels[i] for i in found["label"]] == [e["label"] for e in examples]
     odd = run(write("odd.tsv", [f"{ENGLISH[0]}\tdog", f"{ENGLISH[1]}\tcat"]))
     with pytest.raises(DataError, match=r"odd\.tsv:2: unknown label 'cat'. Known: 'dog', 'other'"):
         evaluation_set("labelled", odd, prepared.tokenizer, prepared.labels)
@@ -505,5 +496,4 @@ def test_standard_input_is_read_once(
     with Path(path).open() as stdin:
         monkeypatch.setattr(sys, "stdin", stdin)
         prepared = prepare_text("labelled", run("-"), tmp_path / "run")
-    assert prepared.train.labels is not None
     assert prepared.fingerprint == wanted

@@ -70,7 +70,7 @@ def make_run(given: dict[str, Any], folder: Path) -> Made:
     settings = resolve_run(settings, prepared, CPU)
     settings = dataclasses.replace(settings, fingerprint=prepared.fingerprint)
     (folder / "config.toml").write_text(resolved_toml(settings), encoding="utf-8")
-    if prepared.has_tokenizer:
+    if prepared.vocab is not None:
         prepared.save_tokenizer(folder / "tokenizer.json")
     assert settings.model is not None
     model = build_model(settings.model)
@@ -241,13 +241,9 @@ def _resolved(recipe: str | None, given: dict[str, Any], facts: Facts, device: s
 
 def _prepared(settings: Any, facts: Facts) -> Any:
     """Prepared data of which only the facts are true."""
-    from headway.data.media.mediaset import MediaSet
-    from headway.data.media.prepared import PreparedMedia
     from headway.data.media.store import PictureStore, SoundStore
     from headway.data.report import Report
-    from headway.data.store import PairStore, Prepared
-    from headway.data.texts import PreparedText
-    from headway.data.textset import TextSet
+    from headway.data.store import NAMES, Columns, Prepared
     from headway.text.tokenizer import Vocabularies
 
     fields = settings.data.fields
@@ -265,16 +261,17 @@ def _prepared(settings: Any, facts: Facts) -> Any:
             lengths = _lengths(n, facts.mean, facts.longest)
             items = SoundStore(np.zeros(facts.longest, np.int16), starts, lengths, facts.rate)
         said = _texts(n, facts.words, 2 * facts.words) if facts.words else None
-        media = MediaSet(items, np.zeros(n, np.uint64), texts=said)  # type: ignore[arg-type]
         what = "sounds" if facts.rate else "videos" if facts.shape[0] > 1 else "pictures"  # type: ignore[index]
-        return PreparedMedia(what, media, media, facts.labels, words, [], report, "")  # type: ignore[arg-type]
-    assert texts is not None
-    assert words is not None
-    if settings.task == "translate":
-        pairs = PairStore(texts, texts)
-        return Prepared(Vocabularies(words, words), pairs, pairs, [], report, {}, "")
-    part = TextSet(texts, other=texts if facts.pairs else None, fields=dict.fromkeys(fields, texts))
-    return PreparedText(words, part, part, facts.labels, [], report, {}, "")
+        columns = {NAMES[what]: items} | ({"text": said} if said else {})
+        part = Columns(columns, hashes=np.zeros(n, np.uint64))
+    elif settings.task == "translate":
+        part = Columns({"source": texts, "target": texts})
+    elif fields:
+        part = Columns(dict.fromkeys(fields, texts), fields=fields)
+    else:
+        part = Columns({"text": texts} | ({"other": texts} if facts.pairs else {}))
+    vocab = Vocabularies(words, words) if words else None
+    return Prepared(part, part, vocab, facts.labels, report=report)
 
 
 def _lengths(n: int, mean: int, longest: int) -> np.ndarray:

@@ -43,7 +43,7 @@ def default_run(folder: Path, name: str) -> Path:
     prepared = kind.prepare(settings, run, SILENT)
     settings = resolve_run(settings, prepared, device)
     (run / "config.toml").write_text(resolved_toml(settings))
-    if prepared.has_tokenizer:
+    if prepared.vocab is not None:
         prepared.save_tokenizer(run / "tokenizer.json")
     assert settings.model is not None
     save_weights(run, model_weights(stirred(build_model(settings.model))))

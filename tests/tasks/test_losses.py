@@ -187,7 +187,7 @@ def saved(made: Made, folder: Path) -> Path:
     folder.mkdir()
     save_weights(folder, model_weights(made.model))
     replace_text(folder / CONFIG, resolved_toml(made.settings))
-    if made.prepared.has_tokenizer:
+    if made.prepared.vocab is not None:
         made.prepared.save_tokenizer(folder / TOKENIZER)
     return folder
 

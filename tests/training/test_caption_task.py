@@ -18,7 +18,7 @@ from headway.config.data import DataSettings, TokenizerSettings
 from headway.config.load import model_settings
 from headway.config.model import PictureSettings
 from headway.config.run import RunSettings
-from headway.data.media.prepared import PreparedMedia
+from headway.data.store import Prepared
 from headway.errors import ConfigError, DataError, Stopped
 from headway.models.build import build_model
 from headway.models.parts.front import compute_in
@@ -49,7 +49,7 @@ def settings_of(media: Path, valid: Path | None = None, **more: Any) -> RunSetti
     return RunSettings(task="caption", data=data, tokenizer=words, asked=Asked(ASKED | more))
 
 
-def prepared_and_task(folder: Path, settings: RunSettings) -> tuple[PreparedMedia, CaptionTask]:
+def prepared_and_task(folder: Path, settings: RunSettings) -> tuple[Prepared, CaptionTask]:
     kind = Caption()
     prepared = kind.prepare(settings, folder, SILENT)
     settings = resolve_run(settings, prepared, CPU)
@@ -59,7 +59,7 @@ def prepared_and_task(folder: Path, settings: RunSettings) -> tuple[PreparedMedi
 
 
 @pytest.fixture(scope="module")
-def made(tmp_path_factory: pytest.TempPathFactory) -> tuple[PreparedMedia, CaptionTask]:
+def made(tmp_path_factory: pytest.TempPathFactory) -> tuple[Prepared, CaptionTask]:
     folder = tmp_path_factory.mktemp("captions")
     valid = write_scenes(folder, 12, seed=1, name="valid")
     return prepared_and_task(folder, settings_of(write_scenes(folder, 40), valid))
@@ -78,7 +78,7 @@ def model_of(task: CaptionTask) -> Seq2Seq:
 
 def alone(task: CaptionTask, model: Seq2Seq, row: int) -> tuple[float, float]:
     """Smoothed and plain loss of one picture, by the definitions."""
-    texts = task.prepared.train.texts
+    texts = task.prepared.train["text"]
     assert texts is not None
     ids = texts[row].tolist()
     picture = torch.tensor(np.array(task.prepared.train.pictures[row]))
@@ -92,7 +92,7 @@ def alone(task: CaptionTask, model: Seq2Seq, row: int) -> tuple[float, float]:
     return float((right - wrong) * nll - wrong * logs_NV.sum()), float(nll)
 
 
-def test_the_loss_is_the_sum_over_pictures(made: tuple[PreparedMedia, CaptionTask]) -> None:
+def test_the_loss_is_the_sum_over_pictures(made: tuple[Prepared, CaptionTask]) -> None:
     _, task = made
     model = model_of(task)
     rows = np.array([3, 7, 1])
@@ -122,14 +122,14 @@ def check_fixed_changes_nothing(task: CaptionTask, micro_tokens: int, rows: list
 
 
 def test_fixed_shapes_change_neither_loss_nor_gradient(
-    made: tuple[PreparedMedia, CaptionTask],
+    made: tuple[Prepared, CaptionTask],
 ) -> None:
     """With fewer pictures than there is room for: the rest is filled and weighs nothing."""
     check_fixed_changes_nothing(made[1], 40, [5, 2])
 
 
 def test_every_batch_of_an_epoch_has_the_fixed_shapes(
-    made: tuple[PreparedMedia, CaptionTask],
+    made: tuple[Prepared, CaptionTask],
 ) -> None:
     _, task = made
     seen: list[int] = []
@@ -149,7 +149,7 @@ def test_every_batch_of_an_epoch_has_the_fixed_shapes(
     assert sorted(seen) == list(range(40))
 
 
-def test_captions_are_augmented_in_training_alone(made: tuple[PreparedMedia, CaptionTask]) -> None:
+def test_captions_are_augmented_in_training_alone(made: tuple[Prepared, CaptionTask]) -> None:
     prepared, task = made
     changed = replace(task.settings, augment=AugmentSettings(erase=0.99))
     noisy = Caption().task(changed, prepared)
@@ -163,7 +163,7 @@ def test_captions_are_augmented_in_training_alone(made: tuple[PreparedMedia, Cap
 
 
 def test_words_are_hidden_from_the_decoder_in_training_alone(
-    made: tuple[PreparedMedia, CaptionTask],
+    made: tuple[Prepared, CaptionTask],
 ) -> None:
     prepared, task = made
     blind = Caption().task(replace(task.settings, caption=CaptionSettings(hide=0.5)), prepared)
@@ -199,7 +199,7 @@ def test_all_captions_of_a_picture_are_right(tmp_path: Path) -> None:
     media = write_manifest(tmp_path / "all.jsonl", [*more, *lines])
     _, task = prepared_and_task(tmp_path / "run", settings_of(media, valid))
     rows, references = task.described
-    assert len(task.prepared.valid) == 4
+    assert task.prepared.valid.n == 4
     seen = [task.prepared.valid.pictures[row][0].transpose(1, 2, 0) for row in rows]
     which = [next(i for i, one in enumerate(pictures) if (one == x).all()) for x in seen]
     texts = [
@@ -211,7 +211,7 @@ def test_all_captions_of_a_picture_are_right(tmp_path: Path) -> None:
 
 
 def test_an_evaluation_scores_writes_samples_and_can_be_stopped(
-    made: tuple[PreparedMedia, CaptionTask],
+    made: tuple[Prepared, CaptionTask],
 ) -> None:
     _, task = made
     model = model_of(task).eval()
@@ -256,7 +256,7 @@ def write_texts(folder: Path, texts: list[str], size: int) -> Path:
 
 
 @pytest.fixture(scope="module")
-def fine(tmp_path_factory: pytest.TempPathFactory) -> tuple[PreparedMedia, RunSettings]:
+def fine(tmp_path_factory: pytest.TempPathFactory) -> tuple[Prepared, RunSettings]:
     """Pictures of 256 rows each: more than the kernel of short sequences takes in one tile."""
     folder = tmp_path_factory.mktemp("fine")
     texts = ["red", "red left of blue", "green and blue left of red and green", "blue left"]
@@ -265,7 +265,7 @@ def fine(tmp_path_factory: pytest.TempPathFactory) -> tuple[PreparedMedia, RunSe
     return Caption().prepare(settings, folder, SILENT), settings
 
 
-def fine_task(made: tuple[PreparedMedia, RunSettings], device: torch.device) -> CaptionTask:
+def fine_task(made: tuple[Prepared, RunSettings], device: torch.device) -> CaptionTask:
     prepared, settings = made
     settings = resolve_run(settings, prepared, device)
     train = replace(settings.train, batch_tokens=16 * 256, micro_tokens=16 * 256, pool=1)
@@ -273,7 +273,7 @@ def fine_task(made: tuple[PreparedMedia, RunSettings], device: torch.device) -> 
 
 
 def test_words_that_fill_a_batch_up_have_a_picture_to_look_at(
-    fine: tuple[PreparedMedia, RunSettings],
+    fine: tuple[Prepared, RunSettings],
 ) -> None:
     task = fine_task(fine, CPU)
     fixed = task.fixed(16 * 256)
@@ -304,7 +304,7 @@ def test_dummy_words_behind_real_captions_change_neither_loss_nor_gradient(
 
 
 @pytest.fixture(scope="module")
-def many(tmp_path_factory: pytest.TempPathFactory) -> tuple[PreparedMedia, RunSettings]:
+def many(tmp_path_factory: pytest.TempPathFactory) -> tuple[Prepared, RunSettings]:
     """3,600 pictures and captions of lengths like those of made scenes."""
     folder = tmp_path_factory.mktemp("many")
     n_words = np.random.default_rng(0).normal(7.8, 2.6, 3600).round().astype(int).clip(3, 14)
@@ -316,7 +316,7 @@ def many(tmp_path_factory: pytest.TempPathFactory) -> tuple[PreparedMedia, RunSe
 @pytest.mark.parametrize("n_parts", [1, 2])
 @pytest.mark.parametrize(("patch", "batch_tokens"), [(2, 16_384), (4, 16_384), (1, 65_536)])
 def test_mixed_steps_of_captions_are_even_and_fill_one_form_but_for_a_twentieth(
-    many: tuple[PreparedMedia, RunSettings], patch: int, batch_tokens: int, n_parts: int
+    many: tuple[Prepared, RunSettings], patch: int, batch_tokens: int, n_parts: int
 ) -> None:
     prepared, settings = many
     front = PictureSettings(height=16, width=16, patch=patch)
@@ -348,7 +348,7 @@ def test_mixed_steps_of_captions_are_even_and_fill_one_form_but_for_a_twentieth(
 
 @pytest.mark.gpu
 def test_recorded_steps_of_large_pictures_follow_plain_ones(
-    fine: tuple[PreparedMedia, RunSettings],
+    fine: tuple[Prepared, RunSettings],
 ) -> None:
     device = torch.device("cuda")
     task = fine_task(fine, device)

@@ -15,8 +15,7 @@ from torch import Tensor, nn
 
 from headway.config.folder import load_run
 from headway.config.run import RunSettings
-from headway.data.store import ImpossibleData
-from headway.data.texts import PreparedText
+from headway.data.store import ImpossibleData, Prepared
 from headway.errors import ConfigError, DataError, Stopped
 from headway.models.build import build_model
 from headway.nn.layout import Layout
@@ -40,7 +39,7 @@ from tests.training.labelled import (
     write_tsv,
 )
 
-Made = tuple[RunSettings, PreparedText]
+Made = tuple[RunSettings, Prepared]
 
 
 @pytest.fixture(scope="module")
@@ -66,9 +65,9 @@ def logs_of(model: Any, tokens: list[int]) -> Tensor:
     return model.classes(model(torch.tensor(tokens), layout), layout)[0].log_softmax(-1)
 
 
-def tokens_of(prepared: PreparedText, row: int, split: str = "train") -> list[int]:
+def tokens_of(prepared: Prepared, row: int, split: str = "train") -> list[int]:
     tokenizer = prepared.tokenizer
-    return [tokenizer.bos, *getattr(prepared, split).text[row].tolist(), tokenizer.eos]
+    return [tokenizer.bos, *getattr(prepared, split)["text"][row].tolist(), tokenizer.eos]
 
 
 # The loss
@@ -81,7 +80,7 @@ def test_the_loss_is_the_sum_over_the_texts(made: Made, fixed: bool) -> None:
     rows = np.arange(4, 15)
     batch = task.batch(Part(rows, len(rows)), CPU, task.fixed(200) if fixed else None)
     found = plain_loss(task)(model, batch)
-    labels = prepared.train.labels
+    labels = prepared.train["label"]
     assert labels is not None
     loss, nll = torch.zeros(()), torch.zeros(())
     for row in rows:
@@ -129,7 +128,7 @@ def test_rdrop_adds_the_price_of_two_answers(made: Made) -> None:
 def test_steps_keep_to_their_tokens_and_hold_every_text(made: Made) -> None:
     task = task_of(made, batch_tokens=100)
     steps = task.epoch(0)
-    assert sorted(np.concatenate(steps).tolist()) == list(range(len(made[1].train)))
+    assert sorted(np.concatenate(steps).tolist()) == list(range(made[1].train.n))
     assert steps[0].tolist() != task.epoch(1)[0].tolist()
     for step in steps:
         parts = task.parts(step, 40)
@@ -202,9 +201,9 @@ def test_windows_of_long_texts_are_trained_with_the_label_of_the_text(tmp_path: 
     settings = asked("classify", text, model__max_len=16)
     settings, prepared = resolved(Classify(), settings, tmp_path)
     task = ClassifyTask(prepared, settings)
-    assert len(task.train.lengths) > len(prepared.train)
+    assert len(task.train.lengths) > prepared.train.n
     assert task.longest == 16
-    labels = prepared.train.labels
+    labels = prepared.train["label"]
     assert labels is not None
     rows = np.arange(len(task.train.lengths))
     batch = task.batch(Part(rows, len(rows)), CPU, None)
@@ -217,7 +216,7 @@ def test_windows_of_long_texts_are_trained_with_the_label_of_the_text(tmp_path: 
 def test_scores_are_those_of_each_text_alone(made: Made) -> None:
     settings, prepared = made
     task, model = task_of(made), model_of(settings)
-    labels = prepared.valid.labels
+    labels = prepared.valid["label"]
     assert labels is not None
     with torch.no_grad():
         logs = torch.stack(
@@ -322,13 +321,13 @@ def test_documents_with_fields_are_read_with_their_marks(tmp_path: Path) -> None
     flat = task.train.read(np.array([0]))
     names = tokenizer.tokens(flat.tokens.tolist())
     assert names.count("<body>") == names.count("</body>") == 1
-    assert ("<title>" in names) == bool(len(prepared.train.fields["title"][0]))
+    assert ("<title>" in names) == bool(len(prepared.train.tokens("title")[0]))
     found = plain_loss(task)(model, task.batch(Part(np.arange(3), 3), CPU, None))
     assert found.nll.isfinite()
     classifier = Classifier([model], tokenizer, settings, CPU)
     row = 5
     line = json.dumps(
-        {name: tokenizer.decode(s[row].tolist()) for name, s in prepared.train.fields.items()}
+        {name: tokenizer.decode(s[row].tolist()) for name, s in prepared.train.parts.items()}
     )
     ours = classifier.log_probs([classifier.example(line, "line 1")])
     batch = task.batch(Part(np.array([row]), 1), CPU, None)
@@ -356,7 +355,7 @@ def test_empty_texts_are_left_out_and_counted(tmp_path: Path) -> None:
     settings = asked("classify", write_tsv(tmp_path / "t.tsv", rows))
     prepared = Classify().prepare(settings, tmp_path, SILENT)
     assert prepared.dropped["empty"] == 2
-    assert len(prepared.train) + len(prepared.valid) == 120
+    assert prepared.train.n + prepared.valid.n == 120
 
 
 def test_a_metric_of_another_task_is_refused(tmp_path: Path) -> None:

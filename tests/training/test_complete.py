@@ -15,8 +15,8 @@ from torch import Tensor
 
 from headway.config.model import DecoderSettings
 from headway.config.run import RunSettings
+from headway.data.store import Prepared
 from headway.data.streams import USUAL
-from headway.data.texts import PreparedText
 from headway.data.tokens import TokenStore
 from headway.errors import ConfigError, DataError, Stopped
 from headway.models.build import build_model
@@ -37,7 +37,7 @@ from headway.training.worker import Worker
 from tests.training.labelled import CPU, asked, resolved, same_after_stops, trained
 
 WORDS = ["the", "old", "red", "house", "tree", "dog", "cat", "sees", "finds", "never", "here"]
-Made = tuple[RunSettings, PreparedText]
+Made = tuple[RunSettings, Prepared]
 
 
 def write_lines(path: Path, n: int = 60) -> str:
@@ -118,11 +118,11 @@ def test_another_document_of_the_batch_changes_no_bit_of_mine(plain: Made) -> No
     task, model = task_of(plain), model_of(settings).eval()
     part = max(parts_of(task, micro=128), key=lambda part: len(part.rows.rows))
     documents = task.windows.cut(0).document[part.rows.rows]
-    changed = np.array(prepared.train.text.tokens)
-    store = prepared.train.text
+    changed = np.array(prepared.train["text"].tokens)
+    store = prepared.train["text"]
     for other in set(documents[1:].tolist()) - {documents[0]}:
         changed[store.offsets[other] : store.offsets[other + 1]] = prepared.tokenizer.encode("tree")
-    train = replace(prepared.train, text=TokenStore(changed, store.lengths))
+    train = prepared.train.changed({"text": TokenStore(changed, store.lengths)})
     task_after = CompleteTask(replace(prepared, train=train), settings)
     before, after = (t.batch(part, CPU, None) for t in (task, task_after))
     assert not torch.equal(before.tokens_N, after.tokens_N)
@@ -191,7 +191,7 @@ def test_how_a_step_is_cut_does_not_change_its_gradient(made: Made) -> None:
 def test_an_epoch_predicts_every_token_once(plain: Made) -> None:
     _, prepared = plain
     task = task_of(plain)
-    store, eos = prepared.train.text, prepared.tokenizer.eos
+    store, eos = prepared.train["text"], prepared.tokenizer.eos
     wanted = sorted([*store.tokens.tolist(), *[eos] * len(store)])
     for epoch in (0, 1):
         batches = [task.batch(part, CPU, None) for part in parts_of(task, epoch)]

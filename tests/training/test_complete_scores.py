@@ -17,8 +17,8 @@ from headway.cli.main import main
 from headway.config.folder import load_run
 from headway.config.model import DecoderSettings
 from headway.config.run import RunSettings, resolved_toml
+from headway.data.store import load_prepared
 from headway.data.streams import USUAL, FieldStream, Marks
-from headway.data.texts import load_prepared_text
 from headway.data.tokens import TokenStore
 from headway.models.build import build_model
 from headway.models.decoder import Decoder
@@ -140,7 +140,7 @@ def test_plain_documents_beside_a_unigram_model(plain: Path, capsys: Output) -> 
     test = plain / "test"
     test.write_text("".join(f"{line}\n" for line in lines))
     found = evaluated(plain, test, capsys)
-    prepared = load_prepared_text(plain / "run")
+    prepared = load_prepared(plain / "run")
     tokenizer, made = prepared.tokenizer, load_model(plain / "run").eval()
     assert isinstance(made, Decoder)
     nll, n = 0.0, 0
@@ -156,7 +156,7 @@ def test_plain_documents_beside_a_unigram_model(plain: Path, capsys: Output) -> 
     assert found["loss"] == pytest.approx(nll / n, rel=1e-5)
     assert found["ppl"] == pytest.approx(math.exp(nll / n), rel=1e-5)
     assert found["bits_per_byte"] == pytest.approx(nll / math.log(2) / n_bytes, rel=1e-5)
-    counts = Counter(prepared.train.text.tokens.tolist())
+    counts = Counter(prepared.train["text"].tokens.tolist())
     size = counts.total() + tokenizer.vocab_size
     ids = [token for line in lines for token in tokenizer.encode(line)]
     bits = -sum(math.log2((counts[token] + 1) / size) for token in ids)
@@ -212,7 +212,7 @@ def test_fields_are_scored_with_the_body_given_the_others_and_alone(
         "body_given_bits_per_byte", "unigram_bits_per_byte",
     }  # fmt: skip
     assert found["body_given_loss"] < found["body_alone_loss"]
-    prepared = load_prepared_text(fielded / "run")
+    prepared = load_prepared(fielded / "run")
     lines = (fielded / "text.jsonl").read_text().splitlines()
     bodies = [json.loads(line)["body"] for line in lines]
     n = sum(len(prepared.tokenizer.encode(body)) + 1 for body in bodies)

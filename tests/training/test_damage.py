@@ -20,7 +20,8 @@ from headway.config.durable import read_json, seal_json
 from headway.config.folder import file_in, load_run
 from headway.config.run import run_settings
 from headway.data import items, tokenise
-from headway.data.store import load_prepared, prepare
+from headway.data.prepare import prepare
+from headway.data.store import load_prepared
 from headway.data.texts import prepare_text
 from headway.errors import DataError, FolderError, UserError
 from headway.models.folder import load_model

@@ -20,7 +20,7 @@ from headway.config.model import DecoderSettings, EncoderSettings, ModelSettings
 from headway.config.run import RunSettings, resolved_toml
 from headway.config.start import DistilSettings
 from headway.config.train import TrainSettings
-from headway.data.texts import PreparedText
+from headway.data.store import Prepared
 from headway.errors import ConfigError
 from headway.models.build import build_model
 from headway.models.folder import model_weights, save_weights
@@ -221,7 +221,7 @@ def test_the_loss_is_the_sum_of_three_terms(
 
 
 @pytest.fixture(scope="module")
-def school(tmp_path_factory: pytest.TempPathFactory) -> tuple[PreparedText, RunSettings]:
+def school(tmp_path_factory: pytest.TempPathFactory) -> tuple[Prepared, RunSettings]:
     """A teacher of four layers that knows its sentences, and the settings of its student."""
     folder = tmp_path_factory.mktemp("school")
     settings = settings_of(folder)
@@ -248,7 +248,7 @@ def disagreement(task: Task, teacher: nn.Module, student: nn.Module) -> float:
 
 
 def test_half_the_layers_come_to_agree_with_the_teacher(
-    school: tuple[PreparedText, RunSettings],
+    school: tuple[Prepared, RunSettings],
 ) -> None:
     prepared, settings = school
     task: Any = FillTask(prepared, settings)
@@ -273,7 +273,7 @@ def test_half_the_layers_come_to_agree_with_the_teacher(
 
 
 def test_both_are_compared_in_size_speed_and_score(
-    school: tuple[PreparedText, RunSettings], monkeypatch: pytest.MonkeyPatch
+    school: tuple[Prepared, RunSettings], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(distil, "TIMED_S", 0.1)
     prepared, settings = school

@@ -22,7 +22,7 @@ from headway.config.model import DecoderSettings, EncoderSettings, ModelSettings
 from headway.config.run import RunSettings, resolved_toml
 from headway.config.train import TrainSettings
 from headway.data.readings import flat_lists
-from headway.data.texts import PreparedText
+from headway.data.store import Prepared
 from headway.errors import ConfigError, DataError, Stopped, UserError
 from headway.models.build import build_model
 from headway.models.folder import model_weights, save_weights
@@ -75,18 +75,18 @@ def settings_of(folder: Path, *, pairs: bool = True, **more: Any) -> RunSettings
 
 
 @pytest.fixture(scope="module")
-def prepared(tmp_path_factory: pytest.TempPathFactory) -> PreparedText:
+def prepared(tmp_path_factory: pytest.TempPathFactory) -> Prepared:
     folder = tmp_path_factory.mktemp("pairs")
     return Embed().prepare(settings_of(folder), folder / "run", SILENT)
 
 
 @pytest.fixture(scope="module")
-def alone(tmp_path_factory: pytest.TempPathFactory) -> PreparedText:
+def alone(tmp_path_factory: pytest.TempPathFactory) -> Prepared:
     folder = tmp_path_factory.mktemp("texts")
     return Embed().prepare(settings_of(folder, pairs=False), folder / "run", SILENT)
 
 
-def shape(prepared: PreparedText, family: type[Any] = EncoderSettings, **more: Any) -> Any:
+def shape(prepared: Prepared, family: type[Any] = EncoderSettings, **more: Any) -> Any:
     values: dict[str, Any] = {
         "vocab_size": prepared.tokenizer.vocab_size, "d_model": 32, "n_layers": 2, "n_heads": 2,
         "d_ff": 64, "max_len": 24, "dropout": 0.0, "attention_dropout": 0.0,
@@ -97,7 +97,7 @@ def shape(prepared: PreparedText, family: type[Any] = EncoderSettings, **more: A
 
 
 def task_of(
-    prepared: PreparedText, folder: Path, model: ModelSettings | None = None, **more: Any
+    prepared: Prepared, folder: Path, model: ModelSettings | None = None, **more: Any
 ) -> EmbedTask:
     settings = settings_of(folder, model=model or shape(prepared), **more)
     return EmbedTask(prepared, settings)
@@ -115,16 +115,16 @@ def vector(model: Any, tokens: Sequence[int]) -> Tensor:
 
 @pytest.mark.parametrize("family", [EncoderSettings, DecoderSettings])
 def test_the_loss_makes_every_text_choose_its_partner(
-    prepared: PreparedText, tmp_path: Path, family: type[Any]
+    prepared: Prepared, tmp_path: Path, family: type[Any]
 ) -> None:
     task = task_of(prepared, tmp_path, shape(prepared, family))
     model = build_model(shape(prepared, family), seed=1).eval()
     part = first_part(task)
     tokenizer, rows = prepared.tokenizer, part.rows.rows
-    assert prepared.train.other is not None
+    assert prepared.train["other"] is not None
     a, b = (
         [vector(model, [tokenizer.bos, *side[row].tolist(), tokenizer.eos]) for row in rows]
-        for side in (prepared.train.text, prepared.train.other)
+        for side in (prepared.train["text"], prepared.train["other"])
     )
     by_hand = torch.zeros(())
     for i in range(len(rows)):
@@ -138,7 +138,7 @@ def test_the_loss_makes_every_text_choose_its_partner(
 
 @pytest.mark.parametrize("pairs", [True, False])
 def test_the_fixed_form_costs_the_same(
-    prepared: PreparedText, alone: PreparedText, tmp_path: Path, pairs: bool
+    prepared: Prepared, alone: Prepared, tmp_path: Path, pairs: bool
 ) -> None:
     data = prepared if pairs else alone
     task, model = task_of(data, tmp_path), build_model(shape(data), seed=1)
@@ -167,7 +167,7 @@ def test_copies_of_a_partner_are_not_told_apart() -> None:
     torch.testing.assert_close(found, -(2 * two + three))
 
 
-def test_pairs_that_share_a_text_are_found(tmp_path: Path, prepared: PreparedText) -> None:
+def test_pairs_that_share_a_text_are_found(tmp_path: Path, prepared: Prepared) -> None:
     task = task_of(prepared, tmp_path)
     part = first_part(task)
     twice = replace(part.rows, rows=np.array([3, 5, 3, 8]))
@@ -189,14 +189,14 @@ def trained(task: EmbedTask, model: nn.Module, epochs: int) -> None:
 
 
 @pytest.fixture(scope="module")
-def model(prepared: PreparedText, tmp_path_factory: pytest.TempPathFactory) -> nn.Module:
+def model(prepared: Prepared, tmp_path_factory: pytest.TempPathFactory) -> nn.Module:
     made = build_model(shape(prepared), seed=1)
     trained(task_of(prepared, tmp_path_factory.mktemp("task")), made, 12)
     return made.eval()
 
 
 def test_trained_on_pairs_it_finds_new_partners(
-    prepared: PreparedText, tmp_path: Path, model: nn.Module
+    prepared: Prepared, tmp_path: Path, model: nn.Module
 ) -> None:
     task = task_of(prepared, tmp_path)
     with torch.no_grad():
@@ -214,7 +214,7 @@ def test_trained_on_pairs_it_finds_new_partners(
         task.evaluate(model, CPU, lambda: True, full=False)
 
 
-def test_texts_alone_are_pairs_with_themselves(alone: PreparedText, tmp_path: Path) -> None:
+def test_texts_alone_are_pairs_with_themselves(alone: Prepared, tmp_path: Path) -> None:
     settings = settings_of(tmp_path, pairs=False, model=shape(alone, dropout=0.1))
     task = EmbedTask(alone, settings)
     batch = task.batch(first_part(task), CPU, None)
@@ -232,7 +232,7 @@ def test_texts_alone_are_pairs_with_themselves(alone: PreparedText, tmp_path: Pa
 
 
 def test_each_reading_lacks_other_words_where_that_is_wanted(
-    alone: PreparedText, tmp_path: Path
+    alone: Prepared, tmp_path: Path
 ) -> None:
     settings = settings_of(tmp_path, pairs=False, model=shape(alone))
     task = EmbedTask(alone, replace(settings, embed=EmbedSettings(drop_words=0.4)))
@@ -241,7 +241,7 @@ def test_each_reading_lacks_other_words_where_that_is_wanted(
     assert torch.equal(batch.tokens_N, again.tokens_N)
     texts = [text.tolist() for text in batch.layout.split(batch.tokens_N)]
     for row, one, other in zip(part.rows.rows, texts[0::2], texts[1::2], strict=True):
-        whole = alone.train.text[row].tolist()
+        whole = alone.train["text"][row].tolist()
         for text in (one, other):
             assert (text[0], text[-1]) == (alone.tokenizer.bos, alone.tokenizer.eos)
             words = iter(whole)
@@ -255,18 +255,18 @@ def test_each_reading_lacks_other_words_where_that_is_wanted(
     assert not torch.equal(task.batch(later, CPU, None).tokens_N[:9], batch.tokens_N[:9])
 
 
-def test_every_other_word_looks_for_the_words_between(alone: PreparedText) -> None:
+def test_every_other_word_looks_for_the_words_between(alone: Prepared) -> None:
     one, other = partners(alone.valid, alone.tokenizer, 24)
     decode = alone.tokenizer.decode
-    for number in range(len(alone.valid)):
-        words = decode(alone.valid.text[number].tolist()).split()
+    for number in range(alone.valid.n):
+        words = decode(alone.valid["text"][number].tolist()).split()
         for half, side in enumerate((one, other)):
             tokens, _ = side.text.gather(np.array([number]))
             assert decode(tokens.tolist()).split() == words[half::2]
 
 
 def test_texts_too_long_to_read_at_once_are_the_mean_of_their_windows(
-    prepared: PreparedText, model: nn.Module
+    prepared: Prepared, model: nn.Module
 ) -> None:
     tokens = list(range(5, 5 + 30))
     tokenizer = prepared.tokenizer
@@ -285,7 +285,7 @@ def test_texts_too_long_to_read_at_once_are_the_mean_of_their_windows(
 
 
 def test_in_training_a_long_text_is_read_by_one_of_its_windows(
-    prepared: PreparedText, tmp_path: Path
+    prepared: Prepared, tmp_path: Path
 ) -> None:
     task = task_of(prepared, tmp_path, shape(prepared, max_len=6))
     seen = set()
@@ -335,7 +335,7 @@ def test_the_bag_of_words_is_tf_idf_by_cosine() -> None:
 
 
 @pytest.fixture
-def run(tmp_path: Path, prepared: PreparedText, model: nn.Module) -> tuple[Path, RunSettings]:
+def run(tmp_path: Path, prepared: Prepared, model: nn.Module) -> tuple[Path, RunSettings]:
     folder = tmp_path / "run"
     settings = settings_of(tmp_path, model=shape(prepared))
     save_weights(folder, model_weights(model))
@@ -421,7 +421,7 @@ def test_the_evaluation_has_a_baseline_beside_it(run: tuple[Path, RunSettings]) 
 
 
 def test_settings_that_cannot_work_are_refused(
-    prepared: PreparedText, alone: PreparedText, tmp_path: Path
+    prepared: Prepared, alone: Prepared, tmp_path: Path
 ) -> None:
     asked = Asked({"model.dropout": 0.0, "train.steps": 5, "embed.drop_words": 0.0})
     settings = settings_of(tmp_path, pairs=False, asked=asked, train=TrainSettings(steps=5))

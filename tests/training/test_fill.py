@@ -16,7 +16,7 @@ from headway.config.model import EncoderSettings
 from headway.config.run import RunSettings
 from headway.config.start import StartSettings
 from headway.config.train import TrainSettings
-from headway.data.texts import PreparedText
+from headway.data.store import Prepared
 from headway.errors import ConfigError, DataError, Stopped
 from headway.models.build import build_model
 from headway.models.encoder import Encoder
@@ -57,12 +57,12 @@ def settings_of(folder: Path, **more: Any) -> RunSettings:
 
 
 @pytest.fixture(scope="module")
-def prepared(tmp_path_factory: pytest.TempPathFactory) -> PreparedText:
+def prepared(tmp_path_factory: pytest.TempPathFactory) -> Prepared:
     folder = tmp_path_factory.mktemp("fill")
     return Fill().prepare(settings_of(folder), folder / "run", SILENT)
 
 
-def model_settings(prepared: PreparedText, **more: Any) -> EncoderSettings:
+def model_settings(prepared: Prepared, **more: Any) -> EncoderSettings:
     shape: dict[str, Any] = {
         "vocab_size": prepared.tokenizer.vocab_size, "d_model": 32, "n_layers": 2, "n_heads": 2,
         "d_ff": 64, "max_len": 24, "dropout": 0.0, "attention_dropout": 0.0, "n_segments": 0,
@@ -71,12 +71,12 @@ def model_settings(prepared: PreparedText, **more: Any) -> EncoderSettings:
     return EncoderSettings(**(shape | more))
 
 
-def task_of(prepared: PreparedText, tmp_path: Path, **more: Any) -> FillTask:
+def task_of(prepared: Prepared, tmp_path: Path, **more: Any) -> FillTask:
     settings = settings_of(tmp_path, model=model_settings(prepared), **more)
     return FillTask(prepared, settings)
 
 
-def model_of(prepared: PreparedText, seed: int = 1) -> Encoder:
+def model_of(prepared: Prepared, seed: int = 1) -> Encoder:
     model = build_model(model_settings(prepared), seed=seed)
     assert isinstance(model, Encoder)
     return model
@@ -88,7 +88,7 @@ def all_parts(task: FillTask, epoch: int = 0, micro: int = 60) -> Iterator[Part]
 
 
 def test_the_loss_is_about_hidden_words_alone_a_text_at_a_time(
-    prepared: PreparedText, tmp_path: Path
+    prepared: Prepared, tmp_path: Path
 ) -> None:
     task, model = task_of(prepared, tmp_path), model_of(prepared)
     part = next(all_parts(task))
@@ -113,7 +113,7 @@ def test_the_loss_is_about_hidden_words_alone_a_text_at_a_time(
 
 @pytest.mark.parametrize("fill", [FillSettings(), FillSettings(mask=0.3, whole_words=True)])
 def test_the_fixed_form_costs_the_same(
-    prepared: PreparedText, tmp_path: Path, fill: FillSettings
+    prepared: Prepared, tmp_path: Path, fill: FillSettings
 ) -> None:
     task, model = task_of(prepared, tmp_path, fill=fill), model_of(prepared)
     fixed = task.fixed(60)
@@ -132,7 +132,7 @@ def test_the_fixed_form_costs_the_same(
 
 
 def test_an_epoch_has_every_document_once_and_other_gaps_than_the_next(
-    prepared: PreparedText, tmp_path: Path
+    prepared: Prepared, tmp_path: Path
 ) -> None:
     task = task_of(prepared, tmp_path)
     seen = []
@@ -141,13 +141,13 @@ def test_an_epoch_has_every_document_once_and_other_gaps_than_the_next(
         again = [task.batch(part, CPU, None).labels_R.tolist() for part in all_parts(task, epoch)]
         assert labels == again
         documents = [d for part in all_parts(task, epoch) for d in part.rows[0].rows.tolist()]
-        assert sorted(documents) == list(range(len(prepared.train)))
+        assert sorted(documents) == list(range(prepared.train.n))
         seen.append(sorted(token for part in labels for token in part))
     assert seen[0] != seen[1]
 
 
 def test_how_a_step_is_cut_does_not_change_what_is_hidden(
-    prepared: PreparedText, tmp_path: Path
+    prepared: Prepared, tmp_path: Path
 ) -> None:
     task = task_of(prepared, tmp_path)
     for step in task.epoch(3)[:3]:
@@ -171,7 +171,7 @@ def test_long_documents_are_read_in_windows(tmp_path: Path) -> None:
         parts = list(all_parts(task, epoch))
         lengths = [n for part in parts for n in task.batch(part, CPU, None).layout.known_lengths()]
         assert max(lengths) <= 20
-        assert sum(n - ENDS for n in lengths) == int(prepared.train.text.lengths.sum())
+        assert sum(n - ENDS for n in lengths) == int(prepared.train["text"].lengths.sum())
 
 
 def trained(task: FillTask, model: Encoder, epochs: int) -> None:
@@ -186,7 +186,7 @@ def trained(task: FillTask, model: Encoder, epochs: int) -> None:
 
 
 @pytest.fixture(scope="module")
-def filler(prepared: PreparedText, tmp_path_factory: pytest.TempPathFactory) -> Encoder:
+def filler(prepared: Prepared, tmp_path_factory: pytest.TempPathFactory) -> Encoder:
     """A model that knows the four sentences."""
     model = model_of(prepared)
     trained(task_of(prepared, tmp_path_factory.mktemp("task")), model, 22)
@@ -194,7 +194,7 @@ def filler(prepared: PreparedText, tmp_path_factory: pytest.TempPathFactory) -> 
 
 
 def test_it_learns_the_sentences_and_beats_frequency(
-    prepared: PreparedText, tmp_path: Path, filler: Encoder
+    prepared: Prepared, tmp_path: Path, filler: Encoder
 ) -> None:
     task = task_of(prepared, tmp_path)
     with torch.no_grad():
@@ -209,7 +209,7 @@ def test_it_learns_the_sentences_and_beats_frequency(
 
 
 def test_validation_is_the_same_every_time_whatever_the_training_hides(
-    prepared: PreparedText, tmp_path: Path, filler: Encoder
+    prepared: Prepared, tmp_path: Path, filler: Encoder
 ) -> None:
     tasks = [task_of(prepared, tmp_path, fill=fill) for fill in
              (FillSettings(), FillSettings(mask=0.5, whole_words=True))]  # fmt: skip
@@ -221,7 +221,7 @@ def test_validation_is_the_same_every_time_whatever_the_training_hides(
 
 
 def test_the_scores_are_those_of_every_hidden_word(
-    prepared: PreparedText, tmp_path: Path, filler: Encoder
+    prepared: Prepared, tmp_path: Path, filler: Encoder
 ) -> None:
     valid = task_of(prepared, tmp_path).valid
     nll, right, n = 0.0, 0, 0
@@ -240,16 +240,14 @@ def test_the_scores_are_those_of_every_hidden_word(
 
 
 def test_an_evaluation_stops_when_asked_to(
-    prepared: PreparedText, tmp_path: Path, filler: Encoder
+    prepared: Prepared, tmp_path: Path, filler: Encoder
 ) -> None:
     with pytest.raises(Stopped), torch.no_grad():
         task_of(prepared, tmp_path).evaluate(filler, CPU, lambda: True, full=False)
 
 
 @pytest.mark.parametrize("mask", ["[MASK]", "<mask>"])
-def test_gaps_are_filled_with_ranked_words(
-    prepared: PreparedText, filler: Encoder, mask: str
-) -> None:
+def test_gaps_are_filled_with_ranked_words(prepared: Prepared, filler: Encoder, mask: str) -> None:
     made = Filler([filler], prepared.tokenizer, 22, n_best=4)
     lines = [
         f"a green {mask} stands near the tall {mask} . 3",
@@ -273,9 +271,7 @@ def test_gaps_are_filled_with_ranked_words(
     assert made.summary() == "3 gaps in 3 lines filled"
 
 
-def test_the_text_around_a_gap_is_read_as_without_it(
-    prepared: PreparedText, filler: Encoder
-) -> None:
+def test_the_text_around_a_gap_is_read_as_without_it(prepared: Prepared, filler: Encoder) -> None:
     made, tokenizer = Filler([filler], prepared.tokenizer, 22), prepared.tokenizer
     line = f"{LINES[0]} 3"
     whole = tokenizer.encode(line)
@@ -288,7 +284,7 @@ def test_the_text_around_a_gap_is_read_as_without_it(
 
 
 def test_the_same_answers_alone_together_and_with_itself(
-    prepared: PreparedText, filler: Encoder
+    prepared: Prepared, filler: Encoder
 ) -> None:
     lines = [f"{line} 5".replace(word, "[MASK]") for line in LINES for word in line.split()[:3]]
     said = []
@@ -300,7 +296,7 @@ def test_the_same_answers_alone_together_and_with_itself(
 
 
 def test_a_line_without_a_gap_is_an_error_that_names_it(
-    prepared: PreparedText, filler: Encoder
+    prepared: Prepared, filler: Encoder
 ) -> None:
     made = Filler([filler], prepared.tokenizer, 22)
     with pytest.raises(DataError, match=r"line 2 has no gap to fill: 'no gap'.*\[MASK\]"):
@@ -308,7 +304,7 @@ def test_a_line_without_a_gap_is_an_error_that_names_it(
 
 
 def test_a_line_longer_than_the_model_is_read_around_its_gaps_or_refused(
-    prepared: PreparedText, filler: Encoder
+    prepared: Prepared, filler: Encoder
 ) -> None:
     line = "cold rain " * 20 + "the red [MASK] sees the old cat . 3" + " cold rain" * 20
     made = Filler([filler], prepared.tokenizer, 12)
@@ -323,7 +319,7 @@ def test_a_line_longer_than_the_model_is_read_around_its_gaps_or_refused(
         list(strict.answers([line]))
 
 
-def test_a_context_that_does_not_fit_is_refused(prepared: PreparedText, tmp_path: Path) -> None:
+def test_a_context_that_does_not_fit_is_refused(prepared: Prepared, tmp_path: Path) -> None:
     model = model_settings(prepared)
     for context, said in ((99, r"fill.context=99 .*model.max_len=24"), (2, "no room for text")):
         settings = settings_of(tmp_path, model=model, fill=FillSettings(context=context))
@@ -339,11 +335,11 @@ def test_a_vocabulary_without_a_mask_is_refused(tmp_path: Path) -> None:
         Fill().prepare(settings, tmp_path / "run", SILENT)
 
 
-def test_what_is_left_open_is_chosen(prepared: PreparedText, tmp_path: Path) -> None:
+def test_what_is_left_open_is_chosen(prepared: Prepared, tmp_path: Path) -> None:
     found = resolve_run(settings_of(tmp_path, train=TrainSettings()), prepared, CPU)
     assert isinstance(found.model, EncoderSettings)
     assert found.model.heads == ("words",)
-    assert found.model.max_len == int(prepared.train.text.lengths.max()) + ENDS
+    assert found.model.max_len == int(prepared.train["text"].lengths.max()) + ENDS
     assert found.train.metric == "loss"
     assert found.decode.beam >= 20  # for --n-best
     bad = settings_of(tmp_path, train=TrainSettings(metric="bleu"))
@@ -351,7 +347,7 @@ def test_what_is_left_open_is_chosen(prepared: PreparedText, tmp_path: Path) -> 
         resolve_run(bad, prepared, CPU)
 
 
-def test_examples_can_be_shown(prepared: PreparedText, tmp_path: Path) -> None:
+def test_examples_can_be_shown(prepared: Prepared, tmp_path: Path) -> None:
     task = task_of(prepared, tmp_path)
     part = next(all_parts(task))
     shown = task.show(part)
@@ -359,7 +355,7 @@ def test_examples_can_be_shown(prepared: PreparedText, tmp_path: Path) -> None:
     assert all(" . " in one["text"] for one in shown)
 
 
-def test_blank_tokens_are_named(prepared: PreparedText, filler: Encoder) -> None:
+def test_blank_tokens_are_named(prepared: Prepared, filler: Encoder) -> None:
     made, tokenizer = Filler([filler], prepared.tokenizer, 22), prepared.tokenizer
     assert made._word(tokenizer.encode("dog")[0]) == "dog"
     blanks = [t for t in range(tokenizer.vocab_size) if not tokenizer.decode([t]).strip()]

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from headway.config.folder import load_run
 from headway.config.run import RunSettings
-from headway.data.texts import PreparedText, TextSet
+from headway.data.store import Columns, Prepared
 from headway.data.tokens import TokenStore
 from headway.errors import ConfigError, DataError, Stopped
 from headway.metrics.spans import span_scores
@@ -40,7 +40,7 @@ from tests.training.labelled import (
     write_conll,
 )
 
-Made = tuple[RunSettings, PreparedText]
+Made = tuple[RunSettings, Prepared]
 
 
 def prepared_in(folder: Path, **changes: Any) -> Made:
@@ -68,12 +68,12 @@ def model_of(settings: RunSettings) -> nn.Module:
     return model
 
 
-def scores_of(model: Any, prepared: PreparedText, row: int, split: str = "train") -> Tensor:
+def scores_of(model: Any, prepared: Prepared, row: int, split: str = "train") -> Tensor:
     """Of the words of one sentence, nothing else, at their first pieces."""
     texts, tokenizer = getattr(prepared, split), prepared.tokenizer
-    tokens = [tokenizer.bos, *texts.text[row].tolist(), tokenizer.eos]
+    tokens = [tokenizer.bos, *texts["text"][row].tolist(), tokenizer.eos]
     x_ND = model(torch.tensor(tokens), Layout.of([len(tokens)]))
-    sizes = texts.pieces[row].astype(np.int64)
+    sizes = texts["pieces"][row].astype(np.int64)
     return model.tags(x_ND)[1 + np.cumsum(sizes) - sizes]
 
 
@@ -86,7 +86,7 @@ def test_the_loss_is_the_sum_over_the_words(made: Made, fixed: bool) -> None:
     part = Part(rows, int(task.train.n_words[rows].sum()))
     found = plain_loss(task)(model, task.batch(part, CPU, task.fixed(200) if fixed else None))
     loss, nll, count = torch.zeros(()), torch.zeros(()), 0
-    tags = prepared.train.tags
+    tags = prepared.train["tags"]
     assert tags is not None
     for row in rows:
         logs_WC = scores_of(model, prepared, int(row)).log_softmax(-1)
@@ -107,7 +107,7 @@ def test_the_loss_of_a_crf_is_that_of_whole_sentences(made_crf: Made, fixed: boo
     batch = task.batch(Part(rows, 1), CPU, task.fixed(200) if fixed else None)
     found = plain_loss(task)(model, batch)
     learned_PC = model.head_named("tags").transitions  # type: ignore[operator]
-    tags = prepared.train.tags
+    tags = prepared.train["tags"]
     assert tags is not None
     total = torch.zeros(())
     for row in rows:
@@ -125,10 +125,10 @@ def test_steps_count_words_and_hold_every_sentence(made: Made) -> None:
     settings, prepared = made
     task = TagTask(prepared, settings)
     steps = task.epoch(0)
-    assert sorted(np.concatenate(steps).tolist()) == list(range(len(prepared.train)))
+    assert sorted(np.concatenate(steps).tolist()) == list(range(prepared.train.n))
     for step in steps:
         parts = task.parts(step, 60)
-        assert sum(p.n_targets for p in parts) == int(prepared.train.pieces.lengths[step].sum())  # type: ignore[union-attr]
+        assert sum(p.n_targets for p in parts) == int(prepared.train["pieces"].lengths[step].sum())  # type: ignore[union-attr]
     shown = task.show(task.parts(steps[0], 60)[0])[0]
     words = [[w for w, _ in s] for s in people()]
     assert shown["text"].split() in words
@@ -162,13 +162,11 @@ def test_a_look_on_the_way_reads_the_first_sentences_only(made_crf: Made) -> Non
     assert dict(quick) == pytest.approx(dict(whole))
 
 
-def _first(texts: TextSet, n: int) -> TextSet:
+def _first(texts: Columns, n: int) -> Columns:
     def cut(store: TokenStore) -> TokenStore:
         return TokenStore(store.tokens[: store.offsets[n]], store.lengths[:n])
 
-    assert texts.pieces is not None
-    assert texts.tags is not None
-    return replace(texts, text=cut(texts.text), pieces=cut(texts.pieces), tags=cut(texts.tags))
+    return Columns({name: cut(texts.tokens(name)) for name in texts})
 
 
 def is_bio(tags: list[str]) -> bool:
@@ -224,10 +222,10 @@ def test_long_sentences_are_trained_in_windows_or_refused(tmp_path: Path) -> Non
     text = write_conll(tmp_path / "t.conll", [*some, *long])
     settings, prepared = resolved(Tag(), asked("tag", text, model__max_len=24), tmp_path)
     task = TagTask(prepared, settings)
-    assert len(task.train.lengths) > len(prepared.train)
+    assert len(task.train.lengths) > prepared.train.n
     rows = np.arange(len(task.train.lengths))
     batch = task.batch(Part(rows, 1), CPU, None)
-    tags = prepared.train.tags
+    tags = prepared.train["tags"]
     assert tags is not None
     assert batch.labels_W.tolist() == tags.tokens.tolist()
     wanted = asked("tag", text, data__long="error", model__max_len=24)

@@ -17,7 +17,8 @@ from headway.config.folder import CONFIG, TOKENIZER
 from headway.config.presets import preset
 from headway.config.run import RunSettings, resolved_toml
 from headway.config.start import DistilSettings
-from headway.data.store import Prepared, load_prepared, prepare
+from headway.data.prepare import prepare
+from headway.data.store import Prepared, load_prepared
 from headway.decode.translator import Translator
 from headway.models.folder import model_weights, save_weights
 from headway.progress import SILENT
@@ -70,7 +71,7 @@ def test_all_of_it_is_one_call(school: tuple[Prepared, RunSettings], tmp_path: P
 
 
 def targets(prepared: Prepared) -> list[list[int]]:
-    return [prepared.train.target[i].tolist() for i in range(len(prepared.train))]
+    return [prepared.train["target"][i].tolist() for i in range(prepared.train.n)]
 
 
 def test_the_targets_are_the_teachers_translations(
@@ -78,15 +79,15 @@ def test_the_targets_are_the_teachers_translations(
 ) -> None:
     prepared, settings = school
     made = taught(prepared, settings, tmp_path / "run", CPU, slow)
-    n = len(prepared.train)
+    n = prepared.train.n
     assert f"the teacher translates {n}/{n}  0s left" in slow.stream.getvalue()
     teacher = translator_of(open_run(tmp_path / "teacher", device="cpu"))
     source = prepared.vocab.source
-    lines = [source.decode(prepared.train.source[i].tolist()) for i in range(len(prepared.train))]
+    lines = [source.decode(prepared.train["source"][i].tolist()) for i in range(prepared.train.n)]
     texts = [found.text for found in teacher.translate(lines)]
     assert targets(made) == prepared.vocab.target.encode_batch(texts)
     assert targets(made) != targets(prepared)
-    assert made.train.source is prepared.train.source
+    assert made.train["source"] is prepared.train["source"]
     assert made.valid is prepared.valid
     assert made.vocab.target.to_json() == prepared.vocab.target.to_json()
     again = with_taught(load_prepared(tmp_path / "run"), tmp_path / "run")
@@ -127,9 +128,9 @@ def test_killed_on_the_way_it_goes_on_behind_the_last_block(
     assert targets(made) == straight
     # What was there is not counted as work of this process.
     said = slow.stream.getvalue().splitlines()[0]
-    assert said.startswith(f"the teacher translates 120/{len(prepared.train)}")
+    assert said.startswith(f"the teacher translates 120/{prepared.train.n}")
     assert not part.exists()
-    assert np.asarray(made.train.target.lengths).dtype == np.int32
+    assert np.asarray(made.train["target"].lengths).dtype == np.int32
 
 
 def test_what_a_teacher_says_is_cut_to_what_its_positions_reach(
@@ -139,4 +140,4 @@ def test_what_a_teacher_says_is_cut_to_what_its_positions_reach(
     prepared, settings = school
     monkeypatch.setattr(module, "learned", lambda front: 4)
     made = taught(prepared, settings, tmp_path / "run", CPU, SILENT)
-    assert int(made.train.target.lengths.max()) == 3
+    assert int(made.train["target"].lengths.max()) == 3

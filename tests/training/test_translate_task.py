@@ -18,7 +18,8 @@ from headway.config.presets import preset
 from headway.config.run import RunSettings
 from headway.config.train import TrainSettings
 from headway.data.batches import PairBatch
-from headway.data.store import Prepared, prepare
+from headway.data.prepare import prepare
+from headway.data.store import Prepared
 from headway.errors import Stopped
 from headway.models.build import build_model
 from headway.models.seq2seq import Seq2Seq
@@ -75,8 +76,8 @@ def model_of(prepared: Prepared, dropout: float = 0.0) -> Seq2Seq:
 def log_probs(model: Seq2Seq, prepared: Prepared, row: int, store: str = "train") -> Tensor:
     """Of every word after the start and each prefix of the target: one pair, nothing else."""
     pairs, vocab = getattr(prepared, store), prepared.vocab
-    source = [*pairs.source[row].tolist(), vocab.source.eos]
-    inputs = [vocab.target.bos, *pairs.target[row].tolist()]
+    source = [*pairs["source"][row].tolist(), vocab.source.eos]
+    inputs = [vocab.target.bos, *pairs["target"][row].tolist()]
     x_ND = model(
         torch.tensor(source),
         Layout.of([len(source)]),
@@ -87,7 +88,7 @@ def log_probs(model: Seq2Seq, prepared: Prepared, row: int, store: str = "train"
 
 
 def labels(prepared: Prepared, row: int, store: str = "train") -> list[int]:
-    return [*getattr(prepared, store).target[row].tolist(), prepared.vocab.target.eos]
+    return [*getattr(prepared, store)["target"][row].tolist(), prepared.vocab.target.eos]
 
 
 def by_hand(logs_NV: Tensor, said: list[int]) -> tuple[Tensor, Tensor]:
@@ -180,7 +181,7 @@ def test_rdrop_costs_nothing_where_both_passes_agree(prepared: Prepared) -> None
 def test_every_step_keeps_to_its_tokens_and_an_epoch_has_all_pairs(prepared: Prepared) -> None:
     task = task_of(prepared)
     steps = task.epoch(0)
-    assert sorted(np.concatenate(steps).tolist()) == list(range(len(prepared.train)))
+    assert sorted(np.concatenate(steps).tolist()) == list(range(prepared.train.n))
     for step in steps:
         parts = task.parts(step, 30)
         assert np.concatenate([part.rows for part in parts]).tolist() == step.tolist()
@@ -191,7 +192,7 @@ def test_every_step_keeps_to_its_tokens_and_an_epoch_has_all_pairs(prepared: Pre
 
 def test_a_pair_longer_than_a_step_is_a_step(prepared: Prepared) -> None:
     task = task_of(prepared, batch_tokens=2)
-    longest = max(len(labels(prepared, r)) for r in range(len(prepared.train)))
+    longest = max(len(labels(prepared, r)) for r in range(prepared.train.n))
     for step in task.epoch(0):
         for part in task.parts(step, 1):
             assert part.n_targets <= longest
@@ -200,7 +201,7 @@ def test_a_pair_longer_than_a_step_is_a_step(prepared: Prepared) -> None:
 
 def test_examples_are_shown_as_text(prepared: Prepared) -> None:
     task = task_of(prepared)
-    pairs = set(sentences()) - set(prepared.valid_text)
+    pairs = set(sentences()) - set(prepared.valid_pairs)
     shown = task.show(some(task, 4))
     assert [example["pair"] for example in shown] == [3, 4, 5, 6]
     assert all((example["source"], example["target"]) in pairs for example in shown)
@@ -213,7 +214,7 @@ def test_the_validation_loss_is_the_likelihood_of_a_word_however_it_is_cut(
     prepared: Prepared,
 ) -> None:
     model = model_of(prepared).eval()
-    rows = range(len(prepared.valid))
+    rows = range(prepared.valid.n)
     with torch.no_grad():
         total = sum(
             by_hand(log_probs(model, prepared, r, "valid"), labels(prepared, r, "valid"))[1].item()
@@ -249,7 +250,7 @@ class Said:
 
 @pytest.fixture
 def parrot(prepared: Prepared, monkeypatch: pytest.MonkeyPatch) -> type[Parrot]:
-    Parrot.asked, Parrot.answers = [], dict(prepared.valid_text)
+    Parrot.asked, Parrot.answers = [], dict(prepared.valid_pairs)
     monkeypatch.setattr("headway.tasks.translate.Translator", Parrot)
     return Parrot
 
@@ -264,16 +265,16 @@ def test_the_right_translations_score_100(prepared: Prepared, parrot: type[Parro
     assert scores["bleu"] == pytest.approx(100)
     assert scores["chrf"] == pytest.approx(100)
     assert scores["ppl"] == pytest.approx(np.exp(scores["loss"]))
-    assert [(s["source"], s["target"]) for s in scores.samples] == prepared.valid_text[:SAMPLES]
+    assert [(s["source"], s["target"]) for s in scores.samples] == prepared.valid_pairs[:SAMPLES]
     assert all(s["output"] == s["target"] for s in scores.samples)
-    parrot.answers[prepared.valid_text[0][0]] = "Completely wrong !"
+    parrot.answers[prepared.valid_pairs[0][0]] = "Completely wrong !"
     assert evaluated(task_of(prepared), prepared)["bleu"] < 99.9
 
 
 def test_case_counts_unless_the_tokenizer_lowers_it(
     prepared: Prepared, parrot: type[Parrot]
 ) -> None:
-    parrot.answers = {source: target.lower() for source, target in prepared.valid_text}
+    parrot.answers = {source: target.lower() for source, target in prepared.valid_pairs}
     cased = evaluated(task_of(prepared), prepared)
     lowered = evaluated(task_of(prepared, lowercase=True), prepared)
     assert cased["bleu"] < 90
@@ -288,7 +289,7 @@ def test_a_look_on_the_way_is_quick_and_the_last_one_is_careful(
     for full in (False, True):
         evaluated(task, prepared, full)
     (quick, few), (careful, all_of_them) = parrot.asked
-    assert (few, all_of_them) == (7, len(prepared.valid_text))
+    assert (few, all_of_them) == (7, len(prepared.valid_pairs))
     assert (quick.beam, quick.max_len) == (1, 12)
     assert careful == task.decode
     assert careful.beam == 4
@@ -321,7 +322,7 @@ def test_a_real_translator_gives_one_output_for_each_source_and_tells_how_far_it
         scores = task_of(prepared, quick_size=6).evaluate(
             model_of(prepared).eval(), CPU, lambda: False, False, lambda *at: told.append(at)
         )
-    n = len(prepared.valid)
+    n = prepared.valid.n
     assert ((n, n) in told, told[-1]) == (True, (6, 6))  # the loss, then what it writes
     assert len(scores.samples) == SAMPLES
     assert set(scores) == {"loss", "ppl", "bleu", "chrf"}
@@ -332,7 +333,7 @@ def test_long_validation_pairs_are_translated_whole(
 ) -> None:
     """As `predict` does with a run that was trained on pairs of that length."""
     evaluated(task_of(prepared), prepared)
-    assert parrot.options["max_len"] >= prepared.valid.source.lengths.max()
+    assert parrot.options["max_len"] >= prepared.valid["source"].lengths.max()
 
 
 def test_the_settings_of_the_tokenizer_reach_the_scores(tmp_path: Path) -> None:

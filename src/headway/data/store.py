@@ -1,67 +1,220 @@
-"""From files to what training reads: checked, split, tokenised, and kept in the run folder.
-
-The result lies in `data/`. It is made beside it and moved there when complete, so a process may be
-killed at any moment; it carries checksums of itself and of what it was made from, so it is used
-again exactly when nothing has changed.
-"""
+"""What training reads: the columns of both splits, mapped from the files they were prepared in."""
 
 from __future__ import annotations
 
+import hashlib
 import json
-import shutil
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass
-from itertools import chain, compress, tee
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, overload
 
 import numpy as np
 from numpy.typing import NDArray
 
-from headway.config.run import RunSettings
-from headway.data.check import check_pairs
-from headway.data.inputs import rereadable, wanted_inputs
-from headway.data.pairs import Pair, PairFile, in_blocks, training_files, validation_files
-from headway.data.report import Finding, Report
-from headway.data.scan import EMPTY, Scan
-from headway.data.sealed import load_sealed, read_sealed, seal
-from headway.data.split import SOME, choose_rows
-from headway.data.tally import Tally
-from headway.data.tokens import PairStore, PairWriter, TokenStore, token_dtype
+from headway.data.fold import Hashes
+from headway.data.media.decoding import PROBLEMS, UNREADABLE, VALUES, read_facts
+from headway.data.media.reading import Form, What
+from headway.data.media.store import PictureStore, SoundStore
+from headway.data.report import Report
+from headway.data.sealed import load_sealed
+from headway.data.tokens import TokenStore, side
 from headway.errors import DataError
-from headway.progress import SILENT, Progress
-from headway.text.tokenizer import Vocabularies
-from headway.text.train import train_vocabularies
-
-__all__ = ["PairStore", "Prepared", "TokenStore", "load_prepared", "prepare"]
+from headway.text.tokenizer import Tokenizer, Vocabularies
 
 DATA = "data"
+"""The folder of a run that holds all of it."""
+
+SPLITS = ("train", "valid")
+WORDS = ("report.json", "valid.jsonl", PROBLEMS)
+"""Files for people, that tell where things lie."""
+
+NAMES: dict[What, str] = {"pictures": "image", "videos": "video", "sounds": "audio"}
+
+Numbers = NDArray[np.int64]
+Store = TokenStore | PictureStore | SoundStore | Numbers | NDArray[np.float32]
+Ragged = Literal["text", "other", "source", "target", "tags", "pieces", "labels"]
+
+
+class Columns(Mapping[str, Store]):
+    """One split: a column by its name, with a row for each of the `n` examples.
+
+    `text`, `other`, `source`, `target` and the fields of documents are token ids without special
+    tokens, uncut; `label` is the number of the label, `labels` those of several, `number` what a
+    number is to be; `tags` are the numbers of the tags of the words of `text`, `pieces` how many
+    tokens each of them has; `image`, `video` and `audio` are pixels and samples.
+    """
+
+    def __init__(
+        self,
+        stores: Mapping[str, Store],
+        *,
+        fields: Sequence[str] = (),
+        places: Sequence[str] = (),
+        hashes: Hashes | None = None,
+        n_bytes: int = 0,
+    ) -> None:
+        self._stores = dict(stores)
+        self.n = min((len(store) for store in self._stores.values()), default=0)
+        self.fields = tuple(fields)
+        """Columns that are the fields of a document, in their order; the last is its body."""
+
+        self.places = places
+        """Where each example stands, where that is known."""
+
+        self.n_bytes = n_bytes
+        """UTF-8 bytes of the texts; of documents made of fields those of the body."""
+
+        self._hashes = hashes
+
+    @overload
+    def __getitem__(self, name: Ragged) -> TokenStore: ...
+    @overload
+    def __getitem__(self, name: Literal["label"]) -> Numbers: ...
+    @overload
+    def __getitem__(self, name: Literal["number"]) -> NDArray[np.float32]: ...
+    @overload
+    def __getitem__(self, name: Literal["image", "video"]) -> PictureStore: ...
+    @overload
+    def __getitem__(self, name: Literal["audio"]) -> SoundStore: ...
+    @overload
+    def __getitem__(self, name: str) -> Store: ...
+    def __getitem__(self, name: str) -> Store:
+        try:
+            return self._stores[name]
+        except KeyError:
+            have = ", ".join(self._stores)
+            raise MissingColumn(
+                f"the prepared data has no column {name!r} but {have}: it is of another task. "
+                "Choose another --out."
+            ) from None
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._stores)
+
+    def __len__(self) -> int:
+        """Columns, as in every mapping; `n` is the number of examples."""
+        return len(self._stores)
+
+    def tokens(self, name: str) -> TokenStore:
+        """A column of texts, whatever its name."""
+        store = self[name]
+        assert isinstance(store, TokenStore), name
+        return store
+
+    @property
+    def body(self) -> TokenStore:
+        """The texts; of documents made of fields the last of these."""
+        return self.tokens(self.fields[-1] if self.fields else "text")
+
+    @property
+    def other(self) -> TokenStore | None:
+        """The second texts, where there are pairs of texts."""
+        return self["other"] if "other" in self else None  # noqa: SIM401 `get` knows less
+
+    @property
+    def parts(self) -> dict[str, TokenStore]:
+        """The fields of documents, by their names."""
+        return {name: self.tokens(name) for name in self.fields}
+
+    @property
+    def media(self) -> PictureStore | SoundStore:
+        """Pictures, videos or recordings, whichever there are."""
+        for name in NAMES.values():
+            if isinstance(found := self.get(name), PictureStore | SoundStore):
+                return found
+        raise MissingColumn(
+            "the prepared data has neither pictures nor recordings: it is of another task. Choose "
+            "another --out."
+        )
+
+    @property
+    def pictures(self) -> PictureStore:
+        assert isinstance(self.media, PictureStore)
+        return self.media
+
+    @property
+    def sounds(self) -> SoundStore:
+        assert isinstance(self.media, SoundStore)
+        return self.media
+
+    @property
+    def hashes(self) -> Hashes:
+        """Equal for media that hold the same: several captions of one picture, say."""
+        assert self._hashes is not None
+        return self._hashes
+
+    def changed(self, stores: Mapping[str, Store]) -> Columns:
+        """The same with other columns in the place of some."""
+        return Columns(
+            {**self._stores, **stores}, fields=self.fields, places=self.places,
+            hashes=self._hashes, n_bytes=self.n_bytes,
+        )  # fmt: skip
+
+    def in_memory(self) -> Columns:
+        """The same without files behind its texts."""
+        texts = {k: v.in_memory() for k, v in self.items() if isinstance(v, TokenStore)}
+        return self.changed(texts)
+
+
+class MissingColumn(DataError, KeyError):
+    """Asked for a column that the data does not have."""
+
+    __str__ = DataError.__str__
 
 
 @dataclass(frozen=True)
 class Prepared:
-    """What training reads. Token ids are without special tokens."""
+    """Data that was checked, split and stored."""
 
-    vocab: Vocabularies
-    train: PairStore
-    valid: PairStore
-    valid_text: list[Pair]
-    """The validation pairs as they stand in the files."""
+    train: Columns
+    valid: Columns
+    vocab: Vocabularies | None = None
+    """Where there are texts."""
 
-    report: Report
-    dropped: dict[str, int]
-    """Pairs left out, by reason."""
+    labels: tuple[str, ...] = ()
+    """Names of labels or tags, by their numbers."""
 
-    fingerprint: str
-    """Changes with the inputs, the settings of data and tokenizer, and anything made from them."""
+    valid_examples: list[dict[str, Any]] = field(default_factory=list)
+    """The first validation examples as they stand in the files, by the names of the columns (of
+    pairs all of them); of media `place` stands for the file. Of long documents only the beginning.
+    """
+
+    report: Report = field(default_factory=Report)
+    dropped: dict[str, int] = field(default_factory=dict)
+    """Examples left out, by reason."""
+
+    fingerprint: str = ""
+    """Changes with the contents of the inputs, the settings of data and tokenizer, and anything
+    made from them; not with the places of the files."""
 
     @property
-    def has_tokenizer(self) -> bool:
-        return True
+    def is_media(self) -> bool:
+        return any(name in self.train for name in NAMES.values())
+
+    @property
+    def what(self) -> What:
+        """The kind of media."""
+        return next(what for what, name in NAMES.items() if name in self.train)
+
+    @property
+    def words(self) -> Vocabularies:
+        assert self.vocab is not None, "there are no texts"
+        return self.vocab
+
+    @property
+    def tokenizer(self) -> Tokenizer:
+        """Of the inputs."""
+        return self.words.source
+
+    @property
+    def valid_pairs(self) -> list[tuple[str, str]]:
+        return [(one["source"], one["target"]) for one in self.valid_examples]
 
     def save_tokenizer(self, path: Path) -> None:
-        self.vocab.save(path)
+        """Where there is one; else nothing is written."""
+        if self.vocab is not None:
+            self.vocab.save(path)
 
 
 class ImpossibleData(DataError):
@@ -72,156 +225,78 @@ class ImpossibleData(DataError):
         self.report = report
 
 
-def prepare(settings: RunSettings, folder: Path, progress: Progress = SILENT) -> Prepared:
-    """Check, split, train the tokenizer, tokenise; or find all that done before.
-
-    Memory stays bounded: about 130 bytes a pair and a block of text.
-    """
-    if not settings.data.source and not settings.data.pairs:
-        raise DataError("there is nothing to train on. Give --source and --target, or --pairs.")
-    folder.mkdir(parents=True, exist_ok=True)
-    with rereadable(settings, folder) as settings:
-        wanted = wanted_inputs(settings)
-        made = read_sealed(folder / DATA, progress.note)
-        if made is None or made["inputs"] != wanted:
-            with _beside(folder / DATA) as building:
-                facts = _build(settings, building, progress)
-                seal(building, {"inputs": wanted, **facts})
-    return load_prepared(folder)
-
-
-@contextmanager
-def _beside(folder: Path) -> Iterator[Path]:
-    """A new folder that takes the place of the old one in the end, or goes away."""
-    building = folder.with_name(f"{folder.name}.tmp")
-    shutil.rmtree(building, ignore_errors=True)
-    building.mkdir()
-    try:
-        yield building
-        shutil.rmtree(folder, ignore_errors=True)
-        building.rename(folder)
-    finally:
-        shutil.rmtree(building, ignore_errors=True)
-
-
 def load_prepared(folder: Path) -> Prepared:
-    """What `prepare` left in the folder."""
+    """What was prepared in the folder of a run."""
     data = folder / DATA
     made = load_sealed(data)
+    inputs = made["inputs"]
     lines = (data / "valid.jsonl").read_text(encoding="utf-8").split("\n")[:-1]
-    report = json.loads((data / "report.json").read_text(encoding="utf-8"))
+    examples = [json.loads(line) for line in lines]
+    fingerprint = made["fingerprint"]
+    words = data / "tokenizer.json"
+    if "form" in inputs:
+        stored = {name: facts for name, facts in made["files"].items() if name not in WORDS}
+        said = json.dumps([stored, inputs["settings"], inputs["form"]], sort_keys=True)
+        fingerprint = hashlib.sha256(said.encode()).hexdigest()
+        form = _form(inputs["form"])
+        train, valid = (open_media(data, split, form, made["dtype"]) for split in SPLITS)
+    elif "kind" in inputs:
+        train, valid = (open_texts(data, number, made) for number in range(2))
+    else:
+        train, valid = (_open_pairs(data / split, made["dtypes"]) for split in SPLITS)
+        examples = [{"source": source, "target": target} for source, target in examples]
     return Prepared(
-        vocab=Vocabularies.load(data / "tokenizer.json"),
-        train=PairStore.open(data / "train", made["dtypes"]),
-        valid=PairStore.open(data / "valid", made["dtypes"]),
-        valid_text=[(source, target) for source, target in map(json.loads, lines)],
-        report=Report.from_dict(report),
-        dropped=made["dropped"],
-        fingerprint=made["fingerprint"],
+        train=train,
+        valid=valid,
+        vocab=Vocabularies.load(words) if words.exists() else None,
+        labels=tuple(made.get("labels", ())),
+        valid_examples=examples,
+        report=Report.from_dict(json.loads((data / "report.json").read_text(encoding="utf-8"))),
+        dropped=made.get("dropped", {}),
+        fingerprint=fingerprint,
     )
 
 
-def _build(settings: RunSettings, folder: Path, progress: Progress) -> dict[str, Any]:
-    """Make all files of the folder but the seal. Returns what the seal should say."""
-    training, validation = training_files(settings.data), validation_files(settings.data)
-    with progress.stage("checking the data", unit="pairs") as stage:
-        report, pairs = check_pairs(training, validation, stage.advance)
-    if report.impossible:
-        raise ImpossibleData(report)
-    filled = pairs.marks & EMPTY == 0
-    if validation:
-        held_out = np.zeros(len(pairs), np.bool_)
+def _open_pairs(name: Path, dtypes: Sequence[str]) -> Columns:
+    sides = zip(("source", "target"), dtypes, strict=True)
+    return Columns({which: TokenStore.open(side(name, which), dtype) for which, dtype in sides})
+
+
+def open_texts(folder: Path, number: int, facts: Mapping[str, Any]) -> Columns:
+    """The first (training) or second (validation) split, by what is known of its making."""
+    split, columns = SPLITS[number], facts["columns"]
+    tagged = {"pieces": "<u4", "tags": "<u4"} if facts["kind"] == "tagged" else {}
+    dtypes = dict.fromkeys(columns, facts["dtype"]) | tagged
+    stores: dict[str, Store] = {
+        name: TokenStore.open(side(folder / split, name), dtype, "<i8")
+        for name, dtype in dtypes.items()
+    }
+    if (folder / f"{split}.labels").exists():
+        stores["label"] = np.fromfile(folder / f"{split}.labels", "<i4").astype(np.int64)
+    fields = columns if facts["kind"] == "fields" else ()
+    return Columns(stores, fields=fields, n_bytes=facts["n_bytes"][number])
+
+
+def open_media(folder: Path, split: str, form: Form, dtype: str) -> Columns:
+    """A split of what lies in the folder; `dtype` is that of tokens."""
+    facts = read_facts(folder)
+    facts = facts[facts["marks"] & UNREADABLE == 0]
+    rows = np.fromfile(folder / f"{split}.rows", "<i8")
+    store: PictureStore | SoundStore
+    if form.what == "sounds":
+        store = SoundStore.open(folder / VALUES, facts["height"].astype(np.int64), form.rate)
     else:
-        held_out = _split(pairs, filled, settings.data.valid_size, report)
-    kept = filled & ~held_out
-    one, other = tee(_chosen(training, kept))
-    reads = settings.tokenizer.file is not None
-    with progress.stage("reading the tokenizer" if reads else "training the tokenizer"):
-        vocab = train_vocabularies(
-            (source for source, _ in one),
-            (target for _, target in other),
-            settings.tokenizer,
-            int(kept.sum()),
-        )
-    vocab.save(folder / "tokenizer.json")
-    with progress.stage("tokenising", report.n_pairs + (report.n_valid or 0), "pairs") as stage:
-        files = (training, validation)
-        tally = _tokenise(settings, folder, vocab, files, held_out, stage.advance)
-    tally.add_to(report)
-    if report.impossible:
-        raise ImpossibleData(report)
-    (folder / "report.json").write_text(json.dumps(report.to_dict()), encoding="utf-8")
-    return {"dtypes": _dtypes(vocab), "dropped": tally.dropped}
+        assert form.size is not None
+        shape = (form.frames, form.channels, *form.size)
+        store = PictureStore.open(folder / VALUES, shape)
+    stores: dict[str, Store] = {NAMES[form.what]: store.rows(rows)}
+    if (folder / f"{split}.labels").exists():
+        stores["label"] = np.fromfile(folder / f"{split}.labels", "<i4").astype(np.int64)
+    if (folder / f"{split}.texts.tokens").exists():
+        stores["text"] = TokenStore.open(side(folder / split, "texts"), dtype)
+    return Columns(stores, hashes=facts["hash"][rows])
 
 
-def _split(pairs: Scan, filled: NDArray[np.bool_], size: int, report: Report) -> NDArray[np.bool_]:
-    """Which pairs are for validation. What cannot be had goes into the report."""
-    held_out = np.zeros(len(pairs), np.bool_)
-    # A slice makes no copy, and nearly always there is text everywhere.
-    rows = slice(None) if filled.all() else filled
-    try:
-        chosen = choose_rows(pairs.source[rows], pairs.target[rows], size)
-    except DataError as error:
-        report.findings.append(Finding("error", "no-split", 0, str(error)))
-        raise ImpossibleData(report) from error
-    held_out[np.flatnonzero(filled)[chosen]] = True
-    few, kept = pairs.target[held_out], filled & ~held_out
-    shared = np.zeros(len(few), np.bool_)
-    for row in range(0, len(pairs), SOME):  # of all at once a sorted copy would be made
-        block = slice(row, row + SOME)
-        shared |= np.isin(few, pairs.target[block][kept[block]])
-    if n := int(shared.sum()):
-        text = (
-            f"{n:,} of {int(held_out.sum()):,} pairs split off for validation share their target "
-            "with training pairs: the groups of pairs that share a side are too large to set aside."
-        )
-        report.findings.append(Finding("warning", "shared-split", n, text))
-    return held_out
-
-
-def _tokenise(
-    settings: RunSettings,
-    folder: Path,
-    vocab: Vocabularies,
-    files: tuple[list[PairFile], list[PairFile]],
-    held_out: NDArray[np.bool_],
-    advance: Callable[[int], None],
-) -> Tally:
-    """Write the token arrays of both sets, and the text of the validation pairs."""
-    training, validation = files
-    tally = Tally(vocab, settings.data)
-    dtypes = _dtypes(vocab)
-    with (
-        PairWriter(folder / "train", dtypes) as train,
-        PairWriter(folder / "valid", dtypes) as valid,
-        (folder / "valid.jsonl").open("w", encoding="utf-8") as texts,
-    ):
-        row = 0
-        for block in in_blocks(chain.from_iterable(training)):
-            held = held_out[row : row + len(block)]
-            if len(held) < len(block):
-                raise DataError("the training files have grown while they were read. Start again.")
-            row += len(block)
-            _, *tokens = tally.encode(list(compress(block, ~held)))
-            train.add(*tokens)
-            if held.any():
-                _add_valid(valid, texts, tally, list(compress(block, held)))
-            advance(len(block))
-        for block in in_blocks(chain.from_iterable(validation)):
-            _add_valid(valid, texts, tally, block)
-            advance(len(block))
-    return tally
-
-
-def _add_valid(valid: PairWriter, texts: Any, tally: Tally, pairs: list[Pair]) -> None:
-    kept, *tokens = tally.encode(pairs, validation=True)
-    valid.add(*tokens)
-    texts.writelines(json.dumps(pair) + "\n" for pair in kept)
-
-
-def _dtypes(vocab: Vocabularies) -> list[str]:
-    return [token_dtype(side.vocab_size) for side in (vocab.source, vocab.target)]
-
-
-def _chosen(files: Iterable[PairFile], wanted: NDArray[np.bool_]) -> Iterator[Pair]:
-    return compress(chain.from_iterable(files), wanted)
+def _form(values: dict[str, Any]) -> Form:
+    size = values["size"]
+    return Form(**{**values, "size": None if size is None else tuple(size)})

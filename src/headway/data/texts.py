@@ -11,7 +11,7 @@ import hashlib
 import json
 import tempfile
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,55 +19,15 @@ from headway.config.run import RunSettings
 from headway.data import documents, example
 from headway.data.example import TextKind, sources
 from headway.data.inputs import rereadable, wanted_inputs
-from headway.data.report import Report
-from headway.data.sealed import load_sealed, read_sealed, seal
-from headway.data.store import DATA
+from headway.data.sealed import read_sealed, seal
+from headway.data.store import DATA, Columns, Prepared, load_prepared, open_texts
 from headway.data.textbuild import TextBuild, all_for_validation
 from headway.data.textcheck import UNITS
-from headway.data.textset import TextSet, in_memory, open_set
 from headway.data.tokenise import Count, Tokeniser
 from headway.data.workplace import tidy, workplace
 from headway.errors import DataError
 from headway.progress import SILENT, Progress
-from headway.text.tokenizer import Tokenizer, Vocabularies
-
-__all__ = [
-    "PreparedText",
-    "TextKind",
-    "TextSet",
-    "evaluation_set",
-    "load_prepared_text",
-    "prepare_text",
-]
-
-
-@dataclass(frozen=True)
-class PreparedText:
-    """What training reads."""
-
-    tokenizer: Tokenizer
-    train: TextSet
-    valid: TextSet
-    labels: tuple[str, ...]
-    """Names of labels or tags, by their numbers."""
-
-    valid_examples: list[dict[str, Any]]
-    """The first validation examples as they stand in the files: `text`, `other`, `label`; `words`
-    and `tags`; or the fields. Of long documents only the beginning."""
-
-    report: Report
-    dropped: dict[str, int]
-    """Examples left out, by reason."""
-
-    fingerprint: str
-    """Changes with the inputs, the settings of data and tokenizer, and anything made from them."""
-
-    @property
-    def has_tokenizer(self) -> bool:
-        return True
-
-    def save_tokenizer(self, path: Path) -> None:
-        Vocabularies(self.tokenizer, self.tokenizer).save(path)
+from headway.text.tokenizer import Tokenizer
 
 
 def prepare_text(
@@ -78,7 +38,7 @@ def prepare_text(
     *,
     tokenizer: Tokenizer | None = None,
     specials: Sequence[str] = (),
-) -> PreparedText:
+) -> Prepared:
     """Check, split, train the tokenizer unless one is given, tokenise; or find all that done.
 
     `specials` are tokens that no text becomes, such as `<mask>`. Where the given tokenizer lacks
@@ -104,7 +64,7 @@ def prepare_text(
                 facts = build.run(tokenizer, specials)
                 seal(place.results, {"inputs": wanted, **facts})
         tidy(folder / DATA)
-    return load_prepared_text(folder)
+    return load_prepared(folder)
 
 
 def _check_asked(kind: TextKind, settings: RunSettings) -> None:
@@ -115,30 +75,9 @@ def _check_asked(kind: TextKind, settings: RunSettings) -> None:
         raise DataError("data.fields=… must name the fields of the records; the last is the body.")
 
 
-def load_prepared_text(folder: Path) -> PreparedText:
-    """What `prepare_text` left in the folder."""
-    data = folder / DATA
-    made = load_sealed(data)
-    if "kind" not in made.get("inputs", {}):
-        raise DataError(f"the prepared data in {data} is of another task. Choose another --out.")
-    lines = (data / "valid.jsonl").read_text(encoding="utf-8").split("\n")[:-1]
-    report = json.loads((data / "report.json").read_text(encoding="utf-8"))
-    tokenizer = Vocabularies.load(data / "tokenizer.json").source
-    return PreparedText(
-        tokenizer=tokenizer,
-        train=open_set(data, 0, made),
-        valid=open_set(data, 1, made),
-        labels=tuple(made["labels"]),
-        valid_examples=[json.loads(line) for line in lines],
-        report=Report.from_dict(report),
-        dropped=made["dropped"],
-        fingerprint=made["fingerprint"],
-    )
-
-
 def evaluation_set(
     kind: TextKind, settings: RunSettings, tokenizer: Tokenizer, labels: Sequence[str]
-) -> tuple[TextSet, list[dict[str, Any]]]:
+) -> tuple[Columns, list[dict[str, Any]]]:
     """The files of `data.text` (or `data.pairs`) for scoring, in memory, and the examples as they
     stand in the files. A label that is not among `labels` is an error that says where."""
     _check_asked(kind, settings)
@@ -152,8 +91,8 @@ def evaluation_set(
                     tokeniser.add(routed)
         facts = {"kind": kind, "columns": list(source.columns), "dtype": tokeniser.dtype,
                  "n_bytes": tokeniser.count.n_bytes}  # fmt: skip
-        opened = open_set(folder, 1, facts)
+        opened = open_texts(folder, 1, facts)
         examples = (folder / "valid.jsonl").read_text(encoding="utf-8").split("\n")[:-1]
-        if not len(opened):
+        if not opened.n:
             raise DataError(f"there are no {UNITS[kind]} in {', '.join(source.paths)}.")
-        return in_memory(opened), [json.loads(line) for line in examples]
+        return opened.in_memory(), [json.loads(line) for line in examples]

@@ -6,7 +6,6 @@ Tokens of all sequences lie one after another in one file, their lengths in a se
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -49,20 +48,6 @@ class TokenStore:
             raise IndexError(f"sequence {i} of {self.n}")
         i %= self.n
         return self.tokens[self.offsets[i] : self.offsets[i + 1]]
-
-
-@dataclass(frozen=True)
-class PairStore:
-    source: TokenStore
-    target: TokenStore
-
-    def __len__(self) -> int:
-        return self.source.n
-
-    @classmethod
-    def open(cls, name: Path, dtypes: Sequence[str]) -> PairStore:
-        sides = [side(name, s) for s in ("source", "target")]
-        return cls(*(TokenStore.open(s, d) for s, d in zip(sides, dtypes, strict=True)))
 
 
 class StoreWriter:

@@ -149,15 +149,15 @@ def own_examples(run: Opened, n: int = N_EXAMPLES) -> list[Reading]:
         )
     prepared = kind_of(run.settings).load_prepared(run.folder)
     if run.spec.reads == "pairs":
-        sources, targets = zip(*prepared.valid_text[:n], strict=True)
+        sources, targets = zip(*prepared.valid_pairs[:n], strict=True)
         return examples(run, Corpus("its validation data", sources, targets), n)
     texts = texts_of(prepared.valid, prepared.tokenizer, n)
     lines = ["\t".join(part for part in text if part) for text in texts]
     kept = [number for number, line in enumerate(lines) if line.strip()]
-    labels = prepared.valid.labels
+    labels = prepared.valid["label"].tolist() if "label" in prepared.valid else None
     return examples(
         run,
         Corpus.of_lines(lines[number] for number in kept),
         n,
-        None if labels is None else [int(labels[number]) for number in kept],
+        None if labels is None else [labels[number] for number in kept],
     )

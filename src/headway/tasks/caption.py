@@ -17,7 +17,8 @@ from headway.config.facts import DeviceFacts, Facts, Proposal, Survey, because
 from headway.config.model import PictureSettings
 from headway.config.run import Resolved, RunSettings
 from headway.data.batches import Rows
-from headway.data.media.prepared import PreparedMedia, load_prepared_media, prepare_media
+from headway.data.media.prepared import prepare_media
+from headway.data.store import Prepared, load_prepared
 from headway.decode.captioner import Captioner
 from headway.errors import ConfigError, DataError, Stopped
 from headway.metrics.captions import Frequencies as NGramFrequencies
@@ -68,7 +69,7 @@ MODEL: dict[str, dict[str, Any]] = {
 class CaptionTask:
     """How pictures with captions become steps, what they cost, and how good the captions are."""
 
-    prepared: PreparedMedia
+    prepared: Prepared
     settings: Resolved
     quick_size: int = 500
     """Validation pictures that are captioned during training; all of them at the end."""
@@ -207,13 +208,13 @@ class CaptionTask:
     def baselines(self) -> Baselines:
         references = self.described[1]
         usual = commonest(
-            self.train.text(row) for row in range(min(COUNTED, len(self.prepared.train)))
+            self.train.text(row) for row in range(min(COUNTED, self.prepared.train.n))
         )
         same = caption_values([usual] * len(references), references, self.frequencies_of_words)
         return {"one caption for all": same, TOKENS: self.frequencies().scores}
 
     def frequencies(self) -> Frequencies:
-        train, valid = self.prepared.train.texts, self.prepared.valid.texts
+        train, valid = self.prepared.train["text"], self.prepared.valid["text"]
         assert train is not None
         assert valid is not None
         return text_frequencies(train, valid, self.tokenizer)
@@ -239,7 +240,7 @@ class CaptionTask:
         """Likelihood per token, without smoothing."""
         plan = self.valid.plan(self.rows, 0)
         total, count, seen_rows = 0.0, 0, 0
-        order = np.arange(len(self.prepared.valid))[:most]
+        order = np.arange(self.prepared.valid.n)[:most]
         for rows in plan.cut(order, plan.source_tokens, plan.target_tokens):
             batch = self.valid.batch(rows, device)
             read = self.valid.read(model, batch)
@@ -270,7 +271,7 @@ class CaptionTask:
 class Caption:
     """The task as a run sees it."""
 
-    def prepare(self, settings: RunSettings, folder: Path, progress: Progress) -> PreparedMedia:
+    def prepare(self, settings: RunSettings, folder: Path, progress: Progress) -> Prepared:
         if not settings.data.media:
             raise DataError(
                 "no pictures with captions. Give --media FILE: TSV, CSV or JSONL with the columns "
@@ -290,19 +291,19 @@ class Caption:
     def _shape(settings: RunSettings, stored: Survey | None = None) -> PictureSettings:
         return picture_shape(settings, settings.caption.what, {"class_token": False}, stored)
 
-    def load_prepared(self, folder: Path) -> PreparedMedia:
-        return load_prepared_media(folder)
+    def load_prepared(self, folder: Path) -> Prepared:
+        return load_prepared(folder)
 
-    def describe(self, prepared: PreparedMedia) -> str:
-        return f"{len(prepared.train):,} captions of {prepared.what}"
+    def describe(self, prepared: Prepared) -> str:
+        return f"{prepared.train.n:,} captions of {prepared.what}"
 
-    def facts(self, settings: RunSettings, prepared: PreparedMedia) -> Facts:
+    def facts(self, settings: RunSettings, prepared: Prepared) -> Facts:
         assert prepared.tokenizer is not None
         stored = stored_form(prepared)
         shape = self._shape(settings, stored)
         captions = Captions(prepared.train, shape, prepared.tokenizer)
         return Facts(
-            n=len(prepared.train),
+            n=prepared.train.n,
             longest_text=int(captions.lengths.max()),
             vocab_size=prepared.tokenizer.vocab_size,
             front=shape,
@@ -337,9 +338,9 @@ class Caption:
             because(device.shown, "decode", {"batch_tokens": 4096 if device.is_cpu else 65_536}),
         )
 
-    def check(self, settings: Resolved, prepared: PreparedMedia) -> None: ...
+    def check(self, settings: Resolved, prepared: Prepared) -> None: ...
 
-    def task(self, settings: Resolved, prepared: PreparedMedia) -> CaptionTask:
+    def task(self, settings: Resolved, prepared: Prepared) -> CaptionTask:
         return CaptionTask(prepared, settings)
 
     def predictor(self, use: Use) -> Predictor:

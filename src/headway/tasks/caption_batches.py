@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from headway.config.model import PictureSettings
 from headway.data.batches import POOL, FlatTokens, Rows, StepPlan, fed, moved
-from headway.data.media.prepared import MediaSet
+from headway.data.store import Columns
 from headway.data.tokens import TokenStore
 from headway.models.parts.heads import Input
 from headway.nn.layout import Layout
@@ -66,13 +66,13 @@ class CaptionShapes:
 class Captions:
     """The pictures of one set and what is written about them."""
 
-    items: MediaSet
+    items: Columns
     shape: PictureSettings
     tokenizer: Tokenizer
 
     @cached_property
     def pictures(self) -> MediaReader:
-        return MediaReader(self.items.items, self.shape)
+        return MediaReader(self.items.media, self.shape)
 
     @cached_property
     def lengths(self) -> Rows:
@@ -154,7 +154,7 @@ class Captions:
         return EachRow("words").read(model, seen, written)
 
     def texts(self) -> list[str]:
-        return [self.text(row) for row in range(len(self.items))]
+        return [self.text(row) for row in range(self.items.n)]
 
     def text(self, row: int) -> str:
         return self.tokenizer.decode(self._texts[row].tolist())
@@ -170,8 +170,7 @@ class Captions:
 
     @property
     def _texts(self) -> TokenStore:
-        assert self.items.texts is not None
-        return self.items.texts
+        return self.items["text"]
 
 
 def rounded(n_rows: int) -> int:
@@ -189,7 +188,7 @@ def stretched(lengths: Rows, n_rows: int, longest: int) -> Rows:
     return lengths + np.clip(n_rows - lengths.sum() - taken, 0, room)[::-1]
 
 
-def by_picture(items: MediaSet, texts: Sequence[str]) -> tuple[list[int], list[list[str]]]:
+def by_picture(items: Columns, texts: Sequence[str]) -> tuple[list[int], list[list[str]]]:
     """The row of every picture, once, and all that is written about it: a manifest names a picture
     as often as it has captions."""
     found: dict[int, tuple[int, list[str]]] = {}

@@ -11,8 +11,9 @@ from typing import Any
 
 from headway.config.data import DataSettings
 from headway.config.model import PictureSettings
-from headway.data.media.prepared import evaluation_media, load_prepared_media
+from headway.data.media.prepared import evaluation_media
 from headway.data.media.store import PictureStore
+from headway.data.store import load_prepared
 from headway.decode.captioner import Captioner
 from headway.decode.score import token_log_probs
 from headway.decode.search import evaluating
@@ -166,11 +167,11 @@ def _usual_caption(folder: Path, references: Sequence[Sequence[str]]) -> tuple[s
     """The caption that is written most often about the training pictures, or about these."""
     where = "in training"
     try:
-        prepared = load_prepared_media(folder)
+        prepared = load_prepared(folder)
     except (UserError, OSError):  # the folder may have been copied without its data
         where, texts = "here", [text for of_one in references for text in of_one]
     else:
-        store, tokenizer = prepared.train.texts, prepared.tokenizer
+        store, tokenizer = prepared.train["text"], prepared.tokenizer
         assert store is not None
         assert tokenizer is not None
         texts = [tokenizer.decode(store[row].tolist()) for row in range(len(store))]

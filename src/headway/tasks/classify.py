@@ -18,8 +18,9 @@ from headway.config.facts import DeviceFacts, Facts, Proposal, because
 from headway.config.run import Resolved, RunSettings
 from headway.data.batches import Fixed, Rows, StepPlan, fixed_shapes
 from headway.data.readings import TextReader
+from headway.data.store import Columns, Prepared, load_prepared
 from headway.data.streams import mark_names
-from headway.data.texts import PreparedText, TextSet, load_prepared_text, prepare_text
+from headway.data.texts import prepare_text
 from headway.errors import DataError
 from headway.nn.loss import Smoothing
 from headway.progress import OnProgress, Progress, unheard
@@ -65,7 +66,7 @@ SAMPLES = 8
 
 @dataclass
 class ClassifyTask:
-    prepared: PreparedText
+    prepared: Prepared
     settings: Resolved
     quick_size: int = 3000
     """Validation texts that are read during training; all of them at the end."""
@@ -194,7 +195,7 @@ class ClassifyTask:
 class Classify:
     """The task as a run sees it."""
 
-    def prepare(self, settings: RunSettings, folder: Path, progress: Progress) -> PreparedText:
+    def prepare(self, settings: RunSettings, folder: Path, progress: Progress) -> Prepared:
         fields = settings.data.fields
         if settings.tokenizer.vocab_size is None and settings.tokenizer.kind in SUBWORDS:
             tokenizer = replace(settings.tokenizer, vocab_size=VOCAB_SIZE)
@@ -204,16 +205,16 @@ class Classify:
             tokenizer=tokenizer_of(settings), specials=mark_names(fields),
         )  # fmt: skip
 
-    def load_prepared(self, folder: Path) -> PreparedText:
-        return load_prepared_text(folder)
+    def load_prepared(self, folder: Path) -> Prepared:
+        return load_prepared(folder)
 
-    def describe(self, prepared: PreparedText) -> str:
-        return f"{len(prepared.train):,} texts of {len(prepared.labels)} classes"
+    def describe(self, prepared: Prepared) -> str:
+        return f"{prepared.train.n:,} texts of {len(prepared.labels)} classes"
 
-    def facts(self, settings: RunSettings, prepared: PreparedText) -> Facts:
+    def facts(self, settings: RunSettings, prepared: Prepared) -> Facts:
         needed = [_needed(part, prepared.tokenizer) for part in (prepared.train, prepared.valid)]
         return Facts(
-            n=len(prepared.train),
+            n=prepared.train.n,
             n_tokens=int(needed[0].sum()),
             longest=int(np.concatenate(needed).max()),
             vocab_size=prepared.tokenizer.vocab_size,
@@ -239,7 +240,7 @@ class Classify:
             tuning={"smoothing": 0.1},
         ).also(because("what the files hold", "classify", {"what": "text"}))
 
-    def check(self, settings: Resolved, prepared: PreparedText) -> None:
+    def check(self, settings: Resolved, prepared: Prepared) -> None:
         """Refuse what the model cannot read at once, where windows are not wanted."""
         if settings.data.long == "windows":
             return
@@ -252,7 +253,7 @@ class Classify:
                 "windows (data.long=windows) or set model.max_len to more."
             )
 
-    def task(self, settings: Resolved, prepared: PreparedText) -> ClassifyTask:
+    def task(self, settings: Resolved, prepared: Prepared) -> ClassifyTask:
         return ClassifyTask(prepared, settings)
 
     def predictor(self, use: Use) -> Predictor:
@@ -266,12 +267,12 @@ class Classify:
         return evaluate_files(use, files)
 
 
-def reader(texts: TextSet, tokenizer: Tokenizer, max_len: int) -> TextReader:
+def reader(texts: Columns, tokenizer: Tokenizer, max_len: int) -> TextReader:
     if texts.fields:
-        return text_reader(joined_fields(tokenizer, texts.fields), None, tokenizer, max_len)
-    return text_reader(texts.text, texts.other, tokenizer, max_len)
+        return text_reader(joined_fields(tokenizer, texts.parts), None, tokenizer, max_len)
+    return text_reader(texts["text"], texts.other, tokenizer, max_len)
 
 
-def _needed(part: TextSet, tokenizer: Tokenizer) -> NDArray[np.int64]:
+def _needed(part: Columns, tokenizer: Tokenizer) -> NDArray[np.int64]:
     """Tokens of each text, read whole."""
     return reader(part, tokenizer, 1 << 40).needed

@@ -12,8 +12,7 @@ from numpy.typing import NDArray
 from headway.config.data import DataSettings
 from headway.config.run import RunSettings
 from headway.data.example import Source, TextKind
-from headway.data.texts import PreparedText, TextSet, load_prepared_text
-from headway.data.tokens import TokenStore
+from headway.data.store import Columns, Prepared, load_prepared
 from headway.errors import DataError, UserError
 from headway.metrics import classification as metrics
 from headway.metrics.baselines import BagOfWords, Text, majority
@@ -121,7 +120,7 @@ def _baselines(
         for one in examples
     ]
     try:
-        found = ClassBaselines.of(load_prepared_text(folder))
+        found = ClassBaselines.of(load_prepared(folder))
     except (UserError, OSError):  # the folder may have been copied without its data
         most = majority(labels_N, len(settings.labels))
         share = 100.0 * float((labels_N == most).mean())
@@ -145,7 +144,7 @@ class ClassBaselines:
     bag: BagOfWords
 
     @classmethod
-    def of(cls, prepared: PreparedText) -> ClassBaselines:
+    def of(cls, prepared: Prepared) -> ClassBaselines:
         labels = labels_of(prepared.train)
         n = len(prepared.labels)
         texts = texts_of(prepared.train, prepared.tokenizer)
@@ -161,16 +160,15 @@ class ClassBaselines:
         }
 
 
-def labels_of(texts: TextSet) -> Labels:
-    assert texts.labels is not None
-    return np.asarray(texts.labels, dtype=np.int64)
+def labels_of(texts: Columns) -> Labels:
+    return texts["label"]
 
 
-def texts_of(texts: TextSet, tokenizer: Tokenizer, most: int | None = None) -> list[Text]:
+def texts_of(texts: Columns, tokenizer: Tokenizer, most: int | None = None) -> list[Text]:
     """The stored texts as text again; fields one after another."""
-    n = len(texts) if most is None else min(most, len(texts))
+    n = texts.n if most is None else min(most, texts.n)
     if texts.fields:
-        stores: Sequence[TokenStore] = list(texts.fields.values())
+        stores = list(texts.parts.values())
         return [
             (" ".join(tokenizer.decode(store[i].tolist()) for store in stores), "")
             for i in range(n)
@@ -178,7 +176,7 @@ def texts_of(texts: TextSet, tokenizer: Tokenizer, most: int | None = None) -> l
     other = texts.other
     return [
         (
-            tokenizer.decode(texts.text[i].tolist()),
+            tokenizer.decode(texts["text"][i].tolist()),
             "" if other is None else tokenizer.decode(other[i].tolist()),
         )
         for i in range(n)

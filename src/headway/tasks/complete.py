@@ -16,8 +16,9 @@ from headway.config.facts import DeviceFacts, Facts, Proposal, because
 from headway.config.run import Resolved, RunSettings
 from headway.data.batches import Fixed
 from headway.data.example import TextKind
+from headway.data.store import Columns, Prepared, load_prepared
 from headway.data.streams import USUAL, Stream, mark_names
-from headway.data.texts import PreparedText, TextSet, load_prepared_text, prepare_text
+from headway.data.texts import prepare_text
 from headway.data.windows import Cut, WindowRows, Windows
 from headway.decode.completer import Completer
 from headway.errors import ConfigError, UserError
@@ -49,7 +50,7 @@ SAMPLE_START, SAMPLE_TOKENS = 17, 64
 
 @dataclass
 class CompleteTask:
-    prepared: PreparedText
+    prepared: Prepared
     settings: Resolved
 
     def __post_init__(self) -> None:
@@ -172,26 +173,26 @@ class CompleteTask:
 class Complete:
     """The task as a run sees it."""
 
-    def prepare(self, settings: RunSettings, folder: Path, progress: Progress) -> PreparedText:
+    def prepare(self, settings: RunSettings, folder: Path, progress: Progress) -> Prepared:
         kind: TextKind = "fields" if settings.data.fields else "documents"
         return prepare_text(
             kind, settings, folder, progress,
             tokenizer=tokenizer_of(settings), specials=mark_names(settings.data.fields),
         )  # fmt: skip
 
-    def load_prepared(self, folder: Path) -> PreparedText:
-        return load_prepared_text(folder)
+    def load_prepared(self, folder: Path) -> Prepared:
+        return load_prepared(folder)
 
-    def describe(self, prepared: PreparedText) -> str:
-        n = len(prepared.train)
+    def describe(self, prepared: Prepared) -> str:
+        n = prepared.train.n
         tokens = _n_tokens(prepared.train)
         return f"{n:,} document{'s' * (n != 1)} of {tokens:,} tokens"
 
-    def facts(self, settings: RunSettings, prepared: PreparedText) -> Facts:
+    def facts(self, settings: RunSettings, prepared: Prepared) -> Facts:
         usual = stream(prepared.train, prepared.tokenizer, settings).lengths(USUAL)
         return Facts(
-            n=len(prepared.train),
-            n_tokens=_n_tokens(prepared.train) + len(prepared.train),
+            n=prepared.train.n,
+            n_tokens=_n_tokens(prepared.train) + prepared.train.n,
             longest=int(usual.max()),
             vocab_size=prepared.tokenizer.vocab_size,
             begun=begun_with(settings),
@@ -215,9 +216,9 @@ class Complete:
             because("a page or so: such text need not end", "decode", {"max_len": 256}),
         )
 
-    def check(self, settings: Resolved, prepared: PreparedText) -> None: ...
+    def check(self, settings: Resolved, prepared: Prepared) -> None: ...
 
-    def task(self, settings: Resolved, prepared: PreparedText) -> CompleteTask:
+    def task(self, settings: Resolved, prepared: Prepared) -> CompleteTask:
         return CompleteTask(prepared, settings)
 
     def predictor(self, use: Use) -> Predictor:
@@ -250,6 +251,6 @@ def _labels(source: Stream, rows: WindowRows, cut: Cut, row: int) -> list[int]:
     return [int(token) for token in labels]
 
 
-def _n_tokens(texts: TextSet) -> int:
-    stores = list(texts.fields.values()) or [texts.text]
+def _n_tokens(texts: Columns) -> int:
+    stores = list(texts.parts.values()) or [texts["text"]]
     return sum(int(store.lengths.sum()) for store in stores)

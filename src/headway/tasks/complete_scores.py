@@ -15,8 +15,9 @@ from numpy.typing import NDArray
 from headway.config.data import DataSettings
 from headway.config.run import RunSettings
 from headway.data.example import TextKind
+from headway.data.store import Columns, load_prepared
 from headway.data.streams import USUAL, FieldStream
-from headway.data.texts import TextSet, evaluation_set, load_prepared_text
+from headway.data.texts import evaluation_set
 from headway.data.windows import Numbers
 from headway.errors import DataError
 from headway.metrics.language import token_counts, unigram_bits_per_byte
@@ -61,7 +62,7 @@ def evaluate_language(
     n_bytes = texts.n_bytes
     values = language_scores(total, count, n_bytes)
     rows: list[Row] = [
-        ("documents", f"{len(texts):,}", f"{count:,} tokens, {n_bytes:,} bytes"),
+        ("documents", f"{texts.n:,}", f"{count:,} tokens, {n_bytes:,} bytes"),
         ("loss", f"{values['loss']:.4f}", f"nats a token, windows of {context:,} tokens"),
         ("perplexity", f"{values['ppl']:.3f}", "a token; depends on the tokenizer"),
     ]
@@ -80,14 +81,14 @@ def evaluate_language(
     return Scores(known, rows=rows, facts=values, find_baselines=lambda: trivial)
 
 
-def _unigram(folder: Path, texts: TextSet, vocab_size: int) -> tuple[float | None, str]:
+def _unigram(folder: Path, texts: Columns, vocab_size: int) -> tuple[float | None, str]:
     """Bits a byte of a model that knows how frequent tokens are and nothing else."""
     try:
-        training = load_prepared_text(folder).train.text.tokens
+        training = load_prepared(folder).train.body.tokens
     except (DataError, OSError):
         return None, "the run's training data is not there any more"
     counts_V = token_counts(training, vocab_size)
-    found = unigram_bits_per_byte(counts_V, texts.text.tokens, texts.n_bytes)
+    found = unigram_bits_per_byte(counts_V, texts.body.tokens, texts.n_bytes)
     return found, "bits per byte, from the frequency of tokens alone"
 
 

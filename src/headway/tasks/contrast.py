@@ -14,7 +14,7 @@ from torch import Tensor
 
 from headway.data.batches import Fixed, FlatTokens, Rows, filled
 from headway.data.readings import TextReader, flat_lists, flat_tokens
-from headway.data.texts import TextSet
+from headway.data.store import Columns, Ragged
 from headway.data.tokens import TokenStore
 from headway.nn.layout import Layout
 from headway.tasks.vectors import reader_of
@@ -85,21 +85,24 @@ def valid_loss(a_ND: Any, b_ND: Any, temperature: float) -> float:
     return total / max(1, len(a_ND))
 
 
-def sides(texts: TextSet, tokenizer: Tokenizer, max_len: int) -> list[TextReader]:
+SIDES: tuple[Ragged, ...] = ("text", "other")
+
+
+def sides(texts: Columns, tokenizer: Tokenizer, max_len: int) -> list[TextReader]:
     """One for the texts, and one for their partners where there are pairs."""
-    stores = [texts.text] if texts.other is None else [texts.text, texts.other]
+    stores = [texts[name] for name in SIDES if name in texts]
     return [reader_of(_flat(store), tokenizer, max_len) for store in stores]
 
 
-def partners(texts: TextSet, tokenizer: Tokenizer, max_len: int) -> tuple[TextReader, TextReader]:
+def partners(texts: Columns, tokenizer: Tokenizer, max_len: int) -> tuple[TextReader, TextReader]:
     """Texts and those they should find: their partners, or, where there are none, every other word
     of a text and the words between those."""
     found = sides(texts, tokenizer, max_len)
     if len(found) == 2:
         return found[0], found[1]
     halves: tuple[list[list[int]], list[list[int]]] = ([], [])
-    for number in range(len(texts.text)):
-        tokens = np.asarray(texts.text[number], np.int64)
+    for number in range(texts.n):
+        tokens = np.asarray(texts["text"][number], np.int64)
         word = np.cumsum(tokenizer.word_starts(tokens)) - 1 if len(tokens) else tokens
         for half, side in enumerate(halves):
             side.append(tokens[word % 2 == half].tolist())

@@ -23,7 +23,8 @@ from headway.config.run import Resolved, RunSettings
 from headway.data.batches import Fixed, Rows, StepPlan, fixed_shapes, moved
 from headway.data.masking import Draws
 from headway.data.readings import TextReader
-from headway.data.texts import PreparedText, load_prepared_text, prepare_text
+from headway.data.store import Prepared, load_prepared
+from headway.data.texts import prepare_text
 from headway.errors import ConfigError
 from headway.progress import OnProgress, Progress, unheard
 from headway.tasks.begun import begun_with, tokenizer_of
@@ -72,7 +73,7 @@ class EpochRows:
 
 @dataclass
 class EmbedTask:
-    prepared: PreparedText
+    prepared: Prepared
     settings: Resolved
 
     def __post_init__(self) -> None:
@@ -229,26 +230,26 @@ class EmbedTask:
 class Embed:
     """The task as a run sees it."""
 
-    def prepare(self, settings: RunSettings, folder: Path, progress: Progress) -> PreparedText:
+    def prepare(self, settings: RunSettings, folder: Path, progress: Progress) -> Prepared:
         return prepare_text("texts", settings, folder, progress, tokenizer=tokenizer_of(settings))
 
-    def load_prepared(self, folder: Path) -> PreparedText:
-        return load_prepared_text(folder)
+    def load_prepared(self, folder: Path) -> Prepared:
+        return load_prepared(folder)
 
-    def describe(self, prepared: PreparedText) -> str:
-        what = "texts" if prepared.train.other is None else "pairs"
-        return f"{len(prepared.train):,} {what}"
+    def describe(self, prepared: Prepared) -> str:
+        what = "texts" if "other" not in prepared.train else "pairs"
+        return f"{prepared.train.n:,} {what}"
 
-    def facts(self, settings: RunSettings, prepared: PreparedText) -> Facts:
+    def facts(self, settings: RunSettings, prepared: Prepared) -> Facts:
         readers = sides(prepared.train, prepared.tokenizer, 1 << 40)
         longest = min(LONGEST, max(int(side.needed.max()) for side in readers))
         twice = 2 if len(readers) == 1 else 1
         return Facts(
-            n=len(prepared.train),
+            n=prepared.train.n,
             n_tokens=twice * sum(int(np.minimum(side.needed, longest).sum()) for side in readers),
             longest=longest,
             vocab_size=prepared.tokenizer.vocab_size,
-            pairs=prepared.train.other is not None,
+            pairs="other" in prepared.train,
             begun=begun_with(settings),
         )
 
@@ -276,7 +277,7 @@ class Embed:
         why = "two readings of a text must differ for something to be learned"
         return found.also(step, because(why, "embed", dropped))
 
-    def check(self, settings: Resolved, prepared: PreparedText) -> None:
+    def check(self, settings: Resolved, prepared: Prepared) -> None:
         model, train = settings.model, settings.train
         if train.micro_tokens < train.batch_tokens:
             raise ConfigError(
@@ -284,15 +285,15 @@ class Embed:
                 f"{train.batch_tokens} here: the texts of a step are compared with each other. "
                 "Set train.batch_tokens to what fits."
             )
-        if settings.embed.drop_words and prepared.train.other is not None:
+        if settings.embed.drop_words and "other" in prepared.train:
             raise ConfigError("embed.drop_words has no effect on pairs of texts. Leave it out.")
-        if prepared.train.other is None and not (model.dropout or settings.embed.drop_words):
+        if "other" not in prepared.train and not (model.dropout or settings.embed.drop_words):
             raise ConfigError(
                 "model.dropout=0 makes both readings of a text the same, and nothing is learned "
                 "from that. Set model.dropout=0.1 or embed.drop_words=0.3, or give pairs (--pairs)."
             )
 
-    def task(self, settings: Resolved, prepared: PreparedText) -> EmbedTask:
+    def task(self, settings: Resolved, prepared: Prepared) -> EmbedTask:
         return EmbedTask(prepared, settings)
 
     def predictor(self, use: Use) -> Predictor:

@@ -157,15 +157,15 @@ def evaluation(use: Use, files: DataSettings) -> Scores:
     texts, _ = evaluation_set("texts", replace(settings, data=files), tokenizer, ())
     a, b = partners(texts, tokenizer, settings.model.max_len)
     normalise = settings.embed.normalise
-    with use.progress.stage("reading", len(texts), "texts") as stage:
+    with use.progress.stage("reading", texts.n, "texts") as stage:
         x_ND, y_ND = (
             text_vectors(model, side, device, normalise=normalise, on_progress=stage.update)
             for side in (a, b)
         )
     found = retrieval(x_ND, y_ND, text_keys(b.text))
     bag = bag_retrieval(a.text, b.text, tokenizer.vocab_size)
-    what = "its partner" if texts.other is not None else "the other half of its words"
-    n = len(texts)
+    what = "its partner" if "other" in texts else "the other half of its words"
+    n = texts.n
     rows = [
         ("accuracy", f"{100 * found.accuracy:.2f} %", f"a text finds {what} first, of {n:,}"),
         ("mrr", f"{100 * found.mrr:.2f}", "mean of 1/rank, times 100"),

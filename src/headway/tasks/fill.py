@@ -18,10 +18,8 @@ from headway.config.model import EncoderSettings, family_of
 from headway.config.run import Resolved, RunSettings
 from headway.data.batches import moved
 from headway.data.masking import Masker
-from headway.data.media.prepared import PreparedMedia, load_prepared_media
-from headway.data.sealed import read_sealed
-from headway.data.store import DATA
-from headway.data.texts import PreparedText, load_prepared_text, prepare_text
+from headway.data.store import Prepared, load_prepared
+from headway.data.texts import prepare_text
 from headway.data.windows import WindowRows
 from headway.errors import ConfigError, UserError
 from headway.models.encoder import Encoder
@@ -47,7 +45,7 @@ QUICK_TOKENS = 100_000
 
 @dataclass
 class FillTask:
-    prepared: PreparedText
+    prepared: Prepared
     settings: Resolved
 
     def __post_init__(self) -> None:
@@ -56,10 +54,10 @@ class FillTask:
         self.metric = METRICS[train.metric or "loss"]
         self.context = context_of(self.settings)
         self.train = Reader(
-            self.prepared.train.text, tokenizer, Masker(tokenizer, fill), train.seed
+            self.prepared.train["text"], tokenizer, Masker(tokenizer, fill), train.seed
         )
-        self.valid = Gaps(self.prepared.valid.text, tokenizer, self.context)
-        lengths = self.prepared.train.text.lengths.astype(np.int64)
+        self.valid = Gaps(self.prepared.valid["text"], tokenizer, self.context)
+        lengths = self.prepared.train["text"].lengths.astype(np.int64)
         step_tokens = max(train.batch_tokens, self.context + ENDS)
         self.windows = FramedWindows(
             lambda _: lengths, self.context, step_tokens, train.seed, train.pool
@@ -135,7 +133,7 @@ class FillTask:
         )
 
     def frequencies(self) -> Frequencies:
-        texts = (self.prepared.train.text, self.prepared.valid.text)
+        texts = (self.prepared.train["text"], self.prepared.valid["text"])
         return text_frequencies(*texts, self.prepared.tokenizer)
 
     def show(self, part: Part) -> list[dict[str, Any]]:
@@ -154,9 +152,7 @@ class FillTask:
 class Fill:
     """The task as a run sees it."""
 
-    def prepare(
-        self, settings: RunSettings, folder: Path, progress: Progress
-    ) -> PreparedText | PreparedMedia:
+    def prepare(self, settings: RunSettings, folder: Path, progress: Progress) -> Prepared:
         if settings.data.media:
             return fill_media.prepare(settings, folder, progress)
         tokenizer = tokenizer_of(settings)
@@ -169,25 +165,22 @@ class Fill:
             "documents", settings, folder, progress, tokenizer=tokenizer, specials=[MASK]
         )
 
-    def load_prepared(self, folder: Path) -> PreparedText | PreparedMedia:
-        made = read_sealed(folder / DATA)
-        if made is not None and "form" in made.get("inputs", {}):
-            return load_prepared_media(folder)
-        return load_prepared_text(folder)
+    def load_prepared(self, folder: Path) -> Prepared:
+        return load_prepared(folder)
 
-    def describe(self, prepared: PreparedText | PreparedMedia) -> str:
-        if isinstance(prepared, PreparedMedia):
+    def describe(self, prepared: Prepared) -> str:
+        if prepared.is_media:
             return fill_media.describe(prepared)
-        n = len(prepared.train)
-        tokens = int(prepared.train.text.lengths.sum())
+        n = prepared.train.n
+        tokens = int(prepared.train["text"].lengths.sum())
         return f"{n:,} document{'s' * (n != 1)} of {tokens:,} tokens"
 
-    def facts(self, settings: RunSettings, prepared: PreparedText | PreparedMedia) -> Facts:
-        if isinstance(prepared, PreparedMedia):
+    def facts(self, settings: RunSettings, prepared: Prepared) -> Facts:
+        if prepared.is_media:
             return fill_media.facts(settings, prepared)
-        lengths = prepared.train.text.lengths
+        lengths = prepared.train["text"].lengths
         return Facts(
-            n=len(prepared.train),
+            n=prepared.train.n,
             n_tokens=int(lengths.sum()) + ENDS * len(lengths),
             longest=int(lengths.max(initial=1)) + ENDS,
             vocab_size=prepared.tokenizer.vocab_size,
@@ -215,13 +208,11 @@ class Fill:
         )
         return found.also(because("as many candidates as anyone asks for", "decode", {"beam": 100}))
 
-    def check(self, settings: Resolved, prepared: PreparedText | PreparedMedia) -> None:
+    def check(self, settings: Resolved, prepared: Prepared) -> None:
         fill_media.check_shape(getattr(settings.model, "picture", None))
 
-    def task(
-        self, settings: Resolved, prepared: PreparedText | PreparedMedia
-    ) -> FillTask | RebuildTask:
-        if isinstance(prepared, PreparedMedia):
+    def task(self, settings: Resolved, prepared: Prepared) -> FillTask | RebuildTask:
+        if prepared.is_media:
             return RebuildTask(prepared, settings)
         return FillTask(prepared, settings)
 

@@ -238,7 +238,7 @@ def evaluation(use: Use, files: DataSettings) -> Scores:
     settings, device = use.settings, use.opened.device
     tokenizer, [model] = use.opened.vocab.target, fillers(use.opened)
     texts, _ = evaluation_set("documents", replace(settings, data=files), tokenizer, ())
-    gaps = Gaps(texts.text, tokenizer, context_of(settings))
+    gaps = Gaps(texts["text"], tokenizer, context_of(settings))
     with use.progress.stage("reading") as stage:
         values = gaps.scores(model, device, lambda: False, None, stage.update)
     trivial = gaps.baseline()
@@ -250,5 +250,5 @@ def evaluation(use: Use, files: DataSettings) -> Scores:
         ("most frequent token", f"{trivial['accuracy']:.2f} %", "accuracy without a model"),
         ("unigram", f"{trivial['ppl']:.2f}", "perplexity by frequency alone"),
     ]
-    facts = {**values, "baseline": trivial, "tokens": int(texts.text.lengths.sum())}
+    facts = {**values, "baseline": trivial, "tokens": int(texts["text"].lengths.sum())}
     return Scores(values, rows=rows, facts=facts, find_baselines=lambda: {TOKENS: trivial})

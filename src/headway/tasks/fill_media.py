@@ -9,8 +9,9 @@ from typing import Any
 from headway.config.facts import DeviceFacts, Facts, Proposal, Survey, because
 from headway.config.model import PictureSettings, SoundSettings
 from headway.config.run import RunSettings
-from headway.data.media.prepared import PreparedMedia, prepare_media
+from headway.data.media.prepared import prepare_media
 from headway.data.media.reading import UNITS, What
+from headway.data.store import Prepared
 from headway.errors import ConfigError
 from headway.progress import Progress
 from headway.tasks.begun import begun_with
@@ -39,7 +40,7 @@ TRAINING: dict[str, Any] = {
 }  # fmt: skip
 
 
-def prepare(settings: RunSettings, folder: Path, progress: Progress) -> PreparedMedia:
+def prepare(settings: RunSettings, folder: Path, progress: Progress) -> Prepared:
     what = row_of(settings).modality
     assert what != "text"
     what, shape = form_of(settings, what)
@@ -47,17 +48,17 @@ def prepare(settings: RunSettings, folder: Path, progress: Progress) -> Prepared
     return prepare_media(what, settings, folder, progress, target="none", shape=shape)
 
 
-def describe(prepared: PreparedMedia) -> str:
-    return f"{len(prepared.train):,} {UNITS[prepared.what]}"
+def describe(prepared: Prepared) -> str:
+    return f"{prepared.train.n:,} {UNITS[prepared.what]}"
 
 
-def facts(settings: RunSettings, prepared: PreparedMedia) -> Facts:
+def facts(settings: RunSettings, prepared: Prepared) -> Facts:
     stored = stored_form(prepared)
     what, front = form_of(settings, prepared.what, stored)
-    found = Facts(n=len(prepared.train), front=front, stored=stored, begun=begun_with(settings))
+    found = Facts(n=prepared.train.n, front=front, stored=stored, begun=begun_with(settings))
     if what != "sounds":
         return replace(found, colours=pixel_statistics(prepared.train.pictures))
-    rows_N = item_rows(prepared.train.items, front)
+    rows_N = item_rows(prepared.train.media, front)
     return replace(found, n_tokens=int(rows_N.sum()), longest=int(rows_N.max()))
 
 

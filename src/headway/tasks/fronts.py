@@ -20,10 +20,10 @@ from headway.config.model import PictureSettings, SoundSettings, family_of
 from headway.config.run import RunSettings
 from headway.data.media.items import media_items
 from headway.data.media.manifest import ManifestSource
-from headway.data.media.prepared import PreparedMedia
 from headway.data.media.reading import UNITS, What
 from headway.data.media.sounds import SUFFIXES, sound_info
 from headway.data.media.store import PictureStore, SoundStore
+from headway.data.store import Prepared
 from headway.errors import ConfigError, DataError
 from headway.tasks.begun import model_named
 
@@ -83,9 +83,9 @@ def sound_shape(
     return from_dict(SoundSettings, values, "model.sound.")
 
 
-def stored_form(prepared: PreparedMedia) -> Survey:
+def stored_form(prepared: Prepared) -> Survey:
     """What was decided before the data was prepared."""
-    items = prepared.train.items
+    items = prepared.train.media
     if isinstance(items, SoundStore):
         return Survey(rate=items.rate)
     frames, channels, height, width = items.shapes[0].tolist()

@@ -10,7 +10,8 @@ from torch import Tensor, nn
 from headway.config.data import DataSettings
 from headway.config.facts import DeviceFacts, Facts, Proposal, because
 from headway.config.run import Resolved, RunSettings
-from headway.data.media.prepared import PreparedMedia, load_prepared_media, prepare_media
+from headway.data.media.prepared import prepare_media
+from headway.data.store import Prepared, load_prepared
 from headway.models.parts.pictures import Pictures
 from headway.models.parts.sounds import Sound, SoundFront
 from headway.progress import Progress
@@ -49,20 +50,20 @@ class HearTask(LabelTask):
 
 
 class Hear:
-    def prepare(self, settings: RunSettings, folder: Path, progress: Progress) -> PreparedMedia:
+    def prepare(self, settings: RunSettings, folder: Path, progress: Progress) -> Prepared:
         shape = sound_shape(settings, STANDARD)
         return prepare_media("sounds", settings, folder, progress, target="label", shape=shape)
 
-    def load_prepared(self, folder: Path) -> PreparedMedia:
-        return load_prepared_media(folder)
+    def load_prepared(self, folder: Path) -> Prepared:
+        return load_prepared(folder)
 
-    def describe(self, prepared: PreparedMedia) -> str:
-        return f"{len(prepared.train):,} recordings of {len(prepared.labels)} classes"
+    def describe(self, prepared: Prepared) -> str:
+        return f"{prepared.train.n:,} recordings of {len(prepared.labels)} classes"
 
-    def facts(self, settings: RunSettings, prepared: PreparedMedia) -> Facts:
+    def facts(self, settings: RunSettings, prepared: Prepared) -> Facts:
         stored = stored_form(prepared)
         front = sound_shape(settings, STANDARD, stored)
-        rows_N = item_rows(prepared.train.items, front)
+        rows_N = item_rows(prepared.train.media, front)
         return Facts(
             n=len(rows_N),
             n_tokens=int(rows_N.sum()),
@@ -77,9 +78,9 @@ class Hear:
         found = recording_proposal(settings, facts, device)
         return found.also(because("what the files hold", "classify", {"what": "sounds"}))
 
-    def check(self, settings: Resolved, prepared: PreparedMedia) -> None: ...
+    def check(self, settings: Resolved, prepared: Prepared) -> None: ...
 
-    def task(self, settings: Resolved, prepared: PreparedMedia) -> HearTask:
+    def task(self, settings: Resolved, prepared: Prepared) -> HearTask:
         return HearTask(prepared, settings)
 
     def predictor(self, use: Use) -> Predictor:

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from headway.config.data import DataSettings
 from headway.config.facts import DeviceFacts, Facts, Proposal
 from headway.config.run import Resolved, RunSettings
-from headway.data.media.prepared import PreparedMedia
+from headway.data.store import Prepared
 from headway.models.parts.heads import Angles
 from headway.progress import OnProgress, unheard
 from headway.tasks.hear import Hear, HearTask, recording_proposal
@@ -103,13 +103,13 @@ def item_vectors(
 class Identify(Hear):
     """As classes of recordings, with vectors that are compared."""
 
-    def describe(self, prepared: PreparedMedia) -> str:
-        return f"{len(prepared.train):,} recordings of {len(prepared.labels)} speakers"
+    def describe(self, prepared: Prepared) -> str:
+        return f"{prepared.train.n:,} recordings of {len(prepared.labels)} speakers"
 
     def propose(self, settings: RunSettings, facts: Facts, device: DeviceFacts) -> Proposal:
         return recording_proposal(settings, facts, device)
 
-    def task(self, settings: Resolved, prepared: PreparedMedia) -> IdentifyTask:
+    def task(self, settings: Resolved, prepared: Prepared) -> IdentifyTask:
         return IdentifyTask(prepared, settings)
 
     def predictor(self, use: Use) -> Predictor:

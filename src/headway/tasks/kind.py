@@ -12,7 +12,7 @@ from typing import Any, Protocol
 from headway.config.data import DataSettings
 from headway.config.facts import DeviceFacts, Facts, Proposal
 from headway.config.run import Resolved, RunSettings
-from headway.data.report import Report
+from headway.data.store import Prepared
 from headway.progress import SILENT, OnProgress, Progress, unheard
 from headway.tasks.answers import Answer
 from headway.tasks.opened import Opened
@@ -20,23 +20,6 @@ from headway.tasks.scores import Scores
 from headway.tasks.task import Task
 
 Note = Callable[[str], None]
-
-
-class Prepared(Protocol):
-    """Data as training reads it. Each task knows more about its own."""
-
-    @property
-    def report(self) -> Report: ...
-
-    @property
-    def fingerprint(self) -> str: ...
-
-    @property
-    def has_tokenizer(self) -> bool:
-        """Whether there are words at all: labels of pictures have none."""
-        ...
-
-    def save_tokenizer(self, path: Path) -> None: ...
 
 
 @dataclass(frozen=True)
@@ -69,17 +52,17 @@ class Predictor(Protocol):
 
 
 class Kind(Protocol):
-    def prepare(self, settings: RunSettings, folder: Path, progress: Progress) -> Any:
+    def prepare(self, settings: RunSettings, folder: Path, progress: Progress) -> Prepared:
         """Check, split, tokenise; or find all that done before."""
         ...
 
-    def load_prepared(self, folder: Path) -> Any: ...
+    def load_prepared(self, folder: Path) -> Prepared: ...
 
-    def describe(self, prepared: Any) -> str:
+    def describe(self, prepared: Prepared) -> str:
         """How much there is to train on: `29,000 pairs`."""
         ...
 
-    def facts(self, settings: RunSettings, prepared: Any) -> Facts:
+    def facts(self, settings: RunSettings, prepared: Prepared) -> Facts:
         """What choices about model and training rest on."""
         ...
 
@@ -87,11 +70,11 @@ class Kind(Protocol):
         """Model and training where nobody says. Nothing but the facts is looked at."""
         ...
 
-    def check(self, settings: Resolved, prepared: Any) -> None:
+    def check(self, settings: Resolved, prepared: Prepared) -> None:
         """Refuse data that such a model cannot learn from."""
         ...
 
-    def task(self, settings: Resolved, prepared: Any) -> Task: ...
+    def task(self, settings: Resolved, prepared: Prepared) -> Task: ...
 
     def predictor(self, use: Use) -> Predictor: ...
 

@@ -15,8 +15,8 @@ from torch import Tensor, nn
 from headway.config.model import DecoderSettings, family_of
 from headway.config.run import Resolved, RunSettings
 from headway.data.batches import Fixed, filled, moved
+from headway.data.store import Columns
 from headway.data.streams import USUAL, DocumentStream, FieldStream, Marks, Stream, mark_names
-from headway.data.texts import TextSet
 from headway.data.tokens import TokenStore
 from headway.data.windows import Cut, whole_cut
 from headway.errors import FolderError, Stopped
@@ -51,12 +51,12 @@ class TokenBatch:
     """Zero for the dummy rows of the fixed-size form."""
 
 
-def stream(texts: TextSet, tokenizer: Tokenizer, settings: RunSettings) -> Stream:
+def stream(texts: Columns, tokenizer: Tokenizer, settings: RunSettings) -> Stream:
     """Plain documents, or documents with fields where the settings name some."""
     if not settings.data.fields:
-        return DocumentStream(texts.text, tokenizer.bos, tokenizer.eos)
+        return DocumentStream(texts["text"], tokenizer.bos, tokenizer.eos)
     return FieldStream(
-        {name: texts.fields[name] for name in settings.data.fields},
+        {name: texts.tokens(name) for name in settings.data.fields},
         field_marks(tokenizer, settings.data.fields),
         tokenizer.bos,
         tokenizer.eos,

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from headway.config.model import PictureSettings, SoundSettings
 from headway.config.run import Resolved, RunSettings, media_front
 from headway.data.batches import Fixed, Rows, StepPlan, moved
-from headway.data.media.prepared import MediaSet, PreparedMedia
+from headway.data.store import Columns, Prepared
 from headway.models.parts.heads import Input
 from headway.models.parts.pictures import Pictures
 from headway.models.parts.sounds import Sound
@@ -75,7 +75,7 @@ class Shown:
 
 @dataclass
 class LabelTask:
-    prepared: PreparedMedia
+    prepared: Prepared
     settings: Resolved
     quick_size: int = 3000
     """Validation items that are read during training; all of them at the end."""
@@ -84,8 +84,8 @@ class LabelTask:
         train = self.settings.train
         self.metric = METRICS[train.metric or "accuracy"]
         shape = front_of(self.settings)
-        self.train = MediaReader(self.prepared.train.items, shape)
-        self.valid = MediaReader(self.prepared.valid.items, shape)
+        self.train = MediaReader(self.prepared.train.media, shape)
+        self.valid = MediaReader(self.prepared.valid.media, shape)
         step_tokens = max(train.batch_tokens, self.train.longest)
         self.plan = StepPlan.of_lengths(self.train.lengths, step_tokens, train.seed, train.pool)
         self.n_labels = len(self.prepared.labels)
@@ -263,9 +263,8 @@ def front_of(settings: RunSettings) -> PictureSettings | SoundSettings:
     return front
 
 
-def labels_of(items: MediaSet) -> Labels:
-    assert items.labels is not None
-    return np.asarray(items.labels, dtype=np.int64)
+def labels_of(items: Columns) -> Labels:
+    return items["label"]
 
 
 def label_metrics(spec: Spec, n_labels: int) -> tuple[str, ...]:

@@ -49,7 +49,7 @@ def labelled(
         labels=labels,
         progress=progress,
     )
-    return MediaReader(found.items.items, shape), labels_of(found.items)
+    return MediaReader(found.items.media, shape), labels_of(found.items)
 
 
 def evaluation_of(logs_NC: Numbers, labels_N: Labels, settings: RunSettings) -> Scores:

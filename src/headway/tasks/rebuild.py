@@ -16,8 +16,9 @@ from headway.config.data import DataSettings
 from headway.config.model import SoundSettings
 from headway.config.run import Resolved, RunSettings
 from headway.data.batches import Fixed, Rows, StepPlan, moved
-from headway.data.media.prepared import PreparedMedia, evaluation_media
+from headway.data.media.prepared import evaluation_media
 from headway.data.media.reading import UNITS
+from headway.data.store import Prepared
 from headway.errors import Stopped
 from headway.models.parts.heads import Input
 from headway.models.parts.pictures import PictureFront, Pictures
@@ -170,17 +171,17 @@ class Rebuilder:
 
 @dataclass
 class RebuildTask:
-    prepared: PreparedMedia
+    prepared: Prepared
     settings: Resolved
 
     def __post_init__(self) -> None:
         train, shape = self.settings.train, front_of(self.settings)
         self.metric = METRICS[train.metric or "loss"]
         self.train = Rebuilder(
-            MediaReader(self.prepared.train.items, shape), hider_of(self.settings, train.seed)
+            MediaReader(self.prepared.train.media, shape), hider_of(self.settings, train.seed)
         )
         self.valid = Rebuilder(
-            MediaReader(self.prepared.valid.items, shape), hider_of(self.settings, 0)
+            MediaReader(self.prepared.valid.media, shape), hider_of(self.settings, 0)
         )
         self.augment = Augment(self.settings.augment)
         step_tokens = max(train.batch_tokens, self.train.reader.longest)
@@ -261,7 +262,7 @@ def evaluate_rebuilding(use: Use, files: DataSettings) -> Scores:
     what = what_of(shape)
     settings = replace(use.settings, data=files)
     found = evaluation_media(what, settings, shape, target="none", progress=use.progress)
-    reader = MediaReader(found.items.items, shape)
+    reader = MediaReader(found.items.media, shape)
     with use.progress.stage("rebuilding", len(reader)) as stage:
         rebuilder = Rebuilder(reader, hider_of(use.settings, 0))
         values = rebuilder.scores(model, use.opened.device, on_progress=stage.update)

@@ -12,8 +12,9 @@ from headway.config.data import DataSettings
 from headway.config.facts import DeviceFacts, Facts, Proposal, because
 from headway.config.model import PictureSettings
 from headway.config.run import Resolved, RunSettings
-from headway.data.media.prepared import PreparedMedia, load_prepared_media, prepare_media
+from headway.data.media.prepared import prepare_media
 from headway.data.media.reading import What
+from headway.data.store import Prepared, load_prepared
 from headway.errors import ConfigError
 from headway.models.parts.pictures import Pictures
 from headway.models.parts.sounds import Sound
@@ -56,22 +57,22 @@ class SeeTask(LabelTask):
 class See:
     what: What = "pictures"
 
-    def prepare(self, settings: RunSettings, folder: Path, progress: Progress) -> PreparedMedia:
+    def prepare(self, settings: RunSettings, folder: Path, progress: Progress) -> Prepared:
         if self.what == "pictures":
             _check_token(settings)
         shape = picture_shape(settings, self.what)
         return prepare_media(self.what, settings, folder, progress, target="label", shape=shape)
 
-    def load_prepared(self, folder: Path) -> PreparedMedia:
-        return load_prepared_media(folder)
+    def load_prepared(self, folder: Path) -> Prepared:
+        return load_prepared(folder)
 
-    def describe(self, prepared: PreparedMedia) -> str:
-        return f"{len(prepared.train):,} {self.what} of {len(prepared.labels)} classes"
+    def describe(self, prepared: Prepared) -> str:
+        return f"{prepared.train.n:,} {self.what} of {len(prepared.labels)} classes"
 
-    def facts(self, settings: RunSettings, prepared: PreparedMedia) -> Facts:
+    def facts(self, settings: RunSettings, prepared: Prepared) -> Facts:
         stored = stored_form(prepared)
         return Facts(
-            n=len(prepared.train),
+            n=prepared.train.n,
             labels=tuple(prepared.labels),
             front=picture_shape(settings, self.what, stored=stored),
             stored=stored,
@@ -100,11 +101,11 @@ class See:
             metrics=label_metrics(spec_of(settings), len(facts.labels)),
         ).also(because("what the files hold", "classify", {"what": self.what}))
 
-    def check(self, settings: Resolved, prepared: PreparedMedia) -> None:
+    def check(self, settings: Resolved, prepared: Prepared) -> None:
         if settings.classify.teacher:
             check_teacher(settings)
 
-    def task(self, settings: Resolved, prepared: PreparedMedia) -> LabelTask:
+    def task(self, settings: Resolved, prepared: Prepared) -> LabelTask:
         return SeeTask(prepared, settings)
 
     def predictor(self, use: Use) -> Predictor:

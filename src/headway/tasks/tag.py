@@ -18,7 +18,8 @@ from headway.config.facts import DeviceFacts, Facts, Proposal
 from headway.config.run import Resolved, RunSettings
 from headway.data.batches import Fixed, FlatTokens, Rows, StepPlan, fixed_shapes
 from headway.data.readings import WordReader
-from headway.data.texts import PreparedText, TextSet, load_prepared_text, prepare_text
+from headway.data.store import Columns, Prepared, load_prepared
+from headway.data.texts import prepare_text
 from headway.errors import DataError
 from headway.nn.crf import is_scheme, log_likelihood
 from headway.nn.loss import Smoothing
@@ -59,7 +60,7 @@ SAMPLES = 8
 
 @dataclass
 class TagTask:
-    prepared: PreparedText
+    prepared: Prepared
     settings: Resolved
     quick_size: int = 3000
     """Validation sentences that are read during training; all of them at the end."""
@@ -201,21 +202,21 @@ class TagTask:
 class Tag:
     """The task as a run sees it."""
 
-    def prepare(self, settings: RunSettings, folder: Path, progress: Progress) -> PreparedText:
+    def prepare(self, settings: RunSettings, folder: Path, progress: Progress) -> Prepared:
         return prepare_text("tagged", settings, folder, progress, tokenizer=tokenizer_of(settings))
 
-    def load_prepared(self, folder: Path) -> PreparedText:
-        return load_prepared_text(folder)
+    def load_prepared(self, folder: Path) -> Prepared:
+        return load_prepared(folder)
 
-    def describe(self, prepared: PreparedText) -> str:
+    def describe(self, prepared: Prepared) -> str:
         n_words = len(labels_of(prepared.train))
-        return f"{len(prepared.train):,} sentences of {n_words:,} words"
+        return f"{prepared.train.n:,} sentences of {n_words:,} words"
 
-    def facts(self, settings: RunSettings, prepared: PreparedText) -> Facts:
-        lengths = prepared.train.text.lengths
+    def facts(self, settings: RunSettings, prepared: Prepared) -> Facts:
+        lengths = prepared.train["text"].lengths
         return Facts(
-            n=len(prepared.train),
-            n_tokens=int(lengths.sum()) + 2 * len(prepared.train),
+            n=prepared.train.n,
+            n_tokens=int(lengths.sum()) + 2 * prepared.train.n,
             longest=int(_needed(prepared).max()),
             vocab_size=prepared.tokenizer.vocab_size,
             labels=tuple(prepared.labels),
@@ -241,7 +242,7 @@ class Tag:
             metrics=tag_metrics(is_scheme(facts.labels)),
         )
 
-    def check(self, settings: Resolved, prepared: PreparedText) -> None:
+    def check(self, settings: Resolved, prepared: Prepared) -> None:
         needed, limit = _needed(prepared), settings.model.max_len
         if settings.data.long != "windows" and int(needed.max()) > limit:
             raise DataError(
@@ -250,7 +251,7 @@ class Tag:
                 "in windows (data.long=windows) or set model.max_len to more."
             )
 
-    def task(self, settings: Resolved, prepared: PreparedText) -> TagTask:
+    def task(self, settings: Resolved, prepared: Prepared) -> TagTask:
         return TagTask(prepared, settings)
 
     def predictor(self, use: Use) -> Predictor:
@@ -264,10 +265,10 @@ class Tag:
         return evaluate_files(use, files)
 
 
-def _needed(prepared: PreparedText) -> NDArray[np.int64]:
+def _needed(prepared: Prepared) -> NDArray[np.int64]:
     """Tokens of each sentence, read whole."""
     parts = prepared.train, prepared.valid
-    return np.concatenate([np.asarray(part.text.lengths) + 2 for part in parts])
+    return np.concatenate([np.asarray(part["text"].lengths) + 2 for part in parts])
 
 
 def tag_metrics(spans: bool) -> tuple[str, ...]:
@@ -275,11 +276,10 @@ def tag_metrics(spans: bool) -> tuple[str, ...]:
     return spec_of("tag").scores if spans else ("accuracy", "loss")
 
 
-def reader(texts: TextSet, tokenizer: Tokenizer, max_len: int) -> WordReader:
-    assert texts.pieces is not None
+def reader(texts: Columns, tokenizer: Tokenizer, max_len: int) -> WordReader:
     return WordReader(
-        text=FlatTokens(texts.text.tokens, texts.text.offsets),
-        pieces=FlatTokens(texts.pieces.tokens, texts.pieces.offsets),
+        text=FlatTokens(texts["text"].tokens, texts["text"].offsets),
+        pieces=FlatTokens(texts["pieces"].tokens, texts["pieces"].offsets),
         bos=tokenizer.bos,
         eos=tokenizer.eos,
         max_len=max_len,
@@ -287,13 +287,11 @@ def reader(texts: TextSet, tokenizer: Tokenizer, max_len: int) -> WordReader:
     )
 
 
-def labels_of(texts: TextSet) -> NDArray[np.int64]:
+def labels_of(texts: Columns) -> NDArray[np.int64]:
     """The numbers of the tags of all words of all sentences."""
-    assert texts.tags is not None
-    return np.asarray(texts.tags.tokens, dtype=np.int64)
+    return np.asarray(texts["tags"].tokens, dtype=np.int64)
 
 
-def lengths_of(texts: TextSet) -> list[int]:
+def lengths_of(texts: Columns) -> list[int]:
     """Words of each sentence."""
-    assert texts.pieces is not None
-    return texts.pieces.lengths.tolist()
+    return texts["pieces"].lengths.tolist()

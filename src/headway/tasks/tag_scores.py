@@ -12,7 +12,7 @@ import numpy as np
 from headway.config.data import DataSettings
 from headway.config.run import RunSettings
 from headway.data.example import sources
-from headway.data.texts import PreparedText, TextSet, load_prepared_text
+from headway.data.store import Columns, Prepared, load_prepared
 from headway.errors import DataError, UserError
 from headway.metrics import spans as metrics
 from headway.metrics.baselines import FrequentTags
@@ -94,19 +94,17 @@ def tagged_sentences(
     return [words for words, _ in found], [tags for _, tags in found]
 
 
-def baseline(prepared: PreparedText) -> FrequentTags:
+def baseline(prepared: Prepared) -> FrequentTags:
     """Words are told apart by their pieces."""
-    tags = prepared.train.tags
-    assert tags is not None
+    tags = prepared.train["tags"]
     keys = word_keys(prepared.train)
     return FrequentTags.of((words, tags[i].tolist()) for i, words in enumerate(keys))
 
 
-def word_keys(texts: TextSet) -> Iterator[list[Word]]:
+def word_keys(texts: Columns) -> Iterator[list[Word]]:
     """The words of each sentence, each as its pieces."""
-    assert texts.pieces is not None
-    for i in range(len(texts)):
-        yield as_keys(texts.text[i].tolist(), texts.pieces[i].tolist())
+    for i in range(texts.n):
+        yield as_keys(texts["text"][i].tolist(), texts["pieces"][i].tolist())
 
 
 def as_keys(ids: Sequence[int], pieces: Sequence[int]) -> list[Word]:
@@ -119,7 +117,7 @@ def _baseline(
 ) -> tuple[float | None, str]:
     labels = tagger.settings.labels
     try:
-        found = baseline(load_prepared_text(folder))
+        found = baseline(load_prepared(folder))
     except (UserError, OSError):  # the folder may have been copied without its data
         return None, "not available: the run's training text is not in its folder"
     text, pieces = tagger.encoded(words)

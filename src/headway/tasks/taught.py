@@ -26,8 +26,9 @@ from headway.config.durable import (
 )
 from headway.config.folder import TOKENIZER, file_in, run_folder
 from headway.config.run import RunSettings
-from headway.data.store import DATA, Prepared, prepare
-from headway.data.tokens import PairStore, TokenStore, lengths_file, tokens_file
+from headway.data.prepare import prepare
+from headway.data.store import DATA, Prepared
+from headway.data.tokens import TokenStore, lengths_file, tokens_file
 from headway.decode.bodies import learned
 from headway.errors import FolderError
 from headway.nn.devices import pick_device
@@ -72,7 +73,7 @@ def taught(
         made = False
     if not made:
         targets = list(_translated(prepared, settings, name.with_suffix(".part"), device, progress))
-        _write(name, targets, str(prepared.train.target.tokens.dtype.str))
+        _write(name, targets, str(prepared.train["target"].tokens.dtype.str))
         name.with_suffix(".part").unlink(missing_ok=True)
     return with_taught(prepared, folder)
 
@@ -96,8 +97,8 @@ def with_taught(prepared: Prepared, folder: Path) -> Prepared:
     name = folder / DATA / NAME
     if not _check(name):
         return prepared
-    store = TokenStore.open(name, str(prepared.train.target.tokens.dtype.str))
-    return replace(prepared, train=PairStore(prepared.train.source, store))
+    store = TokenStore.open(name, str(prepared.train["target"].tokens.dtype.str))
+    return replace(prepared, train=prepared.train.changed({"target": store}))
 
 
 def _translated(
@@ -108,8 +109,8 @@ def _translated(
     progress: Progress,
 ) -> Iterator[list[int]]:
     """Target ids for every training source; what a killed process wrote is used again."""
-    source, target = prepared.vocab.source, prepared.vocab.target
-    rows = prepared.train.source
+    source, target = prepared.words.source, prepared.words.target
+    rows = prepared.train["source"]
     done = _blocks(part)
     yield from (ids for block in done for ids in block)
     first = sum(map(len, done))

@@ -18,7 +18,8 @@ from headway.config.facts import DeviceFacts, Facts, Proposal
 from headway.config.model import SoundSettings
 from headway.config.run import Resolved, RunSettings
 from headway.data.batches import FlatTokens, Rows, StepPlan, fed, moved
-from headway.data.media.prepared import MediaSet, PreparedMedia, load_prepared_media, prepare_media
+from headway.data.media.prepared import prepare_media
+from headway.data.store import Columns, Prepared, load_prepared
 from headway.data.tokens import TokenStore
 from headway.decode.search import evaluating
 from headway.decode.spelling import speller
@@ -86,7 +87,7 @@ class SpeechBatch:
 
 @dataclass
 class TranscribeTask:
-    prepared: PreparedMedia
+    prepared: Prepared
     settings: Resolved
     quick_size: int = 500
     """Validation recordings that are transcribed during training; all of them at the end."""
@@ -95,8 +96,8 @@ class TranscribeTask:
         train = self.settings.train
         self.metric = METRICS[train.metric or "wer"]
         self.weight = self.settings.transcribe.ctc
-        self.train = MediaReader(self.prepared.train.items, self.shape)
-        self.valid = MediaReader(self.prepared.valid.items, self.shape)
+        self.train = MediaReader(self.prepared.train.media, self.shape)
+        self.valid = MediaReader(self.prepared.valid.media, self.shape)
         self.targets = Targets.of(self.prepared.train, self.tokenizer)
         self.valid_targets = Targets.of(self.prepared.valid, self.tokenizer)
         self.longest = int(self.train.lengths[self.short(self.train)].max(initial=1))
@@ -331,7 +332,7 @@ class Targets:
     begin: int | None
 
     @classmethod
-    def of(cls, items: MediaSet, tokenizer: Tokenizer) -> Targets:
+    def of(cls, items: Columns, tokenizer: Tokenizer) -> Targets:
         texts = texts_of(items)
         flat = FlatTokens(texts.tokens, texts.offsets)
         return cls(flat, tokenizer.bos, tokenizer.eos, tokenizer.target_begin)
@@ -363,9 +364,8 @@ class Targets:
         return moved(batch, device)
 
 
-def texts_of(items: MediaSet) -> TokenStore:
-    assert items.texts is not None
-    return items.texts
+def texts_of(items: Columns) -> TokenStore:
+    return items["text"]
 
 
 def front_of(model: nn.Module) -> SoundFront:
@@ -377,28 +377,28 @@ def front_of(model: nn.Module) -> SoundFront:
 class Transcribe:
     """The task as a run sees it."""
 
-    def prepare(self, settings: RunSettings, folder: Path, progress: Progress) -> PreparedMedia:
+    def prepare(self, settings: RunSettings, folder: Path, progress: Progress) -> Prepared:
         check_weight(settings)
         return prepare_media(
             "sounds", with_characters(settings), folder, progress,
             target="text", shape=sound_shape(settings), tokenizer=tokenizer_of(settings),
         )  # fmt: skip
 
-    def load_prepared(self, folder: Path) -> PreparedMedia:
-        return load_prepared_media(folder)
+    def load_prepared(self, folder: Path) -> Prepared:
+        return load_prepared(folder)
 
-    def describe(self, prepared: PreparedMedia) -> str:
+    def describe(self, prepared: Prepared) -> str:
         minutes = prepared.train.sounds.seconds / 60
-        return f"{len(prepared.train):,} recordings of {minutes:,.1f} minutes"
+        return f"{prepared.train.n:,} recordings of {minutes:,.1f} minutes"
 
-    def facts(self, settings: RunSettings, prepared: PreparedMedia) -> Facts:
-        texts, stored = prepared.train.texts, stored_form(prepared)
+    def facts(self, settings: RunSettings, prepared: Prepared) -> Facts:
+        texts, stored = prepared.train["text"], stored_form(prepared)
         assert texts is not None
         assert prepared.tokenizer is not None
         front = sound_shape(settings, stored=stored)
-        rows_N = item_rows(prepared.train.items, front)
+        rows_N = item_rows(prepared.train.media, front)
         return Facts(
-            n=len(prepared.train),
+            n=prepared.train.n,
             n_tokens=int(rows_N.sum()),
             longest=int(rows_N.max()),
             longest_text=int(texts.lengths.max()),
@@ -411,10 +411,10 @@ class Transcribe:
     def propose(self, settings: RunSettings, facts: Facts, device: DeviceFacts) -> Proposal:
         return propose(settings, facts, device)
 
-    def check(self, settings: Resolved, prepared: PreparedMedia) -> None:
+    def check(self, settings: Resolved, prepared: Prepared) -> None:
         check_rows(settings, prepared)
 
-    def task(self, settings: Resolved, prepared: PreparedMedia) -> TranscribeTask:
+    def task(self, settings: Resolved, prepared: Prepared) -> TranscribeTask:
         return TranscribeTask(prepared, settings)
 
     def predictor(self, use: Use) -> Predictor:

@@ -9,7 +9,7 @@ from headway.config.inherited import n_words
 from headway.config.model import ModelSettings, SoundSettings, family_of
 from headway.config.run import Resolved, RunSettings
 from headway.data.batches import POOL
-from headway.data.media.prepared import PreparedMedia
+from headway.data.store import Prepared
 from headway.errors import ConfigError, DataError
 from headway.tasks.begun import begun_with, model_named
 from headway.tasks.fronts import item_rows
@@ -102,12 +102,12 @@ def room_for(device: DeviceFacts) -> int:
     return 8192 if device.is_cpu else 131_072
 
 
-def check_rows(settings: Resolved, prepared: PreparedMedia) -> None:
+def check_rows(settings: Resolved, prepared: Prepared) -> None:
     """Recordings must be short enough to be heard at once; and CTC says at most a token a row, and
     needs a row between two that are alike."""
     shape: SoundSettings = settings.model.sound  # type: ignore[union-attr]
-    lengths = item_rows(prepared.train.items, shape)
-    of_valid = item_rows(prepared.valid.items, shape)
+    lengths = item_rows(prepared.train.media, shape)
+    of_valid = item_rows(prepared.valid.media, shape)
     for rows, what in ((lengths, ""), (of_valid, "validation ")):
         if shape.most_rows is not None and not (rows <= shape.most_rows).any():
             raise DataError(
@@ -117,7 +117,7 @@ def check_rows(settings: Resolved, prepared: PreparedMedia) -> None:
             )
     if not settings.transcribe.ctc:
         return
-    texts = prepared.train.texts
+    texts = prepared.train["text"]
     assert texts is not None
     too_many = int((texts.lengths > lengths).sum())
     if too_many > 0.05 * len(lengths):

@@ -26,7 +26,8 @@ from headway.data.batches import (
     StepPlan,
     fixed_shapes,
 )
-from headway.data.store import PairStore, Prepared, load_prepared, prepare
+from headway.data.prepare import prepare
+from headway.data.store import Columns, Prepared, load_prepared
 from headway.decode.translator import Translator
 from headway.errors import DataError, Stopped
 from headway.metrics.translation import bleu, chrf
@@ -76,13 +77,13 @@ class TranslateTask:
 
     @property
     def vocab(self) -> Vocabularies:
-        return self.prepared.vocab
+        return self.prepared.words
 
-    def _plan(self, pairs: PairStore, target_tokens: int) -> StepPlan:
+    def _plan(self, pairs: Columns, target_tokens: int) -> StepPlan:
         begins = (self.vocab.source.source_begin, self.vocab.target.target_begin)
         source, target = (
             np.asarray(side.lengths, dtype=np.int64) + (1 if begin is None else 2)
-            for side, begin in zip((pairs.source, pairs.target), begins, strict=True)
+            for side, begin in zip((pairs["source"], pairs["target"]), begins, strict=True)
         )
         train = self.settings
         return StepPlan.of_pairs(source, target, target_tokens, train.seed, train.pool)
@@ -112,7 +113,7 @@ class TranslateTask:
 
     @property
     def n_valid(self) -> int:
-        return len(self.prepared.valid_text)
+        return len(self.prepared.valid_examples)
 
     @property
     def n_quick(self) -> int:
@@ -131,10 +132,10 @@ class TranslateTask:
         assert isinstance(model, Seq2Seq)
         loss = self._valid_loss(model, device, stopped, on_progress, most)
         values = {"loss": loss, "ppl": float(np.exp(min(loss, 50.0)))}
-        pairs = self.prepared.valid_text[: n_examples(self, full, most)]
+        pairs = self.prepared.valid_pairs[: n_examples(self, full, most)]
         decode = self.decode if full else self._quick_decode()
         # No pair is longer than what the run was trained on: none is to be split.
-        longest = int(self.prepared.valid.source.lengths.max())
+        longest = int(self.prepared.valid["source"].lengths.max())
         translator = Translator([model], self.vocab, decode, device=device, max_len=longest)
         outputs: list[str] = []
         sources = [source for source, _ in pairs]
@@ -166,13 +167,13 @@ class TranslateTask:
 
     def frequencies(self) -> Frequencies:
         return text_frequencies(
-            self.prepared.train.target, self.prepared.valid.target, self.vocab.target
+            self.prepared.train["target"], self.prepared.valid["target"], self.vocab.target
         )
 
     def _quick_decode(self) -> DecodeSettings:
         """Greedy, and no longer beside its source than any text of the validation set is."""
         valid = self.prepared.valid
-        longer = int((valid.target.lengths.astype(np.int64) - valid.source.lengths).max())
+        longer = int((valid["target"].lengths.astype(np.int64) - valid["source"].lengths).max())
         extra = min(self.decode.extra_len, max(2, longer + 2))
         return replace(self.decode, beam=1, n_best=1, groups=1, extra_len=extra)
 
@@ -204,8 +205,8 @@ class TranslateTask:
         return [
             {
                 "pair": int(row),
-                "source": self.vocab.source.decode(pairs.source[row].tolist()),
-                "target": self.vocab.target.decode(pairs.target[row].tolist()),
+                "source": self.vocab.source.decode(pairs["source"][row].tolist()),
+                "target": self.vocab.target.decode(pairs["target"][row].tolist()),
             }
             for row in part.rows
         ]
@@ -260,12 +261,12 @@ class Translate:
         return with_taught(load_prepared(folder), folder)
 
     def describe(self, prepared: Prepared) -> str:
-        return f"{len(prepared.train):,} pairs"
+        return f"{prepared.train.n:,} pairs"
 
     def facts(self, settings: RunSettings, prepared: Prepared) -> Facts:
-        vocab, lengths = prepared.vocab, prepared.train.target.lengths
+        vocab, lengths = prepared.words, prepared.train["target"].lengths
         return Facts(
-            n=len(prepared.train),
+            n=prepared.train.n,
             n_tokens=int(lengths.sum()) + len(lengths),  # of the target, with its end tokens
             vocab_size=vocab.target.vocab_size,
             source_vocab_size=0 if vocab.joint else vocab.source.vocab_size,
@@ -324,9 +325,9 @@ def read_pairs(model: nn.Module, batch: PairBatch) -> Read:
     return EachRow("words").read(model, source, Input(batch.target_N, batch.target))
 
 
-def collator(pairs: PairStore, vocab: Vocabularies) -> Collator:
+def collator(pairs: Columns, vocab: Vocabularies) -> Collator:
     source, target = (
-        FlatTokens(side.tokens, side.offsets) for side in (pairs.source, pairs.target)
+        FlatTokens(side.tokens, side.offsets) for side in (pairs["source"], pairs["target"])
     )
     return Collator(
         source=source,

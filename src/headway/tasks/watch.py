@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from torch import Tensor, nn
 
 from headway.config.run import Resolved
-from headway.data.media.prepared import PreparedMedia
 from headway.data.media.reading import What
+from headway.data.store import Prepared
 from headway.models.parts.pictures import Pictures
 from headway.models.parts.sounds import Sound
 from headway.tasks.media_changes import PictureChanges
@@ -34,5 +34,5 @@ class Watch(See):
 
     what: What = "videos"
 
-    def task(self, settings: Resolved, prepared: PreparedMedia) -> LabelTask:
+    def task(self, settings: Resolved, prepared: Prepared) -> LabelTask:
         return WatchTask(prepared, settings)

@@ -24,12 +24,12 @@ from headway.config.run import (
 from headway.data.given import FOLDER as GIVEN
 from headway.data.given import Given, keep
 from headway.data.report import Report
-from headway.data.store import ImpossibleData
+from headway.data.store import ImpossibleData, Prepared
 from headway.errors import FolderError, Stopped, needs
 from headway.models.folder import model_weights, save_weights
 from headway.progress import Progress, duration
 from headway.tasks.distil import comparison_line
-from headway.tasks.kind import Kind, Prepared
+from headway.tasks.kind import Kind
 from headway.tasks.modality import row_of
 from headway.tasks.own import Own
 from headway.tasks.table import kind_of_row
@@ -247,7 +247,7 @@ class Training:
         return settings
 
     def _write_settings(self, settings: Resolved, prepared: Prepared, config: bool) -> None:
-        if prepared.has_tokenizer and (config or not self._has_tokenizer()):
+        if prepared.vocab is not None and (config or not self._has_tokenizer()):
             replace_file(self.out / TOKENIZER, prepared.save_tokenizer)
         if config:
             write_config(self.out, resolved_toml(settings))

@@ -20,15 +20,10 @@ from headway.config.pictures import PictureSettings
 from headway.config.run import RunSettings
 from headway.config.sounds import SoundSettings
 from headway.data.media import decoding
-from headway.data.media.prepared import (
-    PreparedMedia,
-    evaluation_media,
-    load_prepared_media,
-    prepare_media,
-)
+from headway.data.media.prepared import evaluation_media, prepare_media
 from headway.data.media.splitting import choose_by_label
 from headway.data.media.store import PictureStore, SoundStore
-from headway.data.store import ImpossibleData
+from headway.data.store import ImpossibleData, Prepared, load_prepared
 from headway.errors import DataError
 
 SHAPE = PictureSettings(height=8, width=8, patch=4)
@@ -56,12 +51,12 @@ def run(media: Path, valid: Path | None = None, **fields: Any) -> RunSettings:
     return RunSettings(task="classify", data=data, tokenizer=TokenizerSettings(kind="characters"))
 
 
-def prepared(settings: RunSettings, folder: Path, **options: Any) -> PreparedMedia:
+def prepared(settings: RunSettings, folder: Path, **options: Any) -> Prepared:
     options = {"target": "label", "shape": SHAPE, **options}
     return prepare_media(options.pop("what", "pictures"), settings, folder, **options)
 
 
-def findings(made: PreparedMedia) -> dict[str, int]:
+def findings(made: Prepared) -> dict[str, int]:
     return {one.name: one.count for one in made.report.findings}
 
 
@@ -69,16 +64,16 @@ def test_what_is_stored_is_what_was_read(pictures: Make, tmp_path: Path) -> None
     made = prepared(run(pictures()), tmp_path / "run")
     assert made.labels == ("cat", "dog")
     assert made.what == "pictures"
-    assert not made.has_tokenizer
-    assert len(made.train) + len(made.valid) == 12
-    assert len(made.valid) == 1
+    assert made.vocab is None
+    assert made.train.n + made.valid.n == 12
+    assert made.valid.n == 1
     [example] = made.valid_examples
     with Image.open(example["place"]) as image:
         whole = np.asarray(image).transpose(2, 0, 1)
-    np.testing.assert_array_equal(made.valid.items[0][0], whole[:, 1:9])
-    assert made.valid.labels is not None
+    np.testing.assert_array_equal(made.valid.media[0][0], whole[:, 1:9])
+    assert made.valid["label"] is not None
     assert example["label"] == Path(example["place"]).parent.name
-    assert made.labels[made.valid.labels[0]] == example["label"]
+    assert made.labels[made.valid["label"][0]] == example["label"]
     assert made.train.pictures.equal == (1, 3, 8, 8)
     assert made.report.n_pairs == 12
     assert made.report.unit == "pictures"
@@ -94,7 +89,7 @@ def test_nothing_is_read_twice(
         patch.setattr(decoding.Decoder, "run", None)
         again = prepared(settings, tmp_path / "run")
         assert again.fingerprint == made.fingerprint
-        assert load_prepared_media(tmp_path / "run").fingerprint == made.fingerprint
+        assert load_prepared(tmp_path / "run").fingerprint == made.fingerprint
     moved = tmp_path / "elsewhere" / "media"
     shutil.copytree(tmp_path / "media", moved)
     assert prepared(run(moved), tmp_path / "moved").fingerprint == made.fingerprint
@@ -155,7 +150,7 @@ def test_unreadable_files_are_left_out_and_listed(pictures: Make, tmp_path: Path
     assert finding.count == 1
     assert finding.examples[0].place.endswith("broken.png")
     assert "0 bytes" in finding.examples[0].source
-    assert len(made.train) + len(made.valid) == 30
+    assert made.train.n + made.valid.n == 30
     for i in range(4):
         (media / "cat" / f"broken{i}.png").write_bytes(b"no picture")
     with pytest.raises(ImpossibleData, match="too many"):
@@ -180,8 +175,8 @@ def test_the_same_picture_in_both_splits_is_a_warning(pictures: Make, tmp_path: 
     shutil.copy(next((media / "cat").iterdir()), valid / "cat" / "again.png")
     made = prepared(run(media, valid), tmp_path / "run")
     assert findings(made)["overlap"] == 1
-    assert len(made.valid) == 3
-    assert len(made.train) == 12
+    assert made.valid.n == 3
+    assert made.train.n == 12
 
 
 def test_equal_pictures_are_split_together_and_no_class_goes_away(
@@ -195,8 +190,8 @@ def test_equal_pictures_are_split_together_and_no_class_goes_away(
         path.unlink()
     made = prepared(run(media, valid_size=6), tmp_path / "run")
     assert not np.isin(made.valid.hashes, made.train.hashes).any()
-    assert set(made.train.labels) == {0, 1, 2}
-    assert len(made.valid) > 1
+    assert set(made.train["label"]) == {0, 1, 2}
+    assert made.valid.n > 1
     assert findings(made)["duplicates"] == 21
     assert findings(made)["conflicts"] == 1
 
@@ -205,14 +200,14 @@ def test_no_class_goes_to_validation_as_a_whole(pictures: Make, tmp_path: Path) 
     paths = sorted(pictures(n=40).rglob("*.png"))
     manifest = tmp_path / "m.tsv"
 
-    def made(alone: set[Path]) -> PreparedMedia:
+    def made(alone: set[Path]) -> Prepared:
         rows = [f"{p}\t{p.stem if p in alone else p.parent.name}\n" for p in paths]
         manifest.write_text("".join(rows))
         return prepared(run(manifest, valid_size=4), tmp_path / "run")
 
     other = made(set(paths[:3]))
     assert {one["label"] for one in other.valid_examples} == {"cat", "dog"}
-    assert len(other.valid) == 4
+    assert other.valid.n == 4
     assert findings(other)["absent-label"] == 3
     with pytest.raises(ImpossibleData, match="only ones of their class"):
         made(set(paths))
@@ -226,8 +221,8 @@ def test_every_class_that_can_spare_one_is_held_out(pictures: Make, tmp_path: Pa
     shutil.rmtree(media / "cat")
     shutil.rmtree(media / "dog")
     made = prepared(run(media), tmp_path / "run")
-    assert made.valid.labels is not None
-    assert sorted(np.bincount(made.valid.labels).tolist()) == [2, 2, 3]
+    assert made.valid["label"] is not None
+    assert sorted(np.bincount(made.valid["label"]).tolist()) == [2, 2, 3]
     assert "absent-label" not in findings(made)
     few = prepared(run(media, valid_size=2), tmp_path / "few")
     assert findings(few)["absent-label"] == 1
@@ -261,18 +256,18 @@ def test_the_first_validation_items_are_a_fair_sample(
 ) -> None:
     media, valid = pictures(n=200), pictures("valid", 40, seed=1)
     made = prepared(run(media, valid if given else None), tmp_path / "run")
-    assert made.valid.labels is not None
-    n = len(made.valid)
+    assert made.valid["label"] is not None
+    n = made.valid.n
     assert n == (40 if given else 20)
-    assert set(made.valid.labels[: n // 4].tolist()) == {0, 1}
-    assert made.train.labels is not None
-    assert (np.diff(made.train.labels) >= 0).all()
+    assert set(made.valid["label"][: n // 4].tolist()) == {0, 1}
+    assert made.train["label"] is not None
+    assert (np.diff(made.train["label"]) >= 0).all()
     assert len({one["place"] for one in made.valid_examples}) == n
     for i, one in enumerate(made.valid_examples):  # all that is known of an item is still its own
-        assert made.labels[made.valid.labels[i]] == Path(one["place"]).parent.name == one["label"]
+        assert made.labels[made.valid["label"][i]] == Path(one["place"]).parent.name == one["label"]
         with Image.open(one["place"]) as image:
             whole = np.asarray(image).transpose(2, 0, 1)
-        np.testing.assert_array_equal(made.valid.items[i][0], whole[:, 1:9])
+        np.testing.assert_array_equal(made.valid.media[i][0], whole[:, 1:9])
 
 
 def test_texts_and_several_references_follow_the_mixed_order(
@@ -285,8 +280,8 @@ def test_texts_and_several_references_follow_the_mixed_order(
     manifest.write_text("".join(json.dumps(row) + "\n" for row in rows))
     made = prepared(run(media, manifest), tmp_path / "run", target="text")
     assert made.tokenizer is not None
-    assert made.valid.texts is not None
-    texts = [made.tokenizer.decode(made.valid.texts[i].tolist()) for i in range(24)]
+    assert made.valid["text"] is not None
+    texts = [made.tokenizer.decode(made.valid["text"][i].tolist()) for i in range(24)]
     assert texts == [one["text"] for one in made.valid_examples]
     numbers = [text.strip("a ") for text in texts]
     assert len({*zip(numbers, made.valid.hashes.tolist(), strict=True)}) == 12
@@ -349,7 +344,7 @@ def test_a_link_that_leads_nowhere_is_named_and_left_out(pictures: Make, tmp_pat
     lines = "\n".join(made.report.lines())
     assert "1 of 21 pictures: cannot be read; left out" in lines
     assert "cat/gone.png leads nowhere: it links to /no/such.png" in lines
-    assert len(made.train) + len(made.valid) == 20
+    assert made.train.n + made.valid.n == 20
 
 
 def test_what_is_missing_on_both_sides_is_one_error(pictures: Make, tmp_path: Path) -> None:
@@ -380,9 +375,9 @@ def test_texts_become_tokens(pictures: Make, tmp_path: Path) -> None:
     settings = run(captions(pictures()))
     made = prepared(settings, tmp_path / "run", target="text")
     assert made.tokenizer is not None
-    assert made.train.texts is not None
-    texts = [made.tokenizer.decode(made.train.texts[i].tolist()) for i in range(len(made.train))]
-    assert len(texts) == len(made.train)
+    assert made.train["text"] is not None
+    texts = [made.tokenizer.decode(made.train["text"][i].tolist()) for i in range(made.train.n)]
+    assert len(texts) == made.train.n
     assert all(text.startswith("a ") for text in texts)
     assert findings(made)["duplicates"] == 1  # the same picture with another caption is none
     made.save_tokenizer(tmp_path / "tokenizer.json")
@@ -394,8 +389,7 @@ def test_texts_become_tokens(pictures: Make, tmp_path: Path) -> None:
 def test_a_test_set_is_read_for_scoring(pictures: Make, tmp_path: Path) -> None:
     media = pictures()
     found = evaluation_media("pictures", run(media), SHAPE, target="label", labels=("dog", "cat"))
-    assert found.items.labels is not None
-    assert found.items.labels.tolist() == [1] * 6 + [0] * 6
+    assert found.items["label"].tolist() == [1] * 6 + [0] * 6
     assert found.targets == ["cat"] * 6 + ["dog"] * 6
     assert found.places[0].endswith("0.png")
     assert found.items.pictures.gather(np.array([0, 11])).shape == (2, 1, 3, 8, 8)
@@ -403,7 +397,7 @@ def test_a_test_set_is_read_for_scoring(pictures: Make, tmp_path: Path) -> None:
         evaluation_media("pictures", run(media), SHAPE, target="label", labels=("dog",))
     texts = evaluation_media("pictures", run(captions(media)), SHAPE, target="text")
     assert texts.targets[0].startswith("a cat")
-    assert texts.items.texts is None
+    assert "text" not in texts.items
     hashes = texts.items.hashes
     assert hashes[0] == hashes[-2]
     assert len(set(hashes.tolist())) == 12
@@ -438,7 +432,7 @@ def test_recordings_of_any_length(tmp_path: Path) -> None:
     assert "0 s" in lines
     [example] = made.valid_examples
     samples, _ = soundfile.read(example["place"], dtype="int16")
-    np.testing.assert_array_equal(made.valid.items[0], samples)
+    np.testing.assert_array_equal(made.valid.media[0], samples)
 
 
 def test_a_copy_on_the_device_gives_the_same(device: torch.device) -> None:

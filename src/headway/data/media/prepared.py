@@ -20,66 +20,21 @@ import numpy as np
 from headway.config.durable import identity
 from headway.config.run import RunSettings
 from headway.data.media.build import MediaBuild, Wanted, write_texts
-from headway.data.media.decoding import PROBLEMS, Decoder
+from headway.data.media.decoding import Decoder
 from headway.data.media.items import MOST_NAMED, MediaItems
 from headway.data.media.manifest import is_manifest
-from headway.data.media.mediaset import MediaSet, open_set
 from headway.data.media.reading import UNITS, Form, Shape, What
 from headway.data.media.source import Target
 from headway.data.media.survey import Surveyed, survey
-from headway.data.report import Report
-from headway.data.sealed import load_sealed, read_sealed, seal
-from headway.data.store import DATA
+from headway.data.sealed import read_sealed, seal
+from headway.data.store import DATA, Columns, Prepared, load_prepared, open_media
 from headway.data.textcheck import listed
 from headway.data.tokens import side, token_dtype
 from headway.data.workplace import tidy, workplace
 from headway.errors import DataError
 from headway.progress import SILENT, Progress
 from headway.text.files import tokenizer_files
-from headway.text.tokenizer import Tokenizer, Vocabularies
-
-__all__ = [
-    "EvaluationMedia",
-    "MediaSet",
-    "PreparedMedia",
-    "evaluation_media",
-    "load_prepared_media",
-    "prepare_media",
-]
-
-WORDS = ("report.json", "valid.jsonl", PROBLEMS)
-"""Files for people, that tell where things lie."""
-
-
-@dataclass(frozen=True)
-class PreparedMedia:
-    """What training reads."""
-
-    what: What
-    train: MediaSet
-    valid: MediaSet
-    labels: tuple[str, ...]
-    """Their names, by their numbers."""
-
-    tokenizer: Tokenizer | None
-    """Where there are texts."""
-
-    valid_examples: list[dict[str, Any]]
-    """The first validation items: `place`, and `label` or `text`."""
-
-    report: Report
-    fingerprint: str
-    """Changes with what is stored and with the settings that it was made by; not when the same
-    files lie elsewhere."""
-
-    @property
-    def has_tokenizer(self) -> bool:
-        return self.tokenizer is not None
-
-    def save_tokenizer(self, path: Path) -> None:
-        """Where there is one; else nothing is written."""
-        if self.tokenizer is not None:
-            Vocabularies(self.tokenizer, self.tokenizer).save(path)
+from headway.text.tokenizer import Tokenizer
 
 
 def prepare_media(
@@ -92,7 +47,7 @@ def prepare_media(
     shape: Shape,
     tokenizer: Tokenizer | None = None,
     specials: Sequence[str] = (),
-) -> PreparedMedia:
+) -> Prepared:
     """Read, check, split, make tokens of texts; or find all that done.
 
     Pictures are brought to the size of `shape`, videos also to its number of frames, recordings to
@@ -110,42 +65,14 @@ def prepare_media(
             facts = MediaBuild(asked, place, progress).run(training, validation)
             seal(place.results, {"inputs": inputs, **facts})
     tidy(folder / DATA)
-    return load_prepared_media(folder)
-
-
-def load_prepared_media(folder: Path) -> PreparedMedia:
-    """What `prepare_media` left in the folder."""
-    data = folder / DATA
-    made = load_sealed(data)
-    if "form" not in made.get("inputs", {}):
-        raise DataError(f"the prepared data in {data} is of another task. Choose another --out.")
-    inputs = made["inputs"]
-    lines = (data / "valid.jsonl").read_text(encoding="utf-8").split("\n")[:-1]
-    report = json.loads((data / "report.json").read_text(encoding="utf-8"))
-    form, target = _form(inputs["form"]), inputs["settings"]["target"]
-    splits = [open_set(data, split, form, target, made["dtype"]) for split in ("train", "valid")]
-    stored = {name: facts for name, facts in made["files"].items() if name not in WORDS}
-    said = json.dumps([stored, inputs["settings"], inputs["form"]], sort_keys=True)
-    tokenizer = None
-    if target == "text":
-        tokenizer = Vocabularies.load(data / "tokenizer.json").source
-    return PreparedMedia(
-        what=form.what,
-        train=splits[0],
-        valid=splits[1],
-        labels=tuple(made["labels"]),
-        tokenizer=tokenizer,
-        valid_examples=[json.loads(line) for line in lines],
-        report=Report.from_dict(report),
-        fingerprint=hashlib.sha256(said.encode()).hexdigest(),
-    )
+    return load_prepared(folder)
 
 
 @dataclass(frozen=True)
 class EvaluationMedia:
     """A test set."""
 
-    items: MediaSet
+    items: Columns
     places: list[str]
     targets: list[str]
     """Labels or texts as they stand in the files; empty where none were asked for."""
@@ -186,7 +113,7 @@ def evaluation_media(
             dtype = token_dtype(tokenizer.vocab_size)
             write_texts(targets, tokenizer, side(folder / "train", "texts"), dtype)
         # The files stay mapped when their folder is gone.
-        opened = open_set(folder, "train", asked.form, target, dtype)
+        opened = open_media(folder, "train", asked.form, dtype)
     return EvaluationMedia(opened, [items[i].place for i in range(len(items))], targets)
 
 
@@ -208,11 +135,6 @@ def _check_scorable(seen: Surveyed, labels: Sequence[str]) -> None:
             what = f"the label {target!r}" if strange else f"a {unit[:-1]} without a {seen.target}"
             end = f"; this run knows the classes {listed(labels, 20)}" * strange
             raise DataError(f"{seen.items[row].place}: {what} cannot be scored{end}.")
-
-
-def _form(values: dict[str, Any]) -> Form:
-    size = values["size"]
-    return Form(**{**values, "size": None if size is None else tuple(size)})
 
 
 def _inputs(asked: Wanted, training: MediaItems, validation: MediaItems) -> dict[str, Any]:
