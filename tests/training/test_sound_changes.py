@@ -14,7 +14,7 @@ from headway.config.sounds import SoundSettings
 from headway.data.media.resample import resample
 from headway.models.parts.sounds import SoundFront, collate_sounds
 from headway.nn.mel import log_mel
-from headway.tasks.media_changes import SoundChanges
+from headway.tasks.intake_sounds import SoundChanges
 
 RATE = 8_000
 TONE = np.sin(2 * np.pi * 500 * np.arange(RATE) / RATE).astype(np.float32)

@@ -17,8 +17,8 @@ from headway.models.parts.sounds import Sound, SoundFront
 from headway.progress import Progress
 from headway.tasks.begun import begun_with
 from headway.tasks.fronts import item_rows, sound_shape, stored_form
+from headway.tasks.intake_sounds import SoundChanges
 from headway.tasks.kind import Predictor, Use
-from headway.tasks.media_changes import SoundChanges
 from headway.tasks.media_labels import Chosen, LabelTask, label_metrics
 from headway.tasks.media_reader import Speeds
 from headway.tasks.proposals import media_proposal, stored_front

@@ -6,7 +6,7 @@ An example that is too long for a model is several items, windows of it, which s
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Generic, Protocol, TypeVar
 
@@ -16,9 +16,14 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from headway.data.batches import Fixed, Rows, StepPlan
+from headway.errors import Stopped
 from headway.models.parts.heads import Input
+from headway.progress import OnProgress, unheard
+from headway.tasks.read import Read
 
 T = TypeVar("T")
+
+Numbers = NDArray[np.float64]
 
 
 @dataclass(frozen=True)
@@ -93,3 +98,53 @@ class Items(Protocol[T]):
     def units(self, row: int) -> tuple[Sequence[Unit], ...]:
         """What the rows of an item are, for each stream."""
         ...
+
+
+READ_AT_ONCE = {"cpu": 8192, "cuda": 65_536}
+"""Rows of a batch that is only read."""
+
+
+def n_owners(items: Items[T]) -> int:
+    """Examples that there are; the first so many own the first items."""
+    owner = items.owner
+    return int(owner[-1]) + 1 if len(owner) else 0
+
+
+@torch.no_grad()
+def each_read(
+    read: Callable[[Batch[T]], Read],
+    items: Items[T],
+    device: torch.device,
+    stopped: Callable[[], bool] = lambda: False,
+    most: int | None = None,
+    on_progress: OnProgress = unheard,
+) -> Iterator[tuple[Rows, Read]]:
+    """What a model makes of the items of the first `most` examples, a batch at a time, beside their
+    numbers. Items of like length are read together; what stands beside one does not change it."""
+    lengths, last = items.lengths[:, -1], n_owners(items) if most is None else most
+    if not len(lengths):
+        return
+    tokens = max(READ_AT_ONCE.get(device.type, 8192), int(lengths.max()))
+    plan = StepPlan.of_lengths(lengths, tokens, 0)
+    order = np.argsort(lengths, kind="stable")
+    order = order[items.owner[order] < last]
+    done = 0
+    for rows in plan.cut(order, tokens, tokens):
+        yield rows, read(items.batch(rows, device))
+        done += len(rows)
+        on_progress(done, len(order))
+        if stopped():
+            raise Stopped
+
+
+def mean_by_owner(found: Iterable[tuple[Rows, Numbers]], items: Items[T], n: int) -> Numbers:
+    """What was found of items (R C) as one row for each of the first `n` examples: answers to the
+    windows of a long one are joined by their mean."""
+    sums_NC: Numbers | None = None
+    for rows, values_RC in found:
+        if sums_NC is None:
+            sums_NC = np.zeros((n, values_RC.shape[1]))
+        np.add.at(sums_NC, items.owner[rows], values_RC)
+    if sums_NC is None:
+        return np.zeros((0, 0))
+    return sums_NC / np.bincount(items.owner, minlength=n)[:n, None]

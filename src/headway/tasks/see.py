@@ -21,8 +21,8 @@ from headway.models.parts.sounds import Sound
 from headway.progress import Progress
 from headway.tasks.begun import begun_with
 from headway.tasks.fronts import SMALL_PICTURE, picture_shape, pixel_statistics, stored_form
+from headway.tasks.intake_pictures import PictureChanges
 from headway.tasks.kind import Predictor, Use
-from headway.tasks.media_changes import PictureChanges
 from headway.tasks.media_labels import LabelTask, Shown, label_metrics, one_hot
 from headway.tasks.proposals import media_proposal, stored_front
 from headway.tasks.scores import Scores

@@ -17,7 +17,7 @@ from headway.config.run import Resolved
 from headway.data.batches import Fixed, Rows, StepPlan
 from headway.metrics.language import perplexity, unigram_loss
 from headway.progress import OnProgress, unheard
-from headway.tasks.items import Batch, Draw, Items
+from headway.tasks.items import Batch, Draw, Items, n_owners
 from headway.tasks.read import Read
 from headway.tasks.scores import Scores
 from headway.tasks.specs import Metric
@@ -155,8 +155,13 @@ class Objective(ABC, Generic[T]):
     """What tasks share that learn from items: which make which step, and their batches."""
 
     settings: Resolved
+    quick_size: int = field(default=3000, kw_only=True)
+    """Validation examples that are read during training; all of them at the end."""
+
     train_items: Items[T] = field(init=False)
     """Of the training set; `drawn` has those of an epoch."""
+
+    valid_items: Items[T] = field(init=False)
 
     _drawn: dict[int, tuple[Items[T], StepPlan]] = field(
         default_factory=dict, init=False, repr=False
@@ -201,6 +206,14 @@ class Objective(ABC, Generic[T]):
     def batch(self, part: Part, device: torch.device, fixed: Fixed | None) -> Batch[T]:
         chosen: Chosen = part.rows
         return self.planned(chosen.epoch)[0].batch(chosen.rows, device, fixed)
+
+    @property
+    def n_valid(self) -> int:
+        return n_owners(self.valid_items)
+
+    @property
+    def n_quick(self) -> int:
+        return min(self.quick_size, self.n_valid)
 
     def vary(self, model: nn.Module, batch: Batch[T]) -> Batch[T]:
         return batch

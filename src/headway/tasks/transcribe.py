@@ -36,10 +36,10 @@ from headway.progress import OnProgress, Progress, unheard
 from headway.tasks.begun import begun_with, tokenizer_of
 from headway.tasks.caption_scores import commonest
 from headway.tasks.fronts import item_rows, sound_shape, stored_form
+from headway.tasks.intake_sounds import SoundChanges
 from headway.tasks.kind import Predictor, Use
 from headway.tasks.language import text_frequencies
 from headway.tasks.losses import word_loss
-from headway.tasks.media_changes import SoundChanges
 from headway.tasks.media_reader import MediaReader
 from headway.tasks.read import EachRow, Read, readout_of
 from headway.tasks.scores import Baselines, Scores

@@ -11,7 +11,7 @@ from headway.data.media.reading import What
 from headway.data.store import Prepared
 from headway.models.parts.pictures import Pictures
 from headway.models.parts.sounds import Sound
-from headway.tasks.media_changes import PictureChanges
+from headway.tasks.intake_pictures import PictureChanges
 from headway.tasks.media_labels import LabelTask
 from headway.tasks.see import See
 

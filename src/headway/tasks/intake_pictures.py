@@ -1,0 +1,194 @@
+"""Pictures and videos as a model reads them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Protocol
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from headway.config.augment import AugmentSettings
+from headway.config.model import PictureSettings
+from headway.config.pictures import GRID_STRIDE
+from headway.config.run import Resolved, media_front
+from headway.data.batches import Fixed, Rows, StepPlan
+from headway.data.media.store import PictureStore
+from headway.models.parts.heads import Input
+from headway.models.parts.pictures import Pictures, collate_pictures
+from headway.nn.augment import Augment
+from headway.nn.devices import CPU
+from headway.nn.layout import Layout
+from headway.tasks.intake import Cuts
+from headway.tasks.items import Draw, Unit
+from headway.text.tokenizer import Tokenizer
+
+
+class PictureColumns(Protocol):
+    @property
+    def pictures(self) -> PictureStore: ...
+
+
+@dataclass(frozen=True)
+class Held:
+    """Which of the pictures that are on the device."""
+
+    rows_B: Tensor
+
+
+@dataclass(frozen=True)
+class PictureCuts:
+    store: PictureStore
+    shape: PictureSettings
+
+    @cached_property
+    def lengths(self) -> Rows:
+        return picture_rows(self.store, self.shape)
+
+    @property
+    def needed(self) -> Rows:
+        return self.lengths
+
+    @cached_property
+    def owner(self) -> Rows:
+        return np.arange(len(self.store))
+
+    @cached_property
+    def longest(self) -> int:
+        return int(self.lengths.max())
+
+    def collate(
+        self,
+        rows: Rows,
+        device: torch.device = CPU,
+        fixed: Fixed | None = None,
+        draw: Draw | None = None,
+    ) -> Input:
+        """In the fixed form the first ones come again until it is full."""
+        if fixed is not None:
+            rows = np.resize(rows, fixed.n_sequences)
+        layout = Layout.of(self.lengths[rows].tolist())
+        if self._held(device) is not None:
+            return Input(Held(torch.from_numpy(rows)), layout)
+        if self.store.equal is not None:
+            return Input(Pictures((self.store.gather(rows),)), layout)
+        pictures = [self.store[row] for row in rows.tolist()]
+        return Input(collate_pictures(pictures, self.shape)[0], layout)
+
+    def shown(self, stream: Input) -> Input:
+        if not isinstance(stream.values, Held):
+            return stream
+        rows_B = stream.values.rows_B
+        held = self._held(rows_B.device)
+        assert held is not None
+        return replace(stream, values=Pictures((held.index_select(0, rows_B),)))
+
+    def fixed(self, plan: StepPlan, micro_tokens: int) -> Fixed | None:
+        """Where all pictures are of one size; else there is none."""
+        if self.store.equal is None:
+            return None
+        n = max(1, plan.part_limit(micro_tokens) // self.longest)
+        rows = n * self.longest
+        return Fixed(source_rows=rows, target_rows=rows, n_sequences=n, longest=self.longest)
+
+    def units(self, row: int) -> list[Unit]:
+        frames, _, height, width = self.store.shapes[row].tolist()
+        return patch_units(self.shape, frames, height, width)
+
+    def _held(self, device: torch.device) -> Tensor | None:
+        """All pictures, where the device has room for them."""
+        if device.type == "cpu":
+            return None
+        place = torch.empty(0, device=device).device  # "cuda" and "cuda:0" are one place
+        if place not in self._copies:
+            self._copies[place] = self.store.on(place).copy
+        return self._copies[place]
+
+    @cached_property
+    def _copies(self) -> dict[torch.device, Tensor | None]:
+        return {}
+
+
+@dataclass(frozen=True)
+class PictureIntake:
+    shape: PictureSettings
+    augment: AugmentSettings
+
+    @classmethod
+    def of(cls, settings: Resolved, tokenizer: Tokenizer | None = None) -> PictureIntake:
+        shape = media_front(settings)
+        assert isinstance(shape, PictureSettings)
+        return cls(shape, settings.augment)
+
+    def cut(self, columns: PictureColumns) -> PictureCuts:
+        return PictureCuts(columns.pictures, self.shape)
+
+    def columns(self, examples: Sequence[NDArray[np.uint8]]) -> PictureColumns:
+        """Of pixels in memory (T C Y X)."""
+        return Shown(PictureStore.of(examples))
+
+    def refuse(self, cuts: Cuts, before: int | None = None) -> None: ...
+
+    @cached_property
+    def changes(self) -> PictureChanges:
+        return PictureChanges(self.augment)
+
+    def vary(self, model: nn.Module, stream: Input, targets_BC: Tensor) -> tuple[Input, Tensor]:
+        given, targets_BC = self.changes(stream.values, targets_BC)
+        return replace(stream, values=given), targets_BC
+
+
+@dataclass(frozen=True)
+class Shown:
+    """Pictures that are in no files."""
+
+    pictures: PictureStore
+
+
+class PictureChanges:
+    """Of pictures and videos, on the device that they are on."""
+
+    def __init__(self, settings: AugmentSettings) -> None:
+        self.augment = Augment(settings)
+        changed = ("flip", "crop", "rand", "erase", "mixup", "cutmix")
+        self.none = not any(getattr(settings, name) for name in changed)
+
+    def __call__(self, given: Pictures, targets_BC: Tensor) -> tuple[Pictures, Tensor]:
+        """All of one size; targets (B C) are shared out where two pictures become one."""
+        if self.none:
+            return given, targets_BC
+        (group,) = given.groups
+        with torch.no_grad():
+            x_BTCYX = self.augment(group)
+            if self.augment.mixes:
+                x_BTCYX, targets_BC, *_ = self.augment.mix(x_BTCYX, targets_BC)
+        return replace(given, groups=(x_BTCYX,)), targets_BC
+
+
+def picture_rows(store: PictureStore, shape: PictureSettings) -> Rows:
+    """Rows of the flat batch that each becomes."""
+    shapes, place = np.unique(np.asarray(store.shapes), axis=0, return_inverse=True)
+    rows = np.array([shape.rows_of(t, y, x) for t, _, y, x in shapes.tolist()], dtype=np.int64)
+    return rows[place.reshape(-1)]
+
+
+def patch_units(shape: PictureSettings, frames: int, height: int, width: int) -> list[Unit]:
+    """First rows, then patches by time, height and width."""
+    time, lines, columns = shape.grid_of(frames, height, width)
+    grid = shape.stem == "grid"
+    side, step = (GRID_STRIDE, GRID_STRIDE) if grid else (shape.patch, shape.step)
+    names = [name for name, there in (("class", shape.class_token), ("distil", shape.distil_token))
+             if there]  # fmt: skip
+    found = [Unit(text=name, special=True) for name in names]
+    for t in range(time):
+        span = (float(t * shape.tubelet), float((t + 1) * shape.tubelet)) if time > 1 else None
+        for y in range(lines):
+            for x in range(columns):
+                left, top = x * step, y * step
+                box = (left, top, min(left + side, width), min(top + side, height))
+                found.append(Unit(box=box, time=span))
+    return found

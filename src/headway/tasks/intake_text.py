@@ -1,0 +1,184 @@
+"""Texts, pairs of texts and documents of fields as a model reads them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from headway.config.run import Resolved
+from headway.data.batches import Fixed, FlatTokens, Rows, StepPlan, filled, fixed_shapes
+from headway.data.readings import TextReader
+from headway.data.streams import USUAL, FieldStream, Marks, mark_names
+from headway.data.textset import TextSet
+from headway.data.tokens import TokenStore
+from headway.errors import DataError
+from headway.models.parts.heads import Input
+from headway.nn.devices import CPU
+from headway.nn.layout import Layout
+from headway.tasks.intake import Cuts
+from headway.tasks.items import Draw, Unit
+from headway.text.tokenizer import Tokenizer
+
+Texts = tuple[str, ...]
+"""A text; a text and its other half; or the fields of a document, in their order."""
+
+
+@dataclass(frozen=True)
+class TextCuts:
+    """Each between its special tokens; long ones in overlapping windows."""
+
+    reader: TextReader
+    tokenizer: Tokenizer
+    segments: bool = False
+    """Whether the model tells the second text of a pair from the first."""
+
+    @property
+    def lengths(self) -> Rows:
+        return self.reader.lengths
+
+    @property
+    def owner(self) -> Rows:
+        return self.reader.example
+
+    @property
+    def needed(self) -> Rows:
+        return self.reader.needed
+
+    @cached_property
+    def longest(self) -> int:
+        return int(self.lengths.max())
+
+    def collate(
+        self,
+        rows: Rows,
+        device: torch.device = CPU,
+        fixed: Fixed | None = None,
+        draw: Draw | None = None,
+    ) -> Input:
+        read = self.reader.read(rows)
+        layout = text_layout(read.lengths.tolist(), fixed)
+        segments_N = filled(read.segments, layout.n_rows) if self.segments else None
+        return Input(filled(read.tokens, layout.n_rows), layout, segments_N)
+
+    def shown(self, stream: Input) -> Input:
+        return stream
+
+    def fixed(self, plan: StepPlan, micro_tokens: int) -> Fixed:
+        tokens = plan.part_limit(micro_tokens)
+        return fixed_shapes(plan, tokens, tokens, self.longest)
+
+    def units(self, row: int) -> list[Unit]:
+        return token_units(self.reader.read(np.array([row])).tokens.tolist(), self.tokenizer)
+
+
+def text_layout(lengths: list[int], fixed: Fixed | None) -> Layout:
+    """Of sequences of tokens, with dummies behind them in a fixed form."""
+    if fixed is None:
+        return Layout.of(lengths)
+    return Layout.fixed(
+        lengths, n_rows=fixed.target_rows, n_sequences=fixed.n_sequences, longest=fixed.longest
+    )
+
+
+def token_units(ids: Sequence[int], tokenizer: Tokenizer) -> list[Unit]:
+    special = tokenizer.specials
+    pieces = zip(ids, tokenizer.tokens(list(ids)), strict=True)
+    return [Unit(text=text, special=id in special) for id, text in pieces]
+
+
+@dataclass(frozen=True)
+class TextIntake:
+    tokenizer: Tokenizer
+    max_len: int
+    fields: tuple[str, ...] = ()
+    pairs: bool = False
+    segments: bool = False
+    windows: bool = True
+    """Whether what is longer than a model reads is read in windows, or refused."""
+
+    @classmethod
+    def of(cls, settings: Resolved, tokenizer: Tokenizer | None) -> TextIntake:
+        assert tokenizer is not None
+        data, model = settings.data, settings.model
+        return cls(
+            tokenizer, model.max_len, data.fields, bool(data.other_field),
+            getattr(model, "n_segments", 0) > 1, data.long == "windows",
+        )  # fmt: skip
+
+    def cut(self, columns: TextSet) -> TextCuts:
+        text, other = columns.text, columns.other
+        if columns.fields:
+            text, other = joined_fields(self.tokenizer, columns.fields), None
+        reader = text_reader(text, other, self.tokenizer, self.max_len)
+        return TextCuts(reader, self.tokenizer, self.segments and other is not None)
+
+    def refuse(self, cuts: Cuts, before: int | None = None) -> None:
+        needed, limit = cuts.needed, self.max_len
+        if self.windows or not len(needed) or int(needed.max()) <= limit:
+            return
+        if before is None:
+            raise DataError(
+                f"{int((needed > limit).sum()):,} texts are longer than the {limit:,} tokens that "
+                f"the model reads at once, the longest has {int(needed.max()):,}. Read them in "
+                "windows (data.long=windows) or set model.max_len to more."
+            )
+        place = int(np.argmax(needed > limit))
+        raise DataError(
+            f"text {before + place + 1:,} has {needed[place]:,} tokens, and the model reads "
+            f"{limit:,} at once. This run was trained with data.long=error; with "
+            "data.long=windows long texts are read in windows."
+        )
+
+    def vary(self, model: nn.Module, stream: Input, targets_BC: Tensor) -> tuple[Input, Tensor]:
+        return stream, targets_BC
+
+    def columns(self, examples: Sequence[Texts]) -> TextSet:
+        """Of texts in memory."""
+        stores = [encoded(self.tokenizer, column) for column in zip(*examples, strict=True)]
+        if self.fields:
+            named = dict(zip(self.fields, stores, strict=True))
+            return TextSet(stores[-1], fields=named)
+        return TextSet(stores[0], other=stores[1] if self.pairs else None)
+
+
+def text_reader(
+    text: TokenStore, other: TokenStore | None, tokenizer: Tokenizer, max_len: int
+) -> TextReader:
+    return TextReader(
+        text=flat(text),
+        other=None if other is None else flat(other),
+        bos=tokenizer.bos,
+        eos=tokenizer.eos,
+        max_len=max_len,
+        pair_ends=tokenizer.pair_ends,
+        ends=tokenizer.text_ends,
+    )
+
+
+def flat(store: TokenStore) -> FlatTokens:
+    return FlatTokens(store.tokens, store.offsets)
+
+
+def encoded(tokenizer: Tokenizer, texts: Sequence[str]) -> TokenStore:
+    found = tokenizer.encode_flat(list(texts))
+    return TokenStore(found.ids.astype(np.uint32), found.lengths)
+
+
+def joined_fields(tokenizer: Tokenizer, stores: Mapping[str, TokenStore]) -> TokenStore:
+    """Documents with fields as one text each, every field between its marks."""
+    marks = {}
+    for name in stores:
+        opening, closing = (tokenizer.special(mark) for mark in mark_names([name]))
+        assert opening is not None, f"the vocabulary has no mark of {name}"
+        assert closing is not None
+        marks[name] = Marks(opening, closing)
+    stream = FieldStream(stores, marks, tokenizer.bos, tokenizer.eos, 0.0, 0)
+    n = len(next(iter(stores.values())))
+    parts = [stream.document(USUAL, number)[1:-1] for number in range(n)]
+    lengths = np.array([len(part) for part in parts], dtype=np.int64)
+    return TokenStore(np.concatenate([np.zeros(0, np.int64), *parts]).astype(np.uint32), lengths)
