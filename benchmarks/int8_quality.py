@@ -15,7 +15,7 @@ from benchmarks.machine import save
 from headway.config.data import DataSettings
 from headway.config.folder import load_run, run_folder
 from headway.metrics.translation import bleu, compare_bleu
-from headway.tasks.complete_scores import evaluate_language
+from headway.tasks.continue_ import evaluate_language
 from headway.tasks.opened import open_run
 from headway.tasks.translate_answers import translator_of
 

@@ -19,7 +19,7 @@ from headway.cli.main import main
 from headway.config.folder import load_run
 from headway.config.run import RunSettings, load_run_settings, resolved_toml, run_settings
 from headway.config.start import DistilSettings, LoraSettings, StartSettings
-from headway.tasks.complete import Complete
+from headway.tasks.continue_ import Continue
 from headway.tasks.kind import Use
 from headway.tasks.opened import open_run
 from headway.tasks.specs import (
@@ -216,7 +216,7 @@ def test_the_mark_of_a_field_ends_it(said: Said) -> None:
 
 def test_a_waiting_person_gets_a_field_at_once(folder: Path) -> None:
     run = load_run(folder / "fields")
-    writer = Complete().predictor(Use(open_run(folder / "fields", device="cpu"), run, {}))
+    writer = Continue().predictor(Use(open_run(folder / "fields", device="cpu"), run, {}))
     answered = Event()
 
     def lines() -> Iterator[str]:

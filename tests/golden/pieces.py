@@ -101,25 +101,27 @@ def batches(tiny: Tiny) -> Any:
     """Of each of the first epochs: the rows of every step and part, and the tensors of all
     batches."""
     task = seams.task_of(tiny.made)
-    micro = tiny.made.settings.train.micro_tokens
+    micro, name = tiny.made.settings.train.micro_tokens, tiny.made.settings.task
     found = []
     for number in range(EPOCHS):
         rows, tensors = [], dict[str, list[Any]]()
         for step in task.epoch(number):
             parts = task.parts(step, micro)
             counted = [[part.n_targets, part.n_tokens] for part in parts]
-            rows.append(f"{counted} {digest(*(array.tobytes() for _, array in _whole(parts)))}")
+            rows.append(
+                f"{counted} {digest(*(array.tobytes() for _, array in _whole(name, parts)))}"
+            )
             for part in parts:
-                for name, array in seams.leaves(task.batch(part, seams.CPU, None)):
-                    tensors.setdefault(name, []).append(array)
+                for leaf, array in seams.batch_leaves(name, task.batch(part, seams.CPU, None)):
+                    tensors.setdefault(leaf, []).append(array)
         found.append({"steps": rows, "tensors": {n: _chained(a) for n, a in tensors.items()}})
     return found
 
 
-def _whole(value: Any) -> list[tuple[str, np.ndarray]]:
+def _whole(task: str, parts: list[Any]) -> list[tuple[str, np.ndarray]]:
     """Leaves whose whole numbers have one width, whatever the platform's."""
     found = []
-    for name, array in seams.leaves(value):
+    for name, array in seams.part_leaves(task, parts):
         found.append((name, array.astype("<i8") if array.dtype.kind in "iu" else array))
     return found
 

@@ -152,6 +152,29 @@ def leaves(value: Any, name: str = "") -> Iterator[tuple[str, Any]]:
         assert value is None, f"{name}: {type(value)}"
 
 
+FORMER: dict[str, dict[str, str]] = {
+    "complete": {"streams[0].values": "tokens_N", "targets": "labels_N", "weights_R": "weights_N"},
+}
+"""What the parts of batches were called when golden files were made; a layout was a layout."""
+
+
+def batch_leaves(task: str, batch: Any) -> Iterator[tuple[str, Any]]:
+    """The arrays of a batch by the names that golden files know them by."""
+    former = FORMER.get(task, {})
+    for name, array in leaves(batch):
+        if task in FORMER:
+            name = former.get(name, name.replace("streams[0].layout", "layout"))
+        yield name, array
+
+
+def part_leaves(task: str, parts: list[Any]) -> Iterator[tuple[str, Any]]:
+    """The rows of parts and their counts, in the order in which golden files know them."""
+    for part in parts:
+        if task == "complete":
+            part = dataclasses.replace(part, tokens=None)
+        yield from leaves(part)
+
+
 def settings_facts(path: Path) -> dict[str, Any]:
     """A config.toml as dotted keys."""
     return settings_of_text(path.read_text(encoding="utf-8"))

@@ -24,8 +24,8 @@ from headway.models.decoder import Decoder
 from headway.models.folder import model_weights
 from headway.nn.layout import Layout
 from headway.progress import SILENT
-from headway.tasks.complete import Complete, CompleteTask
-from headway.tasks.language import TokenBatch
+from headway.tasks.continue_ import Continue, ContinueTask
+from headway.tasks.items import READ_AT_ONCE, Batch, Draw
 from headway.tasks.losses import plain as plain_loss
 from headway.tasks.task import Part
 from headway.training.begin import begin
@@ -74,13 +74,13 @@ def settings_for(text: str, **more: Any) -> RunSettings:
 @pytest.fixture(scope="module")
 def plain(tmp_path_factory: pytest.TempPathFactory) -> Made:
     folder = tmp_path_factory.mktemp("plain")
-    return resolved(Complete(), settings_for(write_lines(folder / "text")), folder)
+    return resolved(Continue(), settings_for(write_lines(folder / "text")), folder)
 
 
 @pytest.fixture(scope="module")
 def fielded(tmp_path_factory: pytest.TempPathFactory) -> Made:
     folder = tmp_path_factory.mktemp("fields")
-    return resolved(Complete(), settings_for(write_fields(folder / "text.jsonl")), folder)
+    return resolved(Continue(), settings_for(write_fields(folder / "text.jsonl")), folder)
 
 
 @pytest.fixture(params=["plain", "fielded"])
@@ -89,8 +89,8 @@ def made(request: pytest.FixtureRequest) -> Made:
     return found
 
 
-def task_of(made: Made) -> CompleteTask:
-    return CompleteTask(made[1], made[0])
+def task_of(made: Made) -> ContinueTask:
+    return ContinueTask(*made)
 
 
 def model_of(settings: RunSettings) -> Decoder:
@@ -100,14 +100,15 @@ def model_of(settings: RunSettings) -> Decoder:
     return model
 
 
-def parts_of(task: CompleteTask, epoch: int = 0, micro: int = 40) -> list[Part]:
+def parts_of(task: ContinueTask, epoch: int = 0, micro: int = 40) -> list[Part]:
     return [part for step in task.epoch(epoch) for part in task.parts(step, micro)]
 
 
-def losses(model: Decoder, batch: TokenBatch) -> list[Tensor]:
+def losses(model: Decoder, batch: Batch[Tensor]) -> list[Tensor]:
     """Of every token, a document each."""
-    logs_NV = model.scores(model(batch.tokens_N, batch.layout)).log_softmax(-1)
-    return list(batch.layout.split(-logs_NV.gather(1, batch.labels_N[:, None])[:, 0]))
+    [given] = batch.streams
+    logs_NV = model.scores(model(given.values, given.layout)).log_softmax(-1)
+    return list(given.layout.split(-logs_NV.gather(1, batch.targets[:, None])[:, 0]))
 
 
 # The loss
@@ -117,15 +118,15 @@ def test_another_document_of_the_batch_changes_no_bit_of_mine(plain: Made) -> No
     settings, prepared = plain
     task, model = task_of(plain), model_of(settings).eval()
     part = max(parts_of(task, micro=128), key=lambda part: len(part.rows.rows))
-    documents = task.windows.cut(0).document[part.rows.rows]
+    documents = task.planned(0)[0].owner[part.rows.rows]
     changed = np.array(prepared.train["text"].tokens)
     store = prepared.train["text"]
     for other in set(documents[1:].tolist()) - {documents[0]}:
         changed[store.offsets[other] : store.offsets[other + 1]] = prepared.tokenizer.encode("tree")
     train = prepared.train.changed({"text": TokenStore(changed, store.lengths)})
-    task_after = CompleteTask(replace(prepared, train=train), settings)
+    task_after = ContinueTask(settings, replace(prepared, train=train))
     before, after = (t.batch(part, CPU, None) for t in (task, task_after))
-    assert not torch.equal(before.tokens_N, after.tokens_N)
+    assert not torch.equal(before.streams[0].values, after.streams[0].values)
     with torch.no_grad():
         ours, theirs = losses(model, before), losses(model, after)
     assert len(documents) > 3
@@ -136,13 +137,11 @@ def test_another_document_of_the_batch_changes_no_bit_of_mine(plain: Made) -> No
 def test_the_loss_is_that_of_each_window_by_itself(made: Made) -> None:
     """A window is the tokens of a document from its start on, predicted one after another."""
     task, model = task_of(made), model_of(made[0])
-    cut = task.windows.cut(0)
+    items = task.train_items.drawn(Draw(made[0].train.seed, 0))
     for part in parts_of(task)[:4]:
         by_hand, n = torch.zeros(()), 0
         for row in part.rows.rows:
-            inputs, labels = task.train.read(
-                0, cut.document[[row]], cut.start[[row]], cut.length[[row]]
-            )
+            inputs, labels = items.tokens(np.array([row]))
             x_ND = model(torch.from_numpy(inputs), Layout.of([len(inputs)]))
             logs_NV = model.scores(x_ND)
             target = torch.from_numpy(labels)
@@ -150,7 +149,7 @@ def test_the_loss_is_that_of_each_window_by_itself(made: Made) -> None:
             n += len(labels)
         batch = task.batch(part, CPU, None)
         found = plain_loss(task)(model, batch)
-        assert part.n_targets == n == len(batch.labels_N)
+        assert part.n_targets == n == len(batch.targets)
         torch.testing.assert_close(found.sum, by_hand, rtol=1e-5, atol=1e-5)
         torch.testing.assert_close(found.nll, by_hand.detach(), rtol=1e-5, atol=1e-5)
 
@@ -161,8 +160,8 @@ def test_the_fixed_form_costs_the_same(made: Made) -> None:
     for epoch in range(3):
         for part in parts_of(task, epoch):
             plain, padded = task.batch(part, CPU, None), task.batch(part, CPU, fixed)
-            shapes.add((len(padded.tokens_N), padded.layout.n_sequences))
-            assert padded.weights_N.sum() == part.n_targets
+            shapes.add((len(padded.targets), padded.streams[0].layout.n_sequences))
+            assert padded.weights_R.sum() == part.n_targets
             torch.testing.assert_close(
                 plain_loss(task)(model, padded).sum,
                 plain_loss(task)(model, plain).sum,
@@ -195,8 +194,8 @@ def test_an_epoch_predicts_every_token_once(plain: Made) -> None:
     wanted = sorted([*store.tokens.tolist(), *[eos] * len(store)])
     for epoch in (0, 1):
         batches = [task.batch(part, CPU, None) for part in parts_of(task, epoch)]
-        assert sorted(t for batch in batches for t in batch.labels_N.tolist()) == wanted
-        assert max(n for batch in batches for n in batch.layout.known_lengths()) == 16
+        assert sorted(t for batch in batches for t in batch.targets.tolist()) == wanted
+        assert max(n for batch in batches for n in batch.streams[0].layout.known_lengths()) == 16
 
 
 # Validation
@@ -205,12 +204,12 @@ def test_an_epoch_predicts_every_token_once(plain: Made) -> None:
 def test_validation_is_the_sum_over_windows(made: Made) -> None:
     settings, prepared = made
     task, model = task_of(made), model_of(settings).eval()
-    nll, n = 0.0, 0
+    nll, n, source = 0.0, 0, task.valid_items.source
     with torch.no_grad():
-        for number, length in enumerate(task.valid.lengths(USUAL).tolist()):
+        for number, length in enumerate(source.lengths(USUAL).tolist()):
             for start in range(0, length, 16):
                 size = min(16, length - start)
-                inputs, labels = task.valid.read(
+                inputs, labels = source.read(
                     USUAL, np.array([number]), np.array([start]), np.array([size])
                 )
                 logs_NV = model.scores(model(torch.from_numpy(inputs), Layout.of([size])))
@@ -240,7 +239,7 @@ def test_validation_is_the_same_in_batches_of_any_size(
 ) -> None:
     found = []
     for size in (8192, 20):
-        monkeypatch.setattr("headway.tasks.language.EVALUATED_AT_ONCE", size)
+        monkeypatch.setitem(READ_AT_ONCE, "cpu", size)
         with torch.no_grad():
             task, model = task_of(made), model_of(made[0]).eval()
             found.append(task.evaluate(model, CPU, lambda: False, full=False)["loss"])
@@ -254,8 +253,8 @@ def test_an_evaluation_stops_when_asked_to(plain: Made) -> None:
 
 def test_a_context_shorter_than_a_sample_is_no_obstacle(tmp_path: Path) -> None:
     settings = settings_for(write_lines(tmp_path / "text"), model__max_len=8)
-    settings, prepared = resolved(Complete(), settings, tmp_path)
-    task = CompleteTask(prepared, settings)
+    settings, prepared = resolved(Continue(), settings, tmp_path)
+    task = ContinueTask(settings, prepared)
     with torch.no_grad():
         task.evaluate(model_of(settings).eval(), CPU, lambda: False, full=False)
 
@@ -276,8 +275,8 @@ def test_a_little_text_is_learned_by_heart(tmp_path: Path) -> None:
     (tmp_path / "text").write_text("".join(f"{line} {i % 3}\n" for i, line in enumerate(lines)))
     text = str(tmp_path / "text")
     settings = settings_for(text, train__steps=60, data__valid_text=[text])
-    settings, prepared = resolved(Complete(), settings, tmp_path)
-    task, model = CompleteTask(prepared, settings), model_of(settings)
+    settings, prepared = resolved(Continue(), settings, tmp_path)
+    task, model = ContinueTask(settings, prepared), model_of(settings)
     step = Step(
         model, plain_loss(task), build_optimizer(model, settings.train, device="cpu"), Ranks()
     )
@@ -300,7 +299,7 @@ def test_a_run_that_is_stopped_and_taken_up_again_ends_the_same(tmp_path: Path, 
     else:
         text = write_fields(tmp_path / "text.jsonl")
     settings = settings_for(text, **more, model__dropout=0.2, train__lr=1e-3)
-    settings, prepared = resolved(Complete(), settings, tmp_path)
+    settings, prepared = resolved(Continue(), settings, tmp_path)
     assert same_after_stops(settings, prepared, tmp_path)
     written = [
         {path.relative_to(folder): path.read_bytes() for path in sorted(folder.rglob("*.*"))
@@ -318,15 +317,15 @@ def test_a_run_that_is_stopped_and_taken_up_again_ends_the_same(tmp_path: Path, 
 def test_what_is_left_open_is_chosen(tmp_path: Path, fields: bool) -> None:
     text = (write_fields if fields else write_lines)(tmp_path / ("t.jsonl" if fields else "t"))
     plain = RunSettings(task="complete", data=settings_for(text).data)
-    prepared = Complete().prepare(plain, tmp_path, SILENT)
+    prepared = Continue().prepare(plain, tmp_path, SILENT)
     found = resolve_run(plain, prepared, CPU)
     assert isinstance(found.model, DecoderSettings)
-    longest = int(CompleteTask(prepared, found).train.lengths(USUAL).max())
+    longest = int(ContinueTask(found, prepared).train_items.source.lengths(USUAL).max())
     assert found.model.max_len == longest
     assert (found.model.positions, found.model.dropout) == ("rotary", 0.2)
     assert (found.train.metric, found.train.optimizer) == ("loss", "muon")
     assert found.decode.sample
-    assert "documents of" in Complete().describe(prepared)
+    assert "documents of" in Continue().describe(prepared)
     assert found.train.steps == 100
     if fields:
         marks = [prepared.tokenizer.special(f"</{name}>") for name in ("title", "date", "body")]
@@ -344,7 +343,7 @@ def test_settings_that_cannot_work_are_refused(tmp_path: Path, plain: Made) -> N
             resolve_run(settings_for(text, **more), plain[1], CPU)
     settings = resolve_run(settings_for(text, complete__context=40), plain[1], CPU)
     with pytest.raises(ConfigError, match=r"complete.context=40 is more .*model.max_len=16"):
-        Complete().task(settings, plain[1])
+        Continue().task(settings, plain[1])
     with pytest.raises(ConfigError, match="context=1 must be at least 2"):
         settings_for(text, complete__context=1)
 
@@ -368,7 +367,7 @@ def test_word_vectors_start_the_model_and_stay_where_they_are_frozen(
         write_lines(tmp_path / "text"), model__embeddings=vectors, train__steps=3,
         model__tune_embeddings=tuned,
     )  # fmt: skip
-    settings, prepared = resolved(Complete(), settings, tmp_path)
+    settings, prepared = resolved(Continue(), settings, tmp_path)
     said: list[str] = []
     fresh = Worker(settings, prepared, Ranks(), said.append).model
     n = prepared.tokenizer.vocab_size
@@ -394,6 +393,6 @@ def test_word_vectors_of_another_width_are_refused(tmp_path: Path, vectors: str)
     settings = settings_for(
         write_lines(tmp_path / "text"), model__embeddings=vectors, model__d_model=16
     )
-    settings, prepared = resolved(Complete(), settings, tmp_path)
+    settings, prepared = resolved(Continue(), settings, tmp_path)
     with pytest.raises(DataError, match=r"32 numbers.* model.d_model=16. Set model.d_model=32"):
         begin(model_of(settings), settings, prepared, lambda text: None)

@@ -14,6 +14,7 @@ import pytest
 import torch
 
 from headway.cli.main import main
+from headway.config.data import TokenizerSettings
 from headway.config.folder import load_run
 from headway.config.model import DecoderSettings
 from headway.config.run import RunSettings, resolved_toml
@@ -24,9 +25,10 @@ from headway.models.build import build_model
 from headway.models.decoder import Decoder
 from headway.models.folder import load_model
 from headway.nn.layout import Layout
-from headway.tasks import complete_scores
-from headway.tasks.complete_scores import body_likelihood, evaluate_language
+from headway.tasks.continue_ import Documents, body_likelihood, evaluate_language
+from headway.tasks.items import READ_AT_ONCE
 from headway.tasks.opened import open_run
+from headway.text.train import train_on_texts
 from tests.training.test_complete import write_fields, write_lines
 
 BOS, EOS = 1, 2
@@ -83,10 +85,11 @@ def test_the_body_behind_other_fields_and_alone(
     names: list[str], context: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     made, stream = model(), source()
+    items = Documents(stream, train_on_texts(["a b"], TokenizerSettings(), 20), context)
     expected, n = by_hand(made, names, context)
     for at_once in (4096, 1):
-        monkeypatch.setattr(complete_scores, "AT_ONCE", at_once)
-        total, count = body_likelihood(made, stream, names, context)
+        monkeypatch.setitem(READ_AT_ONCE, "cpu", at_once)
+        total, count = body_likelihood(made, items, names, torch.device("cpu"))
         assert count == n == 4 + 1 + 11 + 3  # the end of the body is a token too
         assert total == pytest.approx(expected, rel=1e-5)
     present_DF, _ = stream.choice(USUAL)  # what others read from the stream is as before

@@ -24,13 +24,14 @@ from headway.data.store import Prepared
 from headway.errors import ConfigError
 from headway.models.build import build_model
 from headway.models.folder import model_weights, save_weights
+from headway.models.parts.heads import Input
 from headway.nn.layout import Layout
 from headway.nn.loss import Smoothing
 from headway.progress import SILENT
 from headway.tasks import distil, losses
 from headway.tasks.begun import begun_with
 from headway.tasks.classify import ClassifyTask
-from headway.tasks.complete import CompleteTask
+from headway.tasks.continue_ import ContinueTask
 from headway.tasks.distil import (
     compare,
     comparison_line,
@@ -149,8 +150,9 @@ def batch_of(task: str) -> Any:
         weights_N = torch.ones(10)
         weights_N[-2:] = 0.0
         return SimpleNamespace(
-            tokens_N=tokens_N, layout=layout, labels_N=tokens_N + 1, weights_N=weights_N
-        )
+            tokens_N=tokens_N, layout=layout, labels_N=tokens_N + 1, weights_N=weights_N,
+            streams=(Input(tokens_N, layout),), targets=tokens_N + 1, weights_R=weights_N,
+        )  # fmt: skip
     return SimpleNamespace(
         tokens_N=tokens_N, layout=layout, segments_N=None,
         labels_B=torch.tensor([2, 0]), weights_B=torch.ones(2),
@@ -159,7 +161,7 @@ def batch_of(task: str) -> Any:
 
 def task_like(task: str) -> Task:
     """One without data: it knows how to read and what that costs."""
-    kind = {"fill": FillTask, "complete": CompleteTask, "classify": ClassifyTask}[task]
+    kind = {"fill": FillTask, "complete": ContinueTask, "classify": ClassifyTask}[task]
     made = object.__new__(kind)
     made.smoothing = Smoothing(1.0, 0.0)
     return made  # type: ignore[return-value]

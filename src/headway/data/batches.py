@@ -311,6 +311,18 @@ class Collator:
         return moved(batch, device)
 
 
+def layout_of(lengths: NDArray[np.int64], fixed: Fixed | None) -> Layout:
+    """Of sequences side by side, in the fixed form where there is one."""
+    if fixed is None:
+        return Layout.of(lengths.tolist())
+    return Layout.fixed(
+        lengths.tolist(),
+        n_rows=fixed.target_rows,
+        n_sequences=fixed.n_sequences,
+        longest=fixed.longest,
+    )
+
+
 def fixed_shapes(plan: StepPlan, source_tokens: int, target_tokens: int, longest: int) -> Fixed:
     """Shapes that hold any batch cut to these numbers of tokens. Where sequences may be too long
     for the `short` kernel, there is a source row for every dummy target: attention to nothing is no

@@ -119,3 +119,23 @@ def cut_documents(lengths: Numbers, context: int, phase: Numbers) -> Cut:
 def whole_cut(lengths: Numbers, context: int) -> Cut:
     """Without any chance: for validation."""
     return cut_documents(lengths, context, np.zeros(len(lengths), np.int64))
+
+
+def drawn_cut(lengths: Numbers, context: int, seed: int, epoch: int) -> Cut:
+    """As an epoch has it."""
+    draw = np.random.Generator(np.random.PCG64([seed, epoch, 1]))
+    return cut_documents(lengths, context, draw.integers(0, context, len(lengths)))
+
+
+def window_limit(plan: StepPlan, micro_tokens: int, widest: int) -> int:
+    """Tokens of a part: never less than a window needs. Epochs are cut differently, so there is a
+    little room beyond what this plan, of the first one, needs."""
+    needed = int(1.02 * plan.part_limit(micro_tokens))
+    return max(min(needed, plan.target_tokens), widest)
+
+
+def window_shapes(plan: StepPlan, tokens: int, widest: int) -> Fixed:
+    """Shapes that hold every part of any epoch."""
+    shapes = fixed_shapes(plan, tokens, tokens, widest)
+    # The number of windows that a part is cut into differs a little from epoch to epoch.
+    return replace(shapes, n_sequences=shapes.n_sequences + shapes.n_sequences // 4 + 8)

@@ -22,7 +22,7 @@ from headway.inside.streams import Output, Reading, Stream
 from headway.inside.tree import BeamTree, Node
 from headway.models.decoder import Decoder
 from headway.models.seq2seq import Seq2Seq
-from headway.tasks.language import context_of
+from headway.tasks.continue_ import context_of
 from headway.tasks.opened import Opened
 
 __all__ = ["BeamTree", "Node", "beam_tree", "cross_rows", "rerun", "searches"]

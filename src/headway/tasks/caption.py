@@ -38,14 +38,13 @@ from headway.tasks.caption_batches import (
 from headway.tasks.caption_scores import caption_values, commonest, described_pictures
 from headway.tasks.fronts import picture_shape, pixel_statistics, stored_form
 from headway.tasks.kind import Predictor, Use
-from headway.tasks.language import text_frequencies
 from headway.tasks.losses import PLAIN, word_loss
 from headway.tasks.media_labels import front_of
 from headway.tasks.proposals import media_proposal, stored_front
 from headway.tasks.read import Read
 from headway.tasks.scores import Baselines, Scores
 from headway.tasks.specs import METRICS
-from headway.tasks.task import TOKENS, Frequencies, Part, TaskLoss, n_examples
+from headway.tasks.task import TOKENS, Frequencies, Part, TaskLoss, n_examples, text_frequencies
 from headway.text.tokenizer import Tokenizer
 
 SAMPLES = 12

@@ -19,11 +19,23 @@ from headway.decode.fewshot import Choice, Chooser, Shots
 from headway.errors import DataError, UserError, suggest
 from headway.models.decoder import Decoder
 from headway.tasks.answers import Answer, Facts, LabelAnswer, Show, TextAnswer, mean_probability
-from headway.tasks.kind import Use
-from headway.tasks.language import check_language, context_of
+from headway.tasks.continue_ import check_language, context_of
+from headway.tasks.kind import Predictor, Use
 from headway.tasks.opened import Opened, open_run
 
 Write = Callable[[str], None]
+
+
+def predictor(use: Use) -> Predictor:
+    if use.settings.data.fields:
+        refuse(use.options, ("shots", "labels", "draft"), "on a run with fields")
+        return FieldWriter(use)
+    if use.options.get("field"):
+        raise UserError("--field has no effect: this run was trained on plain documents.")
+    if chooses_labels(use.options):
+        refuse(use.options, ("stream", "draft"), "where a label is chosen")
+        return LabelChoices(use)
+    return Continuations(use)
 
 
 def chooses_labels(options: Mapping[str, Any]) -> bool:

@@ -29,14 +29,13 @@ from headway.tasks import fill_media
 from headway.tasks.begun import begun_with, tokenizer_of
 from headway.tasks.gaps import ENDS, FillBatch, FillFixed, FramedWindows, Gaps, Reader, read_gaps
 from headway.tasks.kind import Predictor, Use
-from headway.tasks.language import text_frequencies
 from headway.tasks.losses import word_loss
 from headway.tasks.proposals import text_proposal
 from headway.tasks.read import Read
 from headway.tasks.rebuild import RebuildTask
 from headway.tasks.scores import Scores
 from headway.tasks.specs import METRICS
-from headway.tasks.task import TOKENS, Frequencies, Part, TaskLoss, n_examples
+from headway.tasks.task import TOKENS, Frequencies, Part, TaskLoss, n_examples, text_frequencies
 from headway.text.tokenizer import MASK
 
 QUICK_TOKENS = 100_000

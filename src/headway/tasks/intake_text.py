@@ -11,15 +11,14 @@ import torch
 from torch import Tensor, nn
 
 from headway.config.run import Resolved
-from headway.data.batches import Fixed, FlatTokens, Rows, StepPlan, filled, fixed_shapes
+from headway.data.batches import Fixed, FlatTokens, Rows, StepPlan, filled, fixed_shapes, layout_of
 from headway.data.readings import TextReader
+from headway.data.store import Columns
 from headway.data.streams import USUAL, FieldStream, Marks, mark_names
-from headway.data.textset import TextSet
 from headway.data.tokens import TokenStore
 from headway.errors import DataError
 from headway.models.parts.heads import Input
 from headway.nn.devices import CPU
-from headway.nn.layout import Layout
 from headway.tasks.intake import Cuts
 from headway.tasks.items import Draw, Unit
 from headway.text.tokenizer import Tokenizer
@@ -61,7 +60,7 @@ class TextCuts:
         draw: Draw | None = None,
     ) -> Input:
         read = self.reader.read(rows)
-        layout = text_layout(read.lengths.tolist(), fixed)
+        layout = layout_of(read.lengths, fixed)
         segments_N = filled(read.segments, layout.n_rows) if self.segments else None
         return Input(filled(read.tokens, layout.n_rows), layout, segments_N)
 
@@ -74,15 +73,6 @@ class TextCuts:
 
     def units(self, row: int) -> list[Unit]:
         return token_units(self.reader.read(np.array([row])).tokens.tolist(), self.tokenizer)
-
-
-def text_layout(lengths: list[int], fixed: Fixed | None) -> Layout:
-    """Of sequences of tokens, with dummies behind them in a fixed form."""
-    if fixed is None:
-        return Layout.of(lengths)
-    return Layout.fixed(
-        lengths, n_rows=fixed.target_rows, n_sequences=fixed.n_sequences, longest=fixed.longest
-    )
 
 
 def token_units(ids: Sequence[int], tokenizer: Tokenizer) -> list[Unit]:
@@ -110,10 +100,10 @@ class TextIntake:
             getattr(model, "n_segments", 0) > 1, data.long == "windows",
         )  # fmt: skip
 
-    def cut(self, columns: TextSet) -> TextCuts:
-        text, other = columns.text, columns.other
+    def cut(self, columns: Columns) -> TextCuts:
+        text, other = columns.body, columns.other
         if columns.fields:
-            text, other = joined_fields(self.tokenizer, columns.fields), None
+            text, other = joined_fields(self.tokenizer, columns.parts), None
         reader = text_reader(text, other, self.tokenizer, self.max_len)
         return TextCuts(reader, self.tokenizer, self.segments and other is not None)
 
@@ -137,13 +127,13 @@ class TextIntake:
     def vary(self, model: nn.Module, stream: Input, targets_BC: Tensor) -> tuple[Input, Tensor]:
         return stream, targets_BC
 
-    def columns(self, examples: Sequence[Texts]) -> TextSet:
+    def columns(self, examples: Sequence[Texts]) -> Columns:
         """Of texts in memory."""
         stores = [encoded(self.tokenizer, column) for column in zip(*examples, strict=True)]
         if self.fields:
             named = dict(zip(self.fields, stores, strict=True))
-            return TextSet(stores[-1], fields=named)
-        return TextSet(stores[0], other=stores[1] if self.pairs else None)
+            return Columns(named, fields=self.fields)
+        return Columns(dict(zip(("text", "other"), stores, strict=False)))
 
 
 def text_reader(

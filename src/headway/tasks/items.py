@@ -110,6 +110,30 @@ def n_owners(items: Items[T]) -> int:
     return int(owner[-1]) + 1 if len(owner) else 0
 
 
+def batches_of(
+    items: Items[T],
+    rows: Rows,
+    device: torch.device,
+    stopped: Callable[[], bool] = lambda: False,
+    on_progress: OnProgress = unheard,
+) -> Iterator[tuple[Rows, Batch[T]]]:
+    """These items, those of like length together, as batches that are only read. Raises `Stopped`
+    between two of them."""
+    if not len(rows):
+        return
+    lengths = items.lengths[:, -1]
+    tokens = max(READ_AT_ONCE.get(device.type, 8192), int(lengths.max()))
+    plan = StepPlan.of_lengths(lengths, tokens, 0)
+    order = rows[np.argsort(lengths[rows], kind="stable")]
+    done = 0
+    for some in plan.cut(order, tokens, tokens):
+        yield some, items.batch(some, device)
+        done += len(some)
+        on_progress(done, len(order))
+        if stopped():
+            raise Stopped
+
+
 @torch.no_grad()
 def each_read(
     read: Callable[[Batch[T]], Read],
@@ -121,20 +145,10 @@ def each_read(
 ) -> Iterator[tuple[Rows, Read]]:
     """What a model makes of the items of the first `most` examples, a batch at a time, beside their
     numbers. Items of like length are read together; what stands beside one does not change it."""
-    lengths, last = items.lengths[:, -1], n_owners(items) if most is None else most
-    if not len(lengths):
-        return
-    tokens = max(READ_AT_ONCE.get(device.type, 8192), int(lengths.max()))
-    plan = StepPlan.of_lengths(lengths, tokens, 0)
-    order = np.argsort(lengths, kind="stable")
-    order = order[items.owner[order] < last]
-    done = 0
-    for rows in plan.cut(order, tokens, tokens):
-        yield rows, read(items.batch(rows, device))
-        done += len(rows)
-        on_progress(done, len(order))
-        if stopped():
-            raise Stopped
+    last = n_owners(items) if most is None else most
+    rows = np.flatnonzero(items.owner < last)
+    for some, batch in batches_of(items, rows, device, stopped, on_progress):
+        yield some, read(batch)
 
 
 def mean_by_owner(found: Iterable[tuple[Rows, Numbers]], items: Items[T], n: int) -> Numbers:

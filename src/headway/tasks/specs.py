@@ -491,7 +491,7 @@ _ROWS = (
         lacks="more pairs of sentences; headway check says what may be wrong with them",
     ),
     Spec(
-        name="complete", modality="text", objective="complete.Complete", reads="documents",
+        name="complete", modality="text", objective="continue_.Continue", reads="documents",
         needs=(TEXT,), answers="text", metrics=scored("loss", "ppl", "bits_per_byte"),
         families=("decoder",), settings=CompleteSettings, continues=True, counts="token",
         decode=_ALL - {"extra_len"},

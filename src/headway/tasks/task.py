@@ -15,12 +15,14 @@ from torch import Tensor, nn
 
 from headway.config.run import Resolved
 from headway.data.batches import Fixed, Rows, StepPlan
-from headway.metrics.language import perplexity, unigram_loss
+from headway.data.tokens import TokenStore
+from headway.metrics.language import perplexity, token_counts, unigram_loss
 from headway.progress import OnProgress, unheard
 from headway.tasks.items import Batch, Draw, Items, n_owners
 from headway.tasks.read import Read
 from headway.tasks.scores import Scores
 from headway.tasks.specs import Metric
+from headway.text.tokenizer import Tokenizer
 
 T = TypeVar("T")
 
@@ -71,6 +73,20 @@ class Frequencies:
         """The same on the validation set."""
         loss = unigram_loss(self.train_V, self.valid_V)
         return {"loss": loss, "ppl": perplexity(loss)}
+
+
+COUNTED = 1 << 22
+"""Tokens from which their frequencies are known well enough for a yardstick."""
+
+
+def text_frequencies(train: TokenStore, valid: TokenStore, tokenizer: Tokenizer) -> Frequencies:
+    """Of the tokens of texts, each with its end."""
+    counts = []
+    for texts in (train, valid):
+        counts_V = token_counts(texts.tokens, tokenizer.vocab_size, COUNTED)
+        counts_V[tokenizer.eos] += len(texts)
+        counts.append(counts_V)
+    return Frequencies(*counts)
 
 
 class Task(Protocol):
@@ -167,6 +183,8 @@ class Objective(ABC, Generic[T]):
         default_factory=dict, init=False, repr=False
     )
 
+    _limits: dict[int, tuple[int, int]] = field(default_factory=dict, init=False, repr=False)
+
     def planned(self, epoch: int) -> tuple[Items[T], StepPlan]:
         """The items of an epoch and how they are cut into steps. The last two are kept: batches are
         made from them while the next epoch begins."""
@@ -184,10 +202,14 @@ class Objective(ABC, Generic[T]):
     def plan(self, items: Items[T]) -> StepPlan:
         """Steps of about `train.batch_tokens` rows of the last stream."""
         train, lengths = self.settings.train, items.lengths
-        tokens = max(train.batch_tokens, int(lengths[:, -1].max()))
+        tokens = max(train.batch_tokens, self.widest(items))
         if lengths.shape[1] == 1:
             return StepPlan.of_lengths(lengths[:, 0], tokens, train.seed, train.pool)
         return StepPlan.of_pairs(lengths[:, 0], lengths[:, 1], tokens, train.seed, train.pool)
+
+    def widest(self, items: Items[T]) -> int:
+        """Rows of the last stream that an item has at most, in any epoch."""
+        return int(items.lengths[:, -1].max())
 
     def epoch(self, number: int) -> Sequence[Chosen]:
         return [Chosen(number, rows) for rows in self.planned(number)[1].epoch(number)]
@@ -196,8 +218,18 @@ class Objective(ABC, Generic[T]):
         items, plan = self.planned(step.epoch)
         return [
             Part(Chosen(step.epoch, rows), items.n_targets(rows), plan.n_targets(rows))
-            for rows in plan.cut(step.rows, *plan.part_limits(micro_tokens))
+            for rows in plan.cut(step.rows, *self.limits(micro_tokens))
         ]
+
+    def limits(self, micro_tokens: int) -> tuple[int, int]:
+        """Rows of the first and of the last stream that a part has at most, in every epoch."""
+        if micro_tokens not in self._limits:
+            self._limits[micro_tokens] = self.part_limits(self.planned(0)[1], micro_tokens)
+        return self._limits[micro_tokens]
+
+    def part_limits(self, plan: StepPlan, micro_tokens: int) -> tuple[int, int]:
+        """The same, from the plan of the first epoch."""
+        return plan.part_limits(micro_tokens)
 
     def fixed(self, micro_tokens: int) -> Fixed | None:
         items, plan = self.planned(0)

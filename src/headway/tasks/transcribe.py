@@ -38,13 +38,12 @@ from headway.tasks.caption_scores import commonest
 from headway.tasks.fronts import item_rows, sound_shape, stored_form
 from headway.tasks.intake_sounds import SoundChanges
 from headway.tasks.kind import Predictor, Use
-from headway.tasks.language import text_frequencies
 from headway.tasks.losses import word_loss
 from headway.tasks.media_reader import MediaReader
 from headway.tasks.read import EachRow, Read, readout_of
 from headway.tasks.scores import Baselines, Scores
 from headway.tasks.specs import METRICS
-from headway.tasks.task import TOKENS, Frequencies, Part, TaskLoss, n_examples
+from headway.tasks.task import TOKENS, Frequencies, Part, TaskLoss, n_examples, text_frequencies
 from headway.tasks.transcribe_choices import (
     check_rows,
     check_weight,

@@ -37,13 +37,12 @@ from headway.nn.loss import Smoothing
 from headway.progress import OnProgress, Progress, unheard
 from headway.tasks.begun import begun_with
 from headway.tasks.kind import Use
-from headway.tasks.language import text_frequencies
 from headway.tasks.losses import PLAIN, word_loss
 from headway.tasks.proposals import FINE_TUNING, LEARNS_FAST, begins, tuned_rate
 from headway.tasks.read import EachRow, Read
 from headway.tasks.scores import Baselines, Scores
 from headway.tasks.specs import METRICS, spec_of
-from headway.tasks.task import TOKENS, Frequencies, Part, TaskLoss, n_examples
+from headway.tasks.task import TOKENS, Frequencies, Part, TaskLoss, n_examples, text_frequencies
 from headway.tasks.taught import prepare_taught, with_taught
 from headway.tasks.translate_answers import TranslationPredictor
 from headway.tasks.translate_scores import evaluate_translations

@@ -1,0 +1,457 @@
+"""Continuing text: a causal language model of documents, or of documents that consist of fields."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from headway.config.data import DataSettings
+from headway.config.facts import DeviceFacts, Facts, Proposal, because
+from headway.config.model import DecoderSettings, family_of
+from headway.config.run import Resolved, RunSettings
+from headway.data.batches import Fixed, Rows, StepPlan, filled, layout_of, moved
+from headway.data.example import TextKind
+from headway.data.readings import ranges
+from headway.data.store import Columns, Prepared, load_prepared
+from headway.data.streams import USUAL, DocumentStream, FieldStream, Marks, Stream, mark_names
+from headway.data.texts import evaluation_set, prepare_text
+from headway.data.windows import Cut, drawn_cut, whole_cut, window_limit, window_shapes
+from headway.decode.completer import Completer
+from headway.errors import ConfigError, DataError, FolderError, UserError
+from headway.metrics.language import token_counts, unigram_bits_per_byte
+from headway.models.decoder import Decoder
+from headway.models.parts.heads import Input
+from headway.nn.layout import loss_weights
+from headway.nn.loss import Smoothing
+from headway.progress import SILENT, OnProgress, Progress, unheard
+from headway.tasks.begun import begun_with, tokenizer_of
+from headway.tasks.intake_text import token_units
+from headway.tasks.items import Batch, Draw, Unit, batches_of
+from headway.tasks.kind import Predictor, Use
+from headway.tasks.losses import PLAIN, word_loss
+from headway.tasks.opened import Opened
+from headway.tasks.proposals import text_proposal
+from headway.tasks.read import EachRow, Read
+from headway.tasks.scores import Row, Scores
+from headway.tasks.specs import METRICS, spec_of
+from headway.tasks.task import COUNTED, TOKENS, Frequencies, Objective, Part, TaskLoss
+from headway.text.tokenizer import Tokenizer
+
+BLOCK = 1024
+SAMPLES = 3
+SAMPLE_START, SAMPLE_TOKENS = 17, 64
+
+NEXT = EachRow("words")
+"""Every row says the token that follows."""
+
+
+@dataclass(frozen=True)
+class Documents:
+    """Windows of documents: every token, and the one that follows it."""
+
+    source: Stream
+    tokenizer: Tokenizer
+    context: int
+    draw: Draw | None = None
+
+    @cached_property
+    def cut(self) -> Cut:
+        if self.draw is None:
+            return whole_cut(self.source.lengths(USUAL), self.context)
+        lengths = self.source.lengths(self.draw.epoch)
+        return drawn_cut(lengths, self.context, self.draw.seed, self.draw.epoch)
+
+    @property
+    def lengths(self) -> NDArray[np.int64]:
+        return self.cut.length[:, None]
+
+    @property
+    def owner(self) -> Rows:
+        return self.cut.document
+
+    def drawn(self, draw: Draw) -> Documents:
+        return replace(self, draw=draw)
+
+    def n_targets(self, rows: Rows) -> int:
+        return int(self.cut.length[rows].sum())
+
+    def tokens(self, rows: Rows) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Of these windows, side by side, and what follows each."""
+        epoch = USUAL if self.draw is None else self.draw.epoch
+        return self.source.read(epoch, *(part[rows] for part in vars(self.cut).values()))
+
+    def batch(self, rows: Rows, device: torch.device, fixed: Fixed | None = None) -> Batch[Tensor]:
+        """Targets are the tokens that follow; all rows are asked."""
+        inputs, labels = self.tokens(rows)
+        lengths = self.cut.length[rows]
+        layout = layout_of(lengths, fixed)
+        batch = Batch(
+            (Input(filled(inputs, layout.n_rows), layout),),
+            filled(labels, layout.n_rows),
+            loss_weights(lengths.tolist(), layout.n_rows),
+        )
+        return moved(batch, device)
+
+    def fixed(self, plan: StepPlan, micro_tokens: int) -> Fixed:
+        tokens = window_limit(plan, micro_tokens, self.context)
+        return window_shapes(plan, tokens, self.context)
+
+    def units(self, row: int) -> tuple[Sequence[Unit], ...]:
+        return (token_units(self.tokens(np.array([row]))[0].tolist(), self.tokenizer),)
+
+
+@dataclass
+class ContinueTask(Objective[Tensor]):
+    prepared: Prepared
+    train_items: Documents = field(init=False)
+    valid_items: Documents = field(init=False)
+
+    def __post_init__(self) -> None:
+        train, model = self.settings.train, self.settings.model
+        self.metric = METRICS[train.metric or "loss"]
+        self.context = self.settings.complete.context or model.max_len
+        if self.context > model.max_len:
+            raise ConfigError(
+                f"complete.context={self.context} is more than the model reads "
+                f"(model.max_len={model.max_len})."
+            )
+        self.train_items = self.items(self.prepared.train)
+        self.valid_items = self.items(self.prepared.valid)
+        size = self.prepared.tokenizer.vocab_size
+        self.smoothing = Smoothing.of(train.smoothing, size, train.smoothing_kind)
+
+    def items(self, texts: Columns) -> Documents:
+        return documents(texts, self.prepared.tokenizer, self.settings, self.context)
+
+    def widest(self, items: object) -> int:
+        return self.context
+
+    def part_limits(self, plan: StepPlan, micro_tokens: int) -> tuple[int, int]:
+        tokens = window_limit(plan, micro_tokens, self.context)
+        return tokens, tokens
+
+    def read(self, model: nn.Module, given: Batch[Tensor]) -> Read:
+        assert given.weights_R is not None
+        return NEXT.read(model, *given.streams).weighed(given.weights_R)
+
+    def loss(self, read: Read, given: Batch[Tensor]) -> TaskLoss:
+        return word_loss(read, given.targets, self.smoothing)
+
+    @property
+    def n_valid(self) -> int:
+        return len(self.valid_items.cut)
+
+    @property
+    def n_quick(self) -> int:
+        return self.n_valid
+
+    def evaluate(
+        self,
+        model: nn.Module,
+        device: torch.device,
+        stopped: Callable[[], bool],
+        full: bool,
+        on_progress: OnProgress = unheard,
+        *,
+        most: int | None = None,
+    ) -> Scores:
+        assert isinstance(model, Decoder)
+        total, count = likelihood(model, self.valid_items, device, stopped, on_progress, most)
+        share = count / max(1, int(self.valid_items.cut.length.sum()))
+        values = language_scores(total, count, share * self.prepared.valid.n_bytes)
+        if self.settings.data.fields:  # the bytes are those of the body alone
+            del values["bits_per_byte"]
+        return Scores(
+            values=values,
+            samples=self._samples(model),
+            find_baselines=lambda: {TOKENS: self._unigram(values)},
+        )
+
+    def frequencies(self) -> Frequencies:
+        size = self.prepared.tokenizer.vocab_size
+        return Frequencies(*(_counts(part, size) for part in (self.train_items, self.valid_items)))
+
+    def _unigram(self, values: dict[str, float]) -> dict[str, float]:
+        """With as many bytes a token as the model's own scores."""
+        found = self.frequencies().scores
+        if "bits_per_byte" in values and values["loss"]:
+            found["bits_per_byte"] = values["bits_per_byte"] * found["loss"] / values["loss"]
+        return found
+
+    def _samples(self, model: Decoder) -> list[dict[str, str]]:
+        """The beginnings of validation documents, continued."""
+        # Of a short context half is left to write in.
+        most = min(SAMPLE_START, -(-self.context // 2))
+        source = self.valid_items.source
+        first = np.minimum(source.lengths(USUAL)[:SAMPLES], most)
+        starts = [
+            source.read(USUAL, np.array([n]), np.array([0]), size[None])[0].tolist()
+            for n, size in enumerate(first)
+        ]
+        decode = replace(self.settings.decode, max_len=SAMPLE_TOKENS, n_best=1)
+        room = self.settings.model.max_len
+        completer = Completer([model], self.prepared.tokenizer, decode, context=room)
+        return [
+            {"source": completion.prompt, "target": "", "output": completion.text}
+            for completion in completer.complete(starts)
+        ]
+
+    def show(self, part: Part) -> list[dict[str, Any]]:
+        items, _ = self.planned(part.rows.epoch)
+        assert isinstance(items, Documents)
+        decode = self.prepared.tokenizer.decode
+        return [
+            {
+                "document": int(items.owner[row]),
+                "text": decode(items.tokens(np.array([row]))[1].tolist()),
+            }
+            for row in part.rows.rows
+        ]
+
+
+class Continue:
+    """The task as a run sees it."""
+
+    def prepare(self, settings: RunSettings, folder: Path, progress: Progress) -> Prepared:
+        kind: TextKind = "fields" if settings.data.fields else "documents"
+        return prepare_text(
+            kind, settings, folder, progress,
+            tokenizer=tokenizer_of(settings), specials=mark_names(settings.data.fields),
+        )  # fmt: skip
+
+    def load_prepared(self, folder: Path) -> Prepared:
+        return load_prepared(folder)
+
+    def describe(self, prepared: Prepared) -> str:
+        n = prepared.train.n
+        tokens = _n_tokens(prepared.train)
+        return f"{n:,} document{'s' * (n != 1)} of {tokens:,} tokens"
+
+    def facts(self, settings: RunSettings, prepared: Prepared) -> Facts:
+        usual = stream_of(prepared.train, prepared.tokenizer, settings).lengths(USUAL)
+        return Facts(
+            n=prepared.train.n,
+            n_tokens=_n_tokens(prepared.train) + prepared.train.n,
+            longest=int(usual.max()),
+            vocab_size=prepared.tokenizer.vocab_size,
+            begun=begun_with(settings),
+        )
+
+    def propose(self, settings: RunSettings, facts: Facts, device: DeviceFacts) -> Proposal:
+        most = 256 if device.is_cpu else 1024
+        found = text_proposal(
+            settings,
+            facts,
+            device,
+            f"{facts.n_tokens:,} tokens",
+            longest=settings.complete.context or min(most, facts.longest),
+            epochs=10 if facts.n_tokens > 5_000_000 else 20,
+            needs={"dropout": 0.2 if facts.n_tokens < 2_000_000 else 0.0},
+            metrics=spec_of(settings).scores[: 2 if settings.data.fields else None],
+        )
+        drawn = {"sample": True, "temperature": 0.8, "top_p": 0.95, "beam": 1}
+        return found.also(
+            because("text that is drawn repeats itself less", "decode", drawn),
+            because("a page or so: such text need not end", "decode", {"max_len": 256}),
+        )
+
+    def check(self, settings: Resolved, prepared: Prepared) -> None: ...
+
+    def task(self, settings: Resolved, prepared: Prepared) -> ContinueTask:
+        return ContinueTask(settings, prepared)
+
+    def predictor(self, use: Use) -> Predictor:
+        from headway.tasks.complete_answers import predictor
+
+        return predictor(use)
+
+    def evaluation(self, use: Use, files: DataSettings) -> Scores:
+        if use.opened.engine is not None:
+            raise UserError(
+                f"perplexity is not computed by --engine {use.opened.engine.name}. Evaluate the "
+                "run that was exported, with --engine torch."
+            )
+        return evaluate_language(use.opened, use.settings, files, use.progress)
+
+
+def documents(
+    texts: Columns, tokenizer: Tokenizer, settings: RunSettings, context: int
+) -> Documents:
+    return Documents(stream_of(texts, tokenizer, settings), tokenizer, context)
+
+
+def stream_of(texts: Columns, tokenizer: Tokenizer, settings: RunSettings) -> Stream:
+    """Plain documents, or documents with fields where the settings name some."""
+    if not settings.data.fields:
+        return DocumentStream(texts["text"], tokenizer.bos, tokenizer.eos)
+    marks = {}
+    for name in settings.data.fields:
+        ids = [tokenizer.special(mark) for mark in mark_names([name])]
+        assert None not in ids, f"the vocabulary has no marks of {name}"
+        marks[name] = Marks(*ids)  # type: ignore[arg-type]
+    stores = {name: texts.tokens(name) for name in settings.data.fields}
+    drop, seed = settings.complete.drop_fields, settings.train.seed
+    return FieldStream(stores, marks, tokenizer.bos, tokenizer.eos, drop, seed)
+
+
+def _n_tokens(texts: Columns) -> int:
+    stores = list(texts.parts.values()) or [texts["text"]]
+    return sum(int(store.lengths.sum()) for store in stores)
+
+
+def context_of(run: Resolved) -> int:
+    """The tokens that a language model was trained to read."""
+    return min(run.complete.context or run.model.max_len, run.model.max_len)
+
+
+def check_language(opened: Opened) -> None:
+    """Refuse runs that do not continue text."""
+    for folder, run in zip(opened.folders, opened.runs, strict=True):
+        if not isinstance(run.model, DecoderSettings) or "words" not in run.model.heads:
+            kind = run.task if run.model is None else f"{family_of(run.model)} model"
+            raise FolderError(
+                f"{folder} holds no model that continues text; what it holds: {kind}."
+            )
+
+
+# Scores
+
+
+def likelihood(
+    model: nn.Module,
+    items: Documents,
+    device: torch.device,
+    stopped: Callable[[], bool] = lambda: False,
+    on_progress: OnProgress = unheard,
+    most: int | None = None,
+) -> tuple[float, int]:
+    """Minus the log-likelihood of all documents or of the first `most` windows, and the number of
+    tokens it is about."""
+    rows, total = np.arange(len(items.cut))[:most], 0.0
+    for _, batch in batches_of(items, rows, device, stopped, on_progress):
+        total += float(word_loss(NEXT.read(model, *batch.streams), batch.targets, PLAIN).nll)
+    return total, items.n_targets(rows)
+
+
+def language_scores(total: float, count: int, n_bytes: float) -> dict[str, float]:
+    """From nats in all: a token, as perplexity, and in bits a byte of the text."""
+    loss = total / max(1, count)
+    return {
+        "loss": loss,
+        "ppl": math.exp(min(loss, 50.0)),
+        "bits_per_byte": total / math.log(2) / max(1, n_bytes),
+    }
+
+
+def _counts(items: Documents, size: int) -> NDArray[np.int64]:
+    """How often each token is to be said, marks of fields and ends included."""
+    blocks = replace(items, context=BLOCK, draw=None)
+    counts_V, most = np.zeros(size, np.int64), max(1, COUNTED // BLOCK)
+    for first in range(0, min(len(blocks.cut), most), 256):
+        rows = np.arange(len(blocks.cut))[first : first + 256]
+        counts_V += np.bincount(blocks.tokens(rows)[1], minlength=size)
+    return counts_V
+
+
+@torch.no_grad()
+def evaluate_language(
+    opened: Opened,
+    settings: RunSettings,
+    files: DataSettings,
+    progress: Progress = SILENT,
+) -> Scores:
+    """In nats a token, in bits a byte, and how much the other fields of a document say about its
+    body."""
+    check_language(opened)
+    model, tokenizer, device = opened.model, opened.vocab.target, opened.device
+    kind: TextKind = "fields" if files.fields else "documents"
+    settings = replace(settings, data=files)
+    texts, _ = evaluation_set(kind, settings, tokenizer, ())
+    context = settings.complete.context or context_of(opened.settings)
+    items = documents(texts, tokenizer, settings, context)
+    with progress.stage("reading") as stage:
+        total, count = likelihood(model, items, device, on_progress=stage.update)
+    n_bytes = texts.n_bytes
+    values = language_scores(total, count, n_bytes)
+    rows: list[Row] = [
+        ("documents", f"{texts.n:,}", f"{count:,} tokens, {n_bytes:,} bytes"),
+        ("loss", f"{values['loss']:.4f}", f"nats a token, windows of {context:,} tokens"),
+        ("perplexity", f"{values['ppl']:.3f}", "a token; depends on the tokenizer"),
+    ]
+    if not files.fields:
+        rows.append(("bits per byte", f"{values['bits_per_byte']:.4f}", ""))
+    else:
+        del values["bits_per_byte"]
+        rows += _body(model, items, device, n_bytes, values)
+    baseline, remark = _frequent(opened.folder, texts, tokenizer.vocab_size)
+    values |= {} if baseline is None else {"unigram_bits_per_byte": baseline}
+    shown = "–" if baseline is None else f"{baseline:.4f}"
+    rows.append(("baseline: unigram", shown, remark))
+    known = {name: value for name, value in values.items() if name in METRICS}
+    trivial = {} if baseline is None else {TOKENS: {"bits_per_byte": baseline}}
+    return Scores(known, rows=rows, facts=values, find_baselines=lambda: trivial)
+
+
+def _frequent(folder: Path, texts: Columns, vocab_size: int) -> tuple[float | None, str]:
+    """Bits a byte of a model that knows how frequent tokens are and nothing else."""
+    try:
+        training = load_prepared(folder).train.body.tokens
+    except (DataError, OSError):
+        return None, "the run's training data is not there any more"
+    counts_V = token_counts(training, vocab_size)
+    found = unigram_bits_per_byte(counts_V, texts.body.tokens, texts.n_bytes)
+    return found, "bits per byte, from the frequency of tokens alone"
+
+
+def _body(
+    model: nn.Module, items: Documents, device: torch.device, n_bytes: int, values: dict[str, float]
+) -> list[Row]:
+    """The likelihood of the last field, given all others and given none."""
+    assert isinstance(items.source, FieldStream)
+    names, rows = items.source.names, []
+    body = names[-1]
+    for name, shown in {"alone": [body], "given the other fields": names}.items():
+        total, count = body_likelihood(model, items, shown, device)
+        loss, bits = total / max(1, count), total / math.log(2) / max(1, n_bytes)
+        key = name.split(" ")[0]
+        values |= {f"{body}_{key}_loss": loss, f"{body}_{key}_bits_per_byte": bits}
+        remark = f"perplexity a token; {bits:.4f} bits a byte"
+        rows.append((f"{body} {name}", f"{math.exp(min(loss, 50.0)):.3f}", remark))
+    return rows
+
+
+@torch.no_grad()
+def body_likelihood(
+    model: nn.Module, items: Documents, names: Sequence[str], device: torch.device
+) -> tuple[float, int]:
+    """Minus the log-likelihood of the last field behind the fields of these names, and its tokens,
+    the closing mark among them."""
+    source = items.source
+    assert isinstance(source, FieldStream)
+    chosen = np.array([name in names for name in source.names])
+    present_DF, order_DF = source.choice(USUAL)
+    trial = replace(source, _choices={USUAL: (present_DF & chosen, order_DF)})
+    items = replace(items, source=trial, draw=None)
+    cut, last_D = items.cut, trial.lengths(USUAL)
+    first_D = last_D - 1 - source.sizes_DF[:, -1]
+    rows = np.flatnonzero(present_DF[cut.document, -1])
+    total, count = 0.0, 0
+    for some, batch in batches_of(items, rows, device):
+        document_N = np.repeat(cut.document[some], cut.length[some])
+        place_N = ranges(cut.start[some], cut.length[some]) + 1  # of what is to be said
+        # The end of the document says nothing about the body.
+        is_body_N = (place_N >= first_D[document_N]) & (place_N < last_D[document_N])
+        weights_N = torch.from_numpy(is_body_N.astype(np.float32)).to(device)
+        read = NEXT.read(model, *batch.streams).weighed(weights_N)
+        total += float(word_loss(read, batch.targets, PLAIN).nll)
+        count += int(is_body_N.sum())
+    return total, count
