@@ -98,6 +98,18 @@ def test_the_text_shows_shape_parts_and_memory(text: Any) -> None:
         assert line in shown.splitlines()
 
 
+def test_the_text_shows_both_sides_where_they_differ(text: Any) -> None:
+    own = ("n_decoder_layers=2", "n_decoder_heads=4", "n_decoder_kv_heads=2", "d_decoder_ff=1024")
+    shown = text("info", "transformer-base", *(f"model.{word}" for word in own))
+    for line in (
+        "layers        6 + 2             encoder, decoder",
+        "heads         8 + 4             64 and 128 wide, 8 and 2 for keys and values",
+        "feed-forward  2,048 + 1,024     relu",
+        "cache a token        4.0 KiB  fp32, and as much a source token",
+    ):
+        assert line in shown.splitlines()
+
+
 def test_only_what_decodes_has_a_cache_and_only_dropout_keeps_attention_weights(text: Any) -> None:
     assert "cache" not in text("info", "bert-base")
     assert "cache" in text("info", "gpt2")

@@ -178,6 +178,8 @@ def test_tables_become_dotted_keys() -> None:
         (["train.optimizer=sgd"], r"one of adam, adamw, muon"),
         (["train=3"], r"train = 3, but it must be a section"),
         (["train.lr"], r"is not key=value"),
+        (["model.decoder.heads=3"], r"'model\.decoder'\. Here it is .* model\.n_decoder_heads"),
+        (["model.decoder_ffn_dim=64"], r"Here it is model\.d_decoder_ff\."),
         (["model.n_layer=3"], r"unknown setting 'model\.n_layer'\. Did you mean 'n_layers'\?"),
         (["model.preset=transfomer-base"], r"Did you mean 'transformer-base'\?"),
         (["tokenizer.vocab_size=3"], r"too small"),

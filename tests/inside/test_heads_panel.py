@@ -14,9 +14,10 @@ from headway.inside.corpus import Corpus
 from headway.inside.curve import Curve, Point, save_found
 from headway.inside.heads import heads
 from headway.inside.looking import Extras, Page, facts_of, look, looked_at
-from headway.inside.pruning import save_pruned
+from headway.inside.pruning import least, save_pruned, units
 from headway.inside.sections import look_of
 from headway.inside.sections.heads import section
+from headway.inside.sections.overview import section as overview
 from headway.inside.trace import trace
 from headway.tasks.opened import Opened, open_plain
 
@@ -47,6 +48,23 @@ def test_every_task_has_a_section_on_one_text(task: str, tmp_path: Path) -> None
     )
     kinds = Anatomy.of(run.model).kinds
     assert len(made["heads"]) == sum(layer.n_heads for kind in kinds for layer in kind.layers)
+
+
+def test_each_side_shows_the_heads_that_it_has(tmp_path: Path) -> None:
+    run = opened(tmp_path, "translate", variant="other-sides-relative")
+    save_pruned(run, least(units(run.shape), 3, run.shape), tmp_path / "small")
+    small = open_plain(tmp_path / "small")
+    for each, left in ((run, 16), (small, 13)):
+        looked = looked_at(each, "ba de go")
+        made = section(looked)
+        assert made is not None
+        kinds = {kind["name"]: kind["n_heads"] for kind in made["kinds"]}
+        assert kinds == {"encoder": 4, "decoder": 6, "cross": 6}
+        assert len(made["heads"]) == left
+        neurons = {one["name"]: one["value"] for one in overview(looked)["numbers"]}
+        assert neurons["feed-forward"] == "48 + 40"
+    assert facts_of(run)["facts"][1] == "1 + 1 layers × 4 + 6 heads"
+    assert facts_of(small)["facts"][1] == "1 + 1 layers × 4 + 6 heads (13 of 16 left)"
 
 
 def test_a_corpus_and_what_was_kept_come_before_one_text(tmp_path: Path) -> None:

@@ -81,7 +81,7 @@ def test_every_variant_says_the_same_or_is_refused(tmp_path: Path, task: str, va
 
 
 @pytest.mark.parametrize(
-    "name", ["gpt2", "llama, llama3 scaling", "neox", "marian", "bart", "t5 1.1"]
+    "name", ["gpt2", "llama, llama3 scaling", "neox", "marian, other sides", "bart", "t5 1.1"]
 )
 def test_imported_models_go_on_to_ctranslate2(tmp_path: Path, name: str) -> None:
     """With the roles that their tokens have: what begins, what is forced, what never comes."""

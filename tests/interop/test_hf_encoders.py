@@ -342,7 +342,7 @@ def test_a_format_refuses_what_it_cannot_say() -> None:
         ("bert", {"n_segments": 0}, "n_segments"),
         ("bert", {"wiring": "pre"}, "wiring"),
         ("bert", {"activation": "swiglu"}, "activation"),
-        ("bert", {"d_head": 16}, "head_width"),
+        ("bert", {"d_head": 16}, "d_head"),
         ("distilbert", {}, "n_segments"),
         ("distilbert", {"n_segments": 0, "norm_eps": 1e-5}, "norm_eps"),
         ("albert", {}, "share_layers"),

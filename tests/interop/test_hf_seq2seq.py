@@ -35,6 +35,8 @@ BART = {**MARIAN, "activation_function": "gelu"}
 APART = {"share_encoder_decoder_embeddings": False}
 ODD = {"d_model": 42, "encoder_attention_heads": 3, "decoder_attention_heads": 3}
 ODD |= {"encoder_layers": 3, "decoder_layers": 1}
+SIDES = {"d_model": 96, "encoder_attention_heads": 6, "decoder_attention_heads": 3}
+SIDES |= {"encoder_ffn_dim": 96, "decoder_ffn_dim": 64, "encoder_layers": 2, "decoder_layers": 1}
 T5_11 = {**T5, "feed_forward_proj": "gated-gelu", "tie_word_embeddings": False}
 FEW = {"relative_attention_num_buckets": 8, "relative_attention_max_distance": 6, "d_kv": 6}
 
@@ -42,6 +44,7 @@ PAIRS: dict[str, tuple[str, dict[str, Any]]] = {
     "marian": ("MarianMTModel", {**MARIAN, "scale_embedding": True}),
     "marian, unscaled gelu": ("MarianMTModel", {**MARIAN, "activation_function": "gelu"}),
     "marian, odd sizes": ("MarianMTModel", {**MARIAN, **ODD}),
+    "marian, other sides": ("MarianMTModel", {**MARIAN, **SIDES}),
     "marian, two vocabularies": ("MarianMTModel", {**MARIAN, **APART, "decoder_vocab_size": 53}),
     "marian, nothing tied": ("MarianMTModel", {**MARIAN, **APART, "tie_word_embeddings": False}),
     "marian, softmax apart": ("MarianMTModel", {**MARIAN, "tie_word_embeddings": False}),
@@ -50,8 +53,10 @@ PAIRS: dict[str, tuple[str, dict[str, Any]]] = {
         "BartForConditionalGeneration",
         {**BART, **ODD, "scale_embedding": True, "activation_function": "relu"},
     ),
+    "bart, other sides": ("BartForConditionalGeneration", {**BART, **SIDES}),
     "bart, softmax apart": ("BartForConditionalGeneration", {**BART, "tie_word_embeddings": False}),
     "pegasus": ("PegasusForConditionalGeneration", {**MARIAN, "scale_embedding": True}),
+    "pegasus, other sides": ("PegasusForConditionalGeneration", {**MARIAN, **SIDES}),
     "pegasus, odd sizes": ("PegasusForConditionalGeneration", {**MARIAN, **ODD}),
     "t5": ("T5ForConditionalGeneration", T5),
     "t5, few buckets, one layer less": (
@@ -115,6 +120,7 @@ SOURCES = [[5, 9, 17, 33, EOS], [40, EOS], [8, 8, 3, 60, 2, 22, EOS], [12, 50, E
 WRITERS = {
     "marian": ("MarianMTModel", {**MARIAN, **APART, "tie_word_embeddings": False}),
     "bart": ("BartForConditionalGeneration", BART),
+    "bart, other sides": ("BartForConditionalGeneration", {**BART, **SIDES}),
     "pegasus": ("PegasusForConditionalGeneration", {**MARIAN, "tie_word_embeddings": False}),
     "t5 1.1": ("T5ForConditionalGeneration", T5_11),
 }
@@ -210,8 +216,8 @@ def test_what_decoding_cannot_follow_is_noted() -> None:
 @pytest.mark.parametrize(
     ("name", "change"),
     [
-        ("marian", {"decoder_ffn_dim": 44}),
-        ("marian", {"decoder_attention_heads": 2}),
+        ("marian", {"decoder_ffn_dim": 0}),
+        ("marian", {"decoder_attention_heads": "two"}),
         ("marian", {"normalize_before": True}),
         ("marian", {"activation_function": "tanh"}),
         ("bart", {"architectures": ["BartForSequenceClassification"]}),

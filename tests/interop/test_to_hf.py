@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -18,6 +19,7 @@ from headway.config.decode import DecodeSettings
 from headway.config.model import RopeSettings
 from headway.errors import UserError
 from headway.interop.exporting import export_run
+from headway.interop.families import family_named
 from headway.interop.hf.proof import prove
 from headway.interop.importing import import_run
 from headway.interop.proof import Proof, our_logits, proof_ids, proof_sentences
@@ -96,6 +98,10 @@ RUNS: dict[str, tuple[str, str, str, dict[str, Any]]] = {
     "2017, two vocabularies": ("seq2seq", "translate", "MarianMTModel", {"tie": "target-softmax"}),
     "2017, nothing tied": ("seq2seq", "translate", "MarianMTModel", {"tie": "none"}),
     "2017, one embedding": ("seq2seq", "translate", "MarianMTModel", {"tie": "source-target"}),
+    "2017, other sides": (
+        "seq2seq", "translate", "MarianMTModel",
+        {"n_decoder_layers": 1, "n_decoder_heads": 2, "d_decoder_ff": 24},
+    ),
     "our own translator": ("seq2seq", "translate", "PegasusForConditionalGeneration",
                            {"wiring": "pre", "activation": "gelu"}),
     "bart": ("seq2seq", "translate", "BartForConditionalGeneration",
@@ -122,6 +128,22 @@ def check(proof: Proof, tolerance: float = 1e-4) -> None:
     assert proof.max_difference < tolerance
     assert proof.equal_outputs == 1
     assert "its tokenizer gives our ids for 16 of 16 sentences" in proof.notes
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"n_decoder_heads": 2, "d_decoder_head": 8}, "model.n_decoder_heads = 2: there it is 4"),
+        ({"d_decoder_ff": 24}, "model.d_decoder_ff = 24: there it is 40"),
+        ({"d_head": 8, "d_decoder_head": 6}, "model.d_decoder_head = 6: there it is 8"),
+        ({"n_decoder_kv_heads": 2}, "model.n_decoder_kv_heads = 2: there it is 4"),
+    ],
+)
+def test_a_format_whose_sides_are_alike_refuses_others(changes: dict[str, Any], said: str) -> None:
+    """T5 has one number of heads and one width for both."""
+    settings = settings_of("seq2seq", "translate", **T5, scale_head=True, **changes)
+    with pytest.raises(UserError, match=re.escape(f"T5 has no word for {said}")):
+        family_named("t5").write(settings)
 
 
 def test_transformers_writes_what_we_write(tmp_path: Path) -> None:

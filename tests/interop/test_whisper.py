@@ -43,6 +43,8 @@ WHISPER |= {"bos_token_id": END, "eos_token_id": END, "decoder_start_token_id": 
 MODELS: dict[str, dict[str, Any]] = {
     "small": WHISPER,
     "fewer layers that write": {**WHISPER, "decoder_layers": 1, "scale_embedding": True},
+    "other sides": {
+        **WHISPER, "decoder_layers": 1, "decoder_attention_heads": 2, "decoder_ffn_dim": 40},
     "softmax apart, relu": {
         **WHISPER, "tie_word_embeddings": False, "activation_function": "relu"},
 }  # fmt: skip
@@ -287,7 +289,7 @@ def test_a_file_that_is_not_one_of_whisper_is_refused(
     ("changes", "reason"),
     [
         ({"architectures": ["WhisperForAudioClassification"]}, "WhisperForConditionalGeneration"),
-        ({"decoder_ffn_dim": 40}, "alike here"),
+        ({"decoder_ffn_dim": 0}, "decoder_ffn_dim"),
         ({"activation_function": "mish"}, "activation"),
         ({"num_mel_bins": 0}, "num_mel_bins"),
     ],

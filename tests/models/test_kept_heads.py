@@ -29,6 +29,36 @@ BAD = [
 ]
 
 
+def test_each_side_has_heads_of_its_own() -> None:
+    """The decoder's are those of its attention to itself and to the source."""
+    sides = {"n_decoder_heads": 2, "n_decoder_layers": 1, "d_decoder_ff": 24}
+    settings = Seq2SeqSettings(**SIZES, **sides)
+    assert [(part.n_heads, part.d_head) for part in attentions(settings)] == [
+        *[(4, 8)] * 2, *[(2, 16)] * 2,
+    ]  # fmt: skip
+    kept = KeptHeads(encoder=((3,), (0, 1)), cross=((1,),))
+    pruned = replace(settings, kept_heads=kept)
+    assert [part.n_heads for part in attentions(pruned)] == [1, 2, 2, 1]
+    assert (pruned.n_kept_heads, pruned.n_whole_heads) == (6, 12)
+    for kind in ("decoder", "cross"):
+        with pytest.raises(ConfigError, match="among the heads 0 to 1"):
+            replace(settings, kept_heads=KeptHeads(**{kind: ((2,),)}))
+    assert cache_numbers(pruned) == 2 * 2 * 16
+    assert memory_numbers(pruned) == 2 * 1 * 16
+    whole, d = Seq2SeqSettings(**SIZES), SIZES["d_model"]
+    layer = 8 * d * d + (2 * 48 + 1) * d + 48 + 3 * 2 * d  # of a decoder: two attentions, norms
+    fewer = layer + (48 - 24) * (2 * d + 1)
+    assert count(build_model(whole)) - count(build_model(settings)) == fewer
+
+
+def test_what_is_said_of_both_sides_holds_for_both() -> None:
+    settings = Seq2SeqSettings(**SIZES | {"n_heads": 8, "d_ff": 64}, n_kv_heads=2, d_head=6)
+    assert settings.side("encoder") == settings.side("decoder") == settings.side("cross")
+    own = replace(settings, n_decoder_heads=4)
+    assert own.side("encoder") == settings.side("encoder")
+    assert own.side("decoder") == replace(settings.side("decoder"), n_heads=4)
+
+
 @pytest.mark.parametrize(("family", "kept", "said"), BAD)
 def test_what_cannot_be_kept_is_refused_with_the_layer(
     family: type[ModelSettings], kept: dict[str, list[list[int]]], said: str

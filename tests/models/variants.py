@@ -86,6 +86,16 @@ VARIANTS: dict[str, dict[str, Any]] = {
         "scale_head": True,
     },
     "albert-like": {"d_embedding": 12, "share_layers": True, "activation": "gelu-tanh"},
+    "other-sides-relative": {
+        "n_decoder_heads": 6,
+        "n_decoder_kv_heads": 2,
+        "d_decoder_head": 10,
+        "d_decoder_ff": 40,
+        "positions": "relative",
+        "relative": SMALL_BUCKETS,
+        "wiring": "pre",
+        "activation": "silu",
+    },
     "untied-odd-width": {"tie": False, "d_model": 35, "n_heads": 5, "positions": "learned"},
 }
 

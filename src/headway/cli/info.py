@@ -83,24 +83,21 @@ def _settings(model: str, overrides: list[str]) -> ModelSettings:
 
 def _shape_rows(settings: ModelSettings) -> list[Row]:
     """The settings that make the shape, and what they mean where the number alone does not say."""
-    rows: list[Row] = [("family", family_of(settings), ""), ("layers", str(settings.n_layers), "")]
-    if isinstance(settings, Seq2SeqSettings):
-        rows[-1] = (
-            "layers",
-            f"{settings.n_layers} + {settings.decoder_layers}",
-            "encoder, decoder",
-        )
-    grouped = settings.kv_heads != settings.n_heads
-    heads = f"{settings.head_width} wide" + f", {settings.kv_heads} for keys and values" * grouped
-    whole = settings.n_heads * sum(settings.attention_layers.values())
-    if settings.n_kept_heads != whole:
-        heads += f"; {settings.n_kept_heads} of {whole} are left in all layers"
+    sides = [settings.side(name) for name in settings.sides]
+    layers = " + ".join(str(side.n_layers) for side in sides)
+    heads = f"{' and '.join(map(str, settings.each('head_width')))} wide"
+    if any(side.kv_heads != side.n_heads for side in sides):
+        heads += f", {' and '.join(map(str, settings.each('kv_heads')))} for keys and values"
+    if settings.n_kept_heads != settings.n_whole_heads:
+        heads += f"; {settings.n_kept_heads} of {settings.n_whole_heads} are left in all layers"
+    hidden = " + ".join(f"{number:,}" for number in settings.each("d_ff"))
     gated = settings.activation in ("swiglu", "geglu", "geglu-tanh")
     return [
-        *rows,
+        ("family", family_of(settings), ""),
+        ("layers", layers, "encoder, decoder" * (len(sides) > 1)),
         ("width", f"{settings.d_model:,}", ""),
-        ("heads", str(settings.n_heads), heads),
-        ("feed-forward", f"{settings.d_ff:,}", settings.activation + ", gated" * gated),
+        ("heads", " + ".join(map(str, settings.each("n_heads"))), heads),
+        ("feed-forward", hidden, settings.activation + ", gated" * gated),
         *_words(settings),
         *_front(settings),
         ("wiring", settings.wiring, f"{settings.norm} norm"),

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from headway.config.model import FAMILY_SETTINGS, ModelSettings, Seq2SeqSettings, family_of
+from headway.config.model import FAMILY_SETTINGS, family_of
 from headway.errors import ConfigError, suggest
 
 if TYPE_CHECKING:
@@ -46,10 +47,10 @@ def _row(name: str, preset: Preset) -> dict[str, int | str]:
     return {
         "name": name,
         "family": family_of(settings),
-        "layers": _layers(settings),
+        "layers": _joined([settings.side(side).n_layers for side in settings.sides]),
         "width": settings.d_model,
-        "heads": settings.n_heads,
-        "d_ff": settings.d_ff,
+        "heads": _joined(settings.each("n_heads")),
+        "d_ff": _joined(settings.each("d_ff")),
         "vocabulary": getattr(settings, "vocab_size", ""),
         "parameters": count(outline(settings)),
         "published": preset.published,
@@ -57,10 +58,9 @@ def _row(name: str, preset: Preset) -> dict[str, int | str]:
     }
 
 
-def _layers(settings: ModelSettings) -> int | str:
-    if isinstance(settings, Seq2SeqSettings):
-        return f"{settings.n_layers}+{settings.decoder_layers}"
-    return settings.n_layers
+def _joined(numbers: Sequence[int]) -> int | str:
+    """Of an encoder and a decoder, where there are two."""
+    return numbers[0] if len(numbers) == 1 else "+".join(map(str, numbers))
 
 
 def _cell(value: int | str) -> str:

@@ -104,6 +104,21 @@ class RelativeSettings:
             )
 
 
+OF_SIDES = ("n_layers", "n_heads", "n_kv_heads", "d_head", "d_ff")
+"""Settings that an encoder and a decoder may each have their own of."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Side:
+    """The numbers of one stack: what its settings come to."""
+
+    n_layers: int
+    n_heads: int
+    kv_heads: int
+    head_width: int
+    d_ff: int
+
+
 @dataclass(frozen=True, kw_only=True)
 class BodySettings:
     """What every family has. The defaults are those of the 2017 Transformer (base)."""
@@ -171,9 +186,12 @@ class BodySettings:
             )
 
     def _check_sizes(self) -> None:
-        for name in ("d_model", "n_layers", "n_heads", "d_ff", "max_len"):
-            if getattr(self, name) < 1:
-                raise ConfigError(f"{name}={getattr(self, name)} must be at least 1.")
+        own = (self.key(side, name) for side in self.sides for name in ("n_layers", "n_heads",
+               "d_head", "d_ff"))  # fmt: skip
+        for name in ("d_model", "max_len", *own):
+            value = getattr(self, name)
+            if value is not None and value < 1:
+                raise ConfigError(f"{name}={value} must be at least 1.")
         for name in ("dropout", "attention_dropout", "ff_dropout"):
             if not 0.0 <= getattr(self, name) < 1.0:
                 raise ConfigError(
@@ -186,41 +204,53 @@ class BodySettings:
             raise ConfigError(f"window={self.window} leaves no key to attend to. Use 1 or more.")
 
     def _check_heads(self) -> None:
-        if self.d_head is None and self.d_model % self.n_heads:
-            raise ConfigError(
-                f"d_model={self.d_model} does not divide into n_heads={self.n_heads}. "
-                f"Try d_model={self._nearest_width()}, or another n_heads."
-            )
-        if self.d_head is not None and self.d_head < 1:
-            raise ConfigError(f"d_head={self.d_head} must be at least 1.")
-        if self.kv_heads < 1 or self.n_heads % self.kv_heads:
-            fits = [g for g in range(1, self.n_heads + 1) if self.n_heads % g == 0]
-            raise ConfigError(
-                f"n_heads={self.n_heads} must be a multiple of n_kv_heads={self.n_kv_heads}. "
-                f"Try one of {', '.join(map(str, fits))}."
-            )
-        self.kept_heads.check(self.attention_layers, self.n_heads, self.kv_heads)
+        for side in self.sides:
+            heads, groups = self.key(side, "n_heads"), self.key(side, "n_kv_heads")
+            shape = self.side(side)
+            if self._derives_width(side) and self.d_model % shape.n_heads:
+                raise ConfigError(
+                    f"d_model={self.d_model} does not divide into {heads}={shape.n_heads}. "
+                    f"Try d_model={self._nearest_width()}, or another {heads}."
+                )
+            if shape.kv_heads < 1 or shape.n_heads % shape.kv_heads:
+                fits = [g for g in range(1, shape.n_heads + 1) if shape.n_heads % g == 0]
+                own = self.own_key(side, "n_kv_heads")
+                apart = f" for {own}" if own != groups else ""
+                raise ConfigError(
+                    f"{heads}={shape.n_heads} must be a multiple of {groups}={shape.kv_heads}. "
+                    f"Try one of {', '.join(map(str, fits))}{apart}."
+                )
+        sides = {kind: self.side(kind) for kind in self.attention_layers}
+        heads_of = {kind: (side.n_heads, side.kv_heads) for kind, side in sides.items()}
+        self.kept_heads.check(self.attention_layers, heads_of)
+
+    def _derives_width(self, side: str) -> bool:
+        return getattr(self, self.key(side, "d_head")) is None
 
     def _nearest_width(self) -> int:
         """The width nearest to `d_model` that heads and positions can have."""
-        step = self.n_heads if self.d_head is None else 1
+        derived = [self.side(side).n_heads for side in self.sides if self._derives_width(side)]
+        step = math.lcm(*derived)
         needs_pairs = self.positions.startswith("sinusoidal") and step % 2
-        if needs_pairs or (self.positions == "rotary" and self.d_head is None):
+        if needs_pairs or (self.positions == "rotary" and derived):
             step *= 2
         return step * max(1, round(self.d_model / step))
 
     def _check_positions(self) -> None:
-        if self.positions == "rotary" and self.rope.scaling == "ntk" and self.head_width < 4:
-            raise ConfigError(
-                f"rope.scaling='ntk' slows down all pairs of a head but the first, and a head "
-                f"{self.head_width} wide has only one. Set d_head to 4 or more."
-            )
-        if self.positions == "rotary" and self.head_width % 2:
-            raise ConfigError(
-                f"rotary positions turn pairs of numbers, so the head width must be even; "
-                f"d_model={self.d_model} and n_heads={self.n_heads} give {self.head_width}. "
-                "Set d_head to an even number."
-            )
+        for side in self.sides if self.positions == "rotary" else ():
+            width, wanted = self.side(side).head_width, self.own_key(side, "d_head")
+            if self.rope.scaling == "ntk" and width < 4:
+                raise ConfigError(
+                    f"rope.scaling='ntk' slows down all pairs of a head but the first, and a head "
+                    f"{width} wide has only one. Set {wanted} to 4 or more."
+                )
+            if width % 2:
+                heads = self.key(side, "n_heads")
+                raise ConfigError(
+                    f"rotary positions turn pairs of numbers, so the head width must be even; "
+                    f"d_model={self.d_model} and {heads}={getattr(self, heads)} give {width}. "
+                    f"Set {wanted} to an even number."
+                )
         if self.positions.startswith("sinusoidal") and self.d_model % 2:
             raise ConfigError(
                 f"sinusoidal positions are pairs of sine and cosine, so d_model={self.d_model} "
@@ -242,15 +272,54 @@ class BodySettings:
         """Kinds of attention, and how many layers have a weight of their own in each."""
         return {"self": self.n_layers}
 
+    @property
+    def sides(self) -> tuple[str, ...]:
+        """Its stacks, by the kind of their attention to themselves."""
+        return ("self",)
+
+    def own_key(self, kind: str, name: str) -> str:
+        """The setting that says `name` (as `n_heads`) of the stack with this kind of attention
+        alone."""
+        return name
+
+    def key(self, kind: str, name: str) -> str:
+        """The setting that it goes by: its own, or where that is left open that of both sides."""
+        own = self.own_key(kind, name)
+        return name if getattr(self, own) is None else own
+
+    def side(self, kind: str = "self") -> Side:
+        """The numbers of the stack with this kind of attention."""
+        n_layers, n_heads, n_kv_heads, d_head, d_ff = (
+            getattr(self, self.key(kind, name)) for name in OF_SIDES
+        )
+        return Side(
+            n_layers=n_layers,
+            n_heads=n_heads,
+            kv_heads=n_heads if n_kv_heads is None else n_kv_heads,
+            head_width=self.d_model // n_heads if d_head is None else d_head,
+            d_ff=d_ff,
+        )
+
+    def each(self, name: str) -> tuple[int, ...]:
+        """A number of `Side` for each stack; only one where they have the same."""
+        return tuple(dict.fromkeys(getattr(self.side(side), name) for side in self.sides))
+
     def heads_in(self, kind: str, layer: int) -> tuple[int, int]:
         """How many are left in this attention, and of how many keys and values."""
-        heads = self.kept_heads.of(kind, layer) or range(self.n_heads)
-        sharing = self.n_heads // self.kv_heads
+        side = self.side(kind)
+        heads = self.kept_heads.of(kind, layer) or range(side.n_heads)
+        sharing = side.n_heads // side.kv_heads
         return len(heads), len({head // sharing for head in heads})
 
     @property
+    def n_whole_heads(self) -> int:
+        """In all layers with a weight of their own, before any was taken out ..."""
+        layers = self.attention_layers.items()
+        return sum(n_layers * self.side(kind).n_heads for kind, n_layers in layers)
+
+    @property
     def n_kept_heads(self) -> int:
-        """In all layers with a weight of their own."""
+        """... and those that are left."""
         return sum(
             self.heads_in(kind, layer)[0]
             for kind, n_layers in self.attention_layers.items()
@@ -259,8 +328,9 @@ class BodySettings:
 
     @property
     def kv_heads(self) -> int:
-        return self.n_heads if self.n_kv_heads is None else self.n_kv_heads
+        """Of the encoder, where there is a decoder too; `side` tells of either."""
+        return self.side(self.sides[0]).kv_heads
 
     @property
     def head_width(self) -> int:
-        return self.d_model // self.n_heads if self.d_head is None else self.d_head
+        return self.side(self.sides[0]).head_width

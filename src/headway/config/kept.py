@@ -45,8 +45,9 @@ class KeptHeads:
         }
         return replace(self, **changes)
 
-    def check(self, n_layers: Mapping[str, int], n_heads: int, kv_heads: int) -> None:
-        """`n_layers`: of each kind of attention that the model has."""
+    def check(self, n_layers: Mapping[str, int], n_heads: Mapping[str, tuple[int, int]]) -> None:
+        """`n_layers` and `n_heads` (of queries, and of keys and values): of each kind of attention
+        that the model has."""
         for field in fields(self):
             layers, name = getattr(self, field.name), f"kept_heads.{field.name}"
             if layers is None:
@@ -60,7 +61,7 @@ class KeptHeads:
                     f"{n_layers[field.name]} of them."
                 )
             for layer, heads in enumerate(layers):
-                _check_kept(f"{name}, layer {layer + 1}", heads, n_heads, kv_heads)
+                _check_kept(f"{name}, layer {layer + 1}", heads, *n_heads[field.name])
 
 
 ALL_HEADS = KeptHeads()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from headway.config.body import BodySettings, RelativeSettings, RopeSettings, check_values
+from headway.config.body import BodySettings, RelativeSettings, RopeSettings, Side, check_values
 from headway.config.pictures import PictureEncoderSettings, PictureSeq2SeqSettings, PictureSettings
 from headway.config.sounds import SoundEncoderSettings, SoundSeq2SeqSettings, SoundSettings
 from headway.config.text import DecoderSettings, EncoderSettings, Seq2SeqSettings, TextSettings
@@ -19,6 +19,7 @@ __all__ = [
     "RelativeSettings",
     "RopeSettings",
     "Seq2SeqSettings",
+    "Side",
     "SoundEncoderSettings",
     "SoundSeq2SeqSettings",
     "SoundSettings",

@@ -9,6 +9,7 @@ from __future__ import annotations
 import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
+from math import lcm
 from pathlib import Path
 from typing import Any
 
@@ -406,7 +407,9 @@ def _check_changes(model: dict[str, Any], families: Sequence[str], locate: Locat
     """Refuse what is a setting of none of the families. Which heads and widths go together is seen
     when the rest of the model is chosen."""
     errors = []
-    loose: dict[str, Any] = {"n_heads": model.get("n_kv_heads") or 1, "d_head": 64}
+    groups = [model.get(key) for key in ("n_kv_heads", "n_decoder_kv_heads")]
+    shared = lcm(*(n for n in groups if isinstance(n, int) and n > 0))
+    loose: dict[str, Any] = {"n_heads": shared, "d_head": 64}
     for family in families:
         if family == "picture-encoder":
             picture = model.get("picture")

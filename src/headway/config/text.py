@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from headway.config.body import (
+    OF_SIDES,
     Activation,
     BodySettings,
     Pooling,
@@ -47,12 +48,28 @@ class TextSettings(BodySettings):
             )
 
 
+DECODER_KEYS = {name: name.replace("_", "_decoder_", 1) for name in OF_SIDES}
+"""Settings of both sides, and what the decoder alone has for them: `n_heads`, `n_decoder_heads`."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Seq2SeqSettings(TextSettings):
     """The encoder-decoder of "Attention Is All You Need"."""
 
     n_decoder_layers: int | None = None
     """None: as many as the encoder has (`n_layers`)."""
+
+    n_decoder_heads: int | None = None
+    """Of its attention to itself and to the source. None: as the encoder (`n_heads`)."""
+
+    n_decoder_kv_heads: int | None = None
+    """None: `n_kv_heads`, or where that is open too as many as the decoder has heads."""
+
+    d_decoder_head: int | None = None
+    """None: `d_head`, or where that is open too `d_model` by the decoder's heads."""
+
+    d_decoder_ff: int | None = None
+    """None: as the encoder (`d_ff`)."""
 
     source_vocab_size: int | None = None
     """None: one vocabulary for source and target (`vocab_size`)."""
@@ -65,8 +82,6 @@ class Seq2SeqSettings(TextSettings):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.decoder_layers < 1:
-            raise ConfigError(f"n_decoder_layers={self.n_decoder_layers} must be at least 1.")
         if self.source_vocab < 1:
             raise ConfigError(f"source_vocab_size={self.source_vocab_size} must be at least 1.")
         shares_source = self.tie in ("all", "source-target", "source-softmax")
@@ -78,6 +93,13 @@ class Seq2SeqSettings(TextSettings):
             )
 
     @property
+    def sides(self) -> tuple[str, ...]:
+        return ("encoder", "decoder")
+
+    def own_key(self, kind: str, name: str) -> str:
+        return name if kind == "encoder" else DECODER_KEYS[name]
+
+    @property
     def attention_layers(self) -> dict[str, int]:
         return {
             "encoder": self.n_layers,
@@ -87,7 +109,7 @@ class Seq2SeqSettings(TextSettings):
 
     @property
     def decoder_layers(self) -> int:
-        return self.n_layers if self.n_decoder_layers is None else self.n_decoder_layers
+        return self.side("decoder").n_layers
 
     @property
     def source_vocab(self) -> int:

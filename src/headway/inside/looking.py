@@ -11,8 +11,8 @@ from typing import Any
 
 from headway.config.durable import read_json, replace_text
 from headway.config.folder import IMPORTED
+from headway.config.model import ModelSettings
 from headway.errors import FolderError, UserError
-from headway.inside.anatomy import Anatomy
 from headway.inside.change import NO_CHANGE, Change
 from headway.inside.comparing import check_pair
 from headway.inside.comparing import of_stages as compare_stages
@@ -221,13 +221,12 @@ def facts_of(run: Opened) -> dict[str, Any]:
     """What the header says about a run."""
     shape = run.shape
     parameters = sum(parameter.numel() for parameter in run.model.parameters())
-    layers = " + ".join(
-        str(getattr(shape, name)) for name in ("n_layers", "decoder_layers") if hasattr(shape, name)
-    )
+    layers = " + ".join(str(shape.side(side).n_layers) for side in shape.sides)
+    heads = " + ".join(map(str, shape.each("n_heads")))
     size = f"{parameters / 1e6:.1f} M" if parameters >= 1e6 else f"{parameters / 1e3:.0f} k"
     facts = [
         run.settings.task,
-        f"{layers} layers × {shape.n_heads} heads" + _left(run),
+        f"{layers} layers × {heads} heads" + _left(shape),
         f"d {shape.d_model}",
         f"{size} parameters",
     ]
@@ -236,11 +235,9 @@ def facts_of(run: Opened) -> dict[str, Any]:
     return {"name": run.folder.name, "facts": facts}
 
 
-def _left(run: Opened) -> str:
+def _left(shape: ModelSettings) -> str:
     """Of a model without some of its heads: how many it has."""
-    layers = [layer for kind in Anatomy.of(run.model).kinds for layer in set(kind.layers)]
-    there = sum(layer.n_heads for layer in layers)
-    whole = run.shape.n_heads * len(layers)
+    there, whole = shape.n_kept_heads, shape.n_whole_heads
     return "" if there == whole else f" ({there} of {whole} left)"
 
 

@@ -6,6 +6,8 @@ import shutil
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import replace
 from functools import partial
+from itertools import groupby
+from operator import itemgetter
 from pathlib import Path
 
 import torch
@@ -46,9 +48,12 @@ def all_heads(settings: ModelSettings) -> list[Head]:
 
 def units(settings: ModelSettings) -> list[tuple[Head, ...]]:
     """What goes together: heads that share keys and values; of one key for all, each alone."""
-    size = 1 if settings.kv_heads == 1 else settings.n_heads // settings.kv_heads
-    heads = all_heads(settings)
-    return [tuple(heads[first : first + size]) for first in range(0, len(heads), size)]
+    found: list[tuple[Head, ...]] = []
+    for kind, of_kind in groupby(all_heads(settings), key=itemgetter(0)):
+        side, heads = settings.side(kind), list(of_kind)
+        size = 1 if side.kv_heads == 1 else side.n_heads // side.kv_heads
+        found += (tuple(heads[first : first + size]) for first in range(0, len(heads), size))
+    return found
 
 
 def without(settings: ModelSettings, gone: Collection[Head]) -> KeptHeads:
@@ -69,17 +74,17 @@ def without(settings: ModelSettings, gone: Collection[Head]) -> KeptHeads:
                     "least one."
                 )
             kept.setdefault(kind, []).append(left)
-    whole = tuple(range(settings.n_heads))
+    whole = {kind: tuple(range(settings.side(kind).n_heads)) for kind in kept}
     return KeptHeads(
         **{
-            kind: tuple(layers) if any(heads != whole for heads in layers) else None
+            kind: tuple(layers) if any(heads != whole[kind] for heads in layers) else None
             for kind, layers in kept.items()
         }
     )
 
 
 def _numbers(settings: ModelSettings, kind: str, layer: int) -> tuple[int, ...]:
-    return settings.kept_heads.of(kind, layer) or tuple(range(settings.n_heads))
+    return settings.kept_heads.of(kind, layer) or tuple(range(settings.side(kind).n_heads))
 
 
 def _no_head(settings: ModelSettings, head: Head) -> str:

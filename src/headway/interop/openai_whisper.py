@@ -36,16 +36,16 @@ def read_openai_whisper(path: Path) -> tuple[dict[str, Any], Architecture, Weigh
     """The numbers of its sizes, the architecture and the weights."""
     dims, tensors = read_checkpoint(path, "dims", "model_state_dict")
     given = Given(dims, f"{path}: dims")
-    for key in ("state", "head"):
-        same = given.whole(f"n_audio_{key}")
-        given.only(f"n_text_{key}", same, f"encoder and decoder are alike here: {same}")
-    width = given.whole("n_audio_state")
+    width, heads = given.whole("n_audio_state"), given.whole("n_audio_head")
+    given.only("n_text_state", width, f"encoder and decoder are equally wide here: {width}")
+    text_heads = given.whole("n_text_head", heads)
     model = whisper_settings(
         vocab_size=given.whole("n_vocab"),
         d_model=width,
         n_layers=given.layers("n_audio_layer", tensors),
         n_decoder_layers=given.layers("n_text_layer", tensors),
-        n_heads=given.whole("n_audio_head"),
+        n_heads=heads,
+        n_decoder_heads=None if text_heads == heads else text_heads,
         d_ff=FEED_FORWARD * width,
         max_len=given.whole("n_text_ctx", most=LONGEST),
         activation="gelu",

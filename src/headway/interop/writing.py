@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from headway.config.model import ModelSettings, family_of
+from headway.config.text import DECODER_KEYS
 from headway.errors import UserError
 from headway.interop.given import THEIR_ACTIVATIONS
 from headway.models.build import build_model
@@ -18,10 +19,13 @@ GATES = {"swiglu": "silu", "geglu": "gelu", "geglu-tanh": "gelu_pytorch_tanh"}
 """Our gated activations, and what their gate goes through."""
 
 FREE = {"init", "embeddings", "tune_embeddings", "dropout", "attention_dropout", "ff_dropout",
-        "d_head", "n_kv_heads", "n_decoder_layers", "source_vocab_size", "heads"}  # fmt: skip
+        "source_vocab_size", "heads", *DECODER_KEYS, *DECODER_KEYS.values()}  # fmt: skip
 """Settings without effect on what a model computes, or compared by what they come to."""
 
-DERIVED = ("head_width", "kv_heads", "decoder_layers", "source_vocab")
+DERIVED = "source_vocab"
+SIDE = {"n_layers": "n_layers", "n_heads": "n_heads", "kv_heads": "n_kv_heads",
+        "head_width": "d_head", "d_ff": "d_ff"}  # fmt: skip
+"""What is compared of each stack, and the setting that says it."""
 
 BIASES = ("attention_bias", "ff_bias", "head_bias")
 """What a model may lack and another have: there it is zero."""
@@ -52,8 +56,15 @@ def check_said(
     `wider`: what may be there although the model lacks it. `free`: what the caller takes care of.
     """
     names = [field.name for field in fields(ours) if field.name not in FREE]
-    for key in (*names, *(key for key in DERIVED if hasattr(ours, key))):
-        here, there = getattr(ours, key), getattr(said, key)
+    names += [DERIVED] * hasattr(ours, DERIVED)
+    values = [(name, getattr(ours, name), getattr(said, name)) for name in names]
+    for side in ours.sides:
+        here, there = ours.side(side), said.side(side)
+        values += [
+            (ours.own_key(side, name), getattr(here, value), getattr(there, value))
+            for value, name in SIDE.items()
+        ]
+    for key, here, there in values:
         if here == there or key in free or (key in wider and _within(here, there)):
             continue
         raise UserError(

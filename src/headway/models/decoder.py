@@ -61,7 +61,7 @@ def decoder(settings: DecoderSettings) -> Decoder:
     labels = [name for name in settings.heads if name != "words"]
     return Decoder(
         text_front(settings, tokens),
-        stack(settings, settings.n_layers, causal=True),
+        stack(settings, causal=True),
         _words(settings, tokens) if "words" in settings.heads else None,
         nn.ModuleDict({name: _labels(settings, name) for name in labels}),
         settings.pooling,

@@ -90,7 +90,7 @@ def encoder(settings: EncoderSettings) -> Encoder:
     heads = nn.ModuleDict({name: _head(settings, name, tokens) for name in settings.heads})
     return Encoder(
         text_front(settings, tokens, settings.n_segments, mapped=settings.d_embedding is not None),
-        stack(settings, settings.n_layers, causal=False, shared=settings.share_layers),
+        stack(settings, causal=False, shared=settings.share_layers),
         heads,
         settings.pooling,
     )

@@ -34,7 +34,7 @@ def sound_encoder(settings: SoundEncoderSettings) -> Listener:
             dropout=settings.dropout,
             masks="rebuild" in settings.heads,
         ),
-        stack(settings, settings.n_layers, causal=False),
+        stack(settings, causal=False),
         nn.ModuleDict({name: _head(settings, name) for name in settings.heads}),
         settings.pooling,
     )
@@ -53,9 +53,9 @@ def sound_seq2seq(settings: SoundSeq2SeqSettings) -> Seq2Seq:
     target = Embedding(settings.vocab_size, settings.d_model)
     return Seq2Seq(
         SoundFront(settings.sound, settings.d_model, dropout=settings.dropout),
-        stack(settings, settings.n_layers, causal=False),
+        stack(settings, causal=False),
         text_front(settings, target),
-        stack(settings, settings.decoder_layers, causal=True, cross=True),
+        stack(settings, causal=True, cross=True),
         WordHead(
             settings.d_model,
             settings.vocab_size,

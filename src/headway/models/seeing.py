@@ -38,7 +38,7 @@ def picture_encoder(settings: PictureEncoderSettings) -> Viewer:
             dropout=settings.dropout,
             masks="rebuild" in settings.heads,
         ),
-        stack(settings, settings.n_layers, causal=False),
+        stack(settings, causal=False),
         nn.ModuleDict({name: _head(settings, name) for name in settings.heads}),
         settings.pooling,
     )
@@ -57,9 +57,9 @@ def picture_seq2seq(settings: PictureSeq2SeqSettings) -> Seq2Seq:
     target = Embedding(settings.vocab_size, settings.d_model)
     return Seq2Seq(
         PictureFront(settings.picture, settings.d_model, dropout=settings.dropout),
-        stack(settings, settings.n_layers, causal=False),
+        stack(settings, causal=False),
         text_front(settings, target),
-        stack(settings, settings.decoder_layers, causal=True, cross=True),
+        stack(settings, causal=True, cross=True),
         WordHead(
             settings.d_model,
             settings.vocab_size,

@@ -74,9 +74,9 @@ def seq2seq(settings: Seq2SeqSettings) -> Seq2Seq:
     softmax = {"all": target, "target-softmax": target, "source-softmax": source}
     return Seq2Seq(
         text_front(settings, source),
-        stack(settings, settings.n_layers, causal=False),
+        stack(settings, causal=False),
         text_front(settings, target),
-        stack(settings, settings.decoder_layers, causal=True, cross=True),
+        stack(settings, causal=True, cross=True),
         WordHead(
             settings.d_model,
             settings.vocab_size,

@@ -203,14 +203,15 @@ def cache_numbers(settings: ModelSettings) -> int:
     """Keys and values that decoding keeps for each token, in all layers."""
     if isinstance(settings, EncoderSettings | PictureEncoderSettings | SoundEncoderSettings):
         return 0
-    return _kept_numbers(settings, "decoder" if isinstance(settings, Seq2SeqSettings) else "self")
+    return _kept_numbers(settings, settings.sides[-1])
 
 
 def memory_numbers(settings: ModelSettings) -> int:
     """The same for each token of a source."""
-    return _kept_numbers(settings, "cross") if isinstance(settings, Seq2SeqSettings) else 0
+    return _kept_numbers(settings, "cross") if "cross" in settings.attention_layers else 0
 
 
 def _kept_numbers(settings: ModelSettings, kind: str) -> int:
     layers = range(settings.attention_layers[kind])
-    return 2 * settings.head_width * sum(settings.heads_in(kind, layer)[1] for layer in layers)
+    width = settings.side(kind).head_width
+    return 2 * width * sum(settings.heads_in(kind, layer)[1] for layer in layers)

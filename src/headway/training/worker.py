@@ -126,8 +126,9 @@ class Worker:
         if fixed is None:
             return False
         short = suits_short(fixed.longest, fixed.most_rows, fixed.n_sequences)
-        short = short and 16 <= model.head_width <= 128
-        return short or (model.head_width % 8 == 0 and not model.attention_dropout)
+        widths = [model.side(side).head_width for side in model.sides]
+        short = short and all(16 <= width <= 128 for width in widths)
+        return short or (not any(w % 8 for w in widths) and not model.attention_dropout)
 
     def _should_compile(self) -> bool:
         train = self.settings.train

@@ -90,14 +90,14 @@ def _fits(found: Heads, run: Opened) -> bool:
 
 
 def _kinds(run: Opened) -> list[dict[str, Any]]:
-    """`n_heads`: of the whole model; some may be gone."""
+    """`n_heads`: of the whole layer; some may be gone."""
     return [
         {
             "name": kind.name,
             "rows": kind.rows,
             "columns": kind.columns,
             "n_layers": len(kind.layers),
-            "n_heads": run.shape.n_heads,
+            "n_heads": run.shape.side(kind.name).n_heads,
             "shared": len(kind.layers) > 1 and len(set(kind.layers)) == 1,
         }
         for kind in Anatomy.of(run.model).kinds

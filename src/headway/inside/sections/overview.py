@@ -47,10 +47,15 @@ def _numbers(looked: Any) -> list[dict[str, Any]]:
     ]  # fmt: skip
     if run is not None:
         parameters = sum(parameter.numel() for parameter in run.model.parameters())
+        neurons = run.shape.each("d_ff")
         found.insert(0, ("parameters", parameters, "numbers that training chose"))
         found += [
             ("width", run.shape.d_model, "numbers that a token is inside"),
-            ("feed-forward", run.shape.d_ff, "neurons in every layer"),
+            (
+                "feed-forward",
+                neurons[0] if len(neurons) == 1 else " + ".join(map(str, neurons)),
+                "neurons in every layer",
+            ),
             _knows(looked),
         ]
     return [{"name": name, "value": value, "note": note} for name, value, note in found]

@@ -17,6 +17,7 @@ from headway.config.model import (
     EncoderSettings,
     ModelSettings,
     Seq2SeqSettings,
+    Side,
     TextSettings,
 )
 from headway.errors import needs
@@ -60,7 +61,7 @@ def spec_of(settings: ModelSettings, model: nn.Module) -> Any:
     return spec
 
 
-def _common(settings: TextSettings) -> dict[str, Any]:
+def _common(settings: TextSettings, side: Side) -> dict[str, Any]:
     """What both kinds of stack are told alike."""
     specs = needs("ctranslate2", "ctranslate2").specs
     told: dict[str, Any] = {
@@ -72,12 +73,12 @@ def _common(settings: TextSettings) -> dict[str, Any]:
         "relative_attention_bias": settings.positions == "relative",
         "qk_norm": settings.qk_norm,
     }
-    if settings.kv_heads != settings.n_heads:
-        told["num_heads_kv"] = settings.kv_heads
-    if settings.head_width * settings.n_heads != settings.d_model:
-        told["head_dim"] = settings.head_width
+    if side.kv_heads != side.n_heads:
+        told["num_heads_kv"] = side.kv_heads
+    if side.head_width * side.n_heads != settings.d_model:
+        told["head_dim"] = side.head_width
     if settings.positions == "rotary":
-        rope, width = settings.rope, settings.head_width
+        rope, width = settings.rope, side.head_width
         stretch = rope.factor ** (width / (width - 2)) if rope.scaling == "ntk" else 1.0
         told |= {"rotary_dim": 0, "rotary_interleave": False, "rotary_base": rope.base * stretch}
         if rope.scaling in ROPE_SCALING:
@@ -91,12 +92,13 @@ def _encoder(settings: TextSettings, front: nn.Module, stack: nn.Module) -> Any:
     assert isinstance(front, TextFront)
     assert isinstance(stack, Stack)
     n_tables = 1 if front.segments is None else 2
+    side = settings.side(settings.sides[0])
     spec = specs.TransformerEncoderSpec(
-        len(stack.blocks),
-        settings.n_heads,
+        side.n_layers,
+        side.n_heads,
         num_source_embeddings=n_tables,
         embeddings_merge=specs.EmbeddingsMerge.ADD,
-        **_common(settings),
+        **_common(settings, side),
     )
     # Where segments are added, only the tokens are scaled: that is done here.
     scales = front.segments is None
@@ -115,18 +117,18 @@ def _decoder(
     specs = needs("ctranslate2", "ctranslate2").specs
     assert isinstance(front, TextFront)
     assert isinstance(stack, Stack)
-    n_layers = len(stack.blocks)
+    side = settings.side(settings.sides[-1])
     spec = specs.TransformerDecoderSpec(
-        n_layers,
-        settings.n_heads,
+        side.n_layers,
+        side.n_heads,
         with_encoder_attention=cross,
         # The layer that `decode.steps.alignment_layer` names; the mean of its heads.
-        alignment_layer=max(0, n_layers - 2),
-        alignment_heads=settings.n_heads,
+        alignment_layer=max(0, side.n_layers - 2),
+        alignment_heads=side.n_heads,
         alibi=settings.positions == "alibi",
         parallel_residual=settings.wiring == "parallel",
         shared_layer_norm=settings.wiring == "parallel",
-        **_common(settings),
+        **_common(settings, side),
     )
     spec.embeddings.weight = _array(front.tokens.weight)
     spec.scale_embeddings = front.scale if front.scale != 1.0 else False

@@ -12,6 +12,7 @@ from headway.interop.families import Architecture
 from headway.interop.given import LONGEST, Given
 from headway.interop.hf.generation import decode_settings
 from headway.interop.hf.interleaved import in_halves
+from headway.interop.hf.sides import read_sides, said_of_sides
 from headway.interop.rules import Change, Pair, both, stacked
 from headway.interop.writing import BIASES, check_kind, check_said, their_activation
 
@@ -58,10 +59,7 @@ class BartFamily:
             vocab_size=size if tie == "all" else target,
             source_vocab_size=size,
             d_model=given.whole("d_model"),
-            n_layers=given.layers("encoder_layers", names),
-            n_decoder_layers=given.layers("decoder_layers", names),
-            n_heads=given.whole("encoder_attention_heads"),
-            d_ff=given.whole("encoder_ffn_dim"),
+            **read_sides(given, names),
             max_len=given.whole("max_position_embeddings", 1024, most=LONGEST),
             activation=given.activation("activation_function", "gelu"),
             norm_eps=NORM_EPS,
@@ -97,12 +95,7 @@ class BartFamily:
             "architectures": [f"{self.cls}{self.head}"],
             "vocab_size": ours.source_vocab,
             "d_model": ours.d_model,
-            "encoder_layers": ours.n_layers,
-            "decoder_layers": ours.decoder_layers,
-            "encoder_attention_heads": ours.n_heads,
-            "decoder_attention_heads": ours.n_heads,
-            "encoder_ffn_dim": ours.d_ff,
-            "decoder_ffn_dim": ours.d_ff,
+            **said_of_sides(ours),
             "max_position_embeddings": ours.max_len,
             "activation_function": their_activation(ours.activation),
             "scale_embedding": ours.embedding_scale,
@@ -134,9 +127,6 @@ class BartFamily:
         pre = self.wiring == "pre"
         given.only("normalize_before", pre, "the norms stand elsewhere in this architecture")
         given.only("add_final_layer_norm", pre, "the norms stand elsewhere in this architecture")
-        for key in ("attention_heads", "ffn_dim"):
-            same = given.whole(f"encoder_{key}")
-            given.only(f"decoder_{key}", same, f"encoder and decoder are alike here: {same}")
 
     def _tie(self, given: Given, prefix: str, names: Collection[str]) -> Any:
         tied = given.flag("tie_word_embeddings", True)

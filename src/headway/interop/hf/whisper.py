@@ -12,6 +12,7 @@ from headway.errors import UserError
 from headway.interop.families import Architecture
 from headway.interop.given import LONGEST, Given
 from headway.interop.hf.generation import decode_settings
+from headway.interop.hf.sides import read_sides, said_of_sides
 from headway.interop.rules import Change, Pair, both
 from headway.interop.writing import BIASES, check_said, their_activation
 
@@ -78,10 +79,7 @@ class WhisperFamily:
         model = whisper_settings(
             vocab_size=given.whole("vocab_size"),
             d_model=given.whole("d_model"),
-            n_layers=given.layers("encoder_layers", names),
-            n_decoder_layers=given.layers("decoder_layers", names),
-            n_heads=given.whole("encoder_attention_heads"),
-            d_ff=given.whole("encoder_ffn_dim"),
+            **read_sides(given, names),
             max_len=given.whole("max_target_positions", 448, most=LONGEST),
             activation=given.activation("activation_function", "gelu"),
             embedding_scale=False,  # `scale_embedding` is read there, and never used
@@ -116,12 +114,7 @@ class WhisperFamily:
             "vocab_size": ours.vocab_size,
             "num_mel_bins": ours.sound.bands,
             "d_model": ours.d_model,
-            "encoder_layers": ours.n_layers,
-            "decoder_layers": ours.decoder_layers,
-            "encoder_attention_heads": ours.n_heads,
-            "decoder_attention_heads": ours.n_heads,
-            "encoder_ffn_dim": ours.d_ff,
-            "decoder_ffn_dim": ours.d_ff,
+            **said_of_sides(ours),
             "max_source_positions": ours.sound.max_rows,
             "max_target_positions": ours.max_len,
             "activation_function": their_activation(ours.activation),
@@ -144,9 +137,6 @@ class WhisperFamily:
         known = ("WhisperForConditionalGeneration", "WhisperModel")
         if name is not None and name not in known:
             raise given.error("architectures", f"is not supported; it may be {' or '.join(known)}")
-        for key in ("attention_heads", "ffn_dim"):
-            same = given.whole(f"encoder_{key}")
-            given.only(f"decoder_{key}", same, f"encoder and decoder are alike here: {same}")
 
 
 def whisper_settings(*, max_rows: int, bands: int, **sizes: Any) -> SoundSeq2SeqSettings:

@@ -47,7 +47,7 @@ def check_graph(path: Path, name: str, graph: Session, settings: RunSettings) ->
 def _names(name: str, settings: RunSettings) -> tuple[list[str], list[str]]:
     """Inputs, all of them, and outputs that are needed."""
     shape: Any = settings.model
-    layers = getattr(shape, "decoder_layers", shape.n_layers)
+    layers = shape.side(shape.sides[-1]).n_layers
     past, present, cross = (layer_names(kind, layers) for kind in ("past", "present", "cross"))
     front = media_front(settings)
     given = [IDS, MASK] if front is None else _media(front)

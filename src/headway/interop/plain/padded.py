@@ -238,9 +238,10 @@ def _batches(items: Sequence[One]) -> Iterator[Sequence[One]]:
 
 def _heads(run: Opened) -> dict[str, tuple[int, int]]:
     """How many and how wide, by the names of the past of a step graph."""
-    kind = "decoder" if isinstance(run.shape, Seq2SeqSettings) else "self"
+    kind = run.shape.sides[-1]
+    width = run.shape.side(kind).head_width
     return {
-        f"past.{layer}.{part}": (run.shape.heads_in(kind, layer)[1], run.shape.head_width)
+        f"past.{layer}.{part}": (run.shape.heads_in(kind, layer)[1], width)
         for layer in range(run.shape.attention_layers[kind])
         for part in ("key", "value")
     }

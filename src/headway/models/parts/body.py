@@ -8,7 +8,7 @@ from functools import partial
 
 from torch import nn
 
-from headway.config.model import BodySettings, Seq2SeqSettings, TextSettings
+from headway.config.model import BodySettings, Side, TextSettings
 from headway.models.parts.text import TextFront
 from headway.nn.attention import Attention
 from headway.nn.block import WIRINGS, Block
@@ -60,7 +60,6 @@ def added_positions(settings: TextSettings, width: int) -> nn.Module | None:
 
 def stack(
     settings: BodySettings,
-    n_layers: int,
     *,
     causal: bool,
     cross: bool = False,
@@ -70,15 +69,14 @@ def stack(
 
     `shared`: one layer, run as often as there would be layers.
     """
-    bias = _position_bias(settings, causal=causal)
-    kind = "self"
-    if isinstance(settings, Seq2SeqSettings):
-        kind = "decoder" if cross else "encoder"
+    kind = settings.sides[-1 if cross else 0]
+    side = settings.side(kind)
+    bias = _position_bias(settings, side, causal=causal)
     memory = Scope(
         dropout=settings.attention_dropout, scale=None if settings.scale_attention else 1.0
     )
     own = replace(memory, causal=causal, window=settings.window, bias=bias)
-    rotary = _rotary(settings) if settings.positions == "rotary" else None
+    rotary = _rotary(settings, side) if settings.positions == "rotary" else None
     norm = norm_maker(settings)
 
     def block(layer: int) -> Block:
@@ -86,7 +84,7 @@ def stack(
             _attention(settings, own, rotary, (kind, layer)),
             FeedForward(
                 settings.d_model,
-                settings.d_ff,
+                side.d_ff,
                 settings.activation,
                 bias=settings.ff_bias,
                 dropout=settings.ff_dropout,
@@ -98,7 +96,8 @@ def stack(
 
     # Post-norm layers end with a norm each; the others leave the stream unscaled until the end.
     final_norm = None if settings.wiring == "post" else norm()
-    blocks = [block(0)] * n_layers if shared else [block(layer) for layer in range(n_layers)]
+    layers = range(side.n_layers)
+    blocks = [block(0)] * len(layers) if shared else [block(layer) for layer in layers]
     return Stack(blocks, final_norm, bias)
 
 
@@ -107,18 +106,18 @@ def _attention(
 ) -> Attention:
     """`place`: kind and layer, which may lack some heads."""
     n_heads, n_kv_heads = settings.heads_in(*place)
+    width = settings.side(place[0]).head_width
     kept = settings.kept_heads.of(*place)
     if kept is not None and scope.bias is not None:
         scope = replace(scope, bias=BiasOfSome(scope.bias, kept))
     qk_norm = None
     if settings.qk_norm:
-        width = settings.head_width
         qk_norm = (RMSNorm(width, settings.norm_eps), RMSNorm(width, settings.norm_eps))
     return Attention(
         settings.d_model,
         n_heads,
         n_kv_heads=n_kv_heads,
-        d_head=settings.head_width,
+        d_head=width,
         bias=settings.attention_bias,
         scope=scope,
         rotary=rotary,
@@ -126,18 +125,18 @@ def _attention(
     )
 
 
-def _position_bias(settings: BodySettings, *, causal: bool) -> nn.Module | None:
+def _position_bias(settings: BodySettings, side: Side, *, causal: bool) -> nn.Module | None:
     if settings.positions == "alibi":
-        return Alibi(settings.n_heads)
+        return Alibi(side.n_heads)
     if settings.positions == "relative":
         relative = settings.relative
-        return Relative(settings.n_heads, relative.buckets, relative.max_distance, causal=causal)
+        return Relative(side.n_heads, relative.buckets, relative.max_distance, causal=causal)
     return None
 
 
-def _rotary(settings: BodySettings) -> Rotary:
+def _rotary(settings: BodySettings, side: Side) -> Rotary:
     rope = settings.rope
     rates = partial(
-        rope_rates, settings.head_width, rope.base, rope.scaling, rope.factor, rope.trained_len
+        rope_rates, side.head_width, rope.base, rope.scaling, rope.factor, rope.trained_len
     )
     return Rotary(rates, settings.max_len)

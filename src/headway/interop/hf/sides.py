@@ -1,0 +1,44 @@
+"""The sizes of an encoder and a decoder, as BART, Marian, Pegasus and Whisper say them."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from typing import TypedDict
+
+from headway.config.model import Seq2SeqSettings
+from headway.interop.given import Given
+
+KEYS = {"n_layers": "layers", "n_heads": "attention_heads", "d_ff": "ffn_dim"}
+"""Ours, and theirs behind the name of a side."""
+
+
+class Sides(TypedDict):
+    n_layers: int
+    n_decoder_layers: int
+    n_heads: int
+    n_decoder_heads: int | None
+    d_ff: int
+    d_decoder_ff: int | None
+
+
+def read_sides(given: Given, names: Collection[str]) -> Sides:
+    """Our settings. Where both sides have the same heads and feed-forward, that is said once."""
+    n_heads, d_ff = given.whole("encoder_attention_heads"), given.whole("encoder_ffn_dim")
+    decoder_heads = given.whole("decoder_attention_heads", n_heads)
+    decoder_ff = given.whole("decoder_ffn_dim", d_ff)
+    return {
+        "n_layers": given.layers("encoder_layers", names),
+        "n_decoder_layers": given.layers("decoder_layers", names),
+        "n_heads": n_heads,
+        "n_decoder_heads": None if decoder_heads == n_heads else decoder_heads,
+        "d_ff": d_ff,
+        "d_decoder_ff": None if decoder_ff == d_ff else decoder_ff,
+    }
+
+
+def said_of_sides(ours: Seq2SeqSettings) -> dict[str, int]:
+    return {
+        f"{side}_{theirs}": getattr(ours.side(side), name)
+        for name, theirs in KEYS.items()
+        for side in ours.sides
+    }
