@@ -154,6 +154,7 @@ def leaves(value: Any, name: str = "") -> Iterator[tuple[str, Any]]:
 
 FORMER: dict[str, dict[str, str]] = {
     "complete": {"streams[0].values": "tokens_N", "targets": "labels_N", "weights_R": "weights_N"},
+    "tag": {"streams[0].values": "tokens_N", "rows_R": "rows_W", "weights_R": "weights_W"},
 }
 """What the parts of batches were called when golden files were made; a layout was a layout."""
 
@@ -163,7 +164,8 @@ def batch_leaves(task: str, batch: Any) -> Iterator[tuple[str, Any]]:
     former = FORMER.get(task, {})
     for name, array in leaves(batch):
         if task in FORMER:
-            name = former.get(name, name.replace("streams[0].layout", "layout"))
+            name = name.replace("streams[0].layout", "layout").removeprefix("targets.")
+            name = former.get(name, name)
         yield name, array
 
 
@@ -172,6 +174,8 @@ def part_leaves(task: str, parts: list[Any]) -> Iterator[tuple[str, Any]]:
     for part in parts:
         if task == "complete":
             part = dataclasses.replace(part, tokens=None)
+        if task == "tag":
+            part = dataclasses.replace(part, rows=part.rows.rows)
         yield from leaves(part)
 
 

@@ -14,21 +14,24 @@ import torch
 from torch import Tensor, nn
 
 from headway.config.folder import load_run
-from headway.config.run import RunSettings
+from headway.config.model import family_of
+from headway.config.run import RunSettings, load_run_settings, resolved_toml
 from headway.data.store import Columns, Prepared
 from headway.data.tokens import TokenStore
 from headway.errors import ConfigError, DataError, Stopped
 from headway.metrics.spans import span_scores
 from headway.models.build import build_model
+from headway.models.folder import model_weights, save_weights
 from headway.nn.crf import log_likelihood
 from headway.nn.layout import Layout
+from headway.tasks.continue_ import Continue
 from headway.tasks.kind import Use
 from headway.tasks.losses import plain as plain_loss
 from headway.tasks.opened import open_run
-from headway.tasks.tag import Tag, TagTask
 from headway.tasks.tag_answers import Tagger, words_of
-from headway.tasks.tags import as_bio
-from headway.tasks.task import Part
+from headway.tasks.tags import Tagging, Tags, as_bio
+from headway.tasks.task import Chosen, Part
+from headway.training.begin import begin
 from headway.training.run import Training
 from tests.training.labelled import (
     CPU,
@@ -37,6 +40,7 @@ from tests.training.labelled import (
     people,
     resolved,
     same_after_stops,
+    trained,
     write_conll,
 )
 
@@ -45,7 +49,7 @@ Made = tuple[RunSettings, Prepared]
 
 def prepared_in(folder: Path, **changes: Any) -> Made:
     text = write_conll(folder / "train.conll", people())
-    return resolved(Tag(), asked("tag", text, model__dropout=0.0, **changes), folder)
+    return resolved(Tags(), asked("tag", text, model__dropout=0.0, **changes), folder)
 
 
 @pytest.fixture(scope="module")
@@ -81,9 +85,9 @@ def scores_of(model: Any, prepared: Prepared, row: int, split: str = "train") ->
 def test_the_loss_is_the_sum_over_the_words(made: Made, fixed: bool) -> None:
     settings, prepared = made
     settings = replace(settings, train=replace(settings.train, smoothing=0.2))
-    task, model = TagTask(prepared, settings), model_of(settings)
+    task, model = Tagging(settings, prepared), model_of(settings)
     rows = np.arange(2, 9)
-    part = Part(rows, int(task.train.n_words[rows].sum()))
+    part = Part(Chosen(0, rows), task.train_items.n_targets(rows))
     found = plain_loss(task)(model, task.batch(part, CPU, task.fixed(200) if fixed else None))
     loss, nll, count = torch.zeros(()), torch.zeros(()), 0
     tags = prepared.train["tags"]
@@ -102,9 +106,9 @@ def test_the_loss_is_the_sum_over_the_words(made: Made, fixed: bool) -> None:
 @pytest.mark.parametrize("fixed", [False, True], ids=["flat", "with dummies"])
 def test_the_loss_of_a_crf_is_that_of_whole_sentences(made_crf: Made, fixed: bool) -> None:
     settings, prepared = made_crf
-    task, model = TagTask(prepared, settings), model_of(settings)
+    task, model = Tagging(settings, prepared), model_of(settings)
     rows = np.arange(2, 9)
-    batch = task.batch(Part(rows, 1), CPU, task.fixed(200) if fixed else None)
+    batch = task.batch(Part(Chosen(0, rows), 1), CPU, task.fixed(200) if fixed else None)
     found = plain_loss(task)(model, batch)
     learned_PC = model.head_named("tags").transitions  # type: ignore[operator]
     tags = prepared.train["tags"]
@@ -123,12 +127,16 @@ def test_the_loss_of_a_crf_is_that_of_whole_sentences(made_crf: Made, fixed: boo
 
 def test_steps_count_words_and_hold_every_sentence(made: Made) -> None:
     settings, prepared = made
-    task = TagTask(prepared, settings)
+    task = Tagging(settings, prepared)
     steps = task.epoch(0)
-    assert sorted(np.concatenate(steps).tolist()) == list(range(prepared.train.n))
+    assert sorted(np.concatenate([step.rows for step in steps]).tolist()) == list(
+        range(prepared.train.n)
+    )
     for step in steps:
         parts = task.parts(step, 60)
-        assert sum(p.n_targets for p in parts) == int(prepared.train["pieces"].lengths[step].sum())  # type: ignore[union-attr]
+        assert sum(p.n_targets for p in parts) == int(
+            prepared.train["pieces"].lengths[step.rows].sum()
+        )  # type: ignore[union-attr]
     shown = task.show(task.parts(steps[0], 60)[0])[0]
     words = [[w for w, _ in s] for s in people()]
     assert shown["text"].split() in words
@@ -138,7 +146,7 @@ def test_steps_count_words_and_hold_every_sentence(made: Made) -> None:
 @pytest.mark.parametrize("crf", [False, True])
 def test_scores_are_those_of_each_sentence_alone(made: Made, made_crf: Made, crf: bool) -> None:
     settings, prepared = made_crf if crf else made
-    task, model = TagTask(prepared, settings), model_of(settings)
+    task, model = Tagging(settings, prepared), model_of(settings)
     with torch.no_grad():
         scores = task.evaluate(model, CPU, lambda: False, full=True)
         tagger = Tagger([model], prepared.tokenizer, settings, CPU)
@@ -156,9 +164,9 @@ def test_scores_are_those_of_each_sentence_alone(made: Made, made_crf: Made, crf
 def test_a_look_on_the_way_reads_the_first_sentences_only(made_crf: Made) -> None:
     settings, prepared = made_crf
     model = model_of(settings)
-    quick = TagTask(prepared, settings, quick_size=5).evaluate(model, CPU, lambda: False, False)
+    quick = Tagging(settings, prepared, quick_size=5).evaluate(model, CPU, lambda: False, False)
     first = replace(prepared, valid=_first(prepared.valid, 5))
-    whole = TagTask(first, settings).evaluate(model, CPU, lambda: False, True)
+    whole = Tagging(settings, first).evaluate(model, CPU, lambda: False, True)
     assert dict(quick) == pytest.approx(dict(whole))
 
 
@@ -220,17 +228,17 @@ def test_long_sentences_are_trained_in_windows_or_refused(tmp_path: Path) -> Non
     some = people(60)
     long = [[pair for one in some[i : i + 6] for pair in one] for i in range(12)]
     text = write_conll(tmp_path / "t.conll", [*some, *long])
-    settings, prepared = resolved(Tag(), asked("tag", text, model__max_len=24), tmp_path)
-    task = TagTask(prepared, settings)
-    assert len(task.train.lengths) > prepared.train.n
-    rows = np.arange(len(task.train.lengths))
-    batch = task.batch(Part(rows, 1), CPU, None)
+    settings, prepared = resolved(Tags(), asked("tag", text, model__max_len=24), tmp_path)
+    task = Tagging(settings, prepared)
+    assert len(task.train_items.lengths) > prepared.train.n
+    rows = np.arange(len(task.train_items.lengths))
+    batch = task.batch(Part(Chosen(0, rows), 1), CPU, None)
     tags = prepared.train["tags"]
     assert tags is not None
-    assert batch.labels_W.tolist() == tags.tokens.tolist()
+    assert batch.targets.labels_W.tolist() == tags.tokens.tolist()
     wanted = asked("tag", text, data__long="error", model__max_len=24)
     with pytest.raises(DataError, match=r"sentences are longer than the 24 tokens.*data\.long"):
-        resolved(Tag(), wanted, tmp_path / "other")
+        resolved(Tags(), wanted, tmp_path / "other")
 
 
 # Answers
@@ -252,7 +260,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, RunSettings]:
 
 
 def tagger_of(run: tuple[Path, RunSettings]) -> Any:
-    return Tag().predictor(Use(open_run(run[0], device="cpu"), run[1]))
+    return Tags().predictor(Use(open_run(run[0], device="cpu"), run[1]))
 
 
 def test_sentences_are_answered_line_by_line(run: tuple[Path, RunSettings]) -> None:
@@ -291,14 +299,14 @@ def test_evaluation_of_files(run: tuple[Path, RunSettings], tmp_path: Path) -> N
     out, settings = run
     test = write_conll(tmp_path / "test.conll", people(20))
     files = replace(settings.data, text=(test,))
-    found = Tag().evaluation(Use(open_run(out, device="cpu"), settings), files)
+    found = Tags().evaluation(Use(open_run(out, device="cpu"), settings), files)
     rows = {name.strip(): (value, remark) for name, value, remark in found.rows}
     assert float(rows["span F1"][0]) > 95
     assert set(rows) >= {"per", "loc", "most frequent tag", "precision", "recall", "accuracy"}
     assert found.facts["baselines"]["most frequent tag"] < found.facts["f1"]
     json.dumps(found.facts)
     strange = write_conll(tmp_path / "odd.conll", [*people(20), [("Gold", "B-metal")]])
-    found = Tag().evaluation(
+    found = Tags().evaluation(
         Use(open_run(out, device="cpu"), settings), replace(files, text=(strange,))
     )
     assert found.facts["unknown_tags"] == {"words": 1, "tags": ["B-metal"]}
@@ -306,7 +314,7 @@ def test_evaluation_of_files(run: tuple[Path, RunSettings], tmp_path: Path) -> N
     shutil.copytree(out, copy, ignore=shutil.ignore_patterns("data", "checkpoints"))
     rows = {
         r[0]: r[1:]
-        for r in Tag().evaluation(Use(open_run(copy, device="cpu"), settings), files).rows
+        for r in Tags().evaluation(Use(open_run(copy, device="cpu"), settings), files).rows
     }
     assert rows["most frequent tag"][0] == "–"
 
@@ -318,14 +326,14 @@ def test_broken_columns_are_named_with_their_line(
     bad.write_text("a\tO\nalone\nb\tO\n")
     files = replace(run[1].data, text=(str(bad),))
     with pytest.raises(DataError, match=r"bad\.conll:2"):
-        Tag().evaluation(Use(open_run(run[0], device="cpu"), run[1]), files)
+        Tags().evaluation(Use(open_run(run[0], device="cpu"), run[1]), files)
 
 
 def test_plain_tags_are_scored_by_accuracy(tmp_path: Path) -> None:
     sentences = [[(w, {"O": "X"}.get(t, t[2:].upper())) for w, t in s] for s in people()]
     text = write_conll(tmp_path / "pos.conll", sentences)
-    settings, prepared = resolved(Tag(), asked("tag", text), tmp_path)
-    task, model = TagTask(prepared, settings), model_of(settings)
+    settings, prepared = resolved(Tags(), asked("tag", text), tmp_path)
+    task, model = Tagging(settings, prepared), model_of(settings)
     assert task.metric.name == "accuracy"
     with torch.no_grad():
         scores = task.evaluate(model, CPU, lambda: False, full=True)
@@ -341,7 +349,7 @@ def test_settings_without_effect_are_refused(tmp_path: Path) -> None:
     text = write_conll(tmp_path / "train.conll", people())
     changes = {"train__smoothing": 0.1, "tag__crf": True}
     with pytest.raises(ConfigError, match=r"smoothing has no effect with tag.crf"):
-        resolved(Tag(), asked("tag", text, **changes), tmp_path)
+        resolved(Tags(), asked("tag", text, **changes), tmp_path)
 
 
 def test_bioes_comes_out_as_bio() -> None:
@@ -355,12 +363,39 @@ def test_a_run_that_is_stopped_and_taken_up_again_ends_the_same(tmp_path: Path, 
     settings = asked(
         "tag", text, train__steps=12, train__eval_every=5, model__dropout=0.2, tag__crf=crf
     )
-    settings, prepared = resolved(Tag(), settings, tmp_path)
+    settings, prepared = resolved(Tags(), settings, tmp_path)
     assert same_after_stops(settings, prepared, tmp_path)
 
 
 def test_models_together_answer_as_one_that_is_both(run: tuple[Path, RunSettings]) -> None:
     opened = (open_run(*[run[0]] * n, device="cpu") for n in (1, 2))
-    one, two = (Tag().predictor(Use(runs, run[1])) for runs in opened)
+    one, two = (Tags().predictor(Use(runs, run[1])) for runs in opened)
     lines = ["the mister Ada Turing in Rome", "slowly"]
     assert [a.text for a in one.answers(lines)] == [a.text for a in two.answers(lines)]
+
+
+def test_a_model_that_continues_text_becomes_a_tagger(tmp_path: Path) -> None:
+    """`--from` a run of the task complete: its body goes on, and what it has read tells the tag."""
+    lines = "".join(" ".join(word for word, _ in sentence) + "\n" for sentence in people())
+    (tmp_path / "text").write_text(lines, encoding="utf-8")
+    before = asked("complete", str(tmp_path / "text"), data__unit="line", tokenizer__kind="words")
+    written, words = resolved(Continue(), before, tmp_path / "complete")
+    model = build_model(written.model, seed=5)
+    folder = tmp_path / "complete"
+    (folder / "config.toml").write_text(resolved_toml(written), encoding="utf-8")
+    words.save_tokenizer(folder / "tokenizer.json")
+    save_weights(folder, model_weights(model))
+    text = write_conll(tmp_path / "train.conll", people())
+    given = {"task": "tag", "data.text": [text], "data.valid_size": 12, "start.run": str(folder)}
+    given |= {"train.steps": 60, "train.batch_tokens": 256, "train.lr": 5e-3, "model.dropout": 0.0}
+    settings, prepared = resolved(Tags(), load_run_settings(None, [], given), tmp_path)
+    assert (family_of(settings.model), settings.model.heads) == ("decoder", ("tags",))
+    fresh = build_model(settings.model, seed=6)
+    begin(fresh, settings, prepared, lambda text: None)
+    ours, theirs = model_weights(fresh), model_weights(model)
+    assert all(torch.equal(ours[name], theirs[name]) for name in ours.keys() & theirs.keys())
+    assert any("blocks" in name for name in ours.keys() & theirs.keys())
+    worker = trained(settings, prepared, tmp_path / "steps")
+    with torch.no_grad():
+        scores = worker.task.evaluate(worker.model, CPU, lambda: False, full=True)
+    assert scores["f1"] > 90

@@ -525,7 +525,7 @@ _ROWS = (
         ),
     ),
     Spec(
-        name="tag", modality="text", objective="tag.Tag", reads="tagged", needs=(WORDS, TAGS),
+        name="tag", modality="text", objective="tags.Tags", reads="tagged", needs=(WORDS, TAGS),
         answers="tags", metrics=scored("f1", "accuracy", "precision", "recall", "loss"),
         families=("encoder", "decoder"), heads=("tags",), settings=TagSettings,
         options=frozenset({"with"}), decode=_PRECISION, together=True, counts="word",

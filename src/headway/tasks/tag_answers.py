@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from headway.config.listed import listed
 from headway.config.run import Resolved
-from headway.data.readings import WordReader, flat_tokens
+from headway.data.readings import flat_tokens
 from headway.data.tagged import DOCUMENT
 from headway.data.unlabelled import Question
 from headway.decode.lines import live_windows, windows
@@ -23,7 +23,14 @@ from headway.progress import OnProgress, unheard
 from headway.tasks.answers import Answer, Facts, Show, TagAnswer
 from headway.tasks.kind import Use
 from headway.tasks.specs import WORDS
-from headway.tasks.tags import as_bio, best_tags, learned_transitions, word_scores
+from headway.tasks.tags import (
+    Words,
+    as_bio,
+    best_tags,
+    learned_transitions,
+    word_items,
+    word_scores,
+)
 from headway.text.tokenizer import Tokenizer
 from headway.text.words import Flat
 
@@ -95,17 +102,16 @@ class Tagger:
         if not any(sentences):
             self.n_sentences += len(sentences)
             return [[] for _ in sentences]
-        reader = self._reader(sentences)
+        items = self._items(sentences)
         lengths = [len(words) for words in sentences]
-        scores_WC, learned_PC = self._scores(reader, on_progress)
+        scores_WC, learned_PC = self._scores(items, on_progress)
         labels = self.settings.labels
         found = best_tags(scores_WC, lengths, labels, learned_PC)
         return [as_bio([labels[tag] for tag in tags]) for tags in found]
 
-    def _scores(self, reader: WordReader, on_progress: OnProgress) -> tuple[Tensor, Tensor | None]:
+    def _scores(self, items: Words, on_progress: OnProgress) -> tuple[Tensor, Tensor | None]:
         scores = [
-            word_scores(model, reader, self.device, on_progress=on_progress)
-            for model in self.models
+            word_scores(model, items, self.device, on_progress=on_progress) for model in self.models
         ]
         learned = [learned_transitions(model) for model in self.models]
         if len(scores) > 1:
@@ -122,12 +128,13 @@ class Tagger:
             sentences = [[_without(word, prefix) for word in words] for words in sentences]
         return self.tokenizer.encode_words(sentences)
 
-    def _reader(self, sentences: Sequence[Sequence[str]]) -> WordReader:
+    def _items(self, sentences: Sequence[Sequence[str]]) -> Words:
         model = self.settings.model
         text, pieces = self.encoded(sentences)
         limit = model.max_len
-        reader = word_reader(text, pieces, self.tokenizer, limit)
-        needed = text.lengths + reader.n_special
+        flat_text, flat_pieces = (flat_tokens(one.ids, one.lengths) for one in (text, pieces))
+        items = word_items(flat_text, flat_pieces, self.tokenizer, limit)
+        needed = text.lengths + items.reader.n_special
         too_long = needed > limit
         if self.settings.data.long == "error" and too_long.any():
             place = int(np.argmax(too_long))
@@ -139,8 +146,8 @@ class Tagger:
         self.n_sentences += len(sentences)
         self.n_words += int(pieces.lengths.sum())
         self.n_windowed += int(too_long.sum())
-        self.n_cut += reader.cut_words
-        return reader
+        self.n_cut += items.reader.cut_words
+        return items
 
     def summary(self) -> str:
         some = "s" * (self.n_sentences != 1)
@@ -150,17 +157,6 @@ class Tagger:
         if self.n_cut:
             text += f"; of {self.n_cut:,} very long words only the beginning was read"
         return text
-
-
-def word_reader(text: Flat, pieces: Flat, tokenizer: Tokenizer, max_len: int) -> WordReader:
-    return WordReader(
-        text=flat_tokens(text.ids, text.lengths),
-        pieces=flat_tokens(pieces.ids, pieces.lengths),
-        bos=tokenizer.bos,
-        eos=tokenizer.eos,
-        max_len=max_len,
-        ends=tokenizer.text_ends,
-    )
 
 
 def words_of(line: str, where: str) -> list[str]:

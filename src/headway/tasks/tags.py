@@ -1,9 +1,11 @@
-"""Words in, scores of tags out: what training, prediction and evaluation of taggers share."""
+"""Tags of words: named entities, parts of speech. A word is read at its first piece."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property, partial
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -12,79 +14,334 @@ import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from headway.data.batches import Fixed, Rows, StepPlan, filled, moved
+from headway.config.data import DataSettings
+from headway.config.facts import DeviceFacts, Facts, Proposal
+from headway.config.run import Resolved, RunSettings
+from headway.data.batches import (
+    Fixed,
+    FlatTokens,
+    Rows,
+    StepPlan,
+    filled,
+    fixed_shapes,
+    layout_of,
+    moved,
+)
+from headway.data.example import sources
 from headway.data.readings import WordReader
-from headway.errors import Stopped
+from headway.data.store import Columns, Prepared, load_prepared
+from headway.data.texts import prepare_text
+from headway.errors import DataError, UserError
 from headway.metrics import spans as metrics
+from headway.metrics.baselines import FrequentTags
 from headway.models.parts.heads import Input
 from headway.nn.crf import allowed_transitions, is_scheme, log_likelihood, viterbi
 from headway.nn.layout import Layout, loss_weights
-from headway.progress import OnProgress, unheard
+from headway.nn.loss import Smoothing
+from headway.progress import OnProgress, Progress, unheard
+from headway.tasks.begun import begun_with, tokenizer_of
+from headway.tasks.classes import class_frequencies
+from headway.tasks.classify_scores import shown_interval
+from headway.tasks.intake_text import flat, token_units
+from headway.tasks.items import Batch, Draw, Unit, each_read
+from headway.tasks.kind import Predictor, Use
+from headway.tasks.losses import label_loss
+from headway.tasks.proposals import text_proposal
 from headway.tasks.read import EachRow, Read, Scorer, asked
+from headway.tasks.scores import Baselines, Row, Scores
+from headway.tasks.specs import METRICS, spec_of
+from headway.tasks.task import CLASSES, Frequencies, Objective, Part, TaskLoss, n_examples
+from headway.text.tokenizer import Tokenizer
+from headway.text.words import Flat
 
-READ_AT_ONCE = 8192
-"""Tokens of a batch that is only read."""
+LONGEST = 512
+"""Tokens that a model chosen here reads at once; longer sentences are read in windows."""
+
+SMALL_TOKENS = 1_000_000
+"""Less text than that is soon learned by heart: more dropout, more epochs."""
+
+SAMPLES = 8
+BASELINE = "most frequent tag"
+EACH_WORD = EachRow("tags")
 
 Numbers = NDArray[np.int64]
+Word = tuple[int, ...]
+"""A word as its pieces."""
 
 
 @dataclass(frozen=True)
-class TagBatch:
-    tokens_N: Tensor
-    layout: Layout
-    rows_W: Tensor
-    """The row of the first piece of each word."""
+class Tagged:
+    """What a batch of words should be answered with."""
 
+    labels_W: Tensor
     words: Layout
     """The words of each reading, one after another."""
 
-    labels_W: Tensor
-    weights_W: Tensor
     weights_B: Tensor
-    """Of words and of readings: zero for the dummies of the fixed-size form."""
+    """Of readings: zero for the dummies of the fixed-size form."""
 
 
-def tag_batch(
-    reader: WordReader,
-    rows: Rows,
-    *,
-    device: torch.device,
-    fixed: Fixed | None = None,
+@dataclass(frozen=True)
+class Words:
+    """Readings of sentences, each of which answers for some of their words."""
+
+    reader: WordReader
+    tokenizer: Tokenizer
+    labels: Numbers | None = None
+    """Of all words of all sentences, where they are known."""
+
+    @cached_property
+    def lengths(self) -> Numbers:
+        return self.reader.lengths[:, None]
+
+    @property
+    def owner(self) -> Rows:
+        return self.reader.readings[0]
+
+    def drawn(self, draw: Draw) -> Words:
+        return self
+
+    def n_targets(self, rows: Rows) -> int:
+        return max(1, int(self.reader.n_words[rows].sum()))
+
+    def batch(self, rows: Rows, device: torch.device, fixed: Fixed | None = None) -> Batch[Tagged]:
+        """Asked are the rows of the first pieces."""
+        read, first_pieces, counts = self.reader.read(rows)
+        layout, words = layout_of(read.lengths, fixed), layout_of(counts, fixed)
+        labels = np.zeros(0, np.int64)
+        if self.labels is not None:
+            labels = self.labels[self.reader.words.gather(rows)[0]]
+        batch = Batch(
+            (Input(filled(read.tokens, layout.n_rows), layout),),
+            Tagged(
+                filled(labels, words.n_rows),
+                words,
+                (torch.arange(words.n_sequences) < len(rows)).float(),
+            ),
+            loss_weights(counts.tolist(), words.n_rows),
+            filled(first_pieces, words.n_rows),
+        )
+        return moved(batch, device)
+
+    def fixed(self, plan: StepPlan, micro_tokens: int) -> Fixed:
+        tokens = plan.part_limit(micro_tokens)
+        return fixed_shapes(plan, tokens, tokens, int(self.reader.lengths.max()))
+
+    def units(self, row: int) -> tuple[Sequence[Unit], ...]:
+        read, _, _ = self.reader.read(np.array([row]))
+        return (token_units(read.tokens.tolist(), self.tokenizer),)
+
+
+def words_of_store(texts: Columns, tokenizer: Tokenizer, max_len: int) -> Words:
+    text, pieces = flat(texts["text"]), flat(texts["pieces"])
+    return word_items(text, pieces, tokenizer, max_len, labels_of(texts))
+
+
+def word_items(
+    text: FlatTokens, pieces: FlatTokens, tokenizer: Tokenizer, max_len: int,
     labels: Numbers | None = None,
-) -> TagBatch:
-    """Readings as tensors; `labels` are those of all words of all sentences."""
-    flat, first_pieces, counts = reader.read(rows)
-    layouts = []
-    for lengths in (flat.lengths.tolist(), counts.tolist()):
-        if fixed is None:
-            layouts.append(Layout.of(lengths))
-        else:
-            layouts.append(
-                Layout.fixed(
-                    lengths,
-                    n_rows=fixed.target_rows,
-                    n_sequences=fixed.n_sequences,
-                    longest=fixed.longest,
-                )
-            )
-    layout, words = layouts
-    numbers, _ = reader.words.gather(rows)
-    found = np.zeros(0, np.int64) if labels is None else labels[numbers]
-    batch = TagBatch(
-        filled(flat.tokens, layout.n_rows),
-        layout,
-        filled(first_pieces, words.n_rows),
-        words,
-        filled(found, words.n_rows),
-        loss_weights(counts.tolist(), words.n_rows),
-        (torch.arange(words.n_sequences) < len(rows)).float(),
-    )
-    return moved(batch, device)
+) -> Words:  # fmt: skip
+    reader = WordReader(
+        text=text, pieces=pieces, bos=tokenizer.bos, eos=tokenizer.eos, max_len=max_len,
+        ends=tokenizer.text_ends,
+    )  # fmt: skip
+    return Words(reader, tokenizer, labels)
 
 
-def read_tags(model: nn.Module, batch: TagBatch) -> Read:
+def read_words(model: nn.Module, batch: Batch[Tagged]) -> Read:
     """A row for each word."""
-    return EachRow("tags").read(model, Input(batch.tokens_N, batch.layout), rows_R=batch.rows_W)
+    return EACH_WORD.read(model, *batch.streams, rows_R=batch.rows_R)
+
+
+@dataclass
+class Tagging(Objective[Tagged]):
+    prepared: Prepared
+    train_items: Words = field(init=False)
+    valid_items: Words = field(init=False)
+
+    def __post_init__(self) -> None:
+        train, model = self.settings.train, self.settings.model
+        self.names = tuple(self.prepared.labels)
+        self.spans = is_scheme(self.names)
+        self.metric = METRICS[train.metric or tag_metrics(self.spans)[0]]
+        tokenizer, prepared = self.prepared.tokenizer, self.prepared
+        self.train_items = words_of_store(prepared.train, tokenizer, model.max_len)
+        self.valid_items = words_of_store(prepared.valid, tokenizer, model.max_len)
+        self.smoothing = Smoothing.of(train.smoothing, len(self.names), train.smoothing_kind)
+
+    def read(self, model: nn.Module, given: Batch[Tagged]) -> Read:
+        assert given.weights_R is not None
+        return read_words(model, given).weighed(given.weights_R)
+
+    def loss(self, read: Read, given: Batch[Tagged]) -> TaskLoss:
+        learned_PC, truth = transitions(read.scores), given.targets
+        if learned_PC is None:
+            return label_loss(read, truth.labels_W, self.smoothing)
+        logs_B = log_likelihood(read.said_RC, truth.labels_W, learned_PC, truth.words)
+        loss = -(logs_B * truth.weights_B).sum()
+        return TaskLoss(loss, loss.detach())
+
+    def evaluate(
+        self,
+        model: nn.Module,
+        device: torch.device,
+        stopped: Callable[[], bool],
+        full: bool,
+        on_progress: OnProgress = unheard,
+        *,
+        most: int | None = None,
+    ) -> Scores:
+        learned_PC = learned_transitions(model)
+        most = n_examples(self, full, most)
+        scores_WC = word_scores(model, self.valid_items, device, stopped, most, on_progress)
+        lengths = lengths_of(self.prepared.valid)[:most]
+        labels_W = torch.from_numpy(labels_of(self.prepared.valid)[: len(scores_WC)])
+        nll = total_nll(scores_WC, labels_W, lengths, learned_PC)
+        guesses = [
+            self._named(tags) for tags in best_tags(scores_WC, lengths, self.names, learned_PC)
+        ]
+        truths = self._truths[:most]
+        figures = tag_figures(truths, guesses, self.spans)
+        values = {"loss": nll / max(1, len(labels_W)), **tag_values(truths, guesses, self.spans)}
+        return Scores(
+            values=values,
+            samples=self._samples(guesses),
+            figures=figures,
+            find_baselines=lambda: self.baselines,
+            find_answers=lambda: (guesses, truths),
+        )
+
+    @cached_property
+    def _truths(self) -> list[list[str]]:
+        ends = np.cumsum(lengths_of(self.prepared.valid))[:-1]
+        parts = np.split(labels_of(self.prepared.valid), ends)
+        return [self._named(part.tolist()) for part in parts]
+
+    def _named(self, tags: Sequence[int]) -> list[str]:
+        return as_bio([self.names[tag] for tag in tags])
+
+    @cached_property
+    def baselines(self) -> Baselines:
+        found = baseline(self.prepared)
+        guesses = [self._named(found.guess(keys)) for keys in word_keys(self.prepared.valid)]
+        frequent = {"loss": self.frequencies().scores["loss"]}
+        return {
+            BASELINE: tag_values(self._truths, guesses, self.spans),
+            CLASSES: frequent,
+        }
+
+    def frequencies(self) -> Frequencies:
+        labels = (labels_of(self.prepared.train), labels_of(self.prepared.valid))
+        return class_frequencies(*labels, len(self.names), np.ones(len(self.names)))
+
+    def _samples(self, guesses: Sequence[list[str]]) -> list[dict[str, str]]:
+        decode = self.prepared.tokenizer.decode
+        keys = word_keys(self.prepared.valid)
+        shown = []
+        for words, truth, guess in zip(keys, self._truths, guesses, strict=False):
+            text = [decode(list(pieces)).strip() for pieces in words]
+            both = [" ".join(f"{w}/{t}" if t != "O" else w for w, t in zip(text, tags, strict=True))
+                    for tags in (truth, guess)]  # fmt: skip
+            shown.append({"source": " ".join(text), "target": both[0], "output": both[1]})
+            if len(shown) == SAMPLES:
+                break
+        return shown
+
+    def show(self, part: Part) -> list[dict[str, Any]]:
+        shown, items, decode = [], self.train_items, self.prepared.tokenizer.decode
+        for row in part.rows.rows:
+            batch = items.batch(np.array([row]), torch.device("cpu"))
+            tags = [self.names[tag] for tag in batch.targets.labels_W.tolist()]
+            shown.append({"text": decode(batch.streams[0].values.tolist()), "tags": tags})
+        return shown
+
+
+class Tags:
+    """The task as a run sees it."""
+
+    def prepare(self, settings: RunSettings, folder: Path, progress: Progress) -> Prepared:
+        return prepare_text("tagged", settings, folder, progress, tokenizer=tokenizer_of(settings))
+
+    def load_prepared(self, folder: Path) -> Prepared:
+        return load_prepared(folder)
+
+    def describe(self, prepared: Prepared) -> str:
+        n_words = len(labels_of(prepared.train))
+        return f"{prepared.train.n:,} sentences of {n_words:,} words"
+
+    def facts(self, settings: RunSettings, prepared: Prepared) -> Facts:
+        lengths = prepared.train["text"].lengths
+        return Facts(
+            n=prepared.train.n,
+            n_tokens=int(lengths.sum()) + 2 * prepared.train.n,
+            longest=int(_needed(prepared).max()),
+            vocab_size=prepared.tokenizer.vocab_size,
+            labels=tuple(prepared.labels),
+            begun=begun_with(settings),
+        )
+
+    def propose(self, settings: RunSettings, facts: Facts, device: DeviceFacts) -> Proposal:
+        windows = settings.data.long == "windows"
+        needs: dict[str, object] = {"heads": ("tags",), "n_labels": len(facts.labels)}
+        needs |= {"tag_transitions": settings.tag.crf}
+        if settings.model is None and not settings.start.run and facts.n_tokens < SMALL_TOKENS:
+            needs |= {"dropout": 0.3}
+        return text_proposal(
+            settings,
+            facts,
+            device,
+            f"{facts.n:,} sentences of {facts.n_tokens:,} tokens",
+            longest=min(facts.longest, LONGEST) if windows else facts.longest,
+            epochs=10 if facts.n_tokens < SMALL_TOKENS else 5,
+            needs=needs,
+            least_dropout=0.2,
+            training={"lr": 4e-3},
+            metrics=tag_metrics(is_scheme(facts.labels)),
+        )
+
+    def check(self, settings: Resolved, prepared: Prepared) -> None:
+        needed, limit = _needed(prepared), settings.model.max_len
+        if settings.data.long != "windows" and int(needed.max()) > limit:
+            raise DataError(
+                f"{int((needed > limit).sum()):,} sentences are longer than the {limit:,} tokens "
+                f"that the model reads at once, the longest has {int(needed.max()):,}. Read them "
+                "in windows (data.long=windows) or set model.max_len to more."
+            )
+
+    def task(self, settings: Resolved, prepared: Prepared) -> Tagging:
+        return Tagging(settings, prepared)
+
+    def predictor(self, use: Use) -> Predictor:
+        from headway.tasks.tag_answers import Tagger
+
+        return Tagger.of(use)
+
+    def evaluation(self, use: Use, files: DataSettings) -> Scores:
+        return evaluate_files(use, files)
+
+
+def _needed(prepared: Prepared) -> NDArray[np.int64]:
+    """Tokens of each sentence, read whole."""
+    parts = prepared.train, prepared.valid
+    return np.concatenate([np.asarray(part["text"].lengths) + 2 for part in parts])
+
+
+def tag_metrics(spans: bool) -> tuple[str, ...]:
+    """Tags that are no borders of spans have no spans to be scored."""
+    return spec_of("tag").scores if spans else ("accuracy", "loss")
+
+
+def labels_of(texts: Columns) -> NDArray[np.int64]:
+    """The numbers of the tags of all words of all sentences."""
+    return np.asarray(texts["tags"].tokens, dtype=np.int64)
+
+
+def lengths_of(texts: Columns) -> list[int]:
+    """Words of each sentence."""
+    return texts["pieces"].lengths.tolist()
+
+
+# Scores of words, and the tags they make
 
 
 def learned_transitions(model: nn.Module) -> Tensor | None:
@@ -100,7 +357,7 @@ def transitions(head: Scorer) -> Tensor | None:
 @torch.no_grad()
 def word_scores(
     model: nn.Module,
-    reader: WordReader,
+    items: Words,
     device: torch.device,
     stopped: Callable[[], bool] = lambda: False,
     most: int | None = None,
@@ -108,23 +365,14 @@ def word_scores(
 ) -> Tensor:
     """Of all words of the first `most` sentences in their order, each from the reading that
     answers for it."""
-    tokens = max(READ_AT_ONCE, reader.max_len)
-    plan = StepPlan.of_lengths(reader.lengths, tokens, 0)
-    n_words = int(reader.pieces.offsets[1:][:most][-1])
-    order = np.argsort(reader.lengths, kind="stable")
-    if most is not None:
-        order = order[reader.readings[0][order] < most]
+    n_words = int(items.reader.pieces.offsets[1:][:most][-1])
     found: Tensor | None = None
-    done = 0
-    for rows in plan.cut(order, tokens, tokens):
-        scores_WC = read_tags(model, tag_batch(reader, rows, device=device)).said_RC.cpu()
+    read = partial(read_words, model)
+    for rows, said in each_read(read, items, device, stopped, most, on_progress):
+        scores_WC = said.said_RC.cpu()
         if found is None:
             found = torch.zeros(n_words, scores_WC.shape[1])
-        found[torch.from_numpy(reader.words.gather(rows)[0])] = scores_WC
-        done += len(rows)
-        on_progress(done, len(order))
-        if stopped():
-            raise Stopped
+        found[torch.from_numpy(items.reader.words.gather(rows)[0])] = scores_WC
     assert found is not None
     return found
 
@@ -207,3 +455,113 @@ def tag_figures(
         )
     _, types = metrics.span_scores(truths, guesses)
     return {"classes": [{"label": name, **vars(score)} for name, score in types.items()]}
+
+
+# Scores of a test set
+
+
+def evaluate_files(use: Use, files: DataSettings) -> Scores:
+    """Scores on tagged sentences, with an interval; by type in the figures."""
+    from headway.tasks.tag_answers import Tagger
+
+    settings, tagger = use.settings, Tagger.of(use)
+    words, truths = tagged_sentences(settings, files)
+    with use.progress.stage("reading", len(words), "sentences") as stage:
+        guesses = tagger.tags(words, stage.update)
+    spans = is_scheme(settings.labels)
+    values = tag_values(truths, guesses, spans)
+    figures = tag_figures(truths, guesses, spans)
+    interval = (metrics.span_f1_interval if spans else metrics.tag_accuracy_interval)(
+        truths, guesses
+    )
+    main = "f1" if spans else "accuracy"
+    shown = {"f1": "span F1", "precision": "precision", "recall": "recall", "accuracy": "accuracy"}
+    remarks = {
+        main: shown_interval(interval),
+        "precision": "of the spans answered",
+        "recall": "of the spans in the files",
+        **({"accuracy": "of the words"} if spans else {}),
+    }
+    rows: list[Row] = [
+        (shown[name], f"{value:.2f}", remarks.get(name, "")) for name, value in values.items()
+    ]
+    rows += [
+        (f"  {one['label']}", f"{100 * one['f1']:.2f}", f"F1, of {one['support']:,}")
+        for one in figures["classes"]
+    ]
+    baseline_value, remark = _baseline(
+        use.opened.folder, settings.labels, tagger.encoded(words), truths
+    )
+    shown_value = "–" if baseline_value is None else f"{baseline_value:.2f}"
+    rows.append((BASELINE, shown_value, remark))
+    facts: dict[str, Any] = {
+        **values,
+        "sentences": len(truths),
+        "words": sum(map(len, truths)),
+        "interval": [100 * interval.low, 100 * interval.high],
+        "classes": figures["classes"],
+        "baselines": {} if baseline_value is None else {BASELINE: baseline_value},
+    }
+    unknown = sorted({tag for tags in truths for tag in tags} - set(as_bio(settings.labels)))
+    if unknown:
+        n = sum(tag in unknown for tags in truths for tag in tags)
+        rows.append(("unknown tags", f"{n:,}", f"not in training, so missed: {', '.join(unknown)}"))
+        facts["unknown_tags"] = {"words": n, "tags": unknown}
+    trivial = {} if baseline_value is None else {BASELINE: {main: baseline_value}}
+    return Scores(
+        values,
+        rows=rows,
+        facts=facts,
+        figures=figures,
+        find_baselines=lambda: trivial,
+        find_answers=lambda: (guesses, truths),
+    )
+
+
+def tagged_sentences(
+    settings: RunSettings, data: DataSettings
+) -> tuple[list[list[str]], list[list[str]]]:
+    """Words and tags, in BIO, of the files."""
+    source, _ = sources("tagged", replace(settings, data=replace(data, valid_text=())))
+    found = [(list(one.several("words")), list(one.several("tags"))) for one in source]
+    if not found:
+        raise DataError(f"there is nothing to score: no sentences in {', '.join(data.text)}.")
+    return [words for words, _ in found], [tags for _, tags in found]
+
+
+def baseline(prepared: Prepared) -> FrequentTags:
+    """Words are told apart by their pieces."""
+    tags = prepared.train["tags"]
+    keys = word_keys(prepared.train)
+    return FrequentTags.of((words, tags[i].tolist()) for i, words in enumerate(keys))
+
+
+def word_keys(texts: Columns) -> Iterator[list[Word]]:
+    """The words of each sentence, each as its pieces."""
+    for i in range(texts.n):
+        yield as_keys(texts["text"][i].tolist(), texts["pieces"][i].tolist())
+
+
+def as_keys(ids: Sequence[int], pieces: Sequence[int]) -> list[Word]:
+    ends = np.cumsum(pieces).tolist()
+    return [tuple(ids[end - size : end]) for end, size in zip(ends, pieces, strict=True)]
+
+
+def _baseline(
+    folder: Path, labels: Sequence[str], words: tuple[Flat, Flat], truths: list[list[str]]
+) -> tuple[float | None, str]:
+    try:
+        found = baseline(load_prepared(folder))
+    except (UserError, OSError):  # the folder may have been copied without its data
+        return None, "not available: the run's training text is not in its folder"
+    text, pieces = words
+    guesses = [
+        as_bio([labels[tag] for tag in found.guess(as_keys(ids, sizes))])
+        for ids, sizes in zip(text.lists(), pieces.lists(), strict=True)
+    ]
+    spans = is_scheme(tuple(labels))
+    value = tag_values(truths, guesses, spans)["f1" if spans else "accuracy"]
+    return (
+        value,
+        f"{'span F1' if spans else 'accuracy'} with the tag each word has most in training",
+    )
