@@ -522,9 +522,11 @@ class Run:
             if not isinstance(x, str):
                 raise DataError(f"look() reads one text, and {type(x).__name__} is none.")
             return x
+        if not isinstance(x, str | PathLike):
+            x = Inputs(self.settings, self.folder).one(x).question
         if isinstance(x, str | PathLike):
             return open_media(twin, found_file(str(x), self.folder))
-        return of_item("input", Inputs(self.settings, self.folder).one(x).question.values, front)
+        return of_item("input", x.values, front)  # type: ignore[attr-defined]
 
     def _line(self, x: Mapping[str, object]) -> str:
         """A mapping as pages read it: two texts with a tab between them, fields as JSON."""

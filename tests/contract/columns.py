@@ -96,6 +96,14 @@ KINDS: dict[str, Value] = {
 }  # fmt: skip
 """By the kinds of the table of tasks."""
 
+SMALL: dict[str, dict[str, Any]] = {
+    "text": {"model.max_len": 40},
+    "pictures": {"model.picture.patch": 4},
+    "videos": {"model.picture.patch": 4},
+    "sounds": {"model.sound.bands": 20},
+}
+"""Settings with which models of these kinds are tiny."""
+
 MEDIA = {"pictures": "image", "videos": "video", "sounds": "audio"}
 """What tables call a column that holds files."""
 

@@ -4,12 +4,14 @@ takes `asked` for those whose runs answer."""
 from __future__ import annotations
 
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from headway.tasks.specs import Spec
 
+from .gaps import GAPS
 from .tiny import ANSWERING, ROWS, Tiny, made, named
 
 
@@ -20,8 +22,15 @@ def tiny_of(tmp_path_factory: pytest.TempPathFactory) -> Any:
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     for name, rows in (("tiny", ROWS), ("asked", ANSWERING)):
-        if name in metafunc.fixturenames:
+        marked = [mark.args[0] for mark in metafunc.definition.iter_markers("parametrize")]
+        if name in metafunc.fixturenames and not any(name in names for names in marked):
             metafunc.parametrize(name, rows, ids=named, indirect=True)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if item.name in GAPS and item.path.parent == Path(__file__).parent:
+            item.add_marker(pytest.mark.xfail(reason=GAPS[item.name], strict=True))
 
 
 @pytest.fixture

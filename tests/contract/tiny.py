@@ -28,11 +28,11 @@ ANSWERING = [row for row in ROWS if "rebuild" not in row.heads]
 """The others learn for those who start from them, and say so to whoever asks them."""
 
 CPU = torch.device("cpu")
-STEPS = 8
+STEPS = 30
 SETTINGS: dict[str, Any] = {
     "model.n_layers": 1, "model.d_model": 32, "model.n_heads": 2, "model.d_ff": 48,
     "data.valid_size": 8, "train.batch_tokens": 192, "train.precision": "fp32", "train.threads": 1,
-    "train.steps": STEPS, "train.eval_every": 4, "train.lr": 3e-3,
+    "train.steps": STEPS, "train.eval_every": 15, "train.lr": 1e-2, "train.warmup": 4,
 }  # fmt: skip
 
 
@@ -42,9 +42,11 @@ def named(row: Spec) -> str:
 
 def settings_of(row: Spec) -> dict[str, Any]:
     """All that a tiny run asks for."""
-    said = dict(SETTINGS)
+    said = SETTINGS | columns.SMALL.get(row.modality, {})
     if "max_len" in row.decode:
         said["decode.max_len"] = 12
+    if row.modality == "text" or row.writes:
+        said["tokenizer.kind"] = "words"
     if "sample" in row.decode:
         said["decode.sample"] = False
     if row.modality != "text" and "what" in leaves_of(row):
@@ -91,8 +93,8 @@ class Tiny:
 
     @cached_property
     def questions(self) -> list[dict[str, Any]]:
-        """Examples without what is to be found out, of several lengths. Gaps are where something
-        is to be filled in."""
+        """Examples without what is to be found out, of several lengths. There are gaps where
+        something is to be filled in, and no ends where something goes on."""
         names = [columns.name_of(need) for need in self.inputs]
         found = [{name: one[name] for name in names} for one in self.examples[:6]]
         if self.row.answers == "gaps" and self.row.modality == "text":
@@ -101,6 +103,10 @@ class Tiny:
                 words = one[name].split()
                 words[number % len(words)] = MASK
                 one[name] = " ".join(words)
+        if self.row.continues:
+            (name,) = names
+            found = [{name: " ".join(one[name].split()[: 1 + number % 2])}
+                     for number, one in enumerate(found)]  # fmt: skip
         return found
 
     @cached_property

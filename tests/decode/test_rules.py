@@ -244,3 +244,11 @@ def test_banned_tokens_are_in_no_output(way: str) -> None:
     found = Searcher([copier()], settings, specials)(sources)
     assert not {5, 8, 11} & {t for of_source in found for h in of_source for t in h.tokens}
     assert any(h.finished for of_source in found for h in of_source)
+
+
+def test_where_no_token_is_left_what_was_written_so_far_is_the_answer() -> None:
+    """Nothing twice, and more than there are tokens."""
+    settings = DecodeSettings(beam=4, min_len=40, max_len=60, no_repeat_ngram=1)
+    for found in find(settings, copying.sources(3)):
+        assert not found[0].finished
+        assert len(set(found[0].tokens)) == len(found[0].tokens) > 1

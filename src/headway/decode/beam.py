@@ -117,6 +117,9 @@ def grow(
     alive_BW = found.log_prob_BC.masked_fill(found.token_BC == eos, -torch.inf).gather(
         1, alive_index
     )
+    # Where rules leave no token at all, what was written so far is the answer.
+    stuck_B = alive_BW[:, 0].isneginf() & ended.ended_score_BW[:, 0].isneginf()
+    going_B = going_B & ~stuck_B
     stays_BW = torch.arange(width, device=at_1.device).expand_as(beams.log_prob_BW)
     going_B1 = going_B[:, None]
     parents_BW = found.parent_BC.gather(1, alive_index).where(going_B1, stays_BW)
@@ -138,7 +141,11 @@ def grow(
             ),
             log_prob_BW=log_prob_BW,
             length_B=length_B,
-            done_B=beams.done_B | safe_B | (length_B >= limit_B) | log_prob_BW[:, 0].isneginf(),
+            done_B=beams.done_B
+            | stuck_B
+            | safe_B
+            | (length_B >= limit_B)
+            | log_prob_BW[:, 0].isneginf(),
         ),
         parents_BW,
     )
@@ -215,7 +222,7 @@ def hypotheses(beams: Beams, number: int, n_best: int, penalty: Penalty) -> list
     if len(found) >= n_best:
         return found[:n_best]
     length = int(beams.length_B[number])
-    divisor = float(penalty(beams.length_B[number]))
+    divisor = float(penalty(beams.length_B[number].clamp(min=1)))
     for w, log_prob in enumerate(beams.log_prob_BW[number].tolist()):
         if log_prob > -torch.inf:
             found.append(

@@ -1,0 +1,19 @@
+"""Where a row does not keep the contract yet. This list must only become shorter: a test that is
+named here and passes fails, so that its line is taken out."""
+
+from __future__ import annotations
+
+GAPS: dict[str, str] = {
+    "test_an_option_changes_something_or_is_refused[transcribe-sounds-groups]":
+        "one text is shown, which groups of a beam rarely change; not refused",
+    "test_an_option_changes_something_or_is_refused[transcribe-sounds-diversity]":
+        "as with groups",
+    "test_an_option_changes_something_or_is_refused[transcribe-sounds-extra_len]":
+        "CTC writes no more tokens than rows, so that nothing can be longer; not refused",
+    "test_an_option_changes_something_or_is_refused[transcribe-sounds-unknown]":
+        "what is drawn is doubted and searched for again, so that no unknown word is ever shown",
+    "test_it_can_be_looked_into[fill-pictures]": "what rebuilds hidden parts has no page",
+    "test_it_can_be_looked_into[fill-videos]": "what rebuilds hidden parts has no page",
+    "test_it_can_be_looked_into[fill-sounds]": "what rebuilds hidden parts has no page",
+}  # fmt: skip
+"""By the names of tests, with what is missing."""
