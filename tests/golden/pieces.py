@@ -101,7 +101,8 @@ def batches(tiny: Tiny) -> Any:
     """Of each of the first epochs: the rows of every step and part, and the tensors of all
     batches."""
     task = seams.task_of(tiny.made)
-    micro, name = tiny.made.settings.train.micro_tokens, tiny.made.settings.task
+    settings = tiny.made.settings
+    micro, name = settings.train.micro_tokens, seams.row_name(settings)
     found = []
     for number in range(EPOCHS):
         rows, tensors = [], dict[str, list[Any]]()

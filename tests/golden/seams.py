@@ -152,20 +152,44 @@ def leaves(value: Any, name: str = "") -> Iterator[tuple[str, Any]]:
         assert value is None, f"{name}: {type(value)}"
 
 
+MEDIA_LABELS = {
+    "streams[0].values": "input.given", "streams[0].layout": "input.layout",
+    "targets": "targets.labels_B", "weights_R": "targets.weights_B",
+}  # fmt: skip
 FORMER: dict[str, dict[str, str]] = {
     "complete": {"streams[0].values": "tokens_N", "targets": "labels_N", "weights_R": "weights_N"},
-    "tag": {"streams[0].values": "tokens_N", "rows_R": "rows_W", "weights_R": "weights_W"},
+    "tag": {
+        "streams[0].values": "tokens_N",
+        "rows_R": "rows_W",
+        "weights_R": "weights_W",
+        "targets.": "",
+    },
+    "classify text": {
+        "streams[0].values": "tokens_N",
+        "streams[0].segments_N": "segments_N",
+        "targets": "labels_B",
+        "weights_R": "weights_B",
+    },
+    "classify": MEDIA_LABELS,
+    "identify": MEDIA_LABELS,
 }
 """What the parts of batches were called when golden files were made; a layout was a layout."""
 
 
+def row_name(settings: Any) -> str:
+    """By which the parts of its batches were called."""
+    is_text = settings.task == "classify" and not settings.data.media
+    return "classify text" if is_text else str(settings.task)
+
+
 def batch_leaves(task: str, batch: Any) -> Iterator[tuple[str, Any]]:
     """The arrays of a batch by the names that golden files know them by."""
-    former = FORMER.get(task, {})
+    former = {"streams[0].layout": "layout", **FORMER.get(task, {})} if task in FORMER else {}
     for name, array in leaves(batch):
-        if task in FORMER:
-            name = name.replace("streams[0].layout", "layout").removeprefix("targets.")
-            name = former.get(name, name)
+        for new, old in former.items():
+            if name.startswith(new):
+                name = old + name.removeprefix(new)
+                break
         yield name, array
 
 
@@ -174,7 +198,7 @@ def part_leaves(task: str, parts: list[Any]) -> Iterator[tuple[str, Any]]:
     for part in parts:
         if task == "complete":
             part = dataclasses.replace(part, tokens=None)
-        if task == "tag":
+        if task in ("classify text", "tag"):  # the epoch made no difference
             part = dataclasses.replace(part, rows=part.rows.rows)
         yield from leaves(part)
 

@@ -23,7 +23,6 @@ from headway.interop.plain.graphs import Graph, graphs_of
 from headway.interop.plain.padded import Array
 from headway.models.folder import load_model
 from headway.nn.layout import Layout
-from headway.tasks.classes import has_segments
 from headway.tasks.kind import Use
 from headway.tasks.opened import open_plain
 from headway.tasks.table import kind_of
@@ -226,9 +225,6 @@ def test_hypotheses_change_places_and_sources_leave(task: str, tmp_path: Path) -
 def test_pairs_have_segments(tmp_path: Path) -> None:
     run = tiny_run(tmp_path / "run", "classify")
     engine = OnnxEngine(run, load_run(run))
-    assert has_segments(engine.model())
-    single = tiny_run(tmp_path / "single", "classify", n_segments=1)
-    assert not has_segments(OnnxEngine(single, load_run(single)).model())
     tokens_N, layout = torch.tensor([3, 4, 5, 6, 7]), Layout.of([3, 2])
     one, other = (
         engine.model()(tokens_N, layout, torch.tensor(segments))

@@ -13,11 +13,9 @@ import headway
 from headway.config.run import RunSettings, load_run_settings
 from headway.data.given import given, in_files
 from headway.errors import UserError
-from headway.tasks.hear import Hear
+from headway.tasks.label import Label
 from headway.tasks.modality import row_of
-from headway.tasks.see import See
 from headway.tasks.table import kind_of
-from headway.tasks.watch import Watch
 from headway.training.run import Training
 
 SIDE = 8
@@ -96,17 +94,23 @@ def test_the_first_file_says_what_all_are(task: str, tmp_path: Path) -> None:
 
 def test_the_kind_of_data_picks_what_does_the_task(tmp_path: Path) -> None:
     path = picture(tmp_path / "x" / "a.png").parents[1]
-    assert type(kind_of(settings("classify", path))) is See
-    assert type(kind_of(settings("classify", path, "classify.what=videos"))) is Watch
-    assert type(kind_of(settings("watch", path))) is Watch
-    assert type(kind_of(settings("classify", path, "model.sound.bands=20"))) is Hear
+    for words, what in (
+        (("classify", path), "pictures"),
+        (("classify", path, "classify.what=videos"), "videos"),
+        (("watch", path), "videos"),
+        (("classify", path, "model.sound.bands=20"), "sounds"),
+    ):
+        kind = kind_of(settings(*words))
+        assert isinstance(kind, Label)
+        assert kind.row.modality == what
 
 
 def test_data_in_memory_is_looked_at_when_it_lies_in_files(tmp_path: Path) -> None:
     manifest = tmp_path / "rows.jsonl"
     training = Training(settings=settings("classify", manifest), out=tmp_path, device="cpu")
     listed(manifest, path=str(sound(tmp_path / "a.wav")), label=1)
-    assert type(training.kind) is Hear
+    assert isinstance(training.kind, Label)
+    assert training.kind.row.modality == "sounds"
     noise = np.random.default_rng(0).standard_normal((12, 200)).astype(np.float32)
     data = {"audio": [(0.1 * one, 8000) for one in noise], "label": list("ab") * 6}
     assert str(headway.check("classify", data)).startswith("12 recordings")

@@ -21,13 +21,14 @@ from headway.models.build import build_model
 from headway.nn.layout import Layout
 from headway.progress import SILENT
 from headway.tasks.answers import Show
-from headway.tasks.classify import Classify, ClassifyTask
-from headway.tasks.classify_answers import Classifier
 from headway.tasks.kind import Use
+from headway.tasks.label import Labeller, Labelling
 from headway.tasks.losses import plain as plain_loss
 from headway.tasks.losses import rdrop
-from headway.tasks.opened import open_run
-from headway.tasks.task import Part
+from headway.tasks.opened import Opened, open_run
+from headway.tasks.specs import spec_of
+from headway.tasks.table import kind_of_row
+from headway.tasks.task import Chosen, Part
 from headway.training.run import Training
 from tests.training.labelled import (
     CPU,
@@ -39,6 +40,8 @@ from tests.training.labelled import (
     write_tsv,
 )
 
+CLASSIFY = kind_of_row(spec_of("classify"))
+
 Made = tuple[RunSettings, Prepared]
 
 
@@ -46,12 +49,21 @@ Made = tuple[RunSettings, Prepared]
 def made(tmp_path_factory: pytest.TempPathFactory) -> Made:
     folder = tmp_path_factory.mktemp("classify")
     text = write_tsv(folder / "texts.tsv", sentiments())
-    return resolved(Classify(), asked("classify", text, model__dropout=0.0), folder)
+    return resolved(CLASSIFY, asked("classify", text, model__dropout=0.0), folder)
 
 
-def task_of(made: Made, **train: Any) -> ClassifyTask:
+def task_of(made: Made, **train: Any) -> Labelling:
     settings, prepared = made
-    return ClassifyTask(prepared, replace(settings, train=replace(settings.train, **train)))
+    return Labelling(replace(settings, train=replace(settings.train, **train)), prepared)
+
+
+def part_of(rows: Any) -> Part:
+    return Part(Chosen(0, rows), len(rows))
+
+
+def labeller(model: nn.Module, prepared: Prepared, settings: Any) -> Labeller:
+    opened = Opened.of(Path(), settings, model, prepared.vocab)
+    return Labeller(Use(opened, settings))
 
 
 def model_of(settings: RunSettings) -> nn.Module:
@@ -78,7 +90,7 @@ def test_the_loss_is_the_sum_over_the_texts(made: Made, fixed: bool) -> None:
     settings, prepared = made
     task, model = task_of(made, smoothing=0.2), model_of(settings)
     rows = np.arange(4, 15)
-    batch = task.batch(Part(rows, len(rows)), CPU, task.fixed(200) if fixed else None)
+    batch = task.batch(part_of(rows), CPU, task.fixed(200) if fixed else None)
     found = plain_loss(task)(model, batch)
     labels = prepared.train["label"]
     assert labels is not None
@@ -90,16 +102,17 @@ def test_the_loss_is_the_sum_over_the_texts(made: Made, fixed: bool) -> None:
         loss, nll = loss - (aim_C * logs_C).sum(), nll - logs_C[labels[row]]
     torch.testing.assert_close(found.sum, loss, rtol=1e-5, atol=0.0)
     torch.testing.assert_close(found.nll, nll, rtol=1e-5, atol=0.0)
-    assert (len(batch.tokens_N) % 128 == 0) == fixed
+    assert (len(batch.streams[0].values) % 128 == 0) == fixed
 
 
 def test_balanced_classes_count_the_same(tmp_path: Path) -> None:
     rows = sentiments(120)
     rows = [row for i, row in enumerate(rows) if row[1] == "neg" or i < 30]
     settings = asked("classify", write_tsv(tmp_path / "t.tsv", rows), classify__balance=True)
-    task = task_of(resolved(Classify(), settings, tmp_path))
-    weights = task.weights[task.labels]
-    sums = np.bincount(task.labels, weights)
+    task = task_of(resolved(CLASSIFY, settings, tmp_path))
+    weights = task.weights_N
+    assert weights is not None
+    sums = np.bincount(task.truth_N, weights)
     assert sums == pytest.approx(np.full(3, sums.mean()))
     assert weights.mean() == pytest.approx(1.0)
 
@@ -111,15 +124,16 @@ def test_rdrop_adds_the_price_of_two_answers(made: Made) -> None:
     noisy = (replace(settings, model=shape), prepared)
     task = task_of(noisy, smoothing=0.0)
     model = build_model(shape, seed=3).train()
-    batch = task.batch(Part(np.arange(6), 6), CPU, None)
+    batch = task.batch(part_of(np.arange(6)), CPU, None)
     torch.manual_seed(1)
     found = rdrop(task, 4.0)(model, batch)
+    [stream] = batch.streams
     torch.manual_seed(1)
     first, second = (
-        model.classes(model(batch.tokens_N, batch.layout), batch.layout).log_softmax(-1)  # type: ignore[operator]
+        model.classes(model(stream.values, stream.layout), stream.layout).log_softmax(-1)  # type: ignore[operator]
         for _ in range(2)
     )
-    nlls = [-x.gather(1, batch.labels_B[:, None]).sum() for x in (first, second)]
+    nlls = [-x.gather(1, batch.targets[:, None]).sum() for x in (first, second)]
     apart = ((first.exp() - second.exp()) * (first - second)).sum()
     torch.testing.assert_close(found.sum, sum(nlls) / 2 + apart)
     assert apart > 0.001
@@ -128,12 +142,13 @@ def test_rdrop_adds_the_price_of_two_answers(made: Made) -> None:
 def test_steps_keep_to_their_tokens_and_hold_every_text(made: Made) -> None:
     task = task_of(made, batch_tokens=100)
     steps = task.epoch(0)
-    assert sorted(np.concatenate(steps).tolist()) == list(range(made[1].train.n))
-    assert steps[0].tolist() != task.epoch(1)[0].tolist()
+    assert sorted(np.concatenate([s.rows for s in steps]).tolist()) == list(range(made[1].train.n))
+    assert steps[0].rows.tolist() != task.epoch(1)[0].rows.tolist()
     for step in steps:
         parts = task.parts(step, 40)
-        assert sum(part.n_targets for part in parts) == len(step)
-        assert all(task.train.lengths[part.rows].sum() <= 40 for part in parts)
+        assert sum(part.n_targets for part in parts) == len(step.rows)
+        lengths = task.train_items.lengths
+        assert all(lengths[part.rows.rows].sum() <= 40 for part in parts)
     shown = task.show(task.parts(steps[0], 40)[0])[0]
     assert (shown["text"], shown["label"]) in sentiments()
 
@@ -147,14 +162,15 @@ def test_pairs_are_read_with_segments(tmp_path: Path) -> None:
         "classify", write_tsv(tmp_path / "t.tsv", rows),
         data__text_field="1", data__other_field="2", data__label_field="3", model__n_segments=2,
     )  # fmt: skip
-    settings, prepared = resolved(Classify(), settings, tmp_path)
-    task, model = ClassifyTask(prepared, settings), model_of(settings)
-    batch = task.batch(Part(np.array([3, 1]), 2), CPU, None)
-    assert batch.segments_N is not None
-    assert batch.segments_N.unique().tolist() == [0, 1]
-    plain = plain_loss(task)(model, replace(batch, segments_N=None))
+    settings, prepared = resolved(CLASSIFY, settings, tmp_path)
+    task, model = Labelling(settings, prepared), model_of(settings)
+    batch = task.batch(part_of(np.array([3, 1])), CPU, None)
+    [stream] = batch.streams
+    assert stream.segments_N is not None
+    assert stream.segments_N.unique().tolist() == [0, 1]
+    plain = plain_loss(task)(model, replace(batch, streams=(replace(stream, segments_N=None),)))
     assert plain.nll.item() != plain_loss(task)(model, batch).nll.item()
-    classifier = Classifier([model], prepared.tokenizer, settings, CPU)
+    classifier = labeller(model, prepared, settings)
     with pytest.raises(DataError, match=r"line 2 has one text.*tab"):
         list(classifier.answers(["a\tb", "only one"]))
     assert len(list(classifier.answers(["a\tb", "", "c\td\n"]))) == 3
@@ -165,7 +181,7 @@ def test_long_texts_are_answered_with_the_mean_of_their_windows(made: Made) -> N
     assert settings.model is not None
     model = model_of(settings)
     narrow = replace(settings, model=replace(settings.model, max_len=8))
-    classifier = Classifier([model], prepared.tokenizer, narrow, CPU)
+    classifier = labeller(model, prepared, narrow)
     text = "the great film and the long music of a scene"
     ids = prepared.tokenizer.encode(text)
     assert len(ids) > 8
@@ -173,7 +189,8 @@ def test_long_texts_are_answered_with_the_mean_of_their_windows(made: Made) -> N
     starts = [*range(0, len(ids) - 6, 3), len(ids) - 6]
     with torch.no_grad():
         p = [logs_of(model, [bos, *ids[s : s + 6], eos]).exp() for s in starts]
-    found = np.exp(classifier.log_probs([(text,)])[0])
+    [answer] = classifier.answers([text])
+    found = answer.shares
     assert found == pytest.approx(torch.stack(p).mean(0).numpy(), rel=1e-4)
     assert "1 of them longer than the model reads, in windows" in classifier.summary()
 
@@ -182,7 +199,7 @@ def test_long_texts_are_refused_where_windows_are_not_wanted(made: Made, tmp_pat
     text = write_tsv(tmp_path / "texts.tsv", [*sentiments(), ("film " * 60, "pos")])
     wanted = asked("classify", text, data__long="error", model__max_len=16)
     with pytest.raises(DataError, match=r"longer than the 16 tokens.*data\.long=windows"):
-        resolved(Classify(), wanted, tmp_path)
+        resolved(CLASSIFY, wanted, tmp_path)
     settings, prepared = made
     assert settings.model is not None
     strict = replace(
@@ -190,7 +207,7 @@ def test_long_texts_are_refused_where_windows_are_not_wanted(made: Made, tmp_pat
         data=replace(settings.data, long="error"),
         model=replace(settings.model, max_len=16),
     )
-    classifier = Classifier([model_of(settings)], prepared.tokenizer, strict, CPU)
+    classifier = labeller(model_of(settings), prepared, strict)
     with pytest.raises(DataError, match="text 2 has"):
         list(classifier.answers(["fine", "film " * 60]))
 
@@ -199,15 +216,15 @@ def test_windows_of_long_texts_are_trained_with_the_label_of_the_text(tmp_path: 
     long = [("film " * n, "pos") for n in range(30, 50)]
     text = write_tsv(tmp_path / "texts.tsv", [*sentiments(), *long])
     settings = asked("classify", text, model__max_len=16)
-    settings, prepared = resolved(Classify(), settings, tmp_path)
-    task = ClassifyTask(prepared, settings)
-    assert len(task.train.lengths) > prepared.train.n
-    assert task.longest == 16
+    settings, prepared = resolved(CLASSIFY, settings, tmp_path)
+    task = Labelling(settings, prepared)
+    lengths = task.train_items.lengths
+    assert len(lengths) > prepared.train.n
+    assert lengths.max() == 16
     labels = prepared.train["label"]
     assert labels is not None
-    rows = np.arange(len(task.train.lengths))
-    batch = task.batch(Part(rows, len(rows)), CPU, None)
-    assert batch.labels_B.tolist() == labels[task.train.example].tolist()
+    batch = task.batch(part_of(np.arange(len(lengths))), CPU, None)
+    assert batch.targets.tolist() == labels[task.train_items.owner].tolist()
 
 
 # Evaluation
@@ -262,7 +279,7 @@ def test_a_few_steps_learn_what_the_texts_say(tmp_path: Path, family: str) -> No
     report = (out / "report.html").read_text()
     assert "Confusion matrix" in report
     lines = ["an awful film", "", "great music", "x" * 300 + " ok"]
-    predictor = Classify().predictor(Use(open_run(out, device="cpu"), run))
+    predictor = CLASSIFY.predictor(Use(open_run(out, device="cpu"), run))
     answers = list(predictor.answers(lines))
     assert answers[0].to_dict()["label"] == "neg"
     assert answers[2].lines(Show(scores=True)).startswith("pos\t0.")
@@ -276,7 +293,7 @@ def test_a_few_steps_learn_what_the_texts_say(tmp_path: Path, family: str) -> No
 def _check_evaluation(out: Path, run: RunSettings, tmp_path: Path) -> None:
     test = write_tsv(tmp_path / "test.tsv", [*sentiments(30), ("", "so")])
     files = replace(run.data, text=(test,))
-    found = Classify().evaluation(Use(open_run(out, device="cpu"), run), files)
+    found = CLASSIFY.evaluation(Use(open_run(out, device="cpu"), run), files)
     names = [name for name, _, _ in found.rows]
     assert names[:2] == ["accuracy", "macro F1"]
     assert ("texts without a word", "1", "scored like the others") in found.rows
@@ -288,9 +305,9 @@ def _check_evaluation(out: Path, run: RunSettings, tmp_path: Path) -> None:
     json.dumps(found.facts)
     bad = write_tsv(tmp_path / "bad.tsv", [("a film", "neg"), ("another", "meh")])
     with pytest.raises(DataError, match=r"bad\.tsv:2: the label 'meh'.*'neg', 'pos', 'so'"):
-        Classify().evaluation(Use(open_run(out, device="cpu"), run), replace(run.data, text=(bad,)))
+        CLASSIFY.evaluation(Use(open_run(out, device="cpu"), run), replace(run.data, text=(bad,)))
     shutil.rmtree(out / "data")
-    found = Classify().evaluation(Use(open_run(out, device="cpu"), run), files)
+    found = CLASSIFY.evaluation(Use(open_run(out, device="cpu"), run), files)
     rows = {name: (value, remark) for name, value, remark in found.rows}
     assert rows["bag of words"][0] == "–"
     assert "not available" in rows["bag of words"][1]
@@ -302,7 +319,7 @@ def test_a_run_that_is_stopped_and_taken_up_again_ends_the_same(tmp_path: Path) 
     settings = asked(
         "classify", text, train__steps=14, train__eval_every=5, model__dropout=0.2, train__lr=1e-3
     )
-    settings, prepared = resolved(Classify(), settings, tmp_path)
+    settings, prepared = resolved(CLASSIFY, settings, tmp_path)
     assert same_after_stops(settings, prepared, tmp_path)
 
 
@@ -315,25 +332,24 @@ def test_documents_with_fields_are_read_with_their_marks(tmp_path: Path) -> None
     del rows[0]["title"]
     path.write_text("".join(json.dumps(row) + "\n" for row in rows))
     settings = asked("classify", str(path), data__fields=["title", "body"])
-    settings, prepared = resolved(Classify(), settings, tmp_path)
-    task, model = ClassifyTask(prepared, settings), model_of(settings)
+    settings, prepared = resolved(CLASSIFY, settings, tmp_path)
+    task, model = Labelling(settings, prepared), model_of(settings)
     tokenizer = prepared.tokenizer
-    flat = task.train.read(np.array([0]))
-    names = tokenizer.tokens(flat.tokens.tolist())
+    names = [unit.text for unit in task.train_items.units(0)[0]]
     assert names.count("<body>") == names.count("</body>") == 1
     assert ("<title>" in names) == bool(len(prepared.train.tokens("title")[0]))
-    found = plain_loss(task)(model, task.batch(Part(np.arange(3), 3), CPU, None))
+    found = plain_loss(task)(model, task.batch(part_of(np.arange(3)), CPU, None))
     assert found.nll.isfinite()
-    classifier = Classifier([model], tokenizer, settings, CPU)
+    classifier = labeller(model, prepared, settings)
     row = 5
     line = json.dumps(
         {name: tokenizer.decode(s[row].tolist()) for name, s in prepared.train.parts.items()}
     )
-    ours = classifier.log_probs([classifier.example(line, "line 1")])
-    batch = task.batch(Part(np.array([row]), 1), CPU, None)
+    [ours] = classifier.answers([line])
+    [stream] = task.batch(part_of(np.array([row])), CPU, None).streams
     with torch.no_grad():
-        theirs = model.classes(model(batch.tokens_N, batch.layout), batch.layout)  # type: ignore[operator]
-    assert ours[0] == pytest.approx(theirs.log_softmax(-1)[0].numpy(), rel=1e-4)
+        theirs = model.classes(model(stream.values, stream.layout), stream.layout)  # type: ignore[operator]
+    assert ours.shares == pytest.approx(theirs.softmax(-1)[0].numpy(), rel=1e-4)
     assert len(list(classifier.answers([line, "", line]))) == 3
     with pytest.raises(DataError, match="line 1 is not a line of JSON"):
         list(classifier.answers(["no json"]))
@@ -346,14 +362,14 @@ def test_a_single_class_is_refused(tmp_path: Path) -> None:
     rows = [(text, "same") for text, _ in sentiments(40)]
     settings = asked("classify", write_tsv(tmp_path / "t.tsv", rows))
     with pytest.raises(ImpossibleData) as error:
-        Classify().prepare(settings, tmp_path, SILENT)
+        CLASSIFY.prepare(settings, tmp_path, SILENT)
     assert any("label" in f.text for f in error.value.report.findings if f.level == "error")
 
 
 def test_empty_texts_are_left_out_and_counted(tmp_path: Path) -> None:
     rows = [*sentiments(), ("", "pos"), ("  ", "neg")]
     settings = asked("classify", write_tsv(tmp_path / "t.tsv", rows))
-    prepared = Classify().prepare(settings, tmp_path, SILENT)
+    prepared = CLASSIFY.prepare(settings, tmp_path, SILENT)
     assert prepared.dropped["empty"] == 2
     assert prepared.train.n + prepared.valid.n == 120
 
@@ -361,7 +377,7 @@ def test_empty_texts_are_left_out_and_counted(tmp_path: Path) -> None:
 def test_a_metric_of_another_task_is_refused(tmp_path: Path) -> None:
     text = write_tsv(tmp_path / "t.tsv", sentiments())
     with pytest.raises(ConfigError, match=r"train\.metric='bleu'.*accuracy, f1, loss"):
-        resolved(Classify(), asked("classify", text, train__metric="bleu"), tmp_path)
+        resolved(CLASSIFY, asked("classify", text, train__metric="bleu"), tmp_path)
 
 
 def test_models_that_answer_together_need_the_same_classes(made: Made, tmp_path: Path) -> None:

@@ -30,7 +30,6 @@ from headway.nn.loss import Smoothing
 from headway.progress import SILENT
 from headway.tasks import distil, losses
 from headway.tasks.begun import begun_with
-from headway.tasks.classify import ClassifyTask
 from headway.tasks.continue_ import ContinueTask
 from headway.tasks.distil import (
     compare,
@@ -42,9 +41,13 @@ from headway.tasks.distil import (
 )
 from headway.tasks.fill import Fill, FillTask
 from headway.tasks.gaps import FillBatch
+from headway.tasks.items import Batch
+from headway.tasks.label import Labelling
 from headway.tasks.losses import distil as distil_loss
 from headway.tasks.losses import soft_loss
+from headway.tasks.read import OneClass
 from headway.tasks.scores import Scores
+from headway.tasks.targets import OneLabel
 from headway.tasks.task import Task
 from headway.training.optim import build_optimizer
 from headway.training.ranks import Ranks
@@ -153,28 +156,29 @@ def batch_of(task: str) -> Any:
             tokens_N=tokens_N, layout=layout, labels_N=tokens_N + 1, weights_N=weights_N,
             streams=(Input(tokens_N, layout),), targets=tokens_N + 1, weights_R=weights_N,
         )  # fmt: skip
-    return SimpleNamespace(
-        tokens_N=tokens_N, layout=layout, segments_N=None,
-        labels_B=torch.tensor([2, 0]), weights_B=torch.ones(2),
-    )  # fmt: skip
+    return Batch((Input(tokens_N, layout),), torch.tensor([2, 0]), torch.ones(2))
 
 
 def task_like(task: str) -> Task:
     """One without data: it knows how to read and what that costs."""
-    kind = {"fill": FillTask, "complete": ContinueTask, "classify": ClassifyTask}[task]
-    made = object.__new__(kind)
+    kind = {"fill": FillTask, "complete": ContinueTask, "classify": Labelling}[task]
+    made: Any = object.__new__(kind)
     made.smoothing = Smoothing(1.0, 0.0)
+    if task == "classify":
+        made.target, made.readout = OneLabel(tuple("abc"), made.smoothing), OneClass()
+        made.vary = lambda model, batch: replace(batch, targets=made.target.aims(batch.targets))
     return made  # type: ignore[return-value]
 
 
 def terms(task: str, student: Any, teacher: Any, batch: Any, temperature: float) -> list[Tensor]:
     """Soft, hard and cosine, a row at a time, as they are defined."""
-    seen = [model(batch.tokens_N, batch.layout) for model in (student, teacher)]
+    given = batch.streams[0] if task == "classify" else Input(batch.tokens_N, batch.layout)
+    seen = [model(given.values, given.layout) for model in (student, teacher)]
     if task == "classify":
-        states = rows = [m.pooled(x, batch.layout) for m, x in zip((student, teacher), seen,
-                                                                     strict=True)]  # fmt: skip
+        both = zip((student, teacher), seen, strict=True)
+        states = rows = [m.pooled(x, given.layout) for m, x in both]
         scores = [m.heads["classes"](x) for m, x in zip((student, teacher), rows, strict=True)]
-        labels, weights, real = batch.labels_B, batch.weights_B, batch.weights_B
+        labels, weights, real = batch.targets, batch.weights_R, batch.weights_R
     elif task == "fill":
         states, rows = seen, [x[batch.rows_R] for x in seen]
         scores = [m.scores(x) for m, x in zip((student, teacher), rows, strict=True)]

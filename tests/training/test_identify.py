@@ -11,24 +11,27 @@ import numpy as np
 import pytest
 import torch
 
-from headway.config.folder import CONFIG
+from headway.config.folder import CONFIG, load_run
 from headway.config.run import load_run_settings, resolved_toml
 from headway.errors import DataError, UserError
 from headway.models.encoder import Encoder
 from headway.models.folder import model_weights, save_weights
 from headway.models.parts.heads import Angles, Input
 from headway.tasks.answers import Answer
-from headway.tasks.identify import Identify, IdentifyTask, item_vectors, turned
-from headway.tasks.identify_answers import threshold_of
+from headway.tasks.identify import Identifying, item_vectors, threshold_of, verification
+from headway.tasks.intake import intake_of
 from headway.tasks.kind import Use
-from headway.tasks.media_answers import read_items
-from headway.tasks.opened import open_run
-from headway.tasks.read import OneVector, readout_of
-from headway.tasks.verify import verification
+from headway.tasks.label import LabelItems
+from headway.tasks.opened import Opened, open_run
+from headway.tasks.read import OneVector, Readout, readout_of
+from headway.tasks.specs import spec_of
+from headway.tasks.table import kind_of_row
+from headway.tasks.targets import turned
 from tests.training.labelled import entries, resolved, same_after_stops, trained
 from tests.training.shown import RATE, asked, write_list, write_speakers
 
 CPU = torch.device("cpu")
+IDENTIFY = kind_of_row(spec_of("identify"))
 SPEAKERS = {"ada": 300.0, "bea": 700.0, "cy": 1500.0}
 STRANGERS = {"dan": 450.0, "eve": 1100.0, "fay": 2600.0}
 TRAINING = {"train__steps": 25, "train__batch_tokens": 120, "train__micro_tokens": 120}
@@ -46,7 +49,7 @@ def spoken(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def run(tmp_path_factory: pytest.TempPathFactory, spoken: Path) -> Path:
     folder = tmp_path_factory.mktemp("run")
     settings = asked("identify", str(spoken / "known"), **TRAINING, identify__margin=0.2)
-    settings, prepared = resolved(Identify(), settings, folder)
+    settings, prepared = resolved(IDENTIFY, settings, folder)
     worker = trained(settings, prepared, folder)
     save_weights(folder, model_weights(worker.model))
     (folder / CONFIG).write_text(resolved_toml(settings))
@@ -64,7 +67,15 @@ def used(run: Path, options: dict[str, Any] | None = None) -> Use:
 
 
 def answers(run: Path, lines: Iterable[object], **options: Any) -> list[Answer]:
-    return list(Identify().predictor(used(run, options)).answers(map(str, lines)))
+    return list(IDENTIFY.predictor(used(run, options)).answers(map(str, lines)))
+
+
+@torch.no_grad()
+def read_items(run: Opened, items: list[Any], readout: Readout) -> torch.Tensor:
+    intake = intake_of(run.settings)
+    found = LabelItems(intake.cut(intake.columns(items)))
+    batch = found.batch(np.arange(len(items)), CPU)
+    return readout.read(run.model, *batch.streams).answers()
 
 
 def test_speakers_are_learned(run: Path, spoken: Path) -> None:
@@ -80,9 +91,9 @@ def test_speakers_are_learned(run: Path, spoken: Path) -> None:
 
 
 def test_the_margin_turns_only_the_angle_of_the_speaker(run: Path) -> None:
-    prepared = Identify().load_prepared(run)
-    settings = load_run_settings(run / CONFIG, [])
-    task = IdentifyTask(prepared, settings)
+    prepared = IDENTIFY.load_prepared(run)
+    settings = load_run(run)
+    task = Identifying(settings, prepared)
     [model] = open_run(run, device="cpu").models
     assert isinstance(model, Encoder)
     given, layout = model.front.collate([prepared.valid.sounds[0]])  # type: ignore[operator]
@@ -92,7 +103,7 @@ def test_the_margin_turns_only_the_angle_of_the_speaker(run: Path) -> None:
         assert isinstance(read.scores, Angles)
         plain_BC, targets_BC = read.answers(), torch.tensor([[0.0, 1.0, 0.0]])
         turned_BC = turned(read.x_RD, read.scores, targets_BC, margin)
-        found = task.priced(read.weighed(torch.ones(1)), targets_BC).nll
+        found = task.target.loss(read.weighed(torch.ones(1)), targets_BC).nll
         torch.testing.assert_close(found, -turned_BC.log_softmax(-1)[0, 1])
     angle = math.acos(float(plain_BC[0, 1]) / scale) + margin
     assert float(turned_BC[0, 1]) == pytest.approx(scale * math.cos(min(angle, math.pi)), abs=1e-3)
@@ -100,14 +111,12 @@ def test_the_margin_turns_only_the_angle_of_the_speaker(run: Path) -> None:
 
 
 def test_what_stands_beside_a_recording_does_not_change_it(run: Path) -> None:
-    sounds = Identify().load_prepared(run).train.sounds
-    settings = load_run_settings(run / CONFIG, [])
-    [model] = open_run(run, device="cpu").models
-    assert isinstance(model, Encoder)
+    sounds = IDENTIFY.load_prepared(run).train.sounds
+    opened = open_run(run, device="cpu")
     items = [sounds[i] for i in range(5)]
-    for read in (readout_of(settings), OneVector(unit=True)):
-        together = read_items(model, items, CPU, read)
-        alone = torch.cat([read_items(model, [item], CPU, read) for item in items])
+    for read in (readout_of(opened.settings), OneVector(unit=True)):
+        together = read_items(opened, items, read)
+        alone = torch.cat([read_items(opened, [item], read) for item in items])
         torch.testing.assert_close(together, alone, rtol=1e-4, atol=1e-5)
 
 
@@ -117,21 +126,21 @@ def test_stopped_every_few_steps_it_ends_with_the_same_weights(
     changes = {"augment__speed": 0.1, "augment__noise": 0.1, "augment__gain_db": 6.0,
                "train__steps": 7, "train__eval_every": 4, "model__dropout": 0.1}  # fmt: skip
     settings = asked("identify", str(spoken / "known"), **(TRAINING | changes))
-    settings, prepared = resolved(Identify(), settings, tmp_path)
+    settings, prepared = resolved(IDENTIFY, settings, tmp_path)
     assert same_after_stops(settings, prepared, tmp_path)
 
 
 def test_strangers_are_verified(run: Path, spoken: Path) -> None:
     from headway.config.data import DataSettings
 
-    found = Identify().evaluation(used(run), DataSettings(media=(str(spoken / "strangers"),)))
+    found = IDENTIFY.evaluation(used(run), DataSettings(media=(str(spoken / "strangers"),)))
     facts = found.facts["verification"]
     assert facts["unseen"]
     assert (facts["same"], facts["other"]) == (3 * 6, 66 - 3 * 6)
     assert "accuracy" not in found.facts
     assert found.rows[0][0] == "equal error rate"
     both = (str(spoken / "strangers"), str(spoken / "known"))
-    found = Identify().evaluation(used(run), DataSettings(media=both))
+    found = IDENTIFY.evaluation(used(run), DataSettings(media=both))
     assert found.facts["accuracy"] > 90.0
     assert found.facts["n"] == 36
     assert found.facts["verification"]["same"] == 18
@@ -143,7 +152,7 @@ def test_nothing_to_verify_is_said(run: Path, spoken: Path, tmp_path: Path) -> N
     path = str(spoken / "strangers" / "dan" / "0.wav")
     listed = write_list(tmp_path / "one.jsonl", [{"path": path, "label": "dan"}])
     with pytest.raises(DataError, match="no two recordings"):
-        Identify().evaluation(used(run), DataSettings(media=(listed,)))
+        IDENTIFY.evaluation(used(run), DataSettings(media=(listed,)))
 
 
 def test_is_it_the_same_speaker(run: Path, spoken: Path) -> None:
@@ -218,10 +227,9 @@ def test_pairs_of_vectors_that_fall_apart_have_no_errors() -> None:
 
 
 def test_vectors_of_all_items_stand_in_their_order(run: Path) -> None:
-    task = IdentifyTask(Identify().load_prepared(run), load_run_settings(run / CONFIG, []))
-    [model] = open_run(run, device="cpu").models
-    assert isinstance(model, Encoder)
-    whole = item_vectors(model, task.train, CPU, most=9)
+    task = Identifying(load_run(run), IDENTIFY.load_prepared(run))
+    opened = open_run(run, device="cpu")
+    whole = item_vectors(opened.model, task.train_items, CPU, most=9)
     assert len(whole) == 9
-    one = read_items(model, [task.prepared.train.sounds[7]], CPU, OneVector(unit=True))
+    one = read_items(opened, [task.prepared.train.sounds[7]], OneVector(unit=True))
     np.testing.assert_allclose(whole[7], one[0].numpy(), atol=1e-5)

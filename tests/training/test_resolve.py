@@ -23,7 +23,7 @@ from headway.config.train import TrainSettings
 from headway.data.media.items import MediaItems
 from headway.errors import ConfigError
 from headway.progress import SILENT
-from headway.tasks.see import See
+from headway.tasks.table import kind_of
 from headway.training.asking import check_beginning
 from headway.training.home import Home
 from headway.training.resolve import resolve, resolve_run
@@ -97,7 +97,7 @@ def test_pictures_are_looked_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyP
     settings = load_run_settings(
         None, [], {"task": "classify", "data.media": [media], "classify.what": "pictures"}
     )
-    prepared = See().prepare(settings, tmp_path, SILENT)
+    prepared = kind_of(settings).prepare(settings, tmp_path, SILENT)
     monkeypatch.setattr(MediaItems, "__getitem__", lambda *_: pytest.fail("opened again"))
     found = resolve_run(settings, prepared, torch.device("cpu"))
     assert found.why["model.picture.height"] == "goes with the form of the data"

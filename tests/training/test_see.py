@@ -10,34 +10,32 @@ import numpy as np
 import pytest
 import torch
 
-from headway.config.folder import CONFIG
+from headway.config.folder import CONFIG, load_run
 from headway.config.run import load_run_settings, resolved_toml
 from headway.data.media.store import PictureStore
 from headway.errors import ConfigError, DataError
 from headway.models.build import build_model
 from headway.models.folder import model_weights, save_weights
 from headway.models.seeing import Viewer
+from headway.nn.loss import Smoothing
 from headway.tasks.fronts import patch_of, picture_shape, pixel_statistics, sound_shape
-from headway.tasks.kind import Use
+from headway.tasks.intake import intake_of
+from headway.tasks.items import Batch
+from headway.tasks.label import LabelItems, Labelling
 from headway.tasks.losses import plain as plain_loss
-from headway.tasks.media_answers import Labeller, read_items
-from headway.tasks.media_labels import (
-    LabelBatch,
-    LabelTask,
-    label_values,
-    top_share,
-)
 from headway.tasks.opened import open_run
 from headway.tasks.read import readout_of
-from headway.tasks.see import See, SeeTask
+from headway.tasks.specs import spec_of
+from headway.tasks.table import kind_of_row
+from headway.tasks.targets import OneLabel, top_share
 from headway.tasks.thumbnails import data_uri, thumbnails
-from headway.tasks.watch import Watch
 from headway.training.ranks import Ranks
 from headway.training.worker import Worker
 from tests.training.labelled import resolved, same_after_stops, trained
 from tests.training.shown import SIDES, asked, picture, write_pictures, write_videos
 
 CPU = torch.device("cpu")
+SEE, WATCH = (kind_of_row(spec_of(name)) for name in ("see", "watch"))
 
 
 @pytest.fixture(scope="module")
@@ -49,17 +47,24 @@ def pictures(tmp_path_factory: pytest.TempPathFactory) -> str:
 def learned(tmp_path_factory: pytest.TempPathFactory, pictures: str) -> Path:
     """The folder of a run that knows its sides."""
     folder = tmp_path_factory.mktemp("learned")
-    settings, prepared = resolved(See(), asked("classify", pictures, train__steps=50), folder)
+    settings, prepared = resolved(SEE, asked("classify", pictures, train__steps=50), folder)
     worker = trained(settings, prepared, folder)
     save_weights(folder, model_weights(worker.model))
     (folder / CONFIG).write_text(resolved_toml(settings))
     return folder
 
 
+@torch.no_grad()
+def read_items(model: Any, items: list[Any], settings: Any) -> torch.Tensor:
+    intake = intake_of(settings)
+    found = LabelItems(intake.cut(intake.columns(items)))
+    batch = found.batch(np.arange(len(items)), CPU)
+    return readout_of(settings).read(model, *batch.streams).answers()
+
+
 def test_sides_are_learned(learned: Path, pictures: str) -> None:
-    task = SeeTask(See().load_prepared(learned), load_run_settings(learned / CONFIG, []))
-    labeller = Labeller.of(Use(open_run(learned, device="cpu"), task.settings))
-    scores = task.evaluate(labeller.models[0], CPU, lambda: False, full=True)
+    task = Labelling(load_run(learned), SEE.load_prepared(learned))
+    scores = task.evaluate(open_run(learned, device="cpu").model, CPU, lambda: False, full=True)
     assert scores["accuracy"] == 100.0
     assert "top5" not in scores  # of three classes all would be among them
     assert scores.baselines["majority class"]["accuracy"] < 50.0
@@ -68,7 +73,7 @@ def test_sides_are_learned(learned: Path, pictures: str) -> None:
 
 
 def test_what_nobody_chose_follows_from_the_pictures(pictures: str, tmp_path: Path) -> None:
-    settings, prepared = resolved(See(), asked("classify", pictures), tmp_path)
+    settings, prepared = resolved(SEE, asked("classify", pictures), tmp_path)
     model: Any = settings.model
     shape = model.picture
     assert (shape.height, shape.width, shape.channels, shape.patch) == (8, 8, 1, 2)
@@ -77,7 +82,7 @@ def test_what_nobody_chose_follows_from_the_pictures(pictures: str, tmp_path: Pa
     assert settings.labels == tuple(sorted(SIDES))
     assert settings.augment.crop == 1
     assert shape.mean == tuple(pixel_statistics(prepared.train.pictures)["mean"])
-    kept = resolved(See(), asked("classify", pictures, augment__crop=0, train__lr=0.5), tmp_path)[0]
+    kept = resolved(SEE, asked("classify", pictures, augment__crop=0, train__lr=0.5), tmp_path)[0]
     assert kept.augment.crop == 0
     assert kept.train.lr == 0.5
 
@@ -86,13 +91,13 @@ def test_patches_fit_pictures_of_any_usual_size() -> None:
     assert [patch_of(size, size) for size in (28, 32, 64, 96, 224)] == [4, 4, 8, 8, 16]
 
 
-def loss_of(task: LabelTask, model: Any, tokens: int) -> float:
+def loss_of(task: Labelling, model: Any, tokens: int) -> float:
     """Of the first step, cut into parts of so many rows."""
     parts = task.parts(task.epoch(0)[0], tokens)
     return sum(loss(task, model, task.batch(part, CPU, None)) for part in parts)
 
 
-def loss(task: LabelTask, model: Any, batch: LabelBatch) -> float:
+def loss(task: Labelling, model: Any, batch: Batch[torch.Tensor]) -> float:
     return plain_loss(task)(model, batch).sum.item()
 
 
@@ -100,8 +105,8 @@ def test_the_cut_and_the_fixed_form_do_not_change_the_loss(pictures: str, tmp_pa
     settings = asked(
         "classify", pictures, classify__balance=True, train__batch_tokens=170, augment__crop=0
     )
-    settings, prepared = resolved(See(), settings, tmp_path)
-    task = SeeTask(prepared, settings)
+    settings, prepared = resolved(SEE, settings, tmp_path)
+    task = Labelling(settings, prepared)
     model = build_model(settings.model, seed=1).eval()
     whole = loss_of(task, model, 170)
     assert loss_of(task, model, 51) == pytest.approx(whole, rel=1e-5)
@@ -109,46 +114,43 @@ def test_the_cut_and_the_fixed_form_do_not_change_the_loss(pictures: str, tmp_pa
     fixed = task.fixed(400)
     assert fixed is not None
     batch = task.batch(part, CPU, fixed)
-    assert batch.input.layout.n_sequences == fixed.n_sequences == 170 // 17
+    assert batch.streams[0].layout.n_sequences == fixed.n_sequences == 170 // 17
     assert loss(task, model, batch) == pytest.approx(whole, rel=1e-5)
     small = replace(part, rows=part.rows._replace(rows=part.rows.rows[:4]))
     batch = task.batch(small, CPU, fixed)
-    assert batch.targets.weights_B[4:].sum() == 0
+    assert batch.weights_R[4:].sum() == 0
     alone = loss(task, model, task.batch(small, CPU, None))
     assert loss(task, model, batch) == pytest.approx(alone, rel=1e-5)
 
 
 def test_mixed_pictures_share_their_targets(pictures: str, tmp_path: Path) -> None:
     changes = {"augment__mixup": 0.8, "augment__cutmix": 1.0, "augment__crop": 0}
-    settings, prepared = resolved(See(), asked("classify", pictures, **changes), tmp_path)
-    task = SeeTask(prepared, settings)
+    settings, prepared = resolved(SEE, asked("classify", pictures, **changes), tmp_path)
+    task = Labelling(settings, prepared)
     model = build_model(settings.model, seed=1)
     [part] = task.parts(task.epoch(0)[0], 1000)
     assert isinstance(model, Viewer)
-    targets_BC = task.vary(model.train(), task.batch(part, CPU, None)).targets_BC
+    targets_BC = task.vary(model.train(), task.batch(part, CPU, None)).targets
     assert targets_BC.sum(1).allclose(torch.ones(len(targets_BC)))
     assert ((targets_BC > 0.01) & (targets_BC < 0.99)).any()
-    plain_BC = task.vary(model.eval(), task.batch(part, CPU, None)).targets_BC
+    plain_BC = task.vary(model.eval(), task.batch(part, CPU, None)).targets
     assert set(plain_BC.unique().tolist()) == {0.0, 1.0}
 
 
 def test_several_sizes_in_one_batch_score_as_alone(learned: Path) -> None:
-    settings = load_run_settings(learned / CONFIG, [])
-    [model] = open_run(learned, device="cpu").models
-    assert isinstance(model, Viewer)
+    run = open_run(learned, device="cpu")
     draw = np.random.default_rng(3)
     sizes = (8, 12, 8, 10, 16)
     items = [picture("top", draw, size)[None, None] for size in sizes]
-    score = readout_of(settings)
-    together = read_items(model, items, CPU, score)
-    alone = torch.cat([read_items(model, [item], CPU, score) for item in items])
+    together = read_items(run.model, items, run.settings)
+    alone = torch.cat([read_items(run.model, [item], run.settings) for item in items])
     torch.testing.assert_close(together, alone, rtol=1e-5, atol=1e-5)
     assert not torch.allclose(together[0], together[1])
 
 
 @pytest.mark.parametrize("task", ["see", "watch"])
 def test_stopped_every_few_steps_it_ends_with_the_same_weights(task: str, tmp_path: Path) -> None:
-    kind, write = (See(), write_pictures) if task == "see" else (Watch(), write_videos)
+    kind, write = (SEE, write_pictures) if task == "see" else (WATCH, write_videos)
     changes = {"train__steps": 7, "train__eval_every": 4, "augment__rand": 1, "augment__flip": True,
                "augment__cutmix": 1.0, "model__dropout": 0.1}  # fmt: skip
     if task == "watch":
@@ -163,10 +165,10 @@ def test_videos_are_told_apart_by_what_happens(tmp_path: Path) -> None:
     changes = {"model__picture__frames": 4, "model__picture__tubelet": 1, "train__steps": 60,
                "model__picture__patch": 4, "augment__crop": 0}  # fmt: skip
     settings = asked("watch", write_videos(tmp_path, 80), **changes)
-    settings, prepared = resolved(Watch(), settings, tmp_path)
-    task = Watch().task(settings, prepared)
+    settings, prepared = resolved(WATCH, settings, tmp_path)
+    task = WATCH.task(settings, prepared)
     worker = trained(settings, prepared, tmp_path)
-    assert task.train.longest == 1 + 4 * 4
+    assert task.train_items.lengths.max() == 1 + 4 * 4
     assert task.evaluate(worker.model, CPU, lambda: False, full=True)["accuracy"] >= 90.0
 
 
@@ -177,10 +179,10 @@ def test_a_teacher_teaches_the_second_token(learned: Path, pictures: str, tmp_pa
     settings = asked(
         "classify", pictures, classify__teacher=str(learned), **TAUGHT, train__smoothing=0.0
     )
-    settings, prepared = resolved(See(), settings, tmp_path)
+    settings, prepared = resolved(SEE, settings, tmp_path)
     model: Any = settings.model
     assert model.heads == ("classes", "distilled")
-    task = SeeTask(prepared, settings)
+    task = Labelling(settings, prepared)
     assert task.teacher is not None
     student = build_model(settings.model, seed=1)
     assert isinstance(student, Viewer)
@@ -191,14 +193,14 @@ def test_a_teacher_teaches_the_second_token(learned: Path, pictures: str, tmp_pa
     loss = plain_loss(task)(student, batch).sum
     torch.manual_seed(5)
     shown = task.vary(student, batch)
-    given, targets_BC = shown.stream.values, shown.targets_BC
-    said_B = task.teacher.answers(given)
-    assert (said_B == batch.targets.labels_B).float().mean() > 0.9
-    x_ND = student(given, batch.input.layout)
+    [stream], targets_BC = shown.streams, shown.targets
+    said_B = task.teacher.answers(stream)
+    assert (said_B == batch.targets).float().mean() > 0.9
+    x_ND = student(stream.values, stream.layout)
     logs = [
         scores.log_softmax(-1)
-        for scores in (student.heads["classes"](x_ND[batch.input.layout.starts_B.long()]),
-                       student.heads["distilled"](x_ND[batch.input.layout.starts_B.long() + 1]))
+        for scores in (student.heads["classes"](x_ND[stream.layout.starts_B.long()]),
+                       student.heads["distilled"](x_ND[stream.layout.starts_B.long() + 1]))
     ]  # fmt: skip
     own = -(targets_BC * logs[0]).sum()
     taught = -logs[1].gather(1, said_B[:, None]).sum()
@@ -211,8 +213,8 @@ def test_without_a_teacher_both_heads_learn_the_label(
     settings = asked(
         "classify", pictures, classify__teacher=str(learned), **TAUGHT, augment__crop=0
     )
-    settings, prepared = resolved(See(), settings, tmp_path)
-    task = SeeTask(prepared, settings)
+    settings, prepared = resolved(SEE, settings, tmp_path)
+    task = Labelling(settings, prepared)
     task.teacher = None
     model = build_model(settings.model, seed=1)
     [part] = task.parts(task.epoch(0)[0], 1000)
@@ -225,7 +227,7 @@ def test_without_a_teacher_both_heads_learn_the_label(
 
 def test_both_heads_answer_together(learned: Path, pictures: str, tmp_path: Path) -> None:
     settings = asked("classify", pictures, classify__teacher=str(learned), **TAUGHT)
-    settings, prepared = resolved(See(), settings, tmp_path)
+    settings, prepared = resolved(SEE, settings, tmp_path)
     worker = Worker(settings, prepared, Ranks(), lambda text: None)
     model = worker.model.eval()
     assert isinstance(model, Viewer)
@@ -235,7 +237,7 @@ def test_both_heads_answer_together(learned: Path, pictures: str, tmp_path: Path
         x_ND = model(given, layout)
         first = model.head_named("classes")(model.pooled(x_ND, layout))
         mean = (first + model.head_named("distilled")(x_ND[1:2])) / 2
-    torch.testing.assert_close(read_items(model, [item], CPU, readout_of(settings)), mean)
+    torch.testing.assert_close(read_items(model, [item], settings), mean)
 
 
 @pytest.mark.parametrize(
@@ -254,7 +256,7 @@ def test_teacher_and_token_must_fit(
 ) -> None:
     change = {key: str(learned) if value == "LEARNED" else value for key, value in change.items()}
     with pytest.raises(ConfigError, match=said):
-        resolved(See(), asked("classify", pictures, **change), tmp_path)
+        resolved(SEE, asked("classify", pictures, **change), tmp_path)
 
 
 def test_a_teacher_of_other_classes_is_refused(learned: Path, tmp_path: Path) -> None:
@@ -262,13 +264,13 @@ def test_a_teacher_of_other_classes_is_refused(learned: Path, tmp_path: Path) ->
     (tmp_path / "other" / "top").rename(tmp_path / "other" / "bottom")
     settings = asked("classify", other, classify__teacher=str(learned), **TAUGHT)
     with pytest.raises(ConfigError, match="knows other classes"):
-        resolved(See(), settings, tmp_path)
+        resolved(SEE, settings, tmp_path)
 
 
 def test_a_folder_without_classes_is_refused(tmp_path: Path) -> None:
     write_pictures(tmp_path / "all")
     with pytest.raises(DataError, match="no folders"):
-        resolved(See(), asked("classify", str(tmp_path / "all" / "left")), tmp_path)
+        resolved(SEE, asked("classify", str(tmp_path / "all" / "left")), tmp_path)
 
 
 @pytest.mark.parametrize("text", ["", "path\tlabel\n"])
@@ -289,7 +291,7 @@ def test_a_run_starts_from_another_with_its_form_and_other_classes(
     asked_for = {"task": "see", "data.media": [other], "start.run": str(learned)}
     settings = load_run_settings(None, ["train.steps=1", "data.valid_size=12"], asked_for)
     assert picture_shape(settings).patch == 2
-    settings, prepared = resolved(See(), settings, tmp_path)
+    settings, prepared = resolved(SEE, settings, tmp_path)
     said: list[str] = []
     Worker(settings, prepared, Ranks(), said.append)
     assert settings.labels == ("bottom", "left", "right")
@@ -335,4 +337,6 @@ def test_the_right_class_among_the_likeliest() -> None:
     assert top_share(logs_NC, labels_N, 2) == pytest.approx(2 / 3)
     assert top_share(logs_NC, labels_N, 3) == 1.0
     wide_NC = np.pad(logs_NC, ((0, 0), (0, 4)), constant_values=-9.0)
-    assert label_values(wide_NC, np.array([0, 6, 1]))["top5"] == pytest.approx(200 / 3)
+    target = OneLabel(tuple("abcdefg"), Smoothing(1.0, 0.0))
+    values = target.values(np.exp(wide_NC), np.array([0, 6, 1]))
+    assert values["top5"] == pytest.approx(200 / 3)

@@ -14,7 +14,8 @@ from headway.errors import DataError, FolderError, UserError
 from headway.inside.corpus import Corpus, Passage, passages
 from headway.inside.media import media_settings, what_it_reads
 from headway.inside.reading import Output, Reading, Stream, read
-from headway.tasks.classify_scores import labelled_examples, texts_of
+from headway.tasks.intake_text import texts_of
+from headway.tasks.label_data import labelled_examples
 from headway.tasks.opened import Opened
 from headway.tasks.table import kind_of
 

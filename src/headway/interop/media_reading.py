@@ -34,7 +34,7 @@ from headway.tasks.hiding import (
     without_frames,
     without_patches,
 )
-from headway.tasks.media_labels import front_of
+from headway.tasks.intake import front_of
 from headway.tasks.opened import Opened
 from headway.tasks.read import readout_of
 from headway.tasks.rebuild import hider_of

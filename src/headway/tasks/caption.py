@@ -37,9 +37,9 @@ from headway.tasks.caption_batches import (
 )
 from headway.tasks.caption_scores import caption_values, commonest, described_pictures
 from headway.tasks.fronts import picture_shape, pixel_statistics, stored_form
+from headway.tasks.intake import front_of
 from headway.tasks.kind import Predictor, Use
 from headway.tasks.losses import PLAIN, word_loss
-from headway.tasks.media_labels import front_of
 from headway.tasks.proposals import media_proposal, stored_front
 from headway.tasks.read import Read
 from headway.tasks.scores import Baselines, Scores

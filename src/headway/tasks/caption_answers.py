@@ -14,10 +14,10 @@ from headway.decode.captioner import Caption, Captioner, Look
 from headway.decode.lines import live_windows, windows
 from headway.models.seq2seq import Seq2Seq
 from headway.tasks.answers import Answer, Facts, Show, TextAnswer, mean_probability
+from headway.tasks.intake import front_of
 from headway.tasks.kind import Use
 from headway.tasks.media_answers import unread
 from headway.tasks.media_given import Given, given_media, what_of
-from headway.tasks.media_labels import front_of
 
 FIRST_WINDOW = 16
 """Pictures that are read before the first of them is answered."""

@@ -24,8 +24,8 @@ from headway.metrics.translation import Interval
 from headway.progress import OnProgress, Progress
 from headway.tasks.caption_answers import captioner_of
 from headway.tasks.caption_batches import by_picture
+from headway.tasks.intake import front_of
 from headway.tasks.kind import Use
-from headway.tasks.media_labels import front_of
 from headway.tasks.scores import Row, Scores
 from headway.tasks.thumbnails import data_uri
 

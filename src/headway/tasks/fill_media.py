@@ -22,11 +22,10 @@ from headway.tasks.fronts import (
     sound_shape,
     stored_form,
 )
-from headway.tasks.hear import STANDARD, size_for
+from headway.tasks.label_choices import STANDARD, augment_for, epochs_for, size_for, small_vit
 from headway.tasks.media_given import what_of
 from headway.tasks.modality import row_of
 from headway.tasks.proposals import media_proposal, stored_front
-from headway.tasks.see import augment_for, epochs_for, small_vit
 
 OF_LABELS = ("mixup", "cutmix")
 

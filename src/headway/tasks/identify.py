@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import replace
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -12,39 +13,56 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from headway.config.data import DataSettings
-from headway.config.facts import DeviceFacts, Facts, Proposal
-from headway.config.run import Resolved, RunSettings
+from headway.config.run import Resolved
+from headway.data.media.items import media_items
+from headway.data.media.manifest import is_manifest
+from headway.data.media.source import Target
 from headway.data.store import Prepared
-from headway.models.parts.heads import Angles
+from headway.decode.lines import live_windows, windows
+from headway.errors import DataError, UserError
+from headway.metrics.speech import equal_error
 from headway.progress import OnProgress, unheard
-from headway.tasks.hear import Hear, HearTask, recording_proposal
+from headway.tasks.answers import Answer, Facts, NearAnswer, Show, VectorAnswer
+from headway.tasks.intake import front_of, intake_of
+from headway.tasks.items import Batch, each_read
 from headway.tasks.kind import Predictor, Use
-from headway.tasks.media_labels import (
-    labels_of,
-)
-from headway.tasks.media_reader import MediaReader, readings
+from headway.tasks.label import Label, LabelItems, Labeller, Labelling, scores_of
+from headway.tasks.label_data import ScoredSet, scored_set
+from headway.tasks.media_answers import FIRST_WINDOW, noted, unread
+from headway.tasks.media_given import Given, given_media
 from headway.tasks.read import OneVector, Read
-from headway.tasks.scores import Scores
-from headway.tasks.task import Frequencies, TaskLoss
-from headway.tasks.verify import verification
+from headway.tasks.scores import Row, Scores
+from headway.training.history import METRICS, read_history
+
+Vectors = NDArray[np.float32]
 
 MOST_VERIFIED = 2000
 """Validation recordings that are compared with each other."""
 
+MOST_PAIRS = 2_000_000
+"""Beyond that, pairs are drawn."""
 
-class IdentifyTask(HearTask):
-    def priced(self, read: Read, targets_BC: Tensor) -> TaskLoss:
-        """With a margin: a recording must be nearer to its own speaker by so much of an angle
-        (ArcFace, Deng et al. 2019)."""
-        if isinstance(read.scores, Angles):
-            scores_BC = turned(read.x_RD, read.scores, targets_BC, self.settings.identify.margin)
-            read = replace(read, held_RC=scores_BC.log_softmax(-1))
-        return super().priced(read, targets_BC)
 
-    def frequencies(self) -> Frequencies | None:
-        """A margin makes the loss larger than that of classes."""
-        return None if self.settings.identify.margin else super().frequencies()
+class Identify(Label):
+    """As classes of recordings, with vectors that are compared."""
 
+    def task(self, settings: Resolved, prepared: Prepared) -> Identifying:
+        return Identifying(settings, prepared)
+
+    def predictor(self, use: Use) -> Predictor:
+        """What the options ask for."""
+        if not use.options.get("against") and not use.options.get("to"):
+            return Labeller(use)
+        for option in ("scores", "with"):
+            if use.options.get(option):
+                raise UserError(f"--{option} has no effect beside --against and --to.")
+        return Comparer.of(use)
+
+    def evaluation(self, use: Use, files: DataSettings) -> Scores:
+        return evaluate_speakers(use, files)
+
+
+class Identifying(Labelling):
     def evaluate(
         self,
         model: nn.Module,
@@ -56,10 +74,9 @@ class IdentifyTask(HearTask):
         most: int | None = None,
     ) -> Scores:
         scores = super().evaluate(model, device, stopped, full, on_progress, most=most)
-        if full:
-            found = self.verified(model, device, stopped, most)
-            if found is not None:
-                scores.figures["verification"] = found.facts
+        found = self.verified(model, device, stopped, most) if full else None
+        if found is not None:
+            scores.figures["verification"] = found.facts
         return scores
 
     def verified(
@@ -68,56 +85,298 @@ class IdentifyTask(HearTask):
         device: torch.device,
         stopped: Callable[[], bool] = lambda: False,
         most: int | None = None,
-    ) -> Any:
+    ) -> Verification | None:
         """How well the vectors of validation recordings tell whether the speaker is the same; None
         where no two are of one speaker."""
         most = min(MOST_VERIFIED, most or MOST_VERIFIED)
-        vectors_ND = item_vectors(model, self.valid, device, stopped, most)
-        return verification(vectors_ND, labels_of(self.prepared.valid)[:most])
-
-
-def turned(x_BD: Tensor, angles: Angles, targets_BC: Tensor, margin: float) -> Tensor:
-    """Scores as if the angle to the right class were larger by the margin."""
-    cos_BC = angles.cosines(x_BD).clamp(-1 + 1e-6, 1 - 1e-6)
-    turned_BC = (cos_BC.acos() + margin).clamp(max=np.pi).cos()
-    return angles.scale * torch.where(targets_BC > 0.5, turned_BC, cos_BC)
+        vectors_ND = item_vectors(model, self.valid_items, device, stopped, most)
+        return verification(vectors_ND, self.valid_truth_N[:most])
 
 
 @torch.no_grad()
 def item_vectors(
     model: nn.Module,
-    reader: MediaReader,
+    items: LabelItems,
     device: torch.device,
     stopped: Callable[[], bool] = lambda: False,
     most: int | None = None,
     on_progress: OnProgress = unheard,
-) -> NDArray[np.float32]:
+) -> Vectors:
     """A vector of length one for each of the first `most` items."""
-    found: dict[int, NDArray[np.float32]] = {}
     unit = OneVector(unit=True)
-    for rows, read in readings(unit, model, reader, device, stopped, most, on_progress):
-        found |= dict(zip(rows.tolist(), read.answers().cpu().numpy(), strict=True))
+
+    def read(batch: Batch[Tensor]) -> Read:
+        return unit.read(model, items.cuts.shown(batch.streams[0]))
+
+    found: dict[int, Vectors] = {}
+    for rows, one in each_read(read, items, device, stopped, most, on_progress):
+        found |= dict(zip(rows.tolist(), one.answers().cpu().numpy(), strict=True))
     return np.stack([found[row] for row in sorted(found)])
 
 
-class Identify(Hear):
-    """As classes of recordings, with vectors that are compared."""
+@dataclass(frozen=True)
+class Verification:
+    """On pairs of recordings."""
 
-    def describe(self, prepared: Prepared) -> str:
-        return f"{prepared.train.n:,} recordings of {len(prepared.labels)} speakers"
+    eer: float
+    """The share of wrong answers, 0 to 1, at the threshold where pairs of one speaker are taken
+    for two as often as pairs of two for one."""
 
-    def propose(self, settings: RunSettings, facts: Facts, device: DeviceFacts) -> Proposal:
-        return recording_proposal(settings, facts, device)
+    threshold: float
+    """Cosines from here on count as the same speaker."""
 
-    def task(self, settings: Resolved, prepared: Prepared) -> IdentifyTask:
-        return IdentifyTask(prepared, settings)
+    same: int
+    """Pairs of one speaker ..."""
 
-    def predictor(self, use: Use) -> Predictor:
-        from headway.tasks.identify_answers import identifier
+    other: int
+    """... and of two."""
 
-        return identifier(use)
+    speakers: int
 
-    def evaluation(self, use: Use, files: DataSettings) -> Scores:
-        from headway.tasks.identify_answers import evaluate_speakers
+    @property
+    def facts(self) -> dict[str, Any]:
+        return asdict(self)
 
-        return evaluate_speakers(use, files)
+
+def verification(
+    vectors_ND: NDArray[np.floating[Any]], labels_N: NDArray[np.int64], seed: int = 1
+) -> Verification | None:
+    """Of all pairs, or of as many as can be held; None where all are of one kind."""
+    first, second = np.triu_indices(len(labels_N), 1)
+    if len(first) > MOST_PAIRS:
+        chosen = np.random.default_rng(seed).choice(len(first), MOST_PAIRS, replace=False)
+        first, second = first[chosen], second[chosen]
+    same_P = labels_N[first] == labels_N[second]
+    if same_P.all() or not same_P.any():
+        return None
+    cosines_P = (vectors_ND @ vectors_ND.T)[first, second]
+    eer, threshold = equal_error(cosines_P, same_P)
+    n_same = int(same_P.sum())
+    speakers = len(np.unique(labels_N))
+    return Verification(float(eer), float(threshold), n_same, len(same_P) - n_same, speakers)
+
+
+@dataclass
+class Comparer:
+    """Recordings in; out comes whether each is of the speaker it is compared with, or who it is."""
+
+    model: nn.Module
+    settings: Resolved
+    folder: Path
+    device: torch.device
+    against: str | None = None
+    to: str | None = None
+    top: int = 1
+    between: OnProgress = unheard
+    n_given: int = field(default=0, init=False)
+    n_failed: int = field(default=0, init=False)
+
+    @classmethod
+    def of(cls, use: Use) -> Comparer:
+        if len(use.opened.folders) > 1:
+            raise UserError("vectors of different runs cannot be compared: name one run.")
+        options = use.options
+        found = cls(
+            use.opened.model, use.settings, use.opened.folder, use.opened.device,
+            options.get("against"), options.get("to"), options.get("top") or 1, use.between,
+        )  # fmt: skip
+        if options.get("top") and not found._is_list:
+            raise UserError("--top has an effect with --against FILE.tsv, a list of speakers.")
+        return found
+
+    @property
+    def _is_list(self) -> bool:
+        return self.against is not None and is_manifest(Path(self.against))
+
+    def answers(self, lines: Iterable[str], live: bool = False) -> Iterator[Answer]:
+        known = self._known()
+        kept: list[Vectors] = []
+        shape = front_of(self.settings)
+        found = given_media(lines, self.folder, shape, self.settings.data)
+        for window in live_windows(found) if live else windows(found, FIRST_WINDOW):
+            self.n_given += len(window)
+            rows = iter(self.vectors([one.values for one in window if one.values is not None]))
+            for one in window:
+                vector_D = None if one.values is None else next(rows)
+                self.n_failed += vector_D is None
+                if self.to is not None:
+                    kept.append(self._missing() if vector_D is None else vector_D)
+                if vector_D is None:
+                    yield unread(one.name, one.error)
+                else:
+                    yield noted(self._answer(one, vector_D, known), one)
+        if self.to is not None:
+            self._save(kept)
+
+    def vectors(self, items: Sequence[Any]) -> Vectors:
+        """A vector of length one for each recording."""
+        if not items:
+            return np.zeros((0, 0), np.float32)
+        intake = intake_of(self.settings)
+        found = LabelItems(intake.cut(intake.columns(items)))
+        return item_vectors(self.model, found, self.device, on_progress=self.between)
+
+    def _missing(self) -> Vectors:
+        """In the place of what cannot be read."""
+        return np.full(self.settings.model.d_model, np.nan, np.float32)
+
+    def _known(self) -> dict[str, Vectors]:
+        """Who is compared with: the mean vector of each speaker of a list, or that of one file."""
+        if self.against is None:
+            return {}
+        data = self.settings.data
+        label_wanted: Target = "label" if self._is_list else "none"
+        shape = front_of(self.settings)
+        found = list(given_media([self.against], self.folder, shape, data, target=label_wanted))
+        sums: dict[str, Vectors] = {}
+        for one in found:
+            if one.values is None:
+                raise DataError(f"--against {self.against}: {one.error}")
+            name = one.label or one.name if self._is_list else self.against
+            sums[name] = sums.get(name, np.float32(0)) + self.vectors([one.values])[0]
+        return {name: total / np.linalg.norm(total) for name, total in sums.items()}
+
+    def _answer(self, one: Given, vector_D: Vectors, known: dict[str, Vectors]) -> Answer:
+        if not known:
+            return VectorAnswer(
+                text=f"{len(vector_D):,} numbers", place=one.name, vector=vector_D,
+                printed=_PrintedVector(one.name, vector_D),
+            )  # fmt: skip
+        order = sorted(
+            ((float(vector_D @ other_D), name) for name, other_D in known.items()), reverse=True
+        )
+        near = tuple((name, score) for score, name in order[: self.top])
+        limit = None if self._is_list else threshold_of(self.folder)
+        printed = _PrintedNear(one.name, near, None if self._is_list else self.against, limit)
+        return NearAnswer(
+            text=printed.text, place=one.name, vector=vector_D, cosine=near[0][1], near=near,
+            printed=printed,
+        )  # fmt: skip
+
+    def _save(self, kept: Sequence[Vectors]) -> None:
+        assert self.to is not None
+        try:
+            np.save(self.to, np.stack(kept) if kept else np.zeros((0, 0), np.float32))
+        except OSError as error:
+            raise UserError(f"cannot write {self.to}: {error.strerror}.") from error
+
+    def summary(self) -> str:
+        text = f"{self.n_given:,} recording{'s' * (self.n_given != 1)}"
+        if self.n_failed:
+            text += f", {self.n_failed:,} of them could not be read"
+        return text + (f"; vectors in {self.to}" if self.to else "")
+
+
+@dataclass(frozen=True)
+class _PrintedVector:
+    name: str
+    vector_D: Vectors
+
+    def lines(self, show: Show, number: int) -> str:
+        return self.name
+
+    def facts(self) -> Facts:
+        return {"file": self.name, "vector": [round(float(v), 6) for v in self.vector_D]}
+
+
+@dataclass(frozen=True)
+class _PrintedNear:
+    name: str
+    near: Sequence[tuple[str, float]]
+    against: str | None
+    """The one recording that it was compared with; None: those of a list."""
+
+    limit: float | None
+    """From which cosine on two are the same speaker's."""
+
+    @property
+    def text(self) -> str:
+        name, score = self.near[0]
+        if self.against is None:
+            return name
+        if self.limit is None:
+            return f"{score:.4f}"
+        return "same" if score >= self.limit else "different"
+
+    def lines(self, show: Show, number: int) -> str:
+        if self.against is None:
+            return "\t".join(f"{name}\t{round(score, 4):.4f}" for name, score in self.near)
+        if self.limit is None:
+            return self.text
+        return f"{self.text}\t{self.near[0][1]:.4f}"
+
+    def facts(self) -> Facts:
+        best = [{"label": name, "cosine": round(score, 4)} for name, score in self.near]
+        if self.against is None:
+            return {"file": self.name, **best[0], "top": best}
+        facts = {"file": self.name, "against": self.against, "cosine": best[0]["cosine"]}
+        if self.limit is None:
+            return facts
+        return {**facts, "same": self.text == "same", "threshold": round(self.limit, 4)}
+
+
+def threshold_of(folder: Path) -> float | None:
+    """From which cosine on the run takes two recordings for one speaker's: where it made as many
+    mistakes of one kind as of the other at the end of its training, if that was written down."""
+    for entry in reversed(read_history(folder / METRICS).end):
+        figures = entry.get("figures")
+        found = figures.get("verification") if isinstance(figures, dict) else None
+        if isinstance(found, dict) and isinstance(found.get("threshold"), float):
+            return float(found["threshold"])
+    return None
+
+
+def evaluate_speakers(use: Use, files: DataSettings) -> Scores:
+    """Classes where the speakers are known, and beside it verification: on pairs of recordings of
+    speakers that the run does not know, or of known ones where all are."""
+    settings, labeller = use.settings, Labeller(use)
+    names = (*settings.labels, *_strangers(settings, files))
+    test = scored_set(settings, files, names, None, use.progress)
+    labels_N = test.truth_N
+    is_known_N = labels_N < len(settings.labels)
+    found = Scores({})
+    if is_known_N.any():
+        with use.progress.stage("listening to", len(labels_N)) as stage:
+            said_NC = labeller.shares(test.columns, stage.update)
+        known = ScoredSet(test.columns, labels_N[is_known_N])
+        found = scores_of(labeller, said_NC[is_known_N], known)
+    unseen = not is_known_N.all()
+    judged_N = ~is_known_N if unseen else is_known_N
+    items = LabelItems(labeller.intakes[0].cut(test.columns))
+    with use.progress.stage("comparing voices", len(labels_N)) as stage:
+        vectors_ND = item_vectors(
+            use.opened.model, items, use.opened.device, on_progress=stage.update
+        )
+    result = verification(vectors_ND[judged_N], labels_N[judged_N])
+    if result is None and not is_known_N.any():
+        raise DataError(
+            "the test set has no two recordings of one speaker, or none of two speakers: nothing "
+            "can be verified."
+        )
+    if result is not None:
+        found.rows += _verification_rows(result, unseen)
+        found.facts["verification"] = {**result.facts, "unseen": unseen}
+    return found
+
+
+def _strangers(settings: Resolved, files: DataSettings) -> list[str]:
+    """Labels of the test set that the run does not know."""
+    shape = front_of(settings)
+    items = media_items(files.media, files, "sounds", shape, target="label")
+    return sorted({item.label for item in items if item.label} - set(settings.labels))
+
+
+def _verification_rows(found: Verification, unseen: bool) -> list[Row]:
+    who = "whom the run does not know" if unseen else "whom the run knows"
+    return [
+        (
+            "equal error rate",
+            f"{100 * found.eer:.2f}",
+            f"%, of {found.same + found.other:,} pairs of {found.speakers} speakers {who}",
+        ),
+        (
+            "threshold",
+            f"{found.threshold:.4f}",
+            f"the same speaker from this cosine on; {found.same:,} pairs are of one",
+        ),
+    ]

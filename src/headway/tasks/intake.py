@@ -5,22 +5,33 @@ An objective asks its intake and never which front it has. An intake holds setti
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from importlib import import_module
-from typing import Any, Protocol, TypeVar
+from pathlib import Path
+from typing import Protocol
 
 import torch
 from torch import Tensor, nn
 
-from headway.config.run import Resolved
+from headway.config.model import PictureSettings, SoundSettings
+from headway.config.run import Resolved, RunSettings, media_front
 from headway.data.batches import Fixed, Rows, StepPlan
+from headway.data.store import Columns
+from headway.metrics.baselines import Text
 from headway.models.parts.heads import Input
 from headway.nn.devices import CPU
-from headway.tasks.items import Draw, Unit
+from headway.tasks.answers import Facts
+from headway.tasks.items import Draw, Numbers, Unit
+from headway.tasks.media_given import Given
 from headway.tasks.specs import Modality, front_reads
 from headway.text.tokenizer import Tokenizer
 
-C_contra = TypeVar("C_contra", contravariant=True)
+Texts = tuple[str, ...]
+"""A text; a text and its other half; or the fields of a document, in their order."""
+
+
+Line = str | Texts | Given
+"""What is asked: a line of input, texts that were parted already, or what was read already."""
 
 
 class Cuts(Protocol):
@@ -65,12 +76,36 @@ class Cuts(Protocol):
         ...
 
 
-class Intake(Protocol[C_contra]):
-    def cut(self, columns: C_contra) -> Cuts: ...
+class Intake(Protocol):
+    @property
+    def at_first(self) -> int:
+        """Examples that are read before the first of them is answered."""
+        ...
 
-    def refuse(self, cuts: Cuts, before: int | None = None) -> None:
-        """Raise `DataError` where something is too long and may not be cut. `before`: examples that
-        were answered already, where these are asked and not learned."""
+    def asked(self, lines: Iterable[Line], folder: Path, settings: Resolved) -> Iterator[Given]:
+        """What each line asks. A name that is no file but lies in `folder`, the run's, is taken
+        from there."""
+        ...
+
+    def columns(self, examples: Sequence[object]) -> Columns:
+        """Of what was asked, in memory."""
+        ...
+
+    def cut(self, columns: Columns) -> Cuts: ...
+
+    def refuse(self, needed: Rows, before: int | None = None) -> None:
+        """Raise `DataError` where something is too long and may not be cut, by the rows that each
+        takes. `before`: examples that were answered already, where these are asked."""
+        ...
+
+    def texts(self, columns: Columns, most: int | None = None, first: int = 0) -> list[Text] | None:
+        """Examples as text again; None where they are none."""
+        ...
+
+    def figures(
+        self, columns: Columns, shares_NC: Numbers, labels_N: Rows, names: Sequence[str]
+    ) -> Facts:
+        """What a report can show of classes of such examples."""
         ...
 
     def vary(self, model: nn.Module, stream: Input, targets_BC: Tensor) -> tuple[Input, Tensor]:
@@ -87,10 +122,15 @@ INTAKES: dict[Modality, str] = {
 """A class for each kind of data, imported when it is needed, made by its `of`."""
 
 
-def intake_of(settings: Resolved, tokenizer: Tokenizer | None = None) -> Intake[Any]:
+def intake_of(settings: Resolved, tokenizer: Tokenizer | None = None) -> Intake:
     """Of the front that the model of a run has."""
     module, name = INTAKES[front_reads(settings.model)].split(".")
-    made: Intake[Any] = getattr(import_module(f"headway.tasks.{module}"), name).of(
-        settings, tokenizer
-    )
+    made: Intake = getattr(import_module(f"headway.tasks.{module}"), name).of(settings, tokenizer)
     return made
+
+
+def front_of(settings: RunSettings) -> PictureSettings | SoundSettings:
+    """Of a model that looks or listens."""
+    front = media_front(settings)
+    assert front is not None
+    return front

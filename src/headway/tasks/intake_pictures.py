@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Protocol
+from pathlib import Path
+from typing import cast
 
 import numpy as np
 import torch
@@ -18,19 +19,19 @@ from headway.config.pictures import GRID_STRIDE
 from headway.config.run import Resolved, media_front
 from headway.data.batches import Fixed, Rows, StepPlan
 from headway.data.media.store import PictureStore
+from headway.data.store import Columns
 from headway.models.parts.heads import Input
 from headway.models.parts.pictures import Pictures, collate_pictures
 from headway.nn.augment import Augment
 from headway.nn.devices import CPU
 from headway.nn.layout import Layout
-from headway.tasks.intake import Cuts
-from headway.tasks.items import Draw, Unit
+from headway.tasks.answers import Facts
+from headway.tasks.intake import Line
+from headway.tasks.items import Draw, Numbers, Unit
+from headway.tasks.media_answers import FIRST_WINDOW
+from headway.tasks.media_given import Given, given_media
+from headway.tasks.thumbnails import thumbnails
 from headway.text.tokenizer import Tokenizer
-
-
-class PictureColumns(Protocol):
-    @property
-    def pictures(self) -> PictureStore: ...
 
 
 @dataclass(frozen=True)
@@ -120,18 +121,37 @@ class PictureIntake:
 
     @classmethod
     def of(cls, settings: Resolved, tokenizer: Tokenizer | None = None) -> PictureIntake:
-        shape = media_front(settings)
-        assert isinstance(shape, PictureSettings)
-        return cls(shape, settings.augment)
+        return cls(cast(PictureSettings, media_front(settings)), settings.augment)
 
-    def cut(self, columns: PictureColumns) -> PictureCuts:
+    @property
+    def at_first(self) -> int:
+        return FIRST_WINDOW
+
+    def asked(self, lines: Iterable[Line], folder: Path, settings: Resolved) -> Iterator[Given]:
+        names = cast(Iterable[str | Given], lines)
+        return given_media(names, folder, self.shape, settings.data)
+
+    def texts(self, columns: Columns, most: int | None = None, first: int = 0) -> None:
+        return None
+
+    def figures(
+        self, columns: Columns, shares_NC: Numbers, labels_N: Rows, names: Sequence[str]
+    ) -> Facts:
+        """Small pictures: what is taken for what, and what is recognised best and worst."""
+        return {
+            "pictures": thumbnails(
+                columns.pictures, np.log(np.maximum(shares_NC, 1e-300)), labels_N, names
+            )
+        }
+
+    def cut(self, columns: Columns) -> PictureCuts:
         return PictureCuts(columns.pictures, self.shape)
 
-    def columns(self, examples: Sequence[NDArray[np.uint8]]) -> PictureColumns:
+    def columns(self, examples: Sequence[NDArray[np.uint8]]) -> Columns:
         """Of pixels in memory (T C Y X)."""
-        return Shown(PictureStore.of(examples))
+        return Columns({"image": PictureStore.of(examples)})
 
-    def refuse(self, cuts: Cuts, before: int | None = None) -> None: ...
+    def refuse(self, needed: Rows, before: int | None = None) -> None: ...
 
     @cached_property
     def changes(self) -> PictureChanges:
@@ -140,13 +160,6 @@ class PictureIntake:
     def vary(self, model: nn.Module, stream: Input, targets_BC: Tensor) -> tuple[Input, Tensor]:
         given, targets_BC = self.changes(stream.values, targets_BC)
         return replace(stream, values=given), targets_BC
-
-
-@dataclass(frozen=True)
-class Shown:
-    """Pictures that are in no files."""
-
-    pictures: PictureStore
 
 
 class PictureChanges:

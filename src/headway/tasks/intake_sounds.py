@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any, Protocol
+from pathlib import Path
+from typing import cast
 
 import numpy as np
 import torch
@@ -16,35 +17,24 @@ from headway.config.augment import AugmentSettings
 from headway.config.model import SoundSettings
 from headway.config.run import Resolved, media_front
 from headway.data.batches import Fixed, Rows, StepPlan
+from headway.data.media.store import SoundStore
+from headway.data.store import Columns
 from headway.models.parts.heads import Input
 from headway.models.parts.sounds import Sound, SoundFront, collate_sounds
 from headway.nn.devices import CPU
 from headway.nn.layout import Layout
 from headway.nn.mel import SpecAugment
-from headway.tasks.intake import Cuts
-from headway.tasks.items import Draw, Unit
+from headway.tasks.answers import Facts
+from headway.tasks.intake import Line
+from headway.tasks.items import Draw, Numbers, Unit
+from headway.tasks.media_answers import FIRST_WINDOW
+from headway.tasks.media_given import Given, given_media
 from headway.text.tokenizer import Tokenizer
-
-
-class SoundColumns(Protocol):
-    @property
-    def sounds(self) -> Waves: ...
-
-
-class Waves(Protocol):
-    """Recordings: `waves[i]`."""
-
-    @property
-    def lengths(self) -> Rows:
-        """Samples of each."""
-        ...
-
-    def __getitem__(self, i: int) -> NDArray[Any]: ...
 
 
 @dataclass(frozen=True)
 class SoundCuts:
-    store: Waves
+    store: SoundStore
     shape: SoundSettings
     changes: SoundChanges | None = None
 
@@ -94,51 +84,43 @@ class SoundIntake:
 
     @classmethod
     def of(cls, settings: Resolved, tokenizer: Tokenizer | None = None) -> SoundIntake:
-        shape = media_front(settings)
-        assert isinstance(shape, SoundSettings)
-        return cls(shape, settings.augment)
+        return cls(cast(SoundSettings, media_front(settings)), settings.augment)
 
-    def cut(self, columns: SoundColumns) -> SoundCuts:
+    @property
+    def at_first(self) -> int:
+        return FIRST_WINDOW
+
+    def asked(self, lines: Iterable[Line], folder: Path, settings: Resolved) -> Iterator[Given]:
+        names = cast(Iterable[str | Given], lines)
+        return given_media(names, folder, self.shape, settings.data)
+
+    def texts(self, columns: Columns, most: int | None = None, first: int = 0) -> None:
+        return None
+
+    def figures(
+        self, columns: Columns, shares_NC: Numbers, labels_N: Rows, names: Sequence[str]
+    ) -> Facts:
+        return {}
+
+    def cut(self, columns: Columns) -> SoundCuts:
         return SoundCuts(columns.sounds, self.shape, self.changes)
 
-    def columns(self, examples: Sequence[NDArray[Any]]) -> SoundColumns:
-        """Of samples in memory."""
-        return Heard(Listed(examples))
+    def columns(self, examples: Sequence[NDArray[np.int16]]) -> Columns:
+        """Of samples in memory, from −1 to 1."""
+        return Columns({"audio": SoundStore.of(examples, self.shape.rate)})
 
-    def refuse(self, cuts: Cuts, before: int | None = None) -> None: ...
+    def refuse(self, needed: Rows, before: int | None = None) -> None: ...
 
     @property
     def changes(self) -> SoundChanges:
         return SoundChanges(self.augment)
 
     def vary(self, model: nn.Module, stream: Input, targets_BC: Tensor) -> tuple[Input, Tensor]:
-        front = model.front
-        assert isinstance(front, SoundFront)
+        front = cast(SoundFront, model.front)
         return replace(stream, values=self.changes(front, stream.values)), targets_BC
 
 
-@dataclass(frozen=True)
-class Listed:
-    """Recordings in memory, as they are: of 16 bits, or floats."""
-
-    items: Sequence[NDArray[Any]]
-
-    @cached_property
-    def lengths(self) -> Rows:
-        return np.array([len(item) for item in self.items], np.int64)
-
-    def __getitem__(self, i: int) -> NDArray[Any]:
-        return self.items[i]
-
-
-@dataclass(frozen=True)
-class Heard:
-    """Recordings that are in no files."""
-
-    sounds: Waves
-
-
-def sound_rows(store: Waves, shape: SoundSettings) -> Rows:
+def sound_rows(store: SoundStore, shape: SoundSettings) -> Rows:
     """Rows of the flat batch that each becomes."""
     found = {n: shape.rows_of(n) for n in np.unique(store.lengths).tolist()}
     return np.array([found[n] for n in store.lengths.tolist()], dtype=np.int64)

@@ -2,29 +2,34 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from pathlib import Path
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
+from headway.config.data import DataSettings
+from headway.config.listed import listed
 from headway.config.run import Resolved
 from headway.data.batches import Fixed, FlatTokens, Rows, StepPlan, filled, fixed_shapes, layout_of
+from headway.data.jsonl import parse_object, value_text
 from headway.data.readings import TextReader
 from headway.data.store import Columns
 from headway.data.streams import USUAL, FieldStream, Marks, mark_names
 from headway.data.tokens import TokenStore
+from headway.decode.lines import FIRST_WINDOW
 from headway.errors import DataError
+from headway.metrics.baselines import Text
 from headway.models.parts.heads import Input
 from headway.nn.devices import CPU
-from headway.tasks.intake import Cuts
-from headway.tasks.items import Draw, Unit
+from headway.tasks.answers import Facts
+from headway.tasks.intake import Line, Texts
+from headway.tasks.items import Draw, Numbers, Unit
+from headway.tasks.media_given import Given
 from headway.text.tokenizer import Tokenizer
-
-Texts = tuple[str, ...]
-"""A text; a text and its other half; or the fields of a document, in their order."""
 
 
 @dataclass(frozen=True)
@@ -100,15 +105,25 @@ class TextIntake:
             getattr(model, "n_segments", 0) > 1, data.long == "windows",
         )  # fmt: skip
 
+    @property
+    def at_first(self) -> int:
+        return FIRST_WINDOW
+
+    def asked(self, lines: Iterable[Line], folder: Path, settings: Resolved) -> Iterator[Given]:
+        for number, line in enumerate(listed(lines), 1):
+            assert not isinstance(line, Given)
+            yield Given("", asked_texts(line, f"line {number:,}", settings.data))
+
     def cut(self, columns: Columns) -> TextCuts:
-        text, other = columns.body, columns.other
         if columns.fields:
             text, other = joined_fields(self.tokenizer, columns.parts), None
+        else:
+            text, other = columns["text"], columns.other
         reader = text_reader(text, other, self.tokenizer, self.max_len)
         return TextCuts(reader, self.tokenizer, self.segments and other is not None)
 
-    def refuse(self, cuts: Cuts, before: int | None = None) -> None:
-        needed, limit = cuts.needed, self.max_len
+    def refuse(self, needed: Rows, before: int | None = None) -> None:
+        limit = self.max_len
         if self.windows or not len(needed) or int(needed.max()) <= limit:
             return
         if before is None:
@@ -129,11 +144,57 @@ class TextIntake:
 
     def columns(self, examples: Sequence[Texts]) -> Columns:
         """Of texts in memory."""
+        names = self.fields or (("text", "other") if self.pairs else ("text",))
         stores = [encoded(self.tokenizer, column) for column in zip(*examples, strict=True)]
-        if self.fields:
-            named = dict(zip(self.fields, stores, strict=True))
-            return Columns(named, fields=self.fields)
-        return Columns(dict(zip(("text", "other"), stores, strict=False)))
+        return Columns(dict(zip(names, stores, strict=True)), fields=self.fields)
+
+    def texts(self, columns: Columns, most: int | None = None, first: int = 0) -> list[Text]:
+        return texts_of(columns, self.tokenizer, most, first)
+
+    def figures(
+        self, columns: Columns, shares_NC: Numbers, labels_N: Rows, names: Sequence[str]
+    ) -> Facts:
+        return {}
+
+
+def asked_texts(line: str | Texts, where: str, data: DataSettings) -> Texts:
+    """What a line of input holds: a text, two with a tab between, or JSON with fields; or what a
+    file has in the columns of training."""
+    if not isinstance(line, str):
+        return line
+    if data.fields:
+        values = parse_object(line, where) if line.strip() else {}
+        return tuple(value_text(values.get(name), name, where) for name in data.fields)
+    if not data.other_field:
+        return (line,)
+    first, tab, second = line.partition("\t")
+    if not tab and line.strip():
+        raise DataError(
+            f"{where} has one text, and this model compares two. Put a tab between them: "
+            f"{line[:60]!r}."
+        )
+    return first, second
+
+
+def texts_of(
+    texts: Columns, tokenizer: Tokenizer, most: int | None = None, first: int = 0
+) -> list[Text]:
+    """The stored texts as text again; fields one after another."""
+    last = texts.n if most is None else min(first + most, texts.n)
+    if texts.fields:
+        stores = list(texts.parts.values())
+        return [
+            (" ".join(tokenizer.decode(store[i].tolist()) for store in stores), "")
+            for i in range(first, last)
+        ]
+    other = texts.other
+    return [
+        (
+            tokenizer.decode(texts["text"][i].tolist()),
+            "" if other is None else tokenizer.decode(other[i].tolist()),
+        )
+        for i in range(first, last)
+    ]
 
 
 def text_reader(

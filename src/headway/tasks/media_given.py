@@ -7,8 +7,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from numpy.typing import NDArray
-
 from headway.config.data import DataSettings
 from headway.config.listed import listed
 from headway.config.model import PictureSettings, SoundSettings
@@ -27,8 +25,9 @@ class Given:
     name: str
     """As it was named, or its place in a list."""
 
-    values: NDArray[Any] | None
-    """Pixels (T C Y X) or samples, in the form that the run's front reads; None: see `error`."""
+    values: Any
+    """Texts; pixels (T C Y X) or samples, in the form that the run's front reads. None: see
+    `error`."""
 
     error: str = ""
     label: str | None = None
@@ -37,7 +36,7 @@ class Given:
     @property
     def is_silent(self) -> bool:
         """Whether it is a recording with nothing to hear."""
-        return self.values is not None and self.values.ndim == 1 and is_silent(self.values)
+        return getattr(self.values, "ndim", 0) == 1 and is_silent(self.values)
 
 
 def what_of(shape: PictureSettings | SoundSettings) -> What:

@@ -33,9 +33,9 @@ from headway.tasks.hiding import (
     without_frames,
     without_patches,
 )
+from headway.tasks.intake import front_of
 from headway.tasks.kind import Use
 from headway.tasks.media_given import what_of
-from headway.tasks.media_labels import front_of
 from headway.tasks.media_reader import READ_AT_ONCE, MediaInput, MediaReader
 from headway.tasks.read import EachRow, Read
 from headway.tasks.scores import Scores

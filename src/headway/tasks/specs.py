@@ -456,12 +456,12 @@ def _fill(modality: Modality, family: str) -> Spec:
 
 
 def _classify(
-    modality: Modality, objective: str, family: str, one: str,
+    modality: Modality, family: str, one: str,
     truth: Literal["", "shapes", "moving"] = "",
 ) -> Spec:  # fmt: skip
     """`one`: what a single one is called."""
     return Spec(
-        name="classify", modality=modality, objective=objective, reads="media",
+        name="classify", modality=modality, objective="label.Label", reads="media",
         needs=(MEDIA[modality], LABEL), answers="label", metrics=_CLASSES, families=(family,),
         heads=("classes",), settings=ClassifySettings, options=_LABELS, decode=_PRECISION,
         together=True, counts=one, sample=(one, "label"), lacks=f"more {one}s, {_SEEN}",
@@ -512,16 +512,16 @@ _ROWS = (
         ),
     ),
     Spec(
-        name="classify", modality="text", objective="classify.Classify", reads="labelled",
-        needs=(TEXT, OTHER, LABEL), answers="label", metrics=scored("accuracy", "f1", "loss"),
+        name="classify", modality="text", objective="label.Label", reads="labelled",
+        needs=(TEXT, OTHER, LABEL), answers="label", metrics=_CLASSES,
         families=("encoder", "decoder"), heads=("classes",), settings=ClassifySettings,
-        options=frozenset({"with", "scores"}), decode=_PRECISION, together=True,
+        options=_LABELS, decode=_PRECISION, together=True,
         counts="text", sample=("text", "label"), lacks=f"more labelled texts, {_KNOWS}",
         example="headway predict {run} < texts.txt",
         others=(
-            _classify("pictures", "see.See", "picture-encoder", "picture", "shapes"),
-            _classify("videos", "watch.Watch", "picture-encoder", "video", "moving"),
-            _classify("sounds", "hear.Hear", "sound-encoder", "recording"),
+            _classify("pictures", "picture-encoder", "picture", "shapes"),
+            _classify("videos", "picture-encoder", "video", "moving"),
+            _classify("sounds", "sound-encoder", "recording"),
         ),
     ),
     Spec(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import is_dataclass
 from importlib import import_module
 
 from headway.config.model import PictureSettings, SoundSettings
@@ -19,5 +21,5 @@ def kind_of(settings: RunSettings, front: PictureSettings | SoundSettings | None
 
 def kind_of_row(row: Spec) -> Kind:
     module, name = row.objective.split(".")
-    kind: Kind = getattr(import_module(f"headway.tasks.{module}"), name)()
-    return kind
+    made: Callable[..., Kind] = getattr(import_module(f"headway.tasks.{module}"), name)
+    return made(row) if is_dataclass(made) else made()  # some have several rows

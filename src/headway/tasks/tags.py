@@ -40,8 +40,6 @@ from headway.nn.layout import Layout, loss_weights
 from headway.nn.loss import Smoothing
 from headway.progress import OnProgress, Progress, unheard
 from headway.tasks.begun import begun_with, tokenizer_of
-from headway.tasks.classes import class_frequencies
-from headway.tasks.classify_scores import shown_interval
 from headway.tasks.intake_text import flat, token_units
 from headway.tasks.items import Batch, Draw, Unit, each_read
 from headway.tasks.kind import Predictor, Use
@@ -50,6 +48,7 @@ from headway.tasks.proposals import text_proposal
 from headway.tasks.read import EachRow, Read, Scorer, asked
 from headway.tasks.scores import Baselines, Row, Scores
 from headway.tasks.specs import METRICS, spec_of
+from headway.tasks.targets import class_frequencies, shown_interval
 from headway.tasks.task import CLASSES, Frequencies, Objective, Part, TaskLoss, n_examples
 from headway.text.tokenizer import Tokenizer
 from headway.text.words import Flat

@@ -21,10 +21,10 @@ from headway.decode.subtitles import srt, vtt
 from headway.decode.transcriber import Transcriber, Transcript
 from headway.errors import DataError, UserError, suggest
 from headway.tasks.answers import Answer, Facts, Segment, Show, SpokenAnswer
+from headway.tasks.intake import front_of
 from headway.tasks.kind import Use
 from headway.tasks.media_answers import unread
 from headway.tasks.media_given import Given, check_kind, found_file
-from headway.tasks.media_labels import front_of
 
 BLOCK_S = 4.0
 """Seconds of a file that are decoded at a time."""

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from headway.config.model import EncoderSettings, PictureSettings, SoundSettings
+from headway.config.model import PictureSettings, SoundSettings
 from headway.config.run import RunSettings, media_front
 from headway.decode.engine import Tokens
 from headway.decode.lines import batches
@@ -30,14 +30,6 @@ TOKENS_AT_ONCE = 4096
 """Of texts that are only read."""
 
 
-class SegmentsAlone(nn.Module):
-    """Where tasks ask whether the second text of a pair is told from the first."""
-
-    def __init__(self, n_segments: int) -> None:
-        super().__init__()
-        self.segments = nn.Embedding(n_segments, 1) if n_segments else None
-
-
 class Same(nn.Module):
     """In the place of a head: what it is given is the answer already."""
 
@@ -54,9 +46,7 @@ class Answers(Encoder):
     """Called like our models; what they would give for a head to read is the answer already."""
 
     def __init__(self, graph: Session, settings: RunSettings) -> None:
-        shape = settings.model
-        front = SegmentsAlone(shape.n_segments if isinstance(shape, EncoderSettings) else 0)
-        super().__init__(front, nn.Identity(), nn.ModuleDict(), "mean")
+        super().__init__(nn.Identity(), nn.Identity(), nn.ModuleDict(), "mean")
         self.graph, readout = graph, readout_of(settings)
         self.pools = readout.pools
         self.name = SENTENCE if isinstance(readout, OneVector) else LOGITS

@@ -42,8 +42,8 @@ from headway.interop.plain.graphs import (
 from headway.interop.proof import Proof, Reading, compared, our_logits, proof_ids
 from headway.models.parts.sounds import FULL_SCALE
 from headway.tasks.hiding import Hidden
+from headway.tasks.intake import front_of
 from headway.tasks.media_given import what_of
-from headway.tasks.media_labels import front_of
 from headway.tasks.opened import Opened
 from headway.tasks.read import readout_of
 

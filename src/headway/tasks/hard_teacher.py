@@ -3,6 +3,8 @@ too (DeiT, Touvron et al. 2021)."""
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import torch
 from torch import Tensor, nn
 
@@ -12,7 +14,6 @@ from headway.config.run import RunSettings
 from headway.errors import ConfigError
 from headway.models.parts.front import compute_in
 from headway.models.parts.heads import Input
-from headway.models.parts.pictures import Pictures
 from headway.nn.layout import Layout
 from headway.tasks.opened import open_run
 from headway.tasks.read import OneClass
@@ -30,13 +31,13 @@ class Teacher:
         self._layouts: dict[tuple[int, ...], Layout] = {}
 
     @torch.no_grad()
-    def answers(self, given: Pictures) -> Tensor:
+    def answers(self, given: Input) -> Tensor:
         """The class that it takes each picture for; all of them are of one size."""
-        (group,) = given.groups
+        (group,) = given.values.groups
         if self.model is None:
             self.model = self._load(group.device)
         layout = self._layout(group)
-        return OneClass().read(self.model, Input(given, layout)).answers().argmax(-1)
+        return OneClass().read(self.model, replace(given, layout=layout)).answers().argmax(-1)
 
     def _load(self, device: torch.device) -> nn.Module:
         opened = open_run(self.folder, device=str(device), precision="fp32", words=False)

@@ -1,0 +1,410 @@
+"""Classes of what any front reads: texts, pairs and fields of texts, pictures, videos, recordings.
+
+Training, evaluation and answers read the same items. What depends on the front is its intake's
+(`intake.py`), what depends on the kind of answer its target's (`targets.py`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from headway.config.data import DataSettings
+from headway.config.facts import DeviceFacts, Facts, Proposal, because
+from headway.config.run import Resolved, RunSettings
+from headway.data.batches import Fixed, Rows, StepPlan, moved
+from headway.data.store import Columns, Prepared, load_prepared
+from headway.decode.lines import live_windows, windows
+from headway.errors import DataError, UserError
+from headway.metrics.baselines import BagOfWords
+from headway.progress import OnProgress, Progress, unheard
+from headway.tasks.answers import Answer
+from headway.tasks.hard_teacher import Teacher, check_teacher
+from headway.tasks.intake import Cuts, Line, intake_of
+from headway.tasks.items import Batch, Draw, Numbers, Unit, each_read, mean_by_owner, n_owners
+from headway.tasks.kind import Predictor, Use
+from headway.tasks.label_choices import CHOICES
+from headway.tasks.label_data import ScoredSet, prepare, scored_set, unit_of
+from headway.tasks.media_answers import noted, unread
+from headway.tasks.media_given import Given
+from headway.tasks.read import Read, readout_of
+from headway.tasks.scores import Baselines, Scores
+from headway.tasks.specs import METRICS, SPECS, Spec, spec_of
+from headway.tasks.targets import Target, Truth, target_of
+from headway.tasks.task import Frequencies, Objective, Part, TaskLoss, n_examples
+from headway.text.tokenizer import Tokenizer
+
+SAMPLES = 8
+
+
+@dataclass(frozen=True)
+class LabelItems:
+    """Items, and what is right where someone knows it."""
+
+    cuts: Cuts
+    truth_N: Truth | None = None
+    """Of each example."""
+
+    weights_N: NDArray[np.float32] | None = None
+    """How much each example counts; None: all the same."""
+
+    draw: Draw | None = None
+
+    @cached_property
+    def lengths(self) -> NDArray[np.int64]:
+        return self.cuts.lengths[:, None]
+
+    @property
+    def owner(self) -> Rows:
+        return self.cuts.owner
+
+    def drawn(self, draw: Draw) -> LabelItems:
+        found = replace(self, draw=draw)
+        found.__dict__["lengths"] = self.lengths  # which no chance changes
+        return found
+
+    def n_targets(self, rows: Rows) -> int:
+        return len(rows)
+
+    def batch(self, rows: Rows, device: torch.device, fixed: Fixed | None = None) -> Batch[Tensor]:
+        stream = self.cuts.collate(rows, device, fixed, self.draw)
+        n, owner = stream.layout.n_sequences, self.owner[rows]
+        weights_B = (np.arange(n) < len(rows)).astype(np.float32)
+        if self.weights_N is not None:
+            weights_B *= np.resize(self.weights_N[owner], n)
+        known = np.zeros(len(rows), np.int64) if self.truth_N is None else self.truth_N[owner]
+        # What fills a fixed form is as the first ones are: pictures may be mixed with each other.
+        targets = torch.from_numpy(known[np.resize(np.arange(len(rows)), n)])
+        return moved(Batch((stream,), targets, torch.from_numpy(weights_B)), device)
+
+    def fixed(self, plan: StepPlan, micro_tokens: int) -> Fixed | None:
+        return self.cuts.fixed(plan, micro_tokens)
+
+    def units(self, row: int) -> tuple[Sequence[Unit], ...]:
+        return (self.cuts.units(row),)
+
+
+@dataclass
+class Labelling(Objective[Tensor]):
+    """Learning to label."""
+
+    prepared: Prepared
+
+    def __post_init__(self) -> None:
+        settings, prepared = self.settings, self.prepared
+        self.metric = METRICS[settings.train.metric or spec_of(settings).scores[0]]
+        self.intake = intake_of(settings, words_of(prepared))
+        self.target = target_of(settings, prepared.labels)
+        self.readout = readout_of(settings)
+        self.truth_N = self.target.truth(prepared.train)
+        self.weights_N = None
+        if getattr(settings, settings.task).balance:
+            self.weights_N = self.target.weights(self.truth_N)
+        train, valid = self.intake.cut(prepared.train), self.intake.cut(prepared.valid)
+        self.train_items: LabelItems = LabelItems(train, self.truth_N, self.weights_N)
+        self.valid_truth_N = self.target.truth(prepared.valid)
+        self.valid_items: LabelItems = LabelItems(valid, self.valid_truth_N)
+        self.teacher = Teacher(settings) if settings.classify.teacher else None
+
+    def vary(self, model: nn.Module, batch: Batch[Tensor]) -> Batch[Tensor]:
+        """With what the model is to say as its scores have it (B C)."""
+        stream = self.train_items.cuts.shown(batch.streams[0])
+        aims_BC = self.target.aims(batch.targets)
+        if model.training:
+            stream, aims_BC = self.intake.vary(model, stream, aims_BC)
+        return replace(batch, streams=(stream,), targets=aims_BC)
+
+    def read(self, model: nn.Module, given: Batch[Tensor]) -> Read:
+        assert given.weights_R is not None
+        return self.readout.read(model, *given.streams).weighed(given.weights_R)
+
+    def loss(self, read: Read, given: Batch[Tensor]) -> TaskLoss:
+        """A distillation token, where there is one, has half of it: it is to say what the teacher
+        says about the very same example, or the truth where an imported DeiT is trained further."""
+        own = self.target.loss(read, given.targets)
+        if not read.more:
+            return own
+        taught_BC = given.targets
+        if self.teacher is not None:
+            taught_BC = self.target.aims(self.teacher.answers(given.streams[0]))
+        total = read.share * own.sum
+        for other in read.more.values():
+            total = total + other.share * self.target.loss(other, taught_BC).sum
+        return TaskLoss(total, own.nll)
+
+    def evaluate(
+        self,
+        model: nn.Module,
+        device: torch.device,
+        stopped: Callable[[], bool],
+        full: bool,
+        on_progress: OnProgress = unheard,
+        *,
+        most: int | None = None,
+    ) -> Scores:
+        target, most = self.target, n_examples(self, full, most)
+        truth_N = self.valid_truth_N[:most]
+        said_NC = shares(
+            target, model, self.settings, self.valid_items, device, stopped, most, on_progress
+        )
+        figures = target.figures(said_NC, truth_N, full)
+        if full and figures:
+            figures |= self.intake.figures(self.prepared.valid, said_NC, truth_N, target.names)
+        return Scores(
+            values=target.values(said_NC, truth_N),
+            samples=self._samples(said_NC, truth_N),
+            figures=figures,
+            find_baselines=lambda: self.baselines,
+            find_answers=lambda: target.named(said_NC, truth_N),
+        )
+
+    @cached_property
+    def baselines(self) -> Baselines:
+        test = ScoredSet(self.prepared.valid, self.valid_truth_N,
+                       self.intake.texts(self.prepared.valid))  # fmt: skip
+        found = guesses(self.target, self.truth_N, self.intake.texts(self.prepared.train), test)
+        return {name: self.target.values(one, test.truth_N) for name, one in found.items()}
+
+    def frequencies(self) -> Frequencies | None:
+        return self.target.frequencies(self.truth_N, self.valid_truth_N, self.weights_N)
+
+    def _samples(self, said_NC: Numbers, truth_N: Truth) -> list[dict[str, str]]:
+        texts = self.intake.texts(self.prepared.valid, SAMPLES)
+        if texts is None:
+            names = [str(one["place"]) for one in self.prepared.valid_examples[:SAMPLES]]
+        else:
+            names = [" │ ".join(filter(None, text)) for text in texts]
+        return [
+            {"source": name, **self.target.sample(said_C, true)}
+            for name, said_C, true in zip(names, said_NC, truth_N, strict=False)
+        ]
+
+    def show(self, part: Part) -> list[dict[str, Any]]:
+        shown, items = [], self.train_items
+        for row in part.rows.rows:
+            example = int(items.owner[row])
+            texts = self.intake.texts(self.prepared.train, 1, example)
+            what = {"item": example} if texts is None else {"text": "\t".join(texts[0]).rstrip()}
+            shown.append({**what, "label": self.target.title(self.truth_N[example])})
+        return shown
+
+
+def words_of(prepared: Prepared) -> Tokenizer | None:
+    return None if prepared.vocab is None else prepared.tokenizer
+
+
+@torch.no_grad()
+def shares(
+    target: Target,
+    model: nn.Module,
+    settings: Resolved,
+    items: LabelItems,
+    device: torch.device,
+    stopped: Callable[[], bool] = lambda: False,
+    most: int | None = None,
+    on_progress: OnProgress = unheard,
+) -> Numbers:
+    """What a model answers to each of the first `most` examples."""
+    readout, cuts = readout_of(settings), items.cuts
+
+    def read(batch: Batch[Tensor]) -> Read:
+        return readout.read(model, cuts.shown(batch.streams[0]))
+
+    found = each_read(read, items, device, stopped, most, on_progress)
+    said = ((rows, target.shares(one.answers()).cpu().numpy()) for rows, one in found)
+    return mean_by_owner(said, items, n_owners(items) if most is None else most)
+
+
+def guesses(
+    target: Target, truth_N: Truth, texts: Sequence[tuple[str, str]] | None, test: ScoredSet
+) -> dict[str, Numbers]:
+    """Answers of those who know how frequent each is in training, and of a bag of words."""
+    found = target.guesses(truth_N, len(test.truth_N))
+    if texts is not None and test.texts is not None and target.has_classes:
+        bag = BagOfWords.fit(texts, truth_N.tolist(), len(target.names))
+        found["bag of words"] = np.exp(bag.log_probs(test.texts))
+    return found
+
+
+@dataclass
+class Labeller:
+    """What was asked in, labels out. Several models answer with the mean of their shares."""
+
+    use: Use
+    n_given: int = field(default=0, init=False)
+    n_failed: int = field(default=0, init=False)
+    n_windowed: int = field(default=0, init=False)
+
+    def __post_init__(self) -> None:
+        opened = self.use.opened
+        self.top = self.use.options.get("top")
+        if self.top is not None and self.top < 1:
+            raise UserError(f"--top {self.top} must be at least 1.")
+        self.target = target_of(self.use.settings, self.use.settings.labels)
+        words = None if opened.words is None else opened.words.target
+        runs = (self.use.settings, *opened.runs[1:])
+        self.intakes = [intake_of(run, words) for run in runs]
+        self.runs = runs
+
+    def answers(self, lines: Iterable[Line], live: bool = False) -> Iterator[Answer]:
+        first, opened = self.intakes[0], self.use.opened
+        found = first.asked(lines, opened.folder, self.use.settings)
+        for window in live_windows(found) if live else windows(found, first.at_first):
+            yield from self._window(window)
+
+    def _window(self, window: Sequence[Given]) -> Iterator[Answer]:
+        values = [one.values for one in window if one.values is not None]
+        try:
+            said = iter(self._said(values))
+        except DataError as error:  # too long for a graph, say: the others are answered
+            if not window[0].name:
+                raise
+            if len(window) > 1:
+                for one in window:
+                    yield from self._window([one])
+                return
+            [one] = window
+            window, values = [replace(one, values=None, error=f"{one.name}: {error}")], []
+            said = iter(())
+        self.n_given += len(window)
+        self.n_failed += len(window) - len(values)
+        for one in window:
+            if one.values is None:
+                yield unread(one.name, one.error)
+            else:
+                yield noted(self.target.answer(next(said), one.name, self.top), one)
+
+    def _said(self, values: Sequence[object]) -> Iterable[Numbers]:
+        return self.shares(self.intakes[0].columns(values), self.use.between) if values else ()
+
+    def shares(self, columns: Columns, on_progress: OnProgress = unheard) -> Numbers:
+        """Of each example, in their order."""
+        opened, found = self.use.opened, list[Numbers]()
+        for intake, run, model in zip(self.intakes, self.runs, opened.models, strict=True):
+            items = LabelItems(intake.cut(columns))
+            intake.refuse(items.cuts.needed, self.n_given)
+            if not found:
+                self.n_windowed += int((np.bincount(items.owner) > 1).sum())
+            found.append(
+                shares(self.target, model, run, items, opened.device, on_progress=on_progress)
+            )
+        return np.mean(found, axis=0)
+
+    def summary(self) -> str:
+        unit = spec_of(self.use.settings).counts
+        text = f"{self.n_given:,} {unit}{'s' * (self.n_given != 1)}"
+        if self.n_failed:
+            text += f", {self.n_failed:,} of them could not be read"
+        if self.n_windowed:
+            text += f", {self.n_windowed:,} of them longer than the model reads, in windows"
+        return text
+
+
+def evaluate_files(use: Use, files: DataSettings) -> Scores:
+    """Scores on labelled examples, with intervals, beside what one gets for nothing."""
+    settings, labeller = use.settings, Labeller(use)
+    words = None if use.opened.words is None else use.opened.words.target
+    test = scored_set(settings, files, settings.labels, words, use.progress)
+    with use.progress.stage("reading", len(test.truth_N), unit_of(settings)) as stage:
+        said_NC = labeller.shares(test.columns, stage.update)
+    found = scores_of(labeller, said_NC, test)
+    if test.texts is not None:
+        found.facts["windowed"] = labeller.n_windowed
+    return found
+
+
+def scores_of(labeller: Labeller, said_NC: Numbers, test: ScoredSet) -> Scores:
+    target, settings, truth_N = labeller.target, labeller.use.settings, test.truth_N
+    figures = target.figures(said_NC, truth_N, full=True)
+    rows, facts = target.rows(said_NC, truth_N, figures, unit_of(settings))
+    if empty := sum(not any(map(str.strip, text)) for text in test.texts or ()):
+        rows.append(("texts without a word", f"{empty:,}", "scored like the others"))
+    values = target.values(said_NC, truth_N)
+    baselines, remarks = _for_nothing(labeller, test)
+    shown = {name: one[target.headline] for name, one in baselines.items()}
+    rows += [
+        (name, f"{shown[name]:.2f}" if name in shown else "–", remark)
+        for name, remark in remarks.items()
+    ]
+    return Scores(
+        values,
+        rows=rows,
+        facts={**facts, "baselines": shown},
+        figures={**figures, "baselines": shown},
+        find_baselines=lambda: baselines,
+        find_answers=lambda: target.named(said_NC, truth_N),
+    )
+
+
+BAG = "bag of words"
+
+
+def _for_nothing(labeller: Labeller, test: ScoredSet) -> tuple[Baselines, dict[str, str]]:
+    """Scores of those who did not learn, and what to say about each."""
+    target, intake = labeller.target, labeller.intakes[0]
+    try:
+        prepared = load_prepared(labeller.use.opened.folder)
+    except (UserError, OSError):  # the folder may have been copied without its data
+        found = guesses(target, test.truth_N, None, test)
+        said = f"{target.remark(test.truth_N)}, the most frequent here"
+        gone = {BAG: "not available: the run's training texts are not in its folder"}
+        remarks = dict.fromkeys(found, said) | (gone if test.texts is not None else {})
+    else:
+        truth_N = target.truth(prepared.train)
+        found = guesses(target, truth_N, intake.texts(prepared.train), test)
+        remarks = dict.fromkeys(found, target.remark(truth_N))
+        if BAG in found:
+            remarks[BAG] = "logistic regression on words and pairs of words"
+    return {name: target.values(one, test.truth_N) for name, one in found.items()}, remarks
+
+
+@dataclass(frozen=True)
+class Label:
+    """The task as a run sees it."""
+
+    row: Spec
+
+    def prepare(self, settings: RunSettings, folder: Path, progress: Progress) -> Prepared:
+        return prepare(self.row.modality, settings, folder, progress)
+
+    def load_prepared(self, folder: Path) -> Prepared:
+        return load_prepared(folder)
+
+    def describe(self, prepared: Prepared) -> str:
+        kinds = "speakers" if self.row.compares else "classes"
+        return f"{prepared.train.n:,} {self.row.counts}s of {len(prepared.labels)} {kinds}"
+
+    def facts(self, settings: RunSettings, prepared: Prepared) -> Facts:
+        return CHOICES[self.row.modality].facts(settings, prepared)
+
+    def propose(self, settings: RunSettings, facts: Facts, device: DeviceFacts) -> Proposal:
+        found = CHOICES[self.row.modality].propose(settings, facts, device)
+        if len(SPECS[self.row.name].rows) == 1:
+            return found
+        held = because("what the files hold", self.row.name, {"what": self.row.modality})
+        return found.also(held)
+
+    def check(self, settings: Resolved, prepared: Prepared) -> None:
+        """Refuse what the model cannot read at once, where windows are not wanted."""
+        if settings.classify.teacher:
+            check_teacher(settings)
+        intake = intake_of(settings, words_of(prepared))
+        parts = [intake.cut(part) for part in (prepared.train, prepared.valid)]
+        intake.refuse(np.concatenate([part.needed for part in parts]))
+
+    def task(self, settings: Resolved, prepared: Prepared) -> Labelling:
+        return Labelling(settings, prepared)
+
+    def predictor(self, use: Use) -> Predictor:
+        return Labeller(use)
+
+    def evaluation(self, use: Use, files: DataSettings) -> Scores:
+        return evaluate_files(use, files)

@@ -1,0 +1,109 @@
+"""Labelled examples from files: what is learned from, and what is scored on."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+
+from headway.config.data import DataSettings
+from headway.config.run import Resolved, RunSettings
+from headway.data.example import Source, TextKind
+from headway.data.media.prepared import evaluation_media, prepare_media
+from headway.data.media.reading import UNITS, Shape
+from headway.data.store import Columns, Prepared
+from headway.data.streams import mark_names
+from headway.data.texts import prepare_text
+from headway.errors import DataError
+from headway.metrics.baselines import Text
+from headway.progress import SILENT, Progress
+from headway.tasks.begun import tokenizer_of
+from headway.tasks.fronts import picture_shape, sound_shape
+from headway.tasks.intake import Texts, front_of, intake_of
+from headway.tasks.label_choices import STANDARD, check_token, with_words
+from headway.tasks.media_given import what_of
+from headway.tasks.specs import Modality, spec_of
+from headway.tasks.targets import Labels, Truth
+from headway.text.tokenizer import Tokenizer
+
+
+@dataclass(frozen=True)
+class ScoredSet:
+    columns: Columns
+    truth_N: Truth
+    texts: Sequence[Text] | None = None
+    """As they stand in the files, where they are texts."""
+
+
+def prepare(what: Modality, settings: RunSettings, folder: Path, progress: Progress) -> Prepared:
+    if what == "text":
+        fields = settings.data.fields
+        return prepare_text(
+            "fields" if fields else "labelled", with_words(settings), folder, progress,
+            tokenizer=tokenizer_of(settings), specials=mark_names(fields),
+        )  # fmt: skip
+    if what == "sounds":
+        shape: Shape = sound_shape(settings, STANDARD)
+    else:
+        check_token(settings, what)
+        shape = picture_shape(settings, what)
+    return prepare_media(what, settings, folder, progress, target="label", shape=shape)
+
+
+def scored_set(
+    settings: Resolved,
+    files: DataSettings,
+    names: Sequence[str],
+    tokenizer: Tokenizer | None,
+    progress: Progress = SILENT,
+) -> ScoredSet:
+    """What files hold, with labels that must be among these."""
+    if spec_of(settings).modality != "text":
+        shape = front_of(settings)
+        found = evaluation_media(
+            what_of(shape), replace(settings, data=files), shape, target="label", labels=names,
+            progress=progress,
+        )  # fmt: skip
+        return ScoredSet(found.items, found.items["label"])
+    examples, labels_N = labelled_examples(settings, files)
+    columns = intake_of(settings, tokenizer).columns(examples)
+    return ScoredSet(columns, labels_N, [plain_text(one, settings) for one in examples])
+
+
+def plain_text(example: Texts, settings: RunSettings) -> Text:
+    """Fields one after another; of a pair both."""
+    if settings.data.fields:
+        return " ".join(example), ""
+    return example[0], example[1] if len(example) > 1 else ""
+
+
+def labelled_examples(settings: RunSettings, data: DataSettings) -> tuple[list[Texts], Labels]:
+    """The texts of the files and the numbers of their labels, which must be among the run's."""
+    numbers = {label: i for i, label in enumerate(settings.labels)}
+    examples: list[Texts] = []
+    labels: list[int] = []
+    kind: TextKind = "fields" if data.fields else "labelled"
+    source = Source(kind, replace(settings, data=data), data.text)
+    for item in source:
+        label = item.text("label")
+        if item.problem:
+            raise DataError(item.problem)
+        if label not in numbers:
+            known = ", ".join(map(repr, settings.labels[:20]))
+            what = f"the label {label!r}" if label else "a text without a label"
+            raise DataError(
+                f"{item.place}: {what} cannot be scored; this run knows the classes {known}."
+            )
+        examples.append(tuple(map(item.text, source.columns)))
+        labels.append(numbers[label])
+    if not examples:
+        raise DataError(f"there is nothing to score: no texts in {', '.join(data.text)}.")
+    return examples, np.array(labels, dtype=np.int64)
+
+
+def unit_of(settings: RunSettings) -> str:
+    """What examples are called, in the plural."""
+    modality = spec_of(settings).modality
+    return "texts" if modality == "text" else UNITS[modality]
