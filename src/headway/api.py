@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from headway.config.asked import FROM_PYTHON, Asked
+from headway.config.data import FILES
 from headway.config.listed import listed
 from headway.config.recipes import recipe_path
 from headway.config.run import RunSettings, asked_of
@@ -42,12 +43,6 @@ Needs = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
 
 Settings = Mapping[str, Any] | RunSettings
 """By dotted keys (`{"train.lr": 1e-3}`), nested, or as an object."""
-
-FILES = (
-    "text", "source", "target", "pairs", "media", "valid_text", "valid_source", "valid_target",
-    "valid_pairs", "valid_media",
-)  # fmt: skip
-"""What names files where there is no `data`, as options of `headway train`."""
 
 _ALONE = threading.RLock()
 """Seeds and the number of threads are of the whole process: one training at a time."""

@@ -16,7 +16,7 @@ from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, overload
 
-from headway.config.data import DataSettings
+from headway.config.data import FILES, INPUTS, DataSettings
 from headway.config.decode import DecodeSettings
 from headway.config.folder import (
     CONFIG,
@@ -465,10 +465,10 @@ class Run:
     def _files(self, needs: Mapping[str, object]) -> dict[str, object]:
         """Files of a test set, by what they hold."""
         for name in needs:
-            if name not in FILES:
+            if name not in INPUTS:
                 raise OptionError(
                     f"{name}= is neither an option of {self.name} nor names files."
-                    f"{suggest(name, (*FILES, *self.options()))}"
+                    f"{suggest(name, (*INPUTS, *self.options()))}"
                 )
         return {name: tuple(map(str, listed(one))) for name, one in needs.items()}
 
@@ -593,13 +593,9 @@ class Run:
         return f"<b>{escape(self.name)}</b><table>{body}</table>"
 
 
-FILES = ("text", "pairs", "source", "target", "media")
-"""What keywords of `evaluate` may name, and the settings that then hold them."""
-
-
 def test_set(data: DataSettings, found: Mapping[str, object]) -> DataSettings:
     """Files of a test set, read as the training data was. Of a score no line is left out."""
-    none: dict[str, object] = dict.fromkeys([*FILES, *(f"valid_{name}" for name in FILES)], ())
+    none: dict[str, object] = dict.fromkeys(FILES, ())
     changes: dict[str, Any] = {"bad": "error", **none, **found}
     changes = {k: tuple(v) if isinstance(v, list) else v for k, v in changes.items()}
     return replace(data, **changes)

@@ -9,6 +9,10 @@ from headway.config.body import check_values
 from headway.config.made import Made
 from headway.errors import ConfigError
 
+INPUTS = ("text", "source", "target", "pairs", "media")
+FILES = (*INPUTS, *(f"valid_{name}" for name in INPUTS))
+"""Settings of data that name files: which of them a task takes is said by what it needs."""
+
 Normalisation = Literal["nfc", "nfkc", "nfd", "nfkd", "none"]
 
 

@@ -8,6 +8,7 @@ import shlex
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
+from headway.config.data import FILES
 from headway.config.durable import HEX, identity, replace_text
 from headway.config.listed import listed
 from headway.config.model import ModelSettings
@@ -194,19 +195,12 @@ def again(settings: RunSettings, folder: Path) -> str:
             options.append(f"--from {value}")
         elif key == "distil.teacher":
             options.append(f"--teacher {value}")
-        elif key in FILE_OPTIONS:
+        elif key != name and name in FILES:
             values = value if isinstance(value, list | tuple) else [value]
             options += [f"--{name.replace('_', '-')} {shlex.quote(str(one))}" for one in values]
         else:
             others.append(shlex.quote(f"{key}={_bare(value)}"))
     return " ".join([*words, *options, f"--out {folder}", *others])
-
-
-FILE_OPTIONS = frozenset(
-    f"data.{valid}{name}"
-    for valid in ("", "valid_")
-    for name in ("source", "target", "pairs", "text", "media")
-)
 
 
 def _bare(value: object) -> str:

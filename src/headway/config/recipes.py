@@ -5,14 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from headway.config.data import FILES
 from headway.config.run import load_run_settings
 from headway.errors import ConfigError, suggest
 
 FOLDER = Path(__file__).parent / "recipes"
-FILES = (
-    "source", "target", "pairs", "text", "valid_source", "valid_target", "valid_pairs",
-    "valid_text", "media", "valid_media",
-)  # fmt: skip
 
 
 def recipe_names() -> list[str]:

@@ -15,7 +15,7 @@ from typing import Any
 
 from headway.config.asked import FROM_PYTHON, Asked, Lines, Noted, flat
 from headway.config.augment import AugmentSettings
-from headway.config.data import DataSettings, TokenizerSettings
+from headway.config.data import FILES, DataSettings, TokenizerSettings
 from headway.config.decode import DecodeSettings
 from headway.config.elsewhere import setting_here
 from headway.config.hints import setting_types
@@ -367,7 +367,7 @@ def _check_others(settings: RunSettings, spec: Spec, locate: Locate) -> None:
         }
     if spec.reads == "documents" and not settings.data.fields:
         reasons["data.bad"] = "here, where no line can be wrong"
-    unread = {one.name for one in fields(DataSettings)} - FILES - spec.data
+    unread = {one.name for one in fields(DataSettings)}.difference(FILES, spec.data)
     given = " with media" if spec.reads == "media" else ""
     passed = f"on the task {spec.name}{given}, which does not read it"
     reasons |= {f"data.{name}": passed for name in unread}
@@ -384,13 +384,6 @@ def _check_others(settings: RunSettings, spec: Spec, locate: Locate) -> None:
         if key in settings.asked and value != usual:
             raise ConfigError(f"{locate(key)}{key} has no effect {reason}. Leave it out.")
 
-
-FILES = frozenset(
-    f"{valid}{name}"
-    for valid in ("", "valid_")
-    for name in ("source", "target", "pairs", "text", "media")
-)
-"""Of data: which of them a task takes is said by what it needs."""
 
 FILL_TEXT = ("context", "whole_words", "random", "keep")
 FILL_MEDIA = ("what", "span")

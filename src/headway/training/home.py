@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from headway.config.asked import Asked
-from headway.config.data import DataSettings
+from headway.config.data import FILES, DataSettings
 from headway.config.folder import CONFIG, TOKENIZER, WEIGHTS, check_config
 from headway.config.run import Resolved, RunSettings, differences, load_resolved
 from headway.config.toml import parse, read_text
@@ -42,8 +42,7 @@ Names of our own that begin with a dot are gone when a run is."""
 
 def _reads_from(data: DataSettings, folder: Path) -> bool:
     """Whether the data lies in there, as what was in memory does."""
-    files = (*data.text, *data.valid_text, *data.pairs, *data.valid_pairs, *data.media,
-             *data.valid_media)  # fmt: skip
+    files = (path for name in FILES for path in getattr(data, name))
     return any(Path(path).is_relative_to(folder) for path in files)
 
 
