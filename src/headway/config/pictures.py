@@ -168,26 +168,38 @@ class PictureEncoderSettings(BodySettings):
 
 
 @dataclass(frozen=True, kw_only=True)
-class PictureSeq2SeqSettings(Seq2SeqSettings):
-    """A captioner: an encoder of patches and a decoder of words."""
+class MediaSeq2SeqSettings(Seq2SeqSettings):
+    """An encoder of what has no words and a decoder of words."""
 
     vocab_size: int = 1000
     d_model: int = 256
     n_layers: int = 4
     n_heads: int = 4
     d_ff: int = 1024
-    max_len: int = 128
     wiring: Wiring = "pre"
     activation: Activation = "gelu"
-    positions: Positions = "sinusoidal"
     tie: Literal["all", "source-target", "source-softmax", "target-softmax", "none"] = (
         "target-softmax"
     )
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.source_vocab_size is not None or self.tie not in ("target-softmax", "none"):
+            raise ConfigError(
+                "the source has no words here: leave source_vocab_size out, and use "
+                "tie=target-softmax or tie=none."
+            )
+
+
+@dataclass(frozen=True, kw_only=True)
+class PictureSeq2SeqSettings(MediaSeq2SeqSettings):
+    """A captioner: an encoder of patches and a decoder of words."""
+
+    max_len: int = 128
     picture: PictureSettings = PictureSettings(class_token=False)
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_no_source_words(self)
         check_grid_width(self, self.picture)
 
 
@@ -205,14 +217,6 @@ def check_no_added_positions(settings: BodySettings, section: str) -> None:
         raise ConfigError(
             f"positions={settings.positions!r} are of tokens; rows have {section}.positions. "
             "Here positions can be none, or work inside attention: rotary, alibi, relative."
-        )
-
-
-def check_no_source_words(settings: Seq2SeqSettings) -> None:
-    if settings.source_vocab_size is not None or settings.tie not in ("target-softmax", "none"):
-        raise ConfigError(
-            "the source has no words here: leave source_vocab_size out, and use "
-            "tie=target-softmax or tie=none."
         )
 
 

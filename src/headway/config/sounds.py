@@ -15,11 +15,10 @@ from headway.config.body import (
     check_values,
 )
 from headway.config.pictures import (
+    MediaSeq2SeqSettings,
     check_label_heads,
     check_no_added_positions,
-    check_no_source_words,
 )
-from headway.config.text import Seq2SeqSettings
 from headway.errors import ConfigError
 
 
@@ -131,28 +130,16 @@ class SoundEncoderSettings(BodySettings):
 
 
 @dataclass(frozen=True, kw_only=True)
-class SoundSeq2SeqSettings(Seq2SeqSettings):
+class SoundSeq2SeqSettings(MediaSeq2SeqSettings):
     """A transcriber: an encoder of recordings and a decoder of words. Whisper is one."""
 
-    vocab_size: int = 1000
-    d_model: int = 256
-    n_layers: int = 4
-    n_heads: int = 4
-    d_ff: int = 1024
     max_len: int = 448
-    wiring: Wiring = "pre"
-    activation: Activation = "gelu"
-    positions: Positions = "sinusoidal"
-    tie: Literal["all", "source-target", "source-softmax", "target-softmax", "none"] = (
-        "target-softmax"
-    )
     sound: SoundSettings = SoundSettings()
     ctc: bool = False
     """Symbols by CTC, too, read from the encoder; the blank is the last."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_no_source_words(self)
         check_wave_width(self, self.sound)
 
 

@@ -8,10 +8,10 @@ from torch import nn
 
 from headway.config.model import SoundEncoderSettings, SoundSeq2SeqSettings
 from headway.models.encoder import Encoder
-from headway.models.parts.body import stack, text_front
+from headway.models.parts.body import stack
 from headway.models.parts.heads import LabelHead, RebuildHead, WordHead
 from headway.models.parts.sounds import SoundFront
-from headway.models.seq2seq import Seq2Seq
+from headway.models.seq2seq import Seq2Seq, composed
 from headway.nn.embedding import Embedding
 
 
@@ -42,7 +42,7 @@ def sound_encoder(settings: SoundEncoderSettings) -> Listener:
 
 def _head(settings: SoundEncoderSettings, name: str) -> nn.Module:
     if name == "ctc":
-        return WordHead(settings.d_model, settings.vocab_size + 1, None, bias=True)
+        return _symbols(settings)
     if name == "rebuild":
         sound = settings.sound
         return RebuildHead(settings.d_model, sound.bands * prod(sound.strides))
@@ -51,19 +51,10 @@ def _head(settings: SoundEncoderSettings, name: str) -> nn.Module:
 
 def sound_seq2seq(settings: SoundSeq2SeqSettings) -> Seq2Seq:
     target = Embedding(settings.vocab_size, settings.d_model)
-    return Seq2Seq(
-        SoundFront(settings.sound, settings.d_model, dropout=settings.dropout),
-        stack(settings, causal=False),
-        text_front(settings, target),
-        stack(settings, causal=True, cross=True),
-        WordHead(
-            settings.d_model,
-            settings.vocab_size,
-            target if settings.tie == "target-softmax" else None,
-            settings.head_bias,
-            scale=settings.d_model**-0.5 if settings.scale_head else 1.0,
-        ),
-        WordHead(settings.d_model, settings.vocab_size + 1, None, bias=True)
-        if settings.ctc
-        else None,
-    )
+    front = SoundFront(settings.sound, settings.d_model, dropout=settings.dropout)
+    ctc = _symbols(settings) if settings.ctc else None
+    return composed(settings, front, target, ctc=ctc)
+
+
+def _symbols(settings: SoundEncoderSettings | SoundSeq2SeqSettings) -> WordHead:
+    return WordHead(settings.d_model, settings.vocab_size + 1, None, bias=True)

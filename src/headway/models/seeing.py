@@ -6,10 +6,10 @@ from torch import Tensor, nn
 
 from headway.config.model import PictureEncoderSettings, PictureSeq2SeqSettings
 from headway.models.encoder import Encoder
-from headway.models.parts.body import stack, text_front
-from headway.models.parts.heads import LabelHead, Places, Pooler, RebuildHead, WordHead
+from headway.models.parts.body import stack
+from headway.models.parts.heads import LabelHead, Places, Pooler, RebuildHead
 from headway.models.parts.pictures import PictureFront
-from headway.models.seq2seq import Seq2Seq
+from headway.models.seq2seq import Seq2Seq, composed
 from headway.nn.embedding import Embedding
 
 
@@ -55,16 +55,5 @@ def _head(settings: PictureEncoderSettings, name: str) -> nn.Module:
 
 def picture_seq2seq(settings: PictureSeq2SeqSettings) -> Seq2Seq:
     target = Embedding(settings.vocab_size, settings.d_model)
-    return Seq2Seq(
-        PictureFront(settings.picture, settings.d_model, dropout=settings.dropout),
-        stack(settings, causal=False),
-        text_front(settings, target),
-        stack(settings, causal=True, cross=True),
-        WordHead(
-            settings.d_model,
-            settings.vocab_size,
-            target if settings.tie == "target-softmax" else None,
-            settings.head_bias,
-            scale=settings.d_model**-0.5 if settings.scale_head else 1.0,
-        ),
-    )
+    front = PictureFront(settings.picture, settings.d_model, dropout=settings.dropout)
+    return composed(settings, front, target)

@@ -71,9 +71,20 @@ def seq2seq(settings: Seq2SeqSettings) -> Seq2Seq:
     source = Embedding(settings.source_vocab, settings.d_model)
     shared = settings.tie in ("all", "source-target")
     target = source if shared else Embedding(settings.vocab_size, settings.d_model)
+    return composed(settings, text_front(settings, source), target, source)
+
+
+def composed(
+    settings: Seq2SeqSettings,
+    source_front: Front,
+    target: Embedding,
+    source: Embedding | None = None,
+    ctc: WordHead | None = None,
+) -> Seq2Seq:
+    """Whatever its source is: both stacks and the words that are written."""
     softmax = {"all": target, "target-softmax": target, "source-softmax": source}
     return Seq2Seq(
-        text_front(settings, source),
+        source_front,
         stack(settings, causal=False),
         text_front(settings, target),
         stack(settings, causal=True, cross=True),
@@ -84,4 +95,5 @@ def seq2seq(settings: Seq2SeqSettings) -> Seq2Seq:
             settings.head_bias,
             scale=settings.d_model**-0.5 if settings.scale_head else 1.0,
         ),
+        ctc,
     )
