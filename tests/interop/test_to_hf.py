@@ -14,6 +14,7 @@ import torch
 import transformers
 from safetensors.torch import load_file, save_file
 
+import headway
 from headway.cli.main import main
 from headway.config.decode import DecodeSettings
 from headway.config.model import RopeSettings
@@ -26,7 +27,7 @@ from headway.interop.proof import Proof, our_logits, proof_ids, proof_sentences
 from headway.interop.sentence import SentenceFolder
 from headway.models.folder import save_weights
 from headway.tasks.opened import open_plain, open_run
-from headway.tasks.specs import EmbedSettings
+from headway.tasks.specs import EmbedSettings, spec_of
 from headway.tasks.translate_answers import translator_of
 
 from .ours import save_run, settings_of
@@ -266,7 +267,8 @@ def test_shipped_models_go_to_transformers_and_back(
     capsys.readouterr()
     lines = tmp_path / "in.txt"
     lines.write_text("Once upon a time\nA dog sleeps.\nIch gehe heute nach Hause.\n")
-    words = ["decode.sample=false", "decode.max_len=20", "decode.extra_len=50"]
+    words = ["decode.sample=false", "decode.max_len=20"]
+    words += ["decode.extra_len=50"] * ("extra_len" in spec_of(headway.load(name).task).decode)
     words += ["decode.length_penalty=gnmt", "decode.alpha=0.6", "decode.unknown=ban"]
     found = []
     for run in (name, str(tmp_path / "run")):
