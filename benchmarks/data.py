@@ -20,7 +20,8 @@ from benchmarks.machine import peak_of_child, save
 from headway.config.run import load_run_settings
 from headway.data.prepare import prepare
 from headway.data.store import Columns, load_prepared
-from headway.tasks.translate import collator
+from headway.tasks.intake_text import SourceCuts
+from headway.tasks.write_items import WriteItems
 
 WORDS = 200_000
 MEAN_WORDS = 18
@@ -51,11 +52,14 @@ def prepared(folder: Path) -> float:
 
 def batching(pairs: Columns, folder: Path) -> float:
     """Target tokens a second that one thread puts into batches of 25,000."""
-    made = collator(pairs, load_prepared(folder / "run").vocab)
-    rows = np.random.default_rng(0).permutation(len(pairs))[:50_000]
+    words = load_prepared(folder / "run").words
+    made = WriteItems.of(SourceCuts(pairs["source"], words.source), pairs["target"], words.target)
+    rows = np.random.default_rng(0).permutation(len(made))[:50_000]
     parts = np.array_split(rows, 50)
     start = time.perf_counter()
-    n_targets = sum(made.batch(part).target.n_rows for part in parts)
+    n_targets = sum(
+        made.batch(part, torch.device("cpu")).streams[1].layout.n_rows for part in parts
+    )
     return n_targets / (time.perf_counter() - start)
 
 

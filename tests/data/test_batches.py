@@ -8,7 +8,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from headway.data.batches import Collator, FlatTokens, StepPlan, fixed_shapes
+from headway.data.batches import FlatTokens, StepPlan, fixed_shapes
 
 LENGTHS = st.lists(st.tuples(st.integers(1, 30), st.integers(1, 30)), min_size=1, max_size=200)
 
@@ -94,68 +94,6 @@ def flat(sequences: list[list[int]]) -> FlatTokens:
     return FlatTokens(np.array([t for s in sequences for t in s], dtype=np.uint16), ends)
 
 
-@pytest.fixture
-def collator() -> Collator:
-    return Collator(
-        source=flat([[5, 6], [], [7, 8, 9], [5]]),
-        target=flat([[15], [11, 12, 13], [], [14, 15]]),
-        bos=1,
-        source_eos=2,
-        target_eos=3,
-    )
-
-
-def test_a_batch_holds_its_pairs_with_start_and_end_tokens(collator: Collator) -> None:
-    batch = collator.batch(np.array([2, 0, 1]))
-    assert [x.tolist() for x in batch.source.split(batch.source_M)] == [
-        [7, 8, 9, 2],
-        [5, 6, 2],
-        [2],
-    ]
-    assert [x.tolist() for x in batch.target.split(batch.target_N)] == [
-        [1],
-        [1, 15],
-        [1, 11, 12, 13],
-    ]
-    assert [x.tolist() for x in batch.target.split(batch.labels_N)] == [
-        [3],
-        [15, 3],
-        [11, 12, 13, 3],
-    ]
-    assert batch.weights_N.tolist() == [1.0] * 7
-
-
-def test_the_fixed_form_holds_the_same_rows_and_dummies_of_weight_zero(collator: Collator) -> None:
-    rows = np.array([2, 0, 1])
-    made = plan([(3, 2), (1, 4), (4, 1), (2, 3)], tokens=20)
-    fixed = fixed_shapes(made, 20, 20, longest=8)
-    plain, same = collator.batch(rows), collator.batch(rows, fixed=fixed)
-    assert (same.source.n_rows, same.target.n_rows) == (128, 128)
-    assert same.source_M[:8].tolist() == plain.source_M.tolist()
-    assert same.labels_N[:7].tolist() == plain.labels_N.tolist()
-    assert same.weights_N.sum() == 7
-    assert same.weights_N[:7].all()
-    other = collator.batch(np.array([3]), fixed=fixed)
-    assert other.source.starts_B.shape == same.source.starts_B.shape
-
-
-def test_dummy_targets_have_dummy_sources_to_attend_to() -> None:
-    """Where no source row is left over, and where target dummies are more than source dummies."""
-    for lengths in ([(150, 10), (106, 10)], [(120, 5), (130, 5)], [(2, 3)], [(1, 150)]):
-        sides = np.array(lengths).T - 1
-        made = Collator(
-            source=flat([[5] * n for n in sides[0]]),
-            target=flat([[5] * n for n in sides[1]]),
-            bos=1,
-            source_eos=2,
-            target_eos=3,
-        )
-        fixed = fixed_shapes(plan(lengths, tokens=256), 256, 256, longest=150)
-        batch = made.batch(np.arange(len(lengths)), fixed=fixed)
-        assert (batch.source.lengths_B > 0)[batch.target.lengths_B > 0].all()
-        assert batch.weights_N.sum() == sides[1].sum() + len(lengths)
-
-
 @settings(max_examples=50, deadline=None)
 @given(LENGTHS, st.integers(31, 90), st.sampled_from([1, 32]))
 def test_fixed_shapes_hold_every_part_of_every_step(
@@ -183,23 +121,3 @@ def test_gathering_reads_memory_mapped_tokens(tmp_path: object) -> None:
     assert got.tolist() == [5, 6, 1, 2, 3]
     assert lengths.tolist() == [2, 3]
     assert torch.from_numpy(got).dtype == torch.int64
-
-
-def test_sources_and_targets_may_begin_with_a_token_of_their_own(collator: Collator) -> None:
-    begun = replace(collator, source_begin=4, target_begin=10)
-    batch = begun.batch(np.array([2, 0, 1]))
-    assert [x.tolist() for x in batch.source.split(batch.source_M)] == [
-        [4, 7, 8, 9, 2],
-        [4, 5, 6, 2],
-        [4, 2],
-    ]
-    assert [x.tolist() for x in batch.target.split(batch.target_N)] == [
-        [1, 10],
-        [1, 10, 15],
-        [1, 10, 11, 12, 13],
-    ]
-    assert [x.tolist() for x in batch.target.split(batch.labels_N)] == [
-        [10, 3],
-        [10, 15, 3],
-        [10, 11, 12, 13, 3],
-    ]

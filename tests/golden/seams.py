@@ -157,6 +157,31 @@ MEDIA_LABELS = {
     "targets": "targets.labels_B", "weights_R": "targets.weights_B",
 }  # fmt: skip
 FORMER: dict[str, dict[str, str]] = {
+    "translate": {
+        "streams[0].values": "source_M",
+        "streams[0].layout": "source",
+        "streams[1].values": "target_N",
+        "streams[1].layout": "target",
+        "targets.said_N": "labels_N",
+        "weights_R": "weights_N",
+    },
+    "caption": {
+        "streams[0].values": "seen.given",
+        "streams[0].layout": "seen.layout",
+        "streams[1].values": "words.read_N",
+        "streams[1].layout": "words.layout",
+        "targets.said_N": "words.said_N",
+        "weights_R": "words.weights_N",
+    },
+    "transcribe": {
+        "streams[0].values": "sound",
+        "streams[0].layout": "source",
+        "streams[1].values": "target_N",
+        "streams[1].layout": "target",
+        "targets.said_N": "labels_N",
+        "targets.heard_K": "said_K",
+        "targets.heard": "said",
+    },
     "complete": {"streams[0].values": "tokens_N", "targets": "labels_N", "weights_R": "weights_N"},
     "tag": {
         "streams[0].values": "tokens_N",
@@ -174,6 +199,10 @@ FORMER: dict[str, dict[str, str]] = {
     "identify": MEDIA_LABELS,
 }
 """What the parts of batches were called when golden files were made; a layout was a layout."""
+
+WITHOUT_EPOCH = ("translate", "caption", "tag", "classify text")
+ONE_COUNT = ("complete", "translate")
+"""Tasks whose parts did not know their epoch, or had no tokens beside their targets."""
 
 
 def row_name(settings: Any) -> str:
@@ -196,9 +225,9 @@ def batch_leaves(task: str, batch: Any) -> Iterator[tuple[str, Any]]:
 def part_leaves(task: str, parts: list[Any]) -> Iterator[tuple[str, Any]]:
     """The rows of parts and their counts, in the order in which golden files know them."""
     for part in parts:
-        if task == "complete":
+        if task in ONE_COUNT:
             part = dataclasses.replace(part, tokens=None)
-        if task in ("classify text", "tag"):  # the epoch made no difference
+        if task in WITHOUT_EPOCH:
             part = dataclasses.replace(part, rows=part.rows.rows)
         yield from leaves(part)
 

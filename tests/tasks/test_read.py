@@ -22,26 +22,30 @@ from ..training.every import CPU, DATA, Made
 
 
 def of_items(model: Any, given: Any) -> torch.Tensor:
-    return model.classes(model(*given.stream[:2]), given.stream.layout)
+    return model.classes(model(*streams(given)), given.streams[0].layout)
 
 
 def of_text(given: Any) -> tuple[Any, Layout]:
     return given.tokens_N, given.layout
 
 
+def streams(given: Any) -> list[Any]:
+    """As models are called."""
+    return [x for stream in given.streams for x in (stream.values, stream.layout)]
+
+
 BY_HAND: dict[str, tuple[Readout, Callable[[Any, Any], torch.Tensor]]] = {
-    "translate": (
-        EachRow("words"),
-        lambda m, given: m.scores(m(given.source_M, given.source, given.target_N, given.target)),
-    ),
-    "complete": (EachRow("words"), lambda m, given: m.scores(m(*of_text(given)))),
+    "translate": (EachRow("words"), lambda m, given: m.scores(m(*streams(given)))),
+    "complete": (EachRow("words"), lambda m, given: m.scores(m(*streams(given)))),
     "fill": (EachRow("words"), lambda m, given: m.scores(m(*of_text(given))[given.rows_R])),
     "fill pictures": (
         EachRow("rebuild"),
-        lambda m, given: m.heads["rebuild"](m(*given.stream[:2])[given.hidden.rows_R]),
+        lambda m, given: m.heads["rebuild"](
+            m(given.stream.values, given.stream.layout)[given.hidden.rows_R]
+        ),
     ),
-    "classify": (OneClass(), lambda m, given: m.classes(m(*of_text(given)), given.layout)),
-    "tag": (EachRow("tags"), lambda m, given: m.tags(m(*of_text(given))[given.rows_W])),
+    "classify": (OneClass(), of_items),
+    "tag": (EachRow("tags"), lambda m, given: m.tags(m(*streams(given))[given.rows_R])),
     "embed": (
         OneVector(unit=True),
         lambda m, given: F.normalize(m.pooled(m(*of_text(given)), given.layout), dim=-1),
@@ -50,16 +54,8 @@ BY_HAND: dict[str, tuple[Readout, Callable[[Any, Any], torch.Tensor]]] = {
     "classify videos": (OneClass(), of_items),
     "classify sounds": (OneClass(), of_items),
     "identify": (OneClass(), of_items),
-    "caption": (
-        EachRow("words"),
-        lambda m, given: m.scores(
-            m(given.seen.given, given.seen.layout, given.words.read_N, given.words.layout)
-        ),
-    ),
-    "transcribe": (
-        EachRow("words", ctc=0.3),
-        lambda m, given: m.scores(m(given.sound, given.source, given.target_N, given.target)),
-    ),
+    "caption": (EachRow("words"), lambda m, given: m.scores(m(*streams(given)))),
+    "transcribe": (EachRow("words", ctc=0.3), lambda m, given: m.scores(m(*streams(given)))),
 }
 
 
@@ -84,7 +80,7 @@ def test_the_settings_of_a_run_say_how_it_is_read(tiny: Any, name: str) -> None:
         torch.testing.assert_close(read.answers(), by_hand(made.model, given))
         assert set(read.more) == ({"ctc"} if name == "transcribe" else set())
         if read.more:
-            heard = made.model.ctc(made.model.encode(given.sound, given.source).x_MD)
+            heard = made.model.ctc(made.model.encode(*streams(given)[:2]).x_MD)
             torch.testing.assert_close(read.more["ctc"].said_RC, heard)
             assert read.more["ctc"].share + read.share == pytest.approx(1.0)
 

@@ -25,10 +25,11 @@ from headway.models.parts.front import compute_in
 from headway.models.parts.pictures import Pictures
 from headway.models.seq2seq import Seq2Seq
 from headway.progress import SILENT
-from headway.tasks.caption import Caption, CaptionTask
+from headway.tasks.caption import Caption
 from headway.tasks.losses import plain as plain_loss
 from headway.tasks.specs import CaptionSettings, spec_of
-from headway.tasks.task import Part
+from headway.tasks.task import Chosen, Part
+from headway.tasks.write import Writing
 from headway.training.feed import Cursor, step_item, walk
 from headway.training.ranks import Ranks
 from headway.training.resolve import resolve_run
@@ -49,7 +50,7 @@ def settings_of(media: Path, valid: Path | None = None, **more: Any) -> RunSetti
     return RunSettings(task="caption", data=data, tokenizer=words, asked=Asked(ASKED | more))
 
 
-def prepared_and_task(folder: Path, settings: RunSettings) -> tuple[Prepared, CaptionTask]:
+def prepared_and_task(folder: Path, settings: RunSettings) -> tuple[Prepared, Writing]:
     kind = Caption()
     prepared = kind.prepare(settings, folder, SILENT)
     settings = resolve_run(settings, prepared, CPU)
@@ -59,13 +60,13 @@ def prepared_and_task(folder: Path, settings: RunSettings) -> tuple[Prepared, Ca
 
 
 @pytest.fixture(scope="module")
-def made(tmp_path_factory: pytest.TempPathFactory) -> tuple[Prepared, CaptionTask]:
+def made(tmp_path_factory: pytest.TempPathFactory) -> tuple[Prepared, Writing]:
     folder = tmp_path_factory.mktemp("captions")
     valid = write_scenes(folder, 12, seed=1, name="valid")
     return prepared_and_task(folder, settings_of(write_scenes(folder, 40), valid))
 
 
-def model_of(task: CaptionTask) -> Seq2Seq:
+def model_of(task: Writing) -> Seq2Seq:
     assert task.settings.model is not None
     model = build_model(task.settings.model, seed=1)
     assert isinstance(model, Seq2Seq)
@@ -76,7 +77,7 @@ def model_of(task: CaptionTask) -> Seq2Seq:
     return model
 
 
-def alone(task: CaptionTask, model: Seq2Seq, row: int) -> tuple[float, float]:
+def alone(task: Writing, model: Seq2Seq, row: int) -> tuple[float, float]:
     """Smoothed and plain loss of one picture, by the definitions."""
     texts = task.prepared.train["text"]
     assert texts is not None
@@ -92,11 +93,11 @@ def alone(task: CaptionTask, model: Seq2Seq, row: int) -> tuple[float, float]:
     return float((right - wrong) * nll - wrong * logs_NV.sum()), float(nll)
 
 
-def test_the_loss_is_the_sum_over_pictures(made: tuple[Prepared, CaptionTask]) -> None:
+def test_the_loss_is_the_sum_over_pictures(made: tuple[Prepared, Writing]) -> None:
     _, task = made
     model = model_of(task)
     rows = np.array([3, 7, 1])
-    batch = task.batch(Part(rows, 0), CPU, None)
+    batch = task.batch(Part(Chosen(0, rows), 0), CPU, None)
     with torch.no_grad():
         loss = plain_loss(task)(model, batch)
         each = [alone(task, model, row) for row in rows]
@@ -104,13 +105,13 @@ def test_the_loss_is_the_sum_over_pictures(made: tuple[Prepared, CaptionTask]) -
     assert float(loss.nll) == pytest.approx(sum(one for _, one in each), rel=1e-4)
 
 
-def check_fixed_changes_nothing(task: CaptionTask, micro_tokens: int, rows: list[int]) -> None:
+def check_fixed_changes_nothing(task: Writing, micro_tokens: int, rows: list[int]) -> None:
     fixed = task.fixed(micro_tokens)
     assert fixed is not None
     found = []
     for shapes in (None, fixed):
         model = model_of(task)
-        batch = task.batch(Part(np.array(rows), 0), CPU, shapes)
+        batch = task.batch(Part(Chosen(0, np.array(rows)), 0), CPU, shapes)
         loss = plain_loss(task)(model, batch)
         loss.sum.backward()
         found.append((loss.sum.item(), [p.grad for p in model.parameters()]))
@@ -122,14 +123,14 @@ def check_fixed_changes_nothing(task: CaptionTask, micro_tokens: int, rows: list
 
 
 def test_fixed_shapes_change_neither_loss_nor_gradient(
-    made: tuple[Prepared, CaptionTask],
+    made: tuple[Prepared, Writing],
 ) -> None:
     """With fewer pictures than there is room for: the rest is filled and weighs nothing."""
     check_fixed_changes_nothing(made[1], 40, [5, 2])
 
 
 def test_every_batch_of_an_epoch_has_the_fixed_shapes(
-    made: tuple[Prepared, CaptionTask],
+    made: tuple[Prepared, Writing],
 ) -> None:
     _, task = made
     seen: list[int] = []
@@ -137,24 +138,25 @@ def test_every_batch_of_an_epoch_has_the_fixed_shapes(
     for step in task.epoch(0):
         for part in task.parts(step, 16):
             batch = task.batch(part, CPU, task.fixed(16))
-            pictures = task.train.pictures.seen(batch.seen)
-            assert isinstance(pictures, Pictures)
-            shapes.add((pictures.groups[0].shape, batch.seen.layout.n_sequences,
-                        batch.seen.layout.n_rows, batch.words.read_N.shape,
-                        batch.words.layout.n_sequences))  # fmt: skip
-            assert int(batch.words.weights_N.sum()) == part.n_targets
-            assert part.n_tokens == 4 * len(part.rows) <= 16
-            seen += part.rows.tolist()
+            pictures, words = batch.streams
+            assert isinstance(pictures.values, Pictures)
+            shapes.add((pictures.values.groups[0].shape, pictures.layout.n_sequences,
+                        pictures.layout.n_rows, words.values.shape,
+                        words.layout.n_sequences))  # fmt: skip
+            assert batch.weights_R is not None
+            assert int(batch.weights_R.sum()) == part.n_targets
+            assert part.n_tokens == 4 * len(part.rows.rows) <= 16
+            seen += part.rows.rows.tolist()
     assert len(shapes) == 1
     assert sorted(seen) == list(range(40))
 
 
-def test_captions_are_augmented_in_training_alone(made: tuple[Prepared, CaptionTask]) -> None:
+def test_captions_are_augmented_in_training_alone(made: tuple[Prepared, Writing]) -> None:
     prepared, task = made
     changed = replace(task.settings, augment=AugmentSettings(erase=0.99))
     noisy = Caption().task(changed, prepared)
     model = model_of(task)
-    batch = noisy.batch(Part(np.array([0, 1, 2, 3]), 0), CPU, None)
+    batch = noisy.batch(Part(Chosen(0, np.array([0, 1, 2, 3])), 0), CPU, None)
     with torch.no_grad():
         plain = float(plain_loss(task)(model.eval(), batch).sum)
         assert float(plain_loss(noisy)(model, batch).sum) == plain
@@ -163,13 +165,13 @@ def test_captions_are_augmented_in_training_alone(made: tuple[Prepared, CaptionT
 
 
 def test_words_are_hidden_from_the_decoder_in_training_alone(
-    made: tuple[Prepared, CaptionTask],
+    made: tuple[Prepared, Writing],
 ) -> None:
     prepared, task = made
     blind = Caption().task(replace(task.settings, caption=CaptionSettings(hide=0.5)), prepared)
     model = model_of(task)
-    batch = blind.batch(Part(np.array([0, 1, 2, 3]), 0), CPU, None)
-    read_N = batch.words.read_N
+    batch = blind.batch(Part(Chosen(0, np.array([0, 1, 2, 3])), 0), CPU, None)
+    read_N = batch.streams[1].values
     torch.manual_seed(0)
     hidden_N = blind._hidden(read_N)
     changed_N = hidden_N != read_N
@@ -198,7 +200,7 @@ def test_all_captions_of_a_picture_are_right(tmp_path: Path) -> None:
     valid = write_manifest(tmp_path / "two.jsonl", lines)
     media = write_manifest(tmp_path / "all.jsonl", [*more, *lines])
     _, task = prepared_and_task(tmp_path / "run", settings_of(media, valid))
-    rows, references = task.described
+    rows, references = task.exam.sources.rows, task.exam.references
     assert task.prepared.valid.n == 4
     seen = [task.prepared.valid.pictures[row][0].transpose(1, 2, 0) for row in rows]
     which = [next(i for i, one in enumerate(pictures) if (one == x).all()) for x in seen]
@@ -211,7 +213,7 @@ def test_all_captions_of_a_picture_are_right(tmp_path: Path) -> None:
 
 
 def test_an_evaluation_scores_writes_samples_and_can_be_stopped(
-    made: tuple[Prepared, CaptionTask],
+    made: tuple[Prepared, Writing],
 ) -> None:
     _, task = made
     model = model_of(task).eval()
@@ -265,7 +267,7 @@ def fine(tmp_path_factory: pytest.TempPathFactory) -> tuple[Prepared, RunSetting
     return Caption().prepare(settings, folder, SILENT), settings
 
 
-def fine_task(made: tuple[Prepared, RunSettings], device: torch.device) -> CaptionTask:
+def fine_task(made: tuple[Prepared, RunSettings], device: torch.device) -> Writing:
     prepared, settings = made
     settings = resolve_run(settings, prepared, device)
     train = replace(settings.train, batch_tokens=16 * 256, micro_tokens=16 * 256, pool=1)
@@ -282,9 +284,10 @@ def test_words_that_fill_a_batch_up_have_a_picture_to_look_at(
         for step in task.epoch(epoch):
             for part in task.parts(step, 16 * 256):
                 batch = task.batch(part, CPU, fixed)
-                seen, words = batch.seen.layout.lengths_B, batch.words.layout.lengths_B
+                seen, words = (stream.layout.lengths_B for stream in batch.streams)
                 assert (seen > 0)[words > 0].all()
-                assert batch.words.weights_N.sum() == part.n_targets
+                assert batch.weights_R is not None
+                assert batch.weights_R.sum() == part.n_targets
 
 
 def test_dummy_words_behind_real_captions_change_neither_loss_nor_gradient(
@@ -295,11 +298,13 @@ def test_dummy_words_behind_real_captions_change_neither_loss_nor_gradient(
     _, task = prepared_and_task(tmp_path / "run", settings_of(media))
     fixed = task.fixed(40)
     assert fixed is not None
-    assert fixed.n_pictures == 10
-    words = task.batch(Part(np.arange(10), 0), CPU, fixed).words
-    assert (words.layout.lengths_B > 0).all()
-    assert words.weights_N.sum() == task.train.lengths[:10].sum() < fixed.target_rows
-    assert words.layout.lengths_B.max() == task.train.lengths.max()
+    assert fixed.n_sequences == 10
+    batch = task.batch(Part(Chosen(0, np.arange(10)), 0), CPU, fixed)
+    words, lengths = batch.streams[1].layout, task.train_items.lengths[:, 1]
+    assert (words.lengths_B > 0).all()
+    assert batch.weights_R is not None
+    assert batch.weights_R.sum() == lengths[:10].sum() < fixed.target_rows
+    assert words.lengths_B.max() == lengths.max()
     check_fixed_changes_nothing(task, 40, list(range(10)))
 
 
@@ -321,10 +326,10 @@ def test_mixed_steps_of_captions_are_even_and_fill_one_form_but_for_a_twentieth(
     prepared, settings = many
     front = PictureSettings(height=16, width=16, patch=patch)
 
-    def new_task() -> CaptionTask:
+    def new_task() -> Writing:
         model = model_settings({"family": "picture-seq2seq", "picture": asdict(front)})
         train = replace(settings.train, batch_tokens=batch_tokens, pool=1)
-        return CaptionTask(prepared, replace(settings, model=model, train=train))
+        return Caption().task(replace(settings, model=model, train=train), prepared)
 
     task, micro = new_task(), batch_tokens // n_parts
     fixed = task.fixed(micro)
@@ -332,8 +337,9 @@ def test_mixed_steps_of_captions_are_even_and_fill_one_form_but_for_a_twentieth(
     room = np.array([fixed.rows, fixed.target_rows])
     for epoch in range(3):
         steps = task.epoch(epoch)
-        assert sorted(np.concatenate(steps).tolist()) == list(range(3600))
-        assert min(map(len, steps)) > 0.95 * max(map(len, steps))
+        sizes = [len(step.rows) for step in steps]
+        assert sorted(np.concatenate([s.rows for s in steps]).tolist()) == list(range(3600))
+        assert min(sizes) > 0.95 * max(sizes)
         parts = [part for step in steps for part in task.parts(step, micro)]
         used = np.array([[part.n_tokens, part.n_targets] for part in parts])
         assert len(parts) == n_parts * len(steps)
@@ -343,7 +349,7 @@ def test_mixed_steps_of_captions_are_even_and_fill_one_form_but_for_a_twentieth(
     resumed = islice(walk(new_task(), Cursor(0, 2)), len(task.epoch(0)))
     expected = [*task.epoch(0)[2:], *task.epoch(1)]
     for (rows, _), others in zip(resumed, expected, strict=False):
-        assert rows.tolist() == others.tolist()
+        assert rows.rows.tolist() == others.rows.tolist()
 
 
 @pytest.mark.gpu

@@ -11,27 +11,27 @@ from torch import nn
 
 from headway.config.presets import preset
 from headway.config.train import TrainSettings
-from headway.data.batches import Collator, Fixed, FlatTokens, StepPlan, fixed_shapes
+from headway.data.batches import Fixed, StepPlan, fixed_shapes
 from headway.models.build import build_model
 from headway.models.parts.front import compute_in
 from headway.nn.loss import Smoothing
 from headway.tasks.task import TaskLoss
+from headway.tasks.write_items import WriteItems
 from headway.training.optim import build_optimizer
 from headway.training.ranks import Ranks
 from headway.training.step import Step
+from tests.tasks.written import pair_items
 
 SMOOTHING = Smoothing.of(0.1, 100)
 N_PAIRS = 60
 
 
 @pytest.fixture
-def corpus() -> tuple[Collator, StepPlan]:
+def corpus() -> tuple[WriteItems, StepPlan]:
     draw = np.random.default_rng(0)
     lengths = draw.integers(1, 12, (2, N_PAIRS))
-    sides = [
-        FlatTokens(draw.integers(3, 100, n.sum()), np.concatenate([[0], np.cumsum(n)]))
-        for n in lengths
-    ]
+    tokens = (np.split(draw.integers(3, 100, n.sum()), np.cumsum(n)[:-1]) for n in lengths)
+    items = pair_items(*tokens)
     plan = StepPlan(
         source_lengths=lengths[0] + 1,
         target_lengths=lengths[1] + 1,
@@ -39,13 +39,13 @@ def corpus() -> tuple[Collator, StepPlan]:
         target_tokens=10_000,
         seed=1,
     )
-    collator = Collator(source=sides[0], target=sides[1], bos=1, source_eos=2, target_eos=2)
-    return collator, plan
+    return items, plan
 
 
 def loss_of(model: Any, batch: Any) -> TaskLoss:
-    x_ND = model(batch.source_M, batch.source, batch.target_N, batch.target)
-    return TaskLoss(*model.head.loss(x_ND, batch.labels_N, SMOOTHING, batch.weights_N))
+    source, target = batch.streams
+    x_ND = model(source.values, source.layout, target.values, target.layout)
+    return TaskLoss(*model.head.loss(x_ND, batch.targets.said_N, SMOOTHING, batch.weights_R))
 
 
 def made(
@@ -71,20 +71,20 @@ def gradient(step: Step) -> torch.Tensor:
 
 
 def added(
-    step: Step, corpus: tuple[Collator, StepPlan], tokens: int, fixed: Fixed | None = None
+    step: Step, corpus: tuple[WriteItems, StepPlan], tokens: int, fixed: Fixed | None = None
 ) -> int:
     """Add a whole epoch in parts of so many tokens; returns the number of parts."""
-    collator, plan = corpus
+    items, plan = corpus
     rows = np.arange(N_PAIRS)
     parts = plan.cut(rows, tokens, tokens)
     for part in parts:
-        batch = collator.batch(part, step.ranks.device, fixed)
+        batch = items.batch(part, step.ranks.device, fixed)
         step.add(batch, plan.n_targets(rows))
     return len(parts)
 
 
 def test_the_gradient_does_not_depend_on_how_a_step_is_cut(
-    corpus: tuple[Collator, StepPlan], device: torch.device
+    corpus: tuple[WriteItems, StepPlan], device: torch.device
 ) -> None:
     found, numbers = [], []
     for tokens in (10_000, 240, 60, 14):
@@ -100,7 +100,7 @@ def test_the_gradient_does_not_depend_on_how_a_step_is_cut(
 
 
 def test_the_fixed_form_gives_the_same_gradient(
-    corpus: tuple[Collator, StepPlan], device: torch.device
+    corpus: tuple[WriteItems, StepPlan], device: torch.device
 ) -> None:
     plain, fixed = made(device), made(device)
     added(plain, corpus, 60)
@@ -109,12 +109,12 @@ def test_the_fixed_form_gives_the_same_gradient(
 
 
 def test_logged_numbers_are_means_over_the_targets(
-    corpus: tuple[Collator, StepPlan], device: torch.device
+    corpus: tuple[WriteItems, StepPlan], device: torch.device
 ) -> None:
     step = made(device)
-    collator, plan = corpus
+    items, plan = corpus
     rows = np.arange(N_PAIRS)
-    whole = collator.batch(rows, device)
+    whole = items.batch(rows, device)
     with torch.no_grad():
         loss, nll = (x / plan.n_targets(rows) for x in loss_of(step.model, whole))
     added(step, corpus, 60)
@@ -130,7 +130,7 @@ def weights(step: Step) -> torch.Tensor:
 
 @pytest.mark.parametrize("poison", [float("nan"), float("inf")])
 def test_a_step_that_is_not_a_number_changes_nothing_and_is_counted(
-    corpus: tuple[Collator, StepPlan], device: torch.device, poison: float
+    corpus: tuple[WriteItems, StepPlan], device: torch.device, poison: float
 ) -> None:
     bad = False
 
@@ -157,7 +157,7 @@ def test_a_step_that_is_not_a_number_changes_nothing_and_is_counted(
 
 
 def test_clipping_bounds_the_gradient_and_only_that(
-    corpus: tuple[Collator, StepPlan], device: torch.device
+    corpus: tuple[WriteItems, StepPlan], device: torch.device
 ) -> None:
     def first_moment(clip: float) -> torch.Tensor:
         step = made(device, clip=clip)
@@ -174,7 +174,7 @@ def test_clipping_bounds_the_gradient_and_only_that(
 
 
 def test_dropping_forgets_what_was_added(
-    corpus: tuple[Collator, StepPlan], device: torch.device
+    corpus: tuple[WriteItems, StepPlan], device: torch.device
 ) -> None:
     step, other = made(device), made(device)
     added(step, corpus, 60)
@@ -188,7 +188,7 @@ def test_dropping_forgets_what_was_added(
 @pytest.mark.gpu
 @pytest.mark.parametrize("n_parts", [1, 3])
 def test_a_recorded_step_follows_the_plain_one(
-    corpus: tuple[Collator, StepPlan], n_parts: int
+    corpus: tuple[WriteItems, StepPlan], n_parts: int
 ) -> None:
     device = torch.device("cuda")
     tokens = {1: 10_000, 3: 150}[n_parts]
@@ -203,7 +203,7 @@ def test_a_recorded_step_follows_the_plain_one(
 
 
 @pytest.mark.gpu
-def test_a_recorded_step_skips_what_is_not_a_number(corpus: tuple[Collator, StepPlan]) -> None:
+def test_a_recorded_step_skips_what_is_not_a_number(corpus: tuple[WriteItems, StepPlan]) -> None:
     device = torch.device("cuda")
     step = made(device, recorded=True)
     fixed = fixed_shapes(corpus[1], 150, 150, longest=13)

@@ -17,17 +17,20 @@ from headway.config.decode import DecodeSettings
 from headway.config.presets import preset
 from headway.config.run import RunSettings
 from headway.config.train import TrainSettings
-from headway.data.batches import PairBatch
 from headway.data.prepare import prepare
 from headway.data.store import Prepared
 from headway.errors import Stopped
 from headway.models.build import build_model
 from headway.models.seq2seq import Seq2Seq
 from headway.nn.layout import Layout
+from headway.progress import unheard
+from headway.tasks.items import Batch
 from headway.tasks.losses import plain as plain_loss
 from headway.tasks.losses import rdrop
-from headway.tasks.task import Part
-from headway.tasks.translate import SAMPLES, TranslateTask
+from headway.tasks.task import Chosen, Part
+from headway.tasks.translate import Translate
+from headway.tasks.write import Writing
+from headway.tasks.write_items import Words
 from headway.training.ranks import Ranks
 from headway.training.worker import Worker
 from tests.data.conftest import sentences
@@ -53,15 +56,16 @@ def made_of(folder: Path, **tokenizer: Any) -> Prepared:
 
 def task_of(
     prepared: Prepared, quick_size: int = 500, lowercase: bool = False, **train: Any
-) -> TranslateTask:
+) -> Writing:
     values: dict[str, Any] = {"batch_tokens": 100, "smoothing": SMOOTHING, **train}
-    return TranslateTask(
-        prepared,
-        TrainSettings(**values),
-        DecodeSettings(max_len=12),
-        lowercase=lowercase,
-        quick_size=quick_size,
+    settings = RunSettings(
+        task="translate",
+        train=TrainSettings(**values),
+        decode=DecodeSettings(max_len=12),
+        tokenizer=TokenizerSettings(lowercase=lowercase),
+        model=preset("transformer-test"),
     )
+    return Writing(settings, Translate(), prepared, quick_size=quick_size)  # type: ignore[arg-type]
 
 
 def model_of(prepared: Prepared, dropout: float = 0.0) -> Seq2Seq:
@@ -103,16 +107,16 @@ def by_hand(logs_NV: Tensor, said: list[int]) -> tuple[Tensor, Tensor]:
     return loss, nll
 
 
-def some(task: TranslateTask, n: int = 7) -> Part:
+def some(task: Writing, n: int = 7) -> Part:
     rows = np.arange(3, 3 + n)
-    return Part(rows, task.plan.n_targets(rows))
+    return Part(Chosen(0, rows), task.train_items.n_targets(rows))
 
 
 def test_the_loss_is_the_sum_over_every_word_of_every_pair(prepared: Prepared) -> None:
     task, model = task_of(prepared), model_of(prepared)
     part = some(task)
     found = plain_loss(task)(model, task.batch(part, CPU, None))
-    hand = [by_hand(log_probs(model, prepared, r), labels(prepared, r)) for r in part.rows]
+    hand = [by_hand(log_probs(model, prepared, r), labels(prepared, r)) for r in part.rows.rows]
     loss, nll = (sum(values) for values in zip(*hand, strict=True))
     torch.testing.assert_close(found.sum, loss, rtol=1e-5, atol=0.0)
     torch.testing.assert_close(found.nll, nll, rtol=1e-5, atol=0.0)
@@ -129,14 +133,10 @@ def test_the_fixed_form_of_a_batch_costs_the_same(prepared: Prepared) -> None:
 # R-Drop
 
 
-def rdrop_by_hand(model: Seq2Seq, batch: PairBatch, said: list[int]) -> tuple[Tensor, Tensor]:
+def rdrop_by_hand(model: Seq2Seq, batch: Batch[Words], said: list[int]) -> tuple[Tensor, Tensor]:
     """½ (loss₁ + loss₂) + α/4 Σ (p₁ − p₂)(log p₁ − log p₂), which is the sum of both KLs."""
-    logs = [
-        model.scores(model(batch.source_M, batch.source, batch.target_N, batch.target)).log_softmax(
-            -1
-        )[: len(said)]
-        for _ in range(2)
-    ]
+    streams = [x for stream in batch.streams for x in (stream.values, stream.layout)]
+    logs = [model.scores(model(*streams)).log_softmax(-1)[: len(said)] for _ in range(2)]
     (loss_1, nll_1), (loss_2, nll_2) = (by_hand(logs_NV, said) for logs_NV in logs)
     apart = ((logs[0].exp() - logs[1].exp()) * (logs[0] - logs[1])).sum()
     return (loss_1 + loss_2) / 2 + ALPHA / 4 * apart, (nll_1 + nll_2) / 2
@@ -152,8 +152,8 @@ def test_rdrop_is_its_formula(prepared: Prepared, tokens: int | None) -> None:
     task, model = task_of(prepared), model_of(prepared, dropout=0.3).train()
     part = some(task)
     batch = task.batch(part, CPU, tokens and task.fixed(tokens))
-    said = [word for row in part.rows for word in labels(prepared, row)]
-    assert (len(batch.labels_N) > len(said)) == (tokens is not None)
+    said = [word for row in part.rows.rows for word in labels(prepared, row)]
+    assert (len(batch.targets.said_N) > len(said)) == (tokens is not None)
     torch.manual_seed(5)  # the same numbers are dropped in both computations
     found = rdrop(task, ALPHA)(model, batch)
     torch.manual_seed(5)
@@ -181,11 +181,13 @@ def test_rdrop_costs_nothing_where_both_passes_agree(prepared: Prepared) -> None
 def test_every_step_keeps_to_its_tokens_and_an_epoch_has_all_pairs(prepared: Prepared) -> None:
     task = task_of(prepared)
     steps = task.epoch(0)
-    assert sorted(np.concatenate(steps).tolist()) == list(range(prepared.train.n))
+    every = np.concatenate([step.rows for step in steps])
+    assert sorted(every.tolist()) == list(range(prepared.train.n))
     for step in steps:
         parts = task.parts(step, 30)
-        assert np.concatenate([part.rows for part in parts]).tolist() == step.tolist()
-        assert sum(part.n_targets for part in parts) == sum(len(labels(prepared, r)) for r in step)
+        assert np.concatenate([p.rows.rows for p in parts]).tolist() == step.rows.tolist()
+        words = sum(len(labels(prepared, row)) for row in step.rows)
+        assert sum(part.n_targets for part in parts) == words
         assert all(part.n_targets <= 30 for part in parts)
         assert sum(part.n_targets for part in parts) <= 100
 
@@ -196,7 +198,7 @@ def test_a_pair_longer_than_a_step_is_a_step(prepared: Prepared) -> None:
     for step in task.epoch(0):
         for part in task.parts(step, 1):
             assert part.n_targets <= longest
-            assert task.batch(part, CPU, task.fixed(1)).labels_N.shape[0] == 128
+            assert task.batch(part, CPU, task.fixed(1)).targets.said_N.shape[0] == 128
 
 
 def test_examples_are_shown_as_text(prepared: Prepared) -> None:
@@ -222,7 +224,7 @@ def test_the_validation_loss_is_the_likelihood_of_a_word_however_it_is_cut(
         )
         count = sum(len(labels(prepared, r, "valid")) for r in rows)
         for tokens in (5, 40, 10_000):
-            found = task_of(prepared, batch_tokens=tokens)._valid_loss(model, CPU, lambda: False)
+            found = task_of(prepared, batch_tokens=tokens)._valid_loss(model, CPU, unheard)
             assert found == pytest.approx(total / count, rel=1e-5)
 
 
@@ -255,7 +257,7 @@ def parrot(prepared: Prepared, monkeypatch: pytest.MonkeyPatch) -> type[Parrot]:
     return Parrot
 
 
-def evaluated(task: TranslateTask, prepared: Prepared, full: bool = False) -> Any:
+def evaluated(task: Writing, prepared: Prepared, full: bool = False) -> Any:
     with torch.no_grad():
         return task.evaluate(model_of(prepared).eval(), CPU, lambda: False, full)
 
@@ -265,7 +267,9 @@ def test_the_right_translations_score_100(prepared: Prepared, parrot: type[Parro
     assert scores["bleu"] == pytest.approx(100)
     assert scores["chrf"] == pytest.approx(100)
     assert scores["ppl"] == pytest.approx(np.exp(scores["loss"]))
-    assert [(s["source"], s["target"]) for s in scores.samples] == prepared.valid_pairs[:SAMPLES]
+    assert [(s["source"], s["target"]) for s in scores.samples] == prepared.valid_pairs[
+        : Translate.samples
+    ]
     assert all(s["output"] == s["target"] for s in scores.samples)
     parrot.answers[prepared.valid_pairs[0][0]] = "Completely wrong !"
     assert evaluated(task_of(prepared), prepared)["bleu"] < 99.9
@@ -291,7 +295,7 @@ def test_a_look_on_the_way_is_quick_and_the_last_one_is_careful(
     (quick, few), (careful, all_of_them) = parrot.asked
     assert (few, all_of_them) == (7, len(prepared.valid_pairs))
     assert (quick.beam, quick.max_len) == (1, 12)
-    assert careful == task.decode
+    assert careful == task.settings.decode
     assert careful.beam == 4
 
 
@@ -324,7 +328,7 @@ def test_a_real_translator_gives_one_output_for_each_source_and_tells_how_far_it
         )
     n = prepared.valid.n
     assert ((n, n) in told, told[-1]) == (True, (6, 6))  # the loss, then what it writes
-    assert len(scores.samples) == SAMPLES
+    assert len(scores.samples) == Translate.samples
     assert set(scores) == {"loss", "ppl", "bleu", "chrf"}
 
 
@@ -345,6 +349,6 @@ def test_the_settings_of_the_tokenizer_reach_the_scores(tmp_path: Path) -> None:
         model=model,
         train=TrainSettings(steps=1, batch_tokens=100, micro_tokens=100, precision="fp32"),
     )
-    assert Worker(settings, prepared, Ranks()).task.lowercase
+    assert Worker(settings, prepared, Ranks()).task.settings.tokenizer.lowercase
     plain = replace(settings, tokenizer=TokenizerSettings())
-    assert not Worker(plain, prepared, Ranks()).task.lowercase
+    assert not Worker(plain, prepared, Ranks()).task.settings.tokenizer.lowercase

@@ -16,7 +16,6 @@ from headway.cli.main import main
 from headway.config.presets import preset
 from headway.config.run import RunSettings, load_run_settings
 from headway.config.train import TrainSettings
-from headway.data.batches import Collator, FlatTokens
 from headway.errors import FolderError, Stopped
 from headway.models.build import build_model
 from headway.progress import SILENT, Stage
@@ -30,6 +29,7 @@ from headway.training.runlog import RunLog
 from headway.training.snapshot import write_snapshot
 from headway.training.step import Step
 from headway.training.worker import Worker, choose, recompute_blocks
+from tests.tasks.written import pair_items
 
 from .test_translate_task import made_of
 from .toy import ToyTask, toy_loop, weights
@@ -191,13 +191,10 @@ def test_a_stop_is_heeded_in_the_comparison(tmp_path: Path) -> None:
 
 def test_computing_blocks_twice_changes_no_gradient() -> None:
     draw = torch.Generator().manual_seed(0)
-    lengths = torch.tensor([3, 7, 5])
-    tokens = torch.randint(3, 100, (15,), generator=draw).numpy()
-    side = FlatTokens(
-        tokens, torch.cat([torch.zeros(1, dtype=torch.long), lengths.cumsum(0)]).numpy()
+    side = [x.tolist() for x in torch.randint(3, 100, (15,), generator=draw).split([3, 7, 5])]
+    source, target = (
+        pair_items(side, side).batch(torch.arange(3).numpy(), torch.device("cpu")).streams
     )
-    collator = Collator(source=side, target=side, bos=1, source_eos=2, target_eos=2)
-    batch = collator.batch(torch.arange(3).numpy())
     gradients, kept = [], []
     for twice in (False, True):
         model = build_model(preset("transformer-test"), seed=1).train()
@@ -212,7 +209,7 @@ def test_computing_blocks_twice_changes_no_gradient() -> None:
 
         torch.manual_seed(0)  # with dropout: the second time must drop the same
         with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
-            x_ND = model(batch.source_M, batch.source, batch.target_N, batch.target)
+            x_ND = model(source.values, source.layout, target.values, target.layout)
         x_ND.square().sum().backward()
         gradients.append(
             torch.cat([w.grad.flatten() for w in model.parameters() if w.grad is not None])

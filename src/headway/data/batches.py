@@ -7,7 +7,7 @@ two integers, the epoch and the number of the next step in it, and needs no stat
 from __future__ import annotations
 
 from dataclasses import dataclass, is_dataclass, replace
-from functools import cached_property, partial
+from functools import cached_property
 from typing import Any, TypeVar
 
 import numpy as np
@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from headway.nn.attend import SHORT_LIMIT
-from headway.nn.layout import Layout, loss_weights
+from headway.nn.layout import Layout
 
 Rows = NDArray[np.int64]
 
@@ -216,21 +216,6 @@ class StepPlan:
         return int(self.target_lengths[rows].sum())
 
 
-@dataclass(frozen=True)
-class PairBatch:
-    source_M: Tensor
-    source: Layout
-    target_N: Tensor
-    """What the decoder reads: the start token, then the target."""
-
-    target: Layout
-    labels_N: Tensor
-    """What it should say: the target, then the end token."""
-
-    weights_N: Tensor
-    """Zero for the dummy rows of the fixed-size form."""
-
-
 @dataclass(frozen=True, kw_only=True)
 class Fixed:
     """The shapes of every batch, for recorded steps."""
@@ -239,11 +224,17 @@ class Fixed:
     target_rows: int
     n_sequences: int
     longest: int
+    longest_target: int | None = None
+    """Of texts about pictures, which have rows to fill behind each of them; a part then counts the
+    rows of its source as its tokens."""
+
+    n_dummies: int = 0
+    """Sequences of a source that stand behind its own at least, while there are rows for them."""
 
     @property
     def rows(self) -> int:
         """Of what a part counts as its tokens."""
-        return self.target_rows
+        return self.target_rows if self.longest_target is None else self.source_rows
 
     @property
     def most_rows(self) -> int:
@@ -265,50 +256,6 @@ class FlatTokens:
         index = np.arange(ends[-1] if len(ends) else 0)
         index += np.repeat(starts - (ends - lengths), lengths)
         return self.tokens[index].astype(np.int64), lengths
-
-
-@dataclass(frozen=True, kw_only=True)
-class Collator:
-    source: FlatTokens
-    target: FlatTokens
-    bos: int
-    source_eos: int
-    target_eos: int
-    source_begin: int | None = None
-    target_begin: int | None = None
-    """What every source, and every target, begins with besides, if anything."""
-
-    def batch(
-        self, rows: Rows, device: torch.device | str = "cpu", fixed: Fixed | None = None
-    ) -> PairBatch:
-        source, source_lengths = _with_ends(
-            *self.source.gather(rows), self.source_begin, self.source_eos
-        )
-        inputs, labels, target_lengths = fed(
-            *self.target.gather(rows), self.bos, self.target_eos, self.target_begin
-        )
-        if fixed is None:
-            layouts = [Layout.of(side.tolist()) for side in (source_lengths, target_lengths)]
-        else:
-            left = fixed.target_rows - int(target_lengths.sum())
-            form = partial(Layout.fixed, n_sequences=fixed.n_sequences, longest=fixed.longest)
-            layouts = [
-                form(
-                    source_lengths.tolist(),
-                    n_rows=fixed.source_rows,
-                    n_dummies=-(-left // fixed.longest),
-                ),
-                form(target_lengths.tolist(), n_rows=fixed.target_rows),
-            ]
-        batch = PairBatch(
-            filled(source, layouts[0].n_rows),
-            layouts[0],
-            filled(inputs, layouts[1].n_rows),
-            layouts[1],
-            filled(labels, layouts[1].n_rows),
-            loss_weights(target_lengths.tolist(), layouts[1].n_rows),
-        )
-        return moved(batch, device)
 
 
 def layout_of(lengths: NDArray[np.int64], fixed: Fixed | None) -> Layout:
@@ -344,14 +291,14 @@ def fed(
 ) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
     """What a decoder reads of targets (the start token, then the target), what it should say (the
     target, then the end token), and their lengths. `begin`: what every target begins with."""
-    said, longer = _with_ends(tokens, lengths, begin, eos)
+    said, longer = with_ends(tokens, lengths, begin, eos)
     read = np.empty_like(said)
     read[1:] = said[:-1]
     read[np.cumsum(longer) - longer] = bos
     return read, said, longer
 
 
-def _with_ends(
+def with_ends(
     tokens: NDArray[np.int64], lengths: NDArray[np.int64], begin: int | None, end: int
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """Every sequence with one more token behind it, and one before it if there is such."""

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,61 +13,48 @@ from headway.config.data import DataSettings
 from headway.config.model import PictureSettings
 from headway.data.media.prepared import evaluation_media
 from headway.data.media.store import PictureStore
-from headway.data.store import load_prepared
-from headway.decode.captioner import Captioner
+from headway.data.store import Columns, load_prepared
+from headway.decode.captioner import Captioner, Picture
 from headway.decode.score import token_log_probs
 from headway.decode.search import evaluating
 from headway.errors import UserError
-from headway.metrics import translation as metrics
-from headway.metrics.captions import SIGNATURE, Frequencies, cider, match_interval
+from headway.metrics.captions import SIGNATURE, match_interval
 from headway.metrics.translation import Interval
 from headway.progress import OnProgress, Progress
 from headway.tasks.caption_answers import captioner_of
-from headway.tasks.caption_batches import by_picture
 from headway.tasks.intake import front_of
 from headway.tasks.kind import Use
 from headway.tasks.scores import Row, Scores
+from headway.tasks.specs import spec_of
 from headway.tasks.thumbnails import data_uri
+from headway.tasks.write import commonest
+from headway.tasks.write_scores import measured
 
 SHOWN = 24
 AT_ONCE = 256
 
 
-def caption_values(
-    outputs: Sequence[str],
-    references: Sequence[Sequence[str]],
-    frequencies: Frequencies,
-    *,
-    lowercase: bool = False,
-) -> dict[str, float]:
-    """The scores that training goes by; shares in percent."""
-    return {
-        "exact": metrics.exact_match(outputs, references, lowercase=lowercase).value,
-        "bleu": metrics.bleu(outputs, references, lowercase=lowercase).value,
-        "chrf": metrics.chrf(outputs, references, lowercase=lowercase).value,
-        "cider": cider(outputs, references, frequencies).value,
-    }
-
-
-def commonest(texts: Iterable[str]) -> str:
-    """Of equally frequent ones the first."""
-    [(text, _)] = Counter(texts).most_common(1)
-    return text
+def by_picture(items: Columns, texts: Sequence[str]) -> tuple[list[int], list[list[str]]]:
+    """The row of every picture, once, and all that is written about it: a manifest names a picture
+    as often as it has captions."""
+    found: dict[int, tuple[int, list[str]]] = {}
+    for row, (key, text) in enumerate(zip(items.hashes.tolist(), texts, strict=True)):
+        found.setdefault(key, (row, []))[1].append(text)
+    return [row for row, _ in found.values()], [written for _, written in found.values()]
 
 
 def described_pictures(
-    items: PictureStore,
-    rows: Sequence[int],
+    pictures: Sequence[Picture],
     references: Sequence[Sequence[str]],
     outputs: Sequence[str],
 ) -> list[dict[str, str]]:
     """Small pictures for the report: half of them such as were not described as anyone did."""
-    triples = list(zip(rows, references, outputs, strict=True))
+    triples = list(zip(range(len(outputs)), references, outputs, strict=True))
     wrong = [one for one in triples if one[2] not in one[1]][: SHOWN // 2]
     right = [one for one in triples if one[2] in one[1]][: SHOWN - len(wrong)]
     return [
-        {"picture": data_uri(items[row]), "target": " │ ".join(texts), "output": output}
-        for row, texts, output in [*wrong, *right]
+        {"picture": data_uri(pictures[place]), "target": " │ ".join(texts), "output": output}
+        for place, texts, output in [*wrong, *right]
     ]
 
 
@@ -88,10 +75,11 @@ def evaluate_captions(use: Use, files: DataSettings) -> Scores:
         with use.progress.stage("measuring the loss", len(texts), "captions") as stage:
             loss = _loss(captioner, pictures, texts, stage.update)
     outputs = _outputs(captioner, [pictures[row] for row in rows], what, use.progress)
-    frequencies, lowercase = Frequencies.of(references), settings.tokenizer.lowercase
-    values = caption_values(outputs, references, frequencies, lowercase=lowercase)
+    judge = partial(measured, spec_of(settings).scores, references=references,
+                    lowercase=settings.tokenizer.lowercase)  # fmt: skip
+    values = judge(outputs)
     plain, remark = _usual_caption(use.opened.folder, references)
-    usual = caption_values([plain] * len(outputs), references, frequencies, lowercase=lowercase)
+    usual = judge([plain] * len(outputs))
     interval = match_interval(values["exact"], len(outputs))
     rate = captioner.summary.tokens / max(captioner.summary.seconds, 1e-9)
     several = f"{len(texts):,} captions" if len(texts) > len(rows) else ""
@@ -172,8 +160,6 @@ def _usual_caption(folder: Path, references: Sequence[Sequence[str]]) -> tuple[s
         where, texts = "here", [text for of_one in references for text in of_one]
     else:
         store, tokenizer = prepared.train["text"], prepared.tokenizer
-        assert store is not None
-        assert tokenizer is not None
         texts = [tokenizer.decode(store[row].tolist()) for row in range(len(store))]
     text = commonest(texts)
     return text, f"exact match of {text!r}, the most frequent {where}"

@@ -73,6 +73,12 @@ class PictureCuts:
         if fixed is not None:
             rows = np.resize(rows, fixed.n_sequences)
         layout = Layout.of(self.lengths[rows].tolist())
+        if fixed is not None and fixed.longest_target is not None:
+            # Beside texts, whose layout must be of the same form.
+            layout = Layout.fixed(
+                self.lengths[rows].tolist(), n_rows=fixed.source_rows,
+                n_sequences=fixed.n_sequences, longest=fixed.longest,
+            )  # fmt: skip
         if self._held(device) is not None:
             return Input(Held(torch.from_numpy(rows)), layout)
         if self.store.equal is not None:

@@ -116,7 +116,8 @@ class SoundIntake:
         return SoundChanges(self.augment)
 
     def vary(self, model: nn.Module, stream: Input, targets_BC: Tensor) -> tuple[Input, Tensor]:
-        front = cast(SoundFront, model.front)
+        reads = model.source_front if hasattr(model, "source_front") else model.front
+        front = cast(SoundFront, reads)
         return replace(stream, values=self.changes(front, stream.values)), targets_BC
 
 

@@ -14,7 +14,16 @@ from torch import Tensor, nn
 from headway.config.data import DataSettings
 from headway.config.listed import listed
 from headway.config.run import Resolved
-from headway.data.batches import Fixed, FlatTokens, Rows, StepPlan, filled, fixed_shapes, layout_of
+from headway.data.batches import (
+    Fixed,
+    FlatTokens,
+    Rows,
+    StepPlan,
+    filled,
+    fixed_shapes,
+    layout_of,
+    with_ends,
+)
 from headway.data.jsonl import parse_object, value_text
 from headway.data.readings import TextReader
 from headway.data.store import Columns
@@ -25,6 +34,7 @@ from headway.errors import DataError
 from headway.metrics.baselines import Text
 from headway.models.parts.heads import Input
 from headway.nn.devices import CPU
+from headway.nn.layout import Layout
 from headway.tasks.answers import Facts
 from headway.tasks.intake import Line, Texts
 from headway.tasks.items import Draw, Numbers, Unit
@@ -78,6 +88,55 @@ class TextCuts:
 
     def units(self, row: int) -> list[Unit]:
         return token_units(self.reader.read(np.array([row])).tokens.tolist(), self.tokenizer)
+
+
+@dataclass(frozen=True)
+class SourceCuts:
+    """Texts that others are written from, whole."""
+
+    texts: TokenStore
+    tokenizer: Tokenizer
+
+    @cached_property
+    def lengths(self) -> Rows:
+        more = 1 if self.tokenizer.source_begin is None else 2
+        return np.asarray(self.texts.lengths, dtype=np.int64) + more
+
+    @property
+    def needed(self) -> Rows:
+        return self.lengths
+
+    @cached_property
+    def owner(self) -> Rows:
+        return np.arange(len(self.texts))
+
+    def collate(
+        self,
+        rows: Rows,
+        device: torch.device = CPU,
+        fixed: Fixed | None = None,
+        draw: Draw | None = None,
+    ) -> Input:
+        words = self.tokenizer
+        tokens, lengths = with_ends(*flat(self.texts).gather(rows), words.source_begin, words.eos)
+        if fixed is None:
+            layout = Layout.of(lengths.tolist())
+        else:
+            layout = Layout.fixed(
+                lengths.tolist(), n_rows=fixed.source_rows, n_sequences=fixed.n_sequences,
+                longest=fixed.longest, n_dummies=fixed.n_dummies,
+            )  # fmt: skip
+        return Input(filled(tokens, layout.n_rows), layout)
+
+    def shown(self, stream: Input) -> Input:
+        return stream
+
+    def fixed(self, plan: StepPlan, micro_tokens: int) -> Fixed:
+        longest = max(plan.source_lengths.max(), plan.target_lengths.max())
+        return fixed_shapes(plan, *plan.part_limits(micro_tokens), int(longest))
+
+    def units(self, row: int) -> list[Unit]:
+        return token_units(self.tokenizer.as_source(self.texts[row].tolist()), self.tokenizer)
 
 
 def token_units(ids: Sequence[int], tokenizer: Tokenizer) -> list[Unit]:

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
-import torch
 from torch import nn
 
 from headway.config.data import DataSettings
@@ -16,200 +14,24 @@ from headway.config.decode import DecodeSettings
 from headway.config.facts import DeviceFacts, Facts, Proposal, because
 from headway.config.folder import TOKENIZER, file_in, run_folder
 from headway.config.run import Resolved, RunSettings
-from headway.config.train import TrainSettings
-from headway.data.batches import (
-    Collator,
-    Fixed,
-    FlatTokens,
-    PairBatch,
-    Rows,
-    StepPlan,
-    fixed_shapes,
-)
 from headway.data.prepare import prepare
 from headway.data.store import Columns, Prepared, load_prepared
 from headway.decode.translator import Translator
-from headway.errors import DataError, Stopped
-from headway.metrics.translation import bleu, chrf
+from headway.errors import DataError
 from headway.models.parts.heads import Input
 from headway.models.seq2seq import Seq2Seq
-from headway.nn.loss import Smoothing
-from headway.progress import OnProgress, Progress, unheard
+from headway.progress import OnProgress, Progress
 from headway.tasks.begun import begun_with
+from headway.tasks.intake_text import SourceCuts
 from headway.tasks.kind import Use
-from headway.tasks.losses import PLAIN, word_loss
 from headway.tasks.proposals import FINE_TUNING, LEARNS_FAST, begins, tuned_rate
-from headway.tasks.read import EachRow, Read
-from headway.tasks.scores import Baselines, Scores
-from headway.tasks.specs import METRICS, spec_of
-from headway.tasks.task import TOKENS, Frequencies, Part, TaskLoss, n_examples, text_frequencies
+from headway.tasks.scores import Scores
+from headway.tasks.specs import spec_of
 from headway.tasks.taught import prepare_taught, with_taught
 from headway.tasks.translate_answers import TranslationPredictor
 from headway.tasks.translate_scores import evaluate_translations
-from headway.text.tokenizer import Vocabularies
-
-SAMPLES = 5
-
-
-@dataclass
-class TranslateTask:
-    """How pairs become steps, what they cost, and how good the translations are."""
-
-    prepared: Prepared
-    settings: TrainSettings
-    decode: DecodeSettings
-    lowercase: bool = False
-    """Whether the tokenizer lowers the case: then case cannot count in scores either."""
-
-    quick_size: int = 500
-    """Validation pairs that are translated during training; all of them at the end."""
-
-    def __post_init__(self) -> None:
-        self.metric = METRICS[self.settings.metric or "bleu"]
-        assert self.settings.batch_tokens is not None
-        self.train = collator(self.prepared.train, self.vocab)
-        self.valid = collator(self.prepared.valid, self.vocab)
-        self.plan = self._plan(self.prepared.train, self.settings.batch_tokens)
-        self.smoothing = Smoothing.of(
-            self.settings.smoothing, self.vocab.target.vocab_size, self.settings.smoothing_kind
-        )
-
-    @property
-    def vocab(self) -> Vocabularies:
-        return self.prepared.words
-
-    def _plan(self, pairs: Columns, target_tokens: int) -> StepPlan:
-        begins = (self.vocab.source.source_begin, self.vocab.target.target_begin)
-        source, target = (
-            np.asarray(side.lengths, dtype=np.int64) + (1 if begin is None else 2)
-            for side, begin in zip((pairs["source"], pairs["target"]), begins, strict=True)
-        )
-        train = self.settings
-        return StepPlan.of_pairs(source, target, target_tokens, train.seed, train.pool)
-
-    def epoch(self, number: int) -> list[Rows]:
-        return self.plan.epoch(number)
-
-    def parts(self, step: Rows, micro_tokens: int) -> list[Part]:
-        cut = self.plan.cut(step, *self.plan.part_limits(micro_tokens))
-        return [Part(rows, self.plan.n_targets(rows)) for rows in cut]
-
-    def fixed(self, micro_tokens: int) -> Fixed:
-        longest = max(self.plan.source_lengths.max(), self.plan.target_lengths.max())
-        return fixed_shapes(self.plan, *self.plan.part_limits(micro_tokens), int(longest))
-
-    def batch(self, part: Part, device: torch.device, fixed: Fixed | None) -> PairBatch:
-        return self.train.batch(part.rows, device, fixed)
-
-    def vary(self, model: nn.Module, batch: PairBatch) -> PairBatch:
-        return batch
-
-    def read(self, model: nn.Module, given: PairBatch) -> Read:
-        return read_pairs(model, given).weighed(given.weights_N)
-
-    def loss(self, read: Read, given: PairBatch) -> TaskLoss:
-        return word_loss(read, given.labels_N, self.smoothing)
-
-    @property
-    def n_valid(self) -> int:
-        return len(self.prepared.valid_examples)
-
-    @property
-    def n_quick(self) -> int:
-        return min(self.quick_size, self.n_valid)
-
-    def evaluate(
-        self,
-        model: nn.Module,
-        device: torch.device,
-        stopped: Callable[[], bool],
-        full: bool,
-        on_progress: OnProgress = unheard,
-        *,
-        most: int | None = None,
-    ) -> Scores:
-        assert isinstance(model, Seq2Seq)
-        loss = self._valid_loss(model, device, stopped, on_progress, most)
-        values = {"loss": loss, "ppl": float(np.exp(min(loss, 50.0)))}
-        pairs = self.prepared.valid_pairs[: n_examples(self, full, most)]
-        decode = self.decode if full else self._quick_decode()
-        # No pair is longer than what the run was trained on: none is to be split.
-        longest = int(self.prepared.valid["source"].lengths.max())
-        translator = Translator([model], self.vocab, decode, device=device, max_len=longest)
-        outputs: list[str] = []
-        sources = [source for source, _ in pairs]
-        for translation in translator.translate(sources, on_progress=on_progress):
-            outputs.append(translation.text)
-            if stopped():
-                raise Stopped
-        references = [target for _, target in pairs]
-        values["bleu"] = bleu(outputs, references, lowercase=self.lowercase).value
-        values["chrf"] = chrf(outputs, references, lowercase=self.lowercase).value
-        samples = [
-            {"source": source, "target": target, "output": output}
-            for (source, target), output in zip(pairs[:SAMPLES], outputs, strict=False)
-        ]
-        return Scores(
-            values=values,
-            samples=samples,
-            find_baselines=lambda: self._baselines(pairs),
-            find_answers=lambda: (outputs, references),
-        )
-
-    def _baselines(self, pairs: Sequence[tuple[str, str]]) -> Baselines:
-        sources, targets = zip(*pairs, strict=True)
-        copied = {
-            "bleu": bleu(sources, targets, lowercase=self.lowercase).value,
-            "chrf": chrf(sources, targets, lowercase=self.lowercase).value,
-        }
-        return {"the source itself": copied, TOKENS: self.frequencies().scores}
-
-    def frequencies(self) -> Frequencies:
-        return text_frequencies(
-            self.prepared.train["target"], self.prepared.valid["target"], self.vocab.target
-        )
-
-    def _quick_decode(self) -> DecodeSettings:
-        """Greedy, and no longer beside its source than any text of the validation set is."""
-        valid = self.prepared.valid
-        longer = int((valid["target"].lengths.astype(np.int64) - valid["source"].lengths).max())
-        extra = min(self.decode.extra_len, max(2, longer + 2))
-        return replace(self.decode, beam=1, n_best=1, groups=1, extra_len=extra)
-
-    def _valid_loss(
-        self,
-        model: Seq2Seq,
-        device: torch.device,
-        stopped: Callable[[], bool],
-        on_progress: OnProgress = unheard,
-        most: int | None = None,
-    ) -> float:
-        """Likelihood per target token, without smoothing."""
-        plan = self._plan(self.prepared.valid, min(self.plan.target_tokens, 4096))
-        order = np.argsort(plan.target_lengths[:most], kind="stable")
-        total, count, seen = 0.0, 0, 0
-        for rows in plan.cut(order, plan.source_tokens, plan.target_tokens):
-            batch = self.valid.batch(rows, device)
-            total += float(word_loss(read_pairs(model, batch), batch.labels_N, PLAIN).nll)
-            count += plan.n_targets(rows)
-            seen += len(rows)
-            on_progress(seen, len(order))
-            if stopped():
-                raise Stopped
-        return total / max(1, count)
-
-    def show(self, part: Part) -> list[dict[str, Any]]:
-        """The examples of a part as text, for people."""
-        pairs = self.prepared.train
-        return [
-            {
-                "pair": int(row),
-                "source": self.vocab.source.decode(pairs["source"][row].tolist()),
-                "target": self.vocab.target.decode(pairs["target"][row].tolist()),
-            }
-            for row in part.rows
-        ]
-
+from headway.tasks.write import Exam, Write
+from headway.tasks.write_items import WriteItems
 
 PAPER = {
     "transformer-base": {"batch_tokens": 25_000, "steps": 100_000, "average": 5},
@@ -240,8 +62,11 @@ def batch_tokens(n_pairs: int, device: DeviceFacts) -> int:
     return 8192 if n_pairs < 1_000_000 else 25_000
 
 
-class Translate:
-    """The task as a run sees it."""
+class Translate(Write):
+    """From texts."""
+
+    name = "translate"
+    samples = 5
 
     def prepare(self, settings: RunSettings, folder: Path, progress: Progress) -> Prepared:
         if not settings.data.source and not settings.data.pairs:
@@ -302,12 +127,46 @@ class Translate:
             instead=" Try model.preset=transformer-base.",
         )
 
-    def check(self, settings: Resolved, prepared: Prepared) -> None: ...
+    def items(self, data: Columns, prepared: Prepared, settings: Resolved) -> WriteItems:
+        vocab = prepared.words
+        return WriteItems.of(SourceCuts(data["source"], vocab.source), data["target"], vocab.target)
 
-    def task(self, settings: Resolved, prepared: Prepared) -> TranslateTask:
-        return TranslateTask(
-            prepared, settings.train, settings.decode, lowercase=settings.tokenizer.lowercase
-        )
+    def vary(self, model: nn.Module, stream: Input, settings: Resolved) -> Input:
+        return stream
+
+    def exam(self, prepared: Prepared, items: WriteItems) -> Exam:
+        sources, targets = ([pair[side] for pair in prepared.valid_pairs] for side in (0, 1))
+        return Exam(sources, targets, sources)
+
+    def quick(self, decode: DecodeSettings, items: WriteItems) -> DecodeSettings:
+        assert isinstance(items.source, SourceCuts)
+        lengths = (texts.lengths.astype(np.int64) for texts in (items.texts, items.source.texts))
+        longer = int(np.subtract(*lengths).max())
+        extra = min(decode.extra_len, max(2, longer + 2))
+        return replace(decode, beam=1, n_best=1, groups=1, extra_len=extra)
+
+    def written(
+        self,
+        model: nn.Module,
+        settings: Resolved,
+        decode: DecodeSettings,
+        prepared: Prepared,
+        exam: Exam,
+        on_progress: OnProgress,
+    ) -> Iterator[str]:
+        assert isinstance(model, Seq2Seq)
+        # No pair is longer than what the run was trained on: none is to be split.
+        longest = int(prepared.valid["source"].lengths.max())
+        translator = Translator([model], prepared.words, decode, max_len=longest)
+        for found in translator.translate(exam.sources, on_progress=on_progress):
+            yield found.text
+
+    def trivial(self, exam: Exam, usual: Callable[[], str]) -> tuple[str, list[str]]:
+        return "the source itself", list(exam.sources)
+
+    def shown(self, example: int, prepared: Prepared) -> dict[str, object]:
+        source = prepared.words.source.decode(prepared.train["source"][example].tolist())
+        return {"pair": example, "source": source}
 
     def predictor(self, use: Use) -> TranslationPredictor:
         return TranslationPredictor(use)
@@ -316,24 +175,3 @@ class Translate:
         return evaluate_translations(
             use.opened, use.settings.decode, files, use.options, use.progress
         )
-
-
-def read_pairs(model: nn.Module, batch: PairBatch) -> Read:
-    """Every target row says the token that follows."""
-    source = Input(batch.source_M, batch.source)
-    return EachRow("words").read(model, source, Input(batch.target_N, batch.target))
-
-
-def collator(pairs: Columns, vocab: Vocabularies) -> Collator:
-    source, target = (
-        FlatTokens(side.tokens, side.offsets) for side in (pairs["source"], pairs["target"])
-    )
-    return Collator(
-        source=source,
-        target=target,
-        bos=vocab.target.bos,
-        source_eos=vocab.source.eos,
-        target_eos=vocab.target.eos,
-        source_begin=vocab.source.source_begin,
-        target_begin=vocab.target.target_begin,
-    )

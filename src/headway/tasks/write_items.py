@@ -1,0 +1,228 @@
+"""Examples of tasks that write: a source of any kind, and the text that is to be written of it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property, partial
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from headway.data.batches import POOL, Fixed, FlatTokens, Rows, StepPlan, fed, moved
+from headway.data.tokens import TokenStore
+from headway.models.parts.heads import Input
+from headway.nn.layout import Layout
+from headway.tasks.intake import Cuts
+from headway.tasks.intake_text import token_units
+from headway.tasks.items import Batch, Draw, Unit
+from headway.text.tokenizer import Tokenizer
+
+ROOM = 1.1
+"""Target tokens that a step has room for, beyond what its pictures bring on average."""
+
+
+@dataclass(frozen=True)
+class Words:
+    """What is to be written in a batch."""
+
+    said_N: Tensor
+    """By each row of the decoder: the text, then the end token."""
+
+    heard_K: Tensor | None = None
+    """The tokens of the texts alone, side by side: what CTC should say, where there is one ..."""
+
+    heard: Layout | None = None
+    """... and which recording they are of."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class PicturePlan(StepPlan):
+    """Steps of so many rows of pictures, and the texts that come with them."""
+
+    equal: bool
+    """Whether all pictures are of one size."""
+
+    @classmethod
+    def of(
+        cls, lengths: NDArray[np.int64], rows: int, seed: int, pool: int | None, equal: bool
+    ) -> PicturePlan:
+        pictures, words = lengths.T
+        rows = max(rows, int(pictures.max()))
+        if pool == 1:
+            # Mixed steps are made even by what a plan calls its targets. That is the pictures here:
+            # they are most of the rows, and a fixed form of them has no room to spare for words.
+            plan = cls(
+                source_lengths=words, target_lengths=pictures, source_tokens=0, target_tokens=rows,
+                seed=seed, pool=pool, equal=equal,
+            )  # fmt: skip
+            return replace(plan, source_tokens=plan.source_limit(plan.step_limit))
+        plan = cls(
+            source_lengths=pictures, target_lengths=words, source_tokens=rows, target_tokens=0,
+            seed=seed, pool=pool or POOL, equal=equal,
+        )  # fmt: skip
+        return replace(plan, target_tokens=plan.room(rows))
+
+    @property
+    def pictures(self) -> Rows:
+        return self.target_lengths if self.is_mixed else self.source_lengths
+
+    @property
+    def words(self) -> Rows:
+        return self.source_lengths if self.is_mixed else self.target_lengths
+
+    @cached_property
+    def largest(self) -> int:
+        return int(self.pictures.max())
+
+    def room(self, rows: int) -> int:
+        """Target tokens for so many rows of pictures: never less than the longest has."""
+        share = self.words.sum() / self.pictures.sum()
+        return max(int(ROOM * share * rows) + 1, int(self.words.max()))
+
+    def limits(self, micro_tokens: int) -> tuple[int, int]:
+        """Rows of pictures and tokens of texts in one part: never less than one needs."""
+        largest = self.largest
+        if not self.is_mixed:
+            rows = min(max(micro_tokens, largest), self.source_tokens)
+            return rows, min(self.room(rows), self.target_tokens)
+        rows = super().part_limits(micro_tokens)[1]
+        if self.equal:
+            # Pictures of one size are dealt out to parts that differ by one of them at most.
+            most = self.step_limit // largest
+            n_parts = -(-most // max(1, micro_tokens // largest))
+            rows = -(-most // n_parts) * largest
+        # A step that is one part may have had a little more room, for less than a picture.
+        return rows, rounded(self.source_limit(rows + largest))
+
+    def part_limits(self, micro_tokens: int) -> tuple[int, int]:
+        rows, tokens = self.limits(micro_tokens)
+        return (tokens, rows) if self.is_mixed else (rows, tokens)
+
+    def n_targets(self, rows: Rows) -> int:
+        return int(self.pictures[rows].sum())
+
+    def fixed(self, micro_tokens: int) -> Fixed | None:
+        """The form of every part; None where pictures differ in size."""
+        if not self.equal:
+            return None
+        rows, tokens = self.limits(micro_tokens)
+        n, longest = rows // self.largest, int(self.words.max())
+        return Fixed(
+            source_rows=n * self.largest,
+            target_rows=min(rounded(tokens), n * longest),
+            n_sequences=n,
+            longest=max(self.largest, longest),
+            longest_target=longest,
+        )
+
+
+@dataclass(frozen=True)
+class WriteItems:
+    """Sources and their texts. What is too long for the model to read is no item."""
+
+    source: Cuts
+    texts: TokenStore
+    tokenizer: Tokenizer
+    """Of the texts."""
+
+    lengths: NDArray[np.int64]
+    owner: Rows
+    spoken: bool = False
+    """Whether rows of the source can say the text themselves, in its order, as CTC has it."""
+
+    draw: Draw | None = None
+
+    @classmethod
+    def of(
+        cls,
+        source: Cuts,
+        texts: TokenStore,
+        tokenizer: Tokenizer,
+        *,
+        most_rows: int | None = None,
+        spoken: bool = False,
+    ) -> WriteItems:
+        """`most_rows`: of a source that the model can read; longer ones are left out."""
+        more = 1 if tokenizer.target_begin is None else 2
+        words = np.asarray(texts.lengths, dtype=np.int64) + more
+        lengths = np.stack([source.lengths, words], axis=1)
+        owner = np.flatnonzero(lengths[:, 0] <= (np.inf if most_rows is None else most_rows))
+        return cls(source, texts, tokenizer, lengths[owner], owner, spoken)
+
+    def __len__(self) -> int:
+        return len(self.owner)
+
+    def text(self, example: int) -> str:
+        return self.tokenizer.decode(self.texts[example].tolist())
+
+    def drawn(self, draw: Draw) -> WriteItems:
+        return replace(self, draw=draw)
+
+    def n_targets(self, rows: Rows) -> int:
+        return int(self.lengths[rows, 1].sum())
+
+    def fixed(self, plan: StepPlan, micro_tokens: int) -> Fixed | None:
+        if isinstance(plan, PicturePlan):
+            return plan.fixed(micro_tokens)
+        return self.source.fixed(plan, micro_tokens)
+
+    def batch(self, rows: Rows, device: torch.device, fixed: Fixed | None = None) -> Batch[Words]:
+        examples, words = self.owner[rows], self.tokenizer
+        tokens, bare = FlatTokens(self.texts.tokens, self.texts.offsets).gather(examples)
+        read, said, lengths = fed(tokens, bare, words.bos, words.eos, words.target_begin)
+        if fixed is not None:
+            left = fixed.target_rows - int(lengths.sum())
+            fixed = replace(fixed, n_dummies=-(-left // fixed.longest))
+        source = self.source.collate(examples, device, fixed, self.draw)
+        layout, is_word_N = written_rows(lengths, fixed)
+        read_N, said_N = (
+            torch.zeros(layout.n_rows, dtype=torch.long).masked_scatter_(is_word_N, one)
+            for one in map(torch.from_numpy, (read, said))
+        )
+        targets = Words(said_N)
+        if self.spoken:
+            targets = Words(said_N, torch.from_numpy(tokens), Layout.of(bare.tolist()))
+        weights_N = None if self.spoken else is_word_N.float()
+        return moved(Batch((source, Input(read_N, layout)), targets, weights_N), device)
+
+    def units(self, row: int) -> tuple[Sequence[Unit], ...]:
+        example, words = int(self.owner[row]), self.tokenizer
+        begin = [] if words.target_begin is None else [words.target_begin]
+        read = [words.bos, *begin, *self.texts[example].tolist()]
+        return self.source.units(example), token_units(read, words)
+
+
+def written_rows(lengths: Rows, fixed: Fixed | None) -> tuple[Layout, Tensor]:
+    """Where texts of these lengths lie, and which rows are words; the others fill a fixed form."""
+    if fixed is None:
+        return Layout.of(lengths.tolist()), torch.ones(int(lengths.sum()), dtype=torch.bool)
+    form = partial(
+        Layout.fixed,
+        n_rows=fixed.target_rows,
+        n_sequences=fixed.n_sequences,
+        longest=fixed.longest,
+    )
+    if fixed.longest_target is None:
+        return form(lengths.tolist()), torch.arange(fixed.target_rows) < int(lengths.sum())
+    lengths = np.pad(lengths, (0, fixed.n_sequences - len(lengths)))
+    longer = stretched(lengths, fixed.target_rows, fixed.longest_target)
+    layout = form(longer.tolist())
+    return layout, layout.positions_N < torch.from_numpy(np.repeat(lengths, longer))
+
+
+def rounded(n_rows: int) -> int:
+    """As many rows as a fixed form has that holds these."""
+    return -(-n_rows // 128) * 128
+
+
+def stretched(lengths: Rows, n_rows: int, longest: int) -> Rows:
+    """The lengths with dummy rows behind them, `n_rows` in all: from the last sequence back, and
+    none beyond `longest`. So every dummy has a picture to look at (attention to nothing is no work
+    for the kernels of long sequences), and none is there for dummies alone. Words do not look
+    ahead: no real one sees what stands behind it."""
+    room = (longest - lengths)[::-1]
+    taken = np.cumsum(room) - room
+    return lengths + np.clip(n_rows - lengths.sum() - taken, 0, room)[::-1]
