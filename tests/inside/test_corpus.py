@@ -10,7 +10,8 @@ import pytest
 
 from headway.errors import DataError
 from headway.inside import corpus as module
-from headway.inside.corpus import LONGEST, Corpus, passages, spelled
+from headway.inside.corpus import Corpus
+from headway.inside.passages import LONGEST, passages, spelled
 from headway.tasks.opened import Opened, open_plain
 
 
@@ -32,14 +33,14 @@ def file(folder: Path, text: str, name: str = "a.txt") -> Path:
 
 def test_lines_come_in_order_and_blank_ones_are_left_out(tmp_path: Path, writer: Opened) -> None:
     found = Corpus.of(file(tmp_path, "A cat.\n\n  \nA dog.\n"), writer)
-    assert found.lines == ("A cat.", "A dog.")
+    assert found.examples == ("A cat.", "A dog.")
     assert found.targets is None
     assert not found.cut
 
 
 def test_several_files_are_one_corpus(tmp_path: Path, writer: Opened) -> None:
     paths = [file(tmp_path, "one\n", "1.txt"), file(tmp_path, "two\n", "2.txt")]
-    assert Corpus.of(paths, writer).lines == ("one", "two")
+    assert Corpus.of(paths, writer).examples == ("one", "two")
 
 
 def test_a_corpus_is_bounded(
@@ -47,7 +48,7 @@ def test_a_corpus_is_bounded(
 ) -> None:
     monkeypatch.setattr(module, "MAX_CHARACTERS", 20)
     found = Corpus.of(file(tmp_path, "0123456789\n" * 5), writer)
-    assert found.lines == ("0123456789",) * 2
+    assert found.examples == ("0123456789",) * 2
     assert found.cut
 
 
@@ -60,7 +61,7 @@ def test_an_empty_corpus_is_refused(tmp_path: Path, writer: Opened, text: str) -
 def test_standard_input_is_read_once(writer: Opened, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sys.stdin", TextIOWrapper(BytesIO(b"one\ntwo\n" * 20)))
     found = Corpus.of("-", writer)
-    assert found.lines == ("one", "two") * 20
+    assert found.examples == ("one", "two") * 20
     assert found.name == "standard input"
 
 
@@ -76,12 +77,12 @@ def test_a_table_is_no_text(tmp_path: Path, writer: Opened) -> None:
 
 def test_json_lines_give_their_text(tmp_path: Path, writer: Opened) -> None:
     lines = "".join(json.dumps({"text": text}) + "\n" for text in ("A  cat.", "A\ndog."))
-    assert Corpus.of(file(tmp_path, lines, "a.jsonl"), writer).lines == ("A cat.", "A dog.")
+    assert Corpus.of(file(tmp_path, lines, "a.jsonl"), writer).examples == ("A cat.", "A dog.")
 
 
 def test_a_translator_takes_pairs(tmp_path: Path, translator: Opened) -> None:
     found = Corpus.of(file(tmp_path, "Hallo.\tHello.\nJa.\tYes.\n"), translator)
-    assert found.lines == ("Hallo.", "Ja.")
+    assert found.examples == ("Hallo.", "Ja.")
     assert found.targets == ("Hello.", "Yes.")
     with pytest.raises(DataError, match="text 2 is no pair"):
         Corpus.of(file(tmp_path, "Hallo.\tHello.\nJa.\n"), translator)

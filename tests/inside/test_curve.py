@@ -25,7 +25,7 @@ from headway.inside.curve import (
     ordered,
     save_found,
 )
-from headway.inside.examples import examples, from_files
+from headway.inside.examples import examples
 from headway.inside.heads import heads
 from headway.inside.pruning import least, pruned, save_pruned, without
 from headway.models.summary import count
@@ -80,7 +80,7 @@ test_files.__test__ = False  # type: ignore[attr-defined]
 def test_the_curve_starts_at_the_score_of_the_run_itself(task: str, tmp_path: Path) -> None:
     run = open_plain(tiny_run(tmp_path / "run", task))
     files = test_files(tmp_path, task)
-    readings = from_files(run, files)
+    readings = examples(run, Corpus.of_test_set(files, run))
     found = heads(run, readings)
     drawn = curve(run, files, found, shares=(0.0, 0.5), kinds=["all"], orders=("importance",))
     score = headline(run.spec, evaluated(run.folder, files))
@@ -101,7 +101,12 @@ def test_the_curve_starts_at_the_score_of_the_run_itself(task: str, tmp_path: Pa
 def test_kinds_of_a_translator_are_measured_by_themselves(tmp_path: Path) -> None:
     run = open_plain(tiny_run(tmp_path / "run", "translate", "as-published"))
     files = test_files(tmp_path, "translate")
-    drawn = curve(run, files, heads(run, from_files(run, files)), shares=(0.0, 0.5, 1.0))
+    drawn = curve(
+        run,
+        files,
+        heads(run, examples(run, Corpus.of_test_set(files, run))),
+        shares=(0.0, 0.5, 1.0),
+    )
     shown = [(p.order, p.kind, p.gone) for p in drawn.points]
     assert shown == [
         *[("importance", "all", gone) for gone in (0, 6, 9)],

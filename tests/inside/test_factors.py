@@ -16,9 +16,10 @@ from headway.errors import ConfigError, DataError, FolderError
 from headway.inside.anatomy import Anatomy
 from headway.inside.browsing import browsed
 from headway.inside.coding import TopKCoder, learned
-from headway.inside.corpus import Corpus, Passage, passages
+from headway.inside.corpus import Corpus
 from headway.inside.factors import Factors, factors, identity, learn, moments
-from headway.inside.learning import Learning, Reservoir, chosen_sites, ordinary, sampled
+from headway.inside.learning import Learning, Reservoir, chosen_sites, sampled
+from headway.inside.passages import Passage, passages
 from headway.inside.passes import Batch, sites_of, states_of, vectors_of
 from headway.inside.recovered import figures
 from headway.tasks.opened import Opened, open_plain
@@ -89,7 +90,7 @@ def test_the_loss_is_the_loss_of_the_model_and_zeros_are_zeros(writer: Opened) -
     part = Anatomy.of(writer.model).stacks[-1]
 
     def zero(module: nn.Module, given: Any, out: Tensor) -> Tensor:
-        words_N = ordinary(writer, "text", ids_N)
+        words_N = batch.ordinary(writer, "text")
         return torch.where(words_N[:, None], 0.0, out)
 
     losses: dict[str, list[float]] = {"loss": [], "zero": []}
@@ -97,7 +98,8 @@ def test_the_loss_is_the_loss_of_the_model_and_zeros_are_zeros(writer: Opened) -
         hook = part.blocks[0].register_forward_hook(zero) if name == "zero" else None
         for text in texts:
             ids_N = torch.tensor(text.ids["text"])
-            scores_TV = writer.model.scores(vectors_of(writer.model, Batch.of([text])))
+            batch = Batch.of(writer, [text])
+            scores_TV = writer.model.scores(vectors_of(writer.model, batch))
             losses[name] += F.cross_entropy(scores_TV[:-1], ids_N[1:], reduction="none").tolist()
         if hook is not None:
             hook.remove()
@@ -115,10 +117,10 @@ def test_an_effect_is_what_changes_when_the_factor_is_taken_away(
     number = max(range(found.n), key=lambda a: (found.entries[a]["effect"] or {"kl": -1})["kl"])
     one = browsed(writer, found, texts[:1], texts[:1], lambda line: None).entries[number]
     stack, layer = found.sites[one["site"]]
-    batch = Batch.of(texts[:1])
+    batch = Batch.of(writer, texts[:1])
     states_TD = states_of(writer.model, batch)[stack, layer]
     code_T = found.codes(states_TD, (stack, layer))[:, number]
-    code_T[~ordinary(writer, "text", batch.tokens["text"])] = 0.0
+    code_T[~batch.ordinary(writer, "text")] = 0.0
     part_TD = found.part(number, code_T, (stack, layer))
     module = Anatomy.of(writer.model).stacks[0]
     place = module.front if layer == 0 else module.blocks[layer - 1]
@@ -127,7 +129,7 @@ def test_an_effect_is_what_changes_when_the_factor_is_taken_away(
     after_TV = writer.model.scores(vectors_of(writer.model, batch)).log_softmax(-1)
     hook.remove()
     kl_T = (before_TV.exp() * (before_TV - after_TV)).sum(-1)[:-1]
-    next_T1 = batch.tokens["text"][1:, None]
+    next_T1 = batch.ids("text")[1:, None]
     grew_T = before_TV[:-1].gather(1, next_T1) - after_TV[:-1].gather(1, next_T1)
     assert one["effect"]["kl"] == pytest.approx(float(kl_T.mean()), abs=1e-4)
     assert one["effect"]["nats"] == pytest.approx(float(grew_T.mean()), abs=1e-4)

@@ -15,7 +15,7 @@ from headway.errors import UserError
 from headway.inside.anatomy import Anatomy
 from headway.inside.change import Change
 from headway.inside.corpus import Corpus
-from headway.inside.examples import examples, own_examples
+from headway.inside.examples import examples
 from headway.inside.forward import say
 from headway.inside.heads import Heads, heads
 from headway.inside.pruning import save_pruned
@@ -124,7 +124,7 @@ def test_a_text_that_cannot_be_read_is_said_so(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="tokens"):
         heads(opened(tmp_path, "classify"), ["ba " * 100])
     with pytest.raises(UserError, match="keeps no data"):
-        own_examples(opened(tmp_path, "tag"))
+        Corpus.own(opened(tmp_path, "tag"))
 
 
 def words(n: int) -> Vocabularies:

@@ -152,8 +152,9 @@ def test_what_does_not_fit_the_run_is_refused_with_the_way_out(tmp_path: Path) -
         read(texts, Path("x.png"))
     with pytest.raises(UserError, match="not both"):
         look(seer, "a text", file="x.png")
-    with pytest.raises(UserError, match=r"reads a picture, so a corpus of text"):
-        look(seer, media_for(seer), corpus="x.txt")
+    (tmp_path / "x.txt").write_text("a text")
+    with pytest.raises(UserError, match=r"x\.txt is nothing that pictures can be read from"):
+        look(seer, media_for(seer), corpus=tmp_path / "x.txt")
     with pytest.raises(UserError, match=r"missing\.png"):
         open_media(seer, tmp_path / "missing.png")
 

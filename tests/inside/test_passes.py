@@ -8,8 +8,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from headway.inside.corpus import Corpus, passages
+from headway.inside.corpus import Corpus
 from headway.inside.judging import answers, losses
+from headway.inside.passages import passages
 from headway.inside.passes import Batch, Site, edited, last_site, sites_of, states_of, vectors_of
 from headway.inside.streams import Output, Reading, Stream
 from headway.inside.trace import trace
@@ -27,7 +28,7 @@ def run(request: pytest.FixtureRequest, tmp_path: Path) -> Opened:
 
 def batch_of(run: Opened) -> Batch:
     targets = LINES[::-1] if run.settings.task == "translate" else None
-    return Batch.of(passages(run, Corpus.of_lines(LINES, targets), 1000))
+    return Batch.of(run, passages(run, Corpus.of_lines(LINES, targets), 1000))
 
 
 def reading_of(run: Opened, batch: Batch, number: int) -> Reading:
@@ -47,7 +48,7 @@ def test_states_are_those_of_each_passage_alone(run: Opened) -> None:
     alone = trace(run, reading_of(run, batch, 1))
     for (stack, layer), x_ND in states.items():
         stream = {"encoder": "source", "decoder": "target"}.get(stack, "text")
-        own = batch.layouts[stream].split(x_ND)[1]
+        own = batch.streams[stream].layout.split(x_ND)[1]
         torch.testing.assert_close(own, alone.states[stack][layer], atol=1e-5, rtol=1e-5)
 
 
@@ -91,7 +92,7 @@ def test_the_loss_of_a_language_model_is_that_of_the_next_token(tmp_path: Path) 
     expected = []
     for passage in batch.passages:
         ids = torch.tensor(passage.ids["text"])
-        one = Batch.of([passage])
+        one = Batch.of(run, [passage])
         logs_TV = run.model.scores(vectors_of(run.model, one)).log_softmax(-1)
         expected += (-logs_TV[:-1].gather(1, ids[1:, None]).squeeze(1)).tolist()
     assert before_R.tolist() == pytest.approx(expected, abs=1e-4)

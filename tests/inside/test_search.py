@@ -47,7 +47,7 @@ def test_it_is_what_comparing_everything_by_hand_gives(run: Opened, traced: Trac
     index = Index.of(run, LINES, 4)
     rows, places = [], []
     for number, passage in enumerate(index.texts):
-        x_TD = states_of(run.model, Batch.of([passage]))["self", 4][1:]
+        x_TD = states_of(run.model, Batch.of(run, [passage]))["self", 4][1:]
         rows.append(x_TD)
         places += [(number, place + 1) for place in range(len(x_TD))]
     x_ND = torch.cat(rows).double()
@@ -117,9 +117,9 @@ def test_by_factors_a_token_finds_itself_and_a_factor_its_strongest_place(
             (float(code), number, spot + 1)
             for number, text in enumerate(index.texts)
             for spot, code in enumerate(
-                found.codes(states_of(run.model, Batch.of([text]))["self", 3][1:], ("self", 3))[
-                    :, 5
-                ]
+                found.codes(
+                    states_of(run.model, Batch.of(run, [text]))["self", 3][1:], ("self", 3)
+                )[:, 5]
             )
         ]
     assert (passage, place) == max(codes)[1:]

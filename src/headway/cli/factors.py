@@ -14,7 +14,9 @@ from headway.errors import FolderError, UserError
 from headway.progress import Progress
 
 if TYPE_CHECKING:
+    from headway.inside.corpus import Corpus
     from headway.inside.factors import Factors
+    from headway.tasks.opened import Opened
 
 TELLING = 10
 CONTEXT = 7
@@ -24,12 +26,18 @@ CONTEXT = 7
 def factors(
     run: Annotated[str, typer.Argument(metavar="RUN", help="A run folder or shipped model.")],
     text: Annotated[
-        list[str],
+        list[str] | None,
         typer.Option(
             metavar="FILE",
             help="A corpus, a text a line; for a translator also source<TAB>target.",
         ),
-    ],
+    ] = None,
+    media: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="PATH", help="A corpus of pictures, videos or recordings: folders, manifests."
+        ),
+    ] = None,
     words: Annotated[
         list[str] | None,
         typer.Argument(
@@ -50,24 +58,42 @@ def factors(
     ] = False,
     device: Annotated[str, typer.Option(help="cpu, cuda, cuda:1; auto: a GPU if any.")] = "auto",
 ) -> None:
-    """Learn factors of a model's states from a corpus; `headway look --factors` shows them."""
+    """Learn factors of a model's states from a corpus; `headway look --factors` shows them.
+
+    Without --text or --media the corpus is the validation data that the run keeps.
+    """
     settings = _settings(words or [])
     folder = run_folder(run)
     place = _place(folder, out)
     _check_free(place, restart)
-    from headway.inside.corpus import Corpus
     from headway.inside.factors import factors as learn
     from headway.nn.devices import pick_device
     from headway.tasks.opened import open_plain
 
     loaded = open_plain(run)
-    corpus = Corpus.of(text, loaded)
+    corpus = _corpus(loaded, text, media)
     where = pick_device(device)
     with Progress().stage("learning factors"):
         found = learn(loaded, corpus, device=where, note=_say, method=method, **settings)
     found.save(place)
     _show(found)
-    print(f"\n{place}: written. See them: headway look {run} --text '…' --factors {place}")
+    given = "--text '…'" if corpus.lines else "--file …"
+    print(f"\n{place}: written. See them: headway look {run} {given} --factors {place}")
+
+
+def _corpus(run: Opened, text: list[str] | None, media: list[str] | None) -> Corpus:
+    from headway.inside.corpus import Corpus, file_options
+
+    reads_media = run.spec.reads == "media"
+    wrong = text if reads_media else media
+    if wrong:
+        option = "--text" if reads_media else "--media"
+        raise UserError(
+            f"{option} has no effect on a run of the task {run.settings.task}. Give "
+            f"{file_options(run)}."
+        )
+    given = media if reads_media else text
+    return Corpus.of(given, run) if given else Corpus.own(run)
 
 
 def _settings(words: list[str]) -> dict[str, Any]:
@@ -109,10 +135,12 @@ def _show(found: Factors) -> None:
     from headway.cli.table import show_table
 
     figures, unit = found.figures, found.figures["unit"]
+    many = figures.get("rows", "tokens")
+    held = "held-out text" if many == "tokens" else "held-out examples"
     rows = [
-        ("explained variance", f"{figures['explained']:.1%}", "of centred states, held-out text"),
-        ("factors a token", f"{figures['l0']:.1f}", f"of {found.n:,}"),
-        ("dead factors", f"{figures['dead']:.1%}", f"in {figures['browsed_tokens']:,} tokens"),
+        ("explained variance", f"{figures['explained']:.1%}", f"of centred states, {held}"),
+        (f"factors a {many[:-1]}", f"{figures['l0']:.1f}", f"of {found.n:,}"),
+        ("dead factors", f"{figures['dead']:.1%}", f"in {figures['browsed_tokens']:,} {many}"),
         ("loss recovered", _share(figures["recovered"]), f"{unit}; layers zeroed are 0 %"),
         ("", _share(figures["recovered_mean"]), "layers replaced by their mean are 0 %"),
     ]

@@ -44,14 +44,15 @@ def look(
         list[str] | None, typer.Option(help="A head that is switched off: cross.2.5.")
     ] = None,
     corpus: Annotated[
-        str | None, typer.Option(help="A text file, for head studies and for search.")
+        str | None,
+        typer.Option(help="A file or folder like the training data: head studies and search."),
     ] = None,
     factors: Annotated[
         Path | None, typer.Option(help="A folder that `headway factors` made.")
     ] = None,
     tuned: Annotated[
         Path | None,
-        typer.Option(help="A tuned lens (.safetensors), or a text file to tune one on."),
+        typer.Option(help="A tuned lens (.safetensors), or a corpus to tune one on."),
     ] = None,
     truth: Annotated[
         Path | None, typer.Option(help="A file of `headway truth`; else the one in RUN.")
@@ -227,7 +228,7 @@ def _place(word: str) -> tuple[str, int, int, int]:
 
 
 def _tuned(run: Opened, path: Path | None, out: Path) -> Path | None:
-    """A file of a tuned lens; tuned now, beside the page, if a text is given instead."""
+    """A file of a tuned lens; tuned now, beside the page, if a corpus is given instead."""
     if path is None or path.suffix == ".safetensors":
         return path
     from headway.inside.corpus import Corpus
@@ -235,7 +236,7 @@ def _tuned(run: Opened, path: Path | None, out: Path) -> Path | None:
 
     place = out.with_suffix(".lens.safetensors")
     with Progress().stage("tuning the lens"):
-        tune(run, Corpus.of(path, run).lines).save(place)
+        tune(run, Corpus.of(path, run)).save(place)
     _note(f"lens tuned on {path}, kept in {place}")
     return place
 

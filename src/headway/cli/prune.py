@@ -11,11 +11,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from headway.cli.counted import head_given, shown
-from headway.cli.evaluate import _pair_files, _text_files
+from headway.cli.evaluate import _media_files, _pair_files, _text_files
 from headway.config.data import DataSettings
 from headway.config.folder import SHIPPED, load_run, run_folder
+from headway.config.run import RunSettings
 from headway.errors import FolderError, UserError
 from headway.progress import Progress
+from headway.tasks.specs import spec_of
 
 if TYPE_CHECKING:
     from headway.inside.compared import Line
@@ -45,11 +47,16 @@ def prune(
     importance_from: Annotated[
         list[str] | None,
         typer.Option(
-            metavar="FILE", help="Texts that heads are judged by; sources and targets with a tab."
+            metavar="FILE",
+            help="Texts that heads are judged by; sources and targets with a tab. Or pictures …",
         ),
     ] = None,
     text: Annotated[
         list[str] | None, typer.Option(help="The test set, in the form of the training data.")
+    ] = None,
+    media: Annotated[
+        list[str] | None,
+        typer.Option(help="The test set of pictures, videos or recordings, as in training."),
     ] = None,
     source: Annotated[
         list[str] | None, typer.Option(help="translate: sources of a test set.")
@@ -68,9 +75,10 @@ def prune(
         raise UserError("--heads and --out go together: which heads, and where the run goes.")
     folder = run_folder(run)
     settings = load_run(folder)
-    files = _files(settings.task, settings.data, text, source, target, pairs, encoding)
+    given = {"text": text, "media": media, "source": source, "target": target, "pairs": pairs}
+    files = _files(settings, given, encoding)
     if curve and files is None:
-        raise UserError("--curve needs a test set to score on: " + _give(settings.task))
+        raise UserError(f"--curve needs a test set to score on: {_give(settings)}.")
     wanted = None if heads is None else _wanted(heads, settings.model, kind)
     from headway.interop.whole import check_free
     from headway.tasks.opened import open_plain
@@ -92,28 +100,30 @@ def prune(
 
 
 def _files(
-    task: str,
-    data: DataSettings,
-    text: list[str] | None,
-    source: list[str] | None,
-    target: list[str] | None,
-    pairs: list[str] | None,
-    encoding: str | None,
+    settings: RunSettings, given: dict[str, list[str] | None], encoding: str | None
 ) -> DataSettings | None:
-    if task == "translate":
-        if text:
-            raise UserError("--text has no effect on a run of the task translate; " + _give(task))
-        given = source or target or pairs
-        return _pair_files(data, source, target, pairs, encoding) if given else None
-    if source or target:
-        raise UserError(f"--source and --target have no effect on a run of the task {task}.")
-    return _text_files(data, text, pairs, encoding) if text or pairs else None
+    """The test set, if there is one."""
+    data, reads = settings.data, spec_of(settings).reads
+    takes = {"media": ("media",), "pairs": ("source", "target", "pairs")}.get(
+        reads, ("text", "pairs")
+    )
+    for name, files in given.items():
+        if files and name not in takes:
+            raise UserError(
+                f"--{name} has no effect on a run of the task {settings.task}; {_give(settings)}."
+            )
+    if not any(given.values()):
+        return None
+    if reads == "media":
+        return _media_files(data, given["media"], encoding)
+    if reads == "pairs":
+        return _pair_files(data, given["source"], given["target"], given["pairs"], encoding)
+    return _text_files(data, given["text"], given["pairs"], encoding)
 
 
-def _give(task: str) -> str:
-    if task == "translate":
-        return "give --source FILE --target FILE, or --pairs FILE."
-    return "give --text FILE."
+def _give(settings: RunSettings) -> str:
+    ways = {"media": "--media PATH", "pairs": "--source FILE --target FILE, or --pairs FILE"}
+    return f"give {ways.get(spec_of(settings).reads, '--text FILE')}"
 
 
 def _wanted(text: str, model: Any, kind: str | None) -> int | frozenset[Head]:
@@ -154,24 +164,24 @@ def _wanted(text: str, model: Any, kind: str | None) -> int | frozenset[Head]:
 def _readings(
     run: Opened, files: DataSettings | None, given: list[str] | None, *, needed: bool
 ) -> tuple[list[Reading], str]:
-    """Texts to judge heads by, and where they come from."""
-    from headway.inside.corpus import Corpus
-    from headway.inside.examples import check_text, examples, from_files, own_examples
+    """Examples to judge heads by, and where they come from."""
+    from headway.inside.corpus import Corpus, keeps_data
+    from headway.inside.examples import examples
 
-    check_text(run)
-    if given and run.settings.task in ("complete", "fill"):
+    if given and run.spec.reads == "documents":
         texts = replace(run.settings.data, text=tuple(given), valid_text=())
-        return from_files(run, texts), ", ".join(given)
+        return examples(run, Corpus.of_test_set(texts, run)), ", ".join(given)
     if given:
         return examples(run, Corpus.of(given, run)), ", ".join(given)
-    if (run.folder / "data").is_dir():
-        return own_examples(run), "the run's validation data"
+    if keeps_data(run):
+        return examples(run, Corpus.own(run)), "the run's validation data"
     if files is not None:
-        return from_files(run, files), "the test set, on which the score is measured, too"
+        found = examples(run, Corpus.of_test_set(files, run))
+        return found, "the test set, on which the score is measured, too"
     if needed:
         raise FolderError(
-            f"{run.folder.name} keeps no data to judge heads by: {_give(run.settings.task)[:-1]}, "
-            "or --importance-from FILE with texts, a line each."
+            f"{run.folder.name} keeps no data to judge heads by: {_give(run.settings)}, or "
+            "--importance-from FILE with examples."
         )
     return [], ""
 
@@ -179,7 +189,7 @@ def _readings(
 def _judged(run: Opened, readings: list[Reading], where: str) -> Heads:
     from headway.inside.heads import heads
 
-    _say(f"importance of the heads from {len(readings):,} texts: {where}")
+    _say(f"importance of the heads from {len(readings):,} {readings[0].unit}: {where}")
     with Progress().stage("measuring heads"):
         return replace(heads(run, readings), source=where)
 

@@ -16,10 +16,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from headway.inside.corpus import Passage, spelled
 from headway.inside.effects import effects, promoted
 from headway.inside.factors import Factors
-from headway.inside.learning import ordinary
+from headway.inside.passages import Passage
 from headway.inside.passes import batches, states_of, stream_of
 from headway.inside.recovered import figures
 from headway.tasks.opened import Opened
@@ -85,6 +84,7 @@ def browsed(
         "dead": float((fired.totals.sum_SA.sum(0) == 0).mean()),
         "browsed_tokens": len(fired.place_N),
         "corpus_tokens": sum(text.n_tokens for text in texts),
+        "rows": "tokens" if texts[0].media is None else "rows",
     }
     note("removing every factor from its best contexts")
     moved = effects(run, found, looked, contexts, profile_SA.argmax(0).tolist())
@@ -112,10 +112,10 @@ def fire(run: Opened, found: Factors, texts: Sequence[Passage]) -> Fired:
     parts: list[tuple[NDArray[Any], ...]] = []
     places: list[NDArray[np.int64]] = []
     n_rows = first = 0
-    for batch in batches(texts, device):
+    for batch in batches(run, texts):
         states = states_of(run.model, batch)
-        for number, stream in enumerate(batch.tokens):
-            words_N = ordinary(run, stream, batch.tokens[stream])
+        for number, stream in enumerate(batch.streams):
+            words_N = batch.ordinary(run, stream)
             own = [site for site in found.sites if stream_of(run.model, site) == stream]
             strongest_NA = torch.zeros(int(words_N.sum()), found.n, device=device)
             for site in own:
@@ -204,9 +204,7 @@ def _entry(
 
 
 def _shown(run: Opened, text: Passage, context: Context) -> dict[str, Any]:
-    tokenizer = run.vocab.source if context.stream == "source" else run.vocab.target
-    spelt = spelled(text.ids[context.stream], tokenizer)
-    pieces = spelt[context.first :][: len(context.values)]
+    pieces = text.pieces(context.stream, run)[context.first :][: len(context.values)]
     return {
         "stream": context.stream,
         "line": text.line,

@@ -6,19 +6,20 @@ import statistics
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 import torch
 
 from headway.config.data import DataSettings
 from headway.config.folder import WEIGHTS
-from headway.inside.corpus import Passage
 from headway.inside.curve import evaluated, headline
 from headway.inside.forward import say
+from headway.inside.judging import unit
+from headway.inside.passages import Passage
 from headway.inside.passes import Batch, vectors_of
 from headway.inside.streams import Reading
 from headway.models.summary import count
 from headway.tasks.kind import Use
+from headway.tasks.media_given import Given
 from headway.tasks.opened import Opened, open_run
 from headway.tasks.table import kind_of
 
@@ -52,8 +53,8 @@ def compare(
         Line("heads", before.shape.n_kept_heads, after.shape.n_kept_heads, "in all layers"),
         Line("bytes", _size(before), _size(after), WEIGHTS),
     ]
-    if readings and readings[0].answers != "vector":
-        note = f"nats an output, {len(readings):,} texts"
+    if readings and not readings[0].direction:
+        note = f"{unit(before)} an output, {len(readings):,} {readings[0].unit}"
         lines.append(Line("loss", mean_loss(before, readings), mean_loss(after, readings), note, 4))
     if files is not None:
         spec = before.spec
@@ -76,13 +77,14 @@ def _size(run: Opened) -> int:
 def _speeds(before: Opened, after: Opened, readings: Sequence[Reading]) -> list[Line]:
     found = []
     few = readings[:TIMED]
-    times = f"median of {ROUNDS}, in turns, {len(few)} texts"
+    rows = "tokens" if few[0].media is None else "rows"
+    times = f"median of {ROUNDS}, in turns, {len(few)} {readings[0].unit}"
     if before.spec.writes:
         what = "new" if before.spec.continues else "target"
         one, other = _in_turns(_predicting(before, few), _predicting(after, few))
         found.append(Line("prediction", one, other, f"{what} tokens a second, {times}"))
     one, other = _in_turns(_reading(before, few), _reading(after, few))
-    found.append(Line("forward", one, other, f"tokens a second, {times}"))
+    found.append(Line("forward", one, other, f"{rows} a second, {times}"))
     return found
 
 
@@ -101,8 +103,14 @@ def _in_turns(*jobs: Callable[[], float]) -> list[float]:
 
 def _reading(run: Opened, readings: Sequence[Reading]) -> Callable[[], float]:
     ids = [{name: list(s.ids) for name, s in reading.streams.items()} for reading in readings]
-    batch = Batch.of([Passage(number, one) for number, one in enumerate(ids)])
-    n_tokens = float(sum(len(tokens) for tokens in batch.tokens.values()))
+    batch = Batch.of(
+        run,
+        [
+            Passage(number, one, media=reading.media)
+            for number, (one, reading) in enumerate(zip(ids, readings, strict=True))
+        ],
+    )
+    n_tokens = float(sum(passage.n_tokens for passage in batch.passages))
 
     @torch.no_grad()
     def job() -> float:
@@ -114,18 +122,26 @@ def _reading(run: Opened, readings: Sequence[Reading]) -> Callable[[], float]:
 
 def _predicting(run: Opened, readings: Sequence[Reading]) -> Callable[[], float]:
     settings, tokenizer = run.settings, run.vocab.target
-    lines = [" ".join(reading.text.split()) for reading in readings]
+    given = [_question(reading) for reading in readings]
     if run.spec.continues:
         decode = replace(settings.decode, max_len=WRITTEN, min_len=WRITTEN, sample=False, beam=1)
         settings = replace(settings, decode=decode)
-        lines = [tokenizer.decode(tokenizer.encode(line)[:PROMPT]) for line in lines]
+        given = [tokenizer.decode(tokenizer.encode(str(text))[:PROMPT]) for text in given]
     opened = open_run(run.folder, device="cpu", settings=settings)
     predictor = kind_of(settings).predictor(Use(opened, settings))
 
     def job() -> float:
-        answers: list[dict[str, Any]] = [one.to_dict() for one in predictor.answers(lines)]
+        answers = list(predictor.answers(given))
         if run.spec.continues:
             return float(WRITTEN * len(answers))
-        return float(sum(len(answer["outputs"][0]["tokens"]) + 1 for answer in answers))
+        written = (getattr(one, "tokens", None) or tokenizer.encode(one.text) for one in answers)
+        return float(sum(len(tokens) + 1 for tokens in written))
 
     return job
+
+
+def _question(reading: Reading) -> str | Given:
+    """What was read, as a predictor is asked."""
+    if reading.media is not None:
+        return Given(reading.media.name, reading.media.item)
+    return " ".join(reading.text.split())

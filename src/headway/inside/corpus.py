@@ -1,58 +1,77 @@
-"""A corpus to compare a text with: lines from files, bounded, and what a model reads of them."""
+"""Examples to study a model on, of the kind that it reads: texts, pictures, videos, recordings.
+
+They come from files, from memory, or from the validation data that a run keeps, with the answers
+that are right where someone knows them.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from itertools import chain, islice
 from pathlib import Path
+from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
+
+from headway.config.data import DataSettings
 from headway.config.listed import listed
+from headway.data.example import Source, TextKind
 from headway.data.files import open_lines, shown
 from headway.data.jsonl import is_json, parse_object, text_of
+from headway.data.media.prepared import evaluation_media
+from headway.data.media.reading import UNITS
+from headway.data.media.source import Target
+from headway.data.pairs import read_pairs
 from headway.data.records import read_records
-from headway.errors import DataError, UserError
-from headway.inside.media import media_settings, what_it_reads
-from headway.inside.streams import Stream
-from headway.interop.reading import segments_of
+from headway.data.store import Columns, load_prepared
+from headway.errors import DataError, FolderError
+from headway.inside.media import Media, media_settings, of_item
+from headway.tasks.intake_text import texts_of
+from headway.tasks.label_data import labelled_examples
+from headway.tasks.media_given import check_kind, found_file, what_of
 from headway.tasks.opened import Opened
-from headway.tasks.tag_answers import words_of
-from headway.text.pieces import SPACE_MARK
-from headway.text.tokenizer import Tokenizer
 
 MAX_CHARACTERS = 8_000_000
 """Of a corpus; what comes behind is left out, and `Corpus.cut` says so."""
 
-LONGEST = 128
-"""Tokens of a passage: longer lines are cut into several."""
+MAX_BYTES = 256_000_000
+"""The same of pixels or samples."""
+
+MAX_LINES = 50_000
+"""Of the validation data of a run."""
 
 
 @dataclass(frozen=True)
 class Corpus:
-    """Lines of text; for a translator also what each is translated to, where the files say it."""
+    """Texts, or pictures, videos or recordings, and what is right for each where that is known."""
 
     name: str
-    lines: tuple[str, ...]
+    examples: tuple[str | Media, ...]
     targets: tuple[str, ...] | None = None
+    """What a model that writes should write."""
+
+    labels: tuple[int, ...] | None = None
+    """The numbers of the labels."""
+
     cut: bool = False
     """There was more than fits."""
 
     @classmethod
     def of(cls, paths: str | Path | Sequence[str | Path], run: Opened) -> Corpus:
         """Text files, a line each (JSONL and labelled tables are read as in training). For a
-        translator a line may be `source<TAB>target`."""
-        if media_settings(run) is not None:
-            raise UserError(
-                f"{run.folder.name} reads {what_it_reads(run)}, so a corpus of text says nothing "
-                "about it. Leave it out."
-            )
+        translator a line may be `source<TAB>target`. For a run of pictures or recordings folders,
+        manifests and files; labels and texts are taken where these have them."""
         names = [str(path) for path in listed(paths)]
+        if media_settings(run) is not None:
+            return _of_media_files(run, names)
         lines, cut = _bounded(line for path in names for line in _lines_of(path, run))
         where = ", ".join(map(shown, names))
         if not lines:
             raise DataError(f"{where} holds no text. Give a file with a text a line.")
         if run.spec.reads != "pairs" or not any("\t" in line for line in lines):
-            return cls(where, tuple(lines), None, cut)
+            return cls(where, tuple(lines), cut=cut)
         pairs = [line.split("\t") for line in lines]
         for number, cells in enumerate(pairs, 1):
             if len(cells) < 2 or not cells[0].strip() or not cells[1].strip():
@@ -60,7 +79,7 @@ class Corpus:
                     f"{where}, text {number:,} is no pair: other lines have a source, a tab and a "
                     "target. Give pairs in all lines, or sources alone."
                 )
-        return cls(where, tuple(c[0] for c in pairs), tuple(c[1] for c in pairs), cut)
+        return cls(where, tuple(c[0] for c in pairs), tuple(c[1] for c in pairs), cut=cut)
 
     @classmethod
     def of_lines(cls, lines: Iterable[str], targets: Iterable[str] | None = None) -> Corpus:
@@ -73,10 +92,184 @@ class Corpus:
         others = None if targets is None else tuple(pair[1] for pair in kept)
         return cls("the given text", tuple(pair[0] for pair in kept), others)
 
+    @classmethod
+    def of_test_set(cls, files: DataSettings, run: Opened) -> Corpus:
+        """Test data in the form in which `headway evaluate` takes it."""
+        spec, name = run.spec, "the test set"
+        if spec.reads == "media":
+            return _of_media(run, files, _target(run), name)
+        if spec.reads == "pairs":
+            return _of_pairs(list(read_pairs(files.source, files.target, files.pairs, files)), name)
+        if spec.answers == "label":
+            texts, labels = labelled_examples(run.settings, files)
+            lines = tuple("\t".join(part for part in text if part) for text in texts)
+            return cls(name, lines, labels=tuple(labels.tolist()))
+        if not files.pairs and spec.reads not in ("tagged", "documents"):
+            return cls.of(files.text, run)
+        found, cut = _bounded(_texts_in(files, run))
+        return replace(cls.of_lines(found), cut=cut)
+
+    @classmethod
+    def own(cls, run: Opened) -> Corpus:
+        """The validation data that a run keeps in its folder."""
+        name = "its validation data"
+        if not keeps_data(run):
+            raise FolderError(
+                f"{run.folder.name} keeps no data of its own to study it on. Give some: "
+                f"{file_options(run)}."
+            )
+        prepared = load_prepared(run.folder)
+        if run.spec.reads == "media":
+            texts = None
+            if "text" in prepared.valid:
+                ids = (prepared.valid["text"][row] for row in range(prepared.valid.n))
+                texts = [prepared.tokenizer.decode(row.tolist()) for row in ids]
+            places = [str(example["place"]) for example in prepared.valid_examples]
+            labels = _labels(prepared.valid, prepared.labels, run)
+            return _of_set(run, prepared.valid, name, places, texts, labels)
+        if run.spec.reads == "pairs":
+            return _of_pairs(prepared.valid_pairs[:MAX_LINES], name)
+        found = texts_of(prepared.valid, prepared.tokenizer, MAX_LINES)
+        lines = ["\t".join(part for part in text if part) for text in found]
+        kept = [number for number, line in enumerate(lines) if line.strip()]
+        labels = _labels(prepared.valid, prepared.labels, run)
+        return cls(
+            name,
+            tuple(lines[number].strip() for number in kept),
+            labels=None if labels is None else tuple(labels[number] for number in kept),
+        )
+
+    @property
+    def unit(self) -> str:
+        """What its examples are, for people."""
+        first = self.examples[0]
+        return "texts" if isinstance(first, str) else first.unit
+
+    @property
+    def lines(self) -> list[str]:
+        """Those that are texts."""
+        return [example for example in self.examples if isinstance(example, str)]
+
+    def __len__(self) -> int:
+        return len(self.examples)
+
+    def part(self, start: int, end: int) -> Corpus:
+        """The examples from one to before another."""
+        return replace(
+            self,
+            examples=self.examples[start:end],
+            targets=None if self.targets is None else self.targets[start:end],
+            labels=None if self.labels is None else self.labels[start:end],
+        )
+
     def first(self, n: int) -> Corpus:
-        """The first `n` lines."""
-        targets = None if self.targets is None else self.targets[:n]
-        return replace(self, lines=self.lines[:n], targets=targets, cut=len(self.lines) > n)
+        """The first `n` examples."""
+        return replace(self.part(0, n), cut=self.cut or len(self) > n)
+
+
+def keeps_data(run: Opened) -> bool:
+    return (run.folder / "data").is_dir()
+
+
+def file_options(run: Opened) -> str:
+    """How a test set is given to commands."""
+    if run.spec.reads == "media":
+        return "--media PATH"
+    return "--source FILE --target FILE" if run.spec.reads == "pairs" else "--text FILE"
+
+
+def _texts_in(files: DataSettings, run: Opened) -> Iterator[str]:
+    """Texts alone; of pairs of them the first."""
+    if files.pairs:
+        yield from (first for first, _ in read_pairs((), (), files.pairs, files))
+        return
+    kind: TextKind = "tagged" if run.spec.reads == "tagged" else "documents"
+    if kind == "documents" and files.fields:
+        kind = "fields"
+    items = Source(kind, replace(run.settings, data=files), files.text)
+    yield from (" ".join(filter(None, map(item.text, items.columns))) for item in items)
+
+
+def _of_pairs(pairs: Sequence[tuple[str, str]], name: str) -> Corpus:
+    if not pairs:
+        raise DataError(f"{name} is empty.")
+    sources, targets = zip(*pairs, strict=True)
+    return Corpus(name, sources, targets)
+
+
+def _labels(columns: Columns, names: Sequence[str], run: Opened) -> tuple[int, ...] | None:
+    """The numbers that the model has for these labels."""
+    if "label" not in columns:
+        return None
+    numbers = {name: number for number, name in enumerate(run.settings.labels)}
+    return tuple(numbers[names[label]] for label in columns["label"].tolist())
+
+
+def _target(run: Opened) -> Target:
+    """What examples of media come with, where all that is asked for is there."""
+    if run.spec.labelled:
+        return "label"
+    return "text" if run.spec.writes else "none"
+
+
+def _of_media_files(run: Opened, paths: Sequence[str]) -> Corpus:
+    settings = media_settings(run)
+    assert settings is not None
+    places = [found_file(path, run.folder) for path in paths]
+    for place in places:
+        check_kind(place, what_of(settings))
+    data = replace(run.settings.data, media=tuple(map(str, places)), valid_media=())
+    where = ", ".join(map(shown, paths))
+    try:
+        return _of_media(run, data, _target(run), where)
+    except DataError:  # nothing is right or wrong of files alone: the model's own answers count
+        return _of_media(run, data, "none", where)
+
+
+def _of_media(run: Opened, data: DataSettings, target: Target, name: str) -> Corpus:
+    """Read as a test set is."""
+    settings = media_settings(run)
+    assert settings is not None
+    found = evaluation_media(
+        what_of(settings), replace(run.settings, data=data), settings,
+        target=target, labels=run.settings.labels,
+    )  # fmt: skip
+    texts = [" ".join(text.split()) for text in found.targets] if target == "text" else None
+    labels = _labels(found.items, run.settings.labels, run)
+    return _of_set(run, found.items, name, found.places, texts, labels)
+
+
+def _of_set(
+    run: Opened,
+    items: Columns,
+    name: str,
+    places: Sequence[str],
+    texts: Sequence[str] | None,
+    labels: tuple[int, ...] | None,
+) -> Corpus:
+    settings = media_settings(run)
+    assert settings is not None
+    examples: list[Media] = []
+    size = 0
+    for row in range(items.n):
+        values: NDArray[Any] = items.media[row]
+        size += values.nbytes
+        if examples and size > MAX_BYTES:
+            break
+        if values.dtype == np.int16:  # as sounds are stored
+            values = values.astype(np.float32) / 32768.0
+        place = places[row] if row < len(places) else f"example {row + 1:,}"
+        examples.append(of_item(place, values, settings))
+    if not examples:
+        raise DataError(f"{name} holds no {UNITS[what_of(settings)]}.")
+    n = len(examples)
+    return Corpus(
+        name,
+        tuple(examples),
+        None if texts is None else tuple(texts[:n]),
+        None if labels is None else labels[:n],
+        cut=n < items.n,
+    )
 
 
 def _bounded(lines: Iterator[str]) -> tuple[list[str], bool]:
@@ -132,128 +325,3 @@ def _refuse_tables(path: str, head: list[str]) -> None:
             f"{shown(path)} has a tab in every line, as pairs, labelled or tagged text have; this "
             "run reads plain text, a text a line. Give the text alone, e.g. `cut -f1`."
         )
-
-
-@dataclass(frozen=True)
-class Passage:
-    """What the model reads of a line, or of a part of it: token ids by stream."""
-
-    line: int
-    ids: dict[str, list[int]]
-    gaps: dict[int, int] = field(default_factory=dict)
-    """Places of a masked text and what stood there; those alone are asked for then."""
-
-    segments: tuple[int, ...] = ()
-    """Of a pair of texts: 1 for the second."""
-
-    @property
-    def n_tokens(self) -> int:
-        return sum(map(len, self.ids.values()))
-
-
-def passages(run: Opened, corpus: Corpus, max_tokens: int, *, write: bool = True) -> list[Passage]:
-    """The corpus from its beginning, as the model reads it, up to about so many tokens.
-
-    A translator whose corpus has no targets reads, as its target, what it translates to greedily;
-    without `write` its passages have a source and nothing else then.
-    """
-    found: list[Passage] = []
-    total = 0
-    for start in range(0, len(corpus.lines), 256):
-        block = replace(
-            corpus,
-            lines=corpus.lines[start : start + 256],
-            targets=None if corpus.targets is None else corpus.targets[start : start + 256],
-        )
-        for passage in _block(run, block, write):
-            found.append(replace(passage, line=start + passage.line))
-            total += passage.n_tokens
-            if total >= max_tokens:
-                return found
-    return found
-
-
-def _block(run: Opened, corpus: Corpus, write: bool) -> Iterator[Passage]:
-    lines, targets = list(corpus.lines), corpus.targets
-    if run.spec.reads == "pairs":
-        if targets is None and write:
-            targets = tuple(greedy(run, lines))
-        yield from _pairs(run, lines, targets)
-        return
-    tokenizer, spec = run.vocab.target, run.spec
-    room = min(LONGEST, run.shape.max_len) - 2
-    if spec.reads == "labelled" and run.settings.data.other_field:
-        yield from _compared(run, lines)
-        return
-    if spec.reads == "tagged":
-        many = tokenizer.encode_words([words_of(line, "the corpus") for line in lines])[0].lists()
-    else:
-        many = tokenizer.encode_batch(lines)
-    for number, ids in enumerate(many):
-        for part in _cut(ids, room, tokenizer):
-            if spec.continues:
-                yield Passage(number, {"text": tokenizer.begun(part)})
-            else:
-                yield Passage(number, {"text": tokenizer.as_text(part)})
-
-
-def _cut(ids: list[int], room: int, tokenizer: Tokenizer) -> Iterator[list[int]]:
-    """Parts of at most `room` tokens; words stay whole where they are not very long."""
-    while len(ids) > room:
-        starts = tokenizer.word_starts(ids[: room + 1])
-        end = next((place for place in range(room, room // 2, -1) if starts[place]), room)
-        yield ids[:end]
-        ids = ids[end:]
-    if ids:
-        yield ids
-
-
-def _compared(run: Opened, lines: list[str]) -> Iterator[Passage]:
-    """Pairs of texts for a model that compares two; the second is cut where both are long."""
-    tokenizer = run.vocab.target
-    sides = [line.partition("\t")[::2] for line in lines]
-    firsts = tokenizer.encode_batch([one for one, _ in sides])
-    seconds = tokenizer.encode_batch([other for _, other in sides])
-    for number, (one, other) in enumerate(zip(firsts, seconds, strict=True)):
-        ends = [tokenizer.eos] * tokenizer.pair_ends
-        ids = [tokenizer.bos, *one[: LONGEST // 2], *ends, *other]
-        ids = [*ids[: min(LONGEST, run.shape.max_len) - 1], tokenizer.eos]
-        yield Passage(number, {"text": ids}, segments=tuple(segments_of(run, ids)))
-
-
-def _pairs(run: Opened, lines: list[str], targets: Sequence[str] | None) -> Iterator[Passage]:
-    source, target = run.vocab.source, run.vocab.target
-    begin = [] if target.target_begin is None else [target.target_begin]
-    room = min(LONGEST, run.shape.max_len) - 2
-    sources = [source.as_source(ids[:room]) for ids in source.encode_batch(lines)]
-    if targets is None:
-        yield from (Passage(number, {"source": ids}) for number, ids in enumerate(sources))
-        return
-    for number, ids in enumerate(target.encode_batch(targets)):
-        if ids:
-            read = [target.bos, *begin, *ids[:room]]
-            yield Passage(number, {"source": sources[number], "target": read})
-
-
-def greedy(run: Opened, lines: list[str]) -> list[str]:
-    """The run's own translations, a width of one."""
-    from headway.config.decode import DecodeSettings
-    from headway.decode.translator import Translator
-    from headway.models.seq2seq import Seq2Seq
-
-    assert isinstance(run.model, Seq2Seq)
-    device = next(run.model.parameters()).device
-    translator = Translator([run.model], run.vocab, DecodeSettings(beam=1), device=device)
-    return [found.text for found in translator.translate(lines)]
-
-
-def spelled(ids: list[int], tokenizer: Tokenizer) -> list[str]:
-    """Tokens as people write them: with a space where a word begins, so that they can be joined."""
-    stream = Stream.of("text", ids, tokenizer)
-    pieces, last = [], -2
-    for piece, word, special in zip(stream.pieces, stream.words, stream.special, strict=True):
-        bare = piece.replace(SPACE_MARK, " ").strip(" ") or "␣"
-        goes_on = word == last and not special
-        pieces.append(bare.removeprefix("##") if goes_on else f" {bare}")
-        last = word
-    return pieces

@@ -122,7 +122,7 @@ def curve(
                 score, loss = known[gone]
                 points.append(Point(order, kind, share, len(gone), score, loss))
                 note(f"{order}, {kind}: {len(gone)} of {n_heads} heads out: {shown} {score:.2f}")
-    data = ", ".join([*files.source, *files.pairs, *files.text])
+    data = ", ".join([*files.source, *files.pairs, *files.text, *files.media])
     return Curve(tuple(points), shown, higher, run.shape.n_kept_heads, data)
 
 

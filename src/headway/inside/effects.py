@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from headway.inside.anatomy import Anatomy
+from headway.inside.forward import gives_vector
 from headway.inside.judging import AT_ONCE, Answers, answers, losses
 from headway.inside.passes import READ_AT_ONCE, Batch, Site, edited, stream_of, watched
 from headway.nn.layout import Layout
@@ -18,8 +19,8 @@ from headway.tasks.read import readout_of
 
 if TYPE_CHECKING:
     from headway.inside.browsing import Context
-    from headway.inside.corpus import Passage
     from headway.inside.factors import Factors
+    from headway.inside.passages import Passage
 
 REMOVED = 3
 """Contexts of a factor that it is removed from."""
@@ -69,8 +70,7 @@ def _mean(values: list[tuple[float, float]]) -> dict[str, float]:
 
 
 def _removed(run: Opened, found: Factors, jobs: list[Job]) -> list[tuple[float, float]]:
-    device = next(run.model.parameters()).device
-    batch = Batch.of([job.passage for job in jobs], device)
+    batch = Batch.of(run, [job.passage for job in jobs])
     with watched(run.model) as states:
         clean = answers(run, batch)
     parts: dict[Site, tuple[Tensor, Tensor]] = {}
@@ -99,7 +99,7 @@ def _parts(
     run: Opened, found: Factors, batch: Batch, jobs: list[Job], site: Site, x_ND: Tensor
 ) -> tuple[Tensor, Tensor]:
     """Rows of a site, and what the factors of the jobs add to them."""
-    starts = batch.layouts[stream_of(run.model, site)].starts_B.tolist()
+    starts = batch.streams[stream_of(run.model, site)].layout.starts_B.tolist()
     rows, factor = [], []
     for number, job in enumerate(jobs):
         fires = [i for i, value in enumerate(job.context.values) if value > 0]
@@ -131,14 +131,19 @@ def promoted(run: Opened, found: Factors) -> list[dict[str, Any]]:
     own = [site for site in found.sites if site[0] == part.name]
     readout = readout_of(run.settings)
     poolers = readout.pools and "pooled" in getattr(run.model, "heads", {})
-    if not own or poolers or run.spec.answers == "vector":
+    if not own or poolers or gives_vector(run) or not run.spec.is_likely:
         return [{} for _ in range(found.n)]
     s = found.sites.index(own[-1])
 
+    n_first = getattr(run.model, "n_first", None) or 1
+
     def read(x_RD: Tensor) -> Tensor:
         norm = part.stack.final_norm
-        each = Layout.of([1] * len(x_RD), x_RD.device)  # as if every row were a text
-        return readout.of(run.model, x_RD if norm is None else norm(x_RD), each).answers()
+        x_RD = x_RD if norm is None else norm(x_RD)
+        if not readout.pools:
+            return readout.of(run.model, x_RD, Layout.of([len(x_RD)], x_RD.device)).answers()
+        each = Layout.of([n_first] * len(x_RD), x_RD.device)  # as if every row were an example
+        return readout.of(run.model, x_RD.repeat_interleave(n_first, 0), each).answers()
 
     middle_1C = read(found.mean_SD[s][None])
     names = _Names(run)

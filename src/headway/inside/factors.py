@@ -23,8 +23,9 @@ from headway.config.durable import replace_file, replace_text
 from headway.config.load import from_dict
 from headway.errors import DataError, FolderError
 from headway.inside.coding import Coder, SparseCoder, TopKCoder, learned
-from headway.inside.corpus import Corpus, Passage, passages
+from headway.inside.corpus import Corpus, file_options
 from headway.inside.learning import PER_FACTOR, Learning, chosen_sites, sampled
+from headway.inside.passages import Passage, passages
 from headway.inside.passes import Site
 from headway.tasks.opened import Opened
 
@@ -85,7 +86,8 @@ class Factors:
             raise FolderError(
                 f"these factors were learned from another model ({self.run.get('name')}: "
                 f"{self.run.get('task')}, width {self.run.get('d_model')}), not from "
-                f"{run.folder.name}. Learn them anew: headway factors {run.folder.name} --text FILE"
+                f"{run.folder.name}. Learn them anew: headway factors {run.folder.name} "
+                f"{file_options(run)}"
             )
 
     def save(self, folder: Path) -> None:
@@ -172,7 +174,9 @@ def factors(
     n_tokens = sum(text.n_tokens for text in texts)
     if n_tokens < learning.needed or len(texts) < HELD_OUT:
         raise _too_small(corpus, n_tokens, len(texts), learning)
-    note(f"{n_tokens:,} tokens in {len(texts):,} texts; {len(sites)} layers of {_stacks(sites)}")
+    rows = "tokens" if corpus.lines else "rows"
+    layers = f"{len(sites)} layers of {_stacks(sites)}"
+    note(f"{n_tokens:,} {rows} in {len(texts):,} {corpus.unit}; {layers}")
     test = texts[HELD_OUT - 1 :: HELD_OUT]
     train = [text for number, text in enumerate(texts) if number % HELD_OUT != HELD_OUT - 1]
     found = learn(run, train, sites, learning, note)
@@ -182,9 +186,11 @@ def factors(
 def _too_small(corpus: Corpus, n_tokens: int, n_texts: int, learning: Learning) -> DataError:
     fewer = n_tokens // (2 * PER_FACTOR)
     way = f", or fewer factors: n={fewer}" if fewer >= 8 and n_texts >= HELD_OUT else ""
+    rows, unit = ("tokens", "texts") if corpus.lines else ("rows", corpus.unit)
+    more = "text" if corpus.lines else unit
     return DataError(
-        f"{corpus.name} is too small for {learning.n:,} factors: tokens {n_tokens:,}, needed "
-        f"{learning.needed:,}; texts {n_texts:,}, needed {HELD_OUT}. Give more text{way}."
+        f"{corpus.name} is too small for {learning.n:,} factors: {rows} {n_tokens:,}, needed "
+        f"{learning.needed:,}; {unit} {n_texts:,}, needed {HELD_OUT}. Give more {more}{way}."
     )
 
 

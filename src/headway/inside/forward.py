@@ -7,11 +7,13 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
 from headway.inside.anatomy import Anatomy
 from headway.inside.change import NO_CHANGE, Change, gated, hiding
+from headway.inside.hidden import some_hidden
 from headway.inside.streams import Reading
 from headway.models.decoder import Decoder
 from headway.models.encoder import Encoder
@@ -20,7 +22,8 @@ from headway.models.seq2seq import Seq2Seq
 from headway.nn.attention import Memory
 from headway.nn.layout import Layout
 from headway.tasks.opened import Opened
-from headway.tasks.read import Read, readout_of
+from headway.tasks.read import OneVector, Read, mean_square, readout_of
+from headway.tasks.rebuild import RebuildGiven
 
 TOGETHER = 2048
 """Tokens that pass the model side by side where one reading passes it again and again."""
@@ -38,11 +41,16 @@ class Said:
     the text, not normalised."""
 
     reading: Reading
+    targets_RE: Tensor | None = None
+    """What stood where rows are hidden."""
 
     @property
     def log_probs_R(self) -> Tensor:
         """Of what each output chose. Of a vector: how far it goes in the direction of the reading,
-        so that gradients and changes say what the vector hangs on."""
+        so that gradients and changes say what the vector hangs on. Of what is rebuilt: minus the
+        mean squared error, which is what training lessens."""
+        if self.targets_RE is not None:
+            return -mean_square(self.scores_RC, self.targets_RE, 1.0)
         if self.reading.direction:
             return self.scores_RC @ self.scores_RC.new_tensor(self.reading.direction)
         ids_R1 = torch.tensor([output.id for output in self.reading.outputs])[:, None]
@@ -81,29 +89,47 @@ def say_each(
         change.check(lengths)
     [off] = {change.off for change in changes}
     with gated(run.model, Change(off=off)), _given(run.model, fronts or {}):
-        x_ND, layout = vectors(run.model, reading, changes)
-        scores_RC = scores_in(read_out(run, reading, x_ND, layout))
-    each = zip(*(x.tensor_split(len(changes)) for x in (x_ND, scores_RC)), strict=True)
-    return [Said(x_TD, its_RC, reading) for x_TD, its_RC in each]
+        hidden = _hidden(run, reading, len(changes))
+        x_ND, layout = vectors(run.model, reading, changes, hidden)
+        scores_RC = scores_in(run, read_out(run, reading, x_ND, layout))
+    each = list(zip(*(x.tensor_split(len(changes)) for x in (x_ND, scores_RC)), strict=True))
+    if hidden is None:
+        return [Said(x_TD, its_RC, reading) for x_TD, its_RC in each]
+    right = hidden.targets_RE.tensor_split(len(changes))
+    return [
+        Said(x_TD, its_RC, reading, its_RE)
+        for (x_TD, its_RC), its_RE in zip(each, right, strict=True)
+    ]
+
+
+def _hidden(run: Opened, reading: Reading, n: int) -> RebuildGiven | None:
+    """Copies of media that have hidden rows, as the model sees them."""
+    if reading.media is None or reading.hides is None:
+        return None
+    numbers = np.full(n, reading.hides)
+    return some_hidden(run, [reading.media] * n, numbers)
 
 
 def vectors(
-    model: nn.Module, reading: Reading, changes: Sequence[Change] = (NO_CHANGE,)
+    model: nn.Module,
+    reading: Reading,
+    changes: Sequence[Change] = (NO_CHANGE,),
+    hidden: RebuildGiven | None = None,
 ) -> tuple[Tensor, Layout]:
     """Those of the last stream, a copy for each change, and where they lie."""
     n = len(changes)
-    flat = {name: _input(model, reading, name, n) for name in reading.streams}
-    hidden = {name: [change.places(name) for change in changes] for name in reading.streams}
+    flat = {name: _input(model, reading, name, n, hidden) for name in reading.streams}
+    unseen = {name: [change.places(name) for change in changes] for name in reading.streams}
     layouts = {
-        name: _layout(len(stream), hidden[name], causal=_causal(model, name))
+        name: _layout(len(stream), unseen[name], causal=_causal(model, name))
         for name, stream in reading.streams.items()
     }
     if isinstance(model, Seq2Seq):
         memory = model.encode(flat["source"], layouts["source"])
         n_target, n_source = (len(reading.streams[name]) for name in ("target", "source"))
         lies = replace(layouts["source"], tree=None, memo={})
-        if any(hidden["source"]):
-            tree = hiding(n_target, n_source, hidden["source"], causal=False, own=False)
+        if any(unseen["source"]):
+            tree = hiding(n_target, n_source, unseen["source"], causal=False, own=False)
             lies = replace(lies, tree=tree)
         x_ND = model.decode(flat["target"], layouts["target"], Memory(memory.x_MD, lies))
         return x_ND, layouts["target"]
@@ -113,8 +139,12 @@ def vectors(
     return model(flat[name], layout), layout
 
 
-def _input(model: nn.Module, reading: Reading, stream: str, n: int) -> Any:
+def _input(
+    model: nn.Module, reading: Reading, stream: str, n: int, hidden: RebuildGiven | None
+) -> Any:
     """What the front of a stream takes, `n` copies: tokens, or the picture or recording."""
+    if hidden is not None:
+        return hidden.stream.values
     if reading.media is None or stream == "target":
         return torch.tensor(reading.streams[stream].ids).repeat(n)
     front = model.source_front if isinstance(model, Seq2Seq) else model.front
@@ -132,9 +162,14 @@ def read_out(run: Opened, reading: Reading, x_ND: Tensor, layout: Layout) -> Rea
     return readout.of(run.model, x_ND, layout, rows_R)
 
 
-def scores_in(read: Read) -> Tensor:
-    """Those of words, classes or tags; or vectors, not normalised."""
-    return read.answers() if read.is_likely else read.x_RD
+def scores_in(run: Opened, read: Read) -> Tensor:
+    """Those of words, classes or tags; what is rebuilt; or vectors, not normalised."""
+    return read.x_RD if gives_vector(run) else read.answers()
+
+
+def gives_vector(run: Opened) -> bool:
+    """Whether the answer is one vector, which nothing is said about."""
+    return isinstance(readout_of(run.settings), OneVector)
 
 
 def _causal(model: nn.Module, stream: str) -> bool:

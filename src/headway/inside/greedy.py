@@ -17,7 +17,7 @@ from headway.tasks.opened import Opened
 def scores_of(run: Opened, reading: Reading, change: Change) -> torch.Tensor:
     with gated(run.model, change):
         x_ND, layout = vectors(run.model, reading, [change])
-        return scores_in(read_out(run, reading, x_ND, layout)).clone()
+        return scores_in(run, read_out(run, reading, x_ND, layout)).clone()
 
 
 def greedily(

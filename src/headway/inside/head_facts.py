@@ -53,6 +53,9 @@ class Heads:
     source: str = ""
     """Where the texts come from."""
 
+    unit: str = "texts"
+    """What they are, for people."""
+
     def __getitem__(self, name: str) -> HeadFacts:
         return next(head for head in self.heads if head.name == name)
 

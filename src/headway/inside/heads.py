@@ -77,7 +77,8 @@ def heads(
         for fact in one.facts(kind, layer, run.shape.kept_heads.of(kind, layer))
     ]
     n_outputs = sum(len(reading.outputs) for reading in readings)
-    return Heads(tuple(found), len(readings), n_outputs, total / len(readings), source)
+    loss = total / len(readings)
+    return Heads(tuple(found), len(readings), n_outputs, loss, source, readings[0].unit)
 
 
 def _readings(run: Opened, texts: Any, n: int) -> tuple[list[Reading], str]:

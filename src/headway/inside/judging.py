@@ -8,9 +8,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from headway.inside.forward import gives_vector
 from headway.inside.passes import Batch, vectors_of
 from headway.tasks.opened import Opened
-from headway.tasks.read import Read, Readout, readout_of
+from headway.tasks.read import Read, Readout, mean_square, readout_of
 
 AT_ONCE = 512
 """Rows whose word scores are held."""
@@ -28,7 +29,8 @@ class Answers:
 
     read: Read
     target_R: Tensor | None
-    """The tokens that come, where the text says it. None: the model's own answer counts."""
+    """The tokens that come, where the text says it, or what is to be rebuilt (R E). None: the
+    model's own answer counts."""
 
 
 def answers(run: Opened, batch: Batch) -> Answers:
@@ -39,7 +41,7 @@ def answers(run: Opened, batch: Batch) -> Answers:
     """
     model, readout, spec = run.model, readout_of(run.settings), run.spec
     x_ND = vectors_of(model, batch)
-    layout, ids_N = batch.layouts[batch.last], batch.tokens[batch.last]
+    layout = batch.streams[batch.last].layout
     lengths = torch.tensor(layout.known_lengths(), device=x_ND.device)
     owner_N = torch.arange(len(lengths), device=x_ND.device).repeat_interleave(lengths)
     if readout.pools:
@@ -47,15 +49,24 @@ def answers(run: Opened, batch: Batch) -> Answers:
         read = readout.of(model, x_ND, layout)
         return Answers(whole_B, torch.full_like(whole_B, -1), read, None)
     place_N = layout.positions_N
-    target_N: Tensor | None = None
-    if spec.writes:
-        asked_N = place_N + 1 < lengths[owner_N]
-        target_N = ids_N.roll(-1)
-        if not spec.continues:  # the end is what comes behind the last token
-            target_N = torch.where(asked_N, target_N, run.vocab.target.eos)
-            asked_N = torch.ones_like(asked_N)
-    elif spec.answers == "gaps" and any(passage.gaps for passage in batch.passages):
+    if batch.hidden is not None:
+        rows_R = batch.hidden.hidden.rows_R
+        read = readout.of(model, x_ND, layout, rows_R)
+        return Answers(owner_N[rows_R], place_N[rows_R], read, batch.hidden.targets_RE)
+    if spec.answers == "gaps" and any(passage.gaps for passage in batch.passages):
         return _gaps(readout, model, batch, x_ND)
+    target_N: Tensor | None = None
+    ids_N = batch.ids(batch.last)
+    if batch.passages[0].is_media(batch.last):  # every row says something, and nobody said what
+        asked_N = batch.ordinary(run, batch.last)
+    elif spec.writes:
+        asked_N = torch.ones_like(place_N, dtype=torch.bool)
+        goes_on_N = place_N + 1 < lengths[owner_N]
+        target_N = ids_N.roll(-1)
+        if spec.continues:
+            asked_N = goes_on_N
+        else:  # the end is what comes behind the last token
+            target_N = torch.where(goes_on_N, target_N, run.vocab.target.eos)
     else:
         asked_N = (place_N > 0) & (place_N + 1 < lengths[owner_N])
         target_N = ids_N if spec.answers == "gaps" else None
@@ -67,7 +78,7 @@ def answers(run: Opened, batch: Batch) -> Answers:
 
 def _gaps(readout: Readout, model: nn.Module, batch: Batch, x_ND: Tensor) -> Answers:
     """What stood at the masked places."""
-    layout = batch.layouts[batch.last]
+    layout = batch.streams[batch.last].layout
     starts = layout.starts_B.tolist()
     asked = [
         (number, place, starts[number] + place, id)
@@ -80,15 +91,24 @@ def _gaps(readout: Readout, model: nn.Module, batch: Batch, x_ND: Tensor) -> Ans
 
 
 def unit(run: Opened) -> str:
-    """Of losses: log-probabilities, or angles between vectors."""
-    return "1 − cosine" if run.spec.answers == "vector" else "nats"
+    """Of losses: log-probabilities, angles between vectors, errors of what is rebuilt."""
+    if gives_vector(run):
+        return "1 − cosine"
+    return "nats" if run.spec.is_likely else "mean square"
 
 
 @torch.no_grad()
 def losses(clean: Answers, changed: Answers) -> tuple[Tensor, Tensor, Tensor]:
     """For each row the loss before, the loss behind the change, and how far the answer moved: the
-    KL divergence in nats. For vectors it is 1 − cosine with the vector before, in all of them."""
+    KL divergence in nats. For vectors it is 1 − cosine with the vector before, in all of them; for
+    what is rebuilt, mean squares."""
     old, new = clean.read, changed.read
+    if not old.is_likely and (clean.place_R >= 0).all():
+        was_RE, is_RE = old.answers(), new.answers()
+        right_RE = was_RE if clean.target_R is None else clean.target_R
+        pairs = ((was_RE, right_RE), (is_RE, right_RE), (is_RE, was_RE))
+        errors = [mean_square(one, other, 1.0) for one, other in pairs]
+        return errors[0], errors[1], errors[2]
     if not old.is_likely:
         away_R = 1 - F.cosine_similarity(old.x_RD, new.x_RD, dim=-1)
         return torch.zeros_like(away_R), away_R, away_R

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from headway.config.model import check_values
 from headway.errors import ConfigError
-from headway.inside.corpus import Passage
+from headway.inside.passages import Passage
 from headway.inside.passes import Site, batches, sites_of, states_of, stream_of
 from headway.tasks.opened import Opened
 
@@ -107,15 +107,6 @@ def chosen_sites(run: Opened, layers: str) -> list[Site]:
     ]
 
 
-def ordinary(run: Opened, stream: str, ids_N: Tensor) -> Tensor:
-    """Which rows are words: the first and last tokens of a text carry other things, and some
-    models park huge states on them."""
-    tokenizer = run.vocab.source if stream == "source" else run.vocab.target
-    begins = (tokenizer.source_begin, tokenizer.target_begin)
-    apart = [tokenizer.bos, tokenizer.eos, *(i for i in begins if i is not None)]
-    return ~torch.isin(ids_N, torch.tensor(apart, device=ids_N.device))
-
-
 class Reservoir:
     """A uniform sample of rows that come one after another, however many there are."""
 
@@ -154,12 +145,11 @@ def sampled(
     run: Opened, texts: Sequence[Passage], sites: Sequence[Site], learning: Learning
 ) -> tuple[Tensor, Tensor]:
     """States of words at these sites, and the number of the site of each."""
-    device = next(run.model.parameters()).device
     reservoir = Reservoir(learning.rows, learning.seed)
-    for batch in batches(texts, device):
+    for batch in batches(run, texts):
         states = states_of(run.model, batch)
         for number, site in enumerate(sites):
             stream = stream_of(run.model, site)
-            words_N = ordinary(run, stream, batch.tokens[stream])
+            words_N = batch.ordinary(run, stream)
             reservoir.add(states[site][words_N], number)
     return reservoir.held()

@@ -82,10 +82,10 @@ def lens(run: Opened, text: str | Reading | Trace, tuned: Tuned | None = None) -
         tuned.check(len(states) - 1, states[0].shape[1])
         states = [*(tuned.after(layer, x_TD) for layer, x_TD in enumerate(states[:-1])), states[-1]]
     last = _read(run, reading, part, states[-1])
-    layers = [_layer(_read(run, reading, part, x_TD), last, reading) for x_TD in states]
+    layers = [_layer(run, _read(run, reading, part, x_TD), last, reading) for x_TD in states]
     top, probability, rank, chosen, kl = (torch.stack(parts) for parts in zip(*layers, strict=True))
     how = _how(part) + ("" if tuned is None else " A fitted map goes first.")
-    return Lens(reading.outputs, how, scores_in(last), top, probability, rank, chosen, kl)
+    return Lens(reading.outputs, how, scores_in(run, last), top, probability, rank, chosen, kl)
 
 
 def _read(run: Opened, reading: Reading, part: StackPart, x_TD: Tensor) -> Read:
@@ -93,8 +93,8 @@ def _read(run: Opened, reading: Reading, part: StackPart, x_TD: Tensor) -> Read:
     return read_out(run, reading, x_TD if norm is None else norm(x_TD), Layout.of([len(x_TD)]))
 
 
-def _layer(read: Read, last: Read, reading: Reading) -> tuple[Tensor, ...]:
-    scores_RC, last_RC = scores_in(read), scores_in(last)
+def _layer(run: Opened, read: Read, last: Read, reading: Reading) -> tuple[Tensor, ...]:
+    scores_RC, last_RC = scores_in(run, read), scores_in(run, last)
     n_rows = len(scores_RC)
     if not read.is_likely:
         cosine_R = F.cosine_similarity(scores_RC.double(), last_RC.double(), dim=-1)

@@ -17,7 +17,7 @@ from headway.config.pictures import PictureSettings
 from headway.config.sounds import SoundSettings
 from headway.data.media.items import found_items
 from headway.data.media.manifest import is_manifest
-from headway.data.media.reading import Form, Part, read_media
+from headway.data.media.reading import UNITS, Form, Part, What, read_media
 from headway.errors import UserError
 from headway.inside.streams import Stream
 from headway.tasks.media_given import check_kind, what_of
@@ -26,6 +26,9 @@ from headway.tasks.opened import Opened
 Kind = Literal["picture", "sound"]
 
 NAMES = {"pictures": "a picture", "videos": "a video", "sounds": "a recording"}
+
+MAX_ROWS = 4096
+"""Of an example that is studied: the attention of every head is a square of them."""
 
 FIRST_ROWS = ("class", "distil")
 """Names of the rows that a picture has before its patches."""
@@ -82,6 +85,12 @@ class Media:
         )
 
     @property
+    def unit(self) -> str:
+        """What there are several of, for people."""
+        what: What = "sounds" if self.kind == "sound" else "pictures"
+        return UNITS["videos" if self.kind == "picture" and len(self.item) > 1 else what]
+
+    @property
     def seconds(self) -> float:
         """Of a recording, without what it is filled up with."""
         return len(self.item) / self.rate
@@ -90,6 +99,12 @@ class Media:
     def heard_rows(self) -> int:
         """Of a recording: rows that are not all silence that it was filled up with."""
         return min(self.n_rows, max(1, round(np.ceil(self.seconds / self.row_s - 1e-6))))
+
+    @property
+    def is_own(self) -> list[bool]:
+        """For each row whether it is a part of the picture or recording."""
+        n = self.heard_rows if self.kind == "sound" else self.n_rows
+        return [self.extra <= row < n for row in range(self.n_rows)]
 
     def stream(self, name: str) -> Stream:
         """Its rows as the tokens of a stream, each a word of its own."""
@@ -140,6 +155,12 @@ def what_it_reads(run: Opened) -> str:
     """In a word: text, a picture, a video or a recording."""
     settings = media_settings(run)
     return "text" if settings is None else NAMES[what_of(settings)]
+
+
+def exceeds(run: Opened, media: Media) -> bool:
+    """Whether it has more rows than the model has places for, or than can be looked at."""
+    most = getattr(media_settings(run), "most_rows", None)
+    return media.n_rows > (MAX_ROWS if most is None else most)
 
 
 def open_media(run: Opened, path: Path | str) -> Media:

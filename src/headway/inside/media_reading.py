@@ -4,15 +4,18 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import torch.nn.functional as F
+from torch import Tensor
+
 from headway.decode.spelling import best_path, speller
 from headway.errors import UserError
-from headway.inside.anatomy import stream_read_by
-from headway.inside.change import Change, gated
+from headway.inside.anatomy import Anatomy
+from headway.inside.change import NO_CHANGE, Change, gated
+from headway.inside.forward import gives_vector
 from headway.inside.greedy import scores_of
 from headway.inside.media import Media
 from headway.inside.streams import Output, Reading
 from headway.inside.written import Ask, Source, written
-from headway.models.encoder import Encoder
 from headway.models.hearing import Listener
 from headway.models.seq2seq import Seq2Seq
 from headway.nn.ctc import align
@@ -29,15 +32,11 @@ def read_media(run: Opened, media: Media, ask: Ask, change: Change) -> Reading:
             f"a run of the task {run.settings.task} without a decoder writes nothing, so its "
             "output cannot be given."
         )
-    assert isinstance(run.model, Encoder)
-    name = stream_read_by(run.model.front)
-    reading = Reading(
-        text=media.name,
-        task=run.settings.task,
-        streams={name: media.stream(name)},
-        outputs=(Output(None, -1, ""),),
-        media=media,
-    )
+    reading = _unanswered(run, media)
+    if gives_vector(run):
+        vector_D = F.normalize(scores_of(run, reading, NO_CHANGE)[0], dim=-1)
+        vector = (Output(None, -1, "vector"),)
+        return replace(reading, outputs=vector, direction=tuple(vector_D.tolist()))
     if run.spec.labelled:
         best = int(scores_of(run, reading, change)[0].argmax())
         labels = run.settings.labels
@@ -51,12 +50,33 @@ def read_media(run: Opened, media: Media, ask: Ask, change: Change) -> Reading:
     )
 
 
+def _unanswered(run: Opened, media: Media) -> Reading:
+    name = Anatomy.of(run.model).stacks[0].stream
+    return Reading(
+        text=media.name,
+        task=run.settings.task,
+        streams={name: media.stream(name)},
+        outputs=(Output(None, -1, ""),),
+        media=media,
+    )
+
+
+def said_by_ctc(run: Opened, media: Media, tokens: list[int]) -> Reading:
+    """A recording of which is known what is said in it: where these tokens are likeliest."""
+    reading = _unanswered(run, media)
+    return _aligned(run, reading, _symbols(run, reading, NO_CHANGE), tokens)
+
+
+def _symbols(run: Opened, reading: Reading, change: Change) -> Tensor:
+    """Log-probabilities of every row."""
+    every = tuple(Output(row, -1, "") for row in range(len(reading.last)))
+    return scores_of(run, replace(reading, outputs=every), change).log_softmax(-1)
+
+
 def _by_ctc(run: Opened, reading: Reading, change: Change) -> Reading:
     """Each symbol is read from the row of its stretch where it is likeliest. No search knows of
     hidden rows: with such, the likeliest symbols of all rows are the answer."""
-    every = tuple(Output(row, -1, "") for row in range(len(reading.last)))
-    logs_SV = scores_of(run, replace(reading, outputs=every), change).log_softmax(-1)
-    blank = logs_SV.shape[1] - 1
+    logs_SV = _symbols(run, reading, change)
     if change.hidden:
         tokens = best_path(logs_SV).tokens
     else:
@@ -66,7 +86,11 @@ def _by_ctc(run: Opened, reading: Reading, change: Change) -> Reading:
         with gated(run.model, change):
             speaks = speller(run.model, run.vocab.target, run.settings.decode, weight)
             tokens = speaks.spell([reading.media.item])[0].tokens
-    found = align(logs_SV, tokens, blank) if tokens else None
+    return _aligned(run, reading, logs_SV, tokens)
+
+
+def _aligned(run: Opened, reading: Reading, logs_SV: Tensor, tokens: list[int]) -> Reading:
+    found = align(logs_SV, tokens, logs_SV.shape[1] - 1) if tokens else None
     if found is None:
         return replace(reading, outputs=())
     names = run.vocab.target.tokens(tokens)

@@ -8,17 +8,23 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import Any, cast
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
 from headway.inside.anatomy import Anatomy, StackPart
-from headway.inside.corpus import Passage
-from headway.models.encoder import Encoder
+from headway.inside.hidden import some_hidden
+from headway.inside.passages import Passage
+from headway.models.parts.front import Front
+from headway.models.parts.heads import Input
 from headway.models.seq2seq import Seq2Seq
 from headway.nn.layout import Layout
+from headway.tasks.opened import Opened
+from headway.tasks.read import asked
+from headway.tasks.rebuild import RebuildGiven
 
 Site = tuple[str, int]
 Edit = Callable[[Site, Tensor], Tensor | None]
@@ -31,22 +37,62 @@ READ_AT_ONCE = 2048
 @dataclass(frozen=True)
 class Batch:
     passages: list[Passage]
-    tokens: dict[str, Tensor]
-    layouts: dict[str, Layout]
+    streams: dict[str, Input]
+    """What is read first comes first."""
+
+    hidden: RebuildGiven | None = None
+    """Of media with hidden rows: which they are, and what stood there."""
 
     @classmethod
-    def of(cls, passages: Sequence[Passage], device: torch.device | str = "cpu") -> Batch:
-        tokens, layouts = {}, {}
+    def of(cls, run: Opened, passages: Sequence[Passage]) -> Batch:
+        """On the device of the model."""
+        device = next(run.model.parameters()).device
+        streams: dict[str, Input] = {}
+        hidden: RebuildGiven | None = None
         for stream in passages[0].ids:
-            many = [passage.ids[stream] for passage in passages]
-            tokens[stream] = torch.tensor([i for ids in many for i in ids], device=device)
-            layouts[stream] = Layout.of([len(ids) for ids in many], device)
-        return cls(list(passages), tokens, layouts)
+            media = [one.media for one in passages if one.media is not None]
+            if passages[0].hides:
+                numbers = np.array([passage.line for passage in passages])
+                hidden = some_hidden(run, media, numbers)
+                streams[stream] = hidden.stream
+            elif passages[0].is_media(stream):
+                front = cast(Front, Anatomy.of(run.model).stacks[0].front)
+                given = front.collate([one.item for one in media], device)
+                streams[stream] = Input(*given)
+            else:
+                many = [passage.ids[stream] for passage in passages]
+                ids_N = torch.tensor([i for ids in many for i in ids], device=device)
+                streams[stream] = Input(ids_N, Layout.of([len(ids) for ids in many], device))
+        segments = [number for passage in passages for number in passage.segments]
+        if segments:
+            last = list(streams)[-1]
+            segments_N = torch.tensor(segments, device=device)
+            streams[last] = replace(streams[last], segments_N=segments_N)
+        return cls(list(passages), streams, hidden)
 
     @property
     def last(self) -> str:
         """The stream that the model answers in."""
-        return list(self.tokens)[-1]
+        return list(self.streams)[-1]
+
+    def ids(self, stream: str) -> Tensor:
+        """Of all passages; -1 for rows of media."""
+        every = [i for passage in self.passages for i in passage.ids[stream]]
+        return torch.tensor(every, device=self.streams[stream].layout.starts_B.device)
+
+    def ordinary(self, run: Opened, stream: str) -> Tensor:
+        """Which rows are words, patches or sound: the first and last tokens of a text carry other
+        things, and some models park huge states on them; so do rows that are no part of a picture,
+        and the silence that a recording is filled up with is none of it."""
+        if self.passages[0].is_media(stream):
+            own = [one.media.is_own for one in self.passages if one.media is not None]
+            device = self.streams[stream].layout.starts_B.device
+            return torch.tensor([row for rows in own for row in rows], device=device)
+        tokenizer = run.vocab.source if stream == "source" else run.vocab.target
+        begins = (tokenizer.source_begin, tokenizer.target_begin)
+        apart = [tokenizer.bos, tokenizer.eos, *(i for i in begins if i is not None)]
+        ids_N = self.ids(stream)
+        return ~torch.isin(ids_N, torch.tensor(apart, device=ids_N.device))
 
     def places(self, stream: str) -> Iterator[tuple[int, int]]:
         """For each row of a stream the number of its passage in the batch, and its place there."""
@@ -56,19 +102,19 @@ class Batch:
 
 
 def batches(
-    passages: Sequence[Passage], device: torch.device | str = "cpu", tokens: int = READ_AT_ONCE
+    run: Opened, passages: Sequence[Passage], tokens: int = READ_AT_ONCE
 ) -> Iterator[Batch]:
     """In order, about `tokens` at a time."""
     held: list[Passage] = []
     size = 0
     for passage in passages:
         if held and size + passage.n_tokens > tokens:
-            yield Batch.of(held, device)
+            yield Batch.of(run, held)
             held, size = [], 0
         held.append(passage)
         size += passage.n_tokens
     if held:
-        yield Batch.of(held, device)
+        yield Batch.of(run, held)
 
 
 def sites_of(model: nn.Module) -> list[Site]:
@@ -87,18 +133,10 @@ def last_site(model: nn.Module) -> Site:
 
 def vectors_of(model: nn.Module, batch: Batch) -> Tensor:
     """Of the last stream that the batch has, behind the final norm."""
-    if isinstance(model, Seq2Seq):
-        source, target = "source", "target"
-        if target not in batch.tokens:
-            return model.encode(batch.tokens[source], batch.layouts[source]).x_MD
-        return model(
-            batch.tokens[source], batch.layouts[source], batch.tokens[target], batch.layouts[target]
-        )
-    if isinstance(model, Encoder) and any(passage.segments for passage in batch.passages):
-        segments = [number for passage in batch.passages for number in passage.segments]
-        ids_N = batch.tokens["text"]
-        return model(ids_N, batch.layouts["text"], torch.tensor(segments, device=ids_N.device))
-    return model(batch.tokens["text"], batch.layouts["text"])
+    given = list(batch.streams.values())
+    if len(given) < len(Anatomy.of(model).stacks):
+        return cast(Seq2Seq, model).encode(given[0].values, given[0].layout).x_MD
+    return asked(model).states(*given).x_ND
 
 
 def states_of(model: nn.Module, batch: Batch) -> dict[Site, Tensor]:

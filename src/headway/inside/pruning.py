@@ -176,8 +176,9 @@ def save_pruned(run: Opened, gone: Iterable[Head], out: Path, *, compact: bool =
     weights = model_weights(small)
     int8 = compact and _is_int8(file_in(run.folder, WEIGHTS))
     save_weights(out, to_int8(weights) if int8 else weights)
-    words = file_in(run.folder, TOKENIZER)
-    replace_file(out / TOKENIZER, partial(shutil.copyfile, words))
+    if run.words is not None:  # labels of pictures have none
+        words = file_in(run.folder, TOKENIZER)
+        replace_file(out / TOKENIZER, partial(shutil.copyfile, words))
     write_config(out, resolved_toml(replace(run.settings, model=shape)))
 
 

@@ -18,6 +18,7 @@ from headway.decode.prompts import PromptSearcher, too_long
 from headway.errors import DataError, UserError
 from headway.inside.anatomy import Anatomy
 from headway.inside.change import NO_CHANGE, Change, gated
+from headway.inside.forward import gives_vector
 from headway.inside.greedy import greedily, scores_of
 from headway.inside.media import Media, media_settings, open_media
 from headway.inside.media_reading import read_media
@@ -167,7 +168,7 @@ def _labelled(run: Opened, text: str, change: Change) -> Reading:
         outputs=tuple(Output(row, -1, "vector") for row in rows),
         segments=tuple(segments or segments_of(run, ids)),
     )
-    if answers == "vector":
+    if gives_vector(run):
         vector_D = F.normalize(scores_of(run, reading, NO_CHANGE)[0], dim=-1)
         return replace(reading, direction=tuple(vector_D.tolist()))
     chosen = _choose(run, reading, change)

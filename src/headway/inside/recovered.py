@@ -9,9 +9,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from headway.inside.corpus import Passage
 from headway.inside.judging import answers, losses, unit
-from headway.inside.learning import ordinary
+from headway.inside.passages import Passage
 from headway.inside.passes import Site, batches, edited, stream_of, watched
 from headway.tasks.opened import Opened
 
@@ -28,15 +27,14 @@ def figures(run: Opened, found: Factors, texts: Sequence[Passage]) -> dict[str, 
     `layers`: for each the same and the model's loss as it is (`loss`), with the layer's states
     rebuilt from factors (`rebuilt`), by their mean (`mean`) and by zero (`zero`). `recovered` is
     (zero − rebuilt) / (zero − loss), `recovered_mean` the same against the mean."""
-    device = next(run.model.parameters()).device
     texts = _first(_masked(run, texts, found.settings.seed), MAX_TOKENS)
     sums = [_Sums() for _ in found.sites]
-    for batch in batches(texts, device):
+    for batch in batches(run, texts):
         with watched(run.model) as states:
             clean = answers(run, batch)
         for number, site in enumerate(found.sites):
             stream = stream_of(run.model, site)
-            words_N = ordinary(run, stream, batch.tokens[stream])
+            words_N = batch.ordinary(run, stream)
             x_ND = states[site][words_N]
             code_NA = found.codes(x_ND, site)
             rebuilt_ND = found.rebuilt(code_NA, site)
@@ -106,10 +104,11 @@ def _instead(
 
 
 def _masked(run: Opened, texts: Sequence[Passage], seed: int) -> list[Passage]:
-    """For a model that fills gaps: the texts with gaps, since a token that can be seen is no
-    question."""
-    mask = run.vocab.target.mask
-    if run.spec.answers != "gaps" or mask is None:
+    """For a model that fills gaps: examples with gaps, since what can be seen is no question."""
+    if run.spec.answers == "gaps" and texts[0].media is not None:
+        return [replace(text, hides=True) for text in texts]
+    mask = run.vocab.target.mask if run.spec.answers == "gaps" else None
+    if mask is None:
         return list(texts)
     random = torch.Generator().manual_seed(seed)
     found = []

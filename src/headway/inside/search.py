@@ -15,9 +15,9 @@ import torch
 from numpy.typing import NDArray
 
 from headway.errors import UserError
-from headway.inside.corpus import Corpus, Passage, passages, spelled
+from headway.inside.corpus import Corpus
 from headway.inside.factors import Factors
-from headway.inside.learning import ordinary
+from headway.inside.passages import Passage, passages
 from headway.inside.passes import Site, batches, sites_of, states_of, stream_of
 from headway.inside.trace import Trace
 from headway.tasks.opened import Opened
@@ -117,10 +117,8 @@ class Index:
 
     def shown(self, passage: int, place: int, before: int = 8, behind: int = 5) -> dict[str, Any]:
         """A place in its context, for people."""
-        vocab = self.run.vocab
-        tokenizer = vocab.source if self.stream == "source" else vocab.target
         first = max(0, place - before)
-        pieces = spelled(self.texts[passage].ids[self.stream], tokenizer)
+        pieces = self.texts[passage].pieces(self.stream, self.run)
         return {"at": place - first, "pieces": pieces[first : place + behind + 1]}
 
 
@@ -140,10 +138,10 @@ def indexes(
     rows: dict[Site, list[Vectors]] = {site: [] for site in sites}
     where: dict[str, list[NDArray[np.int32]]] = {}
     first = 0
-    for batch in batches(texts):
+    for batch in batches(run, texts):
         states = states_of(run.model, batch)
-        for stream, ids_N in batch.tokens.items():
-            words_N = ordinary(run, stream, ids_N)
+        for stream in batch.streams:
+            words_N = batch.ordinary(run, stream)
             places = np.array(list(batch.places(stream)), np.int32)[words_N.numpy()]
             where.setdefault(stream, []).append(places + np.array([first, 0], np.int32))
             for site in sites:

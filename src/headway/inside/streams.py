@@ -78,10 +78,18 @@ class Reading:
     media: Media | None = None
     """The picture, video or recording that was read, where it was no text."""
 
+    hides: int | None = None
+    """Of media with hidden rows, which are what is asked: the number by which they are chosen."""
+
     @property
     def answers(self) -> Answers | None:
         """What kind of answer it has; None for a trace of a task that is not ours."""
         return spec_of(self.task).answers if self.task in SPECS else None
+
+    @property
+    def unit(self) -> str:
+        """What there are several of, for people."""
+        return "texts" if self.media is None else self.media.unit
 
     @property
     def labelled(self) -> bool:
@@ -107,11 +115,9 @@ class Reading:
 
     def facts(self) -> dict[str, Any]:
         """As JSON, without the pixels of a picture or the samples of a recording."""
-        if self.media is None:
-            found = asdict(self)
-            del found["media"]
-            return found
-        return {**asdict(replace(self, media=None)), "media": self.media.facts()}
+        found = asdict(replace(self, media=None))
+        del found["media"], found["hides"]
+        return found if self.media is None else {**found, "media": self.media.facts()}
 
     @classmethod
     def from_facts(cls, facts: Mapping[str, Any]) -> Reading:

@@ -22,14 +22,21 @@ from headway.config.durable import replace_file
 from headway.config.listed import listed
 from headway.errors import DataError, FolderError, UserError
 from headway.inside.anatomy import Anatomy
+from headway.inside.corpus import Corpus
+from headway.inside.examples import with_hidden_rows
+from headway.inside.forward import gives_vector
+from headway.inside.media import Media, exceeds
 from headway.inside.reading import Ask, Output, Reading, Stream, read
 from headway.inside.trace import trace
 from headway.nn.layout import Layout
 from headway.tasks.opened import Opened
-from headway.tasks.read import readout_of
+from headway.tasks.read import Read, readout_of
 
 FEWEST = 20
 """Lines of text, without which nothing can be held out."""
+
+MOST = 2000
+"""Examples of a corpus; more change little."""
 
 STEPS, LOOKS = 320, 16
 """Of the fit, and how often it is looked at whether it helps."""
@@ -52,7 +59,8 @@ class Tuned:
     matrix_LDD: Tensor
     shift_LD: Tensor
     plain_L: Tensor
-    """Divergence from the last layer, in nats, of the plain lens; on lines for this alone."""
+    """Divergence from the last layer, in nats, of the plain lens (of what is rebuilt: the mean
+    squared difference); on lines for this alone."""
 
     tuned_L: Tensor
     """The same with the maps."""
@@ -110,28 +118,36 @@ class Tuned:
 
 @dataclass(frozen=True)
 class _Line:
-    """The vectors of one text: of each layer those that the head reads."""
+    """The vectors of one example: of each layer those that the head reads."""
 
     states_LTD: Tensor
 
 
-def tune(run: Opened, lines: Sequence[str], seed: int = 0) -> Tuned:
+def tune(run: Opened, lines: Corpus | Sequence[str], seed: int = 0) -> Tuned:
     """Fit the maps on eight tenths of the lines, keep each as it was when another tenth said best
     (which may be before the first step), and measure on the last tenth, which chooses nothing."""
-    texts = [line for line in listed(lines) if line.strip()]
-    if run.spec.answers == "vector":
+    corpus = lines if isinstance(lines, Corpus) else None
+    texts: list[str | Media]
+    if isinstance(lines, Corpus):
+        texts = list(lines.first(MOST).examples)
+    else:
+        texts = [line for line in listed(lines) if line.strip()]
+    if gives_vector(run):
         raise UserError(
             "this run gives a vector, no words or labels, so there is nothing to tune a lens to."
         )
+    texts = [one for one in texts if isinstance(one, str) or not exceeds(run, one)]
     if len(texts) < FEWEST:
+        what = "lines of text" if corpus is None or corpus.lines else corpus.unit
         raise DataError(
-            f"{len(texts)} lines of text are too few to tune a lens: it needs {FEWEST}, better "
+            f"{len(texts)} {what} are too few to tune a lens: it needs {FEWEST}, better "
             "some hundreds."
         )
     rng = np.random.default_rng(seed)
     order = rng.permutation(len(texts))
     tenth = max(1, len(texts) // 10)
-    read_lines = [_line(run, texts[number], rng) for number in order]
+    read_lines = [_line(run, texts[number], int(number), rng) for number in order]
+    read_lines = [line for line in read_lines if line.states_LTD.shape[1]]
     held, choose, fit = read_lines[:tenth], read_lines[tenth : 2 * tenth], read_lines[2 * tenth :]
     found = _fitted(run, fit, choose, rng)
     plain_L = _divergence(run, held, None)
@@ -178,23 +194,23 @@ def _batch_divergence(
     states_LND = torch.cat([line.states_LTD for line in batch], dim=1)
     layout = Layout.of([line.states_LTD.shape[1] for line in batch])
     with torch.no_grad():
-        last_RC = _said(run, states_LND[-1], layout).log_softmax(-1)
-        share_RC = last_RC.exp()
-        own_R = (share_RC * last_RC).sum(1)
+        last_RC = _said(run, states_LND[-1], layout).answers()
     found = []
     for layer, x_ND in enumerate(states_LND[:-1]):
-        if maps is not None:
-            x_ND = x_ND + x_ND @ maps[0][layer] + maps[1][layer]
-        logs_RC = _said(run, x_ND, layout).log_softmax(-1)
-        found.append(own_R - (share_RC * logs_RC).sum(1))
+        read = _said(run, _mapped(x_ND, maps, layer), layout)
+        found.append(read.apart(read.answers(), last_RC, 1.0))
     return torch.stack(found)
 
 
-def _said(run: Opened, x_ND: Tensor, layout: Layout) -> Tensor:
-    """Scores for the rows, or for the texts where the head reads whole texts."""
+def _mapped(x_ND: Tensor, maps: tuple[Tensor, Tensor] | None, layer: int) -> Tensor:
+    return x_ND if maps is None else x_ND + x_ND @ maps[0][layer] + maps[1][layer]
+
+
+def _said(run: Opened, x_ND: Tensor, layout: Layout) -> Read:
+    """Of the rows, or of the examples where the head reads whole ones."""
     norm = Anatomy.of(run.model).stacks[-1].stack.final_norm
     x_ND = x_ND if norm is None else norm(x_ND)
-    return readout_of(run.settings).of(run.model, x_ND, layout).answers()
+    return readout_of(run.settings).of(run.model, x_ND, layout)
 
 
 def _endless(lines: list[_Line], rng: np.random.Generator) -> Iterator[list[_Line]]:
@@ -213,15 +229,18 @@ def _batches(lines: list[_Line]) -> Iterator[list[_Line]]:
         yield batch
 
 
-def _line(run: Opened, text: str, rng: np.random.Generator) -> _Line:
-    # A language model reads the line and adds nothing; a translator answers it without a beam.
-    reading = read(run, text, Ask(decode=replace(run.settings.decode, beam=1), new=0))
-    if run.spec.answers == "gaps":
-        reading = _with_gaps(reading, run, rng)
+def _line(run: Opened, text: str | Media, number: int, rng: np.random.Generator) -> _Line:
+    # A language model reads the line and adds nothing; who writes an answer does so without a beam.
+    gaps = run.spec.answers == "gaps"
+    if gaps and not isinstance(text, str):
+        reading = with_hidden_rows(run, text, number)
+    else:
+        reading = read(run, text, Ask(decode=replace(run.settings.decode, beam=1), new=0))
+        reading = _with_gaps(reading, run, rng) if gaps else reading
     states = trace(run, reading).states[Anatomy.of(run.model).stacks[-1].name]
     rows = [output.row for output in reading.outputs if output.row is not None]
     states_LTD = torch.stack(states)
-    return _Line(states_LTD[:, rows] if rows else states_LTD)
+    return _Line(states_LTD[:, rows] if rows or not reading.outputs else states_LTD)
 
 
 def _with_gaps(reading: Reading, run: Opened, rng: np.random.Generator) -> Reading:

@@ -5,9 +5,12 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+from headway.inside import judging
 from headway.inside.anatomy import Anatomy
 from headway.inside.change import NO_CHANGE
+from headway.inside.corpus import file_options
 from headway.inside.curve import Curve, load_found
+from headway.inside.forward import gives_vector
 from headway.inside.heads import HeadFacts, Heads, heads
 from headway.inside.roles import LIFT, ROLES
 from headway.tasks.opened import Opened
@@ -43,9 +46,7 @@ def section(looked: Any) -> dict[str, Any] | None:
     else:
         found = heads(run, [looked.trace.reading], change=looked.change)
     whole = looked.corpus is not None or saved is not None
-    is_text = looked.trace.reading.media is None
-    unit = "length" if run.spec.answers == "vector" else "nats"
-    files = "--source FILE --target FILE" if run.spec.reads == "pairs" else "--text FILE"
+    unit = "length" if gives_vector(run) else judging.unit(run)
     return {
         "kinds": _kinds(run),
         "heads": [_head(one) for one in found.heads],
@@ -65,7 +66,7 @@ def section(looked: Any) -> dict[str, Any] | None:
         "one_text": not whole,
         "scope": _scope(found, whole),
         "curve": None if saved is None or saved[1] is None else _curve(saved[1]),
-        "command": f"headway prune {run.folder.name} --curve {files}" if is_text else None,
+        "command": f"headway prune {run.folder.name} --curve {file_options(run)}",
     }
 
 
@@ -74,7 +75,7 @@ def _scope(found: Heads, whole: bool) -> str:
     if not whole:
         return f"On this text only: {outputs}. Give a corpus for what holds in general."
     where = f": {found.source}" if found.source else ""
-    return f"Measured on {found.n_texts:,} texts with {outputs}{where}."
+    return f"Measured on {found.n_texts:,} {found.unit} with {outputs}{where}."
 
 
 def _fits(found: Heads, run: Opened) -> bool:

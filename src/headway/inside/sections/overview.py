@@ -71,7 +71,7 @@ def _answer(looked: Any) -> dict[str, Any]:
     """Of each output its probability and the choices beside it."""
     trace = looked.trace
     outputs = trace.reading.outputs
-    if trace.reading.answers == "vector" or trace.scores_RC is None:
+    if trace.reading.answers == "vector" or trace.reading.direction or trace.scores_RC is None:
         vector = trace.scores_RC
         length = None if vector is None else float(vector.float().norm())
         return {

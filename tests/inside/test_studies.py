@@ -1,0 +1,196 @@
+"""Pruning, factors, tuned lens, head studies and search on runs of pictures and recordings."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from headway.inside.anatomy import Anatomy
+from headway.inside.corpus import Corpus
+from headway.inside.examples import examples
+from headway.inside.factors import factors
+from headway.inside.forward import say
+from headway.inside.heads import heads
+from headway.inside.judging import answers, losses
+from headway.inside.passages import passages
+from headway.inside.passes import Batch, edited, sites_of
+from headway.inside.pruning import pruned
+from headway.inside.search import Index
+from headway.inside.trace import trace
+from headway.inside.tuned import tune
+from headway.tasks.opened import Opened, open_plain
+
+from ..interop.padded_runs import LABELS, MEDIA
+from ..interop.padded_runs import media_run as padded_run
+from .media_runs import SOUND, media_for, media_run
+
+N = 24
+
+
+@pytest.fixture(scope="module", params=list(MEDIA))
+def run(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Opened:
+    folder = tmp_path_factory.mktemp("studied") / "run"
+    return open_plain(padded_run(folder, request.param, n_layers=2))
+
+
+def corpus_for(run: Opened, n: int = N, *, right: bool = True) -> Corpus:
+    found = tuple(media_for(run, seed) for seed in range(n))
+    words = [] if run.words is None else run.vocab.target.tokens([8, 9, 10])
+    words = [word.strip("▁") for word in words]
+    texts = tuple(" ".join(words[: 1 + i % 3]) for i in range(n))
+    labels = tuple(i % len(LABELS) for i in range(n))
+    return Corpus(
+        "examples",
+        found,
+        texts if right and run.spec.writes else None,
+        labels if right and run.spec.labelled else None,
+    )
+
+
+def test_heads_are_judged_by_what_is_right(run: Opened) -> None:
+    corpus = corpus_for(run, 4)
+    readings = examples(run, corpus)
+    found = heads(run, readings)
+    worth: dict[str, float] = {}
+    places = [
+        (f"{kind.name}.{layer}", attention)
+        for kind in Anatomy.of(run.model).kinds
+        for layer, attention in enumerate(kind.layers)
+    ]
+    for reading in readings:
+        for _, attention in places:
+            attention.gate_H = torch.ones(attention.n_heads, requires_grad=True)
+        (-say(run, reading).log_probs_R.mean()).backward()
+        for name, attention in places:
+            for head, slope in enumerate(attention.gate_H.grad.abs().tolist()):
+                worth[f"{name}.{head}"] = worth.get(f"{name}.{head}", 0.0) + slope / len(readings)
+    for _, attention in places:
+        attention.gate_H = None
+    assert {one.name for one in found.heads} == worth.keys()
+    for one in found.heads:
+        assert one.importance == pytest.approx(worth[one.name], rel=1e-3, abs=1e-6)
+    assert max(worth.values()) > 1e-4
+
+
+def test_what_is_right_is_what_the_corpus_says() -> None:
+    seen, written = media_run("see"), media_run("caption")
+    labels = [one.outputs[0].id for one in examples(seen, corpus_for(seen, 3))]
+    assert labels == [0, 1, 2]
+    own = [one.outputs[0].id for one in examples(seen, corpus_for(seen, 3, right=False))]
+    assert own == [int(say(seen, one).scores_RC.argmax())
+                   for one in examples(seen, corpus_for(seen, 3))]  # fmt: skip
+    said = [
+        [output.name for output in reading.outputs]
+        for reading in examples(written, corpus_for(written, 2))
+    ]
+    assert [len(names) for names in said] == [2, 3]  # the end, too
+    spelled = media_run("transcribe-ctc")
+    corpus = corpus_for(spelled, 2)
+    assert corpus.targets is not None
+    tokens = spelled.vocab.target.encode(corpus.targets[1])
+    reading = examples(spelled, corpus)[1]
+    assert [output.id for output in reading.outputs] == tokens
+    assert [output.row for output in reading.outputs] == sorted(
+        output.row for output in reading.outputs
+    )
+
+
+def test_what_was_hidden_is_what_is_asked(tmp_path: Path) -> None:
+    for task in ("fill pictures", "fill sounds"):
+        run = open_plain(padded_run(tmp_path / task, task))
+        one, *others = examples(run, corpus_for(run, 6))
+        rows = [output.row for output in one.outputs]
+        assert 0.3 * len(one.last) < len(rows) <= 0.5 * len(one.last)
+        if task == "fill sounds":  # there is but one square of patches
+            assert any(rows != [output.row for output in other.outputs] for other in others)
+        said = say(run, one)
+        assert said.targets_RE is not None
+        want = (said.scores_RC - said.targets_RE).square().mean(-1)
+        torch.testing.assert_close(-said.log_probs_R, want)
+
+
+@torch.no_grad()
+def test_states_of_a_batch_are_those_of_each_alone(run: Opened) -> None:
+    texts = passages(run, corpus_for(run, 3), 10_000)
+    batch = Batch.of(run, texts)
+    found = answers(run, batch)
+    first = answers(run, Batch.of(run, texts[:1]))
+    n = len(first.owner_R)
+    torch.testing.assert_close(found.read.x_RD[:n], first.read.x_RD, atol=1e-4, rtol=1e-4)
+    ordinary_N = batch.ordinary(run, next(iter(batch.streams)))
+    n_first = getattr(run.shape, "picture", None) and run.shape.picture.extra
+    if n_first is not None:
+        assert int((~ordinary_N).sum()) == 3 * n_first
+
+
+@torch.no_grad()
+def test_nothing_is_lost_where_nothing_changes_and_something_where_it_does(run: Opened) -> None:
+    texts = passages(run, corpus_for(run, 3), 10_000)
+    batch = Batch.of(run, [replace(one, hides=run.spec.answers == "gaps") for one in texts])
+    clean = answers(run, batch)
+    before_R, behind_R, moved_R = losses(clean, answers(run, batch))
+    torch.testing.assert_close(before_R, behind_R, atol=1e-6, rtol=0)
+    assert float(moved_R.abs().max()) < 1e-6
+    site = sites_of(run.model)[1]
+    ramp_D = torch.linspace(-2, 2, run.shape.d_model)
+    with edited(run.model, lambda at, x_ND: x_ND + ramp_D if at == site else None):
+        *_, moved_R = losses(clean, answers(run, batch))
+    assert float(moved_R.max()) > 1e-4
+
+
+def test_there_are_factors(run: Opened) -> None:
+    found = factors(run, corpus_for(run), method="topk", n=8, k=2, steps=10, browse=200)
+    assert len(found.entries) == 8
+    rebuilds = "rebuild" in getattr(run.shape, "heads", ())
+    assert (found.figures["unit"] == "mean square") == rebuilds
+    assert all(layer["loss"] >= 0 for layer in found.figures["layers"])
+    alive = [entry for entry in found.entries if entry["effect"] is not None]
+    assert alive
+    context = alive[0]["contexts"][0]
+    assert len(context["pieces"]) == len(context["values"])
+    assert ("promotes" in found.entries[0]) == (found.figures["unit"] == "nats")
+
+
+@pytest.mark.parametrize("name", ["see distilled", "hear", "transcribe ctc", "fill sounds"])
+def test_a_lens_is_tuned(name: str, tmp_path: Path) -> None:
+    run = open_plain(padded_run(tmp_path / "run", name, n_layers=2))
+    tuned = tune(run, corpus_for(run))
+    assert tuned.n_lines == N
+    assert (tuned.plain_L > 0).all()
+    assert tuned.tuned_L.mean() < tuned.plain_L.mean()
+
+
+@pytest.mark.parametrize("task", ["see", "transcribe"])
+def test_the_nearest_of_what_is_in_the_corpus_is_itself(task: str) -> None:
+    run = media_run(task)
+    corpus = corpus_for(run, 4)
+    index = Index.of(run, corpus, 2, stack=Anatomy.of(run.model).stacks[0].name)
+    found = trace(run, examples(run, corpus)[2])
+    [hit] = index.nearest(found, index.stream, 5, top=1)
+    assert (hit.passage, hit.place) == (2, 5)
+    assert hit.cosine == pytest.approx(1, abs=1e-2)
+    assert index.shown(2, 5)["pieces"]
+
+
+def test_a_pruned_model_says_what_the_whole_says_without_the_head(run: Opened) -> None:
+    kind = Anatomy.of(run.model).kinds[0]
+    small = run.with_model(pruned(run.model, run.shape, [(kind.name, 0, 1)]))
+    [reading] = examples(run, corpus_for(run, 1))
+    gate_H = torch.ones(kind.layers[0].n_heads)
+    gate_H[1] = 0
+    kind.layers[0].gate_H = gate_H
+    want = say(run, reading).scores_RC.detach()
+    kind.layers[0].gate_H = None
+    torch.testing.assert_close(say(small, reading).scores_RC.detach(), want, atol=1e-4, rtol=1e-4)
+
+
+def test_recordings_too_long_for_the_model_are_left_out() -> None:
+    sound = replace(SOUND, positions="learned", max_rows=10)
+    run = media_run("transcribe", sound=sound)
+    assert np.all([one.n_rows > 10 for one in corpus_for(run, 2).examples])
+    with pytest.raises(Exception, match="can read"):
+        examples(run, corpus_for(run, 2))
