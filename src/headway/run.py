@@ -186,10 +186,9 @@ class Run:
     @property
     def history(self) -> History:
         """What was measured while it was trained."""
-        from headway.training.history import METRICS as FILE
         from headway.training.history import read_history
 
-        return read_history(self.folder / FILE)
+        return read_history(self.folder)
 
     @property
     def scores(self) -> dict[str, float]:

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from headway.errors import Stopped
 from headway.nn.stack import Stack
@@ -149,17 +149,17 @@ def test_a_warmup_that_was_asked_for_leads_to_the_peak_whatever_was_planned_at_f
 
 
 def test_a_stop_is_heard_in_the_middle_of_a_search() -> None:
-    model, passes = Stack([]), [0]
+    stack, passes = Stack([]), [0]
 
     def asked() -> bool:
         passes[0] += 1
         return passes[0] > 2
 
-    with interrupted(model, asked):
-        model(torch.zeros(1, 1), None)
-        model(torch.zeros(1, 1), None)
+    with interrupted(nn.Sequential(stack), asked):
+        stack(torch.zeros(1, 1), None)
+        stack(torch.zeros(1, 1), None)
         with pytest.raises(Stopped):
-            model(torch.zeros(1, 1), None)
+            stack(torch.zeros(1, 1), None)
     assert passes == [3]
-    model(torch.zeros(1, 1), None)
+    stack(torch.zeros(1, 1), None)
     assert passes == [3]

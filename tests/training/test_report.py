@@ -176,7 +176,7 @@ def test_an_unusual_end_breaks_nothing(tmp_path: Path, end: dict[str, Any]) -> N
 def test_lines_come_in_the_order_of_their_steps(tmp_path: Path) -> None:
     path = tmp_path / "metrics.jsonl"
     path.write_text("".join(json.dumps(line) + "\n" for line in reversed(entries())))
-    assert [entry["step"] for entry in read_history(path).train] == [10, 20, 30, 40]
+    assert [entry["step"] for entry in read_history(path.parent).train] == [10, 20, 30, 40]
 
 
 def test_a_long_run_draws_few_points_with_the_same_mean() -> None:

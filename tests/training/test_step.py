@@ -173,18 +173,6 @@ def test_clipping_bounds_the_gradient_and_only_that(
     torch.testing.assert_close(first_moment(1e6) / 0.1, free)
 
 
-def test_dropping_forgets_what_was_added(
-    corpus: tuple[WriteItems, StepPlan], device: torch.device
-) -> None:
-    step, other = made(device), made(device)
-    added(step, corpus, 60)
-    step.drop()
-    for each in (step, other):
-        added(each, corpus, 10_000)
-        each.finish(1e-3)
-    assert torch.equal(weights(step), weights(other))
-
-
 @pytest.mark.gpu
 @pytest.mark.parametrize("n_parts", [1, 3])
 def test_a_recorded_step_follows_the_plain_one(

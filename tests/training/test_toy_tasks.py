@@ -75,7 +75,7 @@ def test_the_papers_shape_learns_in_few_steps_or_says_that_it_does_not(
     words = ["--source", f"{tmp_path}/a", "--target", f"{tmp_path}/b", "--out", f"{tmp_path}/run"]
     words += SHAPED + ([] if rate is None else [f"train.lr={rate}", "train.warmup=40"])
     assert main(["train", "translate", "--device", "cpu", *words]) == 0
-    history = read_history(tmp_path / "run" / "metrics.jsonl")
+    history = read_history(tmp_path / "run")
     [end] = history.end
     [loss] = [scores["loss"] for scores in end["scores"].values()]
     trivial = end["baselines"]["token frequencies"]["loss"]

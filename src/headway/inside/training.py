@@ -18,7 +18,7 @@ from headway.models.folder import load_weights
 from headway.nn.lora import merge_tensors
 from headway.tasks.opened import Opened
 from headway.training.checkpoint import Checkpoints
-from headway.training.history import METRICS, History, read_history
+from headway.training.history import History, read_history
 
 FINAL = "final"
 
@@ -115,7 +115,7 @@ def along(
 
 def history(run: Opened) -> History:
     """What the run wrote of itself while it learned; empty where that is gone."""
-    return read_history(run.folder / METRICS)
+    return read_history(run.folder)
 
 
 def measures(now: Trace, final: Trace) -> Measures:

@@ -32,7 +32,7 @@ from headway.tasks.media_answers import FIRST_WINDOW, noted, unread
 from headway.tasks.media_given import Given, given_media
 from headway.tasks.read import OneVector, Read
 from headway.tasks.scores import Row, Scores
-from headway.training.history import METRICS, read_history
+from headway.training.history import read_history
 
 Vectors = NDArray[np.float32]
 
@@ -318,7 +318,7 @@ class _PrintedNear:
 def threshold_of(folder: Path) -> float | None:
     """From which cosine on the run takes two recordings for one speaker's: where it made as many
     mistakes of one kind as of the other at the end of its training, if that was written down."""
-    for entry in reversed(read_history(folder / METRICS).end):
+    for entry in reversed(read_history(folder).end):
         figures = entry.get("figures")
         found = figures.get("verification") if isinstance(figures, dict) else None
         if isinstance(found, dict) and isinstance(found.get("threshold"), float):

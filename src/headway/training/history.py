@@ -2,20 +2,15 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 from headway.tasks.specs import METRICS as SCORES
 from headway.tasks.specs import Metric
 from headway.training.chart import Point
-
-METRICS = "metrics.jsonl"
-
-Entry = dict[str, Any]
+from headway.training.runlog import METRICS, Entry, entries
 
 
 @dataclass
@@ -42,17 +37,12 @@ class History:
         return [(entry["step"], number(entry[name])) for entry in entries if name in entry]
 
 
-def read_history(path: Path) -> History:
-    """Lines that are no JSON objects with a step, such as one torn by a kill, are passed over."""
+def read_history(folder: Path) -> History:
+    """Of a run. Lines without a step are passed over."""
     history = History()
     kinds = {"train", "valid", "event", "end"}
-    text = path.read_text(encoding="utf-8", errors="replace") if path.is_file() else ""
-    for line in text.split("\n"):
-        try:
-            entry = json.loads(line)
-        except ValueError:
-            continue
-        if isinstance(entry, dict) and entry.get("kind") in kinds:
+    for entry in entries(folder / METRICS):
+        if entry.get("kind") in kinds:
             step = entry.get("step", 0)
             if isinstance(step, int | float) and math.isfinite(step):
                 getattr(history, entry["kind"]).append({**entry, "step": step})

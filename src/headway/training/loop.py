@@ -20,7 +20,7 @@ from headway.config.train import ResolvedTrain
 from headway.decode.search import evaluating
 from headway.errors import Stopped, UserError, out_of_memory
 from headway.models.folder import load_weights, model_weights
-from headway.nn.stack import Stack
+from headway.nn.stack import stacks
 from headway.progress import Stage
 from headway.tasks.losses import LossOf
 from headway.tasks.own import MetricFailed
@@ -496,8 +496,7 @@ def interrupted(model: nn.Module, asked: Callable[[], bool]) -> Iterator[Callabl
         if asked():
             raise Stopped
 
-    stacks = [part for part in model.modules() if isinstance(part, Stack)]
-    hooks = [stack.register_forward_pre_hook(listen) for stack in stacks]
+    hooks = [stack.register_forward_pre_hook(listen) for _, stack in stacks(model)]
     try:
         yield asked
     finally:

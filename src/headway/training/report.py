@@ -24,8 +24,9 @@ from headway.tasks.specs import METRICS as SCORES
 from headway.tasks.specs import Metric, metrics_asked, spec_of
 from headway.training.chart import Point, Series, chart
 from headway.training.figures import figures
-from headway.training.history import METRICS, Entry, History, finite, mean, number, read_history
+from headway.training.history import History, finite, mean, number, read_history
 from headway.training.page import PAGE
+from headway.training.runlog import METRICS, Entry
 
 CHECK = "data/report.json"
 REPORT = "report.html"
@@ -38,7 +39,7 @@ MOST_LINES = 3
 
 def write_report(folder: Path) -> Path:
     """Read the run folder and write its `report.html`."""
-    history = read_history(folder / METRICS)
+    history = read_history(folder)
     run = _run(folder / CONFIG)
     history.scores = SCORES | metrics_asked(run.asked if run else {})
     spec = spec_of(run) if run else None

@@ -38,13 +38,13 @@ from headway.training import plan
 from headway.training.board import Board
 from headway.training.budget import PLAN, UNTIMED, Budget, Decision, Journal, Wanted
 from headway.training.checkpoint import Checkpoints
-from headway.training.history import METRICS, finite, mean, read_history
+from headway.training.history import finite, mean, read_history
 from headway.training.home import Home
 from headway.training.loop import Loop, State
 from headway.training.ranks import Ranks
 from headway.training.report import REPORT, write_report
 from headway.training.resolve import resolve_run
-from headway.training.runlog import Heard, RunLog
+from headway.training.runlog import METRICS, Heard, RunLog
 from headway.training.schedule import schedule_line
 from headway.training.signals import StopSignal
 from headway.training.start import trainable
@@ -165,7 +165,7 @@ class Training:
         if self.ranks.is_first:
             self.log.rewind(loop.state.step)
             if loop.plateau is not None:
-                loop.plateau.replay(read_history(self.out / METRICS).points("train", "nll"))
+                loop.plateau.replay(read_history(self.out).points("train", "nll"))
         if resumed and self.ranks.is_first:
             self.log.event(loop.state.step, f"going on from step {loop.state.step:,}")
         if self.ranks.is_first:
@@ -392,7 +392,7 @@ class Training:
         if beside:
             self.progress.note(comparison_line(beside["distilled"]))
         self._put(REPORT, lambda: write_report(self.out))
-        waits = finite(read_history(self.out / METRICS).points("train", "stall"))
+        waits = finite(read_history(self.out).points("train", "stall"))
         waited = f", waited for data {mean(waits):.1%} of training" if waits else ""
         if troubles := self._troubles():
             self.progress.note(

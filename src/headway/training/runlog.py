@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -16,6 +17,9 @@ from headway.progress import Progress, Stage
 from headway.training.board import Board
 
 METRICS = "metrics.jsonl"
+
+Entry = dict[str, Any]
+"""One of its lines."""
 
 Heard = Callable[[Mapping[str, Any]], object]
 """Is told a line of the log. True, or a text with the reason, asks to end the training here."""
@@ -81,23 +85,18 @@ class RunLog:
         """Forget what was written after this step by a run that was killed, and that it ended."""
         if self.path is None or not self.path.exists():
             return
-        kept = []
-        for line in self.path.read_text(encoding="utf-8", errors="replace").split("\n"):
-            try:
-                entry = json.loads(line)
-            except ValueError:
-                continue  # torn by the kill
-            if not isinstance(entry, dict) or entry.get("kind") == "end":
-                continue
-            if entry.get("step", 0) <= step:
-                kept.append(line + "\n")
+        kept = [
+            _line(entry)
+            for entry in entries(self.path)
+            if entry.get("kind") != "end" and entry.get("step", 0) <= step
+        ]
         replace_text(self.path, "".join(kept))
 
-    def _write(self, entry: dict[str, Any]) -> None:
+    def _write(self, entry: Entry) -> None:
         if self.path is None:
             return
         try:
-            _append(self.path, json.dumps(entry, ensure_ascii=False) + "\n")
+            _append(self.path, _line(entry))
         except OSError as error:
             if not self.failed:
                 self.failed = True
@@ -116,6 +115,20 @@ class RunLog:
             self.enough = self.enough or said
         elif isinstance(said, bool | np.bool_) and said:
             self.enough = self.enough or "on= asked for it"
+
+
+def entries(path: Path) -> Iterator[Entry]:
+    """The lines of `metrics.jsonl`, whatever state it is in: one torn by a kill is passed over."""
+    text = path.read_text(encoding="utf-8", errors="replace") if path.is_file() else ""
+    for line in text.split("\n"):
+        with suppress(ValueError):
+            entry = json.loads(line)
+            if isinstance(entry, dict):
+                yield entry
+
+
+def _line(entry: Entry) -> str:
+    return json.dumps(entry, ensure_ascii=False) + "\n"
 
 
 def _append(path: Path, line: str) -> None:

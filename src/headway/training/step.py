@@ -82,13 +82,6 @@ class Step:
         else:
             self._step(gradients)
 
-    def drop(self) -> None:
-        """Forget what was added."""
-        self.optimizer.zero_grad()
-        self.totals.zero_()
-        for total in self.sums:
-            total.zero_()
-
     def _gradients(self) -> list[Tensor]:
         for weight in self.weights:
             if weight.grad is None:  # a rank without a share of the step still takes part

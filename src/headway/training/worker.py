@@ -20,7 +20,7 @@ from headway.models.build import build_model
 from headway.models.folder import load_weights, model_weights
 from headway.models.parts.front import compute_in
 from headway.nn.attend import suits_short
-from headway.nn.stack import Stack
+from headway.nn.stack import stacks
 from headway.progress import SILENT, Progress
 from headway.tasks.distil import compare, load_teacher
 from headway.tasks.kind import Note
@@ -144,7 +144,7 @@ class Worker:
         return train.compile == "yes" or (self.recorded and work > 3 * COMPILE_S)
 
     def compile(self) -> None:
-        for stack in stacks(self.model):
+        for _, stack in stacks(self.model):
             stack.compile_blocks()
 
     def loop(
@@ -377,13 +377,9 @@ def compared(
 
 
 def recompute_blocks(model: nn.Module) -> None:
-    for stack in stacks(model):
+    for _, stack in stacks(model):
         for block in stack.blocks:
             whole = block.forward
             block.forward = lambda *words, whole=whole: checkpoint(
                 whole, *words, use_reentrant=False
             )
-
-
-def stacks(model: nn.Module) -> list[Stack]:
-    return [part for part in model.modules() if isinstance(part, Stack)]
