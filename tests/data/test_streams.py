@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from headway.data.streams import USUAL, DocumentStream, FieldStream, Marks, mark_names
 from headway.data.tokens import TokenStore
-from headway.data.windows import Windows, whole_cut
+from headway.data.windows import drawn_cut, whole_cut
 
 BOS, EOS = 1, 2
 DOCUMENTS = st.lists(st.lists(st.integers(10, 99), max_size=20), min_size=1, max_size=8)
@@ -43,7 +43,7 @@ def test_every_token_is_predicted_once_from_the_one_before_it(
     """Also by the windows of an epoch, which come in any order."""
     stream = DocumentStream(store(documents), BOS, EOS)
     assert stream.lengths(epoch).tolist() == [len(document) + 1 for document in documents]
-    cut = Windows(stream.lengths, context, 20, seed=0).cut(epoch)
+    cut = drawn_cut(stream.lengths(epoch), context, 0, epoch)
     order = np.random.default_rng(epoch).permutation(len(cut))
     inputs, labels = stream.read(epoch, cut.document[order], cut.start[order], cut.length[order])
     assert len(inputs) == len(labels) == cut.length.sum()

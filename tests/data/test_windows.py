@@ -7,14 +7,26 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from headway.data.windows import Cut, Windows, cut_documents, whole_cut
+from headway.data.batches import StepPlan
+from headway.data.windows import (
+    Cut,
+    cut_documents,
+    drawn_cut,
+    whole_cut,
+    window_limit,
+    window_shapes,
+)
 from headway.nn.layout import Layout
 
 LENGTHS = st.lists(st.integers(1, 60), min_size=1, max_size=30)
 
 
-def windows_of(lengths: list[int], context: int = 8, step: int = 32, seed: int = 3) -> Windows:
-    return Windows(lambda epoch: np.array(lengths), context, step, seed)
+def cut_of(lengths: list[int], epoch: int, context: int = 8, seed: int = 3) -> Cut:
+    return drawn_cut(np.array(lengths), context, seed, epoch)
+
+
+def plan_of(cut: Cut, step: int) -> StepPlan:
+    return StepPlan.of_lengths(cut.length, step, seed=3)
 
 
 def covered(cut: Cut, n_documents: int) -> list[list[int]]:
@@ -39,7 +51,7 @@ def test_every_token_is_in_one_window_and_no_window_over_the_context(
 
 @given(LENGTHS, st.integers(1, 20))
 def test_documents_that_fit_stay_whole(lengths: list[int], context: int) -> None:
-    cut = windows_of(lengths, context).cut(5)
+    cut = cut_of(lengths, 5, context)
     for document, n in enumerate(lengths):
         if n <= context:
             assert cut.length[cut.document == document].tolist() == [n]
@@ -52,39 +64,19 @@ def test_long_documents_are_cut_at_the_phase_and_then_every_context() -> None:
     assert cut.length.tolist() == [3, 4, 3, 3, 4, 4, 2]
 
 
-@given(LENGTHS, st.integers(0, 5))
-def test_an_epoch_has_every_window_once(lengths: list[int], epoch: int) -> None:
-    windows = windows_of(lengths)
-    steps = windows.epoch(epoch)
-    assert all(step.epoch == epoch for step in steps)
-    rows = np.concatenate([step.rows for step in steps])
-    assert sorted(rows) == list(range(len(windows.cut(epoch))))
-    for step in steps:
-        assert windows.cut(epoch).length[step.rows].sum() <= 32
-        for micro in (1, 12, 1000):
-            parts = windows.parts(step, micro)
-            assert np.concatenate([part.rows for part in parts]).tolist() == step.rows.tolist()
-            assert all(part.epoch == epoch for part in parts)
-
-
 def test_cuts_change_with_the_epoch_and_the_seed_and_with_nothing_else() -> None:
     lengths = [100] * 20
-    one, other = windows_of(lengths), windows_of(lengths)
-    starts = [one.cut(epoch).start.tolist() for epoch in range(6)]
+    starts = [cut_of(lengths, epoch).start.tolist() for epoch in range(6)]
     assert len(set(map(tuple, starts))) == 6
-    assert windows_of(lengths, seed=4).cut(0).start.tolist() != starts[0]
+    assert cut_of(lengths, 0, seed=4).start.tolist() != starts[0]
     for epoch in (5, 0, 3, 1, 0):  # in any order, as after a resume
-        assert other.cut(epoch).start.tolist() == starts[epoch]
-        rows = [step.rows.tolist() for step in other.epoch(epoch)]
-        assert rows == [step.rows.tolist() for step in one.epoch(epoch)]
-        assert len(other._cuts) <= 3
+        assert cut_of(lengths, epoch).start.tolist() == starts[epoch]
 
 
 def test_over_the_epochs_a_token_comes_at_every_place_of_a_window() -> None:
-    windows = windows_of([100])
     places = set()
     for epoch in range(100):
-        start = windows.cut(epoch).start
+        start = cut_of([100], epoch).start
         places.add(int(50 - start[start <= 50].max()))
     assert places == set(range(8))
 
@@ -98,12 +90,15 @@ def test_over_the_epochs_a_token_comes_at_every_place_of_a_window() -> None:
 def test_the_fixed_shapes_hold_every_part_of_any_epoch(
     lengths: list[int], context: int, micro: int
 ) -> None:
-    windows = windows_of(lengths, context, step=200)
-    fixed = windows.fixed(micro)
+    first = plan_of(cut_of(lengths, 0, context), 200)
+    tokens = window_limit(first, micro, context)
+    fixed = window_shapes(first, tokens, context)
     for epoch in range(8):
-        for step in windows.epoch(epoch):
-            for part in windows.parts(step, micro):
-                held = windows.cut(epoch).length[part.rows].tolist()
+        cut = cut_of(lengths, epoch, context)
+        plan = plan_of(cut, 200)
+        for step in plan.epoch(epoch):
+            for rows in plan.cut(step, tokens, tokens):
+                held = cut.length[rows].tolist()
                 layout = Layout.fixed(
                     held,
                     n_rows=fixed.target_rows,
@@ -116,4 +111,4 @@ def test_the_fixed_shapes_hold_every_part_of_any_epoch(
 
 @pytest.mark.parametrize(("micro", "tokens"), [(1, 8), (20, 20), (100, 32)])
 def test_a_part_holds_a_window_and_at_most_a_step(micro: int, tokens: int) -> None:
-    assert windows_of([50]).limit(micro) == tokens
+    assert window_limit(plan_of(cut_of([50], 0), 32), micro, 8) == tokens

@@ -109,9 +109,8 @@ def batches(tiny: Tiny) -> Any:
         for step in task.epoch(number):
             parts = task.parts(step, micro)
             counted = [[part.n_targets, part.n_tokens] for part in parts]
-            rows.append(
-                f"{counted} {digest(*(array.tobytes() for _, array in _whole(name, parts)))}"
-            )
+            whole = (array.tobytes() for _, array in _whole(name, parts))
+            rows.append(f"{counted} {digest(*whole)}")
             for part in parts:
                 for leaf, array in seams.batch_leaves(name, task.batch(part, seams.CPU, None)):
                     tensors.setdefault(leaf, []).append(array)

@@ -195,6 +195,14 @@ FORMER: dict[str, dict[str, str]] = {
         "targets": "labels_B",
         "weights_R": "weights_B",
     },
+    "fill text": {"streams[0].values": "tokens_N", "targets.values": "labels_R", "targets.": ""},
+    "fill": {
+        "streams[0].values": "input.given",
+        "streams[0].layout": "input.layout",
+        "rows_R": "hidden.rows_R",
+        "weights_R": "hidden.weights_R",
+        "targets.": "hidden.",
+    },
     "classify": MEDIA_LABELS,
     "identify": MEDIA_LABELS,
 }
@@ -207,8 +215,8 @@ ONE_COUNT = ("complete", "translate")
 
 def row_name(settings: Any) -> str:
     """By which the parts of its batches were called."""
-    is_text = settings.task == "classify" and not settings.data.media
-    return "classify text" if is_text else str(settings.task)
+    is_text = settings.task in ("classify", "fill") and not settings.data.media
+    return f"{settings.task} text" if is_text else str(settings.task)
 
 
 def batch_leaves(task: str, batch: Any) -> Iterator[tuple[str, Any]]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -39,14 +38,16 @@ from headway.tasks.distil import (
     start_student,
     student_model,
 )
-from headway.tasks.fill import Fill, FillTask
-from headway.tasks.gaps import FillBatch
+from headway.tasks.gaps import Gaps
+from headway.tasks.intake import Gone
 from headway.tasks.items import Batch
 from headway.tasks.label import Labelling
 from headway.tasks.losses import distil as distil_loss
 from headway.tasks.losses import soft_loss
+from headway.tasks.mask import Mask, Masking, Words
 from headway.tasks.read import OneClass
 from headway.tasks.scores import Scores
+from headway.tasks.specs import SPECS
 from headway.tasks.targets import OneLabel
 from headway.tasks.task import Task
 from headway.training.optim import build_optimizer
@@ -148,31 +149,32 @@ def batch_of(task: str) -> Any:
     if task == "fill":
         rows_R = torch.tensor([2, 5, 7])
         weights_R = torch.tensor([1.0, 1.0, 0.0])  # the last is a dummy
-        return FillBatch(tokens_N, layout, rows_R, tokens_N[rows_R], weights_R, torch.ones(10))
+        gone = Gone(tokens_N[rows_R], torch.ones(10))
+        return Batch((Input(tokens_N, layout),), gone, weights_R, rows_R)
     if task == "complete":
         weights_N = torch.ones(10)
         weights_N[-2:] = 0.0
-        return SimpleNamespace(
-            tokens_N=tokens_N, layout=layout, labels_N=tokens_N + 1, weights_N=weights_N,
-            streams=(Input(tokens_N, layout),), targets=tokens_N + 1, weights_R=weights_N,
-        )  # fmt: skip
+        return Batch((Input(tokens_N, layout),), tokens_N + 1, weights_N)
     return Batch((Input(tokens_N, layout),), torch.tensor([2, 0]), torch.ones(2))
 
 
 def task_like(task: str) -> Task:
     """One without data: it knows how to read and what that costs."""
-    kind = {"fill": FillTask, "complete": ContinueTask, "classify": Labelling}[task]
+    kind = {"fill": Masking, "complete": ContinueTask, "classify": Labelling}[task]
     made: Any = object.__new__(kind)
     made.smoothing = Smoothing(1.0, 0.0)
     if task == "classify":
         made.target, made.readout = OneLabel(tuple("abc"), made.smoothing), OneClass()
         made.vary = lambda model, batch: replace(batch, targets=made.target.aims(batch.targets))
+    if task == "fill":
+        made.head = Words(object.__new__(Gaps))
+        made.train_items = made.head.items
     return made  # type: ignore[return-value]
 
 
 def terms(task: str, student: Any, teacher: Any, batch: Any, temperature: float) -> list[Tensor]:
     """Soft, hard and cosine, a row at a time, as they are defined."""
-    given = batch.streams[0] if task == "classify" else Input(batch.tokens_N, batch.layout)
+    [given] = batch.streams
     seen = [model(given.values, given.layout) for model in (student, teacher)]
     if task == "classify":
         both = zip((student, teacher), seen, strict=True)
@@ -182,11 +184,11 @@ def terms(task: str, student: Any, teacher: Any, batch: Any, temperature: float)
     elif task == "fill":
         states, rows = seen, [x[batch.rows_R] for x in seen]
         scores = [m.scores(x) for m, x in zip((student, teacher), rows, strict=True)]
-        labels, weights, real = batch.labels_R, batch.weights_R, batch.real_N
+        labels, weights, real = batch.targets.aims, batch.weights_R, batch.targets.real_N
     else:
         states = rows = seen
         scores = [m.scores(x) for m, x in zip((student, teacher), rows, strict=True)]
-        labels, weights, real = batch.labels_N, batch.weights_N, batch.weights_N
+        labels, weights, real = batch.targets, batch.weights_R, batch.weights_R
     soft, hard, cosine = torch.zeros(()), torch.zeros(()), torch.zeros(())
     for s_V, t_V, label, weight in zip(*scores, labels, weights, strict=True):
         p_V, q_V = (t_V / temperature).softmax(0), (s_V / temperature).softmax(0)
@@ -231,14 +233,14 @@ def school(tmp_path_factory: pytest.TempPathFactory) -> tuple[Prepared, RunSetti
     """A teacher of four layers that knows its sentences, and the settings of its student."""
     folder = tmp_path_factory.mktemp("school")
     settings = settings_of(folder)
-    prepared = Fill().prepare(settings, folder / "data", SILENT)
+    prepared = Mask(SPECS["fill"]).prepare(settings, folder / "data", SILENT)
     shape = EncoderSettings(
         vocab_size=prepared.tokenizer.vocab_size, d_model=32, n_layers=4, n_heads=2, d_ff=64,
         max_len=24, dropout=0.0, attention_dropout=0.0, n_segments=0, heads=("words",),
         init="small", wiring="pre", positions="rotary",
     )  # fmt: skip
     teacher = build_model(shape, seed=1)
-    trained(FillTask(prepared, replace(settings, model=shape)), teacher, 5)  # type: ignore[arg-type]
+    trained(Masking(replace(settings, model=shape), prepared), teacher, 5)  # type: ignore[arg-type]
     run = saved(folder / "teacher", shape, "fill", teacher)
     prepared.save_tokenizer(run / TOKENIZER)
     wanted = replace(settings, distil=DistilSettings(teacher=str(run)))
@@ -257,7 +259,7 @@ def test_half_the_layers_come_to_agree_with_the_teacher(
     school: tuple[Prepared, RunSettings],
 ) -> None:
     prepared, settings = school
-    task: Any = FillTask(prepared, settings)
+    task: Any = Masking(settings, prepared)
     teacher = load_teacher(settings, CPU)
     assert settings.model is not None
     student = build_model(settings.model, seed=2)
@@ -283,7 +285,7 @@ def test_both_are_compared_in_size_speed_and_score(
 ) -> None:
     monkeypatch.setattr(distil, "TIMED_S", 0.1)
     prepared, settings = school
-    task: Any = FillTask(prepared, settings)
+    task: Any = Masking(settings, prepared)
     assert settings.model is not None
     student = build_model(settings.model)
     facts = compare(load_teacher(settings, CPU), student, task, CPU)
@@ -302,7 +304,7 @@ def test_both_are_compared_in_size_speed_and_score(
         asked.append((full, most))
         return Scores(values={"loss": 1.0})
 
-    monkeypatch.setattr(FillTask, "evaluate", lambda _, *words, **named: evaluate(*words, **named))
+    monkeypatch.setattr(Masking, "evaluate", lambda _, *words, **named: evaluate(*words, **named))
     compare(student, student, task, CPU, most=7, careful=False)
     assert asked == [(False, 7)] * 2  # where time is short, no more than it is planned for
 

@@ -22,11 +22,11 @@ from headway.models.build import build_model
 from headway.models.encoder import Encoder
 from headway.nn.layout import Layout
 from headway.progress import SILENT
-from headway.tasks.fill import Fill, FillTask, context_of
 from headway.tasks.fill_answers import Filler
-from headway.tasks.gaps import ENDS, USUAL
+from headway.tasks.gaps import ENDS, room_of
 from headway.tasks.losses import plain as plain_loss
-from headway.tasks.specs import FillSettings
+from headway.tasks.mask import Mask, Masking, answered
+from headway.tasks.specs import SPECS, FillSettings
 from headway.tasks.task import Part
 from headway.text.tokenizer import Vocabularies
 from headway.text.train import train_on_texts
@@ -36,6 +36,7 @@ from headway.training.resolve import resolve_run
 from headway.training.step import Step
 
 CPU = torch.device("cpu")
+FILL = Mask(SPECS["fill"])
 LINES = [
     "the red dog sees the old cat .",
     "a green house stands near the tall tree .",
@@ -59,7 +60,7 @@ def settings_of(folder: Path, **more: Any) -> RunSettings:
 @pytest.fixture(scope="module")
 def prepared(tmp_path_factory: pytest.TempPathFactory) -> Prepared:
     folder = tmp_path_factory.mktemp("fill")
-    return Fill().prepare(settings_of(folder), folder / "run", SILENT)
+    return FILL.prepare(settings_of(folder), folder / "run", SILENT)
 
 
 def model_settings(prepared: Prepared, **more: Any) -> EncoderSettings:
@@ -71,9 +72,9 @@ def model_settings(prepared: Prepared, **more: Any) -> EncoderSettings:
     return EncoderSettings(**(shape | more))
 
 
-def task_of(prepared: Prepared, tmp_path: Path, **more: Any) -> FillTask:
+def task_of(prepared: Prepared, tmp_path: Path, **more: Any) -> Masking:
     settings = settings_of(tmp_path, model=model_settings(prepared), **more)
-    return FillTask(prepared, settings)
+    return Masking(settings, prepared)
 
 
 def model_of(prepared: Prepared, seed: int = 1) -> Encoder:
@@ -82,7 +83,7 @@ def model_of(prepared: Prepared, seed: int = 1) -> Encoder:
     return model
 
 
-def all_parts(task: FillTask, epoch: int = 0, micro: int = 60) -> Iterator[Part]:
+def all_parts(task: Masking, epoch: int = 0, micro: int = 60) -> Iterator[Part]:
     for step in task.epoch(epoch):
         yield from task.parts(step, micro)
 
@@ -95,8 +96,9 @@ def test_the_loss_is_about_hidden_words_alone_a_text_at_a_time(
     batch = task.batch(part, CPU, None)
     assert len(batch.rows_R) == part.n_targets == len(set(batch.rows_R.tolist()))
     by_hand, at = torch.zeros(()), 0
-    for tokens, start in zip(batch.layout.split(batch.tokens_N), batch.layout.starts_B.tolist(),
-                             strict=True):  # fmt: skip
+    [given] = batch.streams
+    texts, starts = given.layout.split(given.values), given.layout.starts_B.tolist()
+    for tokens, start in zip(texts, starts, strict=True):
         assert tokens[0] == prepared.tokenizer.bos
         assert tokens[-1] == prepared.tokenizer.eos
         logs_NV = model.scores(model(tokens, Layout.of([len(tokens)]))).log_softmax(-1)
@@ -104,7 +106,7 @@ def test_the_loss_is_about_hidden_words_alone_a_text_at_a_time(
         assert len(inside) >= 1
         assert all(0 < row < len(tokens) - 1 for row in inside)
         for row in inside:
-            by_hand = by_hand - logs_NV[row, batch.labels_R[at]]
+            by_hand = by_hand - logs_NV[row, batch.targets.aims[at]]
             at += 1
     found = plain_loss(task)(model, batch)
     torch.testing.assert_close(found.sum, by_hand, rtol=1e-5, atol=1e-5)
@@ -120,7 +122,13 @@ def test_the_fixed_form_costs_the_same(
     shapes = set()
     for part in all_parts(task):
         plain, padded = task.batch(part, CPU, None), task.batch(part, CPU, fixed)
-        shapes.add((len(padded.tokens_N), len(padded.rows_R), padded.layout.n_sequences))
+        shapes.add(
+            (
+                len(padded.streams[0].values),
+                len(padded.rows_R),
+                padded.streams[0].layout.n_sequences,
+            )
+        )
         assert padded.weights_R.sum() == part.n_targets
         torch.testing.assert_close(
             plain_loss(task)(model, padded).sum,
@@ -137,10 +145,14 @@ def test_an_epoch_has_every_document_once_and_other_gaps_than_the_next(
     task = task_of(prepared, tmp_path)
     seen = []
     for epoch in (0, 1):
-        labels = [task.batch(part, CPU, None).labels_R.tolist() for part in all_parts(task, epoch)]
-        again = [task.batch(part, CPU, None).labels_R.tolist() for part in all_parts(task, epoch)]
+        labels = [
+            task.batch(part, CPU, None).targets.aims.tolist() for part in all_parts(task, epoch)
+        ]
+        again = [
+            task.batch(part, CPU, None).targets.aims.tolist() for part in all_parts(task, epoch)
+        ]
         assert labels == again
-        documents = [d for part in all_parts(task, epoch) for d in part.rows[0].rows.tolist()]
+        documents = [d for part in all_parts(task, epoch) for d in part.rows.rows.tolist()]
         assert sorted(documents) == list(range(prepared.train.n))
         seen.append(sorted(token for part in labels for token in part))
     assert seen[0] != seen[1]
@@ -153,8 +165,8 @@ def test_how_a_step_is_cut_does_not_change_what_is_hidden(
     for step in task.epoch(3)[:3]:
         whole, cut = task.parts(step, 1000), task.parts(step, 40)
         assert len(whole) == 1 < len(cut)
-        pieces = [t for part in cut for t in task.batch(part, CPU, None).labels_R.tolist()]
-        assert task.batch(whole[0], CPU, None).labels_R.tolist() == pieces
+        pieces = [t for part in cut for t in task.batch(part, CPU, None).targets.aims.tolist()]
+        assert task.batch(whole[0], CPU, None).targets.aims.tolist() == pieces
         assert whole[0].n_targets == sum(part.n_targets for part in cut)
 
 
@@ -163,18 +175,22 @@ def test_long_documents_are_read_in_windows(tmp_path: Path) -> None:
     path.write_text(" ".join(f"word{n % 50}" for n in range(2000)), encoding="utf-8")
     settings = settings_of(tmp_path)
     settings = replace(settings, data=DataSettings(text=(str(path),)))
-    prepared = Fill().prepare(settings, tmp_path / "run", SILENT)
+    prepared = FILL.prepare(settings, tmp_path / "run", SILENT)
     model = model_settings(prepared, max_len=32)
-    task = FillTask(prepared, replace(settings, model=model, fill=FillSettings(context=20)))
-    assert task.context == 18
+    task = Masking(replace(settings, model=model, fill=FillSettings(context=20)), prepared)
+    assert task.train_items.widest == 20
     for epoch in (0, 1):
         parts = list(all_parts(task, epoch))
-        lengths = [n for part in parts for n in task.batch(part, CPU, None).layout.known_lengths()]
+        lengths = [
+            n
+            for part in parts
+            for n in task.batch(part, CPU, None).streams[0].layout.known_lengths()
+        ]
         assert max(lengths) <= 20
         assert sum(n - ENDS for n in lengths) == int(prepared.train["text"].lengths.sum())
 
 
-def trained(task: FillTask, model: Encoder, epochs: int) -> None:
+def trained(task: Masking, model: Encoder, epochs: int) -> None:
     optimizer = build_optimizer(model, TrainSettings(optimizer="muon"), device="cpu")
     step = Step(model, plain_loss(task), optimizer, Ranks())
     for epoch in range(epochs):
@@ -200,7 +216,7 @@ def test_it_learns_the_sentences_and_beats_frequency(
     with torch.no_grad():
         untrained = task.evaluate(model_of(prepared).eval(), CPU, lambda: False, full=True)
         scores = task.evaluate(filler, CPU, lambda: False, full=True)
-    trivial = task.valid.baseline()
+    [trivial] = scores.baselines.values()
     assert scores["accuracy"] > 70 > trivial["accuracy"]
     assert scores["loss"] < 0.5 * trivial["loss"] < untrained["loss"]
     assert scores["ppl"] == pytest.approx(np.exp(scores["loss"]))
@@ -216,25 +232,27 @@ def test_validation_is_the_same_every_time_whatever_the_training_hides(
     with torch.no_grad():
         first, second = (task.evaluate(filler, CPU, lambda: False, full=True) for task in tasks)
     assert first == second
-    batch = next(tasks[1].valid.batches(CPU))
-    assert (batch.tokens_N[batch.rows_R] == prepared.tokenizer.mask).all()
+    items = tasks[1].valid_items
+    batch = items.batch(np.arange(len(items.lengths)), CPU)
+    assert (batch.streams[0].values[batch.rows_R] == prepared.tokenizer.mask).all()
 
 
 def test_the_scores_are_those_of_every_hidden_word(
     prepared: Prepared, tmp_path: Path, filler: Encoder
 ) -> None:
-    valid = task_of(prepared, tmp_path).valid
+    task = task_of(prepared, tmp_path)
+    valid = task.valid_items
     nll, right, n = 0.0, 0, 0
     with torch.no_grad():
-        for row in range(len(valid.cut)):
-            batch = valid.reader.batch(USUAL, valid.cut, np.array([row]), 100)
-            logs_RV = filler.scores(filler(batch.tokens_N, batch.layout)[batch.rows_R]).log_softmax(
-                -1
-            )
-            nll -= float(logs_RV.gather(1, batch.labels_R[:, None]).sum())
-            right += int((logs_RV.argmax(-1) == batch.labels_R).sum())
-            n += len(batch.labels_R)
-        values = valid.scores(filler, CPU, lambda: False, None)
+        for row in range(len(valid.lengths)):
+            batch = valid.batch(np.array([row]), CPU)
+            [given], words_R = batch.streams, batch.targets.aims
+            x_RD = filler(given.values, given.layout)[batch.rows_R]
+            logs_RV = filler.scores(x_RD).log_softmax(-1)
+            nll -= float(logs_RV.gather(1, words_R[:, None]).sum())
+            right += int((logs_RV.argmax(-1) == words_R).sum())
+            n += len(words_R)
+        values, _ = task.head.values(answered("words", filler, valid, CPU))
     assert values["loss"] == pytest.approx(nll / n, rel=1e-4)
     assert values["accuracy"] == pytest.approx(100 * right / n)
 
@@ -324,7 +342,7 @@ def test_a_context_that_does_not_fit_is_refused(prepared: Prepared, tmp_path: Pa
     for context, said in ((99, r"fill.context=99 .*model.max_len=24"), (2, "no room for text")):
         settings = settings_of(tmp_path, model=model, fill=FillSettings(context=context))
         with pytest.raises(ConfigError, match=said):
-            context_of(settings)
+            room_of(settings.fill, model.max_len)
 
 
 def test_a_vocabulary_without_a_mask_is_refused(tmp_path: Path) -> None:
@@ -332,7 +350,7 @@ def test_a_vocabulary_without_a_mask_is_refused(tmp_path: Path) -> None:
     Vocabularies(tokenizer, tokenizer).save(tmp_path / "tokenizer.json")
     settings = settings_of(tmp_path, start=StartSettings(run=str(tmp_path)))
     with pytest.raises(ConfigError, match="has no mask token, so its model cannot learn to fill"):
-        Fill().prepare(settings, tmp_path / "run", SILENT)
+        FILL.prepare(settings, tmp_path / "run", SILENT)
 
 
 def test_what_is_left_open_is_chosen(prepared: Prepared, tmp_path: Path) -> None:
@@ -351,7 +369,7 @@ def test_examples_can_be_shown(prepared: Prepared, tmp_path: Path) -> None:
     task = task_of(prepared, tmp_path)
     part = next(all_parts(task))
     shown = task.show(part)
-    assert len(shown) == len(part.rows[0].rows)
+    assert len(shown) == len(part.rows.rows)
     assert all(" . " in one["text"] for one in shown)
 
 

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from benchmarks.few_labels import as_list, few_of
 from headway.cli.main import main
+from headway.config.augment import AugmentSettings
 from headway.config.folder import load_run
 from headway.config.model import (
     PictureEncoderSettings,
@@ -22,17 +23,22 @@ from headway.config.model import (
     SoundEncoderSettings,
     SoundSettings,
 )
-from headway.data.batches import Fixed
+from headway.data.batches import Fixed, StepPlan
 from headway.data.making.digits import DigitsSettings, make_digits
 from headway.data.making.shapes import ShapesSettings, make_shapes
+from headway.data.masking import Draws, Hider
 from headway.data.media.store import PictureStore, SoundStore
+from headway.data.store import Columns
 from headway.models.build import build_model
 from headway.models.encoder import Encoder
-from headway.models.parts.sounds import Sound, SoundFront
-from headway.tasks.hiding import Hider, without_frames
-from headway.tasks.media_reader import MediaReader
-from headway.tasks.rebuild import Rebuilder, read_hidden
-from headway.tasks.rebuild import errors as errors_of
+from headway.models.parts.sounds import SoundFront
+from headway.tasks.hiding import HiddenItems, without_frames
+from headway.tasks.intake import Gone
+from headway.tasks.intake_pictures import PictureIntake
+from headway.tasks.intake_sounds import SoundIntake
+from headway.tasks.items import Batch, Draw, batches_of
+from headway.tasks.mask import Rebuilt, answered, read_hidden
+from headway.tasks.specs import FillSettings
 
 CPU = torch.device("cpu")
 SMALL = {"d_model": 16, "n_layers": 1, "n_heads": 2, "d_ff": 16, "dropout": 0.0}
@@ -53,91 +59,100 @@ def hearing() -> Encoder:
     return model
 
 
-def pictures(n: int, shape: PictureSettings = PICTURE) -> MediaReader:
+def hidden_of(
+    intake: PictureIntake | SoundIntake, columns: Columns, epoch: int = 0, **how: Any
+) -> HiddenItems:
+    return intake.hide(columns, FillSettings(**how)).drawn(Draw(0, epoch))
+
+
+def pictures(n: int, shape: PictureSettings = PICTURE, **how: Any) -> HiddenItems:
     rng = np.random.default_rng(0)
     size = (n, shape.frames, shape.channels, shape.height, shape.width)
-    return MediaReader(PictureStore.of(list(rng.integers(0, 256, size, np.uint8))), shape)
+    store = PictureStore.of(list(rng.integers(0, 256, size, np.uint8)))
+    intake = PictureIntake(shape, AugmentSettings())
+    return hidden_of(intake, Columns({"image": store}), **({"mask": 0.5} | how))
 
 
-def recordings(*lengths: int) -> MediaReader:
+def recordings(*lengths: int, **how: Any) -> HiddenItems:
     rng = np.random.default_rng(0)
     waves = [rng.integers(-3000, 3000, n).astype(np.int16) for n in lengths]
-    return MediaReader(SoundStore.of(waves, SOUND.rate), SOUND)
+    columns = Columns({"audio": SoundStore.of(waves, SOUND.rate)})
+    return hidden_of(SoundIntake(SOUND, AugmentSettings()), columns, **how)
 
 
 def test_what_is_hidden_follows_from_seed_epoch_and_item_alone() -> None:
-    hider = Hider(mask=0.6, span=1, seed=3)
+    hider, draws = Hider(mask=0.6, span=1), Draws(3, 2)
     items = np.arange(7)
-    whole = hider.of_pictures(items, (1, 3, 4), epoch=2)
+    whole = hider.of_pictures(items, (1, 3, 4), draws)
     assert whole.shape == (7, 7)
-    some = hider.of_pictures(items[[5, 2]], (1, 3, 4), epoch=2)
+    some = hider.of_pictures(items[[5, 2]], (1, 3, 4), draws)
     assert (some == whole[[5, 2]]).all()
-    assert (hider.of_pictures(items, (1, 3, 4), epoch=3) != whole).any()
-    assert (replace(hider, seed=4).of_pictures(items, (1, 3, 4), epoch=2) != whole).any()
+    assert (hider.of_pictures(items, (1, 3, 4), replace(draws, epoch=3)) != whole).any()
+    assert (hider.of_pictures(items, (1, 3, 4), replace(draws, seed=4)) != whole).any()
     assert len({tuple(row) for row in whole.tolist()}) > 1
 
 
 def test_every_place_is_hidden_as_often_as_the_share_says() -> None:
-    hider = Hider(mask=0.25, span=1, seed=0)
-    hidden = hider.of_pictures(np.arange(4000), (1, 2, 4), epoch=0)
+    hider = Hider(mask=0.25, span=1)
+    hidden = hider.of_pictures(np.arange(4000), (1, 2, 4), Draws(0, 0))
     shares = np.bincount(hidden.ravel(), minlength=8) / 4000
     assert np.abs(shares - 0.25).max() < 0.03
 
 
 def test_spans_are_hidden_together_and_videos_at_all_times() -> None:
-    hider = Hider(mask=0.5, span=2, seed=0)
-    for row in hider.of_pictures(np.arange(10), (1, 4, 4), epoch=0):
+    hider, draws = Hider(mask=0.5, span=2), Draws(0, 0)
+    for row in hider.of_pictures(np.arange(10), (1, 4, 4), draws):
         blocks = {(place // 4 // 2, place % 4 // 2) for place in row.tolist()}
         assert len(row) == 8
         assert len(blocks) == 2
-    tubes = hider.of_pictures(np.arange(3), (5, 4, 4), epoch=0)
+    tubes = hider.of_pictures(np.arange(3), (5, 4, 4), draws)
     places = tubes.reshape(3, 5, 8) % 16
     assert (places == places[:, :1]).all()
-    hidden = Hider(mask=0.4, span=10, seed=0).of_recording(8, 200, epoch=0)
+    hidden = Hider(mask=0.4, span=10).of_recording(8, 200, draws)
     assert len(hidden) == 80
     runs = np.split(hidden, np.flatnonzero(np.diff(hidden) > 1) + 1)
     assert np.mean([len(run) for run in runs]) >= 7  # whole spans, but for the rims and the last
-    assert hider.of_recording(0, 1, epoch=0).tolist() == [0]
+    assert hider.of_recording(0, 1, draws).tolist() == [0]
+
+
+def given_to(model: Encoder, items: HiddenItems, batch: Batch[Gone]) -> tuple[Tensor, Tensor]:
+    """What the model makes of what it may see, and what it is to rebuild."""
+    given = items.without(model, batch, training=False)
+    [stream] = given.streams
+    return model(stream.values, stream.layout), given.targets.aims
 
 
 @pytest.mark.parametrize("stem", ["patches", "conv"])
 @pytest.mark.parametrize("frames", [1, 4])
 def test_hidden_patches_change_nothing_that_the_model_says(stem: Any, frames: int) -> None:
     shape = replace(PICTURE, stem=stem, stem_width=8, frames=frames, tubelet=min(2, frames))
-    model, reader = seeing(shape), pictures(3, shape)
-    rebuilder = Rebuilder(reader, Hider(mask=0.5, span=1, seed=0))
-    batch = rebuilder.batch(np.arange(3), 0, CPU)
-    given = rebuilder.given(model, batch)
-    seen, targets = given.stream.values, given.targets_RE
-    before = model(seen, batch.input.layout)
-    given = batch.input.given
-    assert given is not None
-    hidden = batch.hidden.hidden_N.view(3, -1)[:, 1:]  # behind the class token
+    model, items = seeing(shape), pictures(3, shape)
+    batch = items.batch(np.arange(3), CPU)
+    before, targets = given_to(model, items, batch)
+    assert batch.targets.hidden_N is not None
+    hidden = batch.targets.hidden_N.view(3, -1)[:, 1:]  # behind the class token
     pixels = hidden.view(3, -1, 3, 4)
     for axis, size in ((1, shape.tubelet), (2, 4), (3, 4)):
         pixels = pixels.repeat_interleave(size, axis)
-    (group,) = given.groups  # type: ignore[union-attr]
+    (group,) = batch.streams[0].values.groups
     noise = torch.randint_like(group, 256)
     group.copy_(torch.where(pixels[:, :, None], noise, group))
-    given = rebuilder.given(model, batch)
-    seen_then, targets_then = given.stream.values, given.targets_RE
-    torch.testing.assert_close(model(seen_then, batch.input.layout), before)
+    then, targets_then = given_to(model, items, batch)
+    torch.testing.assert_close(then, before)
     assert not torch.allclose(targets_then, targets)
     group.copy_(torch.where(pixels[:, :, None], group, noise))  # and what is seen does matter
-    given = rebuilder.given(model, batch)
-    seen_then, _ = given.stream.values, given.targets_RE
-    assert not torch.allclose(model(seen_then, batch.input.layout), before)
+    assert not torch.allclose(given_to(model, items, batch)[0], before)
 
 
 def test_targets_are_the_pixels_of_hidden_patches_with_mean_0_and_variance_1() -> None:
-    model, reader = seeing(PICTURE), pictures(2)
-    rebuilder = Rebuilder(reader, Hider(mask=0.5, span=1, seed=0))
-    batch = rebuilder.batch(np.array([1]), 0, CPU)
-    given = rebuilder.given(model, batch)
-    _, targets = given.stream.values, given.targets_RE
-    for row, target in zip(batch.hidden.rows_R.tolist(), targets, strict=True):
+    model, items = seeing(PICTURE), pictures(2)
+    batch = items.batch(np.array([1]), CPU)
+    _, targets = given_to(model, items, batch)
+    (group,) = batch.streams[0].values.groups
+    assert batch.rows_R is not None
+    for row, target in zip(batch.rows_R.tolist(), targets, strict=True):
         line, column = divmod(row - 1, 4)
-        patch = reader.items[1][0, :, 4 * line : 4 * line + 4, 4 * column : 4 * column + 4]
+        patch = group[0, 0, :, 4 * line : 4 * line + 4, 4 * column : 4 * column + 4].numpy()
         even = (patch - patch.mean()) / patch.std()
         torch.testing.assert_close(
             target, torch.from_numpy(even.ravel()).float(), rtol=0, atol=5e-3
@@ -145,19 +160,17 @@ def test_targets_are_the_pixels_of_hidden_patches_with_mean_0_and_variance_1() -
 
 
 def test_hidden_frames_change_nothing_that_the_model_says() -> None:
-    model, reader = hearing(), recordings(600, 350)
-    rebuilder = Rebuilder(reader, Hider(mask=0.5, span=3, seed=0))
-    batch = rebuilder.batch(np.arange(2), 0, CPU)
-    sound, front = reader.seen(batch.input), model.front
-    assert isinstance(sound, Sound)
+    model, items = hearing(), recordings(600, 350, mask=0.5, span=3)
+    batch = items.batch(np.arange(2), CPU)
+    [stream], gone, front = batch.streams, batch.targets, model.front
     assert isinstance(front, SoundFront)
-    mel = front.mel(sound)
-    assert batch.hidden.hidden_A is not None
-    noise = torch.where(batch.hidden.hidden_A[:, None], torch.randn_like(mel), mel)
+    mel = front.mel(stream.values)
+    assert gone.hidden_A is not None
+    noise = torch.where(gone.hidden_A[:, None], torch.randn_like(mel), mel)
 
     def said(mel_AF: Tensor) -> tuple[Tensor, Tensor]:
-        seen, targets = without_frames(front, replace(sound, mel_AF=mel_AF), batch.hidden)
-        return model(seen, batch.input.layout), targets
+        seen, targets = without_frames(front, replace(stream.values, mel_AF=mel_AF), gone)
+        return model(seen, stream.layout), targets
 
     (before, targets), (after, others) = said(mel), said(noise)
     torch.testing.assert_close(after, before)
@@ -167,53 +180,55 @@ def test_hidden_frames_change_nothing_that_the_model_says() -> None:
 
 def test_targets_of_recordings_are_the_frames_of_each_hidden_row() -> None:
     """30 and 17 frames, two a row: the last row of the second has one frame, twice."""
-    model, reader = hearing(), recordings(600, 350)
-    rebuilder = Rebuilder(reader, Hider(mask=1.0, span=1, seed=2))
-    batch = rebuilder.batch(np.arange(2), 0, CPU)
-    assert 23 in batch.hidden.rows_R
-    given = rebuilder.given(model, batch)
-    seen, targets = given.stream.values, given.targets_RE
-    assert isinstance(seen, Sound)
+    model, items = hearing(), recordings(600, 350, epoch=1, mask=1.0, span=1)
+    batch = items.batch(np.arange(2), CPU)
+    rows = batch.rows_R
+    assert rows is not None
+    assert 23 in rows
+    _, targets = given_to(model, items, batch)
     assert isinstance(model.front, SoundFront)
-    mel = model.front.mel(reader.seen(batch.input))  # type: ignore[arg-type]
-    parts = mel.split([30, 17])
+    parts = model.front.mel(batch.streams[0].values).split([30, 17])
     even = torch.cat([(part - part.mean()) / part.std(correction=0) for part in parts])
     first = [2 * i for i in range(15)] + [30 + 2 * i for i in range(9)]
     last = [i + 1 if i != 46 else i for i in first]
-    rows = batch.hidden.rows_R
     expected = torch.cat([even[first], even[last]], dim=1)[rows]
     torch.testing.assert_close(targets, expected, rtol=1e-4, atol=1e-4)
-    assert rebuilder.n_hidden(np.arange(2)) == len(rows) == 14 + 8  # one row stays
+    assert items.n_targets(np.arange(2)) == len(rows) == 14 + 8  # one row stays
 
 
 def test_the_fixed_size_form_costs_what_the_plain_one_does() -> None:
-    model, reader = seeing(PICTURE), pictures(5)
-    rebuilder = Rebuilder(reader, Hider(mask=0.5, span=1, seed=0))
+    model, items = seeing(PICTURE), pictures(5, epoch=1)
     rows = np.array([3, 0, 4])
-    fixed = reader.fixed(6 * 13)
+    plan = StepPlan.of_lengths(items.lengths[:, 0], 6 * 13, 0)
+    fixed = items.fixed(plan, 6 * 13)
     assert isinstance(fixed, Fixed)
-    plain, filled = (rebuilder.batch(rows, 1, CPU, form) for form in (None, fixed))
-    given = [rebuilder.given(model, batch) for batch in (plain, filled)]
-    error, errors = (errors_of(read_hidden(model, one), one) for one in given)
+    plain, filled = (
+        items.without(model, items.batch(rows, CPU, form), training=False) for form in (None, fixed)
+    )
+    error, errors = (
+        Rebuilt().errors(read_hidden("rebuild", model, one), one.targets.aims)
+        for one in (plain, filled)
+    )
     assert len(errors) == 2 * len(error)
-    torch.testing.assert_close((errors * filled.hidden.weights_R).sum(), error.sum())
-    assert float(filled.hidden.weights_R.sum()) == rebuilder.n_hidden(rows)
+    assert filled.weights_R is not None
+    torch.testing.assert_close((errors * filled.weights_R).sum(), error.sum())
+    assert float(filled.weights_R.sum()) == items.n_targets(rows)
 
 
 def test_a_model_that_says_the_mean_explains_nothing() -> None:
-    model, reader = seeing(PICTURE), pictures(40)
-    rebuilder = Rebuilder(reader, Hider(mask=0.5, span=1, seed=0))
+    model, items = seeing(PICTURE), pictures(40)
     head = model.head_named("rebuild").linear
     with torch.no_grad():
         head.weight.zero_()
         targets = torch.cat(
-            [rebuilder.given(model, batch).targets_RE for batch in rebuilder.batches(CPU, None)]
+            [given_to(model, items, batch)[1] for _, batch in batches_of(items, np.arange(40), CPU)]
         )
         head.bias.copy_(targets.mean(0))
-    values = rebuilder.scores(model, CPU)
+    values, find = Rebuilt().values(answered("rebuild", model, items, CPU))
+    [baseline] = find().values()
     assert values["explained"] == pytest.approx(0.0, abs=1e-3)
-    assert values["loss"] == pytest.approx(values["baseline"], rel=1e-5)
-    assert values["baseline"] == pytest.approx(float(targets.var(0, correction=0).mean()), rel=1e-4)
+    assert values["loss"] == pytest.approx(baseline["loss"], rel=1e-5)
+    assert baseline["loss"] == pytest.approx(float(targets.var(0, correction=0).mean()), rel=1e-4)
 
 
 QUICK = ["model.d_model=16", "model.n_heads=2", "model.n_layers=1", "model.d_ff=16"]

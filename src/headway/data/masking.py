@@ -1,7 +1,8 @@
-"""Which tokens of a text are to be guessed, and what stands in their place (BERT, 2018).
+"""Which tokens of a text are to be guessed, and what stands in their place (BERT, 2018); which rows
+of pictures and recordings are to be rebuilt.
 
-Every choice is a pure function of the seed, the epoch and the place of the token in the corpus, so
-it needs no state and does not depend on which texts are computed together.
+Every choice is a pure function of the seed, the epoch and the place in the corpus, so it needs no
+state and does not depend on which examples are computed together.
 """
 
 from __future__ import annotations
@@ -18,7 +19,11 @@ Numbers = NDArray[np.int64]
 
 STEP = np.uint64(0x9E3779B97F4A7C15)
 COUNT, CHOICE, FATE, WORD = range(4)
-"""What a draw is for: each has numbers of its own."""
+ROWS, SHIFT = range(2)
+"""What a draw is for, of texts and of media: each has numbers of its own."""
+
+ITEM = 1 << 24
+"""More rows than an item has: its draws are numbered from its own number times this."""
 
 
 @dataclass(frozen=True)
@@ -103,3 +108,40 @@ class Masker:
             ),
         )
         return tokens
+
+
+@dataclass(frozen=True)
+class Hider:
+    """`mask` of the rows of each item, `span` together; first rows, which are no part of a picture,
+    never. What else is in a batch does not matter."""
+
+    mask: float
+    span: int
+
+    def count(self, n_rows: int) -> int:
+        """Hidden rows of so many; one stays, where there are two."""
+        return int(np.clip(round(self.mask * n_rows), 1, max(1, n_rows - 1)))
+
+    def of_pictures(self, items: Numbers, grid: tuple[int, int, int], draws: Draws) -> Numbers:
+        """Hidden places on the grid of each picture, in order (B H). Of videos the same place is
+        hidden at all times: what stands still would be seen a moment later."""
+        _, n_lines, n_columns = grid
+        line, column = np.divmod(np.arange(n_lines * n_columns), n_columns)
+        unit_P = line // self.span * n_columns + column // self.span
+        places_BP = items[:, None] * ITEM + unit_P
+        keys_BP = draws.uniform(ROWS, places_BP)
+        hidden_BH = _first(keys_BP, self.count(len(unit_P)))
+        times = np.arange(grid[0]) * len(unit_P)
+        return (times[None, :, None] + hidden_BH[:, None, :]).reshape(len(items), -1)
+
+    def of_recording(self, item: int, n_rows: int, draws: Draws) -> Numbers:
+        """Hidden rows, in order."""
+        shift = int(draws.uniform(SHIFT, np.array([item]))[0] * self.span)
+        unit_P = (np.arange(n_rows) + shift) // self.span
+        keys_1P = draws.uniform(ROWS, (item * ITEM + unit_P)[None])
+        return _first(keys_1P, self.count(n_rows))[0]
+
+
+def _first(keys_BP: NDArray[np.float64], n: int) -> Numbers:
+    """The places of the `n` smallest keys, in order; equal ones stand together."""
+    return np.sort(np.argsort(keys_BP, axis=1, kind="stable")[:, :n], axis=1)

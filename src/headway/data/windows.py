@@ -7,13 +7,12 @@ function of the seed and the epoch.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
-from headway.data.batches import Fixed, Rows, StepPlan, fixed_shapes
+from headway.data.batches import Fixed, StepPlan, fixed_shapes
 
 Numbers = NDArray[np.int64]
 
@@ -28,76 +27,6 @@ class Cut:
 
     def __len__(self) -> int:
         return len(self.document)
-
-
-@dataclass(frozen=True)
-class WindowRows:
-    """Some windows of an epoch."""
-
-    epoch: int
-    rows: Rows
-
-
-@dataclass
-class Windows:
-    """The windows of every epoch and the steps they make."""
-
-    lengths: Callable[[int], Numbers]
-    """Tokens of the documents in an epoch, counted as the model reads them."""
-
-    context: int
-    step_tokens: int
-    seed: int
-    pool: int | None = None
-    _cuts: dict[int, Cut] = field(default_factory=dict)
-    _limits: dict[int, int] = field(default_factory=dict)
-
-    def cut(self, epoch: int) -> Cut:
-        """The last two are kept: batches are made from them while the next epoch begins."""
-        cuts = self._cuts
-        if epoch not in cuts:
-            draw = np.random.Generator(np.random.PCG64([self.seed, epoch, 1]))
-            lengths = self.lengths(epoch)
-            phase = draw.integers(0, self.context, len(lengths))
-            cuts[epoch] = cut_documents(lengths, self.context, phase)
-            for old in sorted(cuts)[:-2]:
-                if old != epoch:
-                    del cuts[old]
-        return cuts[epoch]
-
-    def plan(self, epoch: int) -> StepPlan:
-        return self._plan(self.cut(epoch).length)
-
-    def _plan(self, lengths: Numbers) -> StepPlan:
-        return StepPlan.of_lengths(lengths, self.step_tokens, self.seed, self.pool)
-
-    def epoch(self, number: int) -> list[WindowRows]:
-        return [WindowRows(number, rows) for rows in self.plan(number).epoch(number)]
-
-    def parts(self, step: WindowRows, micro_tokens: int) -> list[WindowRows]:
-        tokens = self.limit(micro_tokens)
-        cut = self.plan(step.epoch).cut(step.rows, tokens, tokens)
-        return [WindowRows(step.epoch, rows) for rows in cut]
-
-    def limit(self, micro_tokens: int) -> int:
-        """Tokens of a part: never less than a window needs. Epochs are cut differently, so there is
-        a little room beyond what the first one needs."""
-        if micro_tokens not in self._limits:
-            needed = self.plan(0).part_limit(micro_tokens)
-            self._limits[micro_tokens] = max(min(int(1.02 * needed), self.step_tokens), self.widest)
-        return self._limits[micro_tokens]
-
-    @property
-    def widest(self) -> int:
-        """Tokens of a whole window, as the model reads it."""
-        return self.context
-
-    def fixed(self, micro_tokens: int) -> Fixed:
-        """Shapes that hold every part of any epoch."""
-        tokens = self.limit(micro_tokens)
-        shapes = fixed_shapes(self.plan(0), tokens, tokens, self.widest)
-        # The number of windows that a part is cut into differs a little from epoch to epoch.
-        return replace(shapes, n_sequences=shapes.n_sequences + shapes.n_sequences // 4 + 8)
 
 
 def cut_documents(lengths: Numbers, context: int, phase: Numbers) -> Cut:

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from headway.config.decode import DecodeSettings
 from headway.config.pictures import PictureSettings
 from headway.config.sounds import SoundSettings
+from headway.data.masking import Draws, Hider
 from headway.decode.hypothesis import Specials
 from headway.decode.search import Searcher
 from headway.interop.proof import Reading
@@ -37,7 +38,6 @@ from headway.tasks.hiding import (
 from headway.tasks.intake import front_of
 from headway.tasks.opened import Opened
 from headway.tasks.read import readout_of
-from headway.tasks.rebuild import hider_of
 
 N_PICTURES = 8
 LONGEST_OUTPUT = 24
@@ -96,10 +96,12 @@ def hidden_rows(run: Opened, number: int, item: Item) -> Hidden | None:
     model, shape = run.model, front_of(run.settings)
     if not isinstance(model, Encoder) or "rebuild" not in model.heads:
         return None
-    hider, numbers = hider_of(run.settings, 0), np.array([number])
+    fill, numbers, draws = run.settings.fill, np.array([number]), Draws(0, 0)
+    hider = Hider(fill.mask, fill.span)
     if isinstance(shape, PictureSettings):
-        return hidden_patches(hider, numbers, shape, 0, 1)
-    return hidden_frames(hider, numbers, np.array([shape.frames_of(len(item))]), shape, 0)
+        return hidden_patches(hider, numbers, shape, draws, 1)
+    frames = np.array([shape.frames_of(len(item))])
+    return hidden_frames(hider, numbers, frames, shape, draws)
 
 
 @torch.no_grad()
@@ -117,9 +119,9 @@ def read_item(
         assert isinstance(front, Front)
         given, layout = front.collate([item])
         if hidden is not None and isinstance(front, PictureFront):
-            given, _ = without_patches(front, given, hidden)
+            given, _ = without_patches(front, given, hidden.rows_R, hidden.gone)
         elif hidden is not None and isinstance(front, SoundFront):
-            given, _ = without_frames(front, given, hidden)
+            given, _ = without_frames(front, given, hidden.gone)
         rows_R = None
         if hidden is not None:  # first rows are no part of a picture
             shape = front_of(run.settings)

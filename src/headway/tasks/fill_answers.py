@@ -1,20 +1,18 @@
-"""Gaps in lines that people type, filled; and how well those of a test set are."""
+"""Gaps in lines that people type, filled."""
 
 from __future__ import annotations
 
 import math
 import re
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from headway.config.data import DataSettings
 from headway.config.model import EncoderSettings
-from headway.data.texts import evaluation_set
 from headway.decode.lines import batches, live_windows, windows
 from headway.errors import DataError, FolderError
 from headway.models.encoder import Encoder
@@ -22,13 +20,10 @@ from headway.models.parts.heads import Input
 from headway.nn.layout import Layout
 from headway.progress import OnProgress, unheard
 from headway.tasks.answers import Facts, GapAnswer, Guess, Show, mean_probability
-from headway.tasks.fill import context_of
-from headway.tasks.gaps import ENDS, Gaps
+from headway.tasks.gaps import ENDS, room_of
 from headway.tasks.kind import Use
 from headway.tasks.opened import Opened
 from headway.tasks.read import EachRow
-from headway.tasks.scores import Scores
-from headway.tasks.task import TOKENS
 from headway.text.tokenizer import MASK_NAMES, Tokenizer
 
 GAP = re.compile("|".join(map(re.escape, MASK_NAMES)))
@@ -83,7 +78,7 @@ class Filler:
         return cls(
             fillers(opened),
             opened.vocab.target,
-            min(map(context_of, opened.runs)),
+            min(room_of(run.fill, run.model.max_len) for run in opened.runs),
             n_best=settings.decode.n_best,
             batch_tokens=settings.decode.batch_tokens,
             on_long=settings.data.long,
@@ -230,25 +225,3 @@ def fillers(opened: Opened) -> list[Encoder]:
                 f"{folder} holds no model that fills gaps. Train one: headway train fill"
             )
     return [model for model in opened.models if isinstance(model, Encoder)]
-
-
-@torch.inference_mode()
-def evaluation(use: Use, files: DataSettings) -> Scores:
-    """Loss, perplexity and accuracy of fixed gaps in other text, beside guessing by frequency."""
-    settings, device = use.settings, use.opened.device
-    tokenizer, [model] = use.opened.vocab.target, fillers(use.opened)
-    texts, _ = evaluation_set("documents", replace(settings, data=files), tokenizer, ())
-    gaps = Gaps(texts["text"], tokenizer, context_of(settings))
-    with use.progress.stage("reading") as stage:
-        values = gaps.scores(model, device, lambda: False, None, stage.update)
-    trivial = gaps.baseline()
-    share = "of the hidden tokens (15 %, the same every time)"
-    rows = [
-        ("accuracy", f"{values['accuracy']:.2f} %", share),
-        ("perplexity", f"{values['ppl']:.2f}", "of the hidden tokens"),
-        ("loss", f"{values['loss']:.4f}", "nats a hidden token"),
-        ("most frequent token", f"{trivial['accuracy']:.2f} %", "accuracy without a model"),
-        ("unigram", f"{trivial['ppl']:.2f}", "perplexity by frequency alone"),
-    ]
-    facts = {**values, "baseline": trivial, "tokens": int(texts["text"].lengths.sum())}
-    return Scores(values, rows=rows, facts=facts, find_baselines=lambda: {TOKENS: trivial})

@@ -1,233 +1,168 @@
-"""Windows of text with gaps: batches to learn from, and a test of how well they are filled."""
+"""Windows of text with gaps."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from numpy.typing import NDArray
+from torch import nn
 
-from headway.data.batches import Fixed, StepPlan, filled, fixed_shapes, moved
+from headway.data.batches import Fixed, Rows, StepPlan, filled, layout_of, moved
 from headway.data.masking import Draws, Masker, Numbers, Texts
+from headway.data.readings import ranges
 from headway.data.tokens import TokenStore
-from headway.data.windows import Cut, Windows, whole_cut
-from headway.errors import Stopped
-from headway.metrics.language import perplexity
-from headway.models.encoder import Encoder
+from headway.data.windows import Cut, drawn_cut, whole_cut, window_limit, window_shapes
+from headway.errors import ConfigError
 from headway.models.parts.heads import Input
-from headway.nn.layout import Layout, loss_weights
-from headway.progress import OnProgress, unheard
-from headway.tasks.read import EachRow, Read
+from headway.nn.layout import loss_weights
+from headway.tasks.answers import Facts
+from headway.tasks.intake import Gone
+from headway.tasks.items import Batch, Draw, Unit
 from headway.tasks.specs import FillSettings
 from headway.text.tokenizer import Tokenizer
 
 ENDS = 2
 """The special tokens around every window."""
 
-USUAL = -1
-"""The epoch of validation."""
+QUICK = 100_000
+"""Tokens of the validation text, in all validations but the careful ones."""
 
-VALIDATION = FillSettings(mask=0.15, random=0.0, keep=0.0)
-"""The same gaps whatever a run is trained with, so that runs can be compared."""
-
-AT_ONCE = 8192
-"""Tokens of a validation batch."""
-
-ROWS = 512
-"""Gaps whose words are scored at a time."""
-
-SAMPLES = 5
-
-
-@dataclass(frozen=True)
-class FillBatch:
-    tokens_N: Tensor
-    layout: Layout
-    rows_R: Tensor
-    """Where the hidden tokens stand ..."""
-
-    labels_R: Tensor
-    """... and what they are."""
-
-    weights_R: Tensor
-    real_N: Tensor
-    """Zero for the dummy rows of the fixed-size form, among the hidden tokens and among all."""
+USUAL = FillSettings(mask=0.15, random=0.0, keep=0.0)
+"""Where nothing is left to chance: the same gaps whatever a run is trained with, so that runs can
+be compared."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class FillFixed(Fixed):
+class GapForm(Fixed):
     hidden_rows: int
 
 
-@dataclass
-class FramedWindows(Windows):
-    """Windows of `context` tokens of text, each with its special tokens around it."""
-
-    def plan(self, epoch: int) -> StepPlan:
-        return self._plan(self.cut(epoch).length + ENDS)
-
-    @property
-    def widest(self) -> int:
-        return self.context + ENDS
-
-    def fixed(self, micro_tokens: int) -> Fixed:
-        tokens = self.limit(micro_tokens)
-        lengths = whole_cut(self.lengths(0), self.context).length + ENDS
-        plan = self._plan(lengths)
-        shapes = fixed_shapes(plan, tokens, tokens, self.widest)
-        # The number of windows that a part is cut into differs a little from epoch to epoch.
-        return replace(shapes, n_sequences=shapes.n_sequences + shapes.n_sequences // 4 + 8)
-
-
 @dataclass(frozen=True)
-class Reader:
-    """Windows of a store as batches."""
+class Gaps:
+    """Windows of `room` tokens of text, each between its special tokens, some of them hidden."""
 
     store: TokenStore
     tokenizer: Tokenizer
-    masker: Masker
-    seed: int
+    how: FillSettings
+    room: int
+    draw: Draw | None = None
 
-    def texts(self, cut: Cut, rows: Numbers) -> Texts:
-        lengths, starts = cut.length[rows], self.store.offsets[cut.document[rows]] + cut.start[rows]
-        ends = np.cumsum(lengths)
-        places = np.arange(ends[-1]) + np.repeat(starts - ends + lengths, lengths)
+    @cached_property
+    def cut(self) -> Cut:
+        lengths = self.store.lengths.astype(np.int64)
+        if self.draw is None:
+            return whole_cut(lengths, self.room)
+        return drawn_cut(lengths, self.room, self.draw.seed, self.draw.epoch)
+
+    @cached_property
+    def lengths(self) -> NDArray[np.int64]:
+        return (self.cut.length + ENDS)[:, None]
+
+    @property
+    def owner(self) -> Rows:
+        return self.cut.document
+
+    @property
+    def widest(self) -> int:
+        return self.room + ENDS
+
+    @property
+    def n_quick(self) -> int:
+        return min(len(self.cut), int(np.searchsorted(np.cumsum(self.cut.length), QUICK)) + 1)
+
+    def example(self, row: int) -> Facts:
+        tokens = self.texts(np.array([row])).tokens
+        return {"document": int(self.owner[row]), "text": self.tokenizer.decode(tokens.tolist())}
+
+    def drawn(self, draw: Draw) -> Gaps:
+        return replace(self, draw=draw)
+
+    @property
+    def _draws(self) -> Draws:
+        return Draws(0, -1) if self.draw is None else Draws(self.draw.seed, self.draw.epoch)
+
+    @cached_property
+    def _masker(self) -> Masker:
+        return Masker(self.tokenizer, USUAL if self.draw is None else self.how)
+
+    def _first(self, rows: Rows) -> Numbers:
+        """Where these windows begin in the store."""
+        return self.store.offsets[self.cut.document[rows]] + self.cut.start[rows]
+
+    def texts(self, rows: Rows) -> Texts:
+        lengths = self.cut.length[rows]
+        places = ranges(self._first(rows), lengths)
         return Texts(self.store.tokens[places].astype(np.int64), lengths, places)
 
-    def hidden_in(self, epoch: int, cut: Cut, rows: Numbers) -> int:
+    def n_targets(self, rows: Rows) -> int:
         """How many tokens of these windows are hidden."""
-        draws = Draws(self.seed, epoch)
-        if self.masker.settings.whole_words:
-            return int(self.masker.hidden(self.texts(cut, rows), draws).sum())
-        first = self.store.offsets[cut.document[rows]] + cut.start[rows]
-        return int(self.masker.counts(cut.length[rows], first, draws).sum())
+        if self._masker.settings.whole_words:
+            return int(self._masker.hidden(self.texts(rows), self._draws).sum())
+        counts = self._masker.counts(self.cut.length[rows], self._first(rows), self._draws)
+        return int(counts.sum())
 
-    def batch(
-        self, epoch: int, cut: Cut, rows: Numbers, most: int, fixed: FillFixed | None = None
-    ) -> FillBatch:
-        """`most`: hidden tokens beyond this number, of whole words, stay hidden but unasked."""
-        texts, draws = self.texts(cut, rows), Draws(self.seed, epoch)
-        hidden = self.masker.hidden(texts, draws)
-        tokens, at = framed(
-            self.masker.replaced(texts, hidden, draws), texts.lengths, self.tokenizer
-        )
-        where, labels = at[hidden][:most], texts.tokens[hidden][:most]
+    def batch(self, rows: Rows, device: torch.device, fixed: Fixed | None = None) -> Batch[Gone]:
+        """In the fixed form, hidden tokens beyond its number, of whole words, stay hidden but
+        unasked."""
+        texts, draws = self.texts(rows), self._draws
+        hidden = self._masker.hidden(texts, draws)
+        replaced = self._masker.replaced(texts, hidden, draws)
+        tokens, at = framed(replaced, texts.lengths, self.tokenizer)
+        where, words = at[hidden], texts.tokens[hidden]
+        n_rows = fixed.hidden_rows if isinstance(fixed, GapForm) else len(where)
+        where, words = where[:n_rows], words[:n_rows]
         layout = layout_of(texts.lengths + ENDS, fixed)
-        n_rows = len(where) if fixed is None else fixed.hidden_rows
-        weights_R = torch.zeros(n_rows)
-        weights_R[: len(where)] = 1.0
-        return FillBatch(
-            filled(tokens, layout.n_rows),
-            layout,
+        batch = Batch(
+            (Input(filled(tokens, layout.n_rows), layout),),
+            Gone(
+                filled(words, n_rows),
+                loss_weights((texts.lengths + ENDS).tolist(), layout.n_rows),
+            ),
+            loss_weights([len(where)], n_rows),
             filled(where, n_rows),
-            filled(labels, n_rows),
-            weights_R,
-            loss_weights((texts.lengths + ENDS).tolist(), layout.n_rows),
         )
+        return moved(batch, device)
+
+    def limits(self, plan: StepPlan, micro_tokens: int) -> tuple[int, int]:
+        tokens = window_limit(plan, micro_tokens, self.widest)
+        return tokens, tokens
+
+    def fixed(self, plan: StepPlan, micro_tokens: int) -> GapForm:
+        """No text hides more than its share and one token, so there is a bound; whole words, which
+        may go beyond it, get some room more."""
+        usual = whole_cut(self.store.lengths.astype(np.int64), self.room).length + ENDS
+        tokens = window_limit(plan, micro_tokens, self.widest)
+        even = StepPlan.of_lengths(usual, plan.target_tokens, plan.seed, plan.pool)
+        shapes = window_shapes(even, tokens, self.widest)
+        each = 2 if self.how.whole_words else 1
+        hidden = int(self.how.mask * shapes.target_rows) + each * shapes.n_sequences
+        return GapForm(**vars(shapes), hidden_rows=min(hidden, shapes.target_rows))
+
+    def units(self, row: int) -> tuple[Sequence[Unit], ...]:
+        from headway.tasks.intake_text import token_units
+
+        [stream] = self.batch(np.array([row]), torch.device("cpu")).streams
+        return (token_units(stream.values.tolist(), self.tokenizer),)
+
+    def without(self, model: nn.Module, batch: Batch[Gone], training: bool) -> Batch[Gone]:
+        """It is without them already."""
+        return batch
 
 
-class Gaps:
-    """A text with the same gaps every time, and how well they are filled."""
-
-    def __init__(self, store: TokenStore, tokenizer: Tokenizer, context: int) -> None:
-        self.tokenizer, self.store = tokenizer, store
-        self.reader = Reader(store, tokenizer, Masker(tokenizer, VALIDATION), 0)
-        self.cut = whole_cut(store.lengths.astype(np.int64), context)
-
-    def n_windows(self, tokens: int) -> int:
-        """As many of the first as have so many tokens, or all there are."""
-        return min(len(self.cut), int(np.searchsorted(np.cumsum(self.cut.length), tokens)) + 1)
-
-    def batches(
-        self,
-        device: torch.device,
-        most: int | None = None,
-        on_progress: OnProgress = unheard,
-    ) -> Iterator[FillBatch]:
-        """The first windows."""
-        lengths = self.cut.length + ENDS
-        order = np.argsort(lengths[:most], kind="stable")
-        at_once = max(AT_ONCE, int(lengths.max(initial=0)))
-        plan = StepPlan.of_lengths(lengths, at_once, 0)
-        done = 0
-        for rows in plan.cut(order, at_once, at_once):
-            yield moved(self.reader.batch(USUAL, self.cut, rows, at_once), device)
-            done += len(rows)
-            on_progress(done, len(order))
-
-    def scores(
-        self,
-        model: Encoder,
-        device: torch.device,
-        stopped: Callable[[], bool],
-        most: int | None,
-        on_progress: OnProgress = unheard,
-    ) -> dict[str, float]:
-        """Loss and perplexity of the hidden words, and the share (%) guessed right."""
-        nll, right, count = 0.0, 0, 0
-        for batch in self.batches(device, most, on_progress):
-            logs_R, best_R = _guesses(model, batch)
-            nll -= float(logs_R.sum())
-            right += int((best_R == batch.labels_R).sum())
-            count += len(batch.labels_R)
-            if stopped():
-                raise Stopped
-        loss = nll / max(1, count)
-        return {
-            "loss": loss,
-            "ppl": perplexity(loss),
-            "accuracy": 100.0 * right / max(1, count),
-        }
-
-    def baseline(self) -> dict[str, float]:
-        """What one gets who knows how frequent each token of this text is, and nothing else."""
-        size = self.tokenizer.vocab_size
-        counts = np.bincount(self.store.tokens.astype(np.int64), minlength=size).astype(np.float64)
-        logs = np.log(np.maximum(counts, 1.0) / max(1.0, counts.sum()))
-        labels = np.concatenate(
-            [batch.labels_R.numpy() for batch in self.batches(torch.device("cpu"))]
-            or [np.zeros(0, np.int64)]
+def room_of(how: FillSettings, max_len: int) -> int:
+    """Tokens of text that a window holds."""
+    wanted = how.context or max_len
+    if wanted > max_len:
+        raise ConfigError(
+            f"fill.context={wanted} is more than the model reads (model.max_len={max_len})."
         )
-        loss = float(-logs[labels].mean()) if len(labels) else 0.0
-        right = float((labels == counts.argmax()).mean()) if len(labels) else 0.0
-        return {"loss": loss, "ppl": perplexity(loss), "accuracy": 100.0 * right}
-
-    def samples(self, model: Encoder, device: torch.device) -> list[dict[str, str]]:
-        """The first windows: with their gaps, what belongs there, and what the model says."""
-        shown = []
-        for row in range(min(SAMPLES, len(self.cut))):
-            batch = self.reader.batch(USUAL, self.cut, np.array([row]), AT_ONCE)
-            _, best_R = _guesses(model, moved(batch, device))
-            tokens = batch.tokens_N[1:-1].tolist()
-            decode = self.tokenizer.decode
-            shown.append(
-                {
-                    "source": with_gaps(tokens, self.tokenizer),
-                    "target": ", ".join(decode([t]).strip() for t in batch.labels_R.tolist()),
-                    "output": ", ".join(decode([t]).strip() for t in best_R.tolist()),
-                }
-            )
-        return shown
-
-
-def read_gaps(model: nn.Module, batch: FillBatch) -> Read:
-    """Of the gaps alone."""
-    return EachRow("words").read(model, Input(batch.tokens_N, batch.layout), rows_R=batch.rows_R)
-
-
-def _guesses(model: Encoder, batch: FillBatch) -> tuple[Tensor, Tensor]:
-    """The log-probability of each hidden token, and the likeliest one, in fp32 whatever the model
-    computes in."""
-    read = read_gaps(model, batch)
-    logs, best = [read.x_RD.new_zeros(0, dtype=torch.float32)], [batch.labels_R[:0]]
-    for rows_RD, labels_R in zip(read.x_RD.split(ROWS), batch.labels_R.split(ROWS), strict=True):
-        scores_RV = read.scores(rows_RD).float()
-        at_label_R = scores_RV.gather(1, labels_R[:, None])[:, 0]
-        logs.append(at_label_R - scores_RV.logsumexp(-1))
-        best.append(scores_RV.argmax(-1))
-    return torch.cat(logs), torch.cat(best)
+    if wanted <= ENDS:
+        raise ConfigError(f"{wanted} tokens leave no room for text between two special ones.")
+    return wanted - ENDS
 
 
 def framed(tokens: Numbers, lengths: Numbers, tokenizer: Tokenizer) -> tuple[Numbers, Numbers]:
@@ -239,25 +174,3 @@ def framed(tokens: Numbers, lengths: Numbers, tokenizer: Tokenizer) -> tuple[Num
     ends = np.cumsum(lengths + ENDS)
     longer[ends - lengths - ENDS] = tokenizer.bos
     return longer, at
-
-
-def layout_of(lengths: Numbers, fixed: Fixed | None) -> Layout:
-    if fixed is None:
-        return Layout.of(lengths.tolist())
-    return Layout.fixed(
-        lengths.tolist(),
-        n_rows=fixed.target_rows,
-        n_sequences=fixed.n_sequences,
-        longest=fixed.longest,
-    )
-
-
-def with_gaps(tokens: Sequence[int], tokenizer: Tokenizer) -> str:
-    """Text with `[MASK]` where the mask is."""
-    parts: list[list[int]] = [[]]
-    for token in tokens:
-        if token == tokenizer.mask:
-            parts.append([])
-        else:
-            parts[-1].append(token)
-    return " [MASK] ".join(tokenizer.decode(part) for part in parts).strip()

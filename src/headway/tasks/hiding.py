@@ -1,107 +1,186 @@
-"""Which rows of pictures and recordings are hidden, and what stood there."""
+"""Pictures and recordings of which some rows are hidden, and what stood there."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
 from math import prod
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor
+from torch import Tensor, nn
 
 from headway.config.model import PictureSettings, SoundSettings
-from headway.data.masking import Draws, Numbers
+from headway.data.batches import Fixed, Rows, StepPlan, moved
+from headway.data.masking import Draws, Hider, Numbers
+from headway.models.parts.heads import Input
 from headway.models.parts.pictures import PictureFront, Pictures
 from headway.models.parts.sounds import Sound, SoundFront
+from headway.tasks.answers import Facts
+from headway.tasks.intake import Cuts, Gone
+from headway.tasks.items import Batch, Draw, Unit
 
-CHOICE, SHIFT = range(2)
-"""What a draw is for: each has numbers of its own."""
+QUICK = 1000
+"""Validation items that are rebuilt during training; all of them at the end."""
 
-ITEM = 1 << 24
-"""More rows than an item has: its draws are numbered from its own number times this."""
+Change = Callable[[nn.Module, Input, Tensor], tuple[Input, Tensor]]
+"""Of what is learned from, by chance."""
 
 LEAST_VARIANCE = 1e-3
 """Of a patch, beside pixels whose variance is about 1: an even one is not blown up to noise."""
 
 
 @dataclass(frozen=True)
-class Hider:
-    """`mask` of the rows of each item, `span` together; first rows, which are no part of a picture,
-    never. A pure function of the seed, the epoch and the item: what else is in the batch does not
-    matter."""
-
-    mask: float
-    span: int
-    seed: int
-
-    def count(self, n_rows: int) -> int:
-        """Hidden rows of so many; one stays, where there are two."""
-        return int(np.clip(round(self.mask * n_rows), 1, max(1, n_rows - 1)))
-
-    def of_pictures(
-        self, items: Numbers, grid: tuple[int, int, int], epoch: int
-    ) -> NDArray[np.int64]:
-        """Hidden places on the grid of each picture, in order (B H). Of videos the same place is
-        hidden at all times: what stands still would be seen a moment later."""
-        _, n_lines, n_columns = grid
-        line, column = np.divmod(np.arange(n_lines * n_columns), n_columns)
-        unit_P = line // self.span * n_columns + column // self.span
-        places_BP = items[:, None] * ITEM + unit_P
-        keys_BP = Draws(self.seed, epoch).uniform(CHOICE, places_BP)
-        hidden_BH = _first(keys_BP, self.count(len(unit_P)))
-        times = np.arange(grid[0]) * len(unit_P)
-        return (times[None, :, None] + hidden_BH[:, None, :]).reshape(len(items), -1)
-
-    def of_recording(self, item: int, n_rows: int, epoch: int) -> NDArray[np.int64]:
-        """Hidden rows, in order."""
-        draws = Draws(self.seed, epoch)
-        shift = int(draws.uniform(SHIFT, np.array([item]))[0] * self.span)
-        unit_P = (np.arange(n_rows) + shift) // self.span
-        keys_1P = draws.uniform(CHOICE, (item * ITEM + unit_P)[None])
-        return _first(keys_1P, self.count(n_rows))[0]
-
-
-def _first(keys_BP: NDArray[np.float64], n: int) -> NDArray[np.int64]:
-    """The places of the `n` smallest keys, in order; equal ones stand together."""
-    return np.sort(np.argsort(keys_BP, axis=1, kind="stable")[:, :n], axis=1)
-
-
-@dataclass(frozen=True)
 class Hidden:
     """The hidden rows of a batch."""
 
-    hidden_N: Tensor
     rows_R: Tensor
-    """Where they stand."""
-
     weights_R: Tensor
     """Zero for what only fills the fixed-size form."""
 
-    frames_RP: Tensor | None = None
-    """Of recordings: the frames of each hidden row ..."""
+    gone: Gone
 
-    hidden_A: Tensor | None = None
-    """... and all that are hidden."""
+
+@dataclass(frozen=True)
+class HiddenItems(ABC):
+    """The items of an intake, each without some of its rows."""
+
+    change: Change
+    cuts: Cuts
+    hider: Hider
+    draw: Draw | None = None
+
+    @cached_property
+    def lengths(self) -> NDArray[np.int64]:
+        return self.cuts.lengths[:, None]
+
+    @property
+    def owner(self) -> Rows:
+        return self.cuts.owner
+
+    @property
+    def widest(self) -> int:
+        return int(self.cuts.lengths.max())
+
+    @property
+    def n_quick(self) -> int:
+        return min(QUICK, len(self.cuts.lengths))
+
+    def example(self, row: int) -> Facts:
+        return {"item": row}
+
+    def drawn(self, draw: Draw) -> HiddenItems:
+        found = replace(self, draw=draw)
+        found.__dict__["lengths"] = self.lengths  # which no chance changes
+        return found
+
+    @property
+    def _draws(self) -> Draws:
+        return Draws(0, -1) if self.draw is None else Draws(self.draw.seed, self.draw.epoch)
+
+    def batch(self, rows: Rows, device: torch.device, fixed: Fixed | None = None) -> Batch[Gone]:
+        """Without its values, which are made where the items are, once they are changed."""
+        stream, found = self.cuts.collate(rows, device, fixed), self.hidden(rows, fixed)
+        return moved(Batch((stream,), found.gone, found.weights_R, found.rows_R), device)
+
+    def limits(self, plan: StepPlan, micro_tokens: int) -> tuple[int, int]:
+        return plan.part_limits(micro_tokens)
+
+    def fixed(self, plan: StepPlan, micro_tokens: int) -> Fixed | None:
+        return self.cuts.fixed(plan, micro_tokens)
+
+    def units(self, row: int) -> tuple[Sequence[Unit], ...]:
+        return (self.cuts.units(row),)
+
+    def without(self, model: nn.Module, batch: Batch[Gone], training: bool) -> Batch[Gone]:
+        stream = self.cuts.shown(batch.streams[0])
+        if training:
+            stream, _ = self.change(model, stream, torch.zeros(0))
+        values, aims_RE = self.hide(model.front, stream.values, batch)
+        gone = replace(batch.targets, values=aims_RE)
+        return replace(batch, streams=(replace(stream, values=values),), targets=gone)
+
+    @abstractmethod
+    def n_targets(self, rows: Rows) -> int:
+        """Hidden rows of these."""
+
+    @abstractmethod
+    def hidden(self, rows: Rows, fixed: Fixed | None) -> Hidden: ...
+
+    @abstractmethod
+    def hide(
+        self, front: Tensor | nn.Module, given: object, batch: Batch[Gone]
+    ) -> tuple[object, Tensor]:
+        """What the model may see, and what it is to rebuild."""
+
+
+@dataclass(frozen=True)
+class HiddenPatches(HiddenItems):
+    """Of pictures and videos of the usual size."""
+
+    shape: PictureSettings = field(kw_only=True)
+
+    def n_targets(self, rows: Rows) -> int:
+        n_times, n_lines, n_columns = self.shape.grid
+        return len(rows) * n_times * self.hider.count(n_lines * n_columns)
+
+    def hidden(self, rows: Rows, fixed: Fixed | None) -> Hidden:
+        items = rows if fixed is None else np.resize(rows, fixed.n_sequences)
+        return hidden_patches(self.hider, items, self.shape, self._draws, len(rows))
+
+    def hide(
+        self, front: Tensor | nn.Module, given: object, batch: Batch[Gone]
+    ) -> tuple[object, Tensor]:
+        assert isinstance(front, PictureFront)
+        assert isinstance(given, Pictures)
+        assert batch.rows_R is not None
+        return without_patches(front, given, batch.rows_R, batch.targets)
+
+
+@dataclass(frozen=True)
+class HiddenFrames(HiddenItems):
+    """Of recordings."""
+
+    shape: SoundSettings = field(kw_only=True)
+    samples: Numbers = field(kw_only=True)
+    """Of each recording."""
+
+    def n_targets(self, rows: Rows) -> int:
+        return sum(self.hider.count(n) for n in self.cuts.lengths[rows].tolist())
+
+    def hidden(self, rows: Rows, fixed: Fixed | None) -> Hidden:
+        lengths = self.samples[rows].tolist()
+        frames = np.array([self.shape.frames_of(n) for n in lengths], np.int64)
+        return hidden_frames(self.hider, rows, frames, self.shape, self._draws)
+
+    def hide(
+        self, front: Tensor | nn.Module, given: object, batch: Batch[Gone]
+    ) -> tuple[object, Tensor]:
+        assert isinstance(front, SoundFront)
+        assert isinstance(given, Sound)
+        return without_frames(front, given, batch.targets)
 
 
 def hidden_patches(
-    hider: Hider, items: Numbers, shape: PictureSettings, epoch: int, n_real: int
+    hider: Hider, items: Numbers, shape: PictureSettings, draws: Draws, n_real: int
 ) -> Hidden:
     """Of pictures of the usual size, the first `n_real` of which count."""
     n_rows = shape.extra + prod(shape.grid)
-    places_BH = hider.of_pictures(items, shape.grid, epoch)
+    places_BH = hider.of_pictures(items, shape.grid, draws)
     rows_BH = np.arange(len(items))[:, None] * n_rows + shape.extra + places_BH
     hidden_N = np.zeros(len(items) * n_rows, np.bool_)
     hidden_N[rows_BH] = True
     weights_BH = np.zeros(rows_BH.shape, np.float32)
     weights_BH[:n_real] = 1.0
-    tensors = (torch.from_numpy(x) for x in (hidden_N, rows_BH.ravel(), weights_BH.ravel()))
-    return Hidden(*tensors)
+    rows_R, weights_R = (torch.from_numpy(x.ravel()) for x in (rows_BH, weights_BH))
+    return Hidden(rows_R, weights_R, Gone(hidden_N=torch.from_numpy(hidden_N)))
 
 
 def hidden_frames(
-    hider: Hider, items: Numbers, frames: Numbers, shape: SoundSettings, epoch: int
+    hider: Hider, items: Numbers, frames: Numbers, shape: SoundSettings, draws: Draws
 ) -> Hidden:
     """Of recordings with so many frames each."""
     stride = prod(shape.strides)
@@ -113,40 +192,41 @@ def hidden_frames(
     hidden_A = np.zeros(int(frames.sum()), np.bool_)
     rows, read = [], []
     for i, item in enumerate(items.tolist()):
-        here_R = hider.of_recording(item, int(lengths[i]), epoch)
+        here_R = hider.of_recording(item, int(lengths[i]), draws)
         within_RP = here_R[:, None] * stride + np.arange(stride)
         rows.append(row_starts[i] + here_R)
         read.append(frame_starts[i] + np.minimum(within_RP, frames[i] - 1))
     rows_R, frames_RP = np.concatenate(rows), np.concatenate(read)
     hidden_N[rows_R] = True
     hidden_A[frames_RP] = True
-    return Hidden(
-        torch.from_numpy(hidden_N),
-        torch.from_numpy(rows_R),
-        torch.ones(len(rows_R)),
-        torch.from_numpy(frames_RP),
-        torch.from_numpy(hidden_A),
+    gone = Gone(
+        hidden_N=torch.from_numpy(hidden_N),
+        frames_RP=torch.from_numpy(frames_RP),
+        hidden_A=torch.from_numpy(hidden_A),
     )
+    return Hidden(torch.from_numpy(rows_R), torch.ones(len(rows_R)), gone)
 
 
 @torch.no_grad()
 def without_patches(
-    front: PictureFront, pictures: Pictures, hidden: Hidden
+    front: PictureFront, pictures: Pictures, rows_R: Tensor, gone: Gone
 ) -> tuple[Pictures, Tensor]:
     """The pictures as the model may see them, and what it is to rebuild of each hidden patch: its
     pixels with mean 0 and variance 1, so that detail counts as much as light and shade."""
     (group,) = pictures.groups
+    hidden_N = gone.hidden_N
+    assert hidden_N is not None
     x_BTCYX = front.pixels(group)
     patches_BPE = front.patches(x_BTCYX)
     first_BEE = patches_BPE.new_zeros(len(group), front.shape.extra, patches_BPE.shape[-1])
     rows_NE = torch.cat([first_BEE, patches_BPE], dim=1).flatten(0, 1)
-    targets_RE = rows_NE.index_select(0, hidden.rows_R)
+    targets_RE = rows_NE.index_select(0, rows_R)
     mean_R1 = targets_RE.mean(-1, keepdim=True)
     spread_R1 = targets_RE.var(-1, keepdim=True, correction=0) + LEAST_VARIANCE
     targets_RE = (targets_RE - mean_R1) / spread_R1.sqrt()
     if front.stem is not None:  # convolutions would see a hidden patch from the one beside it
-        group = _blank(group, hidden.hidden_N, front)
-    return replace(pictures, groups=(group,), hidden_N=hidden.hidden_N), targets_RE
+        group = _blank(group, hidden_N, front)
+    return replace(pictures, groups=(group,), hidden_N=hidden_N), targets_RE
 
 
 def _blank(group: Tensor, hidden_N: Tensor, front: PictureFront) -> Tensor:
@@ -171,18 +251,18 @@ def _blank(group: Tensor, hidden_N: Tensor, front: PictureFront) -> Tensor:
 
 
 @torch.no_grad()
-def without_frames(front: SoundFront, sound: Sound, hidden: Hidden) -> tuple[Sound, Tensor]:
+def without_frames(front: SoundFront, sound: Sound, gone: Gone) -> tuple[Sound, Tensor]:
     """The recordings without their hidden frames, and what the model is to rebuild: the frames of
     each hidden row, those of a whole recording with mean 0 and variance 1."""
-    assert hidden.frames_RP is not None
-    assert hidden.hidden_A is not None
+    assert gone.frames_RP is not None
+    assert gone.hidden_A is not None
     mel_AF = front.mel(sound)
     mean_A1, spread_A1 = _statistics(mel_AF, sound)
     even_AF = (mel_AF - mean_A1) / spread_A1
-    targets_RE = even_AF[hidden.frames_RP].flatten(1)
+    targets_RE = even_AF[gone.frames_RP].flatten(1)
     # The front's convolutions would see a hidden frame from the one beside it.
-    seen_AF = mel_AF.masked_fill(hidden.hidden_A[:, None], 0.0)
-    return replace(sound, mel_AF=seen_AF, hidden_N=hidden.hidden_N), targets_RE
+    seen_AF = mel_AF.masked_fill(gone.hidden_A[:, None], 0.0)
+    return replace(sound, mel_AF=seen_AF, hidden_N=gone.hidden_N), targets_RE
 
 
 def _statistics(mel_AF: Tensor, sound: Sound) -> tuple[Tensor, Tensor]:

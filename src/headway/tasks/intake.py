@@ -6,9 +6,10 @@ An objective asks its intake and never which front it has. An intake holds setti
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import torch
 from torch import Tensor, nn
@@ -21,9 +22,9 @@ from headway.metrics.baselines import Text
 from headway.models.parts.heads import Input
 from headway.nn.devices import CPU
 from headway.tasks.answers import Facts
-from headway.tasks.items import Draw, Numbers, Unit
+from headway.tasks.items import Batch, Draw, Items, Numbers, Unit
 from headway.tasks.media_given import Given
-from headway.tasks.specs import Modality, front_reads
+from headway.tasks.specs import FillSettings, Modality, front_reads
 from headway.text.tokenizer import Tokenizer
 
 Texts = tuple[str, ...]
@@ -76,6 +77,59 @@ class Cuts(Protocol):
         ...
 
 
+@dataclass(frozen=True)
+class Gone:
+    """What stood in rows that are hidden."""
+
+    values: Tensor | None = None
+    """Words (R), or numbers (R E); None as long as it is not known what will be seen."""
+
+    real_N: Tensor | None = None
+    """Of texts: zero for rows that only fill the fixed-size form."""
+
+    hidden_N: Tensor | None = None
+    """Of media: which of all rows are hidden."""
+
+    frames_RP: Tensor | None = None
+    """Of recordings: the frames of each hidden row ..."""
+
+    hidden_A: Tensor | None = None
+    """... and all that are hidden."""
+
+    @property
+    def aims(self) -> Tensor:
+        """What is to be said."""
+        assert self.values is not None
+        return self.values
+
+
+@runtime_checkable
+class Hiding(Items[Gone], Protocol):
+    """Items to be filled. Without a draw the same rows are hidden every time."""
+
+    @property
+    def widest(self) -> int:
+        """Rows that an item has at most, in any epoch."""
+        ...
+
+    @property
+    def n_quick(self) -> int:
+        """Items that are filled while a run is trained."""
+        ...
+
+    def limits(self, plan: StepPlan, micro_tokens: int) -> tuple[int, int]:
+        """Rows of a part, in any epoch, by the plan of the first one."""
+        ...
+
+    def without(self, model: nn.Module, batch: Batch[Gone], training: bool) -> Batch[Gone]:
+        """As the model may see it, with what it is to fill; `training`: changed by chance."""
+        ...
+
+    def example(self, row: int) -> Facts:
+        """For people."""
+        ...
+
+
 class Intake(Protocol):
     @property
     def at_first(self) -> int:
@@ -110,6 +164,10 @@ class Intake(Protocol):
 
     def vary(self, model: nn.Module, stream: Input, targets_BC: Tensor) -> tuple[Input, Tensor]:
         """Changed by chance, as `[augment]` says, and what it is then a batch of."""
+        ...
+
+    def hide(self, columns: Columns, how: FillSettings) -> Hiding:
+        """The examples with some of their rows hidden, which are to be filled."""
         ...
 
 

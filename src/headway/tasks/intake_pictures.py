@@ -18,6 +18,7 @@ from headway.config.model import PictureSettings
 from headway.config.pictures import GRID_STRIDE
 from headway.config.run import Resolved, media_front
 from headway.data.batches import Fixed, Rows, StepPlan
+from headway.data.masking import Hider
 from headway.data.media.store import PictureStore
 from headway.data.store import Columns
 from headway.models.parts.heads import Input
@@ -26,10 +27,12 @@ from headway.nn.augment import Augment
 from headway.nn.devices import CPU
 from headway.nn.layout import Layout
 from headway.tasks.answers import Facts
+from headway.tasks.hiding import HiddenPatches
 from headway.tasks.intake import Line
 from headway.tasks.items import Draw, Numbers, Unit
 from headway.tasks.media_answers import FIRST_WINDOW
 from headway.tasks.media_given import Given, given_media
+from headway.tasks.specs import FillSettings
 from headway.tasks.thumbnails import thumbnails
 from headway.text.tokenizer import Tokenizer
 
@@ -166,6 +169,10 @@ class PictureIntake:
     def vary(self, model: nn.Module, stream: Input, targets_BC: Tensor) -> tuple[Input, Tensor]:
         given, targets_BC = self.changes(stream.values, targets_BC)
         return replace(stream, values=given), targets_BC
+
+    def hide(self, columns: Columns, how: FillSettings) -> HiddenPatches:
+        hider = Hider(how.mask, how.span)
+        return HiddenPatches(self.vary, self.cut(columns), hider, shape=self.shape)
 
 
 class PictureChanges:

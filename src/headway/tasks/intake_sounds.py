@@ -17,6 +17,7 @@ from headway.config.augment import AugmentSettings
 from headway.config.model import SoundSettings
 from headway.config.run import Resolved, media_front
 from headway.data.batches import Fixed, Rows, StepPlan
+from headway.data.masking import Hider
 from headway.data.media.store import SoundStore
 from headway.data.store import Columns
 from headway.models.parts.heads import Input
@@ -25,10 +26,12 @@ from headway.nn.devices import CPU
 from headway.nn.layout import Layout
 from headway.nn.mel import SpecAugment
 from headway.tasks.answers import Facts
+from headway.tasks.hiding import HiddenFrames
 from headway.tasks.intake import Line
 from headway.tasks.items import Draw, Numbers, Unit
 from headway.tasks.media_answers import FIRST_WINDOW
 from headway.tasks.media_given import Given, given_media
+from headway.tasks.specs import FillSettings
 from headway.text.tokenizer import Tokenizer
 
 
@@ -119,6 +122,10 @@ class SoundIntake:
         reads = model.source_front if hasattr(model, "source_front") else model.front
         front = cast(SoundFront, reads)
         return replace(stream, values=self.changes(front, stream.values)), targets_BC
+
+    def hide(self, columns: Columns, how: FillSettings) -> HiddenFrames:
+        hider, samples = Hider(how.mask, how.span), columns.sounds.lengths
+        return HiddenFrames(self.vary, self.cut(columns), hider, shape=self.shape, samples=samples)
 
 
 def sound_rows(store: SoundStore, shape: SoundSettings) -> Rows:

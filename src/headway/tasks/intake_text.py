@@ -36,9 +36,11 @@ from headway.models.parts.heads import Input
 from headway.nn.devices import CPU
 from headway.nn.layout import Layout
 from headway.tasks.answers import Facts
+from headway.tasks.gaps import Gaps, room_of
 from headway.tasks.intake import Line, Texts
 from headway.tasks.items import Draw, Numbers, Unit
 from headway.tasks.media_given import Given
+from headway.tasks.specs import FillSettings
 from headway.text.tokenizer import Tokenizer
 
 
@@ -200,6 +202,9 @@ class TextIntake:
 
     def vary(self, model: nn.Module, stream: Input, targets_BC: Tensor) -> tuple[Input, Tensor]:
         return stream, targets_BC
+
+    def hide(self, columns: Columns, how: FillSettings) -> Gaps:
+        return Gaps(columns["text"], self.tokenizer, how, room_of(how, self.max_len))
 
     def columns(self, examples: Sequence[Texts]) -> Columns:
         """Of texts in memory."""

@@ -447,7 +447,7 @@ trains and asks every task, and compares."""
 
 def _fill(modality: Modality, family: str) -> Spec:
     return Spec(
-        name="fill", modality=modality, objective="fill.Fill", reads="media",
+        name="fill", modality=modality, objective="mask.Mask", reads="media",
         needs=(MEDIA[modality],), answers="gaps", metrics=scored("loss", "explained"),
         families=(family,), heads=("rebuild",), settings=FillSettings, options=frozenset({"with"}),
         decode=_PRECISION, counts="masked token",
@@ -500,7 +500,7 @@ _ROWS = (
         example='echo "Once upon a time" | headway predict {run}',
     ),
     Spec(
-        name="fill", modality="text", objective="fill.Fill", reads="documents", needs=(TEXT,),
+        name="fill", modality="text", objective="mask.Mask", reads="documents", needs=(TEXT,),
         answers="gaps", metrics=scored("loss", "ppl", "accuracy"), families=("encoder",),
         heads=("words",), settings=FillSettings, options=frozenset({"with"}),
         decode=frozenset({"n_best", "batch_tokens", "precision"}), counts="masked token",

@@ -203,7 +203,9 @@ def _hidden(run: Opened, hidden: Hidden) -> Array:
     """Without the first rows, which never are."""
     shape = front_of(run.settings)
     extra = shape.extra if isinstance(shape, PictureSettings) else 0
-    return hidden.hidden_N[extra:].numpy()
+    hidden_N = hidden.gone.hidden_N
+    assert hidden_N is not None
+    return hidden_N[extra:].numpy()
 
 
 def _said_of_items(

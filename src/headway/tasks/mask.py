@@ -1,0 +1,513 @@
+"""Filling what is hidden: words of a text, as BERT, or parts of pictures, videos and recordings.
+
+Only what is hidden costs anything, and the head, the most expensive layer of a small model of text,
+is applied to nothing else. What a model learns of media serves a run that starts from it (`--from`)
+with few labels.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, ClassVar, Protocol
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from headway.config.data import DataSettings
+from headway.config.facts import DeviceFacts, Facts, Proposal, because
+from headway.config.model import EncoderSettings, PictureSettings, family_of
+from headway.config.run import Resolved, RunSettings
+from headway.data.batches import StepPlan
+from headway.data.media.prepared import evaluation_media, prepare_media
+from headway.data.media.reading import UNITS, Shape
+from headway.data.store import Prepared, load_prepared
+from headway.data.texts import evaluation_set, prepare_text
+from headway.errors import ConfigError, UserError
+from headway.metrics.language import perplexity
+from headway.nn.devices import CPU
+from headway.nn.loss import Smoothing
+from headway.progress import OnProgress, Progress, unheard
+from headway.tasks.begun import begun_with, tokenizer_of
+from headway.tasks.fronts import picture_shape, sound_shape
+from headway.tasks.gaps import ENDS, Gaps
+from headway.tasks.intake import Gone, Hiding, front_of, intake_of
+from headway.tasks.items import Batch, batches_of
+from headway.tasks.kind import Predictor, Use
+from headway.tasks.label_choices import (
+    STANDARD,
+    augment_for,
+    epochs_for,
+    picture_facts,
+    size_for,
+    small_vit,
+    sound_facts,
+)
+from headway.tasks.losses import PLAIN, word_loss
+from headway.tasks.media_given import what_of
+from headway.tasks.proposals import media_proposal, stored_front, text_proposal
+from headway.tasks.read import EachRow, Read
+from headway.tasks.scores import Baselines, Row, Scores
+from headway.tasks.specs import METRICS, Spec
+from headway.tasks.task import (
+    TOKENS,
+    Frequencies,
+    Objective,
+    Part,
+    TaskLoss,
+    n_examples,
+    text_frequencies,
+)
+from headway.text.tokenizer import MASK, Tokenizer
+
+OF_LABELS = ("mixup", "cutmix")
+
+CHUNK = 512
+"""Gaps whose words are scored at a time."""
+
+SAMPLES = 5
+MEAN = "mean of hidden rows"
+
+USUALLY: dict[str, dict[str, Any]] = {
+    "pictures": {"mask": 0.6, "span": 1},
+    "videos": {"mask": 0.6, "span": 1},
+    "sounds": {"mask": 0.5, "span": 10},
+}
+"""Shares that leave a task: what is beside a patch, or a moment before, says much about it."""
+
+TRAINING: dict[str, Any] = {
+    "optimizer": "adamw", "schedule": "cosine", "lr": 1.5e-3, "weight_decay": 0.05, "beta2": 0.95,
+    "eps": 1e-8, "clip": 1.0, "smoothing": 0.0,
+}  # fmt: skip
+
+Answered = Iterable[tuple[Read, Tensor]]
+"""What a model says of hidden rows, and what stood there, batch by batch."""
+
+
+class Head(Protocol):
+    """What is said of a hidden row."""
+
+    name: ClassVar[str]
+
+    def loss(self, read: Read, aims: Tensor) -> TaskLoss: ...
+
+    def values(self, answered: Answered) -> tuple[dict[str, float], Callable[[], Baselines]]:
+        """Scores, and those of someone who sees nothing."""
+        ...
+
+    def samples(self, model: nn.Module, device: torch.device) -> list[dict[str, str]]: ...
+
+    def rows(self, values: dict[str, float], trivial: dict[str, float], mask: float) -> list[Row]:
+        """Of a test set, for people."""
+        ...
+
+
+@dataclass(frozen=True)
+class Words:
+    """A word of the vocabulary."""
+
+    items: Gaps
+    """Of the validation or test set."""
+
+    smoothing: Smoothing = PLAIN
+    name: ClassVar[str] = "words"
+
+    def loss(self, read: Read, aims: Tensor) -> TaskLoss:
+        return word_loss(read, aims, self.smoothing)
+
+    @torch.no_grad()
+    def values(self, answered: Answered) -> tuple[dict[str, float], Callable[[], Baselines]]:
+        """Loss and perplexity of the hidden words, and the share (%) guessed right."""
+        nll, right, count = 0.0, 0, 0
+        for read, words_R in answered:
+            logs_R, best_R = guesses(read, words_R)
+            nll -= float(logs_R.sum())
+            right += int((best_R == words_R).sum())
+            count += len(words_R)
+        values = word_values(nll / max(1, count), right / max(1, count))
+        return values, lambda: {TOKENS: self.frequent()}
+
+    def frequent(self) -> dict[str, float]:
+        """What one gets who knows how frequent each token of this text is, and nothing else."""
+        items = self.items
+        counts_V = np.bincount(items.store.tokens, minlength=items.tokenizer.vocab_size)
+        logs_V = np.log(np.maximum(counts_V, 1) / max(1, counts_V.sum()))
+        found = batches_of(items, np.arange(len(items.lengths)), CPU)
+        words_R = np.concatenate(
+            [np.zeros(0, np.int64), *(b.targets.aims.numpy() for _, b in found)]
+        )
+        if not len(words_R):
+            return word_values(0.0, 0.0)
+        right = float((words_R == counts_V.argmax()).mean())
+        return word_values(float(-logs_V[words_R].mean()), right)
+
+    def samples(self, model: nn.Module, device: torch.device) -> list[dict[str, str]]:
+        """The first windows: with their gaps, what belongs there, and what the model says."""
+        shown, tokenizer = [], self.items.tokenizer
+        for row in range(min(SAMPLES, len(self.items.lengths))):
+            batch = self.items.batch(np.array([row]), device)
+            words_R, tokens = batch.targets.aims, batch.streams[0].values[1:-1].tolist()
+            _, best_R = guesses(read_hidden(self.name, model, batch), words_R)
+            said = (", ".join(tokenizer.decode([word]).strip() for word in side.tolist())
+                    for side in (words_R, best_R))  # fmt: skip
+            text = with_gaps(tokens, tokenizer)
+            shown.append(dict(zip(("source", "target", "output"), (text, *said), strict=True)))
+        return shown
+
+    def rows(self, values: dict[str, float], trivial: dict[str, float], mask: float) -> list[Row]:
+        share = "of the hidden tokens (15 %, the same every time)"
+        return [
+            ("accuracy", f"{values['accuracy']:.2f} %", share),
+            ("perplexity", f"{values['ppl']:.2f}", "of the hidden tokens"),
+            ("loss", f"{values['loss']:.4f}", "nats a hidden token"),
+            ("most frequent token", f"{trivial['accuracy']:.2f} %", "accuracy without a model"),
+            ("unigram", f"{trivial['ppl']:.2f}", "perplexity by frequency alone"),
+        ]
+
+
+@dataclass(frozen=True)
+class Rebuilt:
+    """The pixels of a patch, or the mel frames of a moment."""
+
+    n: int = 0
+    unit: str = ""
+    name: ClassVar[str] = "rebuild"
+
+    def loss(self, read: Read, aims: Tensor) -> TaskLoss:
+        errors_R = self.errors(read, aims)
+        total = (errors_R if read.weights_R is None else errors_R * read.weights_R).sum()
+        return TaskLoss(total, total.detach())
+
+    def errors(self, read: Read, aims: Tensor) -> Tensor:
+        """The mean squared error of each hidden row."""
+        return (read.said_RC - aims).square().mean(-1)
+
+    @torch.no_grad()
+    def values(self, answered: Answered) -> tuple[dict[str, float], Callable[[], Baselines]]:
+        """The mean squared error of hidden rows, and the share (%) that is explained of what the
+        mean of all hidden rows gets."""
+        error, count, sums_2E = 0.0, 0, torch.zeros(())
+        for read, aims_RE in answered:
+            errors_R, wide_RE = self.errors(read, aims_RE), aims_RE.double()
+            error += float(errors_R.double().sum())
+            count += len(errors_R)
+            sums_2E = sums_2E + torch.stack([wide_RE.sum(0), wide_RE.square().sum(0)]).cpu()
+        mean_E, square_E = sums_2E / count
+        baseline, loss = float((square_E - mean_E.square()).mean()), error / count
+        explained = 100.0 * (1.0 - loss / baseline) if baseline > 0 else 0.0
+        values = {"loss": loss, "explained": explained}
+        return values, lambda: {MEAN: {"loss": baseline, "explained": 0.0}}
+
+    def samples(self, model: nn.Module, device: torch.device) -> list[dict[str, str]]:
+        return []
+
+    def rows(self, values: dict[str, float], trivial: dict[str, float], mask: float) -> list[Row]:
+        share = f"{100 * mask:g} % of each hidden"
+        return [
+            ("loss", f"{values['loss']:.4f}", f"mean squared error, {share}"),
+            (MEAN, f"{trivial['loss']:.4f}", "what one gets who sees nothing"),
+            ("explained", f"{values['explained']:.2f}", f"% of it, over {self.n:,} {self.unit}"),
+        ]
+
+
+def word_values(loss: float, right: float) -> dict[str, float]:
+    return {"loss": loss, "ppl": perplexity(loss), "accuracy": 100.0 * right}
+
+
+def guesses(read: Read, words_R: Tensor) -> tuple[Tensor, Tensor]:
+    """The log-probability of each hidden word, and the likeliest one, in fp32 whatever the model
+    computes in."""
+    logs, best = [read.x_RD.new_zeros(0, dtype=torch.float32)], [words_R[:0]]
+    for rows_RD, some_R in zip(read.x_RD.split(CHUNK), words_R.split(CHUNK), strict=True):
+        scores_RV = read.scores(rows_RD).float()
+        at_word_R = scores_RV.gather(1, some_R[:, None])[:, 0]
+        logs.append(at_word_R - scores_RV.logsumexp(-1))
+        best.append(scores_RV.argmax(-1))
+    return torch.cat(logs), torch.cat(best)
+
+
+def with_gaps(tokens: Sequence[int], tokenizer: Tokenizer) -> str:
+    """Text with `[MASK]` where the mask is."""
+    parts: list[list[int]] = [[]]
+    for token in tokens:
+        if token == tokenizer.mask:
+            parts.append([])
+        else:
+            parts[-1].append(token)
+    return " [MASK] ".join(tokenizer.decode(part) for part in parts).strip()
+
+
+def read_hidden(name: str, model: nn.Module, given: Batch[Gone]) -> Read:
+    """Of the hidden rows alone."""
+    return EachRow(name).read(model, *given.streams, rows_R=given.rows_R)
+
+
+@torch.no_grad()
+def answered(
+    name: str,
+    model: nn.Module,
+    items: Hiding,
+    device: torch.device,
+    stopped: Callable[[], bool] = lambda: False,
+    on_progress: OnProgress = unheard,
+    most: int | None = None,
+) -> Iterator[tuple[Read, Tensor]]:
+    """Of the first items."""
+    rows = np.arange(len(items.lengths))[:most]
+    for _, batch in batches_of(items, rows, device, stopped, on_progress):
+        given = items.without(model, batch, training=False)
+        yield read_hidden(name, model, given), given.targets.aims
+
+
+@dataclass
+class Masking(Objective[Gone]):
+    prepared: Prepared
+    train_items: Hiding = field(init=False)
+    valid_items: Hiding = field(init=False)
+
+    def __post_init__(self) -> None:
+        train, words = self.settings.train, words_of(self.prepared)
+        self.metric = METRICS[train.metric or "loss"]
+        intake = intake_of(self.settings, words)
+        self.train_items = intake.hide(self.prepared.train, self.settings.fill)
+        self.valid_items = intake.hide(self.prepared.valid, self.settings.fill)
+        self.head = head_of(self.settings, self.valid_items)
+
+    def widest(self, items: object) -> int:
+        return self.train_items.widest
+
+    def part_limits(self, plan: StepPlan, micro_tokens: int) -> tuple[int, int]:
+        return self.train_items.limits(plan, micro_tokens)
+
+    def vary(self, model: nn.Module, batch: Batch[Gone]) -> Batch[Gone]:
+        return self.train_items.without(model, batch, model.training)
+
+    def read(self, model: nn.Module, given: Batch[Gone]) -> Read:
+        assert given.weights_R is not None
+        read = read_hidden(self.head.name, model, given)
+        return read.weighed(given.weights_R, given.targets.real_N)
+
+    def loss(self, read: Read, given: Batch[Gone]) -> TaskLoss:
+        return self.head.loss(read, given.targets.aims)
+
+    @property
+    def n_valid(self) -> int:
+        return len(self.valid_items.lengths)
+
+    @property
+    def n_quick(self) -> int:
+        return self.valid_items.n_quick
+
+    def evaluate(
+        self,
+        model: nn.Module,
+        device: torch.device,
+        stopped: Callable[[], bool],
+        full: bool,
+        on_progress: OnProgress = unheard,
+        *,
+        most: int | None = None,
+    ) -> Scores:
+        items, most = self.valid_items, n_examples(self, full, most)
+        found = answered(self.head.name, model, items, device, stopped, on_progress, most)
+        values, baselines = self.head.values(found)
+        samples = self.head.samples(model, device)
+        return Scores(values=values, samples=samples, find_baselines=baselines)
+
+    def frequencies(self) -> Frequencies | None:
+        """Of words; what is rebuilt cannot be counted."""
+        prepared, words = self.prepared, words_of(self.prepared)
+        if words is None:
+            return None
+        return text_frequencies(prepared.train["text"], prepared.valid["text"], words)
+
+    def show(self, part: Part) -> list[dict[str, Any]]:
+        items, _ = self.planned(part.rows.epoch)
+        assert isinstance(items, Hiding)
+        return [items.example(row) for row in part.rows.rows.tolist()]
+
+
+def words_of(prepared: Prepared) -> Tokenizer | None:
+    return None if prepared.vocab is None else prepared.tokenizer
+
+
+def head_of(settings: Resolved, items: Hiding) -> Head:
+    """`items`: those that are scored."""
+    if isinstance(items, Gaps):
+        train, size = settings.train, items.tokenizer.vocab_size
+        return Words(items, Smoothing.of(train.smoothing, size, train.smoothing_kind))
+    return Rebuilt(len(items.lengths), UNITS[what_of(front_of(settings))])
+
+
+@dataclass(frozen=True)
+class Mask:
+    """The task as a run sees it."""
+
+    row: Spec
+
+    def prepare(self, settings: RunSettings, folder: Path, progress: Progress) -> Prepared:
+        what = self.row.modality
+        if what != "text":
+            check_augment(settings, what)
+            shape: Shape = (
+                sound_shape(settings, STANDARD)
+                if what == "sounds"
+                else picture_shape(settings, what)
+            )
+            return prepare_media(what, settings, folder, progress, target="none", shape=shape)
+        tokenizer = tokenizer_of(settings)
+        if tokenizer is not None and tokenizer.mask is None:
+            raise ConfigError(
+                f"the vocabulary of {settings.origin} has no mask token, so its model cannot learn "
+                "to fill gaps. Start from a run of the task fill, or from scratch."
+            )
+        return prepare_text(
+            "documents", settings, folder, progress, tokenizer=tokenizer, specials=[MASK]
+        )
+
+    def load_prepared(self, folder: Path) -> Prepared:
+        return load_prepared(folder)
+
+    def describe(self, prepared: Prepared) -> str:
+        n = prepared.train.n
+        if self.row.modality != "text":
+            return f"{n:,} {UNITS[self.row.modality]}"
+        tokens = int(prepared.train["text"].lengths.sum())
+        return f"{n:,} document{'s' * (n != 1)} of {tokens:,} tokens"
+
+    def facts(self, settings: RunSettings, prepared: Prepared) -> Facts:
+        if self.row.modality == "sounds":
+            return sound_facts(settings, prepared)
+        if self.row.modality != "text":
+            return picture_facts(settings, prepared)
+        lengths = prepared.train["text"].lengths
+        return Facts(
+            n=prepared.train.n,
+            n_tokens=int(lengths.sum()) + ENDS * len(lengths),
+            longest=int(lengths.max(initial=1)) + ENDS,
+            vocab_size=prepared.tokenizer.vocab_size,
+            begun=begun_with(settings),
+        )
+
+    def propose(self, settings: RunSettings, facts: Facts, device: DeviceFacts) -> Proposal:
+        if self.row.modality != "text":
+            return self._rebuilding(settings, facts, device)
+        if settings.model is not None and not isinstance(settings.model, EncoderSettings):
+            raise ConfigError(
+                f"to fill gaps of text takes a model of the encoder family, not of the "
+                f"{family_of(settings.model)} family. Give --media to learn from pictures or "
+                "recordings."
+            )
+        most = 128 if device.is_cpu else 256
+        found = text_proposal(
+            settings,
+            facts,
+            device,
+            f"{facts.n_tokens:,} tokens",
+            longest=settings.fill.context or min(most, facts.longest),
+            epochs=20 if facts.n_tokens > 5_000_000 else 40,
+            needs={"heads": ("words",)},
+        )
+        return found.also(because("as many candidates as anyone asks for", "decode", {"beam": 100}))
+
+    def _rebuilding(self, settings: RunSettings, facts: Facts, device: DeviceFacts) -> Proposal:
+        """A model as from scratch of the tasks that will start from it."""
+        assert facts.front is not None
+        what, n_rows, longest = what_of(facts.front), facts.n_tokens, facts.longest
+        shape, augment = size_for(device), dict[str, object]()
+        if isinstance(facts.front, PictureSettings):
+            longest = facts.rows(facts.front)
+            n_rows, augment = longest * facts.n, augment_for(facts.front)
+            # Nothing teaches the class token here, so that a run which starts from this one had
+            # better read its classes from the patches.
+            shape = {**small_vit(facts.front, facts.n, device), "pooling": "mean"}
+        found = media_proposal(
+            settings,
+            facts,
+            device,
+            f"{facts.n:,} {UNITS[what]}",
+            n_rows=n_rows,
+            longest=longest,
+            epochs=2 * epochs_for(facts.n, device),
+            family=self.row.families[0],
+            needs={"heads": self.row.heads},
+            shape=shape,
+            front=stored_front(facts),
+            training=TRAINING,
+            augment=augment,
+        )
+        why = "what is beside a hidden part says much about it"
+        return found.also(
+            because(why, "fill", USUALLY[what]),
+            because("what the files hold", "fill", {"what": what}),
+        )
+
+    def check(self, settings: Resolved, prepared: Prepared) -> None:
+        """A hidden patch must be hidden."""
+        picture: PictureSettings | None = getattr(settings.model, "picture", None)
+        if picture is None:
+            return
+        if picture.stem == "grid":
+            raise ConfigError(
+                "picture.stem=grid has no patches that could be hidden. Use patches or conv."
+            )
+        if picture.step < picture.patch:
+            raise ConfigError(
+                f"picture.stride={picture.stride} lets patches overlap, so that a hidden one is "
+                "seen in those beside it. Leave picture.stride out."
+            )
+
+    def task(self, settings: Resolved, prepared: Prepared) -> Masking:
+        return Masking(settings, prepared)
+
+    def predictor(self, use: Use) -> Predictor:
+        if self.row.modality != "text":
+            folder = use.opened.folder
+            raise UserError(
+                f"{folder} has learned to rebuild hidden parts and answers nothing. Train a run "
+                f"that starts from it: headway train classify --from {folder} --media …"
+            )
+        from headway.tasks.fill_answers import Filler
+
+        return Filler.of(use)
+
+    def evaluation(self, use: Use, files: DataSettings) -> Scores:
+        """How well hidden rows of a test set are filled, beside someone who sees nothing."""
+        settings, tokenizer = use.settings, None
+        asked, facts = replace(settings, data=files), dict[str, Any]()
+        if self.row.modality == "text":
+            tokenizer = use.opened.vocab.target
+            columns, _ = evaluation_set("documents", asked, tokenizer, ())
+            facts["tokens"] = int(columns["text"].lengths.sum())
+        else:
+            shape = front_of(settings)
+            columns = evaluation_media(
+                self.row.modality, asked, shape, target="none", progress=use.progress
+            ).items
+            facts["n"] = columns.n
+        items = intake_of(settings, tokenizer).hide(columns, settings.fill)
+        head = head_of(settings, items)
+        with use.progress.stage("reading" if tokenizer else "rebuilding") as stage:
+            model, device = use.opened.model, use.opened.device
+            found = answered(head.name, model, items, device, on_progress=stage.update)
+            values, find = head.values(found)
+        [trivial] = find().values()
+        rows = head.rows(values, trivial, settings.fill.mask)
+        facts["baseline"] = trivial if tokenizer else trivial["loss"]
+        return Scores(values, rows=rows, facts={**values, **facts}, find_baselines=find)
+
+
+def check_augment(settings: RunSettings, what: str) -> None:
+    for name in OF_LABELS:
+        if getattr(settings.augment, name):
+            raise ConfigError(
+                f"augment.{name} mixes two pictures and their labels; fill has none. Leave it out."
+            )
+    asked = [key for key in settings.asked if key.startswith("augment.")]
+    if what == "sounds" and asked:
+        raise ConfigError(
+            f"{asked[0]} has no effect on fill with recordings: parts of them are hidden already. "
+            "Leave it out."
+        )
