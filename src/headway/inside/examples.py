@@ -131,13 +131,14 @@ def _plainly(run: Opened) -> Ask:
 def with_hidden_rows(run: Opened, media: Media, number: int) -> Reading:
     """The outputs are what is hidden."""
     name = Anatomy.of(run.model).stacks[0].stream
-    hidden = some_hidden(run, [media], np.array([number])).hidden
+    rows_R = some_hidden(run, [media], np.zeros(1, np.int64), number).rows_R
+    assert rows_R is not None
     stream = media.stream(name)
     return Reading(
         text=media.name,
         task=run.settings.task,
         streams={name: stream},
-        outputs=tuple(Output(row, -1, stream.pieces[row]) for row in hidden.rows_R.tolist()),
+        outputs=tuple(Output(row, -1, stream.pieces[row]) for row in rows_R.tolist()),
         media=media,
         hides=number,
     )

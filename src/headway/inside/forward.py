@@ -21,9 +21,10 @@ from headway.models.parts.front import Front
 from headway.models.seq2seq import Seq2Seq
 from headway.nn.attention import Memory
 from headway.nn.layout import Layout
+from headway.tasks.intake import Gone
+from headway.tasks.items import Batch
 from headway.tasks.opened import Opened
 from headway.tasks.read import OneVector, Read, mean_square, readout_of
-from headway.tasks.rebuild import RebuildGiven
 
 TOGETHER = 2048
 """Tokens that pass the model side by side where one reading passes it again and again."""
@@ -95,26 +96,25 @@ def say_each(
     each = list(zip(*(x.tensor_split(len(changes)) for x in (x_ND, scores_RC)), strict=True))
     if hidden is None:
         return [Said(x_TD, its_RC, reading) for x_TD, its_RC in each]
-    right = hidden.targets_RE.tensor_split(len(changes))
+    right = hidden.targets.aims.tensor_split(len(changes))
     return [
         Said(x_TD, its_RC, reading, its_RE)
         for (x_TD, its_RC), its_RE in zip(each, right, strict=True)
     ]
 
 
-def _hidden(run: Opened, reading: Reading, n: int) -> RebuildGiven | None:
+def _hidden(run: Opened, reading: Reading, n: int) -> Batch[Gone] | None:
     """Copies of media that have hidden rows, as the model sees them."""
     if reading.media is None or reading.hides is None:
         return None
-    numbers = np.full(n, reading.hides)
-    return some_hidden(run, [reading.media] * n, numbers)
+    return some_hidden(run, [reading.media], np.zeros(n, np.int64), reading.hides)
 
 
 def vectors(
     model: nn.Module,
     reading: Reading,
     changes: Sequence[Change] = (NO_CHANGE,),
-    hidden: RebuildGiven | None = None,
+    hidden: Batch[Gone] | None = None,
 ) -> tuple[Tensor, Layout]:
     """Those of the last stream, a copy for each change, and where they lie."""
     n = len(changes)
@@ -140,11 +140,11 @@ def vectors(
 
 
 def _input(
-    model: nn.Module, reading: Reading, stream: str, n: int, hidden: RebuildGiven | None
+    model: nn.Module, reading: Reading, stream: str, n: int, hidden: Batch[Gone] | None
 ) -> Any:
     """What the front of a stream takes, `n` copies: tokens, or the picture or recording."""
     if hidden is not None:
-        return hidden.stream.values
+        return hidden.streams[0].values
     if reading.media is None or stream == "target":
         return torch.tensor(reading.streams[stream].ids).repeat(n)
     front = model.source_front if isinstance(model, Seq2Seq) else model.front

@@ -50,9 +50,10 @@ def answers(run: Opened, batch: Batch) -> Answers:
         return Answers(whole_B, torch.full_like(whole_B, -1), read, None)
     place_N = layout.positions_N
     if batch.hidden is not None:
-        rows_R = batch.hidden.hidden.rows_R
+        rows_R = batch.hidden.rows_R
+        assert rows_R is not None
         read = readout.of(model, x_ND, layout, rows_R)
-        return Answers(owner_N[rows_R], place_N[rows_R], read, batch.hidden.targets_RE)
+        return Answers(owner_N[rows_R], place_N[rows_R], read, batch.hidden.targets.aims)
     if spec.answers == "gaps" and any(passage.gaps for passage in batch.passages):
         return _gaps(readout, model, batch, x_ND)
     target_N: Tensor | None = None

@@ -22,9 +22,10 @@ from headway.models.parts.front import Front
 from headway.models.parts.heads import Input
 from headway.models.seq2seq import Seq2Seq
 from headway.nn.layout import Layout
+from headway.tasks import items as tasks
+from headway.tasks.intake import Gone
 from headway.tasks.opened import Opened
 from headway.tasks.read import asked
-from headway.tasks.rebuild import RebuildGiven
 
 Site = tuple[str, int]
 Edit = Callable[[Site, Tensor], Tensor | None]
@@ -40,7 +41,7 @@ class Batch:
     streams: dict[str, Input]
     """What is read first comes first."""
 
-    hidden: RebuildGiven | None = None
+    hidden: tasks.Batch[Gone] | None = None
     """Of media with hidden rows: which they are, and what stood there."""
 
     @classmethod
@@ -48,13 +49,12 @@ class Batch:
         """On the device of the model."""
         device = next(run.model.parameters()).device
         streams: dict[str, Input] = {}
-        hidden: RebuildGiven | None = None
+        hidden: tasks.Batch[Gone] | None = None
         for stream in passages[0].ids:
             media = [one.media for one in passages if one.media is not None]
             if passages[0].hides:
-                numbers = np.array([passage.line for passage in passages])
-                hidden = some_hidden(run, media, numbers)
-                streams[stream] = hidden.stream
+                hidden = some_hidden(run, media, np.arange(len(media)), passages[0].line)
+                streams[stream] = hidden.streams[0]
             elif passages[0].is_media(stream):
                 front = cast(Front, Anatomy.of(run.model).stacks[0].front)
                 given = front.collate([one.item for one in media], device)
