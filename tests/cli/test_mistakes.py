@@ -7,6 +7,7 @@ import bz2
 import io
 import json
 import zipfile
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -29,6 +30,8 @@ def zipped() -> bytes:
         file.writestr("a.txt", "text")
     return made.getvalue()
 
+
+NO_PARQUET = find_spec("pyarrow") is None
 
 FILES = {
     "a.de": b"ein Haus\n" * 20,
@@ -98,7 +101,10 @@ def classify(name: str) -> list[str]:
         (["play", "tatoeba-de-en", "--num-beams", "3"], "--num-beams. Write decode.beam=3."),
         (["evaluate", "tatoeba-de-en", "--file", "x"], "Write --text FILE (or --source and"),
         ([*TRANSLATE, "--device", "mps"], "--device mps: headway computes on CPUs and on CUDA"),
-        (classify("x.parquet"), "pandas.read_parquet('x.parquet').to_csv('x.csv', index=False)"),
+        (
+            classify("x.parquet"),
+            "pip install 'headway[parquet]'" if NO_PARQUET else "x.parquet cannot be read as",
+        ),
         (classify("x.feather"), "pandas.read_feather('x.feather')"),
         (classify("x.xlsx"), "x.xlsx is no text but a ZIP archive"),
         (classify("x.tsv.bz2"), "bunzip2 x.tsv.bz2"),
@@ -106,8 +112,8 @@ def classify(name: str) -> list[str]:
         (classify("utf16.tsv"), "utf16.tsv is in UTF-16. Say so: --encoding utf-16"),
         (classify("lines.json"), "lines.json, line 1 begins a JSON array"),
         (classify("array.json"), "Make lines of it: python -c 'import json, sys;"),
-        (classify("comma.txt"), "comma.txt, line 1 has one column, but 2 are needed"),
-        (classify("two.txt"), "two.txt, line 1 has 2 labels (__label__a __label__b)"),
+        (classify("comma.txt"), "comma.txt: which column is the label?"),
+        (classify("two.txt"), "two.txt, line 1 has 2 labels (a, b)"),
         (classify("bad.tsv"), "'alone'. 2 lines of this file are like that. Mend that, or, "),
         (classify("bad.jsonl"), "leave such lines out: data.bad=skip"),
         (

@@ -245,11 +245,11 @@ def test_columns_may_lie_elsewhere_than_in_training(
     runs: Path, tmp_path: Path, capsys: Output
 ) -> None:
     path = tmp_path / "t.csv"
-    path.write_text("review,stars\nba de,3\n")
+    path.write_text("opinion,stars\nba de,3\n")
     words = ["predict", str(runs / "classify"), str(path), "--device", "cpu"]
     assert main(words) == 2
     assert "data.text_field=" in capsys.readouterr().err
-    assert main([*words, "data.text_field=review"]) == 0
+    assert main([*words, "data.text_field=opinion"]) == 0
     assert capsys.readouterr().out.count("\n") == 1
 
 

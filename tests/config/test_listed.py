@@ -9,13 +9,10 @@ from typing import Any
 import pytest
 import torch
 
-from headway.config.data import DataSettings
 from headway.config.decode import DecodeSettings
 from headway.config.folder import SHIPPED, load_run, load_settings, run_folder, run_folders
 from headway.config.listed import listed
-from headway.data.documents import read_documents
-from headway.data.records import read_records
-from headway.data.tagged import detect_scheme, read_tagged
+from headway.data.files import parts
 from headway.decode.fewshot import Chooser, Shots
 from headway.errors import FolderError
 from headway.inside import load
@@ -136,11 +133,7 @@ def test_a_bare_gap_picture_pair_score_or_method_too(runs: Path) -> None:
 
 def test_a_bare_path_is_one_file(tmp_path: Path) -> None:
     path = str(tmp_path / "a.tsv")
-    Path(path).write_text("a\tO\nb\tO\n")
-    data = DataSettings()
-    for read in (read_records, read_documents, read_tagged):
-        assert list(read(path, data)) == list(read([path], data))
-    assert detect_scheme(path, data) == detect_scheme([path], data)
+    assert parts(path) == parts([path]) == [path]
 
 
 OPENED: dict[str, Callable[[Any], Any]] = {

@@ -14,8 +14,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headway.config.data import DataSettings
-from headway.data import documents, files
-from headway.data.documents import PIECE, SEPARATOR, read_documents, read_pieces
+from headway.config.run import RunSettings
+from headway.data import files
+from headway.data.example import Example, Source
+from headway.data.readers import lines as documents
+from headway.data.readers.lines import PIECE, SEPARATOR
 from headway.errors import DataError
 
 Write = Callable[[str, list[str]], str]
@@ -24,7 +27,22 @@ Write = Callable[[str, list[str]], str]
 def read(text: str, folder: Path, name: str = "a.txt", **changes: Any) -> list[str]:
     path = folder / name
     path.write_bytes(text.encode())
-    return list(read_documents([str(path)], DataSettings(**changes)))
+    return whole(pieces_of(path, **changes))
+
+
+def pieces_of(path: Path, **changes: Any) -> list[Example]:
+    settings = RunSettings(task="complete", data=DataSettings(**changes))
+    return list(Source("documents", settings, (str(path),)))
+
+
+def whole(pieces: list[Example]) -> list[str]:
+    found, parts = [], ""
+    for piece in pieces:
+        parts += piece.text("text")
+        if piece.ends:
+            found.append(parts)
+            parts = ""
+    return found
 
 
 @pytest.mark.parametrize(
@@ -55,8 +73,10 @@ def test_lines_of_json_are_documents_by_their_field(tmp_path: Path) -> None:
     assert read(lines, tmp_path, "a.jsonl", text_field="body") == ["a\nb", "c"]
     assert read(lines, tmp_path, "a", text_field="body") == ["a\nb", "c"]
     assert read(lines, tmp_path, "a.txt") == [lines]  # no field `text`: a text with brackets
-    with pytest.raises(DataError, match=r"a\.jsonl, line 1 has no field 'text', only 'body'"):
-        read(lines, tmp_path, "a.jsonl")
+    assert read(lines, tmp_path, "a.jsonl") == ["a\nb", "c"]  # only that can be meant
+    more = json.dumps({"body": "a", "title": "b"})
+    with pytest.raises(DataError, match=r"which column is the text.*'body': 'a'; 'title': 'b'"):
+        read(more, tmp_path, "a.jsonl")
     with pytest.raises(DataError, match=r"a\.jsonl, line 1 is a list, not an object"):
         read("[1]\n", tmp_path, "a.jsonl")
     with pytest.raises(DataError, match=r"a\.jsonl, line 2 is not a line of JSON"):
@@ -67,11 +87,11 @@ def test_long_documents_come_in_pieces_that_end_between_words(tmp_path: Path) ->
     text = "".join(f"word{i} and\nline " for i in range(10_000)) + "x" * 50_000 + " ä" * 20_000
     path = tmp_path / "a.txt.gz"
     path.write_bytes(gzip.compress(text.encode()))
-    pieces = list(read_pieces(str(path), DataSettings()))
-    assert "".join(piece.text for piece in pieces) == text
+    pieces = pieces_of(path)
+    assert whole(pieces) == [text]
     assert [piece.ends for piece in pieces] == [False] * (len(pieces) - 1) + [True]
-    assert max(len(piece.text) for piece in pieces) <= 2 * PIECE
-    inside = [(one.text[-1:], two.text[:1]) for one, two in pairwise(pieces)]
+    assert max(len(piece.text("text")) for piece in pieces) <= 2 * PIECE
+    inside = [(one.text("text")[-1:], two.text("text")[:1]) for one, two in pairwise(pieces)]
     assert sum(not one.isspace() and two in " \n" for one, two in inside) >= len(pieces) - 6
 
 
@@ -118,5 +138,12 @@ def test_what_is_no_text_is_named(tmp_path: Path) -> None:
     path = tmp_path / "a.txt"
     path.write_bytes(b"one\ntwo \xe4\n")
     with pytest.raises(DataError, match=r"a\.txt, line 2: byte 0xe4 at offset 8 is not UTF-8"):
-        list(read_documents([str(path)], DataSettings()))
-    assert list(read_documents([str(path)], DataSettings(encoding="latin-1"))) == ["one\ntwo ä\n"]
+        pieces_of(path)
+    assert whole(pieces_of(path, encoding="latin-1")) == ["one\ntwo ä\n"]
+
+
+def test_a_table_that_has_the_column_is_read_by_it(tmp_path: Path) -> None:
+    assert read("id\ttext\n1\ta\tb\n", tmp_path, "a.txt") == ["id\ttext\n1\ta\tb\n"]
+    assert read("id\ttext\n1\ta\n\n2\tb\n", tmp_path, "a.tsv") == ["a", "", "b"]
+    assert read('id,body\n1,"a, b"\n', tmp_path, "a.csv", text_field="body") == ["a, b"]
+    assert read("id\tbody\n1\ta\n", tmp_path, "a.tsv") == ["id\tbody\n1\ta\n"]

@@ -264,8 +264,9 @@ def test_words_and_tags_pairs_and_fields(tmp_path: Path) -> None:
     tags = Dataset([{"tokens": ["Ada", "sleeps"], "ner_tags": [1, 0]}],
                    ner_tags=type("Sequence", (), {"feature": Classes("O", "B-per")})())  # fmt: skip
     assert written(tmp_path / "a", "tag", tags) == [
-        {"words": ["Ada", "sleeps"], "tags": ["B-per", "O"]}
+        {"tokens": ["Ada", "sleeps"], "ner_tags": ["B-per", "O"]}
     ]
+    assert given("tag", tags).names == {"words_field": "tokens", "tags_field": "ner_tags"}
     labels = Dataset([{"text": "a", "label": 1}, {"text": "b", "label": -1}],
                      label=Classes("neg", "pos"))  # fmt: skip
     assert [one["label"] for one in written(tmp_path / "b", "classify", labels)] == ["pos", ""]

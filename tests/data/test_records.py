@@ -11,15 +11,26 @@ from typing import Any
 import pytest
 
 from headway.config.data import DataSettings
-from headway.data.records import Record, field_records, read_records
+from headway.config.run import RunSettings
+from headway.data.example import Example, Source, TextKind
 from headway.errors import DataError
 
 Write = Callable[[str, list[str]], str]
 
 
-def read(path: str, *, labels: bool = True, **changes: Any) -> list[tuple[Any, ...]]:
-    found = read_records([path], DataSettings(**changes), labels=labels)
-    return [(r.text, r.other, r.label, r.place) for r in found]
+def examples(path: str, kind: TextKind = "labelled", **changes: Any) -> list[Example]:
+    settings = RunSettings(task="classify", data=DataSettings(text=(path,), **changes))
+    return list(Source(kind, settings, (path,)))
+
+
+def read(path: str, **changes: Any) -> list[tuple[Any, ...]]:
+    names = ("text", "other", "label")
+    return [(*map(one.values.get, names), one.place) for one in examples(path, **changes)]
+
+
+def fields(path: str, *names: str, **changes: Any) -> list[dict[str, Any]]:
+    found = examples(path, "fields", fields=names, **changes)
+    return [{name: value for name, value in one.values.items() if value} for one in found]
 
 
 def test_tab_separated_columns_by_place_number_and_name(write: Write) -> None:
@@ -33,7 +44,6 @@ def test_tab_separated_columns_by_place_number_and_name(write: Write) -> None:
     assert read(three, text_field="3", other_field="2", label_field="1") == wanted
     named = write("c.txt", ["id\tlabel\ttext", "7\tpos\tgood"])
     assert read(named) == [("good", None, "pos", "c.txt:2")]
-    assert read(plain, labels=False)[0] == ("good film", None, None, "a.tsv:1")
     others = write("d.tsv", ["label\tsentence", "pos\tgood"])  # the label's name tells the text's
     assert read(others) == [("good", None, "pos", "d.tsv:2")]
 
@@ -44,12 +54,11 @@ def test_a_label_that_breaks_lines_is_refused_with_its_place(write: Write, label
     with pytest.raises(DataError, match=rf"a\.jsonl, line 1: {said}"):
         read(write("a.jsonl", [json.dumps({"text": "good", "label": label})]))
     if label != "\u2029b":  # which goes with the blanks around a cell
-        with pytest.raises(DataError, match=rf"b\.csv:2: {said}"):
+        with pytest.raises(DataError, match=rf"b\.csv, line 2: {said}"):
             read(write("b.csv", ["text,label", f'good,"x{label}x"']))
-    given = DataSettings(fields=("text",), label_field="label")
     path = write("a.jsonl", [json.dumps({"text": "t", "label": label})])
     with pytest.raises(DataError, match=rf"a\.jsonl, line 1: {said}"):
-        list(field_records([path], given))
+        fields(path, "text")
 
 
 def test_csv_follows_the_rules_of_quotes(write: Write) -> None:
@@ -79,20 +88,25 @@ def test_json_fields_may_be_nested_and_labels_of_any_kind(write: Write, tmp_path
     [
         ("a.tsv", ["a\tb", "c"], {}, r"a\.tsv, line 2 has 1 column but the first has 2.*'c'"),
         ("a.tsv", ["a\tb", "c\td\te"], {}, r"line 2 has 3 columns but the first has 2"),
-        ("a.tsv", ["a\tb\tc"], {}, r"no column 'text' or 'label'; it has 3 columns: 'a', 'b', 'c'"),
-        ("a.tsv", ["text\tb"], {"label_field": "y"}, r"names no column 'y'"),
-        ("a.tsv", ["a\tb"], {"text_field": "1", "label_field": "3"}, "column 3 is asked for"),
-        ("a.txt", ["just text"], {}, r"line 1 has one column, but 2 are needed \(text, label\)"),
-        ("a.csv", ["text,y", "a,b"], {}, r"no column 'label'; it has 2 columns: 'text', 'y'"),
-        ("a.csv", ["text,label", "a"], {}, r"a\.csv, line 2 has 1 column but the header has 2"),
+        (
+            "a.tsv",
+            ["a\tb\tc"],
+            {},
+            r"the text and the label\?.*'1': 'a'; '2': 'b'; '3': 'c'",
+        ),
+        ("a.tsv", ["text\tb"], {"label_field": "y"}, r"label_field='y': .*a\.tsv has no such col"),
+        ("a.tsv", ["a\tb"], {"text_field": "1", "label_field": "3"}, "field='3'.* no such column"),
+        ("a.txt", ["just text"], {}, r"which column is the label.* It has one column"),
+        ("a.csv", ["text,y,z", "a,b,c"], {}, r"which column is the label\?.*'y': 'b'; 'z': 'c'"),
+        ("a.csv", ["text,label", "a"], {}, r"a\.csv, line 2 has 1 column but the first has 2"),
         ("a.csv", ["text,label", 'a,"b'], {}, r"a\.csv, line 2: unexpected end of data"),
         (
             "a.jsonl",
             ['{"text": "a"}'],
             {},
-            r"line 1 has no field 'label', only 'text'.*label_field",
+            r"which column is the label\?.*label_field=….* It has 'text': 'a'",
         ),
-        ("a.jsonl", ['{"label": 1}'], {}, r"line 1 has no field 'text', only 'label'"),
+        ("a.jsonl", ['{"label": 1}'], {}, r"which column is the text\?.* It has 'label': 1"),
         ("a.jsonl", ['{"text": 5, "label": 1}'], {}, r"field 'text' is 5, not text"),
         ("a.jsonl", ['{"text": "a", "label": {}}'], {}, r"field 'label' is \{\}, not text"),
         ("a.jsonl", ['"a"'], {}, r"a\.jsonl, line 1 is a text, not an object"),
@@ -113,34 +127,32 @@ def test_fields_are_those_named_and_there(write: Write) -> None:
         '{"title": "T", "date": 2019, "body": "B", "more": [], "label": "human"}',
         '{"body": "C", "tags": ["x", "y"], "title": null, "date": " "}',
     ]
-    settings = DataSettings(fields=("title", "date", "tags", "body"))
-    assert list(field_records([write("a.jsonl", lines)], settings)) == [
+    names = ("title", "date", "tags", "body")
+    assert fields(write("a.jsonl", lines), *names) == [
         {"title": "T", "date": "2019", "body": "B", "label": "human"},
         {"tags": "x, y", "body": "C"},
     ]
-    other = DataSettings(fields=("headline",))
-    with pytest.raises(DataError, match=r"line 1 has none of the fields 'headline', only 'title'"):
-        list(field_records([write("a.jsonl", lines)], other))
-    with pytest.raises(DataError, match=r"a\.txt, line 1 is not a line of JSON"):
-        list(field_records([write("a.txt", ["A text."])], settings))
+    with pytest.raises(DataError, match=r"none of the fields 'headline'.* It has 'title': 'T'"):
+        fields(write("a.jsonl", lines), "headline")
+    with pytest.raises(DataError, match=r"a\.txt has none of the fields .* It has '1': 'A text"):
+        fields(write("a.txt", ["A text."]), *names)
+    table = write("a.csv", ["body,title,more", "B,T,m", "C,,n"])
+    assert fields(table, *names) == [{"title": "T", "body": "B"}, {"body": "C"}]
 
 
 def test_records_are_told_apart_by_their_place(write: Write) -> None:
-    one = Record("a", None, "x", "f:1")
-    assert one == next(read_records([write("f", ["a\tx"])], DataSettings()))
+    [one] = examples(write("f", ["a\tx"]))
+    assert one == Example({"text": "a", "label": "x"}, "f:1")
 
 
 def test_files_of_fasttext_are_read_as_they_are(tmp_path: Path) -> None:
     path = tmp_path / "train.txt"
     path.write_text("__label__pos good, really good\n\n__label__neg  bad\nno label\n")
-    found = list(read_records([str(path)], DataSettings()))
-    assert [(one.label, one.text) for one in found] == [
+    assert [(one[2], one[0]) for one in read(str(path))] == [
         ("pos", "good, really good"),
         ("neg", " bad"),
         ("", "no label"),
     ]
-    asked = [one.text for one in read_records([str(path)], DataSettings(), labels=False)]
-    assert asked == ["good, really good", "", " bad", "no label"]
 
 
 @pytest.mark.parametrize(
@@ -154,4 +166,4 @@ def test_files_of_fasttext_are_read_as_they_are(tmp_path: Path) -> None:
 def test_a_comma_makes_no_table_of_a_file_of_text(tmp_path: Path, text: str, n: int) -> None:
     path = tmp_path / "a.txt"
     path.write_text(text)
-    assert len(list(read_records([str(path)], DataSettings()))) == n
+    assert len(read(str(path))) == n

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,15 +11,29 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headway.config.data import DataSettings
+from headway.config.run import RunSettings, run_settings
+from headway.data.example import Example, Source
 from headway.data.schemes import Detection, Scheme, to_bio
-from headway.data.tagged import detect_scheme, read_tagged
 from headway.errors import DataError
 
 Write = Callable[[str, list[str]], str]
 Span = tuple[str, int]
 
 SPANS = st.lists(st.tuples(st.sampled_from(["PER", "LOC", "O"]), st.integers(1, 4)), max_size=8)
+
+
+def source(*paths: str, scheme: str = "auto", **data: Any) -> Source:
+    values: dict[str, Any] = {"task": "tag", "data": {"text": list(paths), **data}}
+    found = Source("tagged", run_settings(values), paths)
+    return replace(found, scheme=found.detected() if scheme == "auto" else scheme)  # type: ignore[arg-type]
+
+
+def read(*paths: str, scheme: str = "auto", **data: Any) -> list[Example]:
+    return list(source(*paths, scheme=scheme, **data))
+
+
+def words_of(found: list[Example]) -> list[list[str]]:
+    return [list(one.several("words")) for one in found]
 
 
 def spelled(spans: list[Span], scheme: str) -> list[str]:
@@ -79,46 +94,75 @@ def test_what_does_not_fit_is_read_and_counted(
 
 def test_columns_are_read_with_tabs_or_blanks(write: Write) -> None:
     tabs = write("a.conll", ["New York\tB-LOC", "is\tO", "", " ", "en:en:x\tB-LOC", "en:\tO"])
-    [one, two] = read_tagged([tabs], DataSettings(), prefix_strip="en:")
-    assert (one.words, one.tags, one.place) == (["New York", "is"], ["B-LOC", "O"], "a.conll:1")
-    assert (two.words, two.place) == (["en:x", "en:"], "a.conll:5")
+    settings: RunSettings = run_settings({"task": "tag", "tag": {"prefix_strip": "en:"}})
+    [one, two] = Source("tagged", settings, (tabs,))
+    assert one.values == {
+        "text": "New York is", "words": ["New York", "is"], "tags": ["B-LOC", "O"],
+    }  # fmt: skip
+    assert (one.place, two.place) == ("a.conll:1", "a.conll:5")
+    assert two.values["words"] == ["en:x", "en:"]
     blanks = write("b.conll", ["-DOCSTART- -X- O", "EU NNP I-ORG", "-DOCSTART- -X- O", "x NN O"])
-    assert [(s.words, s.tags) for s in read_tagged([blanks], DataSettings())] == [
-        (["EU"], ["B-ORG"]),
-        (["x"], ["O"]),
-    ]
+    assert [one.several("tags") for one in read(blanks)] == [["B-ORG"], ["O"]]
+    assert words_of(read(blanks)) == [["EU"], ["x"]]
     brackets = write("c.conll", ["{ O", "x B-X"])
-    assert [s.words for s in read_tagged([brackets], DataSettings())] == [["{", "x"]]
+    assert words_of(read(brackets)) == [["{", "x"]]
+
+
+def test_columns_may_stand_in_any_order(write: Write) -> None:
+    path = write("a.conll", ["B-X 1 Rome", "O 2 is", "", "O 1 so"])
+    found = read(path, words_field="3", tags_field="1")
+    assert words_of(found) == [["Rome", "is"], ["so"]]
+    assert [one.several("tags") for one in found] == [["B-X", "O"], ["O"]]
+    lines = ["# sent_id = 1", "1-2\tdu\t_\t_", "1\tde\tde\tADP", "2\tle\tle\tDET", "", "1\tx\tx\tX"]
+    found = read(write("a.conllu", lines))
+    assert words_of(found) == [["de", "le"], ["x"]]
+    assert [one.several("tags") for one in found] == [["ADP", "DET"], ["X"]]
+    with pytest.raises(DataError, match=r"words_field='4'.* no such column"):
+        read(path, words_field="4")
 
 
 def test_lines_of_json_hold_words_and_tags(write: Write) -> None:
     path = write("a.jsonl", ['{"tokens": ["a", "b"], "ner_tags": ["B-X", "O"]}', "",
                              '{"words": ["c"], "tags": [3]}'])  # fmt: skip
-    found = list(read_tagged([path], DataSettings(), "plain"))
-    assert [(s.words, s.tags, s.place) for s in found] == [
-        (["a", "b"], ["B-X", "O"], "a.jsonl:1"),
-        (["c"], ["3"], "a.jsonl:3"),
+    with pytest.raises(DataError, match="line 1 has no 'words', only 'tokens', 'ner_tags'"):
+        read(path)  # one file has one name for them
+    named = write("b.jsonl", ['{"words": ["a", "b"], "ner_tags": ["B-X", "O"]}', "",
+                              '{"words": ["c"], "ner_tags": [3]}'])  # fmt: skip
+    found = read(named, scheme="plain")
+    assert [(one.values["words"], one.values["tags"], one.place) for one in found] == [
+        (["a", "b"], ["B-X", "O"], "b.jsonl:1"),
+        (["c"], ["3"], "b.jsonl:3"),
     ]
+    own = write("c.jsonl", ['{"forms": ["a"], "pos": ["N"]}'])
+    assert words_of(read(own, words_field="forms", tags_field="pos")) == [["a"]]
 
 
 @pytest.mark.parametrize(
     ("name", "lines", "message"),
     [
-        ("a.conll", ["a\tO", "b"], r"a\.conll:2: a word and its tag are needed.*'b'"),
-        ("a.conll", ["a O", "", "b NN O"], r"a\.conll:3 has 3 columns but the first line has 2"),
-        ("a.conll", ["a\tO", "\tO"], r"a\.conll:2 has no word"),
-        ("a.conll", ["a\tO", "b\t"], r"a\.conll:2 has no tag"),
-        ("a.jsonl", ['{"words": ["a"], "tags": []}'], r"a\.jsonl:1 has 1 words but 0 tags"),
-        ("a.jsonl", ['{"words": "a", "tags": []}'], r"a\.jsonl:1 needs a list 'words'; its fields"),
+        ("a.conll", ["a\tO", "b"], r"a\.conll, line 2: a word and its tag are needed.*'b'"),
+        ("a.conll", ["a O", "", "b NN O"], r"a\.conll, line 3 has 3 columns but the first has 2"),
+        ("a.conll", ["a\tO", "\tO"], r"a\.conll, line 2: column 1 is empty"),
+        ("a.conll", ["a\tO", "b\t"], r"a\.conll, line 2: column 2 is empty"),
+        ("a.jsonl", ['{"words": ["a"], "tags": []}'], r"a\.jsonl, line 1 has 1 words but 0 tags"),
+        (
+            "a.jsonl",
+            ['{"words": "a", "tags": []}'],
+            r"line 1 needs a list 'words'; it is 'a'",
+        ),
         ("a.jsonl", ['{"words": [1], "tags": ["O"]}'], r"words must be texts"),
-        ("a.jsonl", ['{"words": [""], "tags": ["O"]}'], r"a\.jsonl:1 has an empty word or tag"),
-        ("a.jsonl", ["a O"], r"a\.jsonl:1 is not a line of JSON"),
-        ("a.jsonl", ["[]"], r"a\.jsonl:1 is a list, not an object"),
+        (
+            "a.jsonl",
+            ['{"words": [""], "tags": ["O"]}'],
+            r"line 1 has an empty word or tag",
+        ),
+        ("a.jsonl", ["a O"], r"a\.jsonl, line 1 is not a line of JSON"),
+        ("a.jsonl", ["[]"], r"a\.jsonl, line 1 is a list, not an object"),
     ],
 )
 def test_broken_lines_are_named(write: Write, name: str, lines: list[str], message: str) -> None:
     with pytest.raises(DataError, match=message):
-        list(read_tagged([write(name, lines)], DataSettings()))
+        read(write(name, lines))
 
 
 @pytest.mark.parametrize(
@@ -137,8 +181,8 @@ def test_mixed_schemes_are_shown_with_their_places(
         write(name, [f"w {tag}" for tag in tags]) for name, tags in (("a", first), ("b", second))
     ]
     with pytest.raises(DataError, match=rf"(?s)mix two schemes: {message}.*tag\.scheme=bio"):
-        detect_scheme(paths, DataSettings())
-    assert list(read_tagged(paths, DataSettings(), "bio"))  # told which, it is read
+        source(*paths)
+    assert read(*paths, scheme="bio")  # told which, it is read
 
 
 def test_a_span_without_an_end_does_not_go_with_bioes() -> None:
@@ -167,10 +211,9 @@ def test_bad_sentences_come_without_words_where_they_are_left_out(
     tmp_path: Path, name: str, text: str, places: list[str]
 ) -> None:
     (tmp_path / name).write_text(text)
-    data = DataSettings(bad="skip")
-    found = list(read_tagged([str(tmp_path / name)], data))
-    assert [one.words for one in found] == [["Rome", "is"], [], ["so"], []]
+    found = read(str(tmp_path / name), bad="skip")
+    assert words_of(found) == [["Rome", "is"], [], ["so"], []]
     assert [one.place.partition(":")[2] for one in found] == places
     assert [bool(one.problem) for one in found] == [False, True, False, True]
     with pytest.raises(DataError, match="2 lines of this file are like that"):
-        list(read_tagged([str(tmp_path / name)], DataSettings()))
+        read(str(tmp_path / name))

@@ -89,7 +89,7 @@ def test_pieces_of_a_document_give_the_tokens_of_the_whole(
     path = story(write)
     settings = run(path, tokenizer={"kind": kind})
     whole = prepare_text("documents", settings, tmp_path / "whole")
-    monkeypatch.setattr("headway.data.documents.PIECE", 97)
+    monkeypatch.setattr("headway.data.readers.lines.PIECE", 97)
     monkeypatch.setattr(example, "BLOCK", 3)
     tokenizer = whole.tokenizer
     pieces = prepare_text("documents", settings, tmp_path / "pieces", tokenizer=tokenizer)
@@ -180,7 +180,7 @@ def test_pairs_of_texts_have_two_stores(tmp_path: Path, write: Write) -> None:
     lines = [f"{one}\t{two}\tyes" if i % 2 else f"{one}\t{two}\tno"
              for i, (two, one) in enumerate(sentences())]  # fmt: skip
     data = {"text_field": "1", "other_field": "2", "label_field": "3"}
-    prepared = prepare_text("labelled", run(write("a.tsv", lines), data=data), tmp_path)
+    prepared = prepare_text("labelled", run(write("a.tsv", lines), "classify", data=data), tmp_path)
     example = prepared.valid_examples[0]
     assert decoded(prepared, prepared.valid["text"])[0] == example["text"]
     assert decoded(prepared, prepared.valid["other"])[0] == example["other"]
@@ -356,7 +356,7 @@ def test_a_kill_while_tokenising_costs_one_block(
 def test_a_document_goes_on_behind_a_kill(
     tmp_path: Path, write: Write, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("headway.data.documents.PIECE", 97)
+    monkeypatch.setattr("headway.data.readers.lines.PIECE", 97)
     monkeypatch.setattr(example, "BLOCK", 10)
     settings = run(story(write))
     whole = prepare_text("documents", settings, tmp_path / "whole")

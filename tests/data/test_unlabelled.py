@@ -77,11 +77,11 @@ CASES: list[tuple[Reads, str, list[str], dict[str, Any], list[Question], str]] =
     ("texts", "a.jsonl", ['{"text": "a"}'], {}, ["a"], "field 'text' is the text"),
     # First sides of pairs
     ("pairs", "a.tsv", ["x\ty\tz", "", "p\tq\tr"], {}, ["x", "", "p"],
-     "column 1 is the text; the rest is not read"),
+     "column 1 is the text; columns 2, 3 are not read"),
     ("pairs", "a.txt", ["x\ty", "p\tq"], PAIRS, ["x", "p"], "column 1 is the text"),
     ("pairs", "a.txt", ["x", "p"], PAIRS, ["x", "p"], ""),
     ("pairs", "a.tsv", ["en\tde", "x\ty"], {**PAIRS, "source_field": "de", "target_field": "en"},
-     ["y"], "column 'de' is the text; the first line names the columns"),
+     ["y"], "column 'de' is the text; column 'en' is not read"),
     ("pairs", "a.tsv", ["source", "x"], {}, ["x"], "column 'source' is the text"),
     ("pairs", "a.jsonl", ['{"translation": {"de": "x"}}'], {"source_field": "translation.de"},
      ["x"], "field 'translation.de' is the text"),
@@ -140,14 +140,29 @@ def test_words_in_columns_are_told_from_sentences(
             "labelled",
             "a.csv",
             ["good", "bad"],
-            r"no column 'text'; it has 1 column: .*text_field=1",
+            r"which column is the text.*text_field=….*It has 'good': 'bad'",
         ),
-        ("labelled", "a.csv", ["review,stars", "a,b"], r"no column 'text'.*data\.text_field=…"),
-        ("labelled", "a.tsv", ["a\tb\tc", "d\te\tf"], r"no column 'text'; it has 3 columns"),
+        (
+            "labelled",
+            "a.csv",
+            ["opinion,stars", "a,b"],
+            r"the text\?.*data\.text_field=…",
+        ),
+        ("labelled", "a.tsv", ["a\tb\tc", "d\te\tf"], r"which column is the text.*'3': 'c', 'f'"),
         ("labelled", "a.tsv", ["a\tb", "c"], r"a\.tsv, line 2 has 1 column but the first has 2"),
-        ("pairs", "a.csv", ["de,en", "a,b"], r"no column 'source'.*data\.source_field=…"),
-        ("documents", "a.csv", ["id,prompt", "1,a"], r"no column 'text'.*data\.text_field=…"),
-        ("labelled", "a.jsonl", ['{"txt": "a"}'], r"a\.jsonl, line 1 has no field 'text', only"),
+        ("pairs", "a.csv", ["de,en", "a,b"], r"which column is the source.*data\.source_field=…"),
+        (
+            "documents",
+            "a.csv",
+            ["id,prompt", "1,a"],
+            r"the text\?.*data\.text_field=…",
+        ),
+        (
+            "labelled",
+            "a.jsonl",
+            ['{"txt": "a"}'],
+            r"jsonl: which column is the text.* has 'txt'",
+        ),
         ("tagged", "a.jsonl", ['{"words": ["a"]}', '{"x": 1}'], r"a\.jsonl, line 2 needs a list"),
     ],
 )
@@ -167,7 +182,7 @@ def test_a_bad_line_is_answered_as_an_empty_one_where_it_may_be(write: Write) ->
     told: list[str] = []
     assert list(questions(path, "labelled", settings, told.append)) == ["a", "", "", "b"]
     assert told[1].startswith(f"{path}, line 2 is not a line of JSON")
-    assert told[2].startswith(f"{path}, line 3 has no field 'text', only 'txt'")
+    assert told[2].startswith(f"{path}, line 3 has no 'text', only 'txt'")
 
     lines = ['{"words": ["a"]}', '{"wrds": ["b"]}', "{", '{"tokens": ["c"]}']
     path, told = write("b.jsonl", lines), []

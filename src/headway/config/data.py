@@ -61,6 +61,12 @@ class DataSettings(Made):
     """The second text, where pairs of texts are classified."""
 
     label_field: str = "label"
+    words_field: str = "words"
+    """Of tagged sentences: the list of words, or the number of a CoNLL column."""
+
+    tags_field: str = "tags"
+    """Their tags, so too; without a number the last column."""
+
     fields: tuple[str, ...] = ()
     """JSONL fields that documents consist of, in their usual order; the last is the body."""
 

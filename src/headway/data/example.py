@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from itertools import chain
-from pathlib import Path
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal, NamedTuple, cast
 
+from headway.config.data import DataSettings
 from headway.config.run import RunSettings
-from headway.data.documents import read_pieces
-from headway.data.files import open_lines, shown
-from headway.data.jsonl import is_json, parse_object, text_of
-from headway.data.pairs import PairFile
-from headway.data.records import placed_fields, read_records
-from headway.data.schemes import Scheme
-from headway.data.tagged import detect_scheme, read_tagged
+from headway.data.bind import Binding, Column, as_said, bind, column_of
+from headway.data.columns import VALUES, check_words
+from headway.data.files import parts
+from headway.data.readers.open import Holds, open_table
+from headway.data.schemes import Detection, Scheme, to_bio
+from headway.data.table import ABSENT, Raw, Table
+from headway.errors import DataError
+from headway.tasks.specs import SPECS, Reads
 
 TextKind = Literal["documents", "labelled", "tagged", "fields", "texts"]
 
@@ -57,6 +57,96 @@ class Example(NamedTuple):
 
 
 @dataclass(frozen=True)
+class Bound:
+    """A table whose columns are bound: its rows are examples."""
+
+    table: Table
+    binding: Binding
+    blanks: bool = False
+    """Whether an empty line is an example, without text."""
+
+    bad: Literal["error", "skip"] = "error"
+    absent: Mapping[str, Value] = field(default_factory=dict)
+    """What stands for columns that a row or the table lacks."""
+
+    @property
+    def empty(self) -> dict[str, Value]:
+        texts = {one.name: "" for one in self.binding.values() if one.kind in ("text", "field")}
+        words: dict[str, Value] = {"words": (), "tags": ()} if "words" in self._names else {}
+        return {**self.absent, **texts, **words}
+
+    @property
+    def _names(self) -> list[str]:
+        return [one.name for one in self.binding.values()]
+
+    def __iter__(self) -> Iterator[Example]:
+        rows = self.table.read(list(self.binding))
+        for raw in rows:
+            example = self.example(raw)
+            if example is None:
+                continue
+            if example.problem and self.bad == "error":
+                others = (one.problem for one in map(self.example, rows) if one is not None)
+                raise refused(example.problem, sum(map(bool, others)), self._what)
+            yield example
+
+    @property
+    def _what(self) -> str:
+        return "sentences" if "words" in self._names else "lines"
+
+    def example(self, raw: Raw) -> Example | None:
+        """None for an empty line, where these do not count."""
+        place = self.table.place(raw.line)
+        if raw.values is None:
+            if not raw.problem and not self.blanks:
+                return None
+            return Example(self.empty, place, raw.problem)
+        try:
+            return Example(self._values(raw), place, ends=raw.ends)
+        except DataError as error:
+            return Example(self.empty, place, str(error))
+
+    def _values(self, raw: Raw) -> dict[str, Value]:
+        assert raw.values is not None
+        found: dict[str, Value] = dict(self.absent)
+        where = ""
+        for (name, column), value in zip(self.binding.items(), raw.values, strict=True):
+            if column.kind == "text" and type(value) is str and value.isascii():
+                found[column.name] = value
+                continue
+            where = where or self.table.where(raw.line)
+            if value is ABSENT:
+                if column.optional:
+                    continue
+                there = ", ".join(map(repr, raw.row or ())) or "nothing"
+                raise DataError(
+                    f"{where} has no {name!r}, only {there}. Name it with data.{column.setting}=…"
+                )
+            found[column.name] = VALUES[column.kind](value, name, where)
+        if "words" in found and "tags" in found:
+            check_words(found["words"], found["tags"], where or self.table.where(raw.line))
+        fields = [one.name for one in self.binding.values() if one.kind == "field"]
+        if fields and not any(found.get(name) for name in fields):
+            where = where or self.table.where(raw.line)
+            there = ", ".join(map(repr, raw.row or ())) or "nothing"
+            raise DataError(
+                f"{where} has none of the fields {', '.join(map(repr, fields))}, only {there}. "
+                "Name them with data.fields=…"
+            )
+        return found
+
+
+def refused(problem: str, others: int, what: str = "lines") -> DataError:
+    """The first bad line of a file; so many `others` are like it, and `what` is lost if they are
+    left out."""
+    like = f" {others + 1:,} lines of this file are like that." if others else ""
+    return DataError(
+        f"{problem}{like} Mend that, or, where nothing is scored, leave such {what} out: "
+        "data.bad=skip"
+    )
+
+
+@dataclass(frozen=True)
 class Source:
     """The files of one split, read as examples as often as needed, in bounded memory."""
 
@@ -67,15 +157,39 @@ class Source:
     """Of the tags, where there are any."""
 
     def __iter__(self) -> Iterator[Example]:
-        reader = {"documents": _documents, "labelled": _labelled, "tagged": self._tagged,
-                  "fields": _fields, "texts": _texts}[self.kind]  # fmt: skip
-        return chain.from_iterable(reader(path, self.settings) for path in self.paths)
+        for bound in self.tables():
+            yield from map(self._tagged, bound) if self.kind == "tagged" else bound
 
-    def _tagged(self, path: str, settings: RunSettings) -> Iterator[Example]:
-        strip = settings.tag.prefix_strip
-        for one in read_tagged([path], settings.data, self.scheme, strip):
-            values = {"text": " ".join(one.words), "words": one.words, "tags": one.tags}
-            yield Example(values, one.place, one.problem, misfits=one.misfits)
+    def tables(self) -> Iterator[Bound]:
+        """Each file with its columns bound."""
+        data, columns = self.settings.data, needed(self.kind, self.settings.data)
+        holds = HOLDS.get(self.kind, "table")
+        blanks = self.kind in ("documents", "texts")
+        for path in parts(self.paths):
+            if self.kind == "texts" and data.pairs:
+                table = open_table(path, data, columns)
+                bound = Bound(table, bind(table, columns), True, data.bad)
+                yield replace(bound, binding=as_texts(bound.binding))
+            else:
+                table = open_table(path, data, columns, holds)
+                absent = dict.fromkeys(data.fields, "") if self.kind == "fields" else {}
+                yield Bound(table, bind(table, columns), blanks, data.bad, absent)
+
+    def _tagged(self, example: Example) -> Example:
+        strip = self.settings.tag.prefix_strip
+        # A word that is nothing but the prefix stays.
+        words = [word.removeprefix(strip) or word for word in example.several("words")]
+        tags, misfits = to_bio(example.several("tags"), self.scheme)
+        values = {"text": " ".join(words), "words": words, "tags": tags}
+        return example._replace(values=values, misfits=misfits)
+
+    def detected(self) -> Scheme:
+        """The scheme of all files together; mixed ones are an error that says where."""
+        detection = Detection()
+        for bound in self.tables():
+            for example in bound:
+                detection.look(example.several("tags"), example.place)
+        return detection.scheme()
 
     @property
     def columns(self) -> tuple[str, ...]:
@@ -112,7 +226,8 @@ def sources(kind: TextKind, settings: RunSettings) -> tuple[Source, Source]:
     scheme: Scheme = "bio"
     if kind == "tagged":
         asked = settings.tag.scheme
-        scheme = detect_scheme([*training, *validation], data) if asked == "auto" else asked
+        both = Source(kind, settings, (*training, *validation))
+        scheme = both.detected() if asked == "auto" else asked
     return Source(kind, settings, training, scheme), Source(kind, settings, validation, scheme)
 
 
@@ -132,43 +247,28 @@ def in_example_blocks(
         yield block
 
 
-def _documents(path: str, settings: RunSettings) -> Iterator[Example]:
-    name = Path(shown(path)).name
-    for text, number, ends in read_pieces(path, settings.data):
-        yield Example({"text": text}, f"{name}:{number}", ends=ends)
+HOLDS: dict[TextKind, Holds] = {"documents": "documents", "texts": "lines", "tagged": "words"}
 
 
-def _labelled(path: str, settings: RunSettings) -> Iterator[Example]:
-    for record in read_records([path], settings.data):
-        found = {"text": record.text, "other": record.other, "label": record.label}
-        values = {name: value for name, value in found.items() if value is not None}
-        yield Example(values, record.place, record.problem)
+def needs_of(reads: Reads) -> list[Column]:
+    """The columns that files of one form have, whatever is made of them."""
+    spec = next(spec for spec in SPECS.values() if spec.reads == reads)
+    return [column_of(need, spec) for need in spec.needs]
 
 
-def _fields(path: str, settings: RunSettings) -> Iterator[Example]:
-    names, label = settings.data.fields, settings.data.label_field
-    wanted = "" if label in names else label
-    for found, place in placed_fields(path, settings.data):
-        values = {name: found.get(name, "") for name in names}
-        if wanted in found:
-            values["label"] = found[wanted]
-        yield Example(values, place)
+def needed(kind: TextKind, data: DataSettings) -> tuple[Column, ...]:
+    """The columns of one form of texts, under the names that settings have for them."""
+    if kind == "fields":
+        group = [Column(name, "field", "", optional=True) for name in data.fields]
+        label = [Column("label", "label", "label_field", optional=True, own=data.label_field)]
+        return (*group, *([] if data.label_field in data.fields else label))
+    columns = needs_of(kind)
+    if kind == "texts":
+        columns = columns[1:] if data.pairs else columns[:1]
+    return as_said(columns, data)
 
 
-def _texts(path: str, settings: RunSettings) -> Iterator[Example]:
-    data, name = settings.data, Path(shown(path)).name
-    if data.pairs:
-        file = PairFile((path,), data)
-        for number, pair in enumerate(file, 1):
-            yield Example(
-                dict(zip(("text", "other"), pair, strict=True)), f"{name}:{number + file.header}"
-            )
-        return
-    as_json = False
-    for number, line in enumerate(open_lines(path, data.encoding), 1):
-        as_json = is_json(path, line, data.text_field) if number == 1 else as_json
-        text = line
-        if as_json and line.strip():
-            where = f"{shown(path)}, line {number:,}"
-            text = text_of(parse_object(line, where), data.text_field, where, "text_field")
-        yield Example({"text": text}, f"{name}:{number}")
+def as_texts(binding: Binding) -> Binding:
+    """Two sides as two texts of one kind."""
+    names = {"source": "text", "target": "other"}
+    return {name: replace(one, name=names[one.name]) for name, one in binding.items()}

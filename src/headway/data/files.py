@@ -1,4 +1,4 @@
-"""Lines of text files: plain, gzip or xz, or standard input; streamed, with bounded memory.
+"""Lines of text files: plain, gzip, xz or zstd, or standard input; streamed, in bounded memory.
 
 A line ends at a line feed and nowhere else, so that aligned files stay aligned whatever characters
 they hold; a carriage return before it goes too.
@@ -8,20 +8,23 @@ from __future__ import annotations
 
 import codecs
 import difflib
+import glob
 import gzip
 import lzma
 import os
+import re
 import shutil
 import stat
 import sys
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from io import BufferedReader, RawIOBase
 from pathlib import Path
 from typing import Any, BinaryIO, Protocol
 
-from headway.errors import ConfigError, DataError
+from headway.config.listed import listed
+from headway.errors import ConfigError, DataError, needs
 
 MAX_LINE = 10_000_000
 """Characters of one line. A longer one is no sentence, and often no text."""
@@ -29,7 +32,7 @@ MAX_LINE = 10_000_000
 CHUNK = 1 << 20
 STDIN = "-"
 
-_GZIP, _XZ = b"\x1f\x8b\x08", b"\xfd7zXZ\x00"
+_GZIP, _XZ, _ZSTD = b"\x1f\x8b\x08", b"\xfd7zXZ\x00", b"\x28\xb5\x2f\xfd"
 
 
 class _Readable(Protocol):
@@ -108,6 +111,45 @@ class _Lines:
             )
 
 
+def natural(name: str) -> list[tuple[int, str]]:
+    """A key that sorts numbers in names by their size."""
+    parts = re.split(r"(\d+)", name)
+    return [(int(p), "") if p.isdecimal() else (-1, p) for p in parts]
+
+
+def parts(paths: str | Sequence[str]) -> list[str]:
+    """Files, with those that a pattern (`parts/*.tsv.gz`) or a folder stands for in its place."""
+    found: list[str] = []
+    for path in listed(paths):
+        if path != STDIN and not Path(path).exists() and glob.has_magic(path):
+            some = sorted(glob.glob(path, recursive=True), key=natural)  # noqa: PTH207 (any path)
+            some = [one for one in some if Path(one).is_file()]
+            if not some:
+                raise DataError(f"no file is called like {path}.")
+            found += some
+        elif path != STDIN and Path(path).is_dir():
+            some = sorted((one.name for one in Path(path).iterdir() if _is_part(one)), key=natural)
+            if not some:
+                raise DataError(f"{path} is a folder without files. Give files of text.")
+            found += [str(Path(path) / name) for name in some]
+        else:
+            found.append(path)
+    return found
+
+
+def _is_part(path: Path) -> bool:
+    """What is hidden and what tools leave beside their parts (`_SUCCESS`) is none."""
+    return path.is_file() and not path.name.startswith((".", "_"))
+
+
+def first_bytes(path: str, n: int = 8) -> bytes:
+    """How a file begins, packed or not; of a stream, which can be read only once, nothing."""
+    if is_stream(path):
+        return b""
+    with _file(path) as file:
+        return file.read(n)
+
+
 def shown(path: str) -> str:
     return "standard input" if path == STDIN else path
 
@@ -128,7 +170,7 @@ def count_lines(path: str) -> int | None:
             at = os.lseek(number, 0, os.SEEK_CUR)
             n, last = 0, b"\n"
             while chunk := os.pread(number, CHUNK, at):  # leaves standard input where it stands
-                if not n and chunk.startswith((_GZIP, _XZ)):
+                if not n and chunk.startswith((_GZIP, _XZ, _ZSTD)):
                     return None
                 n, last, at = n + chunk.count(b"\n"), chunk[-1:], at + len(chunk)
         except (OSError, ValueError, AttributeError):  # no real file; a system without pread
@@ -176,12 +218,11 @@ _FOREIGN = {
 }
 _PACKED = {
     b"PK\x03\x04": "a ZIP archive, as Excel sheets are. Unpack it, or save the sheet as CSV.",
-    b"BZh91AY&SY": "compressed with bzip2; gzip and xz are read. Unpack it: bunzip2 {path}",
-    b"\x28\xb5\x2f\xfd": "compressed with zstd; gzip and xz are read. Unpack it: unzstd {path}",
+    b"BZh91AY&SY": "compressed with bzip2; gzip, xz and zstd are read. Unpack it: bunzip2 {path}",
     b"%PDF-1": "a PDF. Save its text: pdftotext {path}",
     b"SQLite format 3": "an SQLite database. Save the table as CSV.",
 }
-_NEVER_TEXT = (b"BZh91AY&SY", b"\x28\xb5\x2f\xfd", b"%PDF-1")
+_NEVER_TEXT = (b"BZh91AY&SY", b"%PDF-1")
 """First bytes that need no others beside them which are no text."""
 
 _UTF16 = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
@@ -241,7 +282,10 @@ def _opened(path: str, encoding: str) -> Iterator[_Readable]:
         elif head.startswith(_XZ):
             with lzma.LZMAFile(raw) as unpacked:
                 yield unpacked
-        elif head and suffix in (".gz", ".xz"):
+        elif head.startswith(_ZSTD):
+            with needs("zstandard", "zstd").ZstdDecompressor().stream_reader(raw) as unpacked:
+                yield unpacked
+        elif head and suffix in (".gz", ".xz", ".zst"):
             raise DataError(
                 f"{path} is not compressed, though its name ends in {suffix}. Rename it."
             )

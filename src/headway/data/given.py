@@ -26,18 +26,21 @@ import numpy as np
 from headway.config.data import DataSettings
 from headway.config.durable import sync
 from headway.config.listed import listed
-from headway.data.loose import Loose
-from headway.data.table import (
-    Row,
-    Table,
-    has_column,
-    is_missing,
-    shown_value,
-    table_of,
-    value_in,
+from headway.data.bind import (
+    DEFAULTS,
+    MEDIA,
+    PICTURES,
+    SOUNDS,
+    Column,
+    all_texts,
+    bind,
+    column_of,
+    plain,
 )
+from headway.data.loose import Loose
+from headway.data.table import Raw, Table, is_missing, shown_value, table_of
 from headway.errors import ConfigError, DataError, suggest
-from headway.tasks.specs import ALIASES, LABEL, SPECS, Modality, Need, Spec, spec_of
+from headway.tasks.specs import ALIASES, LABEL, SPECS, Modality, spec_of
 
 FOLDER = "given"
 """In a run folder: what was in memory."""
@@ -45,52 +48,10 @@ FOLDER = "given"
 ROWS, VALID = "rows", "valid"
 """Names of what training and validation data are written to, there."""
 
-Kind = Literal["text", "label", "words", "tags", "field", "image", "video", "audio"]
-MEDIA: tuple[Kind, ...] = ("image", "video", "audio")
-
-
-@dataclass(frozen=True)
-class Column:
-    """Something that a task reads."""
-
-    name: str
-    kind: Kind
-    setting: str = ""
-    """Of `DataSettings`, which names the column in a file; nothing: it has its name everywhere."""
-
-    also: tuple[str, ...] = ()
-    """Other usual names."""
-
-    optional: bool = False
-    own: str = ""
-    """What a run calls it, before all other names."""
-
-    @property
-    def usual(self) -> tuple[str, ...]:
-        return (*filter(None, [self.own]), self.name, *self.also)
-
-    @property
-    def words(self) -> tuple[str, ...]:
-        """What arguments call it."""
-        return (self.name, "path") if self.kind in MEDIA else (self.name,)
-
-
-_SEEN_AS: dict[Modality, Kind] = {"pictures": "image", "videos": "video", "sounds": "audio"}
 _LABEL = Column("label", "label", "label_field", LABEL.also)
 
 Layout = tuple[Literal["text", "pairs", "media"], tuple[Column, ...]]
 """The setting that takes the files, and what they must have."""
-
-
-def _column(need: Need, row: Spec) -> Column:
-    if row.modality in _SEEN_AS and row.modality in need.kinds:
-        kind = _SEEN_AS[row.modality]
-        return Column(kind, kind, f"{need.name}_field", need.names, need.optional)
-    (held,) = need.kinds
-    if held == "text" or held == "label":
-        return Column(need.name, held, f"{need.name}_field", need.also, need.optional)
-    assert held == "words" or held == "tags"
-    return Column(need.name, held, "", need.also, need.optional)
 
 
 def layouts_of(task: str, what: Modality | None = None) -> tuple[Layout, ...]:
@@ -102,7 +63,7 @@ def layouts_of(task: str, what: Modality | None = None) -> tuple[Layout, ...]:
     for row in SPECS[task].rows if task in SPECS else (spec_of(task),):
         if what is not None and row.modality != what:
             continue
-        columns = tuple(_column(need, row) for need in row.needs)
+        columns = tuple(column_of(need, row) for need in row.needs)
         if row.reads == "texts":  # two of each, or one that is read twice
             found += [("text", columns[:1]), ("pairs", columns[1:])]
         elif row.reads == "pairs" or row.reads == "media":
@@ -138,7 +99,7 @@ class Given:
 
     def beside(self, other: Given) -> Given:
         """The other, whose columns are called as those of this one: settings name both at once."""
-        names = {**_DEFAULTS, **self.names}
+        names = {**DEFAULTS, **self.names}
         if other.files != self.files:
             raise ConfigError(
                 f"the data is read as {self.files}, and the validation data as {other.files}. Both "
@@ -176,8 +137,9 @@ class Given:
         loose = Loose(folder / name)
         path, n = folder / f"{name}.jsonl", 0
         with path.open("w", encoding="utf-8", newline="\n") as file:
-            for n, row in enumerate(self.table.rows(list(self.columns)), 1):
-                values = self._values(row, f"row {n:,}", loose)
+            for raw in self.table.read(list(self.columns)):
+                n = raw.line
+                values = self._values(raw, f"row {n:,}", loose)
                 try:
                     file.write(json.dumps(values, ensure_ascii=False) + "\n")
                 except UnicodeEncodeError as error:
@@ -187,11 +149,12 @@ class Given:
             raise DataError("there are no rows in the data.")
         sync(path)
 
-    def _values(self, row: Row, where: str, loose: Loose) -> dict[str, Any]:
+    def _values(self, raw: Raw, where: str, loose: Loose) -> dict[str, Any]:
         assert self.table is not None
+        assert raw.values is not None
         found: dict[str, Any] = {}
-        for name, column in self.columns.items():
-            value = _plain(value_in(row, name))
+        for (name, column), value in zip(self.columns.items(), raw.values, strict=True):
+            value = plain(value)
             called = self.called.get(name, name)
             if name in self.table.classes:
                 value = _named(value, self.table.classes[name])
@@ -199,7 +162,7 @@ class Given:
             if column.kind in MEDIA:
                 found |= loose.put(value, column.kind, place, called)
             elif column.kind == "text":
-                several = self.files == "media" and isinstance(value, list) and _all_texts(value)
+                several = self.files == "media" and isinstance(value, list) and all_texts(value)
                 _put_in(found, called, value if several else _text(value, place), place)
             else:
                 found[called if column.setting else column.name] = _VALUES[column.kind](
@@ -242,7 +205,7 @@ def given(
     # A column that has the name of a picture is no text, though it could be read as one.
     for guesses, (files, columns) in product((False, True), fits):
         try:
-            bound = _bind(table, columns, needs, guesses)
+            bound = bind(table, _said(columns, needs), guesses=guesses)
         except ConfigError as error:
             errors.append(error)
             continue
@@ -252,12 +215,6 @@ def given(
     if errors:
         raise errors[len(fits)]  # of the first, with guesses
     raise ConfigError(f"{', '.join(needs)} do not go together in the task {task}.")
-
-
-_DEFAULTS = {
-    f"{name}_field": getattr(DataSettings(), f"{name}_field")
-    for name in ("text", "label", "source", "target", "path")
-}
 
 
 @contextmanager
@@ -334,6 +291,17 @@ def _as_in_run(column: Column, usual: DataSettings) -> Column:
     return replace(column, own=name, optional=False)
 
 
+def _said(columns: Sequence[Column], needs: Mapping[str, Any]) -> list[Column]:
+    """With the names that arguments have for them."""
+    found = []
+    for column in columns:
+        name = next((needs[word] for word in column.words if word in needs), None)
+        found.append(
+            column if name is None else replace(column, own=str(name), said=True, optional=False)
+        )
+    return found
+
+
 def _words(layout: Layout) -> set[str]:
     return {word for column in layout[1] for word in column.words}
 
@@ -359,127 +327,25 @@ def _of_files(data: object, layouts: Sequence[Layout], needs: Mapping[str, Any])
     settings = {word: one.setting for one in columns for word in one.words}
     names: dict[str, str | tuple[str, ...]] = {}
     for name, column in needs.items():
-        if not settings[name]:
-            raise ConfigError(
-                f"{name}={column!r}: in files that the task reads, {name} are always called so."
-            )
         names[settings[name]] = str(column)
     if fields := tuple(one.name for one in columns if one.kind == "field"):
         names["fields"] = fields
     return Given(files, names, paths)
 
 
-_PICTURES = (".png", ".jpg", ".jpeg", ".gif", ".webp", ".bmp", ".tif", ".tiff")
-_SOUNDS = (".wav", ".flac", ".ogg", ".mp3", ".opus", ".aiff")
-
-
 def _looks_like_media(path: str, column: Column) -> bool:
     """A folder of them, or one: what a task may also do without is told by what it is given."""
-    wanted = _SOUNDS if column.kind == "audio" else (*_PICTURES, ".npy")
+    wanted = SOUNDS if column.kind == "audio" else (*PICTURES, ".npy")
     if not Path(path).is_dir():
         return path.lower().endswith(wanted)
     some = (name for _, _, names in os.walk(path) for name in names)
     return any(name.lower().endswith(wanted) for name in some)
 
 
-def _bind(
-    table: Table, columns: Sequence[Column], needs: Mapping[str, Any], guesses: bool
-) -> dict[str, Column]:
-    found: dict[str, Column] = {}
-    open_ = []
-    for column in columns:
-        name = next((needs[word] for word in column.words if word in needs), None)
-        if name is not None:
-            if not has_column(table, str(name)):
-                near = suggest(str(name), table.columns).split(" Known")[0]
-                raise ConfigError(
-                    f"{column.name}={name!r}: the data has no such column.{near} "
-                    f"It has {table.shown()}."
-                )
-            found[str(name)] = column
-            continue
-        at_hand = next(
-            (
-                one
-                for one in column.usual
-                if has_column(table, one) and one not in found and _may_be(table, one, column)
-            ),
-            None,
-        )
-        if at_hand is not None:
-            found[at_hand] = column
-        elif not column.optional:
-            open_.append(column)
-    for column in list(open_ if guesses else ()):
-        may = [name for name in table.columns if name not in found and _fits(table, name, column)]
-        if len(may) == 1:
-            found[may[0]] = column
-            open_.remove(column)
-    if open_:
-        words = " and ".join(f"the {column.name}" for column in open_)
-        say = ", ".join(f'{column.name}="…"' for column in open_)
-        raise ConfigError(
-            f"which column is {words}? Say so by name: {say}. The data has {table.shown()}."
-        )
-    order = {id(column): i for i, column in enumerate(columns)}
-    return dict(sorted(found.items(), key=lambda one: order[id(one[1])]))
-
-
-def _may_be(table: Table, name: str, column: Column) -> bool:
-    """Whether a column of a usual name can hold what it should: many media are just called path."""
-    if column.kind not in MEDIA:
-        return True
-    values = (_plain(value_in(row, name)) for row in table.sample)
-    first = next((value for value in values if not is_missing(value)), None)
-    return first is None or column.kind in _media_like(first)
-
-
-def _media_like(value: object) -> tuple[Kind, ...]:
-    if isinstance(value, str | os.PathLike):
-        ending = Path(value).suffix.lower()
-        if ending in _SOUNDS:
-            return ("audio",)
-        return ("image", "video") if ending in _PICTURES else MEDIA
-    if isinstance(value, np.ndarray):
-        if value.ndim == 3:
-            return ("image",) if value.shape[-1] in (1, 3, 4) else ("video",)
-        kinds: dict[int, Kind] = {1: "audio", 2: "image", 4: "video"}
-        return (kinds[value.ndim],) if value.ndim in kinds else MEDIA
-    with_rate = isinstance(value, tuple) or (isinstance(value, Mapping) and "array" in value)
-    return ("audio",) if with_rate else MEDIA
-
-
-def _fits(table: Table, name: str, column: Column) -> bool:
-    values = [_plain(row.get(name)) for row in table.sample]
-    values = [value for value in values if not is_missing(value)]
-    if not values:
-        return False
-    if column.kind == "text":
-        return all(isinstance(value, str) for value in values)
-    if column.kind == "label":
-        return all(isinstance(value, str | int | bool) for value in values)
-    if column.kind in ("words", "tags"):
-        return all(isinstance(value, list) for value in values)
-    return column.kind in MEDIA and all(not isinstance(value, int | float) for value in values)
-
-
-def _plain(value: object) -> object:
-    """Numbers and lists as Python has them, where another package made them."""
-    if isinstance(value, np.generic):
-        return value.item()
-    if isinstance(value, np.ndarray) and value.ndim == 1 and value.dtype.kind in "OU":
-        return [_plain(one) for one in value.tolist()]
-    return list(value) if isinstance(value, tuple) and _all_texts(value) else value
-
-
-def _all_texts(values: Sequence[object]) -> bool:
-    return bool(values) and all(isinstance(one, str) for one in values)
-
-
 def _named(value: object, names: Sequence[str]) -> object:
     """Numbers of classes as their names; -1 is Hugging Face's way to say: none."""
     if isinstance(value, list | np.ndarray):
-        return [_named(_plain(one), names) for one in value]
+        return [_named(plain(one), names) for one in value]
     if isinstance(value, int) and not isinstance(value, bool):
         return names[value] if 0 <= value < len(names) else None
     return value
@@ -509,7 +375,7 @@ def _list(value: object, where: str) -> list[Any]:
         return []
     if not isinstance(found, list | tuple):
         raise DataError(f"{where} holds {shown_value(value)}, and a list is needed.")
-    return [_label(_plain(one), where) for one in found]
+    return [_label(plain(one), where) for one in found]
 
 
 def _field(value: object, where: str) -> object:

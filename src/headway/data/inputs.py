@@ -62,8 +62,10 @@ def wanted_inputs(settings: RunSettings) -> dict[str, Any]:
     data, tokenizer = asdict(settings.data), asdict(settings.tokenizer)
     files = {name: [_identity(path) for path in data.pop(name)] for name in FIELDS}
     data.pop("long")  # what a task makes of long texts, which the store keeps whole
-    if data["bad"] == DataSettings().bad:
-        data.pop("bad")  # runs that are older than this setting go on with the data they have
+    usual = asdict(DataSettings())
+    for name in ("bad", "words_field", "tags_field"):
+        if data[name] == usual[name]:
+            data.pop(name)  # runs that are older than this setting go on with the data they have
     if tokenizer["file"] is not None:
         parts = tokenizer_files(Path(tokenizer["file"]))
         tokenizer["file"] = [_identity(str(path)) for path in parts]

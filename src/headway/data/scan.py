@@ -14,7 +14,8 @@ from numpy.typing import NDArray
 from headway.data.files import shown
 from headway.data.fold import Hashes, Texts, fold_hashes, mixed
 from headway.data.languages import Profiles
-from headway.data.pairs import Pair, PairFile, UnequalCounts, in_blocks
+from headway.data.pairs import Pair, PairFile, in_blocks
+from headway.data.readers.lines import UnequalCounts
 
 EMPTY, SAME, SWAPPED, CONTROL, REPLACED, GARBLED = (1 << bit for bit in range(6))
 """Marks of a pair: a side without text; both sides alike; both look like the other side; control

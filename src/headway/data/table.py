@@ -1,6 +1,8 @@
-"""Tables that are in memory already: rows, columns, and what dataframe packages make of them.
+"""Tables: columns with names, and rows that are read as often as needed.
 
-None of those packages is imported: what has columns with names, and values in them, will do.
+Readers of files give them (`data/readers/`), and so does what someone has in memory: lists,
+mappings, and what dataframe packages make of them. None of those packages is imported: what has
+columns with names, and values in them, will do.
 """
 
 from __future__ import annotations
@@ -9,7 +11,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain, islice
 from os import PathLike
-from typing import Any, Protocol, cast
+from pathlib import Path
+from typing import Any, NamedTuple, Protocol, cast
 
 import numpy as np
 
@@ -18,7 +21,43 @@ from headway.errors import DataError
 SAMPLE = 100
 """Rows by which columns are judged before all are read."""
 
+MOST_SHOWN = 20
+"""Columns that an error lists."""
+
 Row = Mapping[str, object]
+
+
+class Absent:
+    """What a row has in the place of a column that it lacks."""
+
+    def __repr__(self) -> str:
+        return "nothing"
+
+
+ABSENT = Absent()
+
+
+class Raw(NamedTuple):
+    """A row as it stands in the table, before anybody knows what its columns are for."""
+
+    values: Sequence[object] | None
+    """Of the columns that were asked for, in that order; None for an empty line, and for a row that
+    could not be read."""
+
+    line: int
+    """Where it stands, from 1 on."""
+
+    problem: str = ""
+    """Why it could not be read."""
+
+    ends: bool = True
+    """False for a piece of a text that goes on in the next row."""
+
+    row: Row | None = None
+    """All of it, where columns may be absent: what is there instead."""
+
+
+Read = Callable[[Sequence[str]], Iterator[Raw]]
 
 
 @dataclass(frozen=True)
@@ -27,25 +66,54 @@ class Table:
     sample: Sequence[Row]
     """The first rows."""
 
-    _rows: Callable[[Sequence[str]], Iterable[Row]]
-    """All of them, with these columns at least; of an iterator only once."""
+    read: Read
+    """All rows, with the values of these columns; of an iterator only once."""
 
     classes: Mapping[str, Sequence[str]] = field(default_factory=dict)
     """Of columns that hold numbers of classes: the names of these."""
 
+    name: str = ""
+    """Of the file; nothing: it is in memory."""
+
+    form: str = "in memory"
+    """How the columns stand in it, for people: `tab-separated, header`."""
+
+    unit: str = "line"
+    """What `Raw.line` counts."""
+
+    header: bool = True
+    """False: nothing names the columns, which are called 1, 2, …"""
+
+    means: Mapping[str, str] = field(default_factory=dict)
+    """What tasks need, and the columns that can only be that by the form of the file."""
+
+    typed: bool = True
+    """Whether numbers are such in the table; False: all values are texts."""
+
     def __post_init__(self) -> None:
         twice = {name for name in self.columns if self.columns.count(name) > 1}
         if twice:
-            raise DataError(f"the data has several columns named {min(twice)!r}. Rename them.")
+            raise DataError(
+                f"{self.name or 'the data'} has several columns named {min(twice)!r}. Rename them."
+            )
 
-    def rows(self, names: Sequence[str]) -> Iterator[Row]:
-        """With these columns, and others where that costs nothing; of an iterator only once."""
-        whole = [name if name in self.columns else name.partition(".")[0] for name in names]
-        return iter(self._rows(list(dict.fromkeys(whole))))
+    @property
+    def called(self) -> str:
+        """For people."""
+        return self.name or "the data"
+
+    def where(self, line: int) -> str:
+        """Begins what is said about a row."""
+        return f"{self.name}, {self.unit} {line:,}" if self.name else f"row {line:,}"
+
+    def place(self, line: int) -> str:
+        return f"{Path(self.name).name}:{line}"
 
     def shown(self) -> str:
         """All columns with two of their values, for people who must choose among them."""
-        return "; ".join(f"{name!r}: {_values(self.sample, name)}" for name in self.columns)
+        names = self.columns[:MOST_SHOWN]
+        more = f"; and {len(self.columns) - len(names):,} more" * (len(self.columns) > len(names))
+        return "; ".join(f"{name!r}: {_values(self.sample, name)}" for name in names) + more
 
 
 def value_in(row: Row, name: str) -> object:
@@ -109,13 +177,36 @@ def _of_columns(columns: Mapping[Any, Any]) -> Table:
         said = ", ".join(f"{name!r} {n:,}" for name, n in lengths.items())
         raise DataError(f"the columns have different numbers of values: {said}.")
 
-    def rows(names: Sequence[str]) -> Iterator[Row]:
-        values = [_listed(held[name]) for name in names]
-        return (dict(zip(names, row, strict=True)) for row in zip(*values, strict=True))
+    def read(names: Sequence[str]) -> Iterator[Raw]:
+        whole = {tops[name]: _listed(held[tops[name]]) for name in names}
+        values = [_inside(whole[tops[name]], name, tops[name]) for name in names]
+        return (Raw(row, n) for n, row in enumerate(zip(*values, strict=True), 1))
 
+    tops = _Tops(held)
     first = [_listed(_first(column)) for column in held.values()]
     sample = [dict(zip(held, row, strict=True)) for row in zip(*first, strict=True)]
-    return Table(tuple(held), sample, rows)
+    return Table(tuple(held), sample, read)
+
+
+class _Tops(dict[str, str]):
+    """The column that a name is in: `translation` of `translation.de`."""
+
+    def __init__(self, columns: Iterable[str]) -> None:
+        super().__init__()
+        self.columns = list(columns)
+
+    def __missing__(self, name: str) -> str:
+        return name if name in self.columns else name.partition(".")[0]
+
+
+def _inside(values: Sequence[object], name: str, top: str) -> Sequence[object]:
+    return values if name == top else [value_in({top: value}, name) for value in values]
+
+
+def picked(rows: Iterable[Row], names: Sequence[str]) -> Iterator[Raw]:
+    """The named columns of mappings."""
+    for number, row in enumerate(rows, 1):
+        yield Raw([value_in(row, name) for name in names], number)
 
 
 class Values(Protocol):
@@ -176,7 +267,12 @@ def _of_records(data: Any, names: Iterable[str]) -> Table:
         if getattr(inner, "names", None):
             classes[name] = list(inner.names)
     few = getattr(data, "select_columns", lambda names: data)
-    return Table(tuple(names), list(islice(iter(data), SAMPLE)), few, classes)
+    tops = _Tops(names)
+
+    def read(names: Sequence[str]) -> Iterator[Raw]:
+        return picked(few(list(dict.fromkeys(map(tops.__getitem__, names)))), names)
+
+    return Table(tuple(tops.columns), list(islice(iter(data), SAMPLE)), read, classes)
 
 
 def _of_rows(data: Iterable[Any]) -> Table | None:
@@ -190,10 +286,10 @@ def _of_rows(data: Iterable[Any]) -> Table | None:
     for row in _mappings(sample):
         columns |= dict.fromkeys(map(str, row))
 
-    def rows(names: Sequence[str]) -> Iterator[Row]:
-        return _mappings(data if again else chain(sample, walked))
+    def read(names: Sequence[str]) -> Iterator[Raw]:
+        return picked(_mappings(data if again else chain(sample, walked)), names)
 
-    return Table(tuple(columns), sample, rows)
+    return Table(tuple(columns), sample, read)
 
 
 def _mappings(rows: Iterable[object]) -> Iterator[Row]:

@@ -16,9 +16,10 @@ from pathlib import Path
 from typing import Any
 
 from headway.config.run import RunSettings
-from headway.data import documents, example
+from headway.data import example
 from headway.data.example import TextKind, sources
 from headway.data.inputs import rereadable, wanted_inputs
+from headway.data.readers import lines
 from headway.data.sealed import read_sealed, seal
 from headway.data.store import DATA, Columns, Prepared, load_prepared, open_texts
 from headway.data.textbuild import TextBuild, all_for_validation
@@ -58,7 +59,7 @@ def prepare_text(
         made = read_sealed(folder / DATA, progress.note)
         if made is None or made["inputs"] != wanted:
             # Work goes on behind whole blocks, so that it must be cut into the same ones.
-            blocks = [example.BLOCK, example.BLOCK_CHARACTERS, documents.PIECE]
+            blocks = [example.BLOCK, example.BLOCK_CHARACTERS, lines.PIECE]
             with workplace(folder / DATA, {**wanted, "blocks": blocks}, progress.note) as place:
                 build = TextBuild(kind, settings, place, progress)
                 facts = build.run(tokenizer, specials)

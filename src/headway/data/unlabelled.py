@@ -8,19 +8,24 @@ example is one question, empty ones too, so that answers stay in the lines of th
 
 from __future__ import annotations
 
-import csv
-from collections.abc import Callable, Iterator
+import json
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
-from itertools import chain, islice
+from itertools import islice
 from pathlib import Path
 
 from headway.config.data import DataSettings
 from headway.config.run import RunSettings
-from headway.data.files import open_lines, shown
-from headway.data.jsonl import is_json, parse_object
-from headway.data.pairs import PairFile
-from headway.data.records import FASTTEXT, fields_of, read_records
-from headway.data.tagged import DOCUMENT, words_of
+from headway.data.bind import Column, as_said, bind, is_named
+from headway.data.columns import VALUES
+from headway.data.example import Bound, needed, needs_of
+from headway.data.files import first_bytes, open_lines, shown
+from headway.data.readers.conll import DOCUMENT, ENDINGS, UNIVERSAL, cells_of
+from headway.data.readers.delimited import FASTTEXT, between_of
+from headway.data.readers.jsonl import is_json, parse_object
+from headway.data.readers.open import HEAD, open_table
+from headway.data.readers.parquet import MAGIC
+from headway.data.table import Table
 from headway.errors import DataError
 from headway.tasks.specs import WORDS, Reads
 
@@ -30,11 +35,8 @@ Question = str | tuple[str, ...]
 
 Note = Callable[[str], None]
 
-HEAD = 50
-"""Lines by which a table is told from text."""
-
-COLUMNS = frozenset({".conll", ".bio", ".bioes", ".iob", ".iob2", ".iobes"})
-"""Names of files with a word a line end so, where blanks stand between columns."""
+TARGETS = ("label", "target")
+"""What nobody who asks needs to give."""
 
 
 def questions(
@@ -42,13 +44,73 @@ def questions(
 ) -> Iterator[Question]:
     """The questions of a file, in order; `note` is told what its columns are taken for."""
     data = settings.data
-    if data.fields:
-        return _fields(path, data, reads, note)
     if reads == "tagged":
         return _words(path, settings, note)
+    columns = _columns(reads, data)
+    if not _is_table(path, data, reads, columns):
+        tabs = _named(path, ".tsv") and _has_tabs(path, _head(path, data.encoding))
+        if tabs and reads != "labelled":
+            note(f"{shown(path)}: every line is a text with its tabs, as in training")
+        return iter(open_lines(path, data.encoding))
+    table = open_table(path, data, columns)
+    return _asked(table, data, columns, note, written=reads == "documents")
+
+
+def _columns(reads: Reads, data: DataSettings) -> list[Column]:
+    """What the run reads, and what it finds out, which may be there."""
+    if data.fields:
+        return list(needed("fields", data))
     if reads == "pairs" or (reads == "texts" and data.pairs):
-        return _sources(path, data, note)
-    return _texts(path, data, reads, note)
+        columns = as_said(needs_of("pairs"), data)
+    else:
+        columns = needed("labelled" if reads == "labelled" else "documents", data)
+    return [
+        replace(one, optional=True, said=False) if one.name in TARGETS else one for one in columns
+    ]
+
+
+def _asked(
+    table: Table, data: DataSettings, columns: Sequence[Column], note: Note, *, written: bool
+) -> Iterator[Question]:
+    targets = [one for one in columns if one.name in TARGETS]
+    # What is there may have any name; but a line that is no header must not be taken for one.
+    bound = bind(table, columns, guesses=any(is_named(table, one) for one in targets))
+    binding = {name: one for name, one in bound.items() if one.name not in TARGETS}
+    said = _fields_said(table, data, written) if data.fields else taken(table, binding)
+    note(f"{table.name}: {said}")
+    names = data.fields or [one.name for one in binding.values()]
+    for example in Bound(table, binding, blanks=True, bad=data.bad):
+        if example.problem:
+            note(f"{example.problem} It is answered as an empty text")
+        found = tuple(example.text(name) for name in names)
+        yield found if data.fields or len(found) > 1 else found[0]
+
+
+ROLES = {"text": "the text", "source": "the text", "other": "the second text", "label": "the label"}
+
+
+def taken(table: Table, binding: dict[str, Column]) -> str:
+    """What is taken for what: `column 1 is the text; column 2 is not read`."""
+    unit = "field" if table.form == "lines of JSON" else "column"
+
+    def named(name: str) -> str:
+        return repr(name) if table.header else name
+
+    parts = [f"{unit} {named(name)} is {ROLES[one.name]}" for name, one in binding.items()]
+    tops = {name.partition(".")[0] for name in binding} | set(binding)
+    left = [named(name) for name in table.columns if name not in tops]
+    if left:
+        some = f"{unit}s {', '.join(left[:5])}{' …' * (len(left) > 5)} are"
+        parts.append((some if len(left) > 1 else f"{unit} {left[0]} is") + " not read")
+    return "; ".join(parts)
+
+
+def _fields_said(table: Table, data: DataSettings, written: bool) -> str:
+    left = [repr(name) for name in table.columns if name not in data.fields]
+    used = ", ".join(repr(name) for name in data.fields if name in table.columns)
+    some = f"; not read: {', '.join(left)}" if left else ""
+    some += "; the one to be written is not read" * written
+    return f"the fields are {used or 'absent'}{some}"
 
 
 def _head(path: str, encoding: str) -> list[str]:
@@ -65,150 +127,100 @@ def _has_tabs(path: str, head: list[str]) -> bool:
     return bool(lines) and all("\t" in line for line in lines)
 
 
-def _texts(path: str, data: DataSettings, reads: Reads, note: Note) -> Iterator[Question]:
-    """Labelled texts, one or two each; and texts alone, of which a table has a column."""
+def _is_table(path: str, data: DataSettings, reads: Reads, columns: Sequence[Column]) -> bool:
+    """Whether the columns of training are there: by name, by number, or the usual ones; or it can
+    only be a table, which fails, and says what is missing."""
+    if first_bytes(path).startswith(MAGIC) or data.fields:
+        return True
     head = _head(path, data.encoding)
     first = head[0] if head else ""
-    wanted = [name for name in (data.text_field, data.other_field) if name]
-    labels_first = reads == "labelled" and first.startswith(FASTTEXT)
-    if labels_first or is_json(path, first, *wanted) or _is_table(path, data, reads, head, wanted):
-        return _asked(path, data, note)
-    if _named(path, ".csv") and len(_csv_cells(first)) > 1:
-        raise _no_column(path, first, data.text_field, "text_field")
-    if _named(path, ".tsv") and _has_tabs(path, head) and not data.other_field:
-        note(f"{shown(path)}: every line is a text with its tabs, as in training")
-    return iter(open_lines(path, data.encoding))
-
-
-def _is_table(
-    path: str, data: DataSettings, reads: Reads, head: list[str], wanted: list[str]
-) -> bool:
-    """Whether the columns of training are there: by name, by number, or the usual ones."""
-    first = head[0] if head else ""
-    as_csv = _named(path, ".csv") or ("\t" not in first and "," in first)
-    cells = _csv_cells(first) if as_csv else first.split("\t")
-    if all(name in cells for name in wanted):
-        return _named(path, ".tsv", ".csv") or (reads == "labelled" and len(cells) > 1)
+    wanted = [one for one in columns if not one.optional]
+    names = [one.own or one.name for one in wanted]
+    if is_json(path, first, *names):
+        return True
+    between = between_of(path, head, names) or "\t"
+    cells = [cell.strip().strip('"') for cell in first.split(between)]
+    tabs = _has_tabs(path, head)
+    if reads == "pairs" or (reads == "texts" and data.pairs):
+        table = _named(path, ".tsv") or bool(data.pairs)
+        return _named(path, ".csv") or (_named(path, ".tsv") and cells == names) or (table and tabs)
+    there = all(name in cells for name in names)
     if reads != "labelled":  # such runs were trained on whole lines
-        return False
+        return (there and _named(path, ".tsv", ".csv")) or (_named(path, ".csv") and len(cells) > 1)
+    if first.startswith(FASTTEXT) and len(wanted) == 1:
+        return True
+    if there:
+        return _named(path, ".tsv", ".csv") or len(cells) > 1
     if _named(path, ".csv"):
-        return True  # which fails, and says what is missing
-    if not _has_tabs(path, head):
+        return True
+    if not tabs:
         return False
-    if all(name.isdecimal() for name in wanted):
-        return len(cells) != len(wanted)
+    if all(name.isdecimal() for name in names):
+        return len(cells) != len(names)
     # Two texts with a tab between are what a model that compares texts is given without a table.
     return not (data.other_field and len(cells) == 2)
 
 
-def _asked(path: str, data: DataSettings, note: Note) -> Iterator[Question]:
-    for record in read_records([path], data, labels=False, note=note):
-        if record.problem:
-            note(f"{record.problem} It is answered as an empty text")
-        yield record.text if record.other is None else (record.text, record.other)
+def _words(path: str, settings: RunSettings, note: Note) -> Iterator[Question]:
+    """Sentences, or CoNLL's columns with tabs between them, the word first, whatever their order
+    and whatever stands between them here."""
+    data, encoding = settings.data, settings.data.encoding
+    columns = [one for one in needed("tagged", data) if one.name == "words"]
+    if first_bytes(path).startswith(MAGIC):
+        table = open_table(path, data, columns, "words")
+        bound = Bound(table, bind(table, columns), True, data.bad)
+        return (json.dumps({"words": list(one.several("words"))}) for one in bound)
+    head = [line for line in _head(path, encoding) if not line.startswith(DOCUMENT)]
+    lines = open_lines(path, encoding)
+    own = columns[0].own
+    if head and is_json(path, head[0], *WORDS.names, *filter(None, [own])):
+        return _json_words(path, columns[0], data, note)
+    if not head:
+        return iter(lines)
+    universal = _named(path, UNIVERSAL)
+    if not universal and "\t" not in head[0] and not _are_columns(path, settings.labels, head):
+        return iter(lines)
+    if universal:
+        lines = (line for line in lines if not line.startswith("#"))
+        head = [line for line in head if not line.startswith("#")]
+    width, word = len(cells_of(head[0])), int(own or ("2" if universal else "1"))
+    rest = f", the other{'s' * (width > 2)} of {width} not" if width > 1 else ""
+    note(f"{shown(path)}: a word a line; column {word} is read{rest}")
+    return (_with_tabs(line, word) for line in lines)
 
 
-def _csv_cells(line: str) -> list[str]:
-    return [cell.strip() for cell in next(csv.reader([line]), [])]
-
-
-def _no_column(path: str, first: str, name: str, setting: str) -> DataError:
-    return DataError(
-        f"{shown(path)}: its first line names no column {name!r}: {first[:60]!r}. Name it with "
-        f"data.{setting}=…; if it is no table but text, a text a line, give it on standard input."
-    )
-
-
-def _sources(path: str, data: DataSettings, note: Note) -> Iterator[Question]:
-    """First sides of pairs; a file without a tab, or one of a run that was trained on aligned
-    files and is not called a table, has nothing else."""
-    head = _head(path, data.encoding)
-    first = head[0] if head else ""
-    if _named(path, ".csv"):
-        if not data.source_field.isdecimal() and data.source_field not in _csv_cells(first):
-            raise _no_column(path, first, data.source_field, "source_field")
-        named = replace(data, text_field=data.source_field, other_field="")
-        return _asked(path, named, note)
-    table = _named(path, ".tsv") or bool(data.pairs)
-    header = _named(path, ".tsv") and first == data.source_field
-    if not (is_json(path, first, data.source_field) or header or (table and _has_tabs(path, head))):
-        return iter(open_lines(path, data.encoding))
-    return _told(PairFile((path,), data), note)
-
-
-def _told(file: PairFile, note: Note) -> Iterator[Question]:
-    sources = file.sources()
-    first = next(sources, None)
-    if first is None:
-        return
-    rest = "the rest is not read" if not file.header else "the first line names the columns"
-    note(f"{shown(file.paths[0])}: {file.taken[0]} is the text; {rest}")
-    yield from chain([first], sources)
-
-
-def _fields(path: str, data: DataSettings, reads: Reads, note: Note) -> Iterator[Question]:
-    told = False
+def _json_words(path: str, column: Column, data: DataSettings, note: Note) -> Iterator[Question]:
+    """As they are: a line of JSON is one sentence; one that is none is named by its number."""
     for number, line in enumerate(open_lines(path, data.encoding), 1):
         where = f"{shown(path)}, line {number:,}"
         try:
-            values = parse_object(line, where) if line.strip() else {}
-            found = fields_of(line, data, where) if values else {}
+            if line.strip():
+                values = parse_object(line, where)
+                name = next((one for one in column.usual if one in values), None)
+                if name is None:
+                    there = ", ".join(map(repr, values)) or "none"
+                    raise DataError(f"{where} needs a list {column.name!r}; it has {there}.")
+                VALUES["words"](values[name], name, where)
+                line = line if name in WORDS.names else json.dumps({"words": values[name]})
         except DataError as error:
             if data.bad == "error":
-                raise
-            note(f"{error} It is answered as an empty text")
-            values = found = {}
-        if values and not told:
-            left = [repr(name) for name in values if name not in data.fields]
-            used = ", ".join(repr(name) for name in data.fields if name in values)
-            some = f"; not read: {', '.join(left)}" if left else ""
-            if reads == "documents":
-                some += "; the one to be written is not read"
-            note(f"{shown(path)}: the fields are {used or 'absent'}{some}")
-            told = True
-        yield tuple(found.get(name, "") for name in data.fields)
-
-
-def _words(path: str, settings: RunSettings, note: Note) -> Iterator[Question]:
-    """Sentences, or CoNLL's columns with tabs between them, whatever stands between them here."""
-    encoding = settings.data.encoding
-    head = [line for line in _head(path, encoding) if not line.startswith(DOCUMENT)]
-    lines = open_lines(path, encoding)
-    if head and is_json(path, head[0], *WORDS.names):
-        return _json_words(path, lines, settings.data.bad == "skip", note)
-    if not head:
-        return iter(lines)
-    if "\t" not in head[0] and not _are_columns(path, settings.labels, head):
-        return iter(lines)
-    width = len(head[0].split("\t") if "\t" in head[0] else head[0].split())
-    rest = f", the other{'s' * (width > 2)} of {width} not" if width > 1 else ""
-    note(f"{shown(path)}: a word a line; column 1 is read{rest}")
-    return map(_with_tabs, lines)
-
-
-def _json_words(path: str, lines: Iterator[str], skip: bool, note: Note) -> Iterator[Question]:
-    """As they are: a line of JSON is one sentence; one that is none is named by its number."""
-    for number, line in enumerate(lines, 1):
-        try:
-            if line.strip():
-                words_of(parse_object(line, where := f"{shown(path)}, line {number:,}"), where)
-        except DataError as error:
-            if not skip:
                 raise
             note(f"{error} It is answered as an empty text")
             line = ""
         yield line
 
 
-def _with_tabs(line: str) -> str:
-    if not line.strip() or line.startswith(DOCUMENT) or "\t" in line:
+def _with_tabs(line: str, word: int) -> str:
+    if not line.strip() or line.startswith(DOCUMENT) or ("\t" in line and word == 1):
         return line
-    return "\t".join(line.split()) + "\t"
+    cells = cells_of(line)
+    first = [cells.pop(word - 1)] if 1 < word <= len(cells) else []
+    return "\t".join([*first, *cells]) + "\t"
 
 
 def _are_columns(path: str, labels: tuple[str, ...], head: list[str]) -> bool:
     """By its name, or because every line ends in a tag that the run knows, whatever the scheme."""
-    if _named(path, *COLUMNS):
+    if _named(path, *ENDINGS):
         return True
     known = {label.partition("-")[2] or label for label in labels} | set(labels) | {"O"}
     rows = [line.split() for line in head]

@@ -19,13 +19,13 @@ from headway.config.data import DataSettings
 from headway.config.listed import listed
 from headway.data.example import Source, TextKind
 from headway.data.files import open_lines, shown
-from headway.data.jsonl import is_json, parse_object, text_of
 from headway.data.media.prepared import evaluation_media
 from headway.data.media.reading import UNITS
 from headway.data.media.source import Target
-from headway.data.pairs import read_pairs
-from headway.data.records import read_records
+from headway.data.pairs import PairFile, read_pairs
+from headway.data.readers.jsonl import is_json
 from headway.data.store import Columns, load_prepared
+from headway.data.unlabelled import questions
 from headway.errors import DataError, FolderError
 from headway.inside.media import Media, media_settings, of_item
 from headway.tasks.intake_text import texts_of
@@ -291,26 +291,15 @@ def _lines_of(path: str, run: Opened) -> Iterator[str]:
     head = list(islice(lines, 20))
     suffixes = set(Path(path).suffixes)
     if head and is_json(path, head[0], settings.text_field):
-        other = ["other"] if reads == "labelled" and settings.other_field else []
-        names = ["source", "target"] if reads == "pairs" else ["text", *other]
-        return _json_lines(chain(head, lines), path, run, names)
+        if reads == "pairs":
+            return (_joined(pair) for pair in PairFile((path,), settings) if any(pair))
+        return (_joined(listed(one)) for one in questions(path, reads, run.settings) if one)
     if reads == "labelled" and suffixes & {".tsv", ".csv"}:
-        records = read_records([path], settings, labels=False)
-        return (_joined([record.text, record.other or ""]) for record in records)
+        asked = questions(path, reads, run.settings)
+        return (_joined(listed(one)) for one in asked)
     if reads != "pairs" and not (reads == "labelled" and settings.other_field):
         _refuse_tables(path, head)
     return chain(head, lines)
-
-
-def _json_lines(lines: Iterator[str], path: str, run: Opened, names: list[str]) -> Iterator[str]:
-    data = run.settings.data
-    for number, line in enumerate(lines, 1):
-        if line.strip():
-            where = f"{shown(path)}, line {number:,}"
-            values = parse_object(line, where)
-            fields = [(getattr(data, f"{name}_field"), f"{name}_field") for name in names]
-            texts = [text_of(values, field, where, setting) for field, setting in fields]
-            yield _joined(texts)
 
 
 def _joined(texts: Sequence[str]) -> str:

@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from headway.data.documents import SEPARATOR
+from headway.data.readers.lines import SEPARATOR
 from headway.errors import DataError, UserError
 from headway.inside.anatomy import Anatomy
 from headway.inside.corpus import Corpus

@@ -10,7 +10,7 @@ import torch.nn.functional as F
 
 from headway.config.decode import DecodeSettings
 from headway.config.model import Seq2SeqSettings
-from headway.data.jsonl import parse_object, value_text
+from headway.data.readers.jsonl import parse_object, value_text
 from headway.data.streams import mark_names
 from headway.decode.bodies import learned
 from headway.decode.hypothesis import Specials

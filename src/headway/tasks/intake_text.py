@@ -24,7 +24,7 @@ from headway.data.batches import (
     layout_of,
     with_ends,
 )
-from headway.data.jsonl import parse_object, value_text
+from headway.data.readers.jsonl import parse_object, value_text
 from headway.data.readings import TextReader
 from headway.data.store import Columns
 from headway.data.streams import USUAL, FieldStream, Marks, mark_names

@@ -114,7 +114,9 @@ class Need:
         return (self.name, *self.also)
 
 
-TEXT = Need(name="text", kinds=frozenset({"text"}), role="input")
+TEXT = Need(
+    name="text", kinds=frozenset({"text"}), role="input", also=("sentence", "review", "content")
+)
 OTHER = Need(name="other", kinds=frozenset({"text"}), role="input", optional=True)
 SOURCE = Need(name="source", kinds=frozenset({"text"}), role="input")
 TARGET = Need(name="target", kinds=frozenset({"text"}), role="target")
@@ -433,11 +435,11 @@ _SEARCHED = _ALL - {"stop"}
 _DATA = frozenset({"valid_size", "encoding"})
 DATA_OF: dict[Reads, frozenset[str]] = {
     "pairs": _DATA | {"source_field", "target_field", "bad", "max_len", "max_ratio"},
-    "documents": _DATA | {"text_field", "other_field", "label_field", "fields", "unit", "bad"},
+    "documents": _DATA | {"text_field", "label_field", "fields", "unit", "bad"},
     "labelled": _DATA | {"text_field", "other_field", "label_field", "fields", "long", "bad"},
-    "tagged": _DATA | {"label_field", "long", "bad"},
+    "tagged": _DATA | {"label_field", "words_field", "tags_field", "long", "bad"},
     "texts": _DATA
-    | {"source_field", "target_field", "text_field", "other_field", "label_field", "fields"}
+    | {"source_field", "target_field", "text_field", "label_field", "fields"}
     | {"long", "bad"},
     "media": _DATA | {"path_field", "label_field", "text_field"},
 }  # fmt: skip

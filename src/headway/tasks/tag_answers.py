@@ -13,8 +13,8 @@ from torch import Tensor, nn
 
 from headway.config.listed import listed
 from headway.config.run import Resolved
+from headway.data.readers.conll import DOCUMENT
 from headway.data.readings import flat_tokens
-from headway.data.tagged import DOCUMENT
 from headway.data.unlabelled import Question
 from headway.decode.lines import live_windows, windows
 from headway.errors import DataError

@@ -6,7 +6,8 @@ from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 
-from headway.data.media.pictures import frame_files, natural
+from headway.data.files import natural
+from headway.data.media.pictures import frame_files
 from headway.data.media.reading import UNITS, Form, What, leads_nowhere, read_media
 from headway.data.media.source import MediaItem, Target, has_ending
 from headway.errors import DataError, one_line

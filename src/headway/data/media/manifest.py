@@ -12,9 +12,9 @@ from typing import Any, NamedTuple, NoReturn
 
 from headway.config.data import DataSettings
 from headway.data.files import MAX_LINE, open_lines
-from headway.data.jsonl import is_json, parse_object, value_text
 from headway.data.media.reading import WHOLE, Form, Part, read_media
 from headway.data.media.source import MediaItem, Target
+from headway.data.readers.jsonl import is_json, parse_object, value_text
 from headway.errors import DataError, one_line
 from headway.tasks.specs import LABEL, MEDIA, WRITTEN
 

@@ -6,7 +6,6 @@ gigabytes is refused at once. Whatever is wrong with a file is a `DataError` tha
 
 from __future__ import annotations
 
-import re
 import threading
 import warnings
 from collections.abc import Iterator
@@ -18,6 +17,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from headway.data.files import natural
 from headway.data.media.pixels import Pixels, resized, to_pixels
 from headway.errors import DataError, UserError
 
@@ -117,12 +117,6 @@ def frame_files(folder: Path) -> list[Path]:
     """The pictures of a folder in the order of the numbers in their names: 2 before 10."""
     found = [p for p in folder.iterdir() if p.suffix.lower() in SUFFIXES and p.name[0] != "."]
     return sorted(found, key=lambda path: natural(path.name))
-
-
-def natural(name: str) -> list[tuple[int, str]]:
-    """A key that sorts numbers in names by their size."""
-    parts = re.split(r"(\d+)", name)
-    return [(int(p), "") if p.isdecimal() else (-1, p) for p in parts]
 
 
 def sampled(n: int, frames: int) -> list[int]:

@@ -13,11 +13,11 @@ from pathlib import Path
 from typing import Any
 
 from headway.data.files import open_lines
-from headway.data.jsonl import parse_object
 from headway.data.media.items import found_items
 from headway.data.media.manifest import is_manifest
 from headway.data.media.reading import Form
 from headway.data.media.source import MediaItem
+from headway.data.readers.jsonl import parse_object
 from headway.errors import DataError, UserError
 from headway.inside.maps.map import written_words
 from headway.inside.media import Media, media_settings, of_item

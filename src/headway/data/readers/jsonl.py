@@ -1,12 +1,62 @@
-"""Lines of JSON: whether a file has them, and what stands in their fields."""
+"""Lines of JSON: whether a file has them, the table that they are, and what stands in fields."""
 
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from headway.data.files import open_lines, shown
+from headway.data.table import ABSENT, SAMPLE, Raw, Table
 from headway.errors import DataError
+
+
+def open_jsonl(path: str, encoding: str) -> Table:
+    """Fields are columns; `translation.de` is the field `de` inside `translation`."""
+    sample, problem = [], ""
+    for line, where in _lines(path, encoding):
+        try:
+            sample.append(parse_object(line, where))
+        except DataError as error:
+            if line.lstrip().startswith("["):
+                raise  # there are no lines at all
+            problem = problem or str(error)
+        if len(sample) == SAMPLE:
+            break
+    if problem and not sample:
+        raise DataError(problem)
+    columns = dict.fromkeys(name for row in sample for name in row)
+
+    def read(names: Sequence[str]) -> Iterator[Raw]:
+        deep = any("." in name for name in names)
+        for number, line in enumerate(open_lines(path, encoding), 1):
+            if not line.strip():
+                yield Raw(None, number)
+                continue
+            try:
+                row = parse_object(line, f"{shown(path)}, line {number:,}")
+            except DataError as error:
+                yield Raw(None, number, str(error))
+            else:
+                pick = _deep if deep else dict.get
+                yield Raw([pick(row, name, ABSENT) for name in names], number, row=row)
+
+    return Table(tuple(columns), sample, read, name=shown(path), form="lines of JSON")
+
+
+def _lines(path: str, encoding: str) -> Iterator[tuple[str, str]]:
+    for number, line in enumerate(open_lines(path, encoding), 1):
+        if line.strip():
+            yield line, f"{shown(path)}, line {number:,}"
+
+
+def _deep(row: Mapping[str, Any], name: str, default: object) -> object:
+    if name in row:
+        return row[name]
+    first, dot, rest = name.partition(".")
+    inner = row.get(first)
+    return _deep(inner, rest, default) if dot and isinstance(inner, dict) else default
 
 
 def is_json(path: str, first: str, *fields: str) -> bool:
@@ -54,21 +104,6 @@ def _array(where: str) -> DataError:
         "python -c 'import json, sys; [print(json.dumps(x)) for x in json.load(sys.stdin)]' "
         "< FILE.json > FILE.jsonl"
     )
-
-
-def text_of(values: Any, name: str, where: str, setting: str) -> str:
-    """Text in a field; `translation.de` is the field `de` inside `translation`."""
-    found = values
-    for part in name.split("."):
-        if not isinstance(found, dict) or part not in found:
-            there = ", ".join(map(repr, found)) if isinstance(found, dict) else "no fields"
-            raise DataError(
-                f"{where} has no field {name!r}, only {there}. Name it with data.{setting}=…"
-            )
-        found = found[part]
-    if not isinstance(found, str):
-        raise DataError(f"{where}: field {name!r} is {json.dumps(found)[:40]}, not text.")
-    return sound(found, name, where)
 
 
 def value_text(value: Any, name: str, where: str) -> str:

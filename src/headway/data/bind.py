@@ -1,0 +1,292 @@
+"""Which column of a table is what a task needs: one binding, for files and for what is in memory.
+
+A column is bound because someone said so, by its exact or a usual name, by the form of the file, or
+because only one column can be meant; of a file without a line that names columns also by order,
+where it has just as many as are needed. Otherwise all columns are listed with some of their values.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from itertools import islice
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+
+from headway.config.data import DataSettings
+from headway.data.readers.delimited import IsHeader
+from headway.data.table import Table, has_column, is_missing, value_in
+from headway.errors import ConfigError, DataError, suggest
+from headway.tasks.specs import Modality, Need, Spec
+
+Kind = Literal["text", "label", "words", "tags", "field", "image", "video", "audio"]
+MEDIA: tuple[Kind, ...] = ("image", "video", "audio")
+SEEN_AS: dict[Modality, Kind] = {"pictures": "image", "videos": "video", "sounds": "audio"}
+
+DEFAULTS: dict[str, str] = {
+    name: one for name, one in asdict(DataSettings()).items() if name.endswith("_field")
+}
+"""What columns are called in settings, where nobody says anything."""
+
+NUMBERED = 5
+"""Rows of numbers under something that is none: its line names the columns."""
+
+
+@dataclass(frozen=True)
+class Column:
+    """Something that a task reads."""
+
+    name: str
+    kind: Kind
+    setting: str = ""
+    """Of `DataSettings`, which names the column in a file; nothing: it has its name everywhere."""
+
+    also: tuple[str, ...] = ()
+    """Other usual names."""
+
+    optional: bool = False
+    own: str = ""
+    """What someone said that it is called, or a run calls it: before all other names."""
+
+    said: bool = False
+    """Whether nothing but `own` will do."""
+
+    @property
+    def usual(self) -> tuple[str, ...]:
+        return (*filter(None, [self.own]), self.name, *self.also)
+
+    @property
+    def words(self) -> tuple[str, ...]:
+        """What arguments call it."""
+        return (self.name, "path") if self.kind in MEDIA else (self.name,)
+
+
+def column_of(need: Need, row: Spec) -> Column:
+    if row.modality in SEEN_AS and row.modality in need.kinds:
+        kind = SEEN_AS[row.modality]
+        return Column(kind, kind, f"{need.name}_field", need.names, need.optional)
+    (held,) = need.kinds
+    assert held in ("text", "label", "words", "tags")
+    return Column(need.name, held, f"{need.name}_field", need.also, need.optional)
+
+
+def as_said(columns: Sequence[Column], data: DataSettings) -> tuple[Column, ...]:
+    """With the names that settings have for them, where these are not the usual ones. What is
+    optional and has no name is left out."""
+    found = []
+    for one in columns:
+        name = str(getattr(data, one.setting)) if one.setting else ""
+        if one.optional and one.setting == "other_field" and not name:
+            continue
+        if name and name != DEFAULTS.get(one.setting):
+            one = Column(one.name, one.kind, one.setting, one.also, False, name, True)
+        found.append(one)
+    return tuple(found)
+
+
+Binding = dict[str, Column]
+"""By the names of the table's columns, in the order in which the task has them."""
+
+
+def bind(table: Table, columns: Sequence[Column], *, guesses: bool = True) -> Binding:
+    if not table.columns:  # an empty file has no rows either
+        return {one.own or one.name: one for one in columns}
+    found: dict[str, Column] = {}
+    open_: list[Column] = []
+    for column in columns:
+        name = _named(table, column, found)
+        if name is not None:
+            found[name] = column
+        elif column.kind != "field" and not column.optional:
+            open_.append(column)
+    if open_ and not any(one.said for one in columns):
+        by_order = _by_order(table, columns, found)
+        if by_order:
+            found, open_ = by_order, []
+    again = guesses
+    while again and open_:
+        again = False
+        for column in list(open_):
+            may = [
+                name for name in table.columns if name not in found and _fits(table, name, column)
+            ]
+            if len(may) == 1:
+                found[may[0]] = column
+                open_.remove(column)
+                again = True
+    fields = [one for one in columns if one.kind == "field"]
+    if open_ or (fields and not any(one.kind == "field" for one in found.values())):
+        raise _refusal(table, open_ or fields, columns)
+    order = {id(column): i for i, column in enumerate(columns)}
+    return dict(sorted(found.items(), key=lambda one: order[id(one[1])]))
+
+
+def _named(table: Table, column: Column, taken: Mapping[str, Column]) -> str | None:
+    if column.said:
+        if has_column(table, column.own):
+            return column.own
+        near = suggest(column.own, table.columns).split(" Known")[0]
+        said = column.name if not table.name else f"data.{column.setting}"
+        raise _error(
+            table,
+            f"{said}={column.own!r}: {table.called} has no such column.{near} "
+            f"It has {table.shown() or 'none'}.",
+        )
+    lower = {name.lower(): name for name in reversed(table.columns)}
+    for name in column.usual:
+        name = name if has_column(table, name) else lower.get(name, name)
+        if has_column(table, name) and name not in taken and _may_be(table, name, column):
+            return name
+    return table.means.get(column.name)
+
+
+def is_named(table: Table, column: Column) -> bool:
+    """Whether a column has one of the names for it."""
+    return _named(table, replace(column, said=False), {}) is not None
+
+
+def _by_order(
+    table: Table, columns: Sequence[Column], found: Mapping[str, Column]
+) -> dict[str, Column]:
+    """Of a table whose columns have no names: all there are, or all that must be."""
+    if table.header or found:
+        return {}
+    needed = [one for one in columns if not one.optional]
+    for some in (list(columns), needed):
+        if len(some) == len(table.columns):
+            return dict(zip(table.columns, some, strict=True))
+    pairs = [one.name for one in needed] in (["source", "target"], ["source"])
+    if pairs and len(table.columns) > len(needed):  # what follows are remarks and numbers
+        return dict(zip(table.columns, needed, strict=False))
+    return {}
+
+
+def _refusal(table: Table, open_: Sequence[Column], columns: Sequence[Column]) -> ConfigError:
+    words = " and ".join(f"the {column.name}" for column in open_)
+    if all(one.kind == "field" for one in open_):
+        names = ", ".join(repr(one.name) for one in open_)
+        text = f"{table.called} has none of the fields {names}. Name them with data.fields=…"
+    elif not table.name:
+        say = ", ".join(f'{column.name}="…"' for column in open_)
+        text = f"which column is {words}? Say so by name: {say}."
+    else:
+        say = " ".join(f"data.{column.setting}=…" for column in open_)
+        text = f"{table.name}: which column is {words}? Name it, or give its number: {say}."
+        needed = [one for one in columns if not one.optional]
+        if len(table.columns) == 1 < len(needed) and not table.typed:
+            text += " It has one column; a tab stands between columns, or lines are JSON."
+    shown = f" {'The data' if not table.name else 'It'} has {table.shown()}."
+    return _error(table, text + shown)
+
+
+def _error(table: Table, text: str) -> ConfigError:
+    return NoColumn(text) if table.name else ConfigError(text)
+
+
+class NoColumn(ConfigError, DataError):
+    """Of a file, which may be another one, and of settings, which may name the column."""
+
+
+def is_header_for(columns: Sequence[Column], *, commas: bool) -> IsHeader:
+    """A test of the first line of a file: does it name the columns?"""
+
+    def is_header(cells: Sequence[str], rows: Sequence[Sequence[str]]) -> bool:
+        said = [one.own for one in columns if one.said]
+        if said:
+            return all(name in cells for name in said) or not all(map(str.isdecimal, said))
+        if commas:
+            return True
+        lower = {cell.lower() for cell in cells}
+        exact = any(one.name in cells or (one.setting == "path_field" and "path" in cells)
+                    for one in columns if one.kind != "field")  # fmt: skip
+        fields = any(one.name in cells for one in columns if one.kind == "field")
+        needed = [one for one in columns if not one.optional]
+        usual = all(lower & {name.lower() for name in one.usual} for one in needed)
+        return exact or fields or bool(needed and usual) or _over_numbers(cells, rows)
+
+    return is_header
+
+
+def _over_numbers(cells: Sequence[str], rows: Sequence[Sequence[str]]) -> bool:
+    """Whether a column holds numbers alone, but for its first line."""
+    whole = [row for row in rows if len(row) == len(cells)]
+    if len(whole) < NUMBERED or len(cells) < 2:
+        return False
+    return any(
+        cell and not _is_number(cell) and all(_is_number(row[i]) for row in whole)
+        for i, cell in enumerate(cells)
+    )
+
+
+def _is_number(text: object) -> bool:
+    try:
+        return math.isfinite(float(str(text)))
+    except ValueError:
+        return False
+
+
+def _may_be(table: Table, name: str, column: Column) -> bool:
+    """Whether a column of a usual name can hold what it should: many media are just called path."""
+    if column.kind not in MEDIA:
+        return True
+    values = (plain(value_in(row, name)) for row in table.sample)
+    first = next((value for value in values if not is_missing(value)), None)
+    return first is None or column.kind in _media_like(first)
+
+
+PICTURES = (".png", ".jpg", ".jpeg", ".gif", ".webp", ".bmp", ".tif", ".tiff")
+SOUNDS = (".wav", ".flac", ".ogg", ".mp3", ".opus", ".aiff")
+
+
+def _media_like(value: object) -> tuple[Kind, ...]:
+    if isinstance(value, str | os.PathLike):
+        ending = Path(value).suffix.lower()
+        if ending in SOUNDS:
+            return ("audio",)
+        return ("image", "video") if ending in PICTURES else MEDIA
+    if isinstance(value, np.ndarray):
+        if value.ndim == 3:
+            return ("image",) if value.shape[-1] in (1, 3, 4) else ("video",)
+        kinds: dict[int, Kind] = {1: "audio", 2: "image", 4: "video"}
+        return (kinds[value.ndim],) if value.ndim in kinds else MEDIA
+    with_rate = isinstance(value, tuple) or (isinstance(value, Mapping) and "array" in value)
+    return ("audio",) if with_rate else MEDIA
+
+
+def _fits(table: Table, name: str, column: Column) -> bool:
+    values = [plain(row.get(name)) for row in table.sample]
+    values = [value for value in values if not (is_missing(value) or is_blank(value))]
+    if not values:
+        return False
+    if column.kind == "text":
+        strings = all(isinstance(value, str) for value in values)
+        return strings and (table.typed or not all(map(_is_number, values)))
+    if column.kind == "label":
+        return all(isinstance(value, str | int | bool) for value in values)
+    if column.kind in ("words", "tags"):
+        return all(isinstance(value, list) for value in values)
+    if table.name:  # a path, whose file is there
+        folder = Path(table.name).parent
+        return all(isinstance(v, str) and (folder / v).exists() for v in islice(values, 3))
+    return column.kind in MEDIA and all(not isinstance(value, int | float) for value in values)
+
+
+def is_blank(value: object) -> bool:
+    return isinstance(value, str) and not value
+
+
+def plain(value: object) -> object:
+    """Numbers and lists as Python has them, where another package made them."""
+    if isinstance(value, np.generic):
+        return value.item()
+    if isinstance(value, np.ndarray) and value.ndim == 1 and value.dtype.kind in "OU":
+        return [plain(one) for one in value.tolist()]
+    return list(value) if isinstance(value, tuple) and all_texts(value) else value
+
+
+def all_texts(values: Sequence[object]) -> bool:
+    return bool(values) and all(isinstance(one, str) for one in values)

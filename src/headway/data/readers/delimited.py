@@ -1,0 +1,154 @@
+"""Tables of text: columns with tabs, commas or semicolons between, with a line that names them or
+without; and labels before texts, as fastText has them."""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+
+from headway.data.files import MAX_LINE, open_lines, shown
+from headway.data.table import ABSENT, SAMPLE, Raw, Table
+from headway.errors import DataError
+
+FASTTEXT = "__label__"
+"""Begins labels in the files of fastText, which stand before the text."""
+
+BETWEEN = {"\t": "tab-separated", ",": "comma-separated", ";": "semicolon-separated"}
+UNITS = {"\t": "a tab", ",": "a comma", ";": "a semicolon"}
+
+Cells = list[str]
+IsHeader = Callable[[Sequence[str], Sequence[Sequence[str]]], bool]
+"""Whether a first line names the columns, given the lines that follow."""
+
+
+@dataclass(frozen=True)
+class Delimited:
+    """How a file is written."""
+
+    path: str
+    encoding: str
+    between: str
+    ragged: bool = False
+    """Whether lines may have more cells than the first, or fewer, if those asked for are there."""
+
+    def rows(self) -> Iterator[tuple[Cells, int]]:
+        """Each with the number of its first line; of an empty line there are no cells."""
+        lines = open_lines(self.path, self.encoding)
+        if self.between == "\t":
+            for number, line in enumerate(lines, 1):
+                yield line.split("\t") if line.strip() else [], number
+            return
+        csv.field_size_limit(MAX_LINE)  # the module's own is for all readers, and low
+        reader = csv.reader((f"{line}\n" for line in lines), strict=True, delimiter=self.between)
+        number = 1
+        try:
+            for cells in reader:
+                yield cells, number
+                number = reader.line_num + 1
+        except csv.Error as error:
+            where = f"{shown(self.path)}, line {reader.line_num:,}"
+            raise DataError(f"{where}: {error}.") from error
+
+    def read(self, columns: Sequence[str], n_header: int, names: Sequence[str]) -> Iterator[Raw]:
+        places = [columns.index(name) if name in columns else len(columns) for name in names]
+        width, needed = len(columns), max(places, default=0) + 1
+        for cells, number in islice(self.rows(), n_header, None):
+            if len(cells) == width:
+                yield Raw([cells[i] for i in places], number)
+            elif not cells:
+                yield Raw(None, number)
+            elif self.ragged and len(cells) >= needed:
+                yield Raw([cells[i] for i in places], number)
+            else:
+                yield Raw(None, number, self._wrong(cells, number, needed, width))
+
+    def _wrong(self, cells: Cells, number: int, needed: int, width: int) -> str:
+        wanted = f"{needed} are needed" if self.ragged else f"the first has {width}"
+        return (
+            f"{shown(self.path)}, line {number:,} has {len(cells)} column{'s' * (len(cells) != 1)} "
+            f"but {wanted}, with {UNITS[self.between]} between them: "
+            f"{self.between.join(cells)[:60]!r}."
+        )
+
+
+def open_delimited(
+    path: str, encoding: str, between: str, is_header: IsHeader, *, ragged: bool = False
+) -> Table:
+    """A table whose first line may name its columns; else they are called 1, 2, …"""
+    how = Delimited(path, encoding, between, ragged)
+    head = [cells for cells, _ in islice(how.rows(), SAMPLE + 1)]
+    first = [cell.strip() for cell in head[0]] if head else []
+    header = bool(first) and is_header(first, head[1:])
+    columns = _unlike(first) if header else [str(i) for i in range(1, len(first) + 1)]
+    rows = [row for row in head[header:] if len(row) == len(columns)]
+    form = f"{BETWEEN[between]}, {'header' if header else 'no header'}"
+    return Table(
+        tuple(columns),
+        [dict(zip(columns, row, strict=True)) for row in rows if row],
+        lambda names: how.read(columns, int(header), names),
+        name=shown(path), form=form, header=header, typed=False,
+    )  # fmt: skip
+
+
+def _unlike(names: Sequence[str]) -> list[str]:
+    """Each name once: the first has it, others and those without a name their number."""
+    found: list[str] = []
+    for number, name in enumerate(names, 1):
+        found.append(name if name and name not in found else str(number))
+    return found
+
+
+def between_of(path: str, head: Sequence[str], names: Sequence[str]) -> str:
+    """What stands between columns; nothing where this looks like no table."""
+    suffixes = {end.lower() for end in Path(path).suffixes}
+    first = head[0] if head else ""
+    if ".csv" in suffixes:
+        tabs = {line.count("\t") for line in head if line.strip()}
+        if len(tabs) == 1 and tabs != {0} and not _is_quoted(first):
+            return "\t"
+        return ";" if "," not in first and ";" in first else ","
+    if ".tsv" in suffixes or "\t" in first:
+        return "\t"
+    return "," if _is_csv(first, head[1] if len(head) > 1 else "", names) else ""
+
+
+def _is_quoted(line: str) -> bool:
+    """A tab in quotes is none between columns."""
+    return '"' in line and "," in line
+
+
+def _is_csv(first: str, second: str, names: Sequence[str]) -> bool:
+    """Of a file that is not called so: its first line names the columns, or the second has as many
+    of them. A sentence with a comma makes no table."""
+    if "," not in first:
+        return False
+    header, cells = (next(csv.reader([line]), []) for line in (first, second))
+    named = {cell.strip() for cell in header} >= set(names)
+    return named or ("\t" not in second and len(cells) == len(header))
+
+
+def open_fasttext(path: str, encoding: str) -> Table:
+    """A label before each text; a list of them where there are several."""
+
+    def read(names: Sequence[str]) -> Iterator[Raw]:
+        for number, line in enumerate(open_lines(path, encoding), 1):
+            if line.strip():
+                row = _labelled(line)
+                yield Raw([row.get(name, ABSENT) for name in names], number, row=row)
+            else:
+                yield Raw(None, number)
+
+    head = (line for line in open_lines(path, encoding) if line.strip())
+    sample = [_labelled(line) for line in islice(head, SAMPLE)]
+    form = f"{FASTTEXT} before each text"
+    return Table(("label", "text"), sample, read, name=shown(path), form=form, typed=False)
+
+
+def _labelled(line: str) -> dict[str, object]:
+    words = line.split(" ")
+    n = next((i for i, word in enumerate(words) if not word.startswith(FASTTEXT)), len(words))
+    labels = [word.removeprefix(FASTTEXT) for word in words[:n]]
+    return {"label": labels if n > 1 else "".join(labels), "text": " ".join(words[n:])}

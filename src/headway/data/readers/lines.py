@@ -1,0 +1,190 @@
+"""Plain text: documents of any size, which come in pieces that fit in memory; and aligned lines.
+
+A piece ends before a single blank between two words, where every tokenizer cuts anyway, so that
+the tokens of the pieces are the tokens of the document.
+"""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import chain, islice
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+
+from headway.data.files import MAX_LINE, is_stream, open_lines, open_text, shown
+from headway.data.slip import where_lines_slip
+from headway.data.table import SAMPLE, Raw, Table
+from headway.errors import DataError
+
+PIECE = 10_000
+"""Characters of a piece, about."""
+
+SEPARATOR = "<|endoftext|>"
+"""The line between two documents of one file."""
+
+_SEPARATORS = re.compile(r"^<\|endoftext\|>[ \t]*(?:\n|\Z)", re.MULTILINE)
+_PLACES = re.compile(r"(?<=\S)[ \n](?=\S)")
+
+
+Stream = Iterator[str | None]
+"""Text in parts of bounded size; None where a document ends."""
+
+
+Unit = Literal["auto", "file", "paragraph", "line"]
+
+TEXT = "text"
+"""The column of plain text."""
+
+
+class UnequalCounts(DataError):
+    """Aligned files with different numbers of lines."""
+
+
+def open_plain(path: str, encoding: str, unit: Unit) -> Table:
+    """One column, whose rows are documents, or pieces of them: joined they are the document,
+    exactly. Their number is that of the document in its file; the line where it is a line."""
+
+    def read(names: Sequence[str]) -> Iterator[Raw]:
+        return _pieces(path, encoding, unit)
+
+    forms = {"auto": "documents", "file": "a document", "paragraph": "paragraphs", "line": "lines"}
+    sample = [{TEXT: raw.values[0]} for raw in islice(read([TEXT]), 3) if raw.values]
+    return Table((TEXT,), sample, read, name=shown(path), form=f"plain text, {forms[unit]}",
+                 unit="line" if unit == "line" else "document", typed=False)  # fmt: skip
+
+
+def _pieces(path: str, encoding: str, unit: Unit) -> Iterator[Raw]:
+    number, held, started = 1, "", False
+    for part in _parts(path, encoding, unit):
+        if part is not None:
+            held += part
+            while len(held) > 2 * PIECE:
+                cut = _place(held)
+                yield Raw((held[:cut],), number, ends=False)
+                held, started = held[cut:], True
+        else:
+            yield Raw((held,), number)
+            number, held, started = number + 1, "", False
+    if held or started:
+        yield Raw((held,), number)
+
+
+def open_aligned(paths: Sequence[str], names: Sequence[str], encoding: str) -> Table:
+    """Line n of one file belongs to line n of the others."""
+
+    def read(asked: Sequence[str]) -> Iterator[Raw]:
+        files = [open_lines(paths[names.index(name)], encoding) for name in asked]
+        number = 0
+        try:
+            for number, lines in enumerate(zip(*files, strict=True), 1):
+                yield Raw(lines, number)
+        except ValueError as error:  # of zip: ours are no ValueErrors
+            raise UnequalCounts(_unequal(paths[0], paths[1], encoding)) from error
+
+    streams = any(is_stream(path) for path in paths)
+    heads = [[] if streams else list(islice(open_lines(path, encoding), SAMPLE)) for path in paths]
+    sample = [dict(zip(names, lines, strict=True)) for lines in zip(*heads, strict=False)]
+    beside = " and ".join(Path(shown(path)).name for path in paths[1:])
+    return Table(tuple(names), sample, read, name=shown(paths[0]), typed=False,
+                 form=f"lines, beside {beside}")  # fmt: skip
+
+
+def _unequal(source: str, target: str, encoding: str) -> str:
+    names = f"{shown(source)} and {shown(target)}"
+    rule = "line n of one must translate line n of the other."
+    if is_stream(source) or is_stream(target):
+        return f"{names} have different numbers of lines: {rule}"
+    lengths = [
+        np.fromiter((len(line) for line in open_lines(path, encoding)), np.float64)
+        for path in (source, target)
+    ]
+    counts = f"{shown(source)} has {len(lengths[0]):,} lines but {shown(target)} has "
+    counts += f"{len(lengths[1]):,}: {rule} "
+    return counts + where_lines_slip(lengths[0], lengths[1], (source, target), encoding)
+
+
+def _place(text: str) -> int:
+    """Where to cut: before the last single blank of the first so many characters."""
+    for start in (PIECE - 1_000, 1):
+        found = [match.start() for match in _PLACES.finditer(text, start, PIECE + 1)]
+        if found:
+            return found[-1]
+    cut = PIECE
+    while cut > 1 and unicodedata.combining(text[cut]):
+        cut -= 1
+    return cut
+
+
+def _parts(path: str, encoding: str, unit: Unit) -> Stream:
+    if unit == "line":
+        return _lines(open_lines(path, encoding))
+    if unit == "paragraph":
+        return _paragraphs(open_lines(path, encoding))
+    text = _line_feeds(open_text(path, encoding))
+    return iter(text) if unit == "file" else _trimmed(_separated(text))
+
+
+def _lines(lines: Iterable[str]) -> Stream:
+    for line in lines:
+        yield line
+        yield None
+
+
+def _paragraphs(lines: Iterable[str]) -> Stream:
+    inside = False
+    for line in lines:
+        if line.strip():
+            yield f"\n{line}" if inside else line
+            inside = True
+        elif inside:
+            yield None
+            inside = False
+
+
+def _line_feeds(chunks: Iterable[str]) -> Iterator[str]:
+    """A carriage return before a line feed goes."""
+    held = ""
+    for chunk in chunks:
+        text = held + chunk
+        held = "\r" if text.endswith("\r") else ""
+        text = text.removesuffix("\r").replace("\r\n", "\n")
+        if text:
+            yield text
+    if held:
+        yield held
+
+
+def _separated(chunks: Iterable[str]) -> Stream:
+    """None in the place of each line that is the separator."""
+    held = ""
+    for chunk in chain(chunks, [None]):
+        text = held + (chunk or "")
+        # Whole lines, for a separator is one; but a line of many megabytes is none.
+        cut = len(text) if chunk is None or len(text) > MAX_LINE else text.rfind("\n") + 1
+        text, held = text[:cut], text[cut:]
+        first, *others = _SEPARATORS.split(text) if SEPARATOR in text else [text]
+        yield first
+        for other in others:
+            yield None
+            yield other
+
+
+def _trimmed(parts: Stream) -> Stream:
+    """Without the empty lines around separators. Without a separator all stays as it is."""
+    feeds, inside, separated = "", False, False
+    for part in parts:
+        if part is None:
+            yield None
+            feeds, inside, separated = "", False, True
+            continue
+        text = part.lstrip("\n") if separated and not inside else part
+        if bare := text.rstrip("\n"):
+            yield feeds + bare
+            feeds, inside = "", True
+        feeds += text[len(bare) :]
+    if feeds and not separated:
+        yield feeds

@@ -1,0 +1,69 @@
+"""The reader for a file, told by its first bytes, its name and its first lines."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import islice
+from pathlib import Path
+from typing import Literal
+
+from headway.config.data import DataSettings
+from headway.data.bind import Column, is_header_for
+from headway.data.files import first_bytes, open_lines
+from headway.data.readers.conll import open_conll
+from headway.data.readers.delimited import FASTTEXT, between_of, open_delimited, open_fasttext
+from headway.data.readers.jsonl import is_json, open_jsonl
+from headway.data.readers.lines import open_plain
+from headway.data.readers.parquet import MAGIC, open_parquet
+from headway.data.table import Table
+
+HEAD = 50
+"""Lines by which a table is told from text."""
+
+Holds = Literal["table", "documents", "lines", "words"]
+"""What a file holds if nothing says otherwise: columns, plain text in documents or in lines, or a
+word a line."""
+
+TABLES = frozenset({".tsv", ".csv"})
+
+
+def open_table(
+    path: str, data: DataSettings, columns: Sequence[Column], holds: Holds = "table"
+) -> Table:
+    """`columns`: those that will be looked for, by which a first line is told from a header."""
+    if first_bytes(path).startswith(MAGIC):
+        return open_parquet(path)
+    encoding = data.encoding
+    head = [line for line in islice(open_lines(path, encoding), HEAD) if line.strip()]
+    first = head[0] if head else ""
+    if is_json(path, first, *_names(columns, holds)):
+        return open_jsonl(path, encoding)
+    if holds == "words":
+        return open_conll(path, encoding)
+    if holds == "table":
+        between = between_of(path, head, [one.own or one.name for one in columns])
+        if first.startswith(FASTTEXT) and not between:
+            return open_fasttext(path, encoding)
+    else:
+        named = {end.lower() for end in Path(path).suffixes} & TABLES
+        between = between_of(path, head, ()) if named else ""
+        if not between or not _has_names(first, between, columns):
+            return open_plain(path, encoding, "line" if holds == "lines" else data.unit)
+    ragged = [one.name for one in columns if not one.optional] in PAIRS
+    is_header = is_header_for(columns, commas=between in (",", ";"))
+    return open_delimited(path, encoding, between or "\t", is_header, ragged=ragged)
+
+
+PAIRS = (["source", "target"], ["source"])
+
+
+def _names(columns: Sequence[Column], holds: Holds) -> tuple[str, ...]:
+    """Fields of which a line of JSON must have one, where it could be text that looks like it."""
+    if holds == "table":
+        return ()
+    return tuple(name for one in columns for name in one.usual)
+
+
+def _has_names(first: str, between: str, columns: Sequence[Column]) -> bool:
+    cells = {cell.strip().strip('"') for cell in first.split(between)}
+    return all(one.own in cells if one.said else cells & set(one.usual) for one in columns)

@@ -1,0 +1,44 @@
+"""Parquet files: columns with names and types; only those that are asked for are read."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from headway.data.table import SAMPLE, Raw, Table, value_in
+from headway.errors import DataError, needs
+
+MAGIC = b"PAR1"
+ROWS = 1024
+"""Rows that are in memory at once."""
+
+
+def open_parquet(path: str) -> Table:
+    columns = tuple(_opened(path).schema_arrow.names)
+
+    def read(names: Sequence[str]) -> Iterator[Raw]:
+        tops = [name if name in columns else name.partition(".")[0] for name in names]
+        found = _rows(path, [name for name in dict.fromkeys(tops) if name in columns])
+        for number, row in enumerate(found, 1):
+            yield Raw([value_in(row, name) for name in names], number, row=row)
+
+    sample: list[dict[str, Any]] = []
+    for row in _rows(path, list(columns), SAMPLE):
+        sample.append(row)
+        if len(sample) == SAMPLE:
+            break
+    return Table(columns, sample, read, name=path, form="Parquet", unit="row")
+
+
+def _rows(path: str, columns: list[str], at_once: int = ROWS) -> Iterator[dict[str, Any]]:
+    with _opened(path) as file:
+        for batch in file.iter_batches(batch_size=at_once, columns=columns):
+            yield from batch.to_pylist()
+
+
+def _opened(path: str) -> Any:
+    parquet = needs("pyarrow.parquet", "parquet")
+    try:
+        return parquet.ParquetFile(path)
+    except (OSError, ValueError) as error:  # what pyarrow raises is of these
+        raise DataError(f"{path} cannot be read as a Parquet file: {error}.") from error

@@ -1,0 +1,167 @@
+"""Files of every format are tables: packed or not, one or in parts, with a header or without."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import lzma
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import ModuleType, SimpleNamespace
+from typing import Any, ClassVar
+
+import pytest
+
+from headway.config.data import DataSettings
+from headway.config.run import RunSettings
+from headway.data.example import Source
+from headway.data.files import open_lines, parts
+from headway.data.pairs import read_pairs
+from headway.errors import ConfigError, DataError, UserError
+
+Write = Callable[[str, list[str]], str]
+
+
+def texts(*paths: object, **changes: Any) -> list[tuple[str, str]]:
+    data = DataSettings(**changes)
+    source = Source("labelled", RunSettings(task="classify", data=data), tuple(map(str, paths)))
+    return [(one.text("text"), one.text("label")) for one in source]
+
+
+ROWS = [("a good one", "pos"), ("a bad one", "neg")]
+
+
+@pytest.mark.parametrize(
+    ("name", "lines"),
+    [
+        ("a.tsv", ["text\tlabel", *("\t".join(row) for row in ROWS)]),
+        ("a.tsv", ["\t".join(row) for row in ROWS]),
+        ("a.tsv", ["id\tcategory\tsentence", "1\tpos\ta good one", "2\tneg\ta bad one"]),
+        ("a.tsv", ["Text\tID\tClass", "a good one\t1\tpos", "a bad one\t2\tneg"]),
+        ("a.csv", ["text,label", *(f'"{text}",{label}' for text, label in ROWS)]),
+        ("a.csv", ["label;text;id", "pos;a good one;1", "neg;a bad one;2"]),
+        ("a.csv", ["text\tlabel", *("\t".join(row) for row in ROWS)]),
+        ("a.jsonl", [json.dumps({"label": label, "text": text}) for text, label in ROWS]),
+        ("a.txt", [f"__label__{label} {text}" for text, label in ROWS]),
+    ],
+)
+def test_every_form_gives_the_same_examples(write: Write, name: str, lines: list[str]) -> None:
+    path = Path(write(name, lines))
+    assert texts(path) == ROWS
+    for ending, pack in ((".gz", gzip.compress), (".xz", lzma.compress)):
+        packed = path.with_name(path.name + ending)
+        packed.write_bytes(pack(path.read_bytes()))
+        assert texts(packed) == ROWS
+
+
+def test_a_line_over_numbers_names_columns(write: Write) -> None:
+    rows = [f"text {i}\t{i % 2}" for i in range(6)]
+    assert texts(write("a.tsv", ["opinion\tstars", *rows])) == [(f"text {i}", f"{i % 2}")
+                                                            for i in range(6)]  # fmt: skip
+    assert texts(write("b.tsv", ["first\tone", "second\ttwo"]))[0] == ("first", "one")
+
+
+def test_columns_that_only_one_can_be_meant_by_are_taken(write: Write) -> None:
+    assert texts(write("a.csv", ["opinion,stars", "fine,5", "poor,1"])) == [
+        ("fine", "5"),
+        ("poor", "1"),
+    ]
+    with pytest.raises(DataError, match=r"which column is the label\?.*'id': '1', '2'; 'review'"):
+        texts(write("a.csv", ["id,review,stars", "1,fine,5", "2,poor,1"]))
+
+
+def test_a_name_that_comes_twice_is_that_of_the_first(write: Write) -> None:
+    assert texts(write("a.tsv", ["text\tlabel\ttext", "a\tx\tb"])) == [("a", "x")]
+
+
+def test_a_pattern_and_a_folder_stand_for_their_files(tmp_path: Path, write: Write) -> None:
+    for i in (10, 2, 1):
+        write(f"part-{i}.tsv", [f"text {i}\tx"])
+    write("_SUCCESS", [])
+    names = [f"text {i}" for i in (1, 2, 10)]
+    assert [text for text, _ in texts(tmp_path / "part-*.tsv")] == names
+    assert [text for text, _ in texts(tmp_path)] == names
+    with pytest.raises(DataError, match=r"no file is called like .*none-\*"):
+        parts([str(tmp_path / "none-*")])
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(DataError, match="folder without files"):
+        parts([str(tmp_path / "empty")])
+    assert parts(["-", "a.txt"]) == ["-", "a.txt"]
+
+
+def test_aligned_files_may_be_in_parts(tmp_path: Path, write: Write) -> None:
+    for i in range(2):
+        write(f"{i}.de", [f"de {i}"])
+        write(f"{i}.en", [f"en {i}"])
+    both = (str(tmp_path / "*.de"),), (str(tmp_path / "*.en"),)
+    assert list(read_pairs(*both, (), DataSettings())) == [("de 0", "en 0"), ("de 1", "en 1")]
+    (tmp_path / "1.en").unlink()
+    with pytest.raises(ConfigError, match="2 source files but 1 target files"):
+        list(read_pairs(*both, (), DataSettings()))
+
+
+def test_a_packed_file_without_its_package_says_what_to_install(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "zstandard", None)
+    monkeypatch.setitem(sys.modules, "pyarrow.parquet", None)
+    (tmp_path / "a.tsv.zst").write_bytes(b"\x28\xb5\x2f\xfd\x00")
+    with pytest.raises(UserError, match=r"headway\[zstd\]"):
+        list(open_lines(str(tmp_path / "a.tsv.zst")))
+    (tmp_path / "a.parquet").write_bytes(b"PAR1\x15\x04")
+    with pytest.raises(UserError, match=r"headway\[parquet\]"):
+        texts(tmp_path / "a.parquet")
+
+
+def test_zstd_is_unpacked(tmp_path: Path) -> None:
+    zstandard = pytest.importorskip("zstandard")
+    (tmp_path / "a.txt.zst").write_bytes(zstandard.compress(b"one\ntwo\n"))
+    assert list(open_lines(str(tmp_path / "a.txt.zst"))) == ["one", "two"]
+
+
+def test_parquet_is_a_table(tmp_path: Path) -> None:
+    pyarrow = pytest.importorskip("pyarrow")
+    parquet = pytest.importorskip("pyarrow.parquet")
+    columns = {
+        "id": [1, 2],
+        "text": [text for text, _ in ROWS],
+        "label": [label for _, label in ROWS],
+    }
+    parquet.write_table(pyarrow.table(columns), tmp_path / "a.parquet")
+    assert texts(tmp_path / "a.parquet") == ROWS
+
+
+class Parquet:
+    """As much of pyarrow's as is used."""
+
+    asked: ClassVar[list[list[str]]] = []
+
+    def __init__(self, path: str) -> None:
+        self.rows = [json.loads(line) for line in Path(path).read_bytes()[4:].splitlines()]
+        self.schema_arrow = SimpleNamespace(names=list(self.rows[0]))
+
+    def __enter__(self) -> Parquet:
+        return self
+
+    def __exit__(self, *exception: object) -> None: ...
+
+    def iter_batches(self, batch_size: int, columns: list[str]) -> Iterator[Any]:
+        Parquet.asked.append(columns)
+        for row in self.rows:
+            found = {name: row[name] for name in columns}
+            yield SimpleNamespace(to_pylist=lambda found=found: [found])
+
+
+def test_only_the_columns_that_are_needed_are_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    module = ModuleType("pyarrow.parquet")
+    monkeypatch.setattr(module, "ParquetFile", Parquet, raising=False)
+    monkeypatch.setitem(sys.modules, "pyarrow", ModuleType("pyarrow"))
+    monkeypatch.setitem(sys.modules, "pyarrow.parquet", module)
+    rows = [{"id": 1, "text": "a", "label": 3}, {"id": 2, "text": None, "label": 4}]
+    lines = "\n".join(json.dumps(row) for row in rows)
+    (tmp_path / "a.parquet").write_bytes(b"PAR1" + lines.encode())
+    assert texts(tmp_path / "a.parquet") == [("a", "3"), ("", "4")]
+    assert Parquet.asked[-1] == ["text", "label"]
