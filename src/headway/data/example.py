@@ -11,13 +11,16 @@ from headway.config.run import RunSettings
 from headway.data.bind import Binding, Column, as_said, bind, column_of
 from headway.data.columns import VALUES, check_words
 from headway.data.files import parts
+from headway.data.readers.lines import UnequalCounts, open_aligned
 from headway.data.readers.open import Holds, open_table
 from headway.data.schemes import Detection, Scheme, to_bio
 from headway.data.table import ABSENT, Raw, Table
-from headway.errors import DataError
+from headway.errors import ConfigError, DataError
 from headway.tasks.specs import SPECS, Reads
 
-TextKind = Literal["documents", "labelled", "tagged", "fields", "texts"]
+TextKind = Literal["documents", "labelled", "tagged", "fields", "texts", "pairs"]
+
+SIDES = ("source", "target")
 
 BLOCK = 4096
 BLOCK_CHARACTERS = 2_000_000
@@ -156,6 +159,14 @@ class Source:
     scheme: Scheme = "bio"
     """Of the tags, where there are any."""
 
+    aligned: tuple[tuple[str, str], ...] = ()
+    """Two files each, of which line n of one translates line n of the other."""
+
+    @property
+    def is_given(self) -> bool:
+        """Whether there are any files."""
+        return bool(self.paths or self.aligned)
+
     def __iter__(self) -> Iterator[Example]:
         for bound in self.tables():
             yield from map(self._tagged, bound) if self.kind == "tagged" else bound
@@ -164,7 +175,10 @@ class Source:
         """Each file with its columns bound."""
         data, columns = self.settings.data, needed(self.kind, self.settings.data)
         holds = HOLDS.get(self.kind, "table")
-        blanks = self.kind in ("documents", "texts")
+        blanks = self.kind in ("documents", "texts", "pairs")
+        for both in self.aligned:
+            table = open_aligned(both, SIDES, data.encoding)
+            yield Bound(table, bind(table, needs_of("pairs")), blanks, data.bad)
         for path in parts(self.paths):
             if self.kind == "texts" and data.pairs:
                 table = open_table(path, data, columns)
@@ -197,6 +211,8 @@ class Source:
         data = self.settings.data
         if self.kind == "fields":
             return data.fields
+        if self.kind == "pairs":
+            return SIDES
         two = data.other_field if self.kind == "labelled" else self.kind == "texts" and data.pairs
         return ("text", "other") if two else ("text",)
 
@@ -221,6 +237,10 @@ class Source:
 def sources(kind: TextKind, settings: RunSettings) -> tuple[Source, Source]:
     """Of training and of validation; the second may have no files."""
     data = settings.data
+    if kind == "pairs":
+        given = (data.pairs, data.source, data.target)
+        held = (data.valid_pairs, data.valid_source, data.valid_target)
+        return pair_source(settings, *given), pair_source(settings, *held)
     training = data.pairs if kind == "texts" and data.pairs else data.text
     validation = data.valid_pairs if kind == "texts" and data.pairs else data.valid_text
     scheme: Scheme = "bio"
@@ -231,18 +251,35 @@ def sources(kind: TextKind, settings: RunSettings) -> tuple[Source, Source]:
     return Source(kind, settings, training, scheme), Source(kind, settings, validation, scheme)
 
 
+def pair_source(
+    settings: RunSettings, pairs: Sequence[str], source: Sequence[str], target: Sequence[str]
+) -> Source:
+    sources, targets = parts(source), parts(target)
+    if len(sources) != len(targets):
+        raise ConfigError(f"{len(sources)} source files but {len(targets)} target files.")
+    aligned = tuple(zip(sources, targets, strict=True))
+    return Source("pairs", settings, tuple(pairs), aligned=aligned)
+
+
 def in_example_blocks(
     examples: Iterable[Example], columns: Sequence[str]
 ) -> Iterator[list[Example]]:
     """By the thousand, fewer where texts are long."""
     block: list[Example] = []
     size = 0
-    for example in examples:
-        block.append(example)
-        size += sum(len(example.values[name]) for name in columns)
-        if len(block) >= BLOCK or size >= BLOCK_CHARACTERS:
+    try:
+        for example in examples:
+            block.append(example)
+            values = example.values
+            for name in columns:
+                size += len(values[name])
+            if len(block) >= BLOCK or size >= BLOCK_CHARACTERS:
+                yield block
+                block, size = [], 0
+    except UnequalCounts:  # what comes before the end of one of two files still comes
+        if block:
             yield block
-            block, size = [], 0
+        raise
     if block:
         yield block
 
