@@ -136,7 +136,7 @@ def test_settings_say_which_row_a_run_is_of(task: str) -> None:
 
 def test_what_counts_mistakes_is_better_when_it_is_less() -> None:
     less = {name for name, metric in METRICS.items() if metric.lower}
-    assert less == {"loss", "ppl", "bits_per_byte", "wer", "cer"}
+    assert less == {"loss", "ppl", "bits_per_byte", "wer", "cer", "mae", "rmse"}
     assert METRICS["wer"].better(3.0, 4.0)
     assert METRICS["bleu"].better(4.0, 3.0)
     assert METRICS["wer"].shown(12.345) == "12.35 %"

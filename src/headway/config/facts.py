@@ -73,6 +73,13 @@ class Facts:
     """Where the source has words of its own."""
 
     labels: tuple[str, ...] = ()
+    answer: str = "label"
+    """What is right of an example: one of the labels, several of them (`labels`), a `number`."""
+
+    mean: float = 0.0
+    std: float = 1.0
+    """Of the numbers."""
+
     pairs: bool = False
     """Whether examples are two texts that belong together."""
 

@@ -348,10 +348,16 @@ def _check_others(settings: RunSettings, spec: Spec, locate: Locate) -> None:
         smoothed = f"on the task {spec.name}, which has no words or classes to share out"
     elif rebuilds:
         smoothed = f"on {spec.name} with pictures or recordings, which rebuilds numbers"
+    elif spec.answers == "number":
+        smoothed = "on numbers, which have no classes to share out"
+        reasons["distil.temperature"] = "on numbers, which have no probabilities"
     elif settings.tag.crf:
         smoothed = "with tag.crf=true, which scores whole sentences"
     elif settings.transcribe.ctc == 1.0:
         smoothed = "with transcribe.ctc=1, which has no decoder"
+    if spec.answers == "labels":
+        each = "on several labels, each of which is smoothed for itself"
+        reasons["train.smoothing_kind"] = each
     if smoothed:
         reasons |= {"train.smoothing": smoothed, "train.smoothing_kind": smoothed}
     if spec.modality != "pictures":

@@ -192,6 +192,34 @@ class LabelAnswer(Answer):
         )
 
 
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+class LabelsAnswer(Answer):
+    """Any number of labels."""
+
+    labels: tuple[str, ...]
+    """Those whose probability is at least one half, the likeliest first."""
+
+    classes: tuple[str, ...]
+    """All labels of the run, in its order ..."""
+
+    shares: tuple[float, ...]
+    """... and the probability of each, for itself."""
+
+    @property
+    def probabilities(self) -> dict[str, float]:
+        return dict(zip(self.classes, self.shares, strict=True))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+class NumberAnswer(Answer):
+    """A number, in the unit of the training data."""
+
+    value: float
+
+    def __float__(self) -> float:
+        return self.value
+
+
 class Span(NamedTuple):
     """Words that belong together."""
 

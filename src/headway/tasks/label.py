@@ -19,7 +19,7 @@ from torch import Tensor, nn
 
 from headway.config.data import DataSettings
 from headway.config.facts import DeviceFacts, Facts, Proposal, because
-from headway.config.run import Resolved, RunSettings
+from headway.config.run import Resolved, RunSettings, check_effect
 from headway.data.batches import Fixed, Rows, StepPlan, moved
 from headway.data.store import Columns, Prepared, load_prepared
 from headway.decode.lines import live_windows, windows
@@ -31,14 +31,14 @@ from headway.tasks.hard_teacher import Teacher, check_teacher
 from headway.tasks.intake import Cuts, Line, intake_of
 from headway.tasks.items import Batch, Draw, Numbers, Unit, each_read, mean_by_owner, n_owners
 from headway.tasks.kind import Predictor, Use
-from headway.tasks.label_choices import CHOICES
+from headway.tasks.label_choices import CHOICES, Head, answer_facts
 from headway.tasks.label_data import ScoredSet, prepare, scored_set, unit_of
 from headway.tasks.media_answers import noted, unread
 from headway.tasks.media_given import Given
 from headway.tasks.read import Read, readout_of
 from headway.tasks.scores import Baselines, Scores
 from headway.tasks.specs import METRICS, SPECS, Spec, spec_of
-from headway.tasks.targets import Target, Truth, target_of
+from headway.tasks.targets import Known, Target, Truth, target_of
 from headway.tasks.task import Frequencies, Objective, Part, TaskLoss, n_examples
 from headway.text.tokenizer import Tokenizer
 
@@ -110,7 +110,7 @@ class Labelling(Objective[Tensor]):
             self.weights_N = self.target.weights(self.truth_N)
         train, valid = self.intake.cut(prepared.train), self.intake.cut(prepared.valid)
         self.train_items: LabelItems = LabelItems(train, self.truth_N, self.weights_N)
-        self.valid_truth_N = self.target.truth(prepared.valid)
+        self.valid_truth_N = self.target.truth(prepared.valid)[:]
         self.valid_items: LabelItems = LabelItems(valid, self.valid_truth_N)
         self.teacher = Teacher(settings) if settings.classify.teacher else None
 
@@ -176,7 +176,7 @@ class Labelling(Objective[Tensor]):
     def frequencies(self) -> Frequencies | None:
         return self.target.frequencies(self.truth_N, self.valid_truth_N, self.weights_N)
 
-    def _samples(self, said_NC: Numbers, truth_N: Truth) -> list[dict[str, str]]:
+    def _samples(self, said_NC: Numbers, truth_N: Known) -> list[dict[str, str]]:
         texts = self.intake.texts(self.prepared.valid, SAMPLES)
         if texts is None:
             names = [str(one["place"]) for one in self.prepared.valid_examples[:SAMPLES]]
@@ -229,7 +229,7 @@ def guesses(
     """Answers of those who know how frequent each is in training, and of a bag of words."""
     found = target.guesses(truth_N, len(test.truth_N))
     if texts is not None and test.texts is not None and target.has_classes:
-        bag = BagOfWords.fit(texts, truth_N.tolist(), len(target.names))
+        bag = BagOfWords.fit(texts, truth_N[:].tolist(), len(target.names))
         found["bag of words"] = np.exp(bag.log_probs(test.texts))
     return found
 
@@ -379,21 +379,30 @@ class Label:
         return load_prepared(folder)
 
     def describe(self, prepared: Prepared) -> str:
-        kinds = "speakers" if self.row.compares else "classes"
-        return f"{prepared.train.n:,} {self.row.counts}s of {len(prepared.labels)} {kinds}"
+        amount, names = f"{prepared.train.n:,} {self.row.counts}s", len(prepared.labels)
+        if "number" in prepared.train:
+            return f"{amount} with a number each"
+        if "labels" in prepared.train:
+            return f"{amount} with any of {names} labels"
+        return f"{amount} of {names} {'speakers' if self.row.compares else 'classes'}"
 
     def facts(self, settings: RunSettings, prepared: Prepared) -> Facts:
-        return CHOICES[self.row.modality].facts(settings, prepared)
+        return answer_facts(CHOICES[self.row.modality].facts(settings, prepared), prepared)
 
     def propose(self, settings: RunSettings, facts: Facts, device: DeviceFacts) -> Proposal:
-        found = CHOICES[self.row.modality].propose(settings, facts, device)
+        choices, head = CHOICES[self.row.modality], Head.of(self.row, facts)
+        found = choices.propose(settings, facts, device, head)
         if len(SPECS[self.row.name].rows) == 1:
             return found
-        held = because("what the files hold", self.row.name, {"what": self.row.modality})
-        return found.also(held)
+        held: dict[str, object] = {"what": self.row.modality, "answer": facts.answer}
+        if facts.answer == "number":
+            held |= {"mean": facts.mean, "std": facts.std}
+        return found.also(because("what the files hold", self.row.name, held))
 
     def check(self, settings: Resolved, prepared: Prepared) -> None:
-        """Refuse what the model cannot read at once, where windows are not wanted."""
+        """Refuse what has no effect on such answers, and what the model cannot read at once, where
+        windows are not wanted."""
+        check_effect(settings, [spec_of(settings)])
         if settings.classify.teacher:
             check_teacher(settings)
         intake = intake_of(settings, words_of(prepared))

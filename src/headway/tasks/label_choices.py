@@ -25,7 +25,7 @@ from headway.tasks.fronts import (
 )
 from headway.tasks.intake_text import TextIntake
 from headway.tasks.proposals import media_proposal, stored_front, text_proposal
-from headway.tasks.specs import Modality, Spec, spec_of
+from headway.tasks.specs import Modality, Spec, answering, spec_of
 from headway.tasks.targets import TOP
 from headway.text.tokenizer import Tokenizer
 
@@ -48,13 +48,36 @@ STANDARD = {"scale": "standard"}
 speaks."""
 
 FROM_SCRATCH: dict[str, Any] = {
-    "optimizer": "muon", "schedule": "linear", "weight_decay": 0.05, "clip": 1.0, "smoothing": 0.1,
+    "optimizer": "muon", "schedule": "linear", "weight_decay": 0.05, "clip": 1.0,
 }  # fmt: skip
 
 
-def label_metrics(spec: Spec, n_labels: int) -> tuple[str, ...]:
-    """The scores of so many classes, the usual one first."""
-    return tuple(name for name in spec.scores if name != "top5" or n_labels > TOP)
+@dataclass(frozen=True)
+class Head:
+    """What follows from the kind of answer."""
+
+    width: int
+    metrics: tuple[str, ...]
+    smoothing: float
+
+    @classmethod
+    def of(cls, row: Spec, facts: Facts) -> Head:
+        """Of numbers and of labels that are right or not nothing is shared out."""
+        row, n = answering(row, facts.answer), len(facts.labels)
+        metrics = tuple(name for name in row.scores if name != "top5" or n > TOP)
+        return cls(n or 1, metrics, 0.1 if row.answers == "label" else 0.0)
+
+
+def answer_facts(facts: Facts, prepared: Prepared) -> Facts:
+    """With what the answers are."""
+    if "labels" in prepared.train:
+        return replace(facts, answer="labels")
+    if "number" not in prepared.train:
+        return facts
+    numbers_N = np.asarray(prepared.train["number"], np.float64)
+    mean, std = float(numbers_N.mean()), float(numbers_N.std())
+    short = [float(f"{one:.7g}") for one in (mean, std if std > 0 else 1.0)]
+    return replace(facts, answer="number", mean=short[0], std=short[1])
 
 
 # Text
@@ -84,9 +107,9 @@ def _needed(part: Columns, tokenizer: Tokenizer) -> NDArray[np.int64]:
     return TextIntake(tokenizer, 1 << 40).cut(part).needed
 
 
-def text_labels(settings: RunSettings, facts: Facts, device: DeviceFacts) -> Proposal:
+def text_labels(settings: RunSettings, facts: Facts, device: DeviceFacts, head: Head) -> Proposal:
     windows = settings.data.long == "windows"
-    needs: dict[str, object] = {"heads": ("classes",), "n_labels": len(facts.labels)}
+    needs: dict[str, object] = {"heads": ("classes",), "n_labels": head.width}
     if settings.model is None and not settings.start.run:
         needs |= SMALL if facts.n_tokens < SMALL_TOKENS else {}
     return text_proposal(
@@ -98,9 +121,9 @@ def text_labels(settings: RunSettings, facts: Facts, device: DeviceFacts) -> Pro
         epochs=3 if facts.n_tokens < 50 * SMALL_TOKENS else 2,
         needs=needs,
         least_dropout=0.2,
-        training={"lr": 4e-3, "smoothing": 0.1},
-        tuning={"smoothing": 0.1},
-        metrics=label_metrics(spec_of(settings), len(facts.labels)),
+        training={"lr": 4e-3, "smoothing": head.smoothing},
+        tuning={"smoothing": head.smoothing},
+        metrics=head.metrics,
     )
 
 
@@ -119,7 +142,9 @@ def picture_facts(settings: RunSettings, prepared: Prepared) -> Facts:
     )
 
 
-def picture_labels(settings: RunSettings, facts: Facts, device: DeviceFacts) -> Proposal:
+def picture_labels(
+    settings: RunSettings, facts: Facts, device: DeviceFacts, head: Head
+) -> Proposal:
     shape = with_stem(facts.picture, settings, device)
     rows = facts.rows(shape)
     heads = ("classes", "distilled") if shape.distil_token else ("classes",)
@@ -131,13 +156,17 @@ def picture_labels(settings: RunSettings, facts: Facts, device: DeviceFacts) -> 
         n_rows=rows * facts.n,
         longest=rows,
         epochs=epochs_for(facts.n, device),
-        needs={"heads": heads, "n_labels": len(facts.labels)},
+        needs={"heads": heads, "n_labels": head.width},
         shape=small_vit(shape, facts.n, device),
         front=stored_front(replace(facts, front=shape)),
-        training={**FROM_SCRATCH, "lr": 8e-3 if device.is_cpu else 4e-3},
-        tuning={"smoothing": 0.1},
+        training={
+            **FROM_SCRATCH,
+            "lr": 8e-3 if device.is_cpu else 4e-3,
+            "smoothing": head.smoothing,
+        },
+        tuning={"smoothing": head.smoothing},
         augment=augment_for(shape),
-        metrics=label_metrics(spec_of(settings), len(facts.labels)),
+        metrics=head.metrics,
     )
 
 
@@ -218,7 +247,7 @@ def sound_facts(settings: RunSettings, prepared: Prepared) -> Facts:
     )
 
 
-def sound_labels(settings: RunSettings, facts: Facts, device: DeviceFacts) -> Proposal:
+def sound_labels(settings: RunSettings, facts: Facts, device: DeviceFacts, head: Head) -> Proposal:
     return media_proposal(
         settings,
         facts,
@@ -228,13 +257,13 @@ def sound_labels(settings: RunSettings, facts: Facts, device: DeviceFacts) -> Pr
         longest=facts.longest,
         epochs=15 if device.is_cpu else 40,
         family="sound-encoder",
-        needs={"heads": ("classes",), "n_labels": len(facts.labels)},
+        needs={"heads": ("classes",), "n_labels": head.width},
         shape={**size_for(device), "dropout": 0.1},
         front=stored_front(facts),
-        training={**FROM_SCRATCH, "lr": 4e-3},
-        tuning={"smoothing": 0.1},
+        training={**FROM_SCRATCH, "lr": 4e-3, "smoothing": head.smoothing},
+        tuning={"smoothing": head.smoothing},
         augment={"bands": 2, "band_width": 12, "spans": 2, "span_width": 15},
-        metrics=label_metrics(spec_of(settings), len(facts.labels)),
+        metrics=head.metrics,
     )
 
 
@@ -250,7 +279,7 @@ class Choices:
     """Of one kind of data."""
 
     facts: Callable[[RunSettings, Any], Facts]
-    propose: Callable[[RunSettings, Facts, DeviceFacts], Proposal]
+    propose: Callable[[RunSettings, Facts, DeviceFacts, Head], Proposal]
 
 
 CHOICES = {

@@ -25,14 +25,14 @@ from headway.tasks.intake import Texts, front_of, intake_of
 from headway.tasks.label_choices import STANDARD, check_token, with_words
 from headway.tasks.media_given import what_of
 from headway.tasks.specs import Modality, spec_of
-from headway.tasks.targets import Labels, Truth
+from headway.tasks.targets import Known, Labels
 from headway.text.tokenizer import Tokenizer
 
 
 @dataclass(frozen=True)
 class ScoredSet:
     columns: Columns
-    truth_N: Truth
+    truth_N: Known
     texts: Sequence[Text] | None = None
     """As they stand in the files, where they are texts."""
 

@@ -18,7 +18,7 @@ from headway.config.run import RunSettings
 from headway.config.start import DistilSettings
 from headway.models.parts.heads import MaskedWordHead, WordHead
 from headway.nn.loss import Smoothing
-from headway.tasks.read import Read
+from headway.tasks.read import Read, divergence
 from headway.tasks.task import Task, TaskLoss
 
 LossOf = Callable[[nn.Module, Any], TaskLoss]
@@ -70,8 +70,13 @@ def _disagreement(one: Read, two: Read) -> Tensor:
     """KL from either to the other, of all heads, each by its share."""
     total = torch.zeros((), device=one.x_RD.device)
     for name, read in one.heads.items():
-        p_RC, q_RC = read.log_probs(), two.heads[name].log_probs()
-        apart_R = _kl(p_RC, q_RC) + _kl(q_RC, p_RC)
+        other = two.heads[name]
+        if read.apart is divergence:
+            p_RC, q_RC = read.log_probs(), other.log_probs()
+            apart_R = _kl(p_RC, q_RC) + _kl(q_RC, p_RC)
+        else:
+            p_RC, q_RC = read.said_RC, other.said_RC
+            apart_R = read.apart(p_RC, q_RC, 1.0) + read.apart(q_RC, p_RC, 1.0)
         total = total + read.share * _weighted(apart_R, read)
     return total
 
@@ -175,6 +180,23 @@ def _priced(nll_R: Tensor, logs_RC: Tensor, read: Read, smoothing: Smoothing) ->
     right, wrong = smoothing
     loss_R = (right - wrong) * nll_R - wrong * logs_RC.sum(-1)
     return TaskLoss(_weighted(loss_R, read), _weighted(nll_R.detach(), read))
+
+
+def sets_loss(read: Read, aims_RC: Tensor, smoothing: float) -> TaskLoss:
+    """Binary cross-entropy of any number of labels a row, the mean over the labels."""
+    scores_RC = read.said_RC
+    soft_RC = aims_RC * (1 - smoothing) + smoothing / 2
+    loss_R, nll_R = (
+        F.binary_cross_entropy_with_logits(scores_RC, aims, reduction="none").mean(-1)
+        for aims in (soft_RC, aims_RC)
+    )
+    return TaskLoss(_weighted(loss_R, read), _weighted(nll_R.detach(), read))
+
+
+def number_loss(read: Read, aims_RC: Tensor) -> TaskLoss:
+    """The square of what separates numbers."""
+    away_R = (read.said_RC - aims_RC).square().mean(-1)
+    return TaskLoss(_weighted(away_R, read), _weighted(away_R.detach(), read))
 
 
 def word_loss(read: Read, labels_R: Tensor, smoothing: Smoothing) -> TaskLoss:

@@ -37,6 +37,14 @@ def mean_square(values_RE: Tensor, aims_RE: Tensor, _: float) -> Tensor:
     return (values_RE.float() - aims_RE.float()).square().mean(-1)
 
 
+def bernoulli(scores_RC: Tensor, aims_RC: Tensor, temperature: float) -> Tensor:
+    """As `divergence` of labels that are right or not, each for itself: their mean."""
+    x_RC, y_RC = scores_RC.float() / temperature, aims_RC.float() / temperature
+    yes_RC = y_RC.sigmoid() * (F.logsigmoid(y_RC) - F.logsigmoid(x_RC))
+    no_RC = (-y_RC).sigmoid() * (F.logsigmoid(-y_RC) - F.logsigmoid(-x_RC))
+    return (yes_RC + no_RC).mean(-1) * temperature**2
+
+
 def square_distance(values_RD: Tensor, aims_RD: Tensor, _: float) -> Tensor:
     """Of vectors of length one: twice what their cosine lacks."""
     return (values_RD.float() - aims_RD.float()).square().sum(-1)
@@ -82,7 +90,7 @@ class Read:
     @property
     def is_likely(self) -> bool:
         """Whether answers have probabilities; else they are numbers."""
-        return self.apart is divergence
+        return self.apart in (divergence, bernoulli)
 
     @property
     def heads(self) -> dict[str, Read]:
@@ -174,6 +182,9 @@ class OneClass(Readout):
     scale: float | None = None
     """Classes are told apart by direction alone, and cosines are multiplied by this."""
 
+    apart: Apart = divergence
+    """Of several labels, or of a number, another."""
+
     def of(
         self,
         model: nn.Module,
@@ -189,11 +200,12 @@ class OneClass(Readout):
         if self.scale is not None:
             heads["classes"] = model.angles(self.scale)
         more = {
-            name: Read(x_BD, heads[name], share=share, votes=True, few=True)
+            name: Read(x_BD, heads[name], self.apart, share=share, votes=True, few=True)
             for name, x_BD in rows.items()
             if name != "classes"
         }
-        return Read(rows["classes"], heads["classes"], share=share, more=more, few=True)
+        own = rows["classes"], heads["classes"], self.apart
+        return Read(*own, share=share, more=more, few=True)
 
 
 @dataclass(frozen=True)
@@ -256,6 +268,10 @@ class EachRow(Readout):
         return Read(x_RD, head, apart=apart, share=1.0 - self.ctc, more={"ctc": heard})
 
 
+APART: dict[str, Apart] = {"labels": bernoulli, "number": mean_square}
+"""Of answers that are no class."""
+
+
 def readout_of(settings: RunSettings) -> Readout:
     """How the model of a run is asked."""
     spec, has = spec_of(settings), getattr(settings.model, "heads", ())
@@ -264,7 +280,8 @@ def readout_of(settings: RunSettings) -> Readout:
     if spec.heads and not set(spec.heads) & set(has):  # a body alone, of an import
         return OneVector()
     if "classes" in spec.heads:
-        return OneClass(settings.identify.scale if settings.identify.margin else None)
+        scale = settings.identify.scale if settings.identify.margin else None
+        return OneClass(scale, APART.get(spec.answers, divergence))
     if spec.heads:
         return EachRow(spec.heads[0])
     if "ctc" in has:

@@ -23,13 +23,13 @@ if TYPE_CHECKING:
 Modality = Literal["text", "pictures", "videos", "sounds"]
 """What a model is given."""
 
-Kind = Modality | Literal["words", "label", "tags"]
+Kind = Modality | Literal["words", "label", "labels", "number", "tags"]
 """What a column holds."""
 
 Reads = Literal["documents", "labelled", "tagged", "fields", "texts", "pairs", "media"]
 """In which form examples stand in files; questions are read by the same columns."""
 
-Answers = Literal["text", "label", "tags", "gaps", "vector"]
+Answers = Literal["text", "label", "labels", "number", "tags", "gaps", "vector"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,6 +63,7 @@ METRICS: dict[str, Metric] = {
     for one in (
         Metric(name="accuracy", label="accuracy", unit="%"),
         Metric(name="top5", label="top 5", unit="%"),
+        Metric(name="micro_f1", label="micro F1", unit="%"),
         Metric(name="f1", label="F1", unit="%"),
         Metric(name="precision", label="precision", unit="%"),
         Metric(name="recall", label="recall", unit="%"),
@@ -73,6 +74,12 @@ METRICS: dict[str, Metric] = {
         Metric(name="cider", label="CIDEr-D", unit="of 10", digits=3),
         Metric(name="wer", label="WER", lower=True, unit="%"),
         Metric(name="cer", label="CER", lower=True, unit="%"),
+        Metric(name="map", label="mean average precision", unit="%"),
+        Metric(name="mae", label="MAE", lower=True, digits=4),
+        Metric(name="rmse", label="RMSE", lower=True, digits=4),
+        Metric(name="r2", label="R²", digits=4),
+        Metric(name="pearson", label="Pearson", digits=4),
+        Metric(name="spearman", label="Spearman", digits=4),
         Metric(name="explained", label="explained", unit="%"),
         Metric(name="ppl", label="perplexity", lower=True),
         Metric(name="bits_per_byte", label="bits per byte", lower=True, digits=3),
@@ -138,6 +145,14 @@ MEDIA: dict[Modality, Need] = {"pictures": IMAGE, "videos": VIDEO, "sounds": AUD
 LABEL = Need(
     name="label", kinds=frozenset({"label"}), role="target",
     also=("class", "category", "speaker", "target", "class_name"),
+)  # fmt: skip
+LABELS = Need(
+    name="label", kinds=frozenset({"labels"}), role="target",
+    also=("labels", "classes", "categories", "tags", "topics"),
+)  # fmt: skip
+NUMBER = Need(
+    name="label", kinds=frozenset({"number"}), role="target",
+    also=("number", "score", "value", "rating", "target", "y"),
 )  # fmt: skip
 WRITTEN = Need(
     name="text", kinds=frozenset({"text"}), role="target",
@@ -212,7 +227,18 @@ class LabelSettings(Made):
 
 @dataclass(frozen=True, kw_only=True)
 class ClassifySettings(LabelSettings):
-    """Classes of texts, pictures, videos and recordings."""
+    """Classes of texts, pictures, videos and recordings; several labels of each, or a number."""
+
+    answer: Literal["auto", "label", "labels", "number"] = "auto"
+    """What is answered: one label, any number of labels, or a number (regression). `auto`: several
+    labels where the files have lists of them, else one."""
+
+    mean: float | None = None
+    """Of numbers: what is subtracted before they are learned ..."""
+
+    std: float | None = None
+    """... and what they are divided by then; answers are as the data has them. None: the mean and
+    the standard deviation of the training data."""
 
     what: Literal["auto", "text", "pictures", "videos", "sounds"] = "auto"
     """What is classified. `auto`: text, or of media what their names say."""
@@ -223,6 +249,24 @@ class ClassifySettings(LabelSettings):
 
     def __post_init__(self) -> None:
         check_values(self)
+        if self.std is not None and self.std <= 0:
+            raise ConfigError(f"std={self.std:g} must be positive.")
+        for name in ("mean", "std"):
+            if self.answer != "number" and getattr(self, name) is not None:
+                raise ConfigError(
+                    f"classify.{name} is of numbers, and classify.answer={self.answer} is not."
+                )
+        if self.answer in ("labels", "number") and self.balance:
+            raise ConfigError(
+                f"classify.balance=true weighs examples by their class, and with "
+                f"classify.answer={self.answer} they have no class. Leave it out."
+            )
+        if self.answer in ("labels", "number") and self.teacher:
+            raise ConfigError(
+                "classify.teacher says one class of each picture. It has no effect with "
+                f"classify.answer={self.answer}: use distil.teacher, which compares whatever is "
+                "answered."
+            )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -407,7 +451,7 @@ class Spec:
     @property
     def labelled(self) -> bool:
         """Whether its answers are of those that the training data has."""
-        return self.answers in ("label", "tags")
+        return self.answers in ("label", "labels", "tags")
 
     @property
     def is_likely(self) -> bool:
@@ -427,6 +471,8 @@ def scored(*names: str) -> tuple[Metric, ...]:
 _KNOWS = "or an encoder that knows the language already: --from RUN, of the task fill or imported"
 _SEEN = "or an encoder that was trained without labels: --from RUN, of headway train fill --media"
 _CLASSES = scored("accuracy", "f1", "loss", "top5")
+_SETS = scored("micro_f1", "f1", "exact", "map", "loss")
+_NUMBERS = scored("mae", "rmse", "r2", "pearson", "spearman", "loss")
 _LABELS = frozenset({"with", "scores", "top"})
 _PRECISION = frozenset({"precision"})
 _ENDINGS: dict[Modality, str] = {"pictures": "png", "videos": "gif", "sounds": "wav"}
@@ -595,7 +641,23 @@ def possible(settings: RunSettings) -> tuple[Spec, ...]:
     if len(rows) == 1:
         return rows
     said = _said(settings)
-    return tuple(row for row in rows if row.modality in said) or rows
+    found = tuple(row for row in rows if row.modality in said) or rows
+    return tuple(answering(row, settings.classify.answer) for row in found)
+
+
+def answering(row: Spec, answer: str) -> Spec:
+    """A row whose answers are several labels, or numbers, in the place of one label."""
+    if row.answers != "label" or answer not in ("labels", "number"):
+        return row
+    several = answer == "labels"
+    needs = tuple((LABELS if several else NUMBER) if one is LABEL else one for one in row.needs)
+    return replace(
+        row, answers="labels" if several else "number", needs=needs,
+        metrics=_SETS if several else _NUMBERS,
+        read_by=("answer",) if several else ("answer", "mean", "std"),
+        options=row.options if several else row.options - {"scores", "top"},
+        sample=(row.sample[0], "labels" if several else "number"),
+    )  # fmt: skip
 
 
 def _said(settings: RunSettings) -> set[str]:

@@ -1,7 +1,9 @@
-"""What is answered about an example: a class. How it is learned, said and scored, on any front."""
+"""What is answered about an example: a class, several labels, or a number; how each is learned,
+said and scored, on any front."""
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Protocol
@@ -13,20 +15,57 @@ from torch import Tensor
 
 from headway.config.run import Resolved
 from headway.data.store import Columns
+from headway.data.tokens import TokenStore
 from headway.metrics import classification as metrics
+from headway.metrics import regression, several
 from headway.metrics.baselines import majority
 from headway.metrics.translation import Interval
 from headway.models.parts.heads import Angles
 from headway.nn.loss import Smoothing
-from headway.tasks.answers import Answer, Facts, LabelAnswer, Show
+from headway.tasks.answers import (
+    Answer,
+    Facts,
+    LabelAnswer,
+    LabelsAnswer,
+    NumberAnswer,
+    Show,
+)
 from headway.tasks.items import Numbers
-from headway.tasks.losses import shared_loss
+from headway.tasks.losses import number_loss, sets_loss, shared_loss
 from headway.tasks.read import Read
 from headway.tasks.scores import Answered, Row
+from headway.tasks.specs import spec_of
 from headway.tasks.task import Frequencies, TaskLoss
 
-Truth = NDArray[Any]
-"""What is right of each example, in its first axis."""
+Known = NDArray[Any]
+"""What is right of some examples: a label, ones and zeros, or a number of each."""
+
+
+class Sets:
+    """Of each example the numbers of its labels; some of them as ones and zeros (N C)."""
+
+    def __init__(self, store: TokenStore, width: int) -> None:
+        self.store, self.width = store, width
+
+    def __len__(self) -> int:
+        return len(self.store)
+
+    def __getitem__(self, rows: NDArray[np.int64] | slice | int) -> Known:
+        if isinstance(rows, slice):
+            rows = np.arange(len(self))[rows]
+        several = np.atleast_1d(np.asarray(rows))
+        found = np.zeros((len(several), self.width), np.float32)
+        for place, row in enumerate(several.tolist()):
+            found[place, self.store[row]] = 1.0
+        return found if np.ndim(rows) else found[0]
+
+    def counted(self) -> Counter[tuple[int, ...]]:
+        """How often each set occurs."""
+        return Counter(tuple(sorted(self.store[row].tolist())) for row in range(len(self)))
+
+
+Truth = Known | Sets
+"""Of all examples of a split, perhaps more than can be held so."""
 
 Labels = NDArray[np.int64]
 
@@ -65,16 +104,16 @@ class Target(Protocol):
 
     def shares(self, scores_BC: Tensor) -> Tensor: ...
 
-    def values(self, shares_NC: Numbers, truth_N: Truth) -> dict[str, float]:
+    def values(self, shares_NC: Numbers, truth_N: Known) -> dict[str, float]:
         """The scores that training goes by."""
         ...
 
-    def figures(self, shares_NC: Numbers, truth_N: Truth, full: bool) -> Facts:
+    def figures(self, shares_NC: Numbers, truth_N: Known, full: bool) -> Facts:
         """What the report draws."""
         ...
 
     def rows(
-        self, shares_NC: Numbers, truth_N: Truth, figures: Facts, unit: str
+        self, shares_NC: Numbers, truth_N: Known, figures: Facts, unit: str
     ) -> tuple[list[Row], Facts]:
         """Of a test set, for people and for programs."""
         ...
@@ -88,16 +127,16 @@ class Target(Protocol):
         ...
 
     def frequencies(
-        self, train_N: Truth, valid_N: Truth, weights_N: NDArray[np.float32] | None
+        self, train_N: Truth, valid_N: Known, weights_N: NDArray[np.float32] | None
     ) -> Frequencies | None: ...
 
-    def sample(self, shares_C: Numbers, truth: Truth) -> dict[str, str]:
+    def sample(self, shares_C: Numbers, truth: Known) -> dict[str, str]:
         """What is right and what was answered, for people."""
         ...
 
-    def title(self, truth: Truth) -> str: ...
+    def title(self, truth: Known) -> str: ...
 
-    def named(self, shares_NC: Numbers, truth_N: Truth) -> Answered: ...
+    def named(self, shares_NC: Numbers, truth_N: Known) -> Answered: ...
 
     def answer(self, shares_C: Numbers, place: str, top: int | None) -> Answer: ...
 
@@ -114,8 +153,9 @@ class OneLabel:
     def truth(self, columns: Columns) -> Labels:
         return np.asarray(columns["label"], dtype=np.int64)
 
-    def weights(self, truth_N: Labels) -> NDArray[np.float32]:
+    def weights(self, truth_N: Truth) -> NDArray[np.float32]:
         """Every class together counts the same."""
+        truth_N = truth_N[:]
         n = len(self.names)
         counts_C = np.bincount(truth_N, minlength=n)
         even_C = len(truth_N) / (n * np.maximum(counts_C, 1))
@@ -201,36 +241,36 @@ class OneLabel:
             "classes": figures["classes"],
         }
 
-    def guesses(self, train_N: Labels, n: int) -> dict[str, Numbers]:
-        counts_C = np.bincount(train_N, minlength=len(self.names)).astype(np.float64) + 1.0
+    def guesses(self, train_N: Truth, n: int) -> dict[str, Numbers]:
+        counts_C = np.bincount(train_N[:], minlength=len(self.names)).astype(np.float64) + 1.0
         return {"majority class": np.tile(counts_C / counts_C.sum(), (n, 1))}
 
-    def remark(self, train_N: Labels) -> str:
-        return f"always {self.names[majority(train_N, len(self.names))]!r}"
+    def remark(self, train_N: Truth) -> str:
+        return f"always {self.names[majority(train_N[:], len(self.names))]!r}"
 
     def frequencies(
-        self, train_N: Labels, valid_N: Labels, weights_N: NDArray[np.float32] | None
+        self, train_N: Truth, valid_N: Known, weights_N: NDArray[np.float32] | None
     ) -> Frequencies | None:
         """Counted as the loss counts them: by the weight of their class. A margin makes the loss
         larger than that of classes."""
         if self.margin:
             return None
-        weights_C = np.ones(len(self.names), np.float32)
+        weights_C, labels_N = np.ones(len(self.names), np.float32), train_N[:]
         if weights_N is not None:
-            weights_C[train_N] = weights_N
-        return class_frequencies(train_N, valid_N, len(self.names), weights_C)
+            weights_C[labels_N] = weights_N
+        return class_frequencies(labels_N, valid_N, len(self.names), weights_C)
 
     def named(self, shares_NC: Numbers, truth_N: Labels) -> Answered:
         """The likeliest classes and the right ones."""
         best_N = shares_NC.argmax(1)
         return [self.names[label] for label in best_N], [self.names[label] for label in truth_N]
 
-    def sample(self, shares_C: Numbers, truth: Truth) -> dict[str, str]:
+    def sample(self, shares_C: Numbers, truth: Known) -> dict[str, str]:
         best = int(shares_C.argmax())
         said = f"{self.names[best]} ({shares_C[best]:.2f})"
         return {"target": self.title(truth), "output": said}
 
-    def title(self, truth: Truth) -> str:
+    def title(self, truth: Known) -> str:
         return self.names[int(truth)]
 
     def answer(self, shares_C: Numbers, place: str, top: int | None) -> LabelAnswer:
@@ -271,10 +311,255 @@ class PrintedLabel:
         return facts
 
 
+@dataclass(frozen=True)
+class SeveralLabels:
+    """Any number of labels, each right or not for itself."""
+
+    headline: ClassVar[str] = "micro_f1"
+    has_classes: ClassVar[bool] = False
+    names: tuple[str, ...]
+    smoothing: float = 0.0
+
+    def truth(self, columns: Columns) -> Sets:
+        return Sets(columns["labels"], len(self.names))
+
+    def weights(self, truth_N: Truth) -> NDArray[np.float32]:
+        raise NotImplementedError  # `classify.balance` is refused
+
+    def aims(self, given: Tensor) -> Tensor:
+        return given
+
+    def loss(self, read: Read, aims_BC: Tensor) -> TaskLoss:
+        return sets_loss(read, aims_BC, self.smoothing)
+
+    def shares(self, scores_BC: Tensor) -> Tensor:
+        return scores_BC.double().sigmoid()
+
+    def values(self, shares_NC: Numbers, truth_N: Known) -> dict[str, float]:
+        """Shares in percent."""
+        true_NC = truth_N > 0.5
+        said_NC = several.said(shares_NC)
+        return {
+            "loss": several.nll(shares_NC, true_NC.astype(np.float64)),
+            "micro_f1": 100.0 * several.micro_f1(said_NC, true_NC),
+            "f1": 100.0 * several.macro_f1(said_NC, true_NC),
+            "exact": 100.0 * several.exact_match(said_NC, true_NC),
+            "map": 100.0 * several.mean_average_precision(shares_NC, true_NC),
+        }
+
+    def figures(self, shares_NC: Numbers, truth_N: Known, full: bool) -> Facts:
+        """Scores of each label."""
+        if not full and len(self.names) > FEW_CLASSES:
+            return {}
+        found = several.label_scores(several.said(shares_NC), truth_N > 0.5)
+        pairs = zip(self.names, found, strict=True)
+        return {"classes": [{"label": label, **vars(score)} for label, score in pairs]}
+
+    def rows(
+        self, shares_NC: Numbers, truth_N: Known, figures: Facts, unit: str
+    ) -> tuple[list[Row], Facts]:
+        values = self.values(shares_NC, truth_N)
+        true_NC = truth_N > 0.5
+        interval = several.micro_f1_interval(several.said(shares_NC), true_NC)
+        rows: list[Row] = [
+            ("micro F1", f"{values['micro_f1']:.2f}", shown_interval(interval)),
+            ("macro F1", f"{values['f1']:.2f}", "the mean over labels"),
+            ("exact match", f"{values['exact']:.2f}", f"{unit} whose labels are all right"),
+            ("mean average precision", f"{values['map']:.2f}", "whatever the threshold"),
+            ("loss", f"{values['loss']:.4f}", f"nats a label, over {len(true_NC):,} {unit}"),
+        ]
+        return rows, {
+            **values,
+            "n": len(true_NC),
+            "intervals": {"micro_f1": [100 * interval.low, 100 * interval.high]},
+            "classes": figures["classes"],
+        }
+
+    def guesses(self, train_N: Truth, n: int) -> dict[str, Numbers]:
+        """The most frequent set. How likely its labels are said to be is their frequency, as far
+        as that leaves them answered, and those of others not."""
+        assert isinstance(train_N, Sets)
+        counts = train_N.counted()
+        often_C = np.zeros(len(self.names))
+        for labels, count in counts.items():
+            often_C[list(labels)] += count
+        often_C = np.clip(often_C / max(1, len(train_N)), 1e-3, 0.499)
+        chosen = list(self._usual(train_N))
+        often_C[chosen] = np.maximum(often_C[chosen], several.THRESHOLD)
+        return {"most frequent set": np.tile(often_C, (n, 1))}
+
+    def _usual(self, train_N: Truth) -> tuple[int, ...]:
+        assert isinstance(train_N, Sets)
+        counts = train_N.counted()
+        return min(counts, key=lambda labels: (-counts[labels], labels)) if counts else ()
+
+    def remark(self, train_N: Truth) -> str:
+        shown = ", ".join(self.names[label] for label in self._usual(train_N))
+        return f"always {shown!r}" if shown else "always no label"
+
+    def frequencies(
+        self, train_N: Truth, valid_N: Known, weights_N: NDArray[np.float32] | None
+    ) -> None:
+        return None
+
+    def named(self, shares_NC: Numbers, truth_N: Known) -> Answered:
+        said, true = (
+            [self._names(row) for row in sets] for sets in (several.said(shares_NC), truth_N > 0.5)
+        )
+        return said, true
+
+    def _names(self, there_C: NDArray[np.bool_]) -> tuple[str, ...]:
+        return tuple(self.names[label] for label in np.flatnonzero(there_C).tolist())
+
+    def sample(self, shares_C: Numbers, truth: Known) -> dict[str, str]:
+        said = self._names(several.said(shares_C))
+        return {"target": self.title(truth), "output": ", ".join(said)}
+
+    def title(self, truth: Known) -> str:
+        return ", ".join(self._names(truth > 0.5))
+
+    def answer(self, shares_C: Numbers, place: str, top: int | None) -> LabelsAnswer:
+        order = sorted(range(len(shares_C)), key=lambda i: -shares_C[i])
+        said = tuple(self.names[i] for i in order if shares_C[i] >= several.THRESHOLD)
+        p_C = tuple(shares_C.tolist())
+        printed = PrintedLabels(place, self.names, p_C, top, said)
+        return LabelsAnswer(
+            text=", ".join(said), place=place, printed=printed, labels=said, classes=self.names,
+            shares=p_C,
+        )  # fmt: skip
+
+
+@dataclass(frozen=True)
+class ANumber:
+    """Learned as if its mean were zero and its standard deviation one."""
+
+    headline: ClassVar[str] = "mae"
+    has_classes: ClassVar[bool] = False
+    names: ClassVar[tuple[str, ...]] = ()
+    mean: float
+    std: float
+
+    def truth(self, columns: Columns) -> NDArray[np.float32]:
+        return np.asarray(columns["number"], np.float32)
+
+    def weights(self, truth_N: Truth) -> NDArray[np.float32]:
+        raise NotImplementedError  # `classify.balance` is refused
+
+    def aims(self, given: Tensor) -> Tensor:
+        return ((given.float() - self.mean) / self.std)[:, None]
+
+    def loss(self, read: Read, aims_BC: Tensor) -> TaskLoss:
+        return number_loss(read, aims_BC)
+
+    def shares(self, scores_BC: Tensor) -> Tensor:
+        return scores_BC.double() * self.std + self.mean
+
+    def values(self, shares_NC: Numbers, truth_N: Known) -> dict[str, float]:
+        said, true = shares_NC[:, 0], truth_N.astype(np.float64)
+        return {
+            "loss": float((((said - true) / self.std) ** 2).mean()),
+            "mae": regression.mae(said, true),
+            "rmse": regression.rmse(said, true),
+            "r2": regression.r2(said, true),
+            "pearson": regression.pearson(said, true),
+            "spearman": regression.spearman(said, true),
+        }
+
+    def figures(self, shares_NC: Numbers, truth_N: Known, full: bool) -> Facts:
+        """Some answers beside what is right."""
+        rows = np.unique(np.linspace(0, len(shares_NC) - 1, min(400, len(shares_NC))).astype(int))
+        points = zip(truth_N[rows].tolist(), shares_NC[rows, 0].tolist(), strict=True)
+        return {"numbers": [[_short(true), _short(said)] for true, said in points]}
+
+    def rows(
+        self, shares_NC: Numbers, truth_N: Known, figures: Facts, unit: str
+    ) -> tuple[list[Row], Facts]:
+        values = self.values(shares_NC, truth_N)
+        interval = regression.mae_interval(shares_NC[:, 0], truth_N.astype(np.float64))
+        shown = f"95 %: {interval.low:.4g} – {interval.high:.4g}"
+        rows: list[Row] = [
+            ("MAE", f"{values['mae']:.4g}", shown),
+            ("RMSE", f"{values['rmse']:.4g}", "the root of the mean square of the distance"),
+            ("R²", f"{values['r2']:.4f}", "the share of the variance that is explained"),
+            ("Pearson", f"{values['pearson']:.4f}", "correlation"),
+            ("Spearman", f"{values['spearman']:.4f}", "correlation of the ranks"),
+        ]
+        n = len(shares_NC)
+        return rows, {**values, "n": n, "intervals": {"mae": [interval.low, interval.high]}}
+
+    def guesses(self, train_N: Truth, n: int) -> dict[str, Numbers]:
+        return {"mean": np.full((n, 1), float(np.mean(train_N[:], dtype=np.float64)))}
+
+    def remark(self, train_N: Truth) -> str:
+        return f"always {float(np.mean(train_N[:], dtype=np.float64)):.4g}"
+
+    def frequencies(
+        self, train_N: Truth, valid_N: Known, weights_N: NDArray[np.float32] | None
+    ) -> None:
+        return None
+
+    def named(self, shares_NC: Numbers, truth_N: Known) -> Answered:
+        return shares_NC[:, 0].tolist(), truth_N.tolist()
+
+    def sample(self, shares_C: Numbers, truth: Known) -> dict[str, str]:
+        return {"target": self.title(truth), "output": f"{float(shares_C[0]):.4g}"}
+
+    def title(self, truth: Known) -> str:
+        return f"{float(truth):.4g}"
+
+    def answer(self, shares_C: Numbers, place: str, top: int | None) -> NumberAnswer:
+        value = float(shares_C[0])
+        printed = PrintedNumber(place, value)
+        return NumberAnswer(text=f"{value:.6g}", place=place, printed=printed, value=value)
+
+
+@dataclass(frozen=True)
+class PrintedLabels(PrintedLabel):
+    said: tuple[str, ...] = ()
+    """The labels that are answered."""
+
+    def lines(self, show: Show, number: int) -> str:
+        if show.top is not None:
+            return super().lines(show, number)
+        if not show.scores:
+            return ", ".join(self.said)
+        p = dict(zip(self.labels, self.p_C, strict=True))
+        return "\t".join(f"{label}\t{p[label]:.4f}" for label in self.said)
+
+    def facts(self) -> Facts:
+        facts = super().facts()
+        del facts["label"], facts["probability"]
+        return {"labels": list(self.said), **facts}
+
+
+@dataclass(frozen=True)
+class PrintedNumber:
+    name: str
+    """Of the file; empty for a text."""
+
+    value: float
+
+    def lines(self, show: Show, number: int) -> str:
+        return f"{self.value:.6g}"
+
+    def facts(self) -> Facts:
+        facts: Facts = {"file": self.name} if self.name else {}
+        return {**facts, "value": _short(self.value)}
+
+
 def target_of(settings: Resolved, labels: Sequence[str]) -> Target:
-    train = settings.train
+    train, answers = settings.train, spec_of(settings).answers
+    if answers == "number":
+        own = settings.classify
+        return ANumber(own.mean or 0.0, own.std or 1.0)
+    if answers == "labels":
+        return SeveralLabels(tuple(labels), train.smoothing)
     smoothing = Smoothing.of(train.smoothing, len(labels), train.smoothing_kind)
     return OneLabel(tuple(labels), smoothing, settings.identify.margin)
+
+
+def _short(value: float) -> float:
+    return float(f"{value:.7g}")
 
 
 def logs_of(shares_NC: Numbers) -> Numbers:

@@ -1,0 +1,93 @@
+"""How good guessed sets of labels are: of each example any number of labels is right.
+
+Shares are probabilities of the labels (N C), truths ones and zeros (N C).
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from headway.metrics.classification import SAMPLES, SEED, ClassScore
+from headway.metrics.translation import Interval
+
+Numbers = NDArray[np.float64]
+Sets = NDArray[np.bool_]
+
+THRESHOLD = 0.5
+"""Labels from this probability on are answered."""
+
+
+def said(shares_NC: Numbers) -> Sets:
+    return shares_NC >= THRESHOLD
+
+
+def nll(shares_NC: Numbers, truth_NC: NDArray[np.floating]) -> float:
+    """Mean over examples and labels, in nats."""
+    p_NC = np.clip(shares_NC, 1e-12, 1 - 1e-12)
+    right_NC = truth_NC * np.log(p_NC) + (1 - truth_NC) * np.log(1 - p_NC)
+    return float(-right_NC.mean())
+
+
+def micro_f1(said_NC: Sets, truth_NC: Sets) -> float:
+    """Of all labels of all examples together."""
+    return float(_f1(*(counts.sum() for counts in _counts(said_NC, truth_NC))))
+
+
+def macro_f1(said_NC: Sets, truth_NC: Sets) -> float:
+    """The mean F1 of the labels that occur or are answered."""
+    right_C, said_C, true_C = (counts.sum(0) for counts in _counts(said_NC, truth_NC))
+    there_C = said_C + true_C > 0
+    return float(_f1(right_C, said_C, true_C)[there_C].mean()) if there_C.any() else 0.0
+
+
+def exact_match(said_NC: Sets, truth_NC: Sets) -> float:
+    return float((said_NC == truth_NC).all(1).mean())
+
+
+def label_scores(said_NC: Sets, truth_NC: Sets) -> list[ClassScore]:
+    right_C, said_C, true_C = (counts.sum(0) for counts in _counts(said_NC, truth_NC))
+    f1_C = _f1(right_C, said_C, true_C)
+    return [
+        ClassScore(float(r / max(s, 1)), float(r / max(t, 1)), float(f), int(t))
+        for r, s, t, f in zip(right_C, said_C, true_C, f1_C, strict=True)
+    ]
+
+
+def mean_average_precision(shares_NC: Numbers, truth_NC: Sets) -> float:
+    """Of each label that occurs: the mean precision at its examples, the likeliest first; examples
+    of equal probability count as one place."""
+    found = [
+        _average_precision(shares_N, true_N)
+        for shares_N, true_N in zip(shares_NC.T, truth_NC.T, strict=True)
+        if true_N.any()
+    ]
+    return float(np.mean(found)) if found else 0.0
+
+
+def _average_precision(shares_N: Numbers, true_N: Sets) -> float:
+    order = np.argsort(-shares_N, kind="stable")
+    last = np.flatnonzero(np.append(np.diff(shares_N[order]) != 0, True))  # of equal ones
+    right = np.cumsum(true_N[order])[last]
+    recalled = np.diff(right, prepend=0) / right[-1]
+    return float((recalled * right / (last + 1)).sum())
+
+
+def micro_f1_interval(said_NC: Sets, truth_NC: Sets) -> Interval:
+    """By drawing examples anew, from a fixed seed."""
+    counts_3N = np.stack([counts.sum(1) for counts in _counts(said_NC, truth_NC)]).astype(float)
+    n = counts_3N.shape[1]
+    random = np.random.default_rng(SEED)
+    drawn_S3 = np.stack([counts_3N[:, random.integers(0, n, n)].sum(1) for _ in range(SAMPLES)])
+    low, high = np.quantile(_f1(*drawn_S3.T), [0.025, 0.975])
+    return Interval(micro_f1(said_NC, truth_NC), float(low), float(high))
+
+
+def _counts(said_NC: Sets, truth_NC: Sets) -> tuple[Sets, Sets, Sets]:
+    """Right answers, all answers, all truths."""
+    return said_NC & truth_NC, said_NC, truth_NC
+
+
+def _f1(right: Numbers, answered: Numbers, true: Numbers) -> Numbers:
+    """Zero of nothing is zero."""
+    return np.asarray(2 * right / np.maximum(answered + true, 1), np.float64)
