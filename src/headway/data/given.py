@@ -288,7 +288,8 @@ def _as_in_run(column: Column, usual: DataSettings) -> Column:
     name = getattr(usual, column.setting) if column.setting else ""
     if not name or name.isdecimal():
         return column
-    return replace(column, own=name, optional=False)
+    # A second text is read where it was; a label only where one must be there anyway.
+    return replace(column, own=name, optional=column.optional and column.kind == "label")
 
 
 def _said(columns: Sequence[Column], needs: Mapping[str, Any]) -> list[Column]:

@@ -430,8 +430,10 @@ class Spec:
     @property
     def data(self) -> frozenset[str]:
         """Names of the `data.*` settings that it reads, beside those of files."""
-        gaps = {"long"} if self.answers == "gaps" and self.reads == "documents" else set()
-        return DATA_OF[self.reads] | gaps
+        found = DATA_OF[self.reads]
+        if self.answers == "gaps" and self.reads == "documents":
+            found |= {"long"}
+        return found if self.continues or self.answers == "label" else found - {"fields"}
 
     @property
     def writes(self) -> bool:
