@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import torch
 
+import headway
 from headway.config.decode import DecodeSettings
 from headway.config.folder import SHIPPED, load_run, load_settings, run_folder, run_folders
 from headway.config.listed import listed
@@ -85,7 +86,7 @@ def chosen(runs: Path, given: Any) -> Any:
 
 
 def encoded(runs: Path, given: Any) -> Any:
-    tokenizer = predictor(runs, "classify").tokenizer
+    tokenizer = headway.load(runs / "classify", device="cpu").tokenizer
     return tokenizer.encode_batch(given), tokenizer.encode_words(given)[0].lists()
 
 

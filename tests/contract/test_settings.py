@@ -193,6 +193,7 @@ REFUSED_THOUGH_READ = {
     "train.rdrop": "one loss is for all tasks, also for those whose answers cannot be compared",
     "data.bad": "documents without fields are read as those with them, but have no wrong lines",
     "data.fields": "one way reads questions of all tasks in one language",
+    "data.other_field": "and with them a second text",
     "decode.n_best": "one printer is for all answers",
     "classify.teacher": "videos are read as pictures are",
 }
