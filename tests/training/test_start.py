@@ -7,22 +7,36 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
 
+from headway.config.asked import Asked
+from headway.config.data import DataSettings
 from headway.config.durable import replace_text
-from headway.config.facts import DeviceFacts, Facts
+from headway.config.facts import DeviceFacts, Facts, Survey
 from headway.config.folder import CONFIG, IMPORTED
 from headway.config.inherited import model_from
-from headway.config.model import DecoderSettings, EncoderSettings, ModelSettings, Seq2SeqSettings
+from headway.config.model import (
+    DecoderSettings,
+    EncoderSettings,
+    ModelSettings,
+    PictureEncoderSettings,
+    PictureSettings,
+    Seq2SeqSettings,
+    SoundEncoderSettings,
+    SoundSettings,
+    family_of,
+)
 from headway.config.run import Resolved, RunSettings, resolved_toml
-from headway.config.start import StartSettings
+from headway.config.start import LoraSettings, StartSettings
 from headway.config.train import TrainSettings
 from headway.errors import ConfigError, FolderError
 from headway.models.build import build_model
 from headway.models.folder import model_weights, save_weights
 from headway.tasks.begun import begun_with
+from headway.tasks.specs import TranscribeSettings, spec_of
 from headway.training.optim import build_optimizer, set_lr
 from headway.training.resolve import resolve
 from headway.training.start import freeze, rate_scales, start_from, trainable
@@ -289,3 +303,121 @@ def test_attention_dropout_that_no_kernel_has_is_left_out(
     settings = RunSettings(task="classify", start=StartSettings(run=str(tmp_path / "old")))
     place = DeviceFacts(type=device, free_bytes=80 << 30)
     assert few_texts(settings, place, longest).model.attention_dropout == kept
+
+
+# A decoder behind the encoder of a run
+
+
+LOOKING = PictureEncoderSettings(
+    d_model=16, n_layers=2, n_heads=2, d_ff=32, heads=("rebuild",), n_labels=0, pooling="mean",
+    picture=PictureSettings(height=8, width=8, patch=4, class_token=True),
+)  # fmt: skip
+LISTENING = SoundEncoderSettings(
+    d_model=16, n_layers=2, n_heads=2, d_ff=32, heads=("ctc",), n_labels=0, vocab_size=9,
+    sound=SoundSettings(bands=20),
+)  # fmt: skip
+BERT = EncoderSettings(**SIZES, heads=("words", "pooled"), n_segments=2)
+ENCODERS = {"caption": (LOOKING, "fill"), "transcribe": (LISTENING, "transcribe"),
+            "translate": (BERT, "fill")}  # fmt: skip
+
+
+def about(settings: RunSettings, model: ModelSettings) -> Facts:
+    front = getattr(model, "picture", None) or getattr(model, "sound", None)
+    return Facts(
+        n=10, n_tokens=1000, longest=20, longest_text=8, begun=begun_with(settings), front=front,
+        vocab_size=getattr(model, "vocab_size", 30), stored=Survey(height=8, width=8, rate=16_000),
+    )  # fmt: skip
+
+
+def writing(folder: Path, task: str, **asked: Any) -> Resolved:
+    """The settings of a run that starts from the encoder there."""
+    start = StartSettings(run=str(folder), **asked.pop("start", {}))
+    lora = LoraSettings(**asked.pop("lora", {}))
+    given = Asked({**({"transcribe.ctc": 0.3} if task == "transcribe" else {}), **asked})
+    transcribe = TranscribeSettings(ctc=0.3)
+    settings = RunSettings(
+        task=task, start=start, lora=lora, asked=given, transcribe=transcribe,
+        data=DataSettings(max_len=20),
+    )  # fmt: skip
+    return resolve(settings, about(settings, ENCODERS[task][0]), CPU)
+
+
+def reads(model: nn.Module, task: str) -> torch.Tensor:
+    """What the model makes of an example."""
+    model.eval()
+    front = getattr(model, "source_front", None) or model.front
+    draw = np.random.default_rng(0)
+    example: Any = {
+        "caption": draw.integers(0, 255, (1, 3, 8, 8), np.uint8),
+        "transcribe": draw.normal(0, 0.1, 9000).astype(np.float32),
+        "translate": [5, 6, 7, 8],
+    }[task]
+    given, layout = front.collate([example])
+    with torch.no_grad():
+        return (
+            model.encode(given, layout).x_MD if hasattr(model, "encode") else model(given, layout)
+        )
+
+
+@pytest.mark.parametrize("task", ENCODERS)
+def test_a_model_that_writes_reads_as_the_encoder_does_that_it_started_from(
+    tmp_path: Path, task: str
+) -> None:
+    shape, learned = ENCODERS[task]
+    old = saved(tmp_path / "old", shape, learned)
+    settings = writing(tmp_path / "old", task)
+    model = settings.model
+    assert family_of(model) == spec_of(task).families[0]
+    assert (model.n_layers, model.decoder_layers, model.d_model) == (2, 2, shape.d_model)  # type: ignore[union-attr]
+    assert settings.why["model.family"] == f"the encoder of {tmp_path}/old, and a decoder"
+    new, said = build_model(model, seed=3), list[str]()
+    found = start_from(new, settings, said.append)
+    torch.testing.assert_close(reads(new, task), reads(old, task))
+    fresh = {name for name in new.state_dict() if name.startswith(("target_front.", "decoder."))}
+    assert fresh <= found.fresh
+    assert said[0].endswith("fresh: decoder, head words")
+    untouched = build_model(model, seed=3)
+    assert all(same(new, untouched, name) for name in found.fresh)
+    if task == "transcribe":  # both have the head of CTC
+        assert torch.equal(new.ctc.linear.weight, old.heads["ctc"].linear.weight)
+    assert settings.train.optimizer == "muon"  # as from scratch: a decoder has all to learn
+
+
+def test_an_imported_encoder_is_trained_gently_behind_a_fresh_decoder(tmp_path: Path) -> None:
+    saved(tmp_path / "bert", BERT, "fill")
+    (tmp_path / "bert" / IMPORTED).write_text("{}")
+    train = writing(tmp_path / "bert", "translate").train
+    assert (train.optimizer, train.lr) == ("adamw", 3e-4)
+
+
+def test_the_decoder_may_be_asked_for_and_the_encoder_may_not(tmp_path: Path) -> None:
+    saved(tmp_path / "old", LOOKING, "fill")
+    model = writing(
+        tmp_path / "old", "caption", **{"model.n_decoder_layers": 1, "model.d_decoder_ff": 24}
+    ).model
+    assert (model.side("decoder").n_layers, model.side("decoder").d_ff) == (1, 24)
+    for asked, said in (
+        ({"model.d_model": 32}, "d_model=16 there, 32 here"),
+        ({"model.n_layers": 3}, "n_layers=2 there, 3 here"),
+        ({"model.picture.patch": 2}, "picture="),
+        ({"lora": {"rank": 4}}, "lora.rank=4"),
+        ({"start": {"freeze": -1}}, "number of the encoder's layers"),
+    ):
+        with pytest.raises(ConfigError, match=said):
+            writing(tmp_path / "old", "caption", **asked)
+
+
+def test_encoders_that_cannot_be_one_side_of_a_model_are_refused(tmp_path: Path) -> None:
+    saved(tmp_path / "albert", replace(BERT, share_layers=True, d_embedding=8), "fill")
+    with pytest.raises(ConfigError, match="one and the same"):
+        writing(tmp_path / "albert", "translate")
+    saved(tmp_path / "seen", LOOKING, "fill")
+    with pytest.raises(ConfigError, match="seq2seq or encoder family"):
+        writing(tmp_path / "seen", "translate")
+
+
+def test_without_a_weight_a_transcriber_from_an_encoder_is_ctc_alone(tmp_path: Path) -> None:
+    saved(tmp_path / "old", LISTENING, "transcribe")
+    settings = RunSettings(task="transcribe", start=StartSettings(run=str(tmp_path / "old")))
+    found = resolve(settings, about(settings, LISTENING), CPU)
+    assert (family_of(found.model), found.transcribe.ctc) == ("sound-encoder", 1.0)

@@ -226,6 +226,24 @@ def test_training_goes_on_from_a_run(data: Path, runs: dict[str, Path], tmp_path
     assert load_model(tmp_path / "b").ctc is not None
 
 
+def test_a_decoder_is_put_behind_the_encoder_of_a_run(
+    data: Path, runs: dict[str, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Which has heard letters already: those stay what CTC hears."""
+    start = trained("ctc", data, runs)
+    words = ["--media", f"{data}/test.jsonl", "--device", "cpu", "train.steps=2", "train.lr=1e-9",
+             "data.valid_size=4", "train.batch_tokens=400", "decode.max_len=8",
+             "--from", str(start), "--out", f"{tmp_path}/a"]  # fmt: skip
+    capsys.readouterr()
+    assert main(["train", "transcribe", *words, "transcribe.ctc=0.5"]) == 0
+    assert "tensors loaded; fresh: decoder, head words" in capsys.readouterr().err
+    settings, old = load_run(tmp_path / "a"), load_model(start)
+    assert settings.transcribe.ctc == 0.5
+    assert (tmp_path / "a/tokenizer.json").read_bytes() == (start / "tokenizer.json").read_bytes()
+    new = load_model(tmp_path / "a")
+    assert torch.allclose(new.ctc.linear.weight, old.ctc.linear.weight, atol=1e-6)  # type: ignore[union-attr]
+
+
 def test_a_weight_that_the_model_cannot_have_is_refused(
     data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

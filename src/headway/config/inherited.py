@@ -6,7 +6,17 @@ from collections.abc import Mapping
 from dataclasses import fields, is_dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from headway.config.model import ModelSettings, SoundEncoderSettings, SoundSettings, family_of
+from headway.config.kept import KeptHeads
+from headway.config.model import (
+    FAMILY_SETTINGS,
+    BodySettings,
+    ModelSettings,
+    SoundEncoderSettings,
+    SoundSettings,
+    TextSettings,
+    family_of,
+)
+from headway.config.text import DECODER_KEYS
 from headway.errors import ConfigError
 from headway.tasks.specs import possible
 
@@ -18,18 +28,31 @@ MAY_DIFFER = {"heads", "n_labels", "pooling", "pooler", "tag_transitions", "tie"
               "tune_embeddings", "ctc"}  # fmt: skip
 """Settings of a model that its front and body can do without, or that have no weights there."""
 
+WITH_DECODER = {"encoder": "seq2seq", "picture-encoder": "picture-seq2seq",
+                "sound-encoder": "sound-seq2seq"}  # fmt: skip
+"""Families of encoders, and those that they become with a decoder."""
+
+OF_DECODER = frozenset(DECODER_KEYS.values()) | {"vocab_size", "source_vocab_size", "scale_head"}
+"""Settings of a model that the encoder which it started from says nothing about."""
+
 WITHOUT_VECTORS: dict[str, Any] = {"embeddings": None, "tune_embeddings": True}
 """Word vectors have done their part in the run that started with them."""
 
 
 def model_from(
-    model: ModelSettings, needs: Mapping[str, Any], asked: Mapping[str, Any], run: str
+    model: ModelSettings,
+    needs: Mapping[str, Any],
+    asked: Mapping[str, Any],
+    run: str,
+    grown: ModelSettings | None = None,
 ) -> ModelSettings:
     """The model of a new run that starts from an old one: the same but for what is read out.
 
     `needs` is what the new task wants of a model: its heads and labels. `asked` is what the user
-    wants, by the names of the model's settings, dotted inside sections (`rope.base`).
+    wants, by the names of the model's settings, dotted inside sections (`rope.base`). `grown`: the
+    model with what it gets besides, a decoder.
     """
+    old, model = model, grown or model
     for name in ("preset", "family"):
         if name in asked:
             raise ConfigError(
@@ -49,8 +72,38 @@ def model_from(
             f"{wrong[0]!r}. Start from another run, or from scratch."
         )
     new: ModelSettings = changed(model, changes)
-    check_same(run, model, new, may_grow="vocab_size" not in asked)
+    check_same(run, old, new, may_grow="vocab_size" not in asked)
     return new
+
+
+def gets_decoder(old: ModelSettings, family: str) -> bool:
+    """Whether a model of this family is that encoder and a decoder which starts fresh."""
+    return WITH_DECODER.get(family_of(old)) == family
+
+
+def with_decoder(encoder: ModelSettings, run: str, room: int = 0) -> ModelSettings:
+    """A model that reads as this encoder does, and writes; its decoder is half as deep. `room`:
+    tokens that it must have positions for."""
+    kind = FAMILY_SETTINGS[WITH_DECODER[family_of(encoder)]]
+    if getattr(encoder, "share_layers", False) or getattr(encoder, "d_embedding", None):
+        raise ConfigError(
+            f"--from {run}: an encoder whose layers are one and the same, or whose embeddings are "
+            "narrower than its layers, cannot be that of a model that writes. Start from another "
+            "run, or from scratch."
+        )
+    taken = [field.name for field in fields(BodySettings)]
+    taken += [name for name in ("picture", "sound") if hasattr(encoder, name)]
+    values = {name: getattr(encoder, name) for name in taken}
+    values["kept_heads"] = KeptHeads(encoder=encoder.kept_heads.self)
+    values["n_decoder_layers"] = min(encoder.n_layers, max(2, encoder.n_layers // 2))
+    if encoder.positions == "none":  # rows of media have theirs; words need some
+        del values["positions"]
+    if encoder.positions != "learned":
+        values["max_len"] = max(encoder.max_len, room)
+    if isinstance(encoder, TextSettings):
+        names = ("vocab_size", "embedding_scale", "embedding_norm")
+        values |= {name: getattr(encoder, name) for name in names} | {"tie": "target-softmax"}
+    return kind(**values)
 
 
 def _keeps_pooler(model: ModelSettings, changes: Mapping[str, Any]) -> bool:
@@ -74,6 +127,7 @@ def changed(settings: Any, changes: Mapping[str, Any]) -> Any:
 def check_task(name: str, settings: RunSettings, old: ModelSettings) -> None:
     rows, task = possible(settings), settings.task
     families = list(dict.fromkeys(family for row in rows for family in row.families))
+    families += [old for old, new in WITH_DECODER.items() if new in families]
     if family_of(old) not in families:
         raise ConfigError(
             f"{task} needs a model of the {' or '.join(families)} family; that of {name} "
@@ -86,14 +140,20 @@ def check_same(
 ) -> None:
     """Refuse a model that would mean something else by the same weights, in words.
 
-    `may_grow`: a task's own tokens may stand behind those of the run.
+    `may_grow`: a task's own tokens may stand behind those of the run. An encoder may be one side of
+    the new model.
     """
+    apart: frozenset[str] = frozenset()
+    if gets_decoder(old, family_of(new)):
+        old, apart = with_decoder(old, name), OF_DECODER | {"kept_heads"}
+        if old.kept_heads.encoder != new.kept_heads.encoder:
+            apart -= {"kept_heads"}
     if type(old) is not type(new):
         raise ConfigError(
             f"--from {name}: its model is of the {family_of(old)} family and this run's of the "
             f"{family_of(new)} family. Start from another run, or from scratch."
         )
-    kept = [field.name for field in fields(old) if field.name not in MAY_DIFFER]
+    kept = [field.name for field in fields(old) if field.name not in MAY_DIFFER | apart]
     words = n_words(old)
     if "vocab_size" in kept and (not words or (may_grow and n_words(new) > words)):
         kept.remove("vocab_size")

@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import Any
 
 from headway.config.facts import Choice, DeviceFacts, Facts, Proposal, Values, because
+from headway.config.inherited import gets_decoder
 from headway.config.model import ModelSettings
 from headway.config.run import RunSettings
 from headway.nn.attend import SHORT_LIMIT
@@ -75,6 +76,12 @@ def tuned_rate(settings: RunSettings, facts: Facts, model: ModelSettings) -> dic
     return because(why, "train", {"lr": min(most, at_width / model.d_model)})
 
 
+def fresh_decoder(settings: RunSettings, facts: Facts, family: str) -> bool:
+    """Whether the run starts from an encoder, behind which nothing knows yet how to write."""
+    starts = facts.begun is not None and bool(settings.start.run)
+    return starts and facts.begun is not None and gets_decoder(facts.begun.model, family)
+
+
 def text_proposal(
     settings: RunSettings,
     facts: Facts,
@@ -138,14 +145,16 @@ def media_proposal(
 ) -> Proposal:
     """Of the tasks on pictures, videos and recordings, in rows of patches or frames. `shape` and
     `front` are of a model that nobody named: layers and widths, and what reads the media."""
-    chosen = {"family": family or spec_of(settings).families[0], **MODERN_MEDIA}
+    family = family or spec_of(settings).families[0]
+    chosen = {"family": family, **MODERN_MEDIA}
+    anew = fresh_decoder(settings, facts, family)
     return Proposal(
         needs=because(OWN, "model", needs or {}),
         model=because("the usual one of the task", "model", chosen)
         | because(f"{amount} on {device.shown}", "model", shape or {})
         | because("goes with the form of the data", "model", front or {}),
         kept={} if facts.begun is None else _dropout(facts.begun.model, 0.0),
-        others=training_of(settings, facts, device, amount, training or {}, tuning or {})
+        others=training_of(settings, facts, device, amount, training or {}, tuning or {}, anew=anew)
         | because("hardly changes what an example shows", "augment", augment or {}),
         room=longest,
         n_tokens=n_rows,
@@ -158,10 +167,13 @@ def media_proposal(
 
 def training_of(
     settings: RunSettings, facts: Facts, device: DeviceFacts, amount: str,
-    training: Values, tuning: Values,
+    training: Values, tuning: Values, *, anew: bool = False,
 ) -> dict[str, Choice]:  # fmt: skip
-    """How text and media are trained, from scratch or from the weights of another run."""
+    """How text and media are trained, from scratch or from the weights of another run. `anew`: a
+    decoder is, behind the encoder of a run."""
     starts, why = facts.begun is not None, begins(settings, amount, device)
+    if anew:
+        return decoder_training(settings, facts, {**FROM_SCRATCH, **training}, tuning)
     usual = FROM_SCRATCH if settings.model is None else PAPER
     if starts:
         usual = {**FINE_TUNING, "smoothing": 0.0}
@@ -174,6 +186,19 @@ def training_of(
     elif settings.start.run and facts.begun is not None:
         found |= tuned_rate(settings, facts, facts.begun.model)
     return found
+
+
+def decoder_training(
+    settings: RunSettings, facts: Facts, training: Values, tuning: Values
+) -> dict[str, Choice]:
+    """As from scratch, so that a fresh decoder learns to write; but gently where the encoder was
+    imported, which would forget what it knows."""
+    assert facts.begun is not None
+    why = f"the decoder behind the encoder of {settings.start.run} is fresh"
+    if not facts.begun.imported:
+        return because(why, "train", training)
+    why += ", and the encoder was imported"
+    return because(why, "train", {**FINE_TUNING, "smoothing": 0.0, **tuning})
 
 
 def stored_front(facts: Facts) -> dict[str, object]:

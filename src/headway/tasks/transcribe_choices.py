@@ -134,6 +134,8 @@ def check_weight(settings: RunSettings) -> None:
     model = model_named(settings)
     weight = weight_of(settings, model if settings.origin else None)
     alone = None if model is None else family_of(model) == "sound-encoder"
+    if alone and settings.start.run and weight != 1.0:  # its encoder, and a decoder
+        alone = None
     if alone is True and weight != 1.0:
         raise ConfigError(
             f"transcribe.ctc={weight:g}: a model of the sound-encoder family has CTC alone, which "

@@ -24,7 +24,14 @@ from headway.progress import OnProgress, Progress
 from headway.tasks.begun import begun_with
 from headway.tasks.intake_text import SourceCuts
 from headway.tasks.kind import Use
-from headway.tasks.proposals import FINE_TUNING, LEARNS_FAST, begins, tuned_rate
+from headway.tasks.proposals import (
+    FINE_TUNING,
+    LEARNS_FAST,
+    begins,
+    decoder_training,
+    fresh_decoder,
+    tuned_rate,
+)
 from headway.tasks.scores import Scores
 from headway.tasks.specs import spec_of
 from headway.tasks.taught import prepare_taught, with_taught
@@ -101,7 +108,9 @@ class Translate(Write):
         amount = f"{facts.n:,} pairs"
         preset = str(settings.asked.get("model.preset"))
         others = because(f"the paper of {preset}", "train", PAPER.get(preset, {}))
-        if settings.start.run and facts.begun is not None:
+        if fresh_decoder(settings, facts, "seq2seq"):
+            others |= decoder_training(settings, facts, SMALL_DATA_TRAINING, {})
+        elif settings.start.run and facts.begun is not None:
             others |= because(begins(settings, amount, device), "train", FINE_TUNING)
             others |= tuned_rate(settings, facts, facts.begun.model)
         elif settings.model is None and not settings.distil.teacher:
@@ -117,7 +126,7 @@ class Translate(Write):
             )
             | because(LEARNS_FAST, "model", SMALL_DATA_MODEL),
             others=others,
-            room=longest if named else 0,
+            room=longest if named or facts.begun is not None else 0,
             n_tokens=facts.n_tokens,
             epochs=next((epochs for most, epochs in EPOCHS if facts.n <= most), 10),
             least_steps=200,
@@ -126,6 +135,20 @@ class Translate(Write):
             metrics=spec_of(settings).scores,
             instead=" Try model.preset=transformer-base.",
         )
+
+    def check(self, settings: Resolved, prepared: Prepared) -> None:
+        """Learned positions end somewhere; a run that this one starts from says where."""
+        model = settings.model
+        if model.positions != "learned":
+            return
+        both = (prepared.train, prepared.valid)
+        longest = max(int(self.items(x, prepared, settings).lengths.max()) for x in both)
+        if longest > model.max_len:
+            raise DataError(
+                f"the longest side of a pair takes {longest:,} positions, and the model has "
+                f"learned {model.max_len:,}. Leave longer pairs out: "
+                f"data.max_len={model.max_len - 2}."
+            )
 
     def items(self, data: Columns, prepared: Prepared, settings: Resolved) -> WriteItems:
         vocab = prepared.words

@@ -13,7 +13,13 @@ import torch
 
 from headway.config.asked import Asked, nested
 from headway.config.facts import Choice, Choices, DeviceFacts, Facts, Proposal
-from headway.config.inherited import check_task, model_from, n_words
+from headway.config.inherited import (
+    check_task,
+    gets_decoder,
+    model_from,
+    n_words,
+    with_decoder,
+)
 from headway.config.load import model_settings
 from headway.config.model import ModelSettings, family_of
 from headway.config.presets import PRESETS
@@ -97,9 +103,16 @@ def choose_model(
         needs |= _bare(proposal.kept)
         if facts.vocab_size:
             needs["vocab_size"] = max(n_words(begun.model), facts.vocab_size)
-        model = model_from(begun.model, needs, asked, begun.name)
         reasons = {"model.family": f"the model of {begun.name}"}
-        return model, reasons | _reasons({**proposal.needs, **proposal.kept}, settings)
+        reasons |= _reasons({**proposal.needs, **proposal.kept}, settings)
+        grown = None
+        if gets_decoder(begun.model, _family(settings, proposal)):
+            _check_fresh(settings)
+            grown = with_decoder(begun.model, begun.name, proposal.room)
+            reasons["model.family"] = f"the encoder of {begun.name}, and a decoder"
+            reasons["model.n_decoder_layers"] = "half of the encoder's, at least two"
+        model = model_from(begun.model, needs, asked, begun.name, grown)
+        return model, _unasked(reasons, settings)
     for name in ("vocab_size", "source_vocab_size"):
         size = sizes.get(name, facts.vocab_size)
         if size and asked.get(name, size) != size:
@@ -130,6 +143,31 @@ def choose_model(
         shape = Asked.from_settings(model, "model")
         reasons = {key: why for key in shape if key not in settings.asked} | reasons
     return model, reasons
+
+
+def _check_fresh(settings: RunSettings) -> None:
+    """Refuse what would leave a decoder as it began."""
+    why = "the decoder behind the encoder of {} is fresh, and would hardly learn anything with {}"
+    if settings.lora.rank:
+        raise ConfigError(
+            why.format(settings.start.run, f"lora.rank={settings.lora.rank}")
+            + ". Leave it out; start.freeze keeps layers of the encoder as they are."
+        )
+    if settings.start.freeze < 0:
+        raise ConfigError(
+            why.format(settings.start.run, "start.freeze=-1")
+            + ". Give the number of the encoder's layers: then all of it stays as it is."
+        )
+
+
+def _family(settings: RunSettings, proposal: Proposal) -> str:
+    """That of the model which the task would have."""
+    chosen = proposal.model.get("model.family")
+    return spec_of(settings.task).families[0] if chosen is None else str(chosen.value)
+
+
+def _unasked(reasons: dict[str, str], settings: RunSettings) -> dict[str, str]:
+    return {key: why for key, why in reasons.items() if key not in settings.asked}
 
 
 def _bare(choices: Choices) -> dict[str, object]:

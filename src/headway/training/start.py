@@ -1,20 +1,23 @@
 """Training that starts from the weights of a run: what is loaded, what stays fixed, at which rates.
 
 The body and the front of the model are taken over whole or not at all; heads that the old run did
-not have, or had for other labels, start fresh.
+not have, or had for other labels, start fresh, and so does a decoder behind its encoder.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from typing import cast
 
 import torch
 from torch import Tensor, nn
 
-from headway.config.inherited import check_same, check_task
+from headway.config.inherited import check_same, check_task, gets_decoder
+from headway.config.model import family_of
 from headway.config.run import Resolved
 from headway.errors import ConfigError
+from headway.models.parts.text import TextFront
 from headway.nn.stack import stacks
 from headway.tasks.opened import open_run
 
@@ -25,6 +28,11 @@ MASK = "front.mask.weight"
 
 HEADS = ("head.", "heads.", "ctc.")
 LABEL_HEADS = ("heads.classes.", "heads.distilled.", "heads.tags.")
+OF_DECODER = ("target_front.", "decoder.")
+AS_ENCODER = {"source_front.": "front.", "encoder.": "stack.", "ctc.": "heads.ctc."}
+"""Names of an encoder's weights in a model that has a decoder too."""
+
+SEGMENTS = "front.segments.weight"
 BY_WORD = ("front.tokens.weight", "head.linear.weight", "head.linear.bias",
            "words.words.linear.weight", "words.words.linear.bias")  # fmt: skip
 """Weights with a row for each token: a new task may bring tokens of its own, behind the others."""
@@ -59,16 +67,21 @@ def start_from(model: nn.Module, settings: Resolved, note: Note) -> Started:
     check_task(settings.start.run, settings, old.shape)
     check_same(settings.start.run, old.shape, settings.model, may_grow=True)
     same_labels = old.settings.labels == settings.labels
-    started = take_over(model, old.model, settings.start.run, same_labels)
+    beside = gets_decoder(old.shape, family_of(settings.model))
+    started = take_over(model, old.model, settings.start.run, same_labels, decoder=beside)
     for line in started.lines():
         note(line)
     return started
 
 
 @torch.no_grad()
-def take_over(model: nn.Module, old: nn.Module, name: str, same_labels: bool) -> Started:
-    """Copy every weight that both models have."""
-    theirs = dict(old.state_dict())
+def take_over(
+    model: nn.Module, old: nn.Module, name: str, same_labels: bool, *, decoder: bool = False
+) -> Started:
+    """Copy every weight that both models have. `decoder`: the old one is an encoder, and the new
+    one has a decoder of its own beside it."""
+    theirs = _as_encoder(old) if decoder else dict(old.state_dict())
+    may_be_fresh = (*HEADS, *OF_DECODER) if decoder else HEADS
     loaded, fresh, used = set(), set(), set()
     for names, tensor in _by_tensor(model):
         found = next((n for n in names if n in theirs and _keeps(n, same_labels)), None)
@@ -82,7 +95,7 @@ def take_over(model: nn.Module, old: nn.Module, name: str, same_labels: bool) ->
             tensor[len(known) :].copy_(known.mean(0, keepdim=True))  # a word like any other
             loaded.update(names)
             used.update(names)
-        elif all(n.startswith(HEADS) or n == MASK for n in names):
+        elif all(n.startswith(may_be_fresh) or n == MASK for n in names):
             fresh.update(names)
         else:
             has = tuple(theirs[found].shape) if found else "none"
@@ -138,6 +151,20 @@ def rate_scales(model: nn.Module, layer_decay: float) -> dict[Tensor, float]:
     return scales
 
 
+def _as_encoder(old: nn.Module) -> dict[str, Tensor]:
+    """The weights of an encoder by the names that they have beside a decoder. What is read there
+    is all of one kind: the first of its segments becomes a part of every word."""
+    weights = dict(old.state_dict())
+    segments = weights.pop(SEGMENTS, None)
+    if segments is not None:
+        tokens = "front.tokens.weight"
+        weights[tokens] = weights[tokens] + segments[0] / cast(TextFront, old.front).scale
+    for new, before in AS_ENCODER.items():
+        for name in [name for name in weights if name.startswith(before)]:
+            weights[new + name.removeprefix(before)] = weights.pop(name)
+    return weights
+
+
 def _grew(old: Tensor, new: Tensor) -> bool:
     return len(new) > len(old) and new.shape[1:] == old.shape[1:]
 
@@ -158,8 +185,11 @@ def _heads(names: Iterable[str]) -> str:
     """`heads.classes.linear.weight` is of the head classes."""
     found: dict[str, None] = {}
     for name in names:
-        if name == MASK:
+        if name.endswith(MASK):
             found["mask of hidden rows"] = None
+            continue
+        if name.startswith(OF_DECODER):
+            found["decoder"] = None
             continue
         first, second, *_ = name.split(".")
         name = {"head": "words", "ctc": "ctc"}.get(first, second)
