@@ -23,8 +23,8 @@ from headway.data.table import Table, has_column, is_missing, value_in
 from headway.errors import ConfigError, DataError, suggest
 from headway.tasks.specs import Modality, Need, Spec
 
-Kind = Literal["text", "label", "words", "tags", "field", "image", "video", "audio"]
-MEDIA: tuple[Kind, ...] = ("image", "video", "audio")
+Kind = Literal["text", "label", "words", "tags", "field", "image", "video", "audio", "media"]
+MEDIA: tuple[Kind, ...] = ("image", "video", "audio", "media")
 SEEN_AS: dict[Modality, Kind] = {"pictures": "image", "videos": "video", "sounds": "audio"}
 
 DEFAULTS: dict[str, str] = {
@@ -231,7 +231,7 @@ def _is_number(text: object) -> bool:
 
 def _may_be(table: Table, name: str, column: Column) -> bool:
     """Whether a column of a usual name can hold what it should: many media are just called path."""
-    if column.kind not in MEDIA:
+    if column.kind not in MEDIA or column.kind == "media":
         return True
     values = (plain(value_in(row, name)) for row in table.sample)
     first = next((value for value in values if not is_missing(value)), None)

@@ -117,17 +117,18 @@ def natural(name: str) -> list[tuple[int, str]]:
     return [(int(p), "") if p.isdecimal() else (-1, p) for p in parts]
 
 
-def parts(paths: str | Sequence[str]) -> list[str]:
-    """Files, with those that a pattern (`parts/*.tsv.gz`) or a folder stands for in its place."""
+def parts(paths: str | Sequence[str], *, folders: bool = True) -> list[str]:
+    """Files, with those that a pattern (`parts/*.tsv.gz`) stands for in its place, or a folder
+    where `folders` are nothing else."""
     found: list[str] = []
     for path in listed(paths):
         if path != STDIN and not Path(path).exists() and glob.has_magic(path):
             some = sorted(glob.glob(path, recursive=True), key=natural)  # noqa: PTH207 (any path)
-            some = [one for one in some if Path(one).is_file()]
+            some = [one for one in some if not folders or Path(one).is_file()]
             if not some:
                 raise DataError(f"no file is called like {path}.")
             found += some
-        elif path != STDIN and Path(path).is_dir():
+        elif folders and path != STDIN and Path(path).is_dir():
             some = sorted((one.name for one in Path(path).iterdir() if _is_part(one)), key=natural)
             if not some:
                 raise DataError(f"{path} is a folder without files. Give files of text.")

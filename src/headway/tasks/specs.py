@@ -489,7 +489,7 @@ DATA_OF: dict[Reads, frozenset[str]] = {
     "texts": _DATA
     | {"source_field", "target_field", "text_field", "label_field", "fields"}
     | {"long", "bad"},
-    "media": _DATA | {"path_field", "label_field", "text_field"},
+    "media": _DATA | {"path_field", "label_field", "text_field", "bad"},
 }  # fmt: skip
 """The settings of data that are read of each form, beside the names of files. Measured: a test
 trains and asks every task, and compares."""

@@ -16,7 +16,8 @@ from PIL import Image
 
 from headway.config.data import DataSettings
 from headway.config.pictures import PictureSettings
-from headway.data.media.items import MediaItems, media_items
+from headway.data.media.items import MediaItems, found_items, media_items
+from headway.data.media.reading import Form
 from headway.errors import DataError
 
 SHAPE = PictureSettings(height=8, width=8, patch=4, channels=3, frames=4)
@@ -103,6 +104,39 @@ def test_manifests_of_all_forms_are_the_same(tmp_path: Path) -> None:
     assert len(items(tmp_path / "packed.tsv.gz", target="text")) == 2
 
 
+def test_bad_lines_are_items_that_cannot_be_read_where_they_are_left_out(tmp_path: Path) -> None:
+    picture(tmp_path / "a.png", 7)
+    rows = [
+        "path\tlabel\tbox",
+        "a.png\tcat\t",
+        "a.png",
+        "a.png\tdog\t1,2",
+        "\tcow\t",
+        "b.png\tcow\t",
+    ]
+    path = written(tmp_path / "m.tsv", *rows)
+    with pytest.raises(DataError, match=r"line 3 has 1 column .* 3 lines .*data\.bad=skip"):
+        items(path)
+    found = found_items([str(path)], DataSettings(bad="skip"), Form.of("pictures", SHAPE), "label")
+    assert [item.place for item in found] == [f"m.tsv:{i}" for i in range(2, 7)]
+    assert first_values([found[0]]) == [7]
+    reasons = [
+        "line 3 has 1 column",
+        "line 4: box='1,2' must be",
+        "line 5 names no file",
+        "b\\.png",
+    ]
+    for item, reason in zip(list(found)[1:], reasons, strict=True):
+        with pytest.raises(DataError, match=reason):
+            item.open()
+
+
+def test_a_pattern_stands_for_its_files(tmp_path: Path) -> None:
+    for i in (10, 9):
+        picture(tmp_path / f"{i}.png", i)
+    assert first_values(items(tmp_path / "*.png", target="none")) == [9, 10]
+
+
 LABELS = ["a\nb", "a\tb", "a\x00b", "a\u2028b", "a\x85b"]
 """Each would break a line or a column of the answers."""
 
@@ -157,10 +191,10 @@ def test_all_missing_files_are_listed_at_once(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "line", "reason"),
     [
-        ("m.tsv", "path\tkind\tmore", r"no column 'label'.*'kind'"),
+        ("m.tsv", "path\tkind\tmore", r"which column is the label.*'kind'"),
         ("m.tsv", "path\tlabel\na.png\tcat\tdog", r"line 2 has 3 columns"),
         ("m.csv", 'path,label\n"a.png,cat', r"line 2"),
-        ("m.jsonl", '{"path": "a.png"}', r"line 1 has no field 'label'"),
+        ("m.jsonl", '{"path": "a.png"}', r"which column is the label.* It has 'path'"),
         ("m.jsonl", "[1]", r"line 1 is a list"),
         ("m.jsonl", '{"path": ', r"line 1 is not a line of JSON"),
         ("m.tsv", "path\tlabel\n\tcat", r"line 2 names no file"),

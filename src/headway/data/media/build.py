@@ -61,7 +61,8 @@ class Wanted:
             found_items(paths, data, self.form, self.target)
             for paths in (data.media, data.valid_media)
         )
-        check_there(*both)
+        if data.bad == "error":
+            check_there(*both)
         return both[0], both[1]
 
 

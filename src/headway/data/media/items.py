@@ -10,7 +10,7 @@ from itertools import accumulate
 from pathlib import Path
 
 from headway.config.data import DataSettings
-from headway.data.files import STDIN
+from headway.data.files import STDIN, parts
 from headway.data.media.arrays import open_npy
 from headway.data.media.folders import FolderSource, folder_source
 from headway.data.media.idx import IdxSource, idx_in_folder, is_idx
@@ -69,7 +69,7 @@ def media_items(
 def found_items(paths: Sequence[str], data: DataSettings, form: Form, target: Target) -> MediaItems:
     """The same without looking whether the files are there."""
     sources = []
-    for path in paths:
+    for path in parts(paths, folders=False):
         try:
             sources.append(_source(path, data, form, target))
         except OSError as error:  # a folder that may not be read, or that links to itself

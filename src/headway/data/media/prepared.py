@@ -169,6 +169,9 @@ def _inputs(asked: Wanted, training: MediaItems, validation: MediaItems) -> dict
 def _digest(items: MediaItems) -> str:
     digest = hashlib.sha256()
     for path, _ in items.files():
+        if not path.exists():  # it is left out (`data.bad`)
+            digest.update(repr((path.parent.name, path.name)).encode())
+            continue
         for one in sorted(path.iterdir()) if path.is_dir() else [path]:
             state = one.stat()
             said = (path.parent.name, path.name, one.name, state.st_size, state.st_mtime_ns)
