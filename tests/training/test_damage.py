@@ -19,7 +19,7 @@ from headway.cli.main import main
 from headway.config.durable import read_json, seal_json
 from headway.config.folder import file_in, load_run
 from headway.config.run import run_settings
-from headway.data import items, tokenise
+from headway.data import example, tokenise
 from headway.data.prepare import prepare
 from headway.data.store import load_prepared
 from headway.data.texts import prepare_text
@@ -207,7 +207,7 @@ def half_made(tmp_path_factory: pytest.TempPathFactory) -> tuple[Any, Path, dict
         add(self, routed)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(items, "BLOCK", 12)
+        patch.setattr(example, "BLOCK", 12)
         prepare_text("labelled", settings, folder / "whole")
         patch.setattr(tokenise.Tokeniser, "add", dying)
         with pytest.raises(Killed):
@@ -220,7 +220,7 @@ def test_damaged_half_made_data_is_made_again(
     half_made: tuple[Any, Path, dict[str, bytes]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     settings, killed, whole = half_made
-    monkeypatch.setattr(items, "BLOCK", 12)
+    monkeypatch.setattr(example, "BLOCK", 12)
     monkeypatch.setattr(os, "fsync", lambda handle: None)  # which takes nearly all of the time
     files = [path for path in sorted(killed.rglob("*")) if path.is_file()]
     assert {path.name for path in files} >= {
