@@ -27,7 +27,7 @@ from headway.interop import to_ctranslate2
 from headway.interop.ctranslate2.engine import Ctranslate2Engine
 from headway.models.build import build_model
 from headway.tasks.opened import Opened, open_plain, open_run
-from headway.tasks.translate_answers import translator_of
+from headway.tasks.write_answers import translator_of
 
 SHIPPED = "tatoeba-de-en"
 WRITTEN = 32

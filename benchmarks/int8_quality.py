@@ -17,7 +17,7 @@ from headway.config.folder import load_run, run_folder
 from headway.metrics.translation import bleu, compare_bleu
 from headway.tasks.continue_ import evaluate_language
 from headway.tasks.opened import open_run
-from headway.tasks.translate_answers import translator_of
+from headway.tasks.write_answers import translator_of
 
 CPU = torch.device("cpu")
 

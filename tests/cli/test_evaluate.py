@@ -22,7 +22,7 @@ from headway.metrics.translation import bleu, chrf, compare_bleu, tokenised_bleu
 from headway.models.build import build_model
 from headway.models.folder import save_model
 from headway.tasks.opened import Opened, open_run
-from headway.tasks.translate_answers import translator_of
+from headway.tasks.write_answers import translator_of
 from headway.text.train import train_vocabularies
 
 SOURCES = ["ein Hund läuft", "zwei Katzen", "", "der Mann liest ein Buch."]

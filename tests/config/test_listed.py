@@ -27,7 +27,7 @@ from headway.tasks.complete_answers import completer_of
 from headway.tasks.kind import Use
 from headway.tasks.opened import open_plain, open_run
 from headway.tasks.table import kind_of
-from headway.tasks.translate_answers import translator_of
+from headway.tasks.write_answers import translator_of
 from tests.interop.padded_runs import tiny_run
 
 GREEDY = DecodeSettings(beam=1, max_len=4)

@@ -16,7 +16,7 @@ from headway.errors import UserError
 from headway.nn.int8 import Int8Embedding, Int8Linear, is_quick
 from headway.tasks.complete_answers import completer_of
 from headway.tasks.opened import open_run
-from headway.tasks.translate_answers import translator_of
+from headway.tasks.write_answers import translator_of
 
 from ..interop.padded_runs import tiny_run
 from ..models.variants import FAMILIES, VARIANTS, inputs_of, samples, tiny

@@ -24,7 +24,7 @@ from headway.errors import DataError, FolderError, UserError
 from headway.models.folder import model_weights, save_weights
 from headway.models.seq2seq import Seq2Seq
 from headway.tasks.opened import open_run
-from headway.tasks.translate_answers import translator_of
+from headway.tasks.write_answers import translator_of
 from headway.text.roles import Roles
 from headway.text.tokenizer import Tokenizer, Vocabularies
 from headway.text.train import train_vocabularies

@@ -27,7 +27,7 @@ from headway.interop.ctranslate2.options import MAPPED, REFUSED
 from headway.interop.ctranslate2.search import Ranking, even_batches
 from headway.models.folder import model_weights, save_weights
 from headway.tasks.opened import open_plain, open_run
-from headway.tasks.translate_answers import translator_of
+from headway.tasks.write_answers import translator_of
 from headway.text.roles import Roles
 from headway.text.tokenizer import Tokenizer, Vocabularies
 from headway.text.train import train_vocabularies

@@ -28,7 +28,7 @@ from headway.interop.sentence import SentenceFolder
 from headway.models.folder import save_weights
 from headway.tasks.opened import open_plain, open_run
 from headway.tasks.specs import EmbedSettings, spec_of
-from headway.tasks.translate_answers import translator_of
+from headway.tasks.write_answers import translator_of
 
 from .ours import save_run, settings_of
 

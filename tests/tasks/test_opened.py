@@ -24,7 +24,7 @@ from headway.tasks import opened as opened_module
 from headway.tasks.kind import Use
 from headway.tasks.opened import Opened, open_plain, open_run
 from headway.tasks.table import kind_of
-from headway.tasks.translate_answers import translator_of
+from headway.tasks.write_answers import translator_of
 
 from ..interop.padded_runs import decoding, lines_for, tiny_run
 from ..once import once

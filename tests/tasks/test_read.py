@@ -37,12 +37,10 @@ def streams(given: Any) -> list[Any]:
 BY_HAND: dict[str, tuple[Readout, Callable[[Any, Any], torch.Tensor]]] = {
     "translate": (EachRow("words"), lambda m, given: m.scores(m(*streams(given)))),
     "complete": (EachRow("words"), lambda m, given: m.scores(m(*streams(given)))),
-    "fill": (EachRow("words"), lambda m, given: m.scores(m(*of_text(given))[given.rows_R])),
+    "fill": (EachRow("words"), lambda m, given: m.scores(m(*streams(given))[given.rows_R])),
     "fill pictures": (
         EachRow("rebuild"),
-        lambda m, given: m.heads["rebuild"](
-            m(given.stream.values, given.stream.layout)[given.hidden.rows_R]
-        ),
+        lambda m, given: m.heads["rebuild"](m(*streams(given))[given.rows_R]),
     ),
     "classify": (OneClass(), of_items),
     "tag": (EachRow("tags"), lambda m, given: m.tags(m(*streams(given))[given.rows_R])),

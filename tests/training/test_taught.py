@@ -30,7 +30,7 @@ from headway.tasks.taught import (
     with_taught,
     with_teachers_words,
 )
-from headway.tasks.translate_answers import translator_of
+from headway.tasks.write_answers import translator_of
 from tests.training.test_translate_task import made_of, model_of
 
 CPU = torch.device("cpu")

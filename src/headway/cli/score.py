@@ -47,7 +47,7 @@ def score(
         )
     from headway.data.pairs import read_pairs
     from headway.tasks.opened import open_run
-    from headway.tasks.translate_answers import translator_of
+    from headway.tasks.write_answers import translator_of
 
     data = DataSettings(source=tuple(source), target=tuple(target), encoding=encoding)
     opened = open_run(*folders, device=device, settings=run_settings)

@@ -21,6 +21,7 @@ from headway.decode.lines import batches
 from headway.decode.outputs import LINE_END
 from headway.decode.recent import Recent
 from headway.decode.search import Searcher, Specials, evaluating
+from headway.decode.translation import Box, Look, Output
 from headway.models.parts.pictures import PictureFront
 from headway.models.seq2seq import Seq2Seq
 from headway.nn.linear import packed
@@ -29,39 +30,6 @@ from headway.text.tokenizer import Tokenizer
 
 Picture = NDArray[np.uint8]
 """T C Y X."""
-
-Box = tuple[int, int, int, int]
-"""Left, top, right, bottom, in pixels of the picture as the model saw it."""
-
-
-@dataclass(frozen=True)
-class Look:
-    """What a word of a caption attended to."""
-
-    word: str
-    box: Box
-    """The patch that got most ..."""
-
-    frames: tuple[int, int]
-    """... and the frames of a video that it is of, the second one outside."""
-
-    share: float
-    """How much of the attention it got."""
-
-    grid_TYX: NDArray[np.float32]
-    """What every patch got; it sums up to 1."""
-
-
-@dataclass(frozen=True)
-class Caption:
-    text: str
-    score: float
-    log_prob: float
-    tokens: list[str]
-    token_log_probs: list[float]
-    finished: bool
-    looks: list[Look] | None = None
-    """For every word, where that was asked for."""
 
 
 @dataclass
@@ -107,12 +75,12 @@ class Captioner:
             self.searcher = self.engine.searcher(self.settings, specials)
             self.attention = self.engine.attention
 
-    def captions(self, pictures: Sequence[Picture], first: int = 0) -> list[list[Caption]]:
+    def captions(self, pictures: Sequence[Picture], first: int = 0) -> list[list[Output]]:
         """Of each picture the best ones, from the best down.
 
         `first`: the number of the first picture, which tells them apart where captions are drawn.
         """
-        found: dict[int, list[Caption]] = {}
+        found: dict[int, list[Output]] = {}
         start = time.perf_counter()
         with packed(self.models):
             for places in self._batches(pictures):
@@ -140,7 +108,7 @@ class Captioner:
 
     def _written(
         self, pictures: Sequence[Picture], found: Sequence[Sequence[Hypothesis]]
-    ) -> list[list[Caption]]:
+    ) -> list[list[Output]]:
         written = [[self._caption(h) for h in of_one] for of_one in found]
         if not self.look:
             return written
@@ -163,11 +131,11 @@ class Captioner:
             for picture, hypotheses, captions in zip(pictures, found, written, strict=True)
         ]
 
-    def _caption(self, h: Hypothesis) -> Caption:
+    def _caption(self, h: Hypothesis) -> Output:
         tokens, logs = h.tokens, h.token_log_probs
         if self.tokenizer.target_begin is not None:  # it says nothing about the picture
             tokens, logs = tokens[1:], logs[1:]
-        return Caption(
+        return Output(
             text=LINE_END.sub(" ", self.tokenizer.decode(tokens)),
             score=h.score,
             log_prob=h.log_prob,

@@ -1,16 +1,40 @@
-"""What comes out of a translator."""
+"""What comes out of a translator, or of a captioner."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+import numpy as np
+from numpy.typing import NDArray
+
 from headway.decode.align import Pair
+
+Box = tuple[int, int, int, int]
+"""Left, top, right, bottom, in pixels of the picture as the model saw it."""
+
+
+@dataclass(frozen=True)
+class Look:
+    """What a word of a caption attended to."""
+
+    word: str
+    box: Box
+    """The patch that got most ..."""
+
+    frames: tuple[int, int]
+    """... and the frames of a video that it is of, the second one outside."""
+
+    share: float
+    """How much of the attention it got."""
+
+    grid_TYX: NDArray[np.float32]
+    """What every patch got; it sums up to 1."""
 
 
 @dataclass(frozen=True)
 class Output:
-    """One translation of a line. A line that was split has the sums over its parts."""
+    """One text for a line or a picture. A line that was split has the sums over its parts."""
 
     text: str
     score: float = 0.0
@@ -23,6 +47,8 @@ class Output:
 
     finished: bool = True
     alignment: list[Pair] | None = None
+    looks: list[Look] | None = None
+    """For every word about a picture, where that was asked for."""
 
 
 @dataclass(frozen=True)

@@ -21,7 +21,7 @@ from headway.config.durable import replace_file, replace_text
 from headway.errors import UserError, suggest
 
 if TYPE_CHECKING:
-    from headway.decode.captioner import Look
+    from headway.decode.translation import Look
     from headway.decode.wordtimes import Word
 
 Facts = dict[str, Any]

@@ -162,7 +162,7 @@ class Caption(Write):
         return {"picture": example}
 
     def predictor(self, use: Use) -> Predictor:
-        from headway.tasks.caption_answers import CaptionPredictor
+        from headway.tasks.write_answers import CaptionPredictor
 
         return CaptionPredictor.of(use)
 

@@ -21,13 +21,13 @@ from headway.errors import UserError
 from headway.metrics.captions import SIGNATURE, match_interval
 from headway.metrics.translation import Interval
 from headway.progress import OnProgress, Progress
-from headway.tasks.caption_answers import captioner_of
 from headway.tasks.intake import front_of
 from headway.tasks.kind import Use
 from headway.tasks.scores import Row, Scores
 from headway.tasks.specs import spec_of
 from headway.tasks.thumbnails import data_uri
 from headway.tasks.write import commonest
+from headway.tasks.write_answers import captioner_of
 from headway.tasks.write_scores import measured
 
 SHOWN = 24

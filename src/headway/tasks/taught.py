@@ -34,7 +34,7 @@ from headway.errors import FolderError
 from headway.nn.devices import pick_device
 from headway.progress import Progress
 from headway.tasks.opened import open_run
-from headway.tasks.translate_answers import translator_of
+from headway.tasks.write_answers import translator_of
 
 NAME = "train.taught"
 BLOCK = 2048

@@ -35,9 +35,9 @@ from headway.tasks.proposals import (
 from headway.tasks.scores import Scores
 from headway.tasks.specs import spec_of
 from headway.tasks.taught import prepare_taught, with_taught
-from headway.tasks.translate_answers import TranslationPredictor
 from headway.tasks.translate_scores import evaluate_translations
 from headway.tasks.write import Exam, Write
+from headway.tasks.write_answers import TranslationPredictor
 from headway.tasks.write_items import WriteItems
 
 PAPER = {

@@ -19,7 +19,7 @@ from headway.metrics.translation import Comparison, Interval, Score
 from headway.progress import SILENT, Progress
 from headway.tasks.opened import Opened
 from headway.tasks.scores import Baselines, Row, Scores
-from headway.tasks.translate_answers import translator_of
+from headway.tasks.write_answers import translator_of
 
 
 def evaluate_translations(

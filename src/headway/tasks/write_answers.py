@@ -1,0 +1,296 @@
+"""Texts as answers, to lines and to files: who writes them, and how they are shown."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import repeat
+from pathlib import Path
+from typing import Any
+
+from headway.config.data import DataSettings
+from headway.config.decode import DecodeSettings
+from headway.config.model import PictureSettings, Seq2SeqSettings, family_of
+from headway.data.files import open_lines
+from headway.data.media.reading import UNITS
+from headway.decode.align import pharaoh
+from headway.decode.captioner import Captioner
+from headway.decode.lines import live_windows, windows
+from headway.decode.translation import Look
+from headway.decode.translator import OnLong, Output, TextWish, Translation, Translator
+from headway.errors import DataError, FolderError, UserError, suggest
+from headway.models.seq2seq import Seq2Seq
+from headway.tasks.answers import Answer, Facts, Show, TextAnswer, mean_probability
+from headway.tasks.kind import Use
+from headway.tasks.media_answers import FIRST_WINDOW, unread
+from headway.tasks.media_given import Given, given_media, what_of
+from headway.tasks.opened import Opened
+
+LONG = ("split", "cut", "error")
+
+
+@dataclass(frozen=True)
+class Written:
+    """Outputs as they are printed: lines, and facts for programs."""
+
+    outputs: Sequence[Output]
+    before: Callable[[Output], Facts]
+    """What is said of the input, and of the best output ..."""
+
+    after: Facts = field(default_factory=dict)
+    """... and behind the outputs."""
+
+    digits: int | None = None
+    """Behind the point."""
+
+    def lines(self, show: Show, number: int) -> str:
+        """A line an output; with scores the score before it, with alignments these behind it. With
+        several outputs an input, each has the number of its input in front."""
+        return "\n".join(self._line(output, show, number) for output in self.outputs)
+
+    def _line(self, output: Output, show: Show, number: int) -> str:
+        line = [str(number)] if show.numbered else []
+        line += [f"{output.score:.4f}", output.text] if show.scores else [output.text]
+        if output.looks is not None:
+            line.append(" ".join(_shown(look) for look in output.looks))
+        elif show.alignments:
+            line.append(pharaoh(output.alignment or []))
+        return "\t".join(text.replace("\t", " ") for text in line) if len(line) > 1 else line[0]
+
+    def facts(self) -> Facts:
+        best = self.outputs[0]
+        return {**self.before(best), "outputs": list(map(self._output, self.outputs)), **self.after}
+
+    def _output(self, output: Output) -> Facts:
+        facts: Facts = {
+            "text": output.text,
+            "score": self._rounded(output.score),
+            "log_prob": self._rounded(output.log_prob),
+            "tokens": output.tokens,
+            "token_log_probs": [self._rounded(value) for value in output.token_log_probs],
+            "finished": output.finished,
+        }
+        if output.alignment is not None:
+            facts["alignment"] = output.alignment
+        if output.looks is not None:
+            facts["looks"] = list(map(_look_facts, output.looks))
+        return facts
+
+    def _rounded(self, value: float) -> float:
+        return value if self.digits is None else round(value, self.digits)
+
+
+def answer_of(printed: Written, **common: Any) -> TextAnswer:
+    """The best output, and the others behind it. `common`: what is said of each of them."""
+    best, *rest = (
+        TextAnswer(
+            text=output.text,
+            score=mean_probability(output.token_log_probs),
+            printed=replace(printed, outputs=(output,)),
+            tokens=tuple(output.tokens),
+            token_log_probs=tuple(output.token_log_probs),
+            log_prob=output.log_prob,
+            finished=output.finished,
+            alignment=_pairs(output),
+            **common,
+        )
+        for output in printed.outputs
+    )
+    return replace(best, rest=tuple(rest), printed=printed)
+
+
+def _pairs(output: Output) -> tuple[tuple[int, int], ...] | tuple[Look, ...] | None:
+    if output.looks is not None:
+        return tuple(output.looks)
+    return None if output.alignment is None else tuple(output.alignment)
+
+
+def _shown(look: Look) -> str:
+    """`circle:8,16,16,24`: left, top, right and bottom of the patch."""
+    return f"{look.word}:{','.join(map(str, look.box))}"
+
+
+def _look_facts(look: Look) -> Facts:
+    return {
+        "word": look.word,
+        "box": list(look.box),
+        "frames": list(look.frames),
+        "share": round(look.share, 4),
+        "grid": [[[round(float(x), 4) for x in line] for line in t] for t in look.grid_TYX],
+    }
+
+
+class TranslationPredictor:
+    """Lines in, translations out."""
+
+    def __init__(self, use: Use) -> None:
+        settings, options = use.settings.decode, use.options
+        self.between = use.between
+        on_long: Any = options.get("on_long") or "split"
+        if on_long not in LONG:
+            raise UserError(f"--on-long has no choice {on_long!r}.{suggest(on_long, LONG)}")
+        self.translator = translator_of(
+            use.opened,
+            settings,
+            on_long=on_long,
+            align=bool(options.get("alignments")),
+            detail=bool(options.get("scores") or options.get("json")),
+        )
+        asked: TextWish | None = options.get("wish")
+        self.wishes = (
+            _wishes(options.get("prefix"), options.get("constraints"))
+            if asked is None
+            else repeat(asked)
+        )
+
+    def answers(self, lines: Iterable[str], live: bool = False) -> Iterator[TextAnswer]:
+        between = self.between
+        for found in self.translator.translate(lines, self.wishes, live=live, on_progress=between):
+            yield translated(found)
+
+    def summary(self) -> str:
+        return self.translator.summary.text()
+
+
+def translated(found: Translation) -> TextAnswer:
+    notes = []
+    if found.parts > 1:
+        notes.append(f"too long for the model at once: translated in {found.parts:,} parts")
+    if found.cut:
+        notes.append("too long for the model: its end was left out")
+    source: Facts = {"source": found.source}
+    pieces: Facts = {"parts": found.parts, "cut": found.cut}
+    printed = Written(found.outputs, lambda _: source, pieces)
+    return answer_of(printed, source=found.source, notes=tuple(notes))
+
+
+def translator_of(
+    opened: Opened,
+    settings: DecodeSettings | None = None,
+    *,
+    on_long: OnLong = "split",
+    align: bool = False,
+    detail: bool = False,
+) -> Translator:
+    """A translator of opened runs; how they decode is what the first says, if not given."""
+    for folder, run in zip(opened.folders, opened.runs, strict=True):
+        if run.task != "translate" or not isinstance(run.model, Seq2SeqSettings):
+            kind = run.task if run.model is None else f"{family_of(run.model)} model"
+            raise FolderError(f"{folder} holds no translator but a {kind}.")
+    return Translator(
+        [model for model in opened.writers if isinstance(model, Seq2Seq)],
+        opened.vocab,
+        opened.settings.decode if settings is None else settings,
+        max_len=min(run.data.max_len for run in opened.runs),
+        on_long=on_long,
+        align=align,
+        detail=detail,
+        engine=opened.engine,
+        recent=opened.recent,
+    )
+
+
+def _wishes(prefix: str | None, constraints: str | None) -> Iterator[TextWish] | None:
+    if prefix is None and constraints is None:
+        return None
+    if constraints is None:
+        return (TextWish(prefix=line) for line in open_lines(prefix or ""))
+    asked = (
+        _constraint(line, f"{constraints}, line {number:,}")
+        for number, line in enumerate(open_lines(constraints), 1)
+    )
+    if prefix is None:
+        return (TextWish(**words) for words in asked)
+    both = zip(open_lines(prefix), asked, strict=False)  # too few are noticed further on
+    return (TextWish(**{"prefix": line, **words}) for line, words in both)
+
+
+def _constraint(line: str, where: str) -> dict[str, Any]:
+    """One line of constraints: an object, or an empty line for none."""
+    if not line.strip():
+        return {}
+    try:
+        found = json.loads(line)
+    except ValueError as error:
+        raise DataError(f"{where} is not JSON: {error}.") from error
+    if not isinstance(found, dict):
+        raise DataError(f'{where} must be an object such as {{"required": ["a phrase"]}}.')
+    known = {"prefix": str, "required": list, "banned": list}
+    for key, value in found.items():
+        if key not in known:
+            raise DataError(f"{where}: unknown key {key!r}.{suggest(key, known)}")
+        if not isinstance(value, known[key]) or not all(isinstance(text, str) for text in value):
+            kind = "a text" if known[key] is str else "a list of texts"
+            raise DataError(f"{where}: {key!r} must be {kind}, not {json.dumps(value)}.")
+    return {key: tuple(value) if known[key] is list else value for key, value in found.items()}
+
+
+@dataclass
+class CaptionPredictor:
+    """Files in, captions out."""
+
+    captioner: Captioner
+    folder: Path
+    shape: PictureSettings
+    data: DataSettings
+    n_given: int = field(default=0, init=False)
+    n_failed: int = field(default=0, init=False)
+
+    @classmethod
+    def of(cls, use: Use) -> CaptionPredictor:
+        captioner = captioner_of(use, look=bool(use.options.get("alignments")))
+        return cls(captioner, use.opened.folder, _picture(use), use.settings.data)
+
+    def answers(self, lines: Iterable[str], live: bool = False) -> Iterator[Answer]:
+        given = given_media(lines, self.folder, self.shape, self.data)
+        for window in live_windows(given) if live else windows(given, FIRST_WINDOW):
+            yield from self._window(window)
+
+    def _window(self, window: Sequence[Given]) -> Iterator[Answer]:
+        pictures: list[Any] = [one.values for one in window if one.values is not None]
+        found = iter(self.captioner.captions(pictures, self.n_given))
+        self.n_given += len(window)
+        self.n_failed += len(window) - len(pictures)
+        for one in window:
+            if one.values is None:
+                yield unread(one.name, one.error)
+            else:
+                yield self._answer(one, next(found))
+
+    def _answer(self, given: Given, outputs: Sequence[Output]) -> TextAnswer:
+        size = {"size": list(given.values.shape[-2:])} if self.captioner.look else {}
+
+        def about(best: Output) -> Facts:
+            return {"file": given.name, "caption": best.text, **size}
+
+        return answer_of(Written(outputs, about, digits=6), place=given.name)
+
+    def summary(self) -> str:
+        unit, done = UNITS[what_of(self.shape)], self.captioner.summary
+        text = f"{self.n_given:,} {unit.removesuffix('s') if self.n_given == 1 else unit}"
+        rate = done.tokens / done.seconds if done.seconds else 0.0
+        text += f"; {done.tokens:,} tokens, {rate:,.0f} a second"
+        if self.n_failed:
+            text += f"; {self.n_failed:,} could not be read"
+        if done.unfinished:
+            text += f"; {done.unfinished:,} stopped by the length limit"
+        return text
+
+
+def captioner_of(use: Use, *, look: bool = False) -> Captioner:
+    opened = use.opened
+    return Captioner(
+        [model for model in opened.writers if isinstance(model, Seq2Seq)],
+        opened.vocab.target,
+        use.settings.decode,
+        look,
+        opened.engine,
+        None if opened.engine is None else _picture(use),
+        opened.recent,
+        between=use.between,
+    )
+
+
+def _picture(use: Use) -> PictureSettings:
+    return use.settings.model.picture  # type: ignore[union-attr]
