@@ -8,16 +8,19 @@ from collections.abc import Callable
 
 import pytest
 
-from headway.config.data import DataSettings
-from headway.data import pairs as reading
-from headway.data.check import check_pairs
-from headway.data.pairs import pair_files
+from headway.config.run import run_settings
+from headway.data import example as reading
+from headway.data.check import check_texts
+from headway.data.example import Source, pair_source
+from headway.data.languages import Profiles
 from headway.data.report import Finding, Report
+from headway.data.survey import survey
 
 from .conftest import sentences
 
 Write = Callable[[str, list[str]], str]
 Pairs = list[tuple[str, str]]
+RUN = run_settings({})
 
 
 @pytest.fixture
@@ -33,13 +36,19 @@ def found(write: Write) -> Callable[..., dict[str, Finding]]:
 
 
 def report_of(write: Write, pairs: Pairs, valid: Pairs | None = None) -> Report:
-    def files(name: str, pairs: Pairs) -> list[object]:
+    def files(name: str, pairs: Pairs) -> Source:
         source = write(f"{name}.de", [one for one, _ in pairs])
         target = write(f"{name}.en", [other for _, other in pairs])
-        return pair_files((source,), (target,), (), DataSettings())  # type: ignore[return-value]
+        return pair_source(RUN, (), (source,), (target,))
 
-    held = files("valid", valid) if valid is not None else []
-    return check_pairs(files("train", pairs), held)[0]  # type: ignore[arg-type]
+    return checked(files("train", pairs), None if valid is None else files("valid", valid))
+
+
+def checked(training: Source, validation: Source | None = None) -> Report:
+    profiles = Profiles()
+    seen = survey(training, profiles=profiles)
+    held = None if validation is None else survey(validation, profiles=profiles, learn=False)
+    return check_texts(seen, held)
 
 
 def clean() -> Pairs:
@@ -134,7 +143,7 @@ def test_only_what_makes_training_impossible_is_an_error(found: Found, write: Wr
     assert errors([("a", "b"), ("a", "b"), ("c", "d")]) == []
     source = write("a.de", ["eins", "zwei", "drei"])
     target = write("a.en", ["one", "two"])
-    report, _ = check_pairs(pair_files((source,), (target,), (), DataSettings()))
+    report = checked(pair_source(RUN, (), (source,), (target,)))
     assert report.impossible
     assert report.n_pairs == 2
     assert "has 3 lines but" in report.findings[0].text
@@ -143,7 +152,7 @@ def test_only_what_makes_training_impossible_is_an_error(found: Found, write: Wr
 def test_several_files_and_headers_keep_their_own_line_numbers(write: Write) -> None:
     one = write("one.tsv", [f"{a}\t{b}" for a, b in clean()[:5]])
     two = write("two.tsv", ["source\ttarget", "gut gemacht\twell done", "leer\t"])
-    report, _ = check_pairs(pair_files((), (), (one, two), DataSettings()))
+    report = checked(pair_source(RUN, (one, two), (), ()))
     (finding,) = report.findings
     assert finding.examples[0].place == "two.tsv:3"
 

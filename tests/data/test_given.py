@@ -18,7 +18,7 @@ from headway.config.run import load_run_settings
 from headway.config.sounds import SoundSettings
 from headway.data.given import given, in_files, keep
 from headway.data.media.items import media_items
-from headway.data.texts import prepare_text
+from headway.data.prepare import prepare
 from headway.errors import ConfigError, DataError
 
 ROWS: list[dict[str, Any]] = [
@@ -131,7 +131,7 @@ def test_what_is_prepared_is_what_a_table_in_a_file_gives(tmp_path: Path) -> Non
         found.write(tmp_path / name)
         values = {f"data.{key}": one for key, one in found.settings(tmp_path / name).items()}
         more = {"task": "classify", "data.valid_size": 4, "tokenizer.kind": "words"}
-        made.append(prepare_text("labelled", load_run_settings(None, [], more | values), tmp_path))
+        made.append(prepare("labelled", load_run_settings(None, [], more | values), tmp_path))
     ours, theirs = made
     for one, other in ((ours.train, theirs.train), (ours.valid, theirs.valid)):
         assert np.array_equal(one["text"].tokens, other["text"].tokens)

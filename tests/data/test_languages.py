@@ -7,13 +7,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headway.data.fold import Texts
-from headway.data.languages import MIN_PROFILE, Profiles, _trigrams
+from headway.data.languages import MIN_PROFILE, Profiles, Trigrams
 
 from .conftest import sentences
 
 
-def folded(texts: list[str]) -> Texts:
-    return Texts.of(texts).folded()
+def folded(texts: list[str]) -> Trigrams:
+    return Trigrams.of(Texts.of(texts).folded())
 
 
 def learned() -> Profiles:
@@ -26,10 +26,10 @@ def learned() -> Profiles:
 @settings(deadline=None)
 @given(st.lists(st.text("abc d", max_size=9), min_size=1))
 def test_a_trigram_lies_inside_one_text(texts: list[str]) -> None:
-    bins, rows = _trigrams(folded(texts))
+    bins, sizes = folded(texts)
     lengths = [len(text.replace(" ", "")) for text in texts]
-    assert np.bincount(rows, minlength=len(texts)).tolist() == [max(n - 2, 0) for n in lengths]
-    alone = [_trigrams(folded([text]))[0] for text in texts]
+    assert sizes.tolist() == [max(n - 2, 0) for n in lengths]
+    alone = [folded([text]).bins for text in texts]
     assert bins.tolist() == np.concatenate(alone).tolist()
 
 
@@ -52,7 +52,7 @@ def test_a_text_does_not_speak_for_itself() -> None:
 def test_little_text_gives_no_verdict() -> None:
     profiles = Profiles()
     source, target = sentences()[0]
-    assert len(_trigrams(folded([source]))[0]) < MIN_PROFILE
+    assert len(folded([source]).bins) < MIN_PROFILE
     profiles.swapped(folded([source]), folded([target]), learn=True)
     assert not profiles.swapped(folded([target]), folded([source]), learn=False).any()
     assert not learned().swapped(folded(["The dog", ""]), folded(["Der Hu", ""]), learn=True).any()

@@ -5,7 +5,6 @@ from __future__ import annotations
 import subprocess
 import sys
 import tracemalloc
-from collections.abc import Iterator
 
 import numpy as np
 import pytest
@@ -14,7 +13,7 @@ from hypothesis import strategies as st
 
 from headway.data.check import repeats
 from headway.data.fold import LONGEST, Texts, fold_hashes
-from headway.data.split import choose_rows, groups, validation_rows
+from headway.data.split import choose_by_label, choose_rows, draws_of, groups, validation_rows
 from headway.errors import DataError
 
 unhurried = settings(deadline=None)
@@ -101,21 +100,16 @@ def test_the_order_of_the_pairs_and_other_processes_change_nothing() -> None:
     order = np.random.default_rng(1).permutation(len(pairs))
     assert np.array_equal(validation_rows([pairs[i] for i in order], 30), held[order])
     code = (
-        "from headway.data.split import validation_rows\n"
+        "from headway.data.fold import Texts, fold_hashes\n"
+        "from headway.data.split import choose_rows\n"
         "pairs = [(f'satz {i // 2}', f'sentence {i // 3}') for i in range(500)]\n"
-        "print(validation_rows(iter(pairs), 30).nonzero()[0].tolist())"
+        "sides = [fold_hashes(Texts.of(side)) for side in zip(*pairs)]\n"
+        "print(choose_rows(*sides, 30).nonzero()[0].tolist())"
     )
     for seed in ("1", "2"):
         env = {"PYTHONHASHSEED": seed}
         done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=env)
         assert done.stdout == f"{held.nonzero()[0].tolist()}\n", done.stderr
-
-
-def test_the_pairs_may_come_as_a_stream_of_several_blocks() -> None:
-    def stream() -> Iterator[tuple[str, str]]:
-        yield from ((f"s{i}", f"t{i}") for i in range(20_000))
-
-    assert validation_rows(stream(), 100).sum() == 100
 
 
 def test_where_everything_hangs_together_sources_alone_are_kept_apart() -> None:
@@ -127,7 +121,6 @@ def test_where_everything_hangs_together_sources_alone_are_kept_apart() -> None:
 
 
 def test_what_cannot_be_split_is_refused_with_a_way_out() -> None:
-    assert validation_rows([], 5).tolist() == []
     with pytest.raises(DataError, match=r"1 usable pairs cannot be split.*--valid-source"):
         validation_rows([("a", "b")], 5)
     with pytest.raises(DataError, match=r"have the same source.*--valid-source"):
@@ -152,3 +145,25 @@ def test_check_and_split_take_few_bytes_a_pair() -> None:
         finally:
             tracemalloc.stop()
         assert peak < most * n
+
+
+def test_every_label_gives_its_share_and_equal_texts_stay_together() -> None:
+    draw = np.random.default_rng(0)
+    labels = np.repeat(np.arange(4, dtype=np.int32), [600, 300, 90, 10])
+    keys = draw.integers(0, 700, 1000).astype(np.uint64) + np.uint64(1000) * labels.astype(
+        np.uint64
+    )
+    order = draw.permutation(1000)
+    keys, labels = keys[order], labels[order]
+    held = choose_rows(keys, keys, 100, labels=labels)
+    assert not np.isin(keys[held], keys[~held]).any()
+    assert held.sum() == 100
+    shares = np.bincount(labels[held]) / np.bincount(labels)
+    assert (np.abs(shares - 0.1) < 0.05).all()
+    again = draw.permutation(1000)
+    assert np.array_equal(
+        choose_rows(keys[again], keys[again], 100, labels=labels[again]), held[again]
+    )
+    assert np.array_equal(choose_by_label(draws_of(keys), labels, 100), held)
+    with pytest.raises(DataError, match="the only ones of their class"):
+        choose_rows(keys[:2], keys[:2], 5, labels=np.arange(2, dtype=np.int32))

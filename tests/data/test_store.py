@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import hashlib
 import json
 import os
 import random
@@ -17,7 +18,9 @@ from typing import Any
 import numpy as np
 import pytest
 
+from headway.config.durable import identity
 from headway.config.run import RunSettings, run_settings
+from headway.data import example, workers
 from headway.data import prepare as preparing
 from headway.data.prepare import prepare
 from headway.data.store import DATA, ImpossibleData, Prepared, load_prepared
@@ -91,7 +94,7 @@ def test_small_vocabularies_take_two_bytes_a_token() -> None:
 
 def test_every_pair_goes_to_one_set_in_order(tmp_path: Path, tsv: Callable[..., str]) -> None:
     pairs = shuffled()
-    prepared = prepare(run(tsv(pairs), valid_size=30), tmp_path)
+    prepared = prepare("pairs", run(tsv(pairs), valid_size=30), tmp_path)
     train, valid = texts(prepared, "train"), texts(prepared, "valid")
     assert valid == prepared.valid_pairs
     assert len(valid) == prepared.valid.n == 30
@@ -106,7 +109,9 @@ def test_what_is_left_out_is_counted(tmp_path: Path, tsv: Callable[..., str]) ->
     long = " ".join(["Baum"] * 80)
     pairs = [*shuffled(), ("", "x"), ("x", " "), (long, "tree"), ("Baum, Baum, x", "a " * 40 + "b")]
     held = tsv(shuffled()[:5], "valid.tsv")
-    prepared = prepare(run(tsv(pairs), max_len=50, max_ratio=6.0, valid_pairs=[held]), tmp_path)
+    prepared = prepare(
+        "pairs", run(tsv(pairs), max_len=50, max_ratio=6.0, valid_pairs=[held]), tmp_path
+    )
     assert prepared.dropped["empty"] == 2
     assert prepared.dropped["over_long"] == 1
     assert prepared.dropped["ratio"] == 1
@@ -125,7 +130,7 @@ def test_a_huge_line_costs_little_and_is_left_out(
     """Megabytes without a blank: tokenised whole they would take gigabytes and minutes."""
     blob = "".join(random.Random(0).choices("abcdefghij", k=2_000_000))
     prepared = prepare(
-        run(tsv([*shuffled(), (blob, "short"), ("kurz", blob)]), {"kind": kind}), tmp_path
+        "pairs", run(tsv([*shuffled(), (blob, "short"), ("kurz", blob)]), {"kind": kind}), tmp_path
     )
     assert prepared.dropped["over_long"] + prepared.dropped["validation_over_long"] == 2
     assert prepared.train.n + prepared.valid.n == 400
@@ -138,7 +143,7 @@ def test_validation_files_are_used_as_they_are(tmp_path: Path, tsv: Callable[...
     valid[1] = ("Baum", "uneven " * 20)
     held = [tsv(valid, "valid.tsv")]
     settings = run(tsv(train), {"normalisation": "nfkc"}, valid_pairs=held, max_ratio=3.0)
-    prepared = prepare(settings, tmp_path)
+    prepared = prepare("pairs", settings, tmp_path)
     assert prepared.valid_pairs == valid[:100]
     assert texts(prepared, "valid")[0] == ("Full width 1", "  two  spaces ")
     assert prepared.train.n == 300
@@ -153,7 +158,7 @@ def test_every_kind_of_tokenizer_serves(
     tmp_path: Path, tsv: Callable[..., str], kind: str, joint: bool
 ) -> None:
     tokenizer = {"kind": kind, "joint": joint, "lowercase": True}
-    prepared = prepare(run(tsv(shuffled()), tokenizer), tmp_path)
+    prepared = prepare("pairs", run(tsv(shuffled()), tokenizer), tmp_path)
     lowered = {(source.lower(), target.lower()) for source, target in shuffled()}
     assert set(texts(prepared, "train")) <= lowered
     assert prepared.vocab.joint == joint
@@ -169,7 +174,7 @@ def test_the_tokenizer_never_sees_validation_pairs(
         return train_vocabularies(*zip(*seen, strict=True), *settings)
 
     monkeypatch.setattr(preparing, "train_vocabularies", spy)
-    prepared = prepare(run(tsv([*shuffled(), ("", "x")])), tmp_path)
+    prepared = prepare("pairs", run(tsv([*shuffled(), ("", "x")])), tmp_path)
     assert seen == texts(prepared, "train")
     assert not set(seen) & set(prepared.valid_pairs)
 
@@ -180,7 +185,9 @@ def test_what_the_tokenizer_cannot_cover_is_reported(
     train, valid = shuffled()[:300], [("Der Hund mag 日本.", "The dog likes Japan.")]
     tokenizer = {"kind": "characters"}
     settings = run(tsv(train), tokenizer, valid_pairs=[tsv(valid, "valid.tsv")])
-    found = {finding.name: finding for finding in prepare(settings, tmp_path).report.findings}
+    found = {
+        finding.name: finding for finding in prepare("pairs", settings, tmp_path).report.findings
+    }
     assert "日 U+65E5" in found["unknown"].text
     assert found["unknown"].level == "warning"
 
@@ -189,48 +196,108 @@ def test_the_same_command_finds_the_data_prepared(
     tmp_path: Path, tsv: Callable[..., str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     settings = run(tsv(shuffled()))
-    first = prepare(settings, tmp_path / "run")
+    first = prepare("pairs", settings, tmp_path / "run")
     before = contents(tmp_path / "run" / DATA)
-    monkeypatch.setattr(preparing, "_build", None)  # would fail
-    again = prepare(settings, tmp_path / "run")
+    monkeypatch.setattr(preparing, "Build", None)  # would fail
+    again = prepare("pairs", settings, tmp_path / "run")
     assert contents(tmp_path / "run" / DATA) == before
     assert again.fingerprint == first.fingerprint
     assert again.report == first.report
     assert texts(again, "train") == texts(first, "train")
     assert load_prepared(tmp_path / "run").valid_pairs == first.valid_pairs
     moved = Path(settings.data.pairs[0]).rename(tmp_path / "moved.tsv")  # only content matters
-    assert prepare(run(str(moved)), tmp_path / "run").fingerprint == first.fingerprint
+    assert prepare("pairs", run(str(moved)), tmp_path / "run").fingerprint == first.fingerprint
 
 
 def test_any_change_makes_it_again(tmp_path: Path, tsv: Callable[..., str]) -> None:
     pairs = shuffled()
     path = tsv(pairs)
-    seen = {prepare(run(path), tmp_path / "run").fingerprint}
+    seen = {prepare("pairs", run(path), tmp_path / "run").fingerprint}
     for settings in (
         run(path, valid_size=20),
         run(path, max_len=20),
         run(path, {"vocab_size": 300}),
         run(path, {"vocab_size": 300, "lowercase": True}),
     ):
-        seen.add(prepare(settings, tmp_path / "run").fingerprint)
+        seen.add(prepare("pairs", settings, tmp_path / "run").fingerprint)
     tsv(pairs[:-1])
-    seen.add(prepare(run(path), tmp_path / "run").fingerprint)
+    seen.add(prepare("pairs", run(path), tmp_path / "run").fingerprint)
     assert len(seen) == 6
     assert sorted(path.name for path in (tmp_path / "run").iterdir()) == [DATA]
 
 
 def test_two_folders_come_out_byte_for_byte_alike(tmp_path: Path, tsv: Callable[..., str]) -> None:
     settings = run(tsv(shuffled()))
-    prints = [prepare(settings, tmp_path / name).fingerprint for name in "ab"]
+    prints = [prepare("pairs", settings, tmp_path / name).fingerprint for name in "ab"]
     assert prints[0] == prints[1]
     assert contents(tmp_path / "a" / DATA) == contents(tmp_path / "b" / DATA)
+
+
+def test_what_the_first_version_prepared_is_used_as_it_is(
+    tmp_path: Path, tsv: Callable[..., str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings = run(tsv(shuffled()))
+    now = prepare("pairs", settings, tmp_path)
+    data = tmp_path / DATA
+    lines = [json.dumps(pair) + "\n" for pair in now.valid_pairs]
+    (data / "valid.jsonl").write_text("".join(lines), encoding="utf-8")
+    made = json.loads((data / "manifest.json").read_text())
+    inputs = {name: made["inputs"][name] for name in ("files", "data", "tokenizer")}
+    (data / "manifest.json").unlink()
+    files = {path.name: identity(path) for path in sorted(data.iterdir())}
+    old = {"version": 1, "inputs": inputs, "dtypes": ["<u2", "<u2"], "dropped": {}, "files": files}
+    old["fingerprint"] = hashlib.sha256(json.dumps(old, sort_keys=True).encode()).hexdigest()
+    (data / "manifest.json").write_text(json.dumps(old, indent=1), encoding="utf-8")
+    monkeypatch.setattr(preparing, "Build", None)  # would fail
+    found = prepare("pairs", settings, tmp_path)
+    assert found.fingerprint == old["fingerprint"] != now.fingerprint
+    assert found.valid_pairs == now.valid_pairs
+    assert texts(found, "train") == texts(now, "train")
+
+
+def test_the_number_of_workers_changes_nothing(
+    tmp_path: Path, tsv: Callable[..., str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings = run(tsv([*shuffled(), ("", "x"), ("日本", "Japan")]), {"kind": "characters"})
+    monkeypatch.setattr(example, "BLOCK", 40)
+    alone = prepare("pairs", settings, tmp_path / "1")
+    monkeypatch.setattr(workers, "ALONE", 2)
+    monkeypatch.setattr(workers, "cores", lambda: 3)
+    started: list[int] = []
+    start = workers.Workers._start
+
+    def counted(self: Any) -> Any:
+        started.append(1)
+        return start(self)
+
+    monkeypatch.setattr(workers.Workers, "_start", counted)
+    assert prepare("pairs", settings, tmp_path / "3").fingerprint == alone.fingerprint
+    assert contents(tmp_path / "1" / DATA) == contents(tmp_path / "3" / DATA)
+    assert len(started) == 6  # for the check, and for the tokens
+
+
+def test_a_worker_that_is_killed_costs_nothing_and_an_error_is_the_same_everywhere() -> None:
+    die = workers.Workers(os.path.basename, 1)
+    child = die._all[0]
+    child.kill()
+    child.wait()
+    assert die("a/b") == "b"
+    die.close()
+    work = workers.Workers(json.loads, 2)
+    try:
+        assert [work(text) for text in ("[1]", "{}", "3")] == [[1], {}, 3]
+        with pytest.raises(json.JSONDecodeError):
+            work("{")
+        assert work("4") == 4
+    finally:
+        work.close()
 
 
 def test_one_flipped_bit_or_a_missing_file_is_noticed(
     tmp_path: Path, tsv: Callable[..., str]
 ) -> None:
     settings = run(tsv(shuffled()))
-    wanted = prepare(settings, tmp_path / "run").fingerprint
+    wanted = prepare("pairs", settings, tmp_path / "run").fingerprint
     data = tmp_path / "run" / DATA
     whole = contents(data)
     draw = random.Random(0)
@@ -244,7 +311,7 @@ def test_one_flipped_bit_or_a_missing_file_is_noticed(
                 (data / name).write_bytes(broken)
             with pytest.raises(DataError, match="no prepared data"):
                 load_prepared(tmp_path / "run")
-        assert prepare(settings, tmp_path / "run").fingerprint == wanted
+        assert prepare("pairs", settings, tmp_path / "run").fingerprint == wanted
         assert contents(data) == whole
 
 
@@ -252,20 +319,20 @@ def test_standard_input_and_pipes_are_read_once(
     tmp_path: Path, tsv: Callable[..., str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = tsv(shuffled())
-    wanted = prepare(run(path), tmp_path / "file").fingerprint
+    wanted = prepare("pairs", run(path), tmp_path / "file").fingerprint
     for _ in range(2):
         with Path(path).open() as stdin:
             monkeypatch.setattr(sys, "stdin", stdin)
-            assert prepare(run("-"), tmp_path / "run").fingerprint == wanted
+            assert prepare("pairs", run("-"), tmp_path / "run").fingerprint == wanted
     assert [path.name for path in (tmp_path / "run").iterdir()] == [DATA]
     packed = tmp_path / "packed"
     packed.write_bytes(gzip.compress(Path(path).read_bytes()))
     with packed.open() as stdin:
         monkeypatch.setattr(sys, "stdin", stdin)
-        prepared = prepare(run("-"), tmp_path / "run")
+        prepared = prepare("pairs", run("-"), tmp_path / "run")
     assert prepared.train.n == 360
     with pytest.raises(ConfigError, match="one file only"):
-        prepare(run("-", valid_pairs=["-"]), tmp_path / "run")
+        prepare("pairs", run("-", valid_pairs=["-"]), tmp_path / "run")
 
 
 KILLED = """
@@ -277,7 +344,7 @@ from headway.data.prepare import prepare
 settings = run_settings({"data": {"pairs": [sys.argv[1]]}, "tokenizer": {"vocab_size": 400}})
 print("begin", flush=True)
 while True:
-    prepare(settings, Path(sys.argv[2]))
+    prepare("pairs", settings, Path(sys.argv[2]))
     Path(sys.argv[2], "data", "valid.jsonl").write_text("damaged")  # so that it is made again
 """
 
@@ -286,7 +353,7 @@ def test_a_kill_at_any_moment_leaves_nothing_that_a_rerun_cannot_mend(
     tmp_path: Path, tsv: Callable[..., str]
 ) -> None:
     path, out = tsv(shuffled()), tmp_path / "run"
-    wanted = prepare(run(path), tmp_path / "whole").fingerprint
+    wanted = prepare("pairs", run(path), tmp_path / "whole").fingerprint
     draw = random.Random(0)
     for _ in range(4):
         child = subprocess.Popen(
@@ -298,7 +365,7 @@ def test_a_kill_at_any_moment_leaves_nothing_that_a_rerun_cannot_mend(
         os.kill(child.pid, signal.SIGKILL)
         child.wait()
         child.stdout.close()
-        assert prepare(run(path), out).fingerprint == wanted
+        assert prepare("pairs", run(path), out).fingerprint == wanted
         assert [path.name for path in out.iterdir()] == [DATA]
 
 
@@ -317,7 +384,7 @@ def test_data_that_cannot_be_trained_on_is_refused_with_a_reason(
     tmp_path: Path, tsv: Callable[..., str], pairs: Pairs, data: dict[str, Any], message: str
 ) -> None:
     with pytest.raises(ImpossibleData, match=message) as refused:
-        prepare(run(tsv(pairs), **data), tmp_path / "run")
+        prepare("pairs", run(tsv(pairs), **data), tmp_path / "run")
     assert refused.value.report.impossible
     assert list((tmp_path / "run").iterdir()) == []
     with pytest.raises(DataError, match="no prepared data"):
@@ -328,25 +395,27 @@ def test_files_that_cannot_be_read_stop_it_before_anything_slow(
     tmp_path: Path, tsv: Callable[..., str]
 ) -> None:
     with pytest.raises(DataError, match="nothing to train on"):
-        prepare(run_settings({}), tmp_path / "run")
+        prepare("pairs", run_settings({}), tmp_path / "run")
     with pytest.raises(DataError, match=r"there is no file .*none\.tsv"):
-        prepare(run(str(tmp_path / "none.tsv")), tmp_path / "run")
+        prepare("pairs", run(str(tmp_path / "none.tsv")), tmp_path / "run")
     with pytest.raises(DataError, match="is a folder"):
-        prepare(run(str(tmp_path)), tmp_path / "run")
+        prepare("pairs", run(str(tmp_path)), tmp_path / "run")
     with pytest.raises(DataError, match="there is no file"):
-        prepare(run(tsv(shuffled()), {"file": "none.json"}), tmp_path / "run")
+        prepare("pairs", run(tsv(shuffled()), {"file": "none.json"}), tmp_path / "run")
     bad = tmp_path / "latin.tsv"
     bad.write_bytes("Größe\tsize\n".encode("latin-1") * 3)
     with pytest.raises(DataError, match=r"latin\.tsv, line 1: byte 0xf6 at offset 2"):
-        prepare(run(str(bad)), tmp_path / "run")
-    prepared = prepare(run(str(bad), encoding="latin-1", valid_pairs=[tsv(shuffled())]), tmp_path)
+        prepare("pairs", run(str(bad)), tmp_path / "run")
+    prepared = prepare(
+        "pairs", run(str(bad), encoding="latin-1", valid_pairs=[tsv(shuffled())]), tmp_path
+    )
     assert texts(prepared, "train")[0] == ("Größe", "size")
 
 
 def test_the_manifest_tells_what_was_done_and_who_waits_hears_of_it(
     tmp_path: Path, tsv: Callable[..., str], slow: Any
 ) -> None:
-    prepare(run(tsv(shuffled())), tmp_path, slow)
+    prepare("pairs", run(tsv(shuffled())), tmp_path, slow)
     said = [line.rpartition("  ")[0] for line in slow.stream.getvalue().splitlines()]
     assert said == ["checking the data 400 pairs", "tokenising 400/400 pairs"]
     manifest = json.loads((tmp_path / DATA / "manifest.json").read_text())

@@ -17,11 +17,12 @@ import numpy as np
 import pytest
 
 from headway.config.run import RunSettings, run_settings
-from headway.data import example, textbuild, texts, tokenise
+from headway.data import encode, example
+from headway.data import prepare as preparing
+from headway.data.encode import Router
 from headway.data.example import Example
+from headway.data.prepare import evaluation_set, prepare
 from headway.data.store import DATA, ImpossibleData, Prepared, load_prepared
-from headway.data.texts import evaluation_set, prepare_text
-from headway.data.tokenise import Router
 from headway.data.tokens import TokenStore
 from headway.errors import DataError
 from headway.text.files import load_tokenizer
@@ -63,7 +64,7 @@ def names(prepared: Prepared | ImpossibleData) -> dict[str, Any]:
 def test_the_last_tenth_of_a_single_document_is_held_out(tmp_path: Path, write: Write) -> None:
     path = story(write)
     text = Path(path).read_text()
-    prepared = prepare_text("documents", run(path), tmp_path / "run")
+    prepared = prepare("documents", run(path), tmp_path / "run")
     cut = int(0.9 * len(text))
     assert decoded(prepared, prepared.train["text"]) == [text[:cut]]
     assert decoded(prepared, prepared.valid["text"]) == [text[cut:]]
@@ -75,7 +76,7 @@ def test_the_last_tenth_of_a_single_document_is_held_out(tmp_path: Path, write: 
 
 def test_characters_are_those_of_the_text_and_three_specials(tmp_path: Path, write: Write) -> None:
     path = story(write)
-    prepared = prepare_text("documents", run(path, tokenizer={"kind": "characters"}), tmp_path)
+    prepared = prepare("documents", run(path, tokenizer={"kind": "characters"}), tmp_path)
     text = Path(path).read_text()
     cut = int(0.9 * len(text))
     assert prepared.tokenizer.vocab_size == 3 + len(set(text[:cut]))
@@ -88,11 +89,11 @@ def test_pieces_of_a_document_give_the_tokens_of_the_whole(
 ) -> None:
     path = story(write)
     settings = run(path, tokenizer={"kind": kind})
-    whole = prepare_text("documents", settings, tmp_path / "whole")
+    whole = prepare("documents", settings, tmp_path / "whole")
     monkeypatch.setattr("headway.data.readers.lines.PIECE", 97)
     monkeypatch.setattr(example, "BLOCK", 3)
     tokenizer = whole.tokenizer
-    pieces = prepare_text("documents", settings, tmp_path / "pieces", tokenizer=tokenizer)
+    pieces = prepare("documents", settings, tmp_path / "pieces", tokenizer=tokenizer)
     for split in ("train", "valid"):
         one, other = getattr(whole, split), getattr(pieces, split)
         assert np.array_equal(one["text"].tokens, other["text"].tokens)
@@ -106,16 +107,17 @@ def test_the_cut_may_fall_anywhere(cut: int) -> None:
     router = Router(np.zeros(2, np.bool_), cut)
     parts = router.route([Example({"text": text}, "f:1", ends=ends) for text, ends in pieces])
     for valid, text in ((False, "abcdefgh"[:cut]), (True, "abcdefgh"[cut:])):
-        mine = [part for part in parts if part.valid == valid]
-        assert "".join(part.item.text("text") for part in mine) == text
-        assert not mine or mine[-1].item.ends
+        mine = parts.kept(parts.valid == valid)
+        assert "".join(one.text("text") for one in mine.examples) == text
+        ends = [one.ends for one in mine.examples]
+        assert all(ends[-1:])
         # Every part behind an end begins a document, and no other does.
-        assert [part.first for part in mine] == [True, *(p.item.ends for p in mine)][: len(mine)]
+        assert mine.first.tolist() == [True, *ends][: len(ends)]
 
 
 def test_several_small_documents_are_cut_by_characters(tmp_path: Path, write: Write) -> None:
     path = write("a.txt", [*ENGLISH[:12], "", " "])
-    prepared = prepare_text("documents", run(path, data={"unit": "line"}), tmp_path)
+    prepared = prepare("documents", run(path, data={"unit": "line"}), tmp_path)
     together = "".join(ENGLISH[:12])
     train, valid = (decoded(prepared, s["text"]) for s in (prepared.train, prepared.valid))
     assert "".join(train) == together[: int(0.9 * len(together))]
@@ -128,7 +130,7 @@ def test_a_file_of_empty_lines_has_no_text_whatever_its_size(tmp_path: Path, wri
     """One document in many pieces, none of which has any."""
     path = write("a.txt", [""] * 100_000)
     with pytest.raises(ImpossibleData, match="none of the 1 documents has text"):
-        prepare_text("documents", run(path), tmp_path)
+        prepare("documents", run(path), tmp_path)
 
 
 @pytest.mark.parametrize("n", [3, 30])  # cut by characters, and by documents
@@ -137,9 +139,9 @@ def test_a_long_document_without_text_is_left_out_whole(
 ) -> None:
     blank = ["<|endoftext|>", *[" "] * 30_000, "<|endoftext|>"]
     documents = [line for text in ENGLISH[:n] for line in (text, "<|endoftext|>")]
-    prepared = prepare_text("documents", run(write("a.txt", documents)), tmp_path / "without")
+    prepared = prepare("documents", run(write("a.txt", documents)), tmp_path / "without")
     path = write("b.txt", [*documents[: n // 3 * 2], *blank[1:], *documents[n // 3 * 2 :]])
-    found = prepare_text("documents", run(path), tmp_path / "with")
+    found = prepare("documents", run(path), tmp_path / "with")
     assert sum(found.dropped.values()) == names(found)["empty"].count == 1
     for one, other in ((found.train, prepared.train), (found.valid, prepared.valid)):
         assert decoded(found, one["text"]) == decoded(prepared, other["text"])
@@ -149,7 +151,7 @@ def test_duplicates_never_straddle_the_split(tmp_path: Path, write: Write) -> No
     doubled = [*ENGLISH, *(text.upper() for text in ENGLISH), *ENGLISH]
     random.Random(0).shuffle(doubled)
     path = write("a.txt", doubled)
-    prepared = prepare_text("documents", run(path, data={"unit": "line"}), tmp_path)
+    prepared = prepare("documents", run(path, data={"unit": "line"}), tmp_path)
     train, valid = (decoded(prepared, s["text"]) for s in (prepared.train, prepared.valid))
     assert sorted(train + valid) == sorted(doubled)
     assert 60 < len(valid) <= 120
@@ -165,7 +167,7 @@ def test_labels_are_names_in_order_and_examples_stay_as_they_are(
 ) -> None:
     train = write("a.tsv", [f"{t}\t{i % 11}" for i, t in enumerate(ENGLISH[:300])])
     valid = write("v.tsv", [f"{t}\t{i % 3}" for i, t in enumerate(ENGLISH[300:])] + [" \t1"])
-    prepared = prepare_text("labelled", run(train, data={"valid_text": [valid]}), tmp_path)
+    prepared = prepare("labelled", run(train, data={"valid_text": [valid]}), tmp_path)
     assert prepared.labels == tuple(map(str, range(11)))  # not 0, 1, 10, 2
     assert prepared.train["label"].tolist() == [i % 11 for i in range(300)]
     assert prepared.valid["label"].tolist() == [i % 3 for i in range(100)]
@@ -180,7 +182,7 @@ def test_pairs_of_texts_have_two_stores(tmp_path: Path, write: Write) -> None:
     lines = [f"{one}\t{two}\tyes" if i % 2 else f"{one}\t{two}\tno"
              for i, (two, one) in enumerate(sentences())]  # fmt: skip
     data = {"text_field": "1", "other_field": "2", "label_field": "3"}
-    prepared = prepare_text("labelled", run(write("a.tsv", lines), "classify", data=data), tmp_path)
+    prepared = prepare("labelled", run(write("a.tsv", lines), "classify", data=data), tmp_path)
     example = prepared.valid_examples[0]
     assert decoded(prepared, prepared.valid["text"])[0] == example["text"]
     assert decoded(prepared, prepared.valid["other"])[0] == example["other"]
@@ -189,7 +191,7 @@ def test_pairs_of_texts_have_two_stores(tmp_path: Path, write: Write) -> None:
 
 def test_no_class_is_held_out_as_a_whole(tmp_path: Path, write: Write) -> None:
     lines = [f"{text}\tc{i % 200}" for i, text in enumerate(ENGLISH)]
-    prepared = prepare_text("labelled", run(write("a.tsv", lines)), tmp_path)
+    prepared = prepare("labelled", run(write("a.tsv", lines)), tmp_path)
     assert set(prepared.train["label"].tolist()) == set(range(200))
     assert names(prepared)["rare"].count == 200
 
@@ -200,7 +202,7 @@ def test_tagged_words_keep_their_pieces_and_tags(tmp_path: Path, write: Write) -
         words = text.rstrip(".").split()
         lines += [f"en:{w} {'I-N' if w in ('dog', 'tree', 'boat') else 'O'}" for w in words] + [""]
     tag = {"prefix_strip": "en:"}
-    prepared = prepare_text("tagged", run(write("a.conll", lines), "tag", tag=tag), tmp_path)
+    prepared = prepare("tagged", run(write("a.conll", lines), "tag", tag=tag), tmp_path)
     assert prepared.labels == ("B-N", "O")
     one = prepared.valid
     for i, one_example in enumerate(prepared.valid_examples):
@@ -216,7 +218,7 @@ def test_fields_are_stored_one_by_one(tmp_path: Path, write: Write) -> None:
     rows[0].pop("title")
     path = write("a.jsonl", [json.dumps(row) for row in rows])
     settings = run(path, data={"fields": ["title", "body"], "valid_text": [path]})
-    prepared = prepare_text("fields", settings, tmp_path, specials=["<title>", "<body>"])
+    prepared = prepare("fields", settings, tmp_path, specials=["<title>", "<body>"])
     assert list(prepared.train.fields) == ["title", "body"]
     assert prepared.train.tokens("title").lengths[0] == 0
     assert decoded(prepared, prepared.valid.tokens("title"))[1:] == [f"T{i}" for i in range(1, 400)]
@@ -228,12 +230,12 @@ def test_fields_are_stored_one_by_one(tmp_path: Path, write: Write) -> None:
 
 
 def test_texts_are_lines_or_pairs_of_lines(tmp_path: Path, write: Write) -> None:
-    prepared = prepare_text("texts", run(write("a.txt", ENGLISH), "embed"), tmp_path / "one")
+    prepared = prepare("texts", run(write("a.txt", ENGLISH), "embed"), tmp_path / "one")
     assert "other" not in prepared.train
     assert prepared.train.n == 360
     pairs = write("p.tsv", [f"{a}\t{b}" for a, b in sentences()])
     settings = run_settings({"task": "embed", "data": {"pairs": [pairs]}})
-    prepared = prepare_text("texts", settings, tmp_path / "two")
+    prepared = prepare("texts", settings, tmp_path / "two")
     first = prepared.valid_examples[0]
     assert (first["text"], first["other"]) in sentences()
     assert decoded(prepared, prepared.valid["other"])[0] == first["other"]
@@ -241,16 +243,16 @@ def test_texts_are_lines_or_pairs_of_lines(tmp_path: Path, write: Write) -> None
 
 def test_a_given_tokenizer_is_used_and_gets_what_it_lacks(tmp_path: Path, write: Write) -> None:
     settings = run(story(write))
-    first = prepare_text("documents", settings, tmp_path / "a").tokenizer
-    again = prepare_text("documents", settings, tmp_path / "b", tokenizer=first)
+    first = prepare("documents", settings, tmp_path / "a").tokenizer
+    again = prepare("documents", settings, tmp_path / "b", tokenizer=first)
     assert again.tokenizer.to_json() == first.to_json()
-    masked = prepare_text("documents", settings, tmp_path / "b", tokenizer=first,
+    masked = prepare("documents", settings, tmp_path / "b", tokenizer=first,
                           specials=["<mask>"])  # fmt: skip
     assert masked.tokenizer.mask == first.vocab_size
     assert np.array_equal(masked.train["text"].tokens, again.train["text"].tokens)
     masked.save_tokenizer(tmp_path / "t.json")
     assert load_tokenizer(tmp_path / "t.json").mask == first.vocab_size
-    own = prepare_text("documents", settings, tmp_path / "b", specials=["<mask>"]).tokenizer
+    own = prepare("documents", settings, tmp_path / "b", specials=["<mask>"]).tokenizer
     assert own.mask == 3
     assert 3 not in own.encode("<mask> [MASK]")
 
@@ -261,7 +263,7 @@ def test_what_the_tokenizer_lacks_and_what_is_long_is_reported(
     lines = [*ENGLISH[:-1], "日本 " + "x" * 300]
     data = {"unit": "line", "valid_text": [write("v", lines)]}
     settings = run(write("a.txt", ENGLISH), data=data, tokenizer={"kind": "characters"})
-    prepared = prepare_text("documents", settings, tmp_path)
+    prepared = prepare("documents", settings, tmp_path)
     assert "日 U+65E5" in names(prepared)["unknown"].text
     assert prepared.report.over_long[128] == 0
     assert prepared.report.sizes["valid_tokens"] == prepared.valid["text"].lengths.sum()
@@ -277,12 +279,12 @@ def test_the_same_command_finds_the_data_and_any_change_makes_it_again(
     copy = str(Path(path).with_name("copy"))
     Path(copy).write_bytes(Path(path).read_bytes())
     settings = run(path, "tag")
-    first = prepare_text("tagged", settings, out)
+    first = prepare("tagged", settings, out)
     before = contents(out / DATA)
     (out / f"{DATA}.work").mkdir()  # left by a kill right behind the end
     with monkeypatch.context() as patch:
-        patch.setattr(texts, "TextBuild", None)  # would fail
-        again = prepare_text("tagged", settings, out)
+        patch.setattr(preparing, "Build", None)  # would fail
+        again = prepare("tagged", settings, out)
     assert contents(out / DATA) == before
     assert [path.name for path in out.iterdir()] == [DATA]
     assert again.fingerprint == first.fingerprint == load_prepared(out).fingerprint
@@ -295,12 +297,12 @@ def test_the_same_command_finds_the_data_and_any_change_makes_it_again(
         run(path, "tag", data={"valid_size": 10}),
         run(path, "tag", data={"valid_text": [copy]}),
     ):
-        seen.add(prepare_text("tagged", changed, out).fingerprint)
+        seen.add(prepare("tagged", changed, out).fingerprint)
     Path(copy).write_text(Path(copy).read_text() + "\nlast O\n")
-    seen.add(prepare_text("tagged", changed, out).fingerprint)
-    assert prepare_text("tagged", settings, out).fingerprint in seen
-    seen.add(prepare_text("tagged", settings, out, specials=["<mask>"]).fingerprint)
-    seen.add(prepare_text("documents", settings, out, specials=["<mask>"]).fingerprint)
+    seen.add(prepare("tagged", changed, out).fingerprint)
+    assert prepare("tagged", settings, out).fingerprint in seen
+    seen.add(prepare("tagged", settings, out, specials=["<mask>"]).fingerprint)
+    seen.add(prepare("documents", settings, out, specials=["<mask>"]).fingerprint)
     assert len(seen) == 9
     assert [path.name for path in out.iterdir()] == [DATA]
 
@@ -311,43 +313,50 @@ class Killed(BaseException):
 
 def dying(last: int) -> Callable[..., None]:
     """What tokenises so many blocks and no more."""
-    add = tokenise.Tokeniser.add
+    add = encode.Encoder._add
 
-    def add_or_die(self: Any, routed: Any) -> None:
+    def add_or_die(self: Any, *block: Any) -> None:
         if self.count.blocks == last:
             raise Killed
-        add(self, routed)
+        add(self, *block)
 
     return add_or_die
 
 
+@pytest.mark.parametrize("kind", ["documents", "pairs"])
 @pytest.mark.parametrize("at", [0, 1, 2, 5, 9])
 def test_a_kill_while_tokenising_costs_one_block(
-    tmp_path: Path, write: Write, monkeypatch: pytest.MonkeyPatch, at: int
+    tmp_path: Path, write: Write, monkeypatch: pytest.MonkeyPatch, at: int, kind: Any
 ) -> None:
     monkeypatch.setattr(example, "BLOCK", 40)
+    monkeypatch.setattr(preparing, "RECORD_SECONDS", 0)
     lines = [*ENGLISH[:200], *["more of one document " * 40] * 100, *ENGLISH[200:]]
-    settings = run(write("a.txt", lines), data={"unit": "line"}, tokenizer={"kind": "characters"})
-    whole = prepare_text("documents", settings, tmp_path / "whole")
+    path = write("a.txt", lines)
+    settings = run(path, data={"unit": "line"}, tokenizer={"kind": "characters"})
+    if kind == "pairs":
+        data = {"source": [path], "target": [write("b.txt", lines[::-1])], "max_len": 2000}
+        settings = run_settings({"data": data, "tokenizer": {"kind": "characters"}})
+    whole = prepare(kind, settings, tmp_path / "whole")
     done: list[int] = []
-    add = tokenise.Tokeniser.add
+    add = encode.Encoder._add
 
-    def counted(self: Any, routed: Any) -> None:
+    def counted(self: Any, *block: Any) -> None:
         done.append(self.count.blocks)
-        add(self, routed)
+        add(self, *block)
         if len(done) == at + 1:
             self.files.sync()  # what came after the last record lies on the disk too
             raise Killed
 
-    monkeypatch.setattr(tokenise.Tokeniser, "add", counted)
+    monkeypatch.setattr(encode.Encoder, "_add", counted)
     out = tmp_path / "run"
     with pytest.raises(Killed):
-        prepare_text("documents", settings, out)
+        prepare(kind, settings, out)
     with pytest.raises(DataError, match="no prepared data"):
         load_prepared(out)
-    monkeypatch.setattr(textbuild, "survey", None)  # the check is not done again
-    monkeypatch.setattr(textbuild, "train_on_texts", None)
-    assert prepare_text("documents", settings, out).fingerprint == whole.fingerprint
+    monkeypatch.setattr(preparing, "survey", None)  # the check is not done again
+    monkeypatch.setattr(preparing, "train_on_texts", None)
+    monkeypatch.setattr(preparing, "train_vocabularies", None)
+    assert prepare(kind, settings, out).fingerprint == whole.fingerprint
     assert contents(out / DATA) == contents(tmp_path / "whole" / DATA)
     assert done == [*range(at + 1), *range(at, 13)]
     assert [path.name for path in out.iterdir()] == [DATA]
@@ -359,25 +368,25 @@ def test_a_document_goes_on_behind_a_kill(
     monkeypatch.setattr("headway.data.readers.lines.PIECE", 97)
     monkeypatch.setattr(example, "BLOCK", 10)
     settings = run(story(write))
-    whole = prepare_text("documents", settings, tmp_path / "whole")
+    whole = prepare("documents", settings, tmp_path / "whole")
     for n in (3, 5):  # killed, and killed again
         with monkeypatch.context() as patch:
-            patch.setattr(tokenise.Tokeniser, "add", dying(n))
+            patch.setattr(encode.Encoder, "_add", dying(n))
             with pytest.raises(Killed):
-                prepare_text("documents", settings, tmp_path / "run")
-    assert prepare_text("documents", settings, tmp_path / "run").fingerprint == whole.fingerprint
+                prepare("documents", settings, tmp_path / "run")
+    assert prepare("documents", settings, tmp_path / "run").fingerprint == whole.fingerprint
 
 
 def test_other_settings_after_a_kill_begin_anew(
     tmp_path: Path, write: Write, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     settings, other = run(story(write)), run(story(write), tokenizer={"lowercase": True})
-    whole = prepare_text("documents", other, tmp_path / "whole")
+    whole = prepare("documents", other, tmp_path / "whole")
     with monkeypatch.context() as patch:
-        patch.setattr(tokenise.Tokeniser, "add", dying(0))
+        patch.setattr(encode.Encoder, "_add", dying(0))
         with pytest.raises(Killed):
-            prepare_text("documents", settings, tmp_path / "run")
-    assert prepare_text("documents", other, tmp_path / "run").fingerprint == whole.fingerprint
+            prepare("documents", settings, tmp_path / "run")
+    assert prepare("documents", other, tmp_path / "run").fingerprint == whole.fingerprint
 
 
 KILLED = """
@@ -385,13 +394,13 @@ import sys
 from pathlib import Path
 from headway.config.run import run_settings
 from headway.data import example
-from headway.data.texts import prepare_text
+from headway.data.prepare import prepare
 example.BLOCK = 20
 data = {"text": [sys.argv[1]], "unit": "line"}
 settings = run_settings({"task": "complete", "data": data, "tokenizer": {"vocab_size": 400}})
 print("begin", flush=True)
 while True:
-    prepare_text("documents", settings, Path(sys.argv[2]))
+    prepare("documents", settings, Path(sys.argv[2]))
     Path(sys.argv[2], "data", "valid.jsonl").write_text("damaged")  # so that it is made again
 """
 
@@ -402,7 +411,7 @@ def test_a_kill_at_any_moment_leaves_nothing_that_a_rerun_cannot_mend(
     path, out = write("a.txt", ENGLISH), tmp_path / "run"
     settings = run(path, data={"unit": "line"})
     monkeypatch.setattr(example, "BLOCK", 20)
-    wanted = prepare_text("documents", settings, tmp_path / "whole").fingerprint
+    wanted = prepare("documents", settings, tmp_path / "whole").fingerprint
     draw = random.Random(0)
     for _ in range(4):
         child = subprocess.Popen(
@@ -414,7 +423,7 @@ def test_a_kill_at_any_moment_leaves_nothing_that_a_rerun_cannot_mend(
         os.kill(child.pid, signal.SIGKILL)
         child.wait()
         child.stdout.close()
-        assert prepare_text("documents", settings, out).fingerprint == wanted
+        assert prepare("documents", settings, out).fingerprint == wanted
         assert [path.name for path in out.iterdir()] == [DATA]
 
 
@@ -429,7 +438,7 @@ def test_a_kill_at_any_moment_leaves_nothing_that_a_rerun_cannot_mend(
         ("labelled", ["g\tpos", "b\tneg"], ["x\tbad"], r"1 label .* lacks: 'bad' \(v:1\)"),
         ("labelled", ["g\tpos", "b\tneg"], ["\tneg"], "none of the 1 validation examples has text"),
         ("labelled", ["good\tpos", "good\tneg"] * 9, None, "no validation examples can be split"),
-        ("labelled", ["a\tpos", "b\tneg"], None, "no validation examples are left"),
+        ("labelled", ["a\tpos", "b\tneg"], None, "the only ones of their class"),
         ("tagged", ["a O", "b O"], None, "every tag is 'O'"),
         ("tagged", ["a B-X", "b O"], ["c B-Y"], r"1 tag .* lacks: 'B-Y' \(v:1\)"),
         ("fields", ['{"body": "x"}'] * 3, None, "no document has a field 'title'"),
@@ -444,24 +453,24 @@ def test_data_that_cannot_be_trained_on_is_refused_with_a_reason(
     if valid is not None:
         data["valid_text"] = [write("v", valid)]
     with pytest.raises(ImpossibleData, match=message) as refused:
-        prepare_text(kind, run(write("a", lines), data=data), tmp_path / "run")
+        prepare(kind, run(write("a", lines), data=data), tmp_path / "run")
     assert refused.value.report.impossible
     assert list((tmp_path / "run").iterdir()) == []
 
 
 def test_what_is_not_given_is_asked_for(tmp_path: Path, write: Write) -> None:
     with pytest.raises(DataError, match=r"nothing to train on\. Give --text"):
-        prepare_text("documents", run_settings({"task": "complete"}), tmp_path)
+        prepare("documents", run_settings({"task": "complete"}), tmp_path)
     with pytest.raises(DataError, match=r"data\.fields=… must name the fields"):
-        prepare_text("fields", run(write("a.jsonl", ["{}"])), tmp_path)
+        prepare("fields", run(write("a.jsonl", ["{}"])), tmp_path)
     with pytest.raises(DataError, match="there is no file"):
-        prepare_text("documents", run(str(tmp_path / "none")), tmp_path)
+        prepare("documents", run(str(tmp_path / "none")), tmp_path)
 
 
 def test_odd_texts_are_remarked_on(tmp_path: Path, write: Write) -> None:
     lines = [f"{t}\t{i % 2}" for i, t in enumerate(ENGLISH)]
     lines += ["\t1", "SchÃ¤fer\t1", "lost \ufffd\t0", f"{ENGLISH[0]}\t1", f"{ENGLISH[1]}\t1"]
-    prepared = prepare_text("labelled", run(write("a.tsv", lines)), tmp_path)
+    prepared = prepare("labelled", run(write("a.tsv", lines)), tmp_path)
     found = names(prepared)
     assert {name: found[name].count for name in found} == {
         "empty": 1, "garbled": 1, "replaced": 1, "duplicates": 2, "conflicts": 1
@@ -472,7 +481,7 @@ def test_odd_texts_are_remarked_on(tmp_path: Path, write: Write) -> None:
 
 
 def test_files_to_score_on_are_read_with_known_labels(tmp_path: Path, write: Write) -> None:
-    prepared = prepare_text("labelled", run(labelled(write)), tmp_path / "run")
+    prepared = prepare("labelled", run(labelled(write)), tmp_path / "run")
     test = labelled(write, "test.tsv", ENGLISH[:7])
     settings = run(test)
     found, examples = evaluation_set("labelled", settings, prepared.tokenizer, prepared.labels)
@@ -492,8 +501,8 @@ def test_standard_input_is_read_once(
     tmp_path: Path, write: Write, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = labelled(write)
-    wanted = prepare_text("labelled", run(path), tmp_path / "file").fingerprint
+    wanted = prepare("labelled", run(path), tmp_path / "file").fingerprint
     with Path(path).open() as stdin:
         monkeypatch.setattr(sys, "stdin", stdin)
-        prepared = prepare_text("labelled", run("-"), tmp_path / "run")
+        prepared = prepare("labelled", run("-"), tmp_path / "run")
     assert prepared.fingerprint == wanted

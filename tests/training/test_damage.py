@@ -19,10 +19,10 @@ from headway.cli.main import main
 from headway.config.durable import read_json, seal_json
 from headway.config.folder import file_in, load_run
 from headway.config.run import run_settings
-from headway.data import example, tokenise
+from headway.data import encode, example
+from headway.data import prepare as preparing
 from headway.data.prepare import prepare
 from headway.data.store import load_prepared
-from headway.data.texts import prepare_text
 from headway.errors import DataError, FolderError, UserError
 from headway.models.folder import load_model
 from headway.progress import Progress
@@ -139,7 +139,9 @@ def test_damaged_prepared_data_is_found_and_made_again(run: Path, command: list[
         assert not_found(path, partial(load_prepared, run), DataError, flips, 5) == [], path
     (run / "data" / "train.source.tokens").write_bytes(b"")
     said = io.StringIO()
-    assert prepare(load_run(run), run, Progress(stream=said)).fingerprint == whole.fingerprint
+    assert (
+        prepare("pairs", load_run(run), run, Progress(stream=said)).fingerprint == whole.fingerprint
+    )
     assert "data is damaged: train.source.tokens has 0 bytes" in said.getvalue()
 
 
@@ -198,20 +200,21 @@ def half_made(tmp_path_factory: pytest.TempPathFactory) -> tuple[Any, Path, dict
     (folder / "a.tsv").write_text("".join(f"{x}\t{'yn'[i % 2]}\n" for i, x in enumerate(lines(90))))
     data = {"text": [str(folder / "a.tsv")], "valid_size": 10}
     settings = run_settings({"task": "classify", "data": data, "tokenizer": {"kind": "characters"}})
-    add = tokenise.Tokeniser.add
+    add = encode.Encoder._add
 
-    def dying(self: Any, routed: Any) -> None:
+    def dying(self: Any, *block: Any) -> None:
         if self.count.blocks == 4:
             self.files.sync()
             raise Killed
-        add(self, routed)
+        add(self, *block)
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(example, "BLOCK", 12)
-        prepare_text("labelled", settings, folder / "whole")
-        patch.setattr(tokenise.Tokeniser, "add", dying)
+        patch.setattr(preparing, "RECORD_SECONDS", 0)
+        prepare("labelled", settings, folder / "whole")
+        patch.setattr(encode.Encoder, "_add", dying)
         with pytest.raises(Killed):
-            prepare_text("labelled", settings, folder / "run")
+            prepare("labelled", settings, folder / "run")
     contents = {path.name: path.read_bytes() for path in (folder / "whole" / "data").iterdir()}
     return settings, folder / "run", contents
 
@@ -225,7 +228,7 @@ def test_damaged_half_made_data_is_made_again(
     files = [path for path in sorted(killed.rglob("*")) if path.is_file()]
     assert {path.name for path in files} >= {
         "held_out.npy", "plan.json", "record.json", "tokenizer.json", "wanted.json",
-        "train.text.tokens", "train.labels", "valid.jsonl",
+        "train.text.tokens", "train.label", "valid.jsonl",
     }  # fmt: skip
     for path in files:
         for i, content in enumerate(damages(path.read_bytes(), flips=3, cuts=1)):
@@ -233,7 +236,7 @@ def test_damaged_half_made_data_is_made_again(
             shutil.rmtree(out, ignore_errors=True)
             shutil.copytree(killed, out)
             (out / path.relative_to(killed)).write_bytes(content)
-            prepare_text("labelled", settings, out, Progress(stream=said))
+            prepare("labelled", settings, out, Progress(stream=said))
             made = {path.name: path.read_bytes() for path in (out / "data").iterdir()}
             assert made == whole, (path.name, i)
             if len(content) == path.stat().st_size:

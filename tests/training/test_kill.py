@@ -163,8 +163,8 @@ def test_killed_outside_of_training_it_goes_on_too(
 ) -> None:
     """While data is prepared, settings are written, weights are compared, the model is written."""
     places = [
-        ("headway.data.store:train_vocabularies", 1),
-        ("headway.data.store:seal", 1),
+        ("headway.data.prepare:train_vocabularies", 1),
+        ("headway.data.prepare:seal", 1),
         *[("headway.config.durable:sync", count) for count in (1, 2, 3, 4)],
         (EVALUATE, 2),
         ("headway.training.worker:average_of", 1),
@@ -184,7 +184,7 @@ def test_killed_outside_of_training_it_goes_on_too(
     ("place", "count", "number"),
     [
         ("headway.tasks.translate:prepare", 1, signal.SIGTERM),
-        ("headway.data.store:train_vocabularies", 1, signal.SIGINT),
+        ("headway.data.prepare:train_vocabularies", 1, signal.SIGINT),
         ("headway.training.worker:build_model", 1, signal.SIGTERM),
         (STEP, 1, signal.SIGUSR1),
         (STEP, 7, signal.SIGINT),

@@ -12,23 +12,29 @@ from headway.config.durable import check_identity, identity
 from headway.errors import DataError, FolderError
 
 MANIFEST = "manifest.json"
-VERSION = 1
-"""Counts up when the files change their form, so that older ones are made again."""
+VERSION = 2
+"""Counts up when the files change their form; those of older ones are still read."""
+
+Facts = dict[str, Any]
+"""What a manifest says, as JSON has it."""
+
+WORDS = ("report.json", "valid.jsonl", "problems.jsonl")
+"""Files for people, that tell where things lie: they do not count for what the data is."""
 
 
-def seal(folder: Path, facts: dict[str, Any]) -> None:
-    """Write the manifest. `fingerprint` in it is a checksum of everything."""
-    files = {
-        path.name: identity(path) for path in sorted(folder.iterdir()) if path.name != MANIFEST
-    }
+def seal(folder: Path, facts: Facts) -> None:
+    """Write the manifest. `fingerprint` in it is a checksum of what is stored and of what it was
+    made from, `seal` one of everything."""
+    names = sorted(path.name for path in folder.iterdir() if path.name != MANIFEST)
+    files = {name: identity(folder / name) for name in names}
     values = json.loads(json.dumps({"version": VERSION, **facts, "files": files}))
-    text = _text(values)
+    counted = {name: facts for name, facts in files.items() if name not in WORDS}
+    values["fingerprint"] = _sum({**values, "files": counted})
+    text = json.dumps({**values, "seal": _sum(values)}, indent=1)
     (folder / MANIFEST).write_text(text, encoding="utf-8")
 
 
-def read_sealed(
-    folder: Path, note: Callable[[str], None] = lambda text: None
-) -> dict[str, Any] | None:
+def read_sealed(folder: Path, note: Callable[[str], None] = lambda text: None) -> Facts | None:
     """The manifest, if it and all files are, to the byte, as they were written; else None, and the
     folder is to be made again. `note` hears what is wrong with one that is there."""
     try:
@@ -39,7 +45,7 @@ def read_sealed(
         return None
 
 
-def load_sealed(folder: Path) -> dict[str, Any]:
+def load_sealed(folder: Path) -> Facts:
     """The same for who cannot make it again."""
     try:
         return _verified(folder)
@@ -50,28 +56,23 @@ def load_sealed(folder: Path) -> dict[str, Any]:
         ) from error
 
 
-def _verified(folder: Path) -> dict[str, Any]:
+def _verified(folder: Path) -> Facts:
     path = folder / MANIFEST
     try:
-        text = path.read_text(encoding="utf-8")
-        values = dict(json.loads(text))
-        values.pop("fingerprint")
-        if _text(values) != text:
-            raise ValueError
-        if values["version"] != VERSION:
+        values = dict(json.loads(path.read_text(encoding="utf-8")))
+        if not 1 <= values["version"] <= VERSION:
             raise FolderError(f"{folder} was made by another version.")
+        mark = "fingerprint" if values["version"] == 1 else "seal"
+        if values.pop(mark) != _sum(values):
+            raise ValueError
         for name, promised in values["files"].items():
             check_identity(folder / name, promised)
     except OSError as error:
         raise FolderError(f"{path} cannot be read: {error}.") from error
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise FolderError(f"{path} is damaged: it is not what was written.") from error
-    return values | {"fingerprint": _fingerprint(values)}
+    return {"fingerprint": _sum(values), **values}
 
 
-def _text(values: dict[str, Any]) -> str:
-    return json.dumps({**values, "fingerprint": _fingerprint(values)}, indent=1)
-
-
-def _fingerprint(values: dict[str, Any]) -> str:
+def _sum(values: Facts) -> str:
     return hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()

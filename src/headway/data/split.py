@@ -1,20 +1,25 @@
-"""Which pairs are set aside for validation, so that nothing of them is seen in training.
+"""Which examples are set aside for validation, so that nothing of them is seen in training.
 
-Pairs that share a source or a target, but for case and punctuation, belong together, and so do
-pairs that such pairs connect. A group goes to one side as a whole. Splitting by source alone would
-leave the same target sentences on both sides.
+Examples that share a text (of pairs a source or a target), but for case and punctuation, belong
+together, and so do those that such examples connect. A group goes to one side as a whole. Splitting
+pairs by source alone would leave the same target sentences on both sides. Where there are labels,
+every one is held out in the same share, and none as a whole.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from headway.data.check import UNITS
 from headway.data.fold import Hashes, Numbers, Texts, fold_hashes, mixed
 from headway.data.pairs import in_blocks
+from headway.data.report import Finding, Report
+from headway.data.store import ImpossibleData
+from headway.data.survey import Survey
 from headway.errors import DataError
 
 OPTIONS = "--valid-source, --valid-target"
@@ -23,14 +28,51 @@ OPTIONS = "--valid-source, --valid-target"
 SOME = 1_000_000
 """Rows that are worked on at once where all of them would take much memory."""
 
+TRIED = 64
+"""Groups of a label of which one is looked for that can be set aside, before all others."""
+
 _SALT = np.uint64(0x5EED)
 
 
-def validation_rows(pairs: Iterable[tuple[str, str]], size: int) -> NDArray[np.bool_]:
-    """True for each pair that is set aside: about `size`, at most a tenth, in whole groups.
+def split_off(seen: Survey, size: int, report: Report) -> NDArray[np.bool_]:
+    """Which examples are for validation. What cannot be had goes into the report."""
+    held_out = np.zeros(len(seen), np.bool_)
+    filled = seen.filled
+    # A slice makes no copy, and nearly always there is text everywhere.
+    rows = slice(None) if filled.all() else filled
+    kind = seen.source.kind
+    options = OPTIONS if kind == "pairs" else "--valid-text"
+    labels = seen.label[rows] if seen.names.counts and kind != "tagged" else None
+    try:
+        keys = seen.key[rows], seen.other[rows]
+        chosen = choose_rows(*keys, size, UNITS[kind], options, labels=labels)
+    except DataError as error:
+        report.findings.append(Finding("error", "no-split", 0, str(error)))
+        raise ImpossibleData(report) from error
+    held_out[np.flatnonzero(filled)[chosen]] = True
+    if kind == "pairs":
+        _tell_shared(seen, filled & ~held_out, held_out, report)
+    return held_out
 
-    The same pairs are chosen in whatever order the pairs come. Holds 16 bytes a pair.
-    """
+
+def _tell_shared(
+    seen: Survey, kept: NDArray[np.bool_], held_out: NDArray[np.bool_], report: Report
+) -> None:
+    few = seen.other[held_out]
+    shared = np.zeros(len(few), np.bool_)
+    for row in range(0, len(seen), SOME):  # of all at once a sorted copy would be made
+        block = slice(row, row + SOME)
+        shared |= np.isin(few, seen.other[block][kept[block]])
+    if n := int(shared.sum()):
+        text = (
+            f"{n:,} of {int(held_out.sum()):,} pairs split off for validation share their target "
+            "with training pairs: the groups of pairs that share a side are too large to set aside."
+        )
+        report.findings.append(Finding("warning", "shared-split", n, text))
+
+
+def validation_rows(pairs: Iterable[tuple[str, str]], size: int) -> NDArray[np.bool_]:
+    """`choose_rows` for pairs of texts. Holds 16 bytes a pair."""
     blocks: list[tuple[Hashes, Hashes]] = []
     for block in in_blocks(pairs):
         source, target = (fold_hashes(Texts.of(side)) for side in zip(*block, strict=True))
@@ -42,19 +84,33 @@ def validation_rows(pairs: Iterable[tuple[str, str]], size: int) -> NDArray[np.b
 
 
 def choose_rows(
-    source: Hashes, target: Hashes, size: int, unit: str = "pairs", options: str = OPTIONS
+    source: Hashes,
+    target: Hashes,
+    size: int,
+    unit: str = "pairs",
+    options: str = OPTIONS,
+    labels: NDArray[np.int32] | None = None,
 ) -> NDArray[np.bool_]:
-    """`validation_rows` for pairs that are known by the hashes of their two sides."""
+    """True for each example that is set aside: about `size`, at most a tenth, in whole groups, and
+    of each label its share. They are known by the hashes of their two sides, or of one given twice;
+    the same ones are chosen in whatever order they come.
+    """
     if len(source) < 2:
         raise DataError(
             f"{len(source)} usable {unit} cannot be split into training and validation. "
             f"Give more {unit}, or validation {unit} of their own ({options})."
         )
     limit = max(1, min(size, len(source) // 10))
-    chosen = _whole_groups(groups(source, target), source, limit)
+    chosen = _chosen(groups(source, target), source, limit, labels)
     if not chosen.any():
         # Everything hangs together, as where targets are a few fixed answers.
-        chosen = _whole_groups(groups(source, source), source, limit)
+        chosen = _chosen(groups(source, source), source, limit, labels)
+    if not chosen.any() and labels is not None:
+        raise DataError(
+            f"no validation {unit} can be split off the {len(source):,} {unit}: they are too few, "
+            "or most of them are the same, or the only ones of their class. Give some of their own "
+            f"({options})."
+        )
     if not chosen.any():
         raise DataError(
             f"no validation {unit} can be split off: all or most of the {len(source):,} {unit} "
@@ -62,6 +118,30 @@ def choose_rows(
             f"their own ({options})."
         )
     return chosen
+
+
+def _chosen(
+    first: Numbers, source: Hashes, limit: int, labels: NDArray[np.int32] | None
+) -> NDArray[np.bool_]:
+    """Whole groups, known by their first rows."""
+    draws = np.full(len(first), np.iinfo(np.uint64).max, np.uint64)
+    for row in range(0, len(first), SOME):
+        block = slice(row, row + SOME)
+        np.minimum.at(draws, first[block], mixed(source[block] ^ _SALT))
+    if labels is not None:
+        return choose_by_label(draws[first], labels, limit)
+    leaders = np.flatnonzero(first == np.arange(len(first), dtype=first.dtype))
+    draws = draws[leaders]
+    sizes = np.bincount(first, minlength=len(first)).astype(first.dtype)
+    taken = np.zeros(len(first), np.bool_)
+    left = limit
+    for number in leaders[np.argsort(draws, kind="stable")]:
+        if left == 0:
+            break
+        if sizes[number] <= left:
+            taken[number] = True
+            left -= int(sizes[number])
+    return taken[first]
 
 
 def groups(source: Hashes, target: Hashes) -> Numbers:
@@ -104,21 +184,58 @@ class _Runs:
         return spread
 
 
-def _whole_groups(first: Numbers, source: Hashes, limit: int) -> NDArray[np.bool_]:
-    """Groups in an order drawn from their hashes, each that still fits, up to `limit` pairs."""
-    draws = np.full(len(first), np.iinfo(np.uint64).max, np.uint64)
-    for row in range(0, len(first), SOME):
-        block = slice(row, row + SOME)
-        np.minimum.at(draws, first[block], mixed(source[block] ^ _SALT))
-    leaders = np.flatnonzero(first == np.arange(len(first), dtype=first.dtype))
-    draws = draws[leaders]
-    sizes = np.bincount(first, minlength=len(first)).astype(first.dtype)
-    taken = np.zeros(len(first), np.bool_)
-    left = limit
-    for number in leaders[np.argsort(draws, kind="stable")]:
-        if left == 0:
-            break
-        if sizes[number] <= left:
-            taken[number] = True
-            left -= int(sizes[number])
-    return taken[first]
+def draws_of(keys: Hashes) -> Hashes:
+    """An order of rows by chance that their contents decide, equal for equal ones."""
+    return mixed(keys ^ _SALT)
+
+
+def choose_by_label(
+    draws: Hashes, labels: Sequence[str] | NDArray[np.int32], limit: int, each: int = 1
+) -> NDArray[np.bool_]:
+    """At most `limit` rows in whole groups of equal draws, in the order of these.
+
+    First `each` of a label after another, large classes before small ones where the limit is too
+    low for all; then the same share of every label. A label keeps at least one for training.
+    """
+    order = np.argsort(draws, kind="stable")
+    starts = np.flatnonzero(np.diff(draws[order], prepend=~draws[order[:1]]))
+    ends = np.append(starts[1:], len(draws))
+    names, numbers = np.unique(np.asarray(labels), return_inverse=True)
+    lead = numbers[order[starts]]  # the label of a group, or the first of several
+    held_out = np.zeros(len(draws), np.bool_)
+    whole = left = np.bincount(numbers, minlength=len(names))
+    in_turn, place = _in_turn(lead, each)
+    early = in_turn[place[in_turn] < each * TRIED]
+    for only_new, groups in ((True, early), (False, in_turn)):
+        for group in _one_by_one(groups):
+            if only_new and whole[lead[group]] - left[lead[group]] >= each:
+                continue
+            rows = order[starts[group] : ends[group]]
+            after = left - np.bincount(numbers[rows], minlength=len(names))
+            if len(rows) > limit or held_out[rows[0]] or not after[numbers[rows]].all():
+                continue
+            held_out[rows] = True
+            limit, left = limit - len(rows), after
+            if not limit:
+                return held_out
+    return held_out
+
+
+def _one_by_one(numbers: NDArray[np.int64]) -> Iterator[int]:
+    """Without a list of all of them."""
+    for first in range(0, len(numbers), SOME):
+        yield from numbers[first : first + SOME].tolist()
+
+
+def _in_turn(lead: NDArray[np.int64], each: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Groups by where they stand among those of their label, `each` of a label together; and where
+    that is."""
+    order = np.argsort(lead, kind="stable")
+    _, start, counts = np.unique(lead[order], return_index=True, return_counts=True)
+    share, first = np.empty(len(lead)), np.empty(len(lead), np.int64)
+    rank = np.arange(len(lead)) - np.repeat(start, counts)
+    share[order] = (rank // each + 0.5) / np.repeat(counts, counts)
+    first[order] = np.repeat(order[start], counts)  # labels in the order drawn, not by name
+    place = np.empty(len(lead), np.int64)
+    place[order] = rank
+    return np.lexsort((first, share)), place

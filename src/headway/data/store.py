@@ -13,11 +13,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from headway.data.fold import Hashes
-from headway.data.media.decoding import PROBLEMS, UNREADABLE, VALUES, read_facts
+from headway.data.media.decoding import UNREADABLE, VALUES, read_facts
 from headway.data.media.reading import Form, What
 from headway.data.media.store import PictureStore, SoundStore
 from headway.data.report import Report
-from headway.data.sealed import load_sealed
+from headway.data.sealed import WORDS, Facts, load_sealed
 from headway.data.tokens import TokenStore, side
 from headway.errors import DataError
 from headway.text.tokenizer import Tokenizer, Vocabularies
@@ -26,9 +26,6 @@ DATA = "data"
 """The folder of a run that holds all of it."""
 
 SPLITS = ("train", "valid")
-WORDS = ("report.json", "valid.jsonl", PROBLEMS)
-"""Files for people, that tell where things lie."""
-
 NAMES: dict[What, str] = {"pictures": "image", "videos": "video", "sounds": "audio"}
 
 Numbers = NDArray[np.int64]
@@ -229,22 +226,21 @@ def load_prepared(folder: Path) -> Prepared:
     """What was prepared in the folder of a run."""
     data = folder / DATA
     made = load_sealed(data)
-    inputs = made["inputs"]
+    inputs, fingerprint = made["inputs"], made["fingerprint"]
     lines = (data / "valid.jsonl").read_text(encoding="utf-8").split("\n")[:-1]
     examples = [json.loads(line) for line in lines]
-    fingerprint = made["fingerprint"]
     words = data / "tokenizer.json"
+    if made["version"] == 1:
+        made = _as_now(made)
+        examples = [_example(one) for one in examples]
     if "form" in inputs:
         stored = {name: facts for name, facts in made["files"].items() if name not in WORDS}
         said = json.dumps([stored, inputs["settings"], inputs["form"]], sort_keys=True)
         fingerprint = hashlib.sha256(said.encode()).hexdigest()
         form = _form(inputs["form"])
         train, valid = (open_media(data, split, form, made["dtype"]) for split in SPLITS)
-    elif "kind" in inputs:
-        train, valid = (open_texts(data, number, made) for number in range(2))
     else:
-        train, valid = (_open_pairs(data / split, made["dtypes"]) for split in SPLITS)
-        examples = [{"source": source, "target": target} for source, target in examples]
+        train, valid = (open_columns(data, split, made) for split in SPLITS)
     return Prepared(
         train=train,
         valid=valid,
@@ -257,24 +253,42 @@ def load_prepared(folder: Path) -> Prepared:
     )
 
 
-def _open_pairs(name: Path, dtypes: Sequence[str]) -> Columns:
-    sides = zip(("source", "target"), dtypes, strict=True)
-    return Columns({which: TokenStore.open(side(name, which), dtype) for which, dtype in sides})
+def open_columns(folder: Path, split: str, made: Facts) -> Columns:
+    """A split, by what is known of its making."""
+    stores: dict[str, Store] = {}
+    for name, facts in made["columns"].items():
+        path = side(folder / split, facts.get("file", name))
+        if "lengths" in facts:
+            stores[name] = TokenStore.open(path, facts["dtype"], facts["lengths"])
+        else:
+            found: NDArray[Any] = np.fromfile(path, facts["dtype"])
+            stores[name] = found if facts["kind"] == "number" else found.astype(np.int64)
+    n_bytes = made["n_bytes"][SPLITS.index(split)]
+    return Columns(stores, fields=made["fields"], n_bytes=n_bytes)
 
 
-def open_texts(folder: Path, number: int, facts: Mapping[str, Any]) -> Columns:
-    """The first (training) or second (validation) split, by what is known of its making."""
-    split, columns = SPLITS[number], facts["columns"]
-    tagged = {"pieces": "<u4", "tags": "<u4"} if facts["kind"] == "tagged" else {}
-    dtypes = dict.fromkeys(columns, facts["dtype"]) | tagged
-    stores: dict[str, Store] = {
-        name: TokenStore.open(side(folder / split, name), dtype, "<i8")
-        for name, dtype in dtypes.items()
-    }
-    if (folder / f"{split}.labels").exists():
-        stores["label"] = np.fromfile(folder / f"{split}.labels", "<i4").astype(np.int64)
-    fields = columns if facts["kind"] == "fields" else ()
-    return Columns(stores, fields=fields, n_bytes=facts["n_bytes"][number])
+def _as_now(made: Facts) -> Facts:
+    """What the first version said, as this one says it."""
+    if "form" in made["inputs"]:
+        return made
+    columns: dict[str, dict[str, str]] = {}
+    if "dtypes" in made:
+        for name, dtype in zip(("source", "target"), made["dtypes"], strict=True):
+            columns[name] = {"kind": "text", "dtype": dtype, "lengths": "<i4"}
+        return {**made, "columns": columns, "fields": (), "n_bytes": (0, 0)}
+    for name in made["columns"]:
+        columns[name] = {"kind": "text", "dtype": made["dtype"], "lengths": "<i8"}
+    if made["kind"] == "tagged":
+        for name in ("pieces", "tags"):
+            columns[name] = {"kind": name, "dtype": "<u4", "lengths": "<i8"}
+    if "train.labels" in made["files"]:
+        columns["label"] = {"kind": "label", "dtype": "<i4", "file": "labels"}
+    fields = made["columns"] if made["kind"] == "fields" else ()
+    return {**made, "columns": columns, "fields": fields}
+
+
+def _example(one: list[str] | Facts) -> Facts:
+    return dict(zip(("source", "target"), one, strict=True)) if isinstance(one, list) else one
 
 
 def open_media(folder: Path, split: str, form: Form, dtype: str) -> Columns:
@@ -297,6 +311,6 @@ def open_media(folder: Path, split: str, form: Form, dtype: str) -> Columns:
     return Columns(stores, hashes=facts["hash"][rows])
 
 
-def _form(values: dict[str, Any]) -> Form:
+def _form(values: Facts) -> Form:
     size = values["size"]
     return Form(**{**values, "size": None if size is None else tuple(size)})

@@ -3,16 +3,26 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from headway.data.example import Example, Source, in_example_blocks
-from headway.data.fold import Hashes, Numbers, Texts, fold_hashes, mixed
-from headway.data.scan import EMPTY, joined, signs
+from headway.data.fold import Hashes, Texts, fold_hashes, mixed
+from headway.data.languages import Profiles, Trigrams
+from headway.data.readers.lines import UnequalCounts
+from headway.data.workers import each
+
+EMPTY, SAME, SWAPPED, CONTROL, REPLACED, GARBLED = (1 << bit for bit in range(6))
+"""Marks of an example: no text, or a side without; both sides alike; both look like the other side;
+control characters; U+FFFD; UTF-8 that was once read as Latin-1."""
+
+Part = tuple[NDArray[Any], ...]
+"""Columns of a block."""
 
 _JOIN = "\t"
 
@@ -48,17 +58,18 @@ class Names:
     """How many examples have each of the fields."""
 
     def see(self, item: Example, columns: Sequence[str]) -> int:
-        """The number of the label; -1 for none."""
+        """The number of the label, of several that of the first; -1 for none."""
         if item.problem:
             self.n_problems += 1
             if self.n_problems <= MOST_PROBLEMS:
                 self.problems[item.place] = item.problem
             return -1
         label = item.text("label")
-        if not label:
+        found = item.several("labels") or ([label] if label else [])
+        if not found:
             self.without += 1
             self.first_without = self.first_without or item.place
-        for name in item.several("tags") or ([label] if label else []):
+        for name in item.several("tags") or found:
             self.counts[name] += 1
             if name not in self.numbers:
                 self.places[name] = item.place
@@ -68,7 +79,7 @@ class Names:
             self.first_misfit = self.first_misfit or item.place
         if len(columns) > 1:
             self.present.update(name for name in columns if item.values[name])
-        return self.numbers[label] if label else -1
+        return self.numbers[found[0]] if found else -1
 
 
 @dataclass(frozen=True)
@@ -77,21 +88,31 @@ class Survey:
 
     source: Source
     key: Hashes
-    """Of the text, or of all fields, without case and punctuation."""
+    """Of the text, the source, or all fields, without case and punctuation."""
 
     other: Hashes
-    """Of the second text; the same as `key` where there is none."""
+    """Of the second text or the target; the same as `key` where there is none."""
 
     exact: Hashes
-    characters: Numbers
+    """Of the texts as they are."""
+
+    lengths: tuple[NDArray[np.integer[Any]], ...]
+    """In characters: of all together, or of source and target."""
+
     marks: NDArray[np.uint8]
     label: NDArray[np.int32]
     """The number of its label; -1 for none."""
 
     names: Names
+    unequal: UnequalCounts | None = None
+    """Why it ended early, if it did."""
 
     def __len__(self) -> int:
         return len(self.key)
+
+    @property
+    def n_characters(self) -> int:
+        return sum(int(side.sum()) for side in self.lengths)
 
     @property
     def filled(self) -> NDArray[np.bool_]:
@@ -100,7 +121,7 @@ class Survey:
     def rows(self, mark: int) -> NDArray[np.int64]:
         return np.flatnonzero(self.marks & mark)
 
-    def items(self, rows: Sequence[int]) -> dict[int, Example]:
+    def examples(self, rows: Iterable[int]) -> dict[int, Example]:
         """The first item of some rows, read again."""
         wanted = set(rows)
         last = max(wanted, default=-1)
@@ -108,7 +129,7 @@ class Survey:
         return {row: item for row, item in enumerate(islice(firsts, last + 1)) if row in wanted}
 
 
-def with_firsts(items: Iterator[Example] | Source) -> Iterator[tuple[Example, bool]]:
+def with_firsts(items: Iterable[Example]) -> Iterator[tuple[Example, bool]]:
     """Each item, and whether an example begins with it."""
     first = True
     for item in items:
@@ -116,51 +137,154 @@ def with_firsts(items: Iterator[Example] | Source) -> Iterator[tuple[Example, bo
         first = item.ends
 
 
-def survey(source: Source, advance: Callable[[int], None] = lambda n: None) -> Survey:
-    """Read all files once; `advance` hears how many characters were read."""
-    names = Names()
-    parts = []
-    for block in in_example_blocks(source, source.columns):
-        parts.append(_facts(block, source, names))
-        advance(sum(len(item.values[name]) for item in block for name in source.columns))
+def survey(
+    source: Source,
+    advance: Callable[[int], None] = lambda n: None,
+    profiles: Profiles | None = None,
+    *,
+    learn: bool = True,
+) -> Survey:
+    """Read all files once; `advance` hears how much was read, in the unit of the source. With
+    `learn` the profiles of source and target grow on the way; without, pairs are held against
+    profiles that are complete."""
+    names, blocks = Names(), _Blocks(source)
+    labelled = not source.kinds.keys().isdisjoint(("label", "labels"))
+    profiles = Profiles() if profiles is None else profiles
+    parts: list[Part] = []
+    facts = _Facts(source.kind == "pairs", source.kind == "fields")
+    for found in each(facts, blocks):
+        block = blocks.taken.pop(0)
+        if found.trigrams:
+            found.marks[profiles.swapped(*found.trigrams, learn=learn)] |= SWAPPED
+        numbers = [names.see(item, source.columns) for item in block.examples]
+        some = (np.array(numbers, np.int32),) if labelled else ()
+        ends = np.array([item.ends for item in block.examples], np.bool_)
+        pair = () if found.other is None else (found.other,)
+        parts.append((ends, found.key, found.exact, found.marks, *found.lengths, *pair, *some))
+        advance(block.size if source.kind != "pairs" else len(block.examples))
     if not parts:
         none = np.zeros(0, np.uint64)
-        return Survey(source, none, none, none, none.astype(np.int64), none.astype(np.uint8),
-                      none.astype(np.int32), names)  # fmt: skip
-    key, other, exact, characters, marks, label, ends = joined(parts)
-    firsts = np.flatnonzero(np.concatenate([[True], ends[:-1]]))
-    characters = np.add.reduceat(characters, firsts)
-    # Anything odd in a piece is odd of its document; it is empty when all pieces are.
-    empty: NDArray[np.uint8] = np.bitwise_and.reduceat(marks & np.uint8(EMPTY), firsts)
-    others: NDArray[np.uint8] = np.bitwise_or.reduceat(marks & ~np.uint8(EMPTY), firsts)
-    # Documents are told apart by how they begin and by their length.
-    exact = exact[firsts] ^ mixed(characters.astype(np.uint64))
-    return Survey(
-        source, key[firsts], other[firsts], exact, characters, others | empty, label[firsts], names
-    )
+        sides = (none.astype(np.int64),) * (2 if source.kind == "pairs" else 1)
+        return Survey(source, none, none, none, sides, none.astype(np.uint8),
+                      none.astype(np.int32), names, blocks.unequal)  # fmt: skip
+    ends, key, exact, marks, *more = joined(parts)
+    label = more.pop() if labelled else np.broadcast_to(np.int32(-1), len(key))
+    paired = len(source.columns) == 2 and source.kind != "fields"
+    other = more.pop() if paired else key
+    lengths = tuple(more)
+    if source.kind == "documents":
+        firsts = np.flatnonzero(np.concatenate([[True], ends[:-1]]))
+        lengths = tuple(np.add.reduceat(side, firsts, dtype=np.int64) for side in lengths)
+        # Anything odd in a piece is odd of its document; it is empty when all pieces are.
+        empty: NDArray[np.uint8] = np.bitwise_and.reduceat(marks & np.uint8(EMPTY), firsts)
+        marks = np.bitwise_or.reduceat(marks & ~np.uint8(EMPTY), firsts) | empty
+        # Documents are told apart by how they begin and by their length.
+        exact = exact[firsts] ^ mixed(lengths[0].astype(np.uint64))
+        key, label = key[firsts], label[firsts]
+        other = key
+    return Survey(source, key, other, exact, lengths, marks, label, names, blocks.unequal)
 
 
-def _facts(block: list[Example], source: Source, names: Names) -> tuple[NDArray[np.generic], ...]:
-    columns = source.columns
-    label = np.array([names.see(item, columns) for item in block], np.int32)
-    pairs = columns == ("text", "other")
-    first = columns[:1] if pairs else columns
-    joined = [_JOIN.join(map(item.text, first)) for item in block]
-    texts = Texts.of(joined)
-    key = other = fold_hashes(texts)
-    exact, characters, marks = texts.hashes(), texts.lengths, signs(texts)
-    if pairs:
-        others = Texts.of([item.text("other") for item in block])
-        other = fold_hashes(others)
-        exact = mixed(exact) ^ others.hashes()
-        characters = characters + others.lengths
-        marks |= signs(others)
-    marks |= np.array([is_empty(item, source) for item in block], np.uint8) * np.uint8(EMPTY)
-    ends = np.array([item.ends for item in block], np.bool_)
-    return key, other, exact, characters, marks, label, ends
+class _Block(NamedTuple):
+    examples: list[Example]
+    size: int
 
 
-def is_empty(item: Example, source: Source) -> bool:
-    """Without text; a document of fields needs one of them, a pair both texts."""
-    filled = [bool(item.text(name).strip()) for name in source.columns]
-    return not (any(filled) if source.kind == "fields" else all(filled))
+class _Blocks:
+    """The texts of the blocks of a source, column by column; their examples wait to be taken."""
+
+    def __init__(self, source: Source) -> None:
+        self.source = source
+        self.taken: list[_Block] = []
+        self.unequal: UnequalCounts | None = None
+
+    def __iter__(self) -> Iterator[list[list[str]]]:
+        blocks = in_example_blocks(self.source, self.source.columns)
+        while True:
+            try:
+                block = next(blocks, None)
+            except UnequalCounts as error:
+                self.unequal = error
+                return
+            if block is None:
+                return
+            texts = [[item.text(name) for item in block] for name in self.source.columns]
+            self.taken.append(_Block(block, sum(map(len, _flat(texts)))))
+            yield texts
+
+
+def _flat(texts: list[list[str]]) -> Iterator[str]:
+    for column in texts:
+        yield from column
+
+
+class _Found(NamedTuple):
+    key: Hashes
+    other: Hashes | None
+    exact: Hashes
+    lengths: tuple[NDArray[np.integer[Any]], ...]
+    marks: NDArray[np.uint8]
+    trigrams: tuple[Trigrams, Trigrams] | None
+
+
+@dataclass(frozen=True)
+class _Facts:
+    """What is found in the texts of a block, wherever that is done."""
+
+    translated: bool
+    """Whether one is a translation of the other."""
+
+    joined: bool
+    """Whether all columns are one text."""
+
+    def __call__(self, texts: list[list[str]]) -> _Found:
+        filled = np.array([[bool(text.strip()) for text in side] for side in texts], np.bool_)
+        empty = ~(filled.any(0) if self.joined else filled.all(0))
+        if self.joined and len(texts) > 1:
+            texts = [list(map(_JOIN.join, zip(*texts, strict=True)))]
+        sides = [Texts.of(side) for side in texts]
+        folded = [side.folded() for side in sides]
+        hashes = [side.hashes() for side in sides]
+        marks = np.where(empty, np.uint8(EMPTY), np.uint8(0))
+        for side in sides:
+            marks |= signs(side)
+        keys = [fold_hashes(*side) for side in zip(sides, folded, strict=True)]
+        lengths = tuple(side.lengths for side in sides)
+        if len(sides) == 1:
+            return _Found(keys[0], None, hashes[0], lengths, marks, None)
+        exact = mixed(hashes[0]) ^ hashes[1]
+        if not self.translated:
+            return _Found(keys[0], keys[1], exact, (lengths[0] + lengths[1],), marks, None)
+        marks[hashes[0] == hashes[1]] |= np.uint8(SAME)
+        trigrams = Trigrams.of(folded[0]), Trigrams.of(folded[1])
+        short = (lengths[0].astype(np.int32), lengths[1].astype(np.int32))
+        return _Found(keys[0], keys[1], exact, short, marks, trigrams)
+
+
+def joined(parts: list[Part]) -> list[NDArray[Any]]:
+    """The columns of blocks, one after another. The blocks go as they are taken, so that there is
+    no time at which everything is there twice."""
+    columns = [list(column) for column in zip(*parts, strict=True)]
+    parts.clear()
+    whole = []
+    while columns:
+        whole.append(np.concatenate(columns.pop(0)))
+    return whole
+
+
+def signs(texts: Texts) -> NDArray[np.uint8]:
+    """Marks of characters that hint at damage."""
+    marks = np.zeros(len(texts.sizes), np.uint8)
+    # Only what is not printable ASCII can be one; unsigned numbers below 0x20 become huge here.
+    odd = np.flatnonzero(texts.codes - np.uint32(0x20) >= 0x5F)
+    codes, following = texts.codes[odd], texts.codes[np.minimum(odd + 1, len(texts.codes) - 1)]
+    ends = texts.starts + texts.sizes - 1
+    rows = np.searchsorted(ends, odd)
+    inside = odd != ends[rows]
+    control = ((codes < 0x20) & (codes != 0x09)) | ((codes >= 0x7F) & (codes < 0xA0))
+    # "Ã¤" is what becomes of "ä", "â€" of quotes and dashes.
+    latin = ((codes == 0xC3) | (codes == 0xC2)) & (following >= 0x80) & (following < 0xC0)
+    garbled = latin | ((codes == 0xE2) & (following == 0x20AC))
+    for mark, found in ((CONTROL, control), (REPLACED, codes == 0xFFFD), (GARBLED, garbled)):
+        marks[rows[found & inside]] |= mark
+    return marks

@@ -20,10 +20,10 @@ from headway.config.model import DecoderSettings, family_of
 from headway.config.run import Resolved, RunSettings
 from headway.data.batches import Fixed, Rows, StepPlan, filled, layout_of, moved
 from headway.data.example import TextKind
+from headway.data.prepare import evaluation_set, prepare
 from headway.data.readings import ranges
 from headway.data.store import Columns, Prepared, load_prepared
 from headway.data.streams import USUAL, DocumentStream, FieldStream, Marks, Stream, mark_names
-from headway.data.texts import evaluation_set, prepare_text
 from headway.data.windows import Cut, drawn_cut, whole_cut, window_limit, window_shapes
 from headway.decode.completer import Completer
 from headway.errors import ConfigError, DataError, FolderError, UserError
@@ -223,7 +223,7 @@ class Continue:
 
     def prepare(self, settings: RunSettings, folder: Path, progress: Progress) -> Prepared:
         kind: TextKind = "fields" if settings.data.fields else "documents"
-        return prepare_text(
+        return prepare(
             kind, settings, folder, progress,
             tokenizer=tokenizer_of(settings), specials=mark_names(settings.data.fields),
         )  # fmt: skip

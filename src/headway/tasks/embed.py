@@ -22,9 +22,9 @@ from headway.config.facts import DeviceFacts, Facts, Proposal, because
 from headway.config.run import Resolved, RunSettings
 from headway.data.batches import Fixed, Rows, StepPlan, fixed_shapes, moved
 from headway.data.masking import Draws
+from headway.data.prepare import prepare
 from headway.data.readings import TextReader
 from headway.data.store import Prepared, load_prepared
-from headway.data.texts import prepare_text
 from headway.errors import ConfigError
 from headway.progress import OnProgress, Progress, unheard
 from headway.tasks.begun import begun_with, tokenizer_of
@@ -231,7 +231,7 @@ class Embed:
     """The task as a run sees it."""
 
     def prepare(self, settings: RunSettings, folder: Path, progress: Progress) -> Prepared:
-        return prepare_text("texts", settings, folder, progress, tokenizer=tokenizer_of(settings))
+        return prepare("texts", settings, folder, progress, tokenizer=tokenizer_of(settings))
 
     def load_prepared(self, folder: Path) -> Prepared:
         return load_prepared(folder)

@@ -14,8 +14,8 @@ from torch import nn
 from headway.config.data import DataSettings
 from headway.config.listed import listed
 from headway.config.run import Resolved
+from headway.data.prepare import evaluation_set
 from headway.data.readings import flat_tokens
-from headway.data.texts import evaluation_set
 from headway.data.unlabelled import questions
 from headway.decode.lines import live_windows, windows
 from headway.errors import DataError, UserError

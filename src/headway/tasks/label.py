@@ -32,7 +32,7 @@ from headway.tasks.intake import Cuts, Line, intake_of
 from headway.tasks.items import Batch, Draw, Numbers, Unit, each_read, mean_by_owner, n_owners
 from headway.tasks.kind import Predictor, Use
 from headway.tasks.label_choices import CHOICES, Head, answer_facts
-from headway.tasks.label_data import ScoredSet, prepare, scored_set, unit_of
+from headway.tasks.label_data import ScoredSet, prepare_labelled, scored_set, unit_of
 from headway.tasks.media_answers import noted, unread
 from headway.tasks.media_given import Given
 from headway.tasks.read import Read, readout_of
@@ -373,7 +373,7 @@ class Label:
     row: Spec
 
     def prepare(self, settings: RunSettings, folder: Path, progress: Progress) -> Prepared:
-        return prepare(self.row.modality, settings, folder, progress)
+        return prepare_labelled(self.row.modality, settings, folder, progress)
 
     def load_prepared(self, folder: Path) -> Prepared:
         return load_prepared(folder)

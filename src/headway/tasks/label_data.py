@@ -13,9 +13,9 @@ from headway.config.run import Resolved, RunSettings
 from headway.data.example import Source, TextKind
 from headway.data.media.prepared import evaluation_media, prepare_media
 from headway.data.media.reading import UNITS, Shape
+from headway.data.prepare import prepare
 from headway.data.store import Columns, Prepared
 from headway.data.streams import mark_names
-from headway.data.texts import prepare_text
 from headway.errors import DataError
 from headway.metrics.baselines import Text
 from headway.progress import SILENT, Progress
@@ -37,10 +37,12 @@ class ScoredSet:
     """As they stand in the files, where they are texts."""
 
 
-def prepare(what: Modality, settings: RunSettings, folder: Path, progress: Progress) -> Prepared:
+def prepare_labelled(
+    what: Modality, settings: RunSettings, folder: Path, progress: Progress
+) -> Prepared:
     if what == "text":
         fields = settings.data.fields
-        return prepare_text(
+        return prepare(
             "fields" if fields else "labelled", with_words(settings), folder, progress,
             tokenizer=tokenizer_of(settings), specials=mark_names(fields),
         )  # fmt: skip

@@ -23,8 +23,8 @@ from headway.config.run import Resolved, RunSettings
 from headway.data.batches import StepPlan
 from headway.data.media.prepared import evaluation_media, prepare_media
 from headway.data.media.reading import UNITS, Shape
+from headway.data.prepare import evaluation_set, prepare
 from headway.data.store import Prepared, load_prepared
-from headway.data.texts import evaluation_set, prepare_text
 from headway.errors import ConfigError, UserError
 from headway.metrics.language import perplexity
 from headway.nn.devices import CPU
@@ -363,7 +363,7 @@ class Mask:
                 f"the vocabulary of {settings.origin} has no mask token, so its model cannot learn "
                 "to fill gaps. Start from a run of the task fill, or from scratch."
             )
-        return prepare_text(
+        return prepare(
             "documents", settings, folder, progress, tokenizer=tokenizer, specials=[MASK]
         )
 

@@ -28,9 +28,9 @@ from headway.data.batches import (
     moved,
 )
 from headway.data.example import sources
+from headway.data.prepare import prepare
 from headway.data.readings import WordReader
 from headway.data.store import Columns, Prepared, load_prepared
-from headway.data.texts import prepare_text
 from headway.errors import DataError, UserError
 from headway.metrics import spans as metrics
 from headway.metrics.baselines import FrequentTags
@@ -259,7 +259,7 @@ class Tags:
     """The task as a run sees it."""
 
     def prepare(self, settings: RunSettings, folder: Path, progress: Progress) -> Prepared:
-        return prepare_text("tagged", settings, folder, progress, tokenizer=tokenizer_of(settings))
+        return prepare("tagged", settings, folder, progress, tokenizer=tokenizer_of(settings))
 
     def load_prepared(self, folder: Path) -> Prepared:
         return load_prepared(folder)

@@ -46,7 +46,7 @@ def prepare_taught(
 ) -> Prepared:
     """What `prepare` gives, with the teacher's vocabulary, and its words as what is learned."""
     where = pick_device(str(device))
-    prepared = prepare(with_teachers_words(settings), folder, progress)
+    prepared = prepare("pairs", with_teachers_words(settings), folder, progress)
     return taught(prepared, settings, folder, where, progress)
 
 

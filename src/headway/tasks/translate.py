@@ -86,7 +86,7 @@ class Translate(Write):
         if settings.start.run:
             words = file_in(run_folder(settings.start.run), TOKENIZER)
             settings = replace(settings, tokenizer=replace(settings.tokenizer, file=str(words)))
-        return prepare(settings, folder, progress)
+        return prepare("pairs", settings, folder, progress)
 
     def load_prepared(self, folder: Path) -> Prepared:
         return with_taught(load_prepared(folder), folder)

@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from headway.config.run import RunSettings
+from headway.data.check import sorted_labels
 from headway.data.media.check import check_media
 from headway.data.media.decoding import UNREADABLE, Decoder, read_facts
 from headway.data.media.items import MediaItems, check_there, found_items
@@ -22,7 +23,6 @@ from headway.data.media.splitting import split_off
 from headway.data.media.survey import Surveyed, survey
 from headway.data.report import Report
 from headway.data.store import ImpossibleData
-from headway.data.textcheck import sorted_labels
 from headway.data.tokens import StoreWriter, side, token_dtype
 from headway.data.workplace import Workplace
 from headway.progress import Progress

@@ -9,13 +9,12 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from headway.data.check import EXAMPLES, MANY, clipped, repeats
+from headway.data.check import EXAMPLES, FEW, MANY, clipped, listed, repeats, sorted_labels
 from headway.data.media.decoding import FLAT, UNREADABLE
 from headway.data.media.items import MOST_NAMED
 from headway.data.media.reading import UNITS
 from headway.data.media.survey import Surveyed
 from headway.data.report import Example, Finding, Level, Report
-from headway.data.textcheck import FEW, listed, sorted_labels
 
 MOST_UNREADABLE = 0.1
 """The share from which something must be wrong with all of them."""

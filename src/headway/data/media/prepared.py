@@ -19,6 +19,7 @@ import numpy as np
 
 from headway.config.durable import identity
 from headway.config.run import RunSettings
+from headway.data.check import listed
 from headway.data.media.build import MediaBuild, Wanted, write_texts
 from headway.data.media.decoding import Decoder
 from headway.data.media.items import MOST_NAMED, MediaItems
@@ -28,7 +29,6 @@ from headway.data.media.source import Target
 from headway.data.media.survey import Surveyed, survey
 from headway.data.sealed import read_sealed, seal
 from headway.data.store import DATA, Columns, Prepared, load_prepared, open_media
-from headway.data.textcheck import listed
 from headway.data.tokens import side, token_dtype
 from headway.data.workplace import tidy, workplace
 from headway.errors import DataError

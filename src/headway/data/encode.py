@@ -1,0 +1,543 @@
+"""Examples to arrays in files, block by block, counting what is left out on the way."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from headway.data.check import listed
+from headway.data.example import Example, Source, in_example_blocks
+from headway.data.report import Finding, Report
+from headway.data.sealed import Facts
+from headway.data.tokens import lengths_file, side, token_dtype, tokens_file
+from headway.data.workers import each
+from headway.data.workplace import GrowingFiles
+from headway.errors import DataError
+from headway.text.tokenizer import Tokenizer, Vocabularies
+from headway.text.words import Flat
+
+LIMITS = (64, 128, 256, 512, 1024)
+"""The numbers of tokens for which the report says how many examples are longer."""
+
+MOST_CHARACTERS = 100
+"""Pairs with more characters a token than this, at the longest limit, are too long unseen: nothing
+is gained by tokenising megabytes without a blank, and much memory and time are lost."""
+
+SHOWN = {"documents": 2_000}
+MOST_SHOWN = 20_000
+"""Validation examples kept as text; pairs all, since translations are scored against them."""
+
+MOST_UNKNOWN = 1_000
+SPLITS = ("train", "valid")
+
+
+@dataclass(frozen=True)
+class Routed:
+    """A block of examples, or of pieces of documents, and where each of them goes."""
+
+    examples: Sequence[Example]
+    valid: NDArray[np.bool_]
+    first: NDArray[np.bool_]
+    """Whether an example begins with it."""
+
+    def kept(self, rows: NDArray[np.bool_]) -> Routed:
+        if rows.all():
+            return self
+        some = [one for one, kept in zip(self.examples, rows.tolist(), strict=True) if kept]
+        return Routed(some, self.valid[rows], self.first[rows])
+
+
+class Router:
+    """Which examples are for training and which for validation, where both come from one source:
+    by example, or by characters, so many of which are for training. Of `blank` examples, which may
+    have many pieces, one without text is left, to be counted."""
+
+    def __init__(
+        self, held_out: NDArray[np.bool_], cut: int | None, blank: NDArray[np.bool_] | None = None
+    ) -> None:
+        self.held_out = held_out
+        self.cut = cut
+        self.blank = np.zeros(len(held_out), np.bool_) if blank is None else blank
+        self.row = 0
+        self.characters = 0
+        self.first = True
+
+    def route(self, block: Sequence[Example]) -> Routed:
+        rows = slice(self.row, self.row + len(block))
+        held = self.held_out[rows]
+        if self.cut is None and len(held) == len(block) and not self.blank[rows].any():
+            ends = np.array([item.ends for item in block], np.bool_)
+            if ends.all():  # every item is an example of its own
+                first = ends.copy()
+                first[:1] = self.first
+                self.row, self.first = rows.stop, True
+                return Routed(block, held, first)
+        found = [one for item in block for one in self._routed(item)]
+        valid, first = (np.array([one[i] for one in found], np.bool_) for i in (1, 2))
+        return Routed([item for item, _, _ in found], valid, first)
+
+    def _routed(self, item: Example) -> Iterator[tuple[Example, bool, bool]]:
+        size = len(item.text("text"))
+        if self.row < len(self.blank) and self.blank[self.row]:
+            if item.ends:
+                behind = self.cut is not None and self.characters >= self.cut
+                values = {**item.values, **dict.fromkeys(texts_of(item), "")}
+                yield item._replace(values=values), bool(self.held_out[self.row]) or behind, True
+            size = 0
+        elif self.cut is not None:
+            yield from self._by_character(item, self.cut - self.characters)
+        elif self.row >= len(self.held_out):
+            raise DataError("the training files have grown while they were read. Start again.")
+        else:
+            yield item, bool(self.held_out[self.row]), self.first
+        self.first = item.ends
+        self.row += item.ends
+        self.characters += size
+
+    def _by_character(self, item: Example, left: int) -> Iterator[tuple[Example, bool, bool]]:
+        text = item.text("text")
+        if left >= len(text):
+            # A document that is cut exactly behind this piece ends here for training.
+            yield item._replace(ends=item.ends or left == len(text)), False, self.first
+        elif left <= 0:
+            yield item, True, self.first or left == 0
+        else:
+            yield item._replace(values={"text": text[:left]}, ends=True), False, self.first
+            yield item._replace(values={"text": text[left:]}), True, True
+
+
+def texts_of(item: Example) -> list[str]:
+    """The names of what is text in it."""
+    return [name for name, value in item.values.items() if isinstance(value, str)]
+
+
+def all_for_validation(source: Source) -> Iterator[Routed]:
+    before = True
+    for block in in_example_blocks(source, source.columns):
+        ends = np.array([item.ends for item in block], np.bool_)
+        first = np.concatenate([[before], ends[:-1]])
+        before = bool(ends[-1])
+        yield Routed(block, np.ones(len(block), np.bool_), first)
+
+
+class Encoded(NamedTuple):
+    columns: dict[str, Flat]
+    n_bytes: NDArray[np.int64]
+    """UTF-8 bytes of the texts, of documents made of fields those of the body."""
+
+    n_unknown: int
+    unknown: set[str]
+    """Characters that the tokenizer lacks."""
+
+
+@dataclass(frozen=True)
+class Encode:
+    """Texts to token ids, wherever that is done: columns, whether texts go on where the one before
+    ends, and the words of tagged sentences."""
+
+    vocab: Path
+    columns: tuple[str, ...]
+    body: str
+    """The column that bytes are counted of."""
+
+    tagged: bool
+    most: int | None
+    """Characters of a text that are looked at."""
+
+    @cached_property
+    def tokenizers(self) -> dict[str, Tokenizer]:
+        vocab = Vocabularies.load(self.vocab)
+        return {name: vocab.target if name == "target" else vocab.source for name in self.columns}
+
+    def __reduce__(self) -> tuple[type[Encode], tuple[object, ...]]:
+        """Without the tokenizers: every worker loads its own."""
+        return Encode, (self.vocab, self.columns, self.body, self.tagged, self.most)
+
+    def __call__(self, given: Given) -> Encoded:
+        found: dict[str, Flat] = {}
+        if self.tagged:
+            tokenizer = self.tokenizers["text"]
+            found["text"], found["pieces"] = tokenizer.encode_words(given.words)
+        else:
+            for name, texts in given.texts.items():
+                cut = texts if self.most is None else [text[: self.most] for text in texts]
+                found[name] = self.tokenizers[name].encode_parts(cut, given.goes_on)
+        body = given.texts[self.body]
+        n_bytes = np.fromiter((len(text.encode()) for text in body), np.int64, len(body))
+        n_unknown, unknown = 0, set[str]()
+        for name, texts in given.texts.items():
+            n, lacks = _unknown(self.tokenizers[name], texts, found[name])
+            n_unknown, unknown = n_unknown + n, unknown | lacks
+        return Encoded(found, n_bytes, n_unknown, unknown)
+
+
+class Given(NamedTuple):
+    """A block as `Encode` takes it."""
+
+    texts: dict[str, list[str]]
+    goes_on: NDArray[np.bool_]
+    words: list[Sequence[str]]
+
+
+def _unknown(tokenizer: Tokenizer, texts: Sequence[str], flat: Flat) -> tuple[int, set[str]]:
+    if tokenizer.covers_everything:
+        return 0, set()
+    where = np.flatnonzero(flat.ids == tokenizer.unk)
+    found: set[str] = set()
+    for row in np.unique(np.searchsorted(np.cumsum(flat.lengths), where, side="right")):
+        if len(found) < MOST_UNKNOWN:
+            found |= tokenizer.unknown_characters(texts[row])
+    return len(where), found
+
+
+def _both() -> list[int]:
+    return [0, 0]
+
+
+@dataclass
+class Count:
+    """What has been done, as JSON keeps it."""
+
+    blocks: int = 0
+    n: list[int] = field(default_factory=_both)
+    """Examples of training and validation; and so the following."""
+
+    n_bytes: list[int] = field(default_factory=_both)
+    tokens: dict[str, list[int]] = field(default_factory=dict)
+    """Of each column of texts; of pairs also of those that are left out."""
+
+    characters: dict[str, int] = field(default_factory=dict)
+    """Of training."""
+
+    unfinished: list[int] = field(default_factory=_both)
+    """Tokens so far of a document that goes on in the next block."""
+
+    dropped: dict[str, int] = field(default_factory=lambda: {"empty": 0, "validation_empty": 0})
+    over_long: dict[str, int] = field(default_factory=lambda: dict.fromkeys(map(str, LIMITS), 0))
+    unknown_tokens: int = 0
+    unknown_characters: list[str] = field(default_factory=list)
+    shown: int = 0
+
+    @classmethod
+    def of_pairs(cls, max_len: int) -> Count:
+        names = ("empty", "over_long", "ratio", "validation_empty", "validation_over_long")
+        limits = map(str, sorted({*LIMITS, max_len}))
+        return cls(dropped=dict.fromkeys(names, 0), over_long=dict.fromkeys(limits, 0))
+
+    def to_dict(self) -> Facts:
+        return asdict(self)
+
+
+class Encoder:
+    """Writes `train.*` and `valid.*`: a token store for each column of texts, the numbers of labels
+    and tags, numbers, and how many pieces each word of tagged sentences has."""
+
+    def __init__(
+        self,
+        source: Source,
+        vocab: Path,
+        labels: Sequence[str],
+        folder: Path,
+        known: tuple[Facts, Facts] | None = None,
+    ) -> None:
+        """`known` is what an earlier attempt recorded: its count and its files."""
+        self.source = source
+        self.pairs = source.kind == "pairs"
+        self.labels = {name: i for i, name in enumerate(labels)}
+        data = source.settings.data
+        done, files = known or ({}, {})
+        fresh = Count.of_pairs(data.max_len) if self.pairs else Count()
+        self.count = Count(**{**fresh.to_dict(), **done})
+        most = MOST_CHARACTERS * max(map(int, self.count.over_long)) if self.pairs else None
+        body = source.columns[-1 if source.kind == "fields" else 0]
+        self.encode = Encode(vocab, source.columns, body, source.kind == "tagged", most)
+        self.files = GrowingFiles(folder, files)
+        self.stores = self._stores()
+        for split in SPLITS:
+            for name, facts in self.stores.items():
+                for file in _files(split, name, facts):
+                    self.files.start(file)
+        self.files.start("valid.jsonl")
+
+    def _stores(self) -> dict[str, dict[str, str]]:
+        """What each column is, as the seal says it."""
+        # A text is never that long, but all of a file may be one document.
+        lengths = "<i8" if self.source.kind == "documents" else "<i4"
+        found = {
+            name: {"kind": "text", "dtype": token_dtype(tokenizer.vocab_size), "lengths": lengths}
+            for name, tokenizer in self.encode.tokenizers.items()
+        }
+        if self.source.kind == "tagged":
+            for name in ("tags", "pieces"):
+                found[name] = {"kind": name, "dtype": "<u4", "lengths": lengths}
+        kinds = self.source.kinds
+        if "label" in kinds and self.labels:
+            found["label"] = {"kind": "label", "dtype": "<i4"}
+        if "labels" in kinds:
+            found["labels"] = {"kind": "labels", "dtype": "<u4", "lengths": lengths}
+        if "number" in kinds:
+            found["number"] = {"kind": "number", "dtype": "<f4"}
+        return found
+
+    def __enter__(self) -> Encoder:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.files.close()
+
+    def run(self, blocks: Iterator[Routed], done: Callable[[Routed], None]) -> None:
+        """All blocks behind those that were done before; `done` hears of each, those too."""
+        waiting: list[tuple[Routed, Routed]] = []
+
+        def given() -> Iterator[Given]:
+            for number, routed in enumerate(blocks):
+                if number < self.count.blocks:
+                    done(routed)
+                    continue
+                kept = self._filled(routed)
+                waiting.append((routed, kept))
+                yield self._given(kept)
+
+        for encoded in each(self.encode, given()):
+            routed, kept = waiting.pop(0)
+            self._add(routed, kept, encoded)
+            done(routed)
+
+    def _given(self, kept: Routed) -> Given:
+        texts = {name: [one.text(name) for one in kept.examples] for name in self.source.columns}
+        words = [one.several("words") for one in kept.examples] if self.encode.tagged else []
+        return Given(texts, ~kept.first, words)
+
+    def _filled(self, routed: Routed) -> Routed:
+        ends = np.array([one.ends for one in routed.examples], np.bool_)
+        empty = np.array([is_empty(one, self.source) for one in routed.examples], np.bool_)
+        return routed.kept(~(empty & ends & routed.first))
+
+    def _add(self, routed: Routed, kept: Routed, encoded: Encoded) -> None:
+        """The next block."""
+        left = int(routed.valid.sum()) - int(kept.valid.sum())
+        self.count.dropped["validation_empty"] += left
+        self.count.dropped["empty"] += len(routed.valid) - len(kept.valid) - left
+        self.count.unknown_tokens += encoded.n_unknown
+        known = set(self.count.unknown_characters)
+        if len(known) < MOST_UNKNOWN:
+            self.count.unknown_characters = sorted(known | encoded.unknown)
+        columns, n_bytes = dict(encoded.columns), encoded.n_bytes
+        self._measure(kept, columns)
+        if self.pairs:
+            fits = self._fitting(kept, columns)
+            kept, n_bytes = kept.kept(fits), n_bytes[fits]
+            columns = {name: flat.rows(fits) for name, flat in columns.items()}
+        if self.encode.tagged:
+            columns["tags"] = Flat.of(
+                [[self._label(tag, one) for tag in one.several("tags")] for one in kept.examples]
+            )
+        if "labels" in self.stores:
+            columns["labels"] = Flat.of(
+                [
+                    [self._label(name, one) for name in one.several("labels")]
+                    for one in kept.examples
+                ]
+            )
+        ends = np.array([one.ends for one in kept.examples], np.bool_)
+        for number, which in enumerate((~kept.valid, kept.valid)):
+            self._write(number, columns, which, ends[which])
+            self._write_single(number, kept, which)
+            self.count.n_bytes[number] += int(n_bytes[which].sum())
+        self._show(kept)
+        self.count.blocks += 1
+
+    def _measure(self, kept: Routed, columns: Mapping[str, Flat]) -> None:
+        """Of what is for training: tokens and characters, and how many examples are long."""
+        count, training = self.count, ~kept.valid
+        totals = []
+        for name in self.source.columns:
+            characters = self._characters(kept, name)
+            lengths = columns[name].lengths
+            if self.pairs:
+                lengths = np.where(characters > self.most, self.most, lengths)
+            tokens = count.tokens.setdefault(name, [0, 0])
+            tokens[0] += int(lengths[training].sum())
+            tokens[1] += int(lengths[~training].sum())
+            now = count.characters.get(name, 0)
+            count.characters[name] = now + int(characters[training].sum())
+            totals.append(lengths[training])
+        if self.pairs:
+            self._count_long(np.maximum(*totals))
+
+    @property
+    def most(self) -> int:
+        assert self.encode.most is not None
+        return self.encode.most
+
+    def _characters(self, kept: Routed, name: str) -> NDArray[np.int64]:
+        sizes = (len(one.values[name]) for one in kept.examples)
+        return np.fromiter(sizes, np.int64, len(kept.examples))
+
+    def _count_long(self, lengths: NDArray[np.int64]) -> None:
+        for limit in self.count.over_long:
+            self.count.over_long[limit] += int((lengths > int(limit)).sum())
+
+    def _fitting(self, kept: Routed, columns: Mapping[str, Flat]) -> NDArray[np.bool_]:
+        """Pairs that are neither too long nor too uneven; validation pairs may be uneven."""
+        data, dropped = self.source.settings.data, self.count.dropped
+        lengths = np.stack([
+            np.where(self._characters(kept, name) > self.most, self.most, columns[name].lengths)
+            for name in self.source.columns
+        ])  # fmt: skip
+        longer, shorter = lengths.max(axis=0), lengths.min(axis=0)
+        too_long = (longer > data.max_len) | (shorter == 0)
+        uneven = ~too_long & ~kept.valid & (longer > data.max_ratio * shorter)
+        uneven &= bool(data.max_ratio)
+        dropped["over_long"] += int((too_long & ~kept.valid).sum())
+        dropped["validation_over_long"] += int((too_long & kept.valid).sum())
+        dropped["ratio"] += int(uneven.sum())
+        return ~(too_long | uneven)
+
+    def _label(self, name: str | None, item: Example) -> int:
+        if name is None or name not in self.labels:
+            what = "tag" if self.encode.tagged else "label"
+            if not name:
+                field = self.source.settings.data.label_field
+                raise DataError(f"{item.place} has no {what} ({field!r}).")
+            known = listed(list(self.labels))
+            raise DataError(f"{item.place}: unknown {what} {name!r}. Known: {known}.")
+        return self.labels[name]
+
+    def _write(
+        self, number: int, columns: Mapping[str, Flat], rows: NDArray[np.bool_],
+        ends: NDArray[np.bool_],
+    ) -> None:  # fmt: skip
+        """The rows of one split. Pieces of a document become one sequence."""
+        totals = np.zeros(int(ends.sum()), np.int64)
+        for column, flat in columns.items():
+            facts = self.stores[column]
+            part = flat.rows(rows)
+            lengths = part.lengths
+            if self.source.kind == "documents":
+                done = np.cumsum(lengths) + self.count.unfinished[number]
+                lengths = np.diff(done[ends], prepend=0)
+                if len(done):
+                    self.count.unfinished[number] = int(done[-1] - (done[ends].max(initial=0)))
+            tokens, sizes = _files(SPLITS[number], column, facts)
+            self.files.write(tokens, part.ids.astype(facts["dtype"]).tobytes())
+            self.files.write(sizes, lengths.astype(facts["lengths"]).tobytes())
+            if facts["kind"] == "text":
+                totals += lengths
+        self.count.n[number] += len(totals)
+        if number == 0 and not self.pairs:
+            self._count_long(totals)
+
+    def _write_single(self, number: int, kept: Routed, rows: NDArray[np.bool_]) -> None:
+        """Columns with one number an example."""
+        for name, value in (("label", self._number), ("number", _as_float)):
+            if facts := self.stores.get(name):
+                values = [value(kept.examples[i]) for i in np.flatnonzero(rows).tolist()]
+                [file] = _files(SPLITS[number], name, facts)
+                self.files.write(file, np.array(values, facts["dtype"]).tobytes())
+
+    def _number(self, item: Example) -> int:
+        return self._label(item.text("label"), item)
+
+    def _show(self, kept: Routed) -> None:
+        """Keep the validation examples that are shown."""
+        most = SHOWN.get(self.source.kind, MOST_SHOWN)
+        lines = []
+        for row in np.flatnonzero(kept.valid & kept.first).tolist():
+            if self.pairs or self.count.shown < most:
+                lines.append(json.dumps(self.source.shown(kept.examples[row])) + "\n")
+                self.count.shown += 1
+        self.files.write("valid.jsonl", "".join(lines).encode())
+
+    def add_to(self, report: Report) -> None:
+        """The part of the report that needs a tokenizer."""
+        count, data = self.count, self.source.settings.data
+        for number, which in enumerate(("training", "validation")):
+            if not count.n[number]:
+                text = f"no {which} {report.unit} are left. Give more, or others with --valid-text."
+                if self.pairs:
+                    text = (
+                        f"no {which} pairs are left: {self._reasons()}. data.max_len is "
+                        f"{data.max_len}; a higher one keeps longer pairs."
+                    )
+                report.findings.append(Finding("error", "nothing-left", 0, text))
+        report.over_long = {int(limit): n for limit, n in count.over_long.items()}
+        sizes = {name: each.vocab_size for name, each in self.encode.tokenizers.items()}
+        if self.pairs:
+            for name, size in sizes.items():
+                report.sizes[f"{name}_tokens"] = count.tokens.get(name, [0])[0]
+                report.sizes[f"{name}_characters"] = count.characters.get(name, 0)
+                report.sizes[f"{name}_vocabulary"] = size
+            self._add_left_out(report)
+        else:
+            report.sizes |= {
+                "tokens": sum(n for n, _ in count.tokens.values()),
+                "valid_tokens": sum(n for _, n in count.tokens.values()),
+                "characters": sum(count.characters.values()),
+                "vocabulary": next(iter(sizes.values())),
+                "examples": count.n[0],
+                "valid_examples": count.n[1],
+            }
+        if count.unknown_tokens:
+            text = unknown_text(count.unknown_tokens, set(count.unknown_characters))
+            report.findings.append(Finding("warning", "unknown", count.unknown_tokens, text))
+
+    def _reasons(self) -> str:
+        said = {"empty": "with an empty side", "over_long": "too long", "ratio": "too uneven",
+                "validation_empty": "for validation with an empty side",
+                "validation_over_long": "for validation too long"}  # fmt: skip
+        return ", ".join(f"{n:,} {said[why]}" for why, n in self.count.dropped.items() if n)
+
+    def _add_left_out(self, report: Report) -> None:
+        data, dropped = self.source.settings.data, self.count.dropped
+        for which, name in (("", "over_long"), ("validation ", "validation_over_long")):
+            if n := dropped[name]:
+                text = (
+                    f"{n:,} {which}pair{'s' * (n > 1)} of more than {data.max_len} tokens a side "
+                    f"(data.max_len) {'are' if n > 1 else 'is'} left out."
+                )
+                report.findings.append(Finding("warning", name.replace("_", "-"), n, text))
+        if n := dropped["ratio"]:
+            text = (
+                f"{n:,} pairs are left out because one side has more than "
+                f"{data.max_ratio:g} times the tokens of the other (data.max_ratio)."
+            )
+            report.findings.append(Finding("note", "uneven", n, text))
+
+
+def is_empty(item: Example, source: Source) -> bool:
+    """Without text; a document of fields needs one of them, a pair both texts."""
+    filled = (bool(item.text(name).strip()) for name in source.columns)
+    return not (any(filled) if source.kind == "fields" else all(filled))
+
+
+def _as_float(item: Example) -> float:
+    return float(item.text("number"))
+
+
+def _files(split: str, column: str, facts: Mapping[str, str]) -> list[str]:
+    """The files of a column: values and lengths, or values alone."""
+    name = side(Path(split), column)
+    if "lengths" in facts:
+        return [str(tokens_file(name)), str(lengths_file(name))]
+    return [str(name)]
+
+
+def unknown_text(n: int, characters: set[str]) -> str:
+    text = f"{n:,} tokens are unknown to the tokenizer"
+    if characters:
+        shown = sorted(characters)[:20]
+        more = ", …" if len(characters) > 20 else ""
+        text += (
+            f", which lacks {len(characters):,} characters: "
+            + ", ".join(f"{c} U+{ord(c):04X}" for c in shown)
+            + more
+        )
+    return text + "."
