@@ -117,7 +117,7 @@ def test_the_lens_shows_what_each_layer_would_say(browser: Any, tmp_path: Path) 
     for layer, x_TD in enumerate(states, 1):
         normed_TD = norm(x_TD)
         layers_say = read_out(run, reading, normed_TD, Layout.of([len(x_TD)]))
-        scores_RC = scores_in(layers_say).detach()
+        scores_RC = scores_in(run, layers_say).detach()
         if layer == len(states):
             torch.testing.assert_close(scores_RC, said.scores_RC, rtol=1e-5, atol=1e-5)
         for number, row_C in enumerate(scores_RC.softmax(-1)):

@@ -94,7 +94,7 @@ def test_the_last_state_gives_the_answer(run: Opened) -> None:
     assert len(states) == len(part.blocks) + 1
     x_TD = states[-1] if part.stack.final_norm is None else part.stack.final_norm(states[-1])
     with torch.no_grad():
-        scores_RC = scores_in(read_out(run, found.reading, x_TD, Layout.of([len(x_TD)])))
+        scores_RC = scores_in(run, read_out(run, found.reading, x_TD, Layout.of([len(x_TD)])))
     torch.testing.assert_close(scores_RC, found.scores_RC)
     assert not torch.allclose(states[0], states[-1])
 

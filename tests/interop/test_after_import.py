@@ -12,7 +12,7 @@ import torch
 
 from headway.cli.main import main
 from headway.interop.importing import import_run
-from headway.interop.reading import proof_ids
+from headway.interop.reading import proof_texts
 from headway.tasks.opened import open_plain
 
 from .test_hf_decoders import DECODERS
@@ -47,7 +47,7 @@ def test_predict_writes_what_generate_writes(
     run = open_plain(str(tmp_path / "run"))
     model: Any = type(theirs).from_pretrained(source)
     expected = []
-    for ids in proof_ids(run, LINES):
+    for ids, *_ in proof_texts(run, LINES):
         [out] = model.generate(torch.tensor([ids]), do_sample=False).tolist()
         expected.append(run.vocab.target.decode(out).split())  # it drops unknown tokens
     (tmp_path / "in.txt").write_text("".join(f"{line}\n" for line in LINES))

@@ -17,7 +17,7 @@ from headway.cli.main import main
 from headway.errors import FolderError
 from headway.interop import exporting
 from headway.interop.exporting import export_run
-from headway.interop.proof import Proof, compared, our_logits, proof_ids
+from headway.interop.proof import Proof, compared, our_logits, proof_texts
 from headway.tasks.opened import Opened, open_plain, open_run
 
 from .ours import save_run, settings_of
@@ -42,7 +42,7 @@ class Copy(ModuleType):
     def prove(self, run: Opened, out: Path, sentences: Sequence[str], *, int8: bool) -> Proof:
         assert (out / "model").is_file()
         self.sentences, self.proved = sentences, run
-        ours = our_logits(run, proof_ids(run, sentences))
+        ours = our_logits(run, proof_texts(run, sentences))
         return compared("copy", ours, [np.array(r.scores + self.off) for r in ours])
 
 

@@ -11,7 +11,7 @@ import pytest
 
 from headway.config.run import RunSettings
 from headway.interop.proof import Proof, Reading, compared
-from headway.interop.reading import SENTENCES, our_logits, proof_ids, proof_sentences, segments_of
+from headway.interop.reading import SENTENCES, our_logits, proof_sentences, proof_texts
 from headway.tasks.opened import Opened, open_plain
 
 from .ours import save_run, settings_of
@@ -111,10 +111,11 @@ LINES = ["a dog runs", "the price", "is this good ?", "or bad", "the wet grass "
 class TestWhatIsRead:
     def test_a_language_model_begins_and_leaves_room_to_go_on(self, tmp_path: Path) -> None:
         run = loaded(tmp_path, settings_of("decoder", "complete"))
-        ids, words = proof_ids(run, LINES), run.vocab.source
+        texts, words = proof_texts(run, LINES), run.vocab.source
+        ids = [text.ids for text in texts]
         assert ids[0] == [words.bos, *words.encode(LINES[0])]
         assert len(ids[4]) == 64 - 16
-        said = our_logits(run, ids)
+        said = our_logits(run, texts)
         assert [len(reading.tokens) for reading in said][:2] == [len(ids[0]) + 16, len(ids[1]) + 16]
         for before, reading in zip(ids, said, strict=True):
             scores = reading.scores.copy()
@@ -124,10 +125,11 @@ class TestWhatIsRead:
 
     def test_a_translator_reads_its_own_output(self, tmp_path: Path) -> None:
         run = loaded(tmp_path, settings_of("seq2seq", "translate", head_bias=True))
-        ids, words = proof_ids(run, LINES), run.vocab.source
+        texts, words = proof_texts(run, LINES), run.vocab.source
+        ids = [text.ids for text in texts]
         assert ids[0] == [*words.encode(LINES[0]), words.eos]
         assert len(ids[4]) == 64 - 1
-        for reading in our_logits(run, ids):
+        for reading in our_logits(run, texts):
             assert reading.target[0] == words.bos
             assert reading.scores.shape == (len(reading.target), run.shape.vocab_size)
             scores = reading.scores.copy()
@@ -138,28 +140,29 @@ class TestWhatIsRead:
 
     def test_an_encoder_reads_pairs_and_gaps(self, tmp_path: Path) -> None:
         run = loaded(tmp_path, settings_of("encoder", "fill", heads=("words",)))
-        ids, words = proof_ids(run, LINES), run.vocab.source
+        texts, words = proof_texts(run, LINES), run.vocab.source
+        ids = [text.ids for text in texts]
         assert ids[0][0] == words.bos
         assert ids[0][-1] == words.eos
         assert ids[0][2] == words.mask
-        assert words.mask not in proof_ids(run, ["dog"])[0]  # its end token stays
+        assert words.mask not in proof_texts(run, ["dog"])[0].ids  # its end token stays
         assert len(ids[4]) == 64
         assert ids[3].count(words.eos) == 2
         first = ids[3].index(words.eos)
-        assert segments_of(run, ids[3]) == [0] * (first + 1) + [1] * (len(ids[3]) - first - 1)
-        assert not any(segments_of(run, ids[0]))
-        said = our_logits(run, ids)
+        assert texts[3].segments == [0] * (first + 1) + [1] * (len(ids[3]) - first - 1)
+        assert not any(texts[0].segments)
+        said = our_logits(run, texts)
         assert said[3].scores.shape == (len(ids[3]), run.shape.vocab_size)
         assert said[3].hidden_TD.shape == (len(ids[3]), 32)
 
     def test_classes_and_vectors_are_one_row(self, tmp_path: Path) -> None:
         heads = ("pooled", "classes")
         run = loaded(tmp_path / "a", settings_of("encoder", "classify", heads=heads))
-        [said, *_] = our_logits(run, proof_ids(run, LINES))
+        [said, *_] = our_logits(run, proof_texts(run, LINES))
         assert said.scores.shape == (1, 3)
         assert words_are_whole(run, said)
         run = loaded(tmp_path / "b", settings_of("encoder", "embed", heads=(), n_segments=0))
-        [said, *_] = our_logits(run, proof_ids(run, LINES))
+        [said, *_] = our_logits(run, proof_texts(run, LINES))
         assert said.scores.shape == (1, 32)
         assert np.linalg.norm(said.scores) == pytest.approx(1)
 

@@ -9,13 +9,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from torch import nn
+from torch import Tensor, nn
 
 from headway.errors import UserError, suggest
-from headway.models.decoder import Decoder
-from headway.models.encoder import Encoder
-from headway.models.parts.pictures import PictureFront
-from headway.models.parts.sounds import SoundFront
+from headway.models.parts.front import Front
 from headway.models.seq2seq import Seq2Seq
 from headway.nn.attention import Attention
 from headway.nn.block import Block
@@ -39,7 +36,7 @@ class AttentionKind:
 class StackPart:
     name: str
     stream: str
-    front: nn.Module
+    front: Front
     stack: Stack
 
     @property
@@ -57,16 +54,25 @@ class Anatomy:
     @classmethod
     def of(cls, model: nn.Module) -> Anatomy:
         if isinstance(model, Seq2Seq):
-            encoder = StackPart("encoder", "source", model.source_front, _stack(model.encoder))
-            decoder = StackPart("decoder", "target", model.target_front, _stack(model.decoder))
+            encoder = StackPart(
+                "encoder", "source", _front(model.source_front), _stack(model.encoder)
+            )
+            decoder = StackPart(
+                "decoder", "target", _front(model.target_front), _stack(model.decoder)
+            )
             cross = [block.cross for block in decoder.blocks if block.cross is not None]
             return cls(
                 [encoder, decoder],
                 [_own(encoder), _own(decoder), AttentionKind("cross", "target", "source", cross)],
             )
-        assert isinstance(model, Encoder | Decoder)
-        part = StackPart("self", stream_read_by(model.front), model.front, _stack(model.stack))
+        front = _front(model.front)
+        part = StackPart("self", front.reads, front, _stack(model.stack))
         return cls([part], [_own(part)])
+
+    @property
+    def is_pair(self) -> bool:
+        """Whether one stream is written from another."""
+        return len(self.stacks) > 1
 
     def kind(self, name: str) -> AttentionKind:
         found = {kind.name: kind for kind in self.kinds}
@@ -93,19 +99,17 @@ class Anatomy:
         return layers[layer]
 
 
-def stream_read_by(front: nn.Module) -> str:
-    """The name of the stream of a model that has but one."""
-    if isinstance(front, PictureFront):
-        return "picture"
-    return "sound" if isinstance(front, SoundFront) else "text"
-
-
 def _own(part: StackPart) -> AttentionKind:
     return AttentionKind(
         part.name, part.stream, part.stream, [block.attention for block in part.blocks]
     )
 
 
-def _stack(module: nn.Module) -> Stack:
+def _front(module: nn.Module | Tensor) -> Front:
+    assert isinstance(module, Front)
+    return module
+
+
+def _stack(module: nn.Module | Tensor) -> Stack:
     assert isinstance(module, Stack)
     return module

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, cast
 
 from torch import Tensor
 
@@ -16,6 +16,7 @@ from headway.decode.joint import JointSearcher
 from headway.decode.prompts import PromptSearcher
 from headway.decode.search import Searcher, evaluating, with_begin
 from headway.errors import UserError
+from headway.inside.anatomy import Anatomy
 from headway.inside.growing import Recorder
 from headway.inside.media import Media
 from headway.inside.streams import Output, Reading, Stream
@@ -24,6 +25,7 @@ from headway.models.decoder import Decoder
 from headway.models.seq2seq import Seq2Seq
 from headway.tasks.continue_ import context_of
 from headway.tasks.opened import Opened
+from headway.tasks.read import EachRow, readout_of
 
 __all__ = ["BeamTree", "Node", "beam_tree", "cross_rows", "rerun", "searches"]
 
@@ -33,7 +35,7 @@ BEAM = 4
 
 def searches(run: Opened) -> bool:
     """Whether this run finds its answer by a search, token by token."""
-    return run.spec.writes and isinstance(run.model, Seq2Seq | Decoder)
+    return run.spec.writes and readout_of(run.settings) != EachRow("ctc")
 
 
 def searcher_for(run: Opened, model: Seq2Seq, decode: DecodeSettings) -> Searcher:
@@ -69,20 +71,20 @@ def beam_tree(
     settings = _settings(run, decode, new)
     searcher: Searcher | PromptSearcher
     target, specials = run.vocab.target, Specials.of(run.vocab.target)
-    if isinstance(run.model, Seq2Seq):
+    if Anatomy.of(run.model).is_pair:
         source = run.vocab.source
         item: Any = text.item if isinstance(text, Media) else text
         if isinstance(text, str):
             item = source.as_source(source.encode(text))
         prompt = item
-        searcher = searcher_for(run, run.model, settings)
+        searcher = searcher_for(run, cast(Seq2Seq, run.model), settings)
         wishes = with_begin([wish], target.target_begin)
         job = Job.of(settings, specials, [searcher.rows(item)], wishes, searcher.reach())
     else:
-        assert isinstance(run.model, Decoder)
         assert not isinstance(text, Media)
+        model = cast(Decoder, run.model)
         prompt = target.as_prompt(target.encode(text)) if isinstance(text, str) else text
-        searcher = PromptSearcher([run.model], settings, specials, context_of(run.settings))
+        searcher = PromptSearcher([model], settings, specials, context_of(run.settings))
         searcher.check([prompt])
         job = Job.completing(settings, specials, [prompt], searcher.context)
     recorder = Recorder(job, target.tokens)
@@ -130,14 +132,15 @@ def cross_rows(
     teacher-forced passes over the longest of them: the mean over the heads of a layer, the last but
     one if none is given.
     """
-    if not isinstance(run.model, Seq2Seq):
+    if not Anatomy.of(run.model).is_pair:
         return {}
+    model = cast(Seq2Seq, run.model)
     asked = [node for node in tree.nodes if node.next and (wanted is None or node.id in wanted)]
     inner = {node.parent for node in asked}
     ends = [node for node in asked if node.id not in inner]
     sources, targets = [list(tree.given)] * len(ends), [list(node.tokens) for node in ends]
-    with evaluating([run.model]):
-        found = attention_of(run.model, sources, targets, run.vocab.target.bos, layer)
+    with evaluating([model]):
+        found = attention_of(model, sources, targets, run.vocab.target.bos, layer)
     rows: dict[int, Tensor] = {}
     for node, attention_TS in zip(ends, found, strict=True):
         path = [0, *(one.id for one in tree.path(node))]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -15,16 +15,14 @@ from headway.inside.anatomy import Anatomy
 from headway.inside.change import NO_CHANGE, Change, gated, hiding
 from headway.inside.hidden import some_hidden
 from headway.inside.streams import Reading
-from headway.models.decoder import Decoder
-from headway.models.encoder import Encoder
-from headway.models.parts.front import Front
+from headway.models.parts.heads import Input
 from headway.models.seq2seq import Seq2Seq
 from headway.nn.attention import Memory
 from headway.nn.layout import Layout
 from headway.tasks.intake import Gone
 from headway.tasks.items import Batch
 from headway.tasks.opened import Opened
-from headway.tasks.read import OneVector, Read, mean_square, readout_of
+from headway.tasks.read import OneVector, Read, asked, mean_square, readout_of
 
 TOGETHER = 2048
 """Tokens that pass the model side by side where one reading passes it again and again."""
@@ -119,12 +117,16 @@ def vectors(
     """Those of the last stream, a copy for each change, and where they lie."""
     n = len(changes)
     flat = {name: _input(model, reading, name, n, hidden) for name in reading.streams}
+    causal = {
+        part.stream: part.blocks[0].attention.scope.causal for part in Anatomy.of(model).stacks
+    }
     unseen = {name: [change.places(name) for change in changes] for name in reading.streams}
     layouts = {
-        name: _layout(len(stream), unseen[name], causal=_causal(model, name))
+        name: _layout(len(stream), unseen[name], causal=causal[name])
         for name, stream in reading.streams.items()
     }
-    if isinstance(model, Seq2Seq):
+    if Anatomy.of(model).is_pair:
+        model = cast(Seq2Seq, model)
         memory = model.encode(flat["source"], layouts["source"])
         n_target, n_source = (len(reading.streams[name]) for name in ("target", "source"))
         lies = replace(layouts["source"], tree=None, memo={})
@@ -134,9 +136,8 @@ def vectors(
         x_ND = model.decode(flat["target"], layouts["target"], Memory(memory.x_MD, lies))
         return x_ND, layouts["target"]
     [(name, layout)] = layouts.items()
-    if isinstance(model, Encoder) and reading.media is None:
-        return model(flat[name], layout, torch.tensor(reading.segments).repeat(n)), layout
-    return model(flat[name], layout), layout
+    segments_N = torch.tensor(reading.segments).repeat(n) if reading.segments else None
+    return asked(model).states(Input(flat[name], layout, segments_N)).x_ND, layout
 
 
 def _input(
@@ -147,9 +148,7 @@ def _input(
         return hidden.streams[0].values
     if reading.media is None or stream == "target":
         return torch.tensor(reading.streams[stream].ids).repeat(n)
-    front = model.source_front if isinstance(model, Seq2Seq) else model.front
-    assert isinstance(front, Front)
-    return front.collate([reading.media.item] * n)[0]
+    return Anatomy.of(model).stacks[0].front.collate([reading.media.item] * n)[0]
 
 
 def read_out(run: Opened, reading: Reading, x_ND: Tensor, layout: Layout) -> Read:
@@ -170,10 +169,6 @@ def scores_in(run: Opened, read: Read) -> Tensor:
 def gives_vector(run: Opened) -> bool:
     """Whether the answer is one vector, which nothing is said about."""
     return isinstance(readout_of(run.settings), OneVector)
-
-
-def _causal(model: nn.Module, stream: str) -> bool:
-    return stream == "target" or isinstance(model, Decoder)
 
 
 def _layout(length: int, hidden: list[list[int]], *, causal: bool) -> Layout:

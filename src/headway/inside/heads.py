@@ -31,7 +31,6 @@ from headway.inside.roles import (
     roles_of,
 )
 from headway.inside.streams import Output, Reading, Stream
-from headway.models.decoder import Decoder
 from headway.nn.tap import record
 from headway.tasks.opened import Opened
 
@@ -69,7 +68,7 @@ def heads(
             for layer in range(len(kind.layers)):
                 one = passed.layers[kind.name, layer]
                 seen[kind.name, layer].add(kind, one, reading, frequencies, aligned)
-    if isinstance(run.model, Decoder) and run.spec.continues:
+    if run.spec.continues:
         _repeat(run, seen, replace(change, hidden=frozenset()))
     found = [
         fact

@@ -24,10 +24,9 @@ from headway.inside.media import Media
 from headway.inside.sections import shown
 from headway.inside.streams import Reading
 from headway.inside.trace import Trace
-from headway.models.hearing import Listener
-from headway.models.seq2seq import Seq2Seq
 from headway.nn.ctc import align
 from headway.tasks.opened import Opened
+from headway.tasks.read import asked
 
 Rows = list[tuple[int, int]]
 """The first row of the sound of each output, and the one behind its last."""
@@ -103,11 +102,10 @@ def ctc_logs(run: Opened, trace: Trace) -> Tensor | None:
     """Log-probabilities of all symbols and, last, of the blank, for each row that is no silence the
     recording was filled up with (S V); None where the model has no such head."""
     model, media = run.model, trace.reading.media
-    head = None
-    if isinstance(model, Seq2Seq) or (isinstance(model, Listener) and "ctc" in model.heads):
-        head = model.ctc
-    if head is None or media is None:
+    has = getattr(run.shape, "ctc", False) or "ctc" in getattr(run.shape, "heads", ())
+    if media is None or not has:
         return None
+    head = asked(model).head_named("ctc")
     part = Anatomy.of(model).stacks[0]
     x_SD, norm = trace.states[part.name][-1], part.stack.final_norm
     logs_SV: Tensor = head(x_SD if norm is None else norm(x_SD)).float().log_softmax(-1)

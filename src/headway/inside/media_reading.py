@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import cast
 
 import torch.nn.functional as F
 from torch import Tensor
@@ -24,9 +25,9 @@ from headway.tasks.opened import Opened
 
 def read_media(run: Opened, media: Media, ask: Ask, change: Change) -> Reading:
     """As `reading.read` does it for texts."""
-    if isinstance(run.model, Seq2Seq):
+    if Anatomy.of(run.model).is_pair:
         source = Source(media.name, media.stream("source"), media.item, media)
-        return written(run, run.model, source, ask, change)
+        return written(run, cast(Seq2Seq, run.model), source, ask, change)
     if ask.output is not None or ask.begin:
         raise UserError(
             f"a run of the task {run.settings.task} without a decoder writes nothing, so its "
@@ -81,10 +82,11 @@ def _by_ctc(run: Opened, reading: Reading, change: Change) -> Reading:
         tokens = best_path(logs_SV).tokens
     else:
         assert reading.media is not None
-        assert isinstance(run.model, Listener)
         weight = run.settings.transcribe.ctc
         with gated(run.model, change):
-            speaks = speller(run.model, run.vocab.target, run.settings.decode, weight)
+            speaks = speller(
+                cast(Listener, run.model), run.vocab.target, run.settings.decode, weight
+            )
             tokens = speaks.spell([reading.media.item])[0].tokens
     return _aligned(run, reading, logs_SV, tokens)
 

@@ -12,10 +12,10 @@ from headway.inside.beam import searcher_for
 from headway.inside.corpus import Corpus
 from headway.inside.media import Media, exceeds
 from headway.inside.streams import Stream
-from headway.interop.reading import segments_of
 from headway.models.seq2seq import Seq2Seq
 from headway.tasks.opened import Opened
 from headway.tasks.tag_answers import words_of
+from headway.tasks.text_items import text_items
 from headway.text.pieces import SPACE_MARK
 from headway.text.tokenizer import Tokenizer
 
@@ -95,19 +95,18 @@ def _block(run: Opened, corpus: Corpus, write: bool) -> Iterator[Passage]:
         return
     tokenizer, spec = run.vocab.target, run.spec
     room = min(LONGEST, run.shape.max_len) - 2
-    if spec.reads == "labelled" and run.settings.data.other_field:
-        yield from _compared(run, lines)
+    if spec.reads == "labelled":
+        for item in text_items(run, lines, LONGEST):
+            yield Passage(item.example, {"text": item.ids}, segments=tuple(item.segments))
         return
     if spec.reads == "tagged":
         many = tokenizer.encode_words([words_of(line, "the corpus") for line in lines])[0].lists()
     else:
         many = tokenizer.encode_batch(lines)
+    frame = tokenizer.begun if spec.continues else tokenizer.as_text
     for number, ids in enumerate(many):
         for part in _cut(ids, room, tokenizer):
-            if spec.continues:
-                yield Passage(number, {"text": tokenizer.begun(part)})
-            else:
-                yield Passage(number, {"text": tokenizer.as_text(part)})
+            yield Passage(number, {"text": frame(part)})
 
 
 def _media(run: Opened, corpus: Corpus, write: bool) -> Iterator[Passage]:
@@ -150,19 +149,6 @@ def _cut(ids: list[int], room: int, tokenizer: Tokenizer) -> Iterator[list[int]]
         yield ids
 
 
-def _compared(run: Opened, lines: list[str]) -> Iterator[Passage]:
-    """Pairs of texts for a model that compares two; the second is cut where both are long."""
-    tokenizer = run.vocab.target
-    sides = [line.partition("\t")[::2] for line in lines]
-    firsts = tokenizer.encode_batch([one for one, _ in sides])
-    seconds = tokenizer.encode_batch([other for _, other in sides])
-    for number, (one, other) in enumerate(zip(firsts, seconds, strict=True)):
-        ends = [tokenizer.eos] * tokenizer.pair_ends
-        ids = [tokenizer.bos, *one[: LONGEST // 2], *ends, *other]
-        ids = [*ids[: min(LONGEST, run.shape.max_len) - 1], tokenizer.eos]
-        yield Passage(number, {"text": ids}, segments=tuple(segments_of(run, ids)))
-
-
 def _pairs(run: Opened, lines: list[str], targets: Sequence[str] | None) -> Iterator[Passage]:
     source, target = run.vocab.source, run.vocab.target
     room = min(LONGEST, run.shape.max_len) - 2
@@ -180,9 +166,10 @@ def greedy(run: Opened, lines: list[str]) -> list[str]:
     from headway.config.decode import DecodeSettings
     from headway.decode.translator import Translator
 
-    assert isinstance(run.model, Seq2Seq)
     device = next(run.model.parameters()).device
-    translator = Translator([run.model], run.vocab, DecodeSettings(beam=1), device=device)
+    translator = Translator(
+        [cast(Seq2Seq, run.model)], run.vocab, DecodeSettings(beam=1), device=device
+    )
     return [found.text for found in translator.translate(lines)]
 
 

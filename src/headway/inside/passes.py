@@ -18,7 +18,6 @@ from torch import Tensor, nn
 from headway.inside.anatomy import Anatomy, StackPart
 from headway.inside.hidden import some_hidden
 from headway.inside.passages import Passage
-from headway.models.parts.front import Front
 from headway.models.parts.heads import Input
 from headway.models.seq2seq import Seq2Seq
 from headway.nn.layout import Layout
@@ -56,7 +55,7 @@ class Batch:
                 hidden = some_hidden(run, media, np.arange(len(media)), passages[0].line)
                 streams[stream] = hidden.streams[0]
             elif passages[0].is_media(stream):
-                front = cast(Front, Anatomy.of(run.model).stacks[0].front)
+                front = Anatomy.of(run.model).stacks[0].front
                 given = front.collate([one.item for one in media], device)
                 streams[stream] = Input(*given)
             else:

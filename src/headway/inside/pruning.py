@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from headway.config.durable import replace_file
 from headway.config.folder import TOKENIZER, WEIGHTS, file_in, write_config
 from headway.config.kept import KeptHeads
-from headway.config.model import EncoderSettings, ModelSettings
+from headway.config.model import ModelSettings
 from headway.config.run import resolved_toml
 from headway.errors import UserError, suggest
 from headway.inside.anatomy import Anatomy
@@ -95,7 +95,7 @@ def _no_head(settings: ModelSettings, head: Head) -> str:
     if kind not in layers:
         return f"{gone}The kinds of attention are {', '.join(layers)}.{suggest(kind, layers)}"
     if layer >= layers[kind]:
-        shared = isinstance(settings, EncoderSettings) and settings.share_layers
+        shared = getattr(settings, "share_layers", False)
         why = " (all layers are one and the same)" if shared else ""
         return f"{gone}It has layers 1 to {layers[kind]}{why}."
     return f"{gone}That layer has heads 1 to {len(_numbers(settings, kind, layer))}."

@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import cast
 
 import torch
 import torch.nn.functional as F
 
 from headway.config.decode import DecodeSettings
-from headway.config.model import Seq2SeqSettings
 from headway.data.readers.jsonl import parse_object, value_text
-from headway.data.streams import mark_names
 from headway.decode.bodies import learned
 from headway.decode.hypothesis import Specials
 from headway.decode.prompts import PromptSearcher, too_long
-from headway.errors import DataError, UserError
+from headway.errors import UserError
 from headway.inside.anatomy import Anatomy
 from headway.inside.change import NO_CHANGE, Change, gated
 from headway.inside.forward import gives_vector
@@ -33,13 +33,11 @@ from headway.inside.written import (
     only,
     written,
 )
-from headway.interop.reading import segments_of
 from headway.models.decoder import Decoder
 from headway.models.seq2seq import Seq2Seq
-from headway.tasks.fill_answers import GAP
+from headway.tasks.complete_answers import field_prompt
 from headway.tasks.opened import Opened
-from headway.tasks.tag_answers import words_of
-from headway.text.tokenizer import Tokenizer
+from headway.tasks.text_items import gapped, tagged, text_items
 
 __all__ = ["NEW_TOKENS", "PLAINLY", "Ask", "Output", "Reading", "Stream", "read"]
 
@@ -59,11 +57,10 @@ def read(
         raise UserError(f"{run.folder.name} reads text, not files. Give the text itself.")
     if not text.strip():
         raise UserError("the text is empty. Give a text to look at: --text 'A sentence.'")
-    if isinstance(run.model, Seq2Seq):
-        return _translated(run, run.model, text, ask, change)
+    if Anatomy.of(run.model).is_pair:
+        return _translated(run, cast(Seq2Seq, run.model), text, ask, change)
     if run.spec.continues:
-        assert isinstance(run.model, Decoder)
-        return _continued(run, run.model, text, ask, change)
+        return _continued(run, cast(Decoder, run.model), text, ask, change)
     if ask.output is not None or ask.begin:
         raise UserError(
             f"a run of the task {run.settings.task} writes no text, so its output cannot be given."
@@ -73,7 +70,7 @@ def read(
 
 def context(run: Opened) -> int:
     """The most tokens of a text that the run reads, special ones included."""
-    if isinstance(run.shape, Seq2SeqSettings):
+    if Anatomy.of(run.model).is_pair:
         ends = [learned(part.front) for part in Anatomy.of(run.model).stacks]
         more = len(run.vocab.source.as_source([]))
         return min([run.settings.data.max_len + more, *(end for end in ends if end is not None)])
@@ -134,39 +131,29 @@ def _prompt(run: Opened, text: str) -> list[int]:
     if not fields or not text.lstrip().startswith("{"):
         return tokenizer.as_prompt(tokenizer.encode(text))
     values = parse_object(text, "the text")
-    ids = [*tokenizer.prompt_ends[0]]
+    known: dict[str, str] = {}
     for name in fields:
-        before, behind = (tokenizer.special(mark) for mark in mark_names([name]))
-        assert before is not None
-        assert behind is not None
         if not values.get(name):
-            return [*ids, before]
-        ids += [before, *tokenizer.encode(value_text(values[name], name, "the text")), behind]
-    return ids
+            return field_prompt(known, name, tokenizer)
+        known[name] = value_text(values[name], name, "the text")
+    return field_prompt(known, None, tokenizer)
 
 
 def _labelled(run: Opened, text: str, change: Change) -> Reading:
     """Classes, tags, filled gaps or a vector: what is asked does not hang on the answer."""
-    tokenizer, answers = run.vocab.source, run.spec.answers
-    rows: list[int | None] = [None]
-    segments: list[int] = []
+    answers = run.spec.answers
     if answers == "tags":
-        flat, pieces = tokenizer.encode_words([words_of(text, "the text")])
-        sizes = [int(size) for size in pieces.ids]
-        first = len(tokenizer.text_ends[0])
-        rows = [first + sum(sizes[:number]) for number in range(len(sizes))]
-        ids = tokenizer.as_text([int(i) for i in flat.ids])
-    elif answers == "gaps":
-        ids, rows = _gapped(text, tokenizer)
+        item = tagged(run, text)
     else:
-        ids, segments = _pair(run, text)
-    _check(run, len(ids))
+        item = gapped(run, text) if answers == "gaps" else text_items(run, [text])[0]
+    _check(run, item.needed)
+    rows: Sequence[int | None] = [None] if item.rows is None else item.rows
     reading = Reading(
         text=text,
         task=run.settings.task,
-        streams={"text": Stream.of("text", ids, tokenizer)},
+        streams={"text": Stream.of("text", item.ids, run.vocab.source)},
         outputs=tuple(Output(row, -1, "vector") for row in rows),
-        segments=tuple(segments or segments_of(run, ids)),
+        segments=tuple(item.segments),
     )
     if gives_vector(run):
         vector_D = F.normalize(scores_of(run, reading, NO_CHANGE)[0], dim=-1)
@@ -191,44 +178,6 @@ def _choose(run: Opened, reading: Reading, change: Change) -> list[int]:
     ids = reading.last.ids
     there = [ids[row] for row in rows if row is not None]
     return [new if old == tokenizer.mask else old for new, old in zip(best, there, strict=True)]
-
-
-def _gapped(text: str, tokenizer: Tokenizer) -> tuple[list[int], list[int | None]]:
-    """A text with gaps, which are what is asked; without one every token is."""
-    parts = GAP.split(text)
-    parts = [*(part.removesuffix(" ") for part in parts[:-1]), parts[-1]]
-    goes_on = torch.tensor([False] + [True] * (len(parts) - 1)).numpy()
-    found = tokenizer.encode_parts(parts, goes_on).lists()
-    ids = [tokenizer.bos, *found[0]]
-    rows: list[int | None] = []
-    for part in found[1:]:
-        assert tokenizer.mask is not None
-        rows.append(len(ids))
-        ids += [tokenizer.mask, *part]
-    return [*ids, tokenizer.eos], rows or list(range(1, len(ids)))
-
-
-def _pair(run: Opened, text: str) -> tuple[list[int], list[int]]:
-    tokenizer, data = run.vocab.source, run.settings.data
-    if data.fields and run.spec.reads == "labelled":
-        ids: list[int] = []
-        for name, value in parse_object(text, "the text").items():
-            before, behind = (tokenizer.special(mark) for mark in mark_names([name]))
-            if before is None or behind is None:
-                raise DataError(f"this run knows no field {name!r}: {', '.join(data.fields)}.")
-            ids += [before, *tokenizer.encode(value_text(value, name, "the text")), behind]
-        ids = tokenizer.as_text(ids)
-        return ids, [0] * len(ids)
-    if not data.other_field or run.spec.reads != "labelled":
-        return tokenizer.as_text(tokenizer.encode(text)), []
-    first, tab, second = text.partition("\t")
-    if not tab:
-        raise DataError(f"this model compares two texts. Put a tab between them: {text[:60]!r}.")
-    ends = [tokenizer.eos] * tokenizer.pair_ends
-    left = [tokenizer.bos, *tokenizer.encode(first), *ends]
-    right = [*tokenizer.encode(second), tokenizer.eos]
-    number = int(tokenizer.pair_ends == 1)
-    return [*left, *right], [0] * len(left) + [number] * len(right)
 
 
 def _name(run: Opened, id: int) -> str:

@@ -17,7 +17,6 @@ from headway.inside.media import Media
 from headway.inside.reading import Ask, Reading
 from headway.inside.sections import SECTIONS, look_of, shown
 from headway.inside.training import FINAL, checkpoints_of, label_of, stage_at
-from headway.models.seq2seq import Seq2Seq
 from headway.tasks.opened import Opened
 
 SLOW = "saliency"
@@ -38,7 +37,7 @@ class Live:
 
     @classmethod
     def of(cls, run: Opened, ask: Ask, extras: Extras, media: Media | None = None) -> Live:
-        writes = isinstance(run.model, Seq2Seq)
+        writes = Anatomy.of(run.model).is_pair
         usual = run.settings.decode if writes else DecodeSettings(beam=1)
         corpus = extras.corpus
         if corpus is not None and not isinstance(corpus, Corpus):

@@ -7,7 +7,7 @@ wrote; what rebuilds hidden parts has some hidden.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -16,28 +16,18 @@ from numpy.typing import NDArray
 from headway.config.decode import DecodeSettings
 from headway.config.pictures import PictureSettings
 from headway.config.sounds import SoundSettings
-from headway.data.masking import Draws, Hider
 from headway.decode.hypothesis import Specials
 from headway.decode.search import Searcher
 from headway.interop.proof import Reading
 from headway.interop.reading import read_streams
-from headway.models.encoder import Encoder
-from headway.models.parts.front import Front
 from headway.models.parts.heads import Input
-from headway.models.parts.pictures import PictureFront
-from headway.models.parts.sounds import SoundFront
 from headway.models.seq2seq import Seq2Seq
+from headway.nn.devices import CPU
 from headway.nn.layout import Layout
-from headway.tasks.hiding import (
-    Hidden,
-    hidden_frames,
-    hidden_patches,
-    without_frames,
-    without_patches,
-)
-from headway.tasks.intake import front_of
+from headway.tasks.intake import Cuts, Gone, Hiding, front_of, intake_of
+from headway.tasks.items import Batch, Draw
 from headway.tasks.opened import Opened
-from headway.tasks.read import readout_of
+from headway.tasks.read import EachRow, readout_of
 
 N_PICTURES = 8
 LONGEST_OUTPUT = 24
@@ -91,17 +81,20 @@ def proof_sounds(shape: SoundSettings) -> list[Item]:
     return found
 
 
-def hidden_rows(run: Opened, number: int, item: Item) -> Hidden | None:
-    """What is hidden of an item by this number, of a model that rebuilds."""
-    model, shape = run.model, front_of(run.settings)
-    if not isinstance(model, Encoder) or "rebuild" not in model.heads:
+def hidden_rows(run: Opened, number: int, item: Item) -> Batch[Gone] | None:
+    """An item by this number without what is hidden of it, for a model that rebuilds."""
+    if "rebuild" not in getattr(run.shape, "heads", ()):
         return None
-    fill, numbers, draws = run.settings.fill, np.array([number]), Draws(0, 0)
-    hider = Hider(fill.mask, fill.span)
-    if isinstance(shape, PictureSettings):
-        return hidden_patches(hider, numbers, shape, draws, 1)
-    frames = np.array([shape.frames_of(len(item))])
-    return hidden_frames(hider, numbers, frames, shape, draws)
+    intake = intake_of(run.settings)
+    columns = intake.columns([item] * (number + 1))  # what is hidden of one hangs on its number
+    items = intake.hide(columns, run.settings.fill).drawn(Draw(0, 0))
+    assert isinstance(items, Hiding)
+    return items.without(run.model, items.batch(np.array([number]), CPU), training=False)
+
+
+def n_first(run: Opened, item: Item) -> int:
+    """Rows before those that are parts of an item."""
+    return sum(unit.special for unit in _cuts(run, item).units(0))
 
 
 @torch.no_grad()
@@ -109,52 +102,48 @@ def read_item(
     run: Opened,
     item: Item,
     target: Sequence[int] | None = None,
-    hidden: Hidden | None = None,
+    hidden: Batch[Gone] | None = None,
 ) -> Reading:
     """What our model says of one: its classes, symbols or vector, what it rebuilds, or how it
     scores `target`, which is its own greedy output if none is given."""
-    model = run.model
-    if isinstance(model, Encoder):
-        front = model.front
-        assert isinstance(front, Front)
-        given, layout = front.collate([item])
-        if hidden is not None and isinstance(front, PictureFront):
-            given, _ = without_patches(front, given, hidden.rows_R, hidden.gone)
-        elif hidden is not None and isinstance(front, SoundFront):
-            given, _ = without_frames(front, given, hidden.gone)
-        rows_R = None
-        if hidden is not None:  # first rows are no part of a picture
-            shape = front_of(run.settings)
-            extra = shape.extra if isinstance(shape, PictureSettings) else 0
-            rows_R = torch.arange(extra, layout.n_rows)
-        return read_streams(run, [Input(given, layout)], [0] * layout.n_rows, [], rows_R=rows_R)
-    assert isinstance(model, Seq2Seq)
-    words = list(_written(run, model, item)) if target is None else list(target)
-    written = Input(torch.tensor(words), Layout.of([len(words)]))
-    return read_streams(run, [_source(model, item), written], [], words)
+    if hidden is not None:
+        [stream] = hidden.streams
+        rows_R = torch.arange(n_first(run, item), stream.layout.n_rows)
+        return read_streams(run, [stream], [0] * stream.layout.n_rows, [], rows_R=rows_R)
+    stream = _source(run, item)
+    if run.spec.writes and readout_of(run.settings) != EachRow("ctc"):
+        words = _written(run, item) if target is None else list(target)
+        written = Input(torch.tensor(words), Layout.of([len(words)]))
+        return read_streams(run, [stream, written], [], words)
+    return read_streams(run, [stream], [0] * stream.layout.n_rows, [])
 
 
 @torch.no_grad()
 def read_ctc(run: Opened, item: Item) -> Reading:
     """What CTC hears beside a decoder."""
-    model = run.model
-    assert isinstance(model, Seq2Seq)
-    source, start = _source(model, item), Input(torch.zeros(1, dtype=torch.long), Layout.of([1]))
-    heard = readout_of(run.settings).read(model, source, start).more["ctc"]
+    start = Input(torch.zeros(1, dtype=torch.long), Layout.of([1]))
+    heard = readout_of(run.settings).read(run.model, _source(run, item), start).more["ctc"]
     return Reading([], [], [], heard.said_RC.numpy(), heard.x_RD.float().numpy())
 
 
-def _source(model: Seq2Seq, item: Item) -> Input:
-    return Input(*model.source_front.collate([item]))
+def _cuts(run: Opened, item: Item) -> Cuts:
+    intake = intake_of(run.settings)
+    return intake.cut(intake.columns([item]))
+
+
+def _source(run: Opened, item: Item) -> Input:
+    cuts = _cuts(run, item)
+    return cuts.shown(cuts.collate(np.arange(1)))
 
 
 def what_is_said(run: Opened) -> str:
     """What is compared: `proof.compared` has a table of these."""
-    heads = list(run.model.heads) if isinstance(run.model, Encoder) else []
+    heads = getattr(run.shape, "heads", ())
     return "logits" if not heads or "classes" in heads or "ctc" in heads else "vectors"
 
 
-def _written(run: Opened, model: Seq2Seq, item: Item) -> list[int]:
+def _written(run: Opened, item: Item) -> list[int]:
+    model = cast(Seq2Seq, run.model)
     settings = DecodeSettings(
         beam=1, max_len=min(LONGEST_OUTPUT, run.shape.max_len - 1), unknown="keep"
     )

@@ -18,9 +18,9 @@ from numpy.typing import NDArray
 
 from headway import __version__
 from headway.config.durable import replace_text
-from headway.interop.reading import Reading, our_logits, proof_ids, proof_sentences, read_again
+from headway.interop.reading import Reading, our_logits, proof_sentences, proof_texts, read_again
 
-__all__ = ["Proof", "Reading", "compared", "our_logits", "proof_ids", "proof_sentences",
+__all__ = ["Proof", "Reading", "compared", "our_logits", "proof_sentences", "proof_texts",
            "read_again"]  # fmt: skip
 
 PROOF = "proof.json"

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import cast
 
 import numpy as np
 import torch
@@ -16,7 +17,6 @@ from numpy.typing import NDArray
 
 from headway.config.decode import DecodeSettings
 from headway.config.listed import listed
-from headway.config.model import EncoderSettings, Seq2SeqSettings
 from headway.decode.hypothesis import Specials
 from headway.decode.prompts import PromptSearcher
 from headway.decode.search import Searcher
@@ -26,7 +26,7 @@ from headway.models.seq2seq import Seq2Seq
 from headway.nn.layout import Layout
 from headway.tasks.opened import Opened
 from headway.tasks.read import asked, readout_of
-from headway.text.tokenizer import Tokenizer
+from headway.tasks.text_items import TextItem, framed
 
 NEW_TOKENS = 16
 """How far a language model goes on from a sentence."""
@@ -78,6 +78,10 @@ class Reading:
     hidden_TD: NDArray[np.float32]
     """Of each token, before the head; of a translator in its decoder."""
 
+    @property
+    def text(self) -> TextItem:
+        return TextItem(self.tokens, self.segments)
+
 
 def proof_sentences(n: int = 16, more: Sequence[str] = ()) -> list[str]:
     """The user's own first, where there are any, then ours, as many as asked for."""
@@ -85,72 +89,56 @@ def proof_sentences(n: int = 16, more: Sequence[str] = ()) -> list[str]:
     return [*own, *SENTENCES[: max(0, n - len(own))]]
 
 
-def proof_ids(run: Opened, sentences: Sequence[str]) -> list[list[int]]:
-    """The tokens of each, as the task of the run reads them, cut to what the model reads.
+def proof_texts(run: Opened, sentences: Sequence[str]) -> list[TextItem]:
+    """Each as the task of the run reads it, cut to what the model reads.
 
     An encoder that knows pairs reads every fourth sentence together with the one before it; one
     that fills gaps gets some.
     """
     tokenizer, longest = run.vocab.source, run.shape.max_len
     ids = tokenizer.encode_batch(list(sentences))
-    if isinstance(run.shape, Seq2SeqSettings):
-        begin = [] if tokenizer.source_begin is None else [tokenizer.source_begin]
-        longest = min(longest, run.settings.data.max_len)
-        return [[*begin, *text[: longest - 2], tokenizer.eos] for text in ids]
-    if not isinstance(run.shape, EncoderSettings) and run.spec.continues:
+    if run.spec.reads == "pairs":
+        room = min(longest, run.settings.data.max_len) - 2
+        return [TextItem(tokenizer.as_source(text[:room])) for text in ids]
+    if run.spec.continues:
         room = max(1, longest - min(NEW_TOKENS, longest // 2) - 1)
-        return [tokenizer.as_prompt(text[:room]) for text in ids]
+        return [TextItem(tokenizer.as_prompt(text[:room])) for text in ids]
     pairs = bool(run.settings.data.other_field) or getattr(run.shape, "n_segments", 0) > 1
     found = []
     for number, text in enumerate(ids):
-        before = ids[number - 1] if pairs and number % 4 == 3 else None
-        found.append(_between_ends(tokenizer, text, before, longest))
+        if pairs and number % 4 == 3:
+            room = max(0, (longest - 2 - tokenizer.pair_ends) // 2)
+            found += framed(run, [ids[number - 1][:room]], [text[:room]])
+        else:
+            found += framed(run, [text[: longest - 2]])
     return [_with_gaps(run, text) for text in found]
 
 
-def _between_ends(
-    tokenizer: Tokenizer, text: list[int], before: list[int] | None, longest: int
-) -> list[int]:
-    if before is None:
-        return tokenizer.as_text(text[: longest - 2])
-    ends = [tokenizer.eos] * tokenizer.pair_ends
-    room = max(0, (longest - 2 - len(ends)) // 2)
-    return [tokenizer.bos, *before[:room], *ends, *text[:room], tokenizer.eos]
-
-
-def _with_gaps(run: Opened, tokens: list[int]) -> list[int]:
+def _with_gaps(run: Opened, text: TextItem) -> TextItem:
     mask = run.vocab.source.mask
     if run.spec.answers != "gaps" or mask is None:
-        return tokens
+        return text
     specials = run.vocab.source.specials
-    gaps = set(range(2, len(tokens), 7))
-    return [mask if i in gaps and t not in specials else t for i, t in enumerate(tokens)]
-
-
-def segments_of(run: Opened, tokens: Sequence[int]) -> list[int]:
-    """1 behind the first end token, for a model that knows segments."""
-    if getattr(run.shape, "n_segments", 0) < 2:
-        return [0] * len(tokens)
-    first = list(tokens).index(run.vocab.source.eos)
-    return [int(place > first) for place in range(len(tokens))]
+    gaps = set(range(2, len(text.ids), 7))
+    hidden = [mask if i in gaps and t not in specials else t for i, t in enumerate(text.ids)]
+    return text._replace(ids=hidden)
 
 
 @torch.no_grad()
-def our_logits(run: Opened, ids: Sequence[Sequence[int]]) -> list[Reading]:
+def our_logits(run: Opened, texts: Sequence[TextItem]) -> list[Reading]:
     """Each by itself: no other sentence can round its numbers differently."""
-    texts = [list(tokens) for tokens in ids]
-    outputs: list[list[int]] = [[] for _ in texts]
-    if isinstance(run.model, Seq2Seq):
-        outputs = _translated(run, run.model, texts)
-    elif run.spec.continues and isinstance(run.model, Decoder):
-        texts = _continued(run, run.model, texts)
-    return [read_again(run, *both) for both in zip(texts, outputs, strict=True)]
+    ids = [text.ids for text in texts]
+    if run.spec.reads == "pairs":
+        return [read_again(run, *both) for both in zip(texts, _translated(run, ids), strict=True)]
+    if run.spec.continues:
+        texts = [TextItem(tokens) for tokens in _continued(run, ids)]
+    return [read_again(run, text, []) for text in texts]
 
 
 @torch.no_grad()
-def read_again(run: Opened, tokens: list[int], target: list[int]) -> Reading:
+def read_again(run: Opened, text: TextItem, target: list[int]) -> Reading:
     """What the model of a run says of a text, or of a source and what was written so far."""
-    segments = segments_of(run, tokens)
+    tokens, segments = text.ids, text.segments or [0] * len(text.ids)
     streams = [Input(*_flat(tokens), torch.tensor(segments))]
     if target:
         streams = [Input(*_flat(tokens)), Input(*_flat(target))]
@@ -176,15 +164,16 @@ def _specials(run: Opened) -> Specials:
     return Specials.of(run.vocab.target)
 
 
-def _translated(run: Opened, model: Seq2Seq, sources: Sequence[Sequence[int]]) -> list[list[int]]:
+def _translated(run: Opened, sources: Sequence[Sequence[int]]) -> list[list[int]]:
     room = min(LONGEST_OUTPUT, run.shape.max_len - 1)
     settings = DecodeSettings(beam=1, max_len=room, unknown="keep")
-    found = Searcher([model], settings, _specials(run))(sources)
+    found = Searcher([cast(Seq2Seq, run.model)], settings, _specials(run))(sources)
     return [[run.vocab.target.bos, *best.tokens] for best, *_ in found]
 
 
-def _continued(run: Opened, model: Decoder, prompts: Sequence[Sequence[int]]) -> list[list[int]]:
+def _continued(run: Opened, prompts: Sequence[Sequence[int]]) -> list[list[int]]:
     settings = DecodeSettings(beam=1, max_len=NEW_TOKENS, unknown="keep")
+    model = cast(Decoder, run.model)
     found = PromptSearcher([model], settings, _specials(run), run.shape.max_len)(prompts)
     texts = ([*prompt, *best.tokens] for prompt, (best, *_) in zip(prompts, found, strict=True))
     return [text[: run.shape.max_len] for text in texts]

@@ -22,7 +22,7 @@ from headway.interop.ctranslate2.limits import check_exportable
 from headway.interop.ctranslate2.spec import spec_of
 from headway.interop.int8_proof import judged_as_int8
 from headway.interop.proof import Proof, compared
-from headway.interop.reading import Reading, our_logits, proof_ids
+from headway.interop.reading import Reading, our_logits, proof_texts
 from headway.models.encoder import Encoder
 from headway.models.seq2seq import Seq2Seq
 from headway.tasks.opened import Opened
@@ -74,8 +74,8 @@ def prove(run: Opened, out: Path, sentences: Sequence[str], *, int8: bool) -> Pr
     """Through `--engine ctranslate2`, as a user would."""
     decode = replace(run.settings.decode, sample=False, precision="fp32")
     engine = Ctranslate2Engine(out, replace(run.settings, decode=decode))
-    ids = proof_ids(run, sentences)
-    ours = our_logits(run, ids)
+    texts = proof_texts(run, sentences)
+    ours = our_logits(run, texts)
     if isinstance(run.shape, Seq2SeqSettings):
         theirs = [engine.logits(one.tokens, one.target[1:]) for one in ours]
         notes = _searched(run, engine, [one.tokens for one in ours])
@@ -83,7 +83,7 @@ def prove(run: Opened, out: Path, sentences: Sequence[str], *, int8: bool) -> Pr
     if isinstance(run.shape, DecoderSettings):
         theirs = [np.array(engine.runner.forward_batch([one.tokens]))[0] for one in ours]
         return _compared(ours, theirs, "logits", int8=int8)
-    other = our_logits(run.with_model(engine.model().eval()), ids)
+    other = our_logits(run.with_model(engine.model().eval()), texts)
     what = "vectors" if run.spec.answers == "vector" else "logits"
     pairs = zip(ours, other, strict=True)
     worst = max(float(np.abs(a.hidden_TD - b.hidden_TD).max()) for a, b in pairs)

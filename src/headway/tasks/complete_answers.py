@@ -22,6 +22,7 @@ from headway.tasks.answers import Answer, Facts, LabelAnswer, Show, TextAnswer, 
 from headway.tasks.continue_ import check_language, context_of
 from headway.tasks.kind import Predictor, Use
 from headway.tasks.opened import Opened, open_run
+from headway.text.tokenizer import Tokenizer
 
 Write = Callable[[str], None]
 
@@ -200,7 +201,7 @@ class FieldWriter:
                 waiting.append(given)
                 yield self.prompt(given)
 
-        end = self._mark(mark_names([self.field])[1])
+        _, end = marks_of(self.field, self.completer.tokenizer)
         for completion in self.completer.complete(
             prompts(), end=end, on_token=self.write, live=live
         ):
@@ -212,14 +213,8 @@ class FieldWriter:
             yield text_answer(completion.prompt, begun, printed)
 
     def prompt(self, given: Mapping[str, str]) -> list[int]:
-        """The fields that are known, each between its marks, then the mark of the wanted one."""
-        tokenizer = self.completer.tokenizer
-        ids = [*tokenizer.prompt_ends[0]]
-        for name in self.fields:
-            if given.get(name):
-                before, behind = (self._mark(mark) for mark in mark_names([name]))
-                ids += [before, *tokenizer.encode(given[name]), behind]
-        return [*ids, self._mark(mark_names([self.field])[0])]
+        known = {name: given.get(name, "") for name in self.fields}
+        return field_prompt(known, self.field, self.completer.tokenizer)
 
     def _given(self, line: Question, number: int) -> dict[str, str]:
         if not isinstance(line, str):  # of a file that may have the wanted field: it is not told
@@ -248,13 +243,26 @@ class FieldWriter:
             )
         return found
 
-    def _mark(self, name: str) -> int:
-        found = self.completer.tokenizer.special(name)
-        assert found is not None, f"no mark {name}"
-        return found
-
     def summary(self) -> str:
         return self.completer.summary.text()
+
+
+def field_prompt(given: Mapping[str, str], wanted: str | None, tokenizer: Tokenizer) -> list[int]:
+    """The fields that are known, each between its marks, then the mark of the wanted one."""
+    ids = [*tokenizer.prompt_ends[0]]
+    for name, text in given.items():
+        if text:
+            before, behind = marks_of(name, tokenizer)
+            ids += [before, *tokenizer.encode(text), behind]
+    return ids if wanted is None else [*ids, marks_of(wanted, tokenizer)[0]]
+
+
+def marks_of(field: str, tokenizer: Tokenizer) -> tuple[int, int]:
+    """What stands before and behind a field."""
+    before, behind = (tokenizer.special(mark) for mark in mark_names([field]))
+    assert before is not None, f"no mark of {field}"
+    assert behind is not None
+    return before, behind
 
 
 def text_answer(prompt: str, outputs: Sequence[Output], printed: _Printed) -> TextAnswer:

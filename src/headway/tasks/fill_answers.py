@@ -99,23 +99,14 @@ class Filler:
         return f"{self.gaps:,} gap{gaps} in {self.lines:,} line{lines} filled"
 
     def read(self, line: str, where: str) -> Gapped:
-        """A line of text with gaps. The space before a gap belongs to the word that is missing."""
+        """A line of text with gaps."""
         if not line.strip():
             return Gapped(line, [], [])
-        parts = GAP.split(line)
-        if len(parts) == 1:
+        tokens, gaps = gaps_in(line, self.tokenizer)
+        if not gaps:
             raise DataError(
                 f"{where} has no gap to fill: {line[:60]!r}. Write [MASK] where a word is missing."
             )
-        parts = [*(part.removesuffix(" ") for part in parts[:-1]), parts[-1]]
-        goes_on = np.array([False] + [True] * (len(parts) - 1))
-        ids = self.tokenizer.encode_parts(parts, goes_on).lists()
-        mask = self.tokenizer.mask
-        assert mask is not None
-        tokens, gaps = list(ids[0]), []
-        for part in ids[1:]:
-            gaps.append(len(tokens))
-            tokens += [mask, *part]
         if len(tokens) > self.room and self.on_long == "error":
             raise DataError(
                 f"{where} has {len(tokens)} tokens, and the model reads {self.room}. Shorten it."
@@ -216,6 +207,21 @@ class _Printed:
     def facts(self) -> Facts:
         gaps = [[guess._asdict() for guess in gap] for gap in self.gaps]
         return {"text": self.line, "filled": self.filled, "gaps": gaps}
+
+
+def gaps_in(line: str, tokenizer: Tokenizer) -> tuple[list[int], list[int]]:
+    """The tokens of a line, and where its gaps are among them. The space before a gap belongs to
+    the word that is missing."""
+    parts = GAP.split(line)
+    parts = [*(part.removesuffix(" ") for part in parts[:-1]), parts[-1]]
+    goes_on = np.array([False] + [True] * (len(parts) - 1))
+    ids = tokenizer.encode_parts(parts, goes_on).lists()
+    tokens, gaps = list(ids[0]), []
+    for part in ids[1:]:
+        assert tokenizer.mask is not None
+        gaps.append(len(tokens))
+        tokens += [tokenizer.mask, *part]
+    return tokens, gaps
 
 
 def fillers(opened: Opened) -> list[Encoder]:

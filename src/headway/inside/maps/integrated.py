@@ -18,7 +18,6 @@ from headway.inside.maps.map import Map
 from headway.inside.maps.slopes import Fronts, fronts_of, slopes_of
 from headway.inside.streams import Reading
 from headway.inside.trace import Trace
-from headway.models.parts.front import Front
 from headway.models.parts.text import TextFront
 from headway.nn.layout import Layout
 from headway.tasks.opened import Opened
@@ -189,7 +188,6 @@ def baseline_TD(run: Opened, reading: Reading, stack: str, kind: str) -> Tensor:
 @torch.no_grad()
 def _empty_TD(part: StackPart, reading: Reading) -> Tensor:
     assert reading.media is not None
-    assert isinstance(part.front, Front)
     item = reading.media.item
     nothing = np.zeros_like(item)
     if reading.media.kind == "picture":

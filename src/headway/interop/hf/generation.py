@@ -34,6 +34,9 @@ MOST_TOKENS = 1 << 20
 NEW_TOKENS = 256
 """Most of an output where the run says nothing."""
 
+WHISPER_TASKS = ("<|transcribe|>", "<|translate|>")
+"""Tokens that tell Whisper whether to write what is said, or what it means in English."""
+
 
 def decode_settings(
     config: Mapping[str, Any],
@@ -176,7 +179,6 @@ def whisper_generation(words: Tokenizer, model: ModelSettings) -> dict[str, Any]
             "is_multilingual": True,
             "no_timestamps_token_id": words.special(NO_TIMES),
             "lang_to_id": spoken,
-            "task_to_id": {name: words.special(f"<|{name}|>") for name in
-                           ("transcribe", "translate")},
-        }  # fmt: skip
+            "task_to_id": {name.strip("<|>"): words.special(name) for name in WHISPER_TASKS},
+        }
     return found

@@ -23,7 +23,7 @@ from headway.interop.hf.media_proof import prove_media
 from headway.interop.hf.quiet import quiet
 from headway.interop.hf.tokens import ORIGINALS, around
 from headway.interop.importing import filled
-from headway.interop.proof import Proof, Reading, compared, our_logits, proof_ids, read_again
+from headway.interop.proof import Proof, Reading, compared, our_logits, proof_texts, read_again
 from headway.interop.rules import to_ours
 from headway.interop.sentence import MODULES, SentenceFolder
 from headway.interop.weights import open_weights
@@ -50,7 +50,7 @@ def prove(run: Opened, out: Path, sentences: Sequence[str], *, int8: bool = Fals
     """By `transformers` where it is installed, else by reading the folder again ourselves."""
     if not isinstance(run.shape, TextSettings) or isinstance(run.shape, SoundSeq2SeqSettings):
         return prove_media(run, out)
-    ours = our_logits(run, proof_ids(run, sentences))
+    ours = our_logits(run, proof_texts(run, sentences))
     what = "vectors" if run.spec.answers == "vector" else "logits"
     config = read_table(out / "config.json")
     notes = _notes(run, config)
@@ -197,5 +197,5 @@ def _by_us(
     load_weights(model, filled(to_ours(weights, found.pairs, found.ignored), found).weights)
     settings = replace(run.settings, model=found.model, embed=embed)
     again = run.with_model(model, settings)
-    said = [read_again(again, reading.tokens, reading.target) for reading in readings]
+    said = [read_again(again, reading.text, reading.target) for reading in readings]
     return [reading.scores for reading in said]

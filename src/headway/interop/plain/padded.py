@@ -11,7 +11,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from headway.config.model import (
-    PictureSettings,
     Seq2SeqSettings,
     SoundSeq2SeqSettings,
 )
@@ -19,7 +18,9 @@ from headway.config.run import media_front
 from headway.data.media.reading import UNITS
 from headway.interop.int8_proof import judged_as_int8
 from headway.interop.media_reading import (
+    Item,
     hidden_rows,
+    n_first,
     proof_items,
     read_ctc,
     read_item,
@@ -39,10 +40,10 @@ from headway.interop.plain.graphs import (
     STATES,
     WRITER,
 )
-from headway.interop.proof import Proof, Reading, compared, our_logits, proof_ids
+from headway.interop.proof import Proof, Reading, compared, our_logits, proof_texts
 from headway.models.parts.sounds import FULL_SCALE
-from headway.tasks.hiding import Hidden
-from headway.tasks.intake import front_of
+from headway.tasks.intake import Gone, front_of
+from headway.tasks.items import Batch
 from headway.tasks.media_given import what_of
 from headway.tasks.opened import Opened
 from headway.tasks.read import readout_of
@@ -159,7 +160,7 @@ def prove_padded(
     token at a time."""
     if media_front(run.settings) is not None:
         return _prove_media(to, run, calls, by=by, int8=int8)
-    readings = our_logits(run, proof_ids(run, sentences))
+    readings = our_logits(run, proof_texts(run, sentences))
     theirs = [scores for some in _batches(readings) for scores in said(run, calls, some)]
     what = "vectors" if run.spec.answers == "vector" else "logits"
     sizes = ", ".join(map(str, BATCHES))
@@ -177,7 +178,8 @@ def _prove_media(to: str, run: Opened, calls: Mapping[str, Call], *, by: str, in
     theirs_heard: list[Array] = []
     for group in _batches(range(len(items))):
         inputs = media_inputs(
-            [items[i] for i in group], [_hidden(run, rows) for i in group if (rows := hidden[i])]
+            [items[i] for i in group],
+            [_hidden(run, items[i], rows) for i in group if (rows := hidden[i])],
         )
         scores, ctc = _said_of_items(run, calls, inputs, [readings[i] for i in group])
         theirs += scores
@@ -199,13 +201,11 @@ def has_ctc(run: Opened) -> bool:
     return isinstance(run.shape, SoundSeq2SeqSettings) and run.shape.ctc
 
 
-def _hidden(run: Opened, hidden: Hidden) -> Array:
+def _hidden(run: Opened, item: Item, hidden: Batch[Gone]) -> Array:
     """Without the first rows, which never are."""
-    shape = front_of(run.settings)
-    extra = shape.extra if isinstance(shape, PictureSettings) else 0
-    hidden_N = hidden.gone.hidden_N
+    hidden_N = hidden.targets.hidden_N
     assert hidden_N is not None
-    return hidden_N[extra:].numpy()
+    return hidden_N[n_first(run, item) :].numpy()
 
 
 def _said_of_items(

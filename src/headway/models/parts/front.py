@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import fields, replace
-from typing import Any, TypeVar
+from typing import Any, ClassVar, Literal, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -19,6 +19,9 @@ class Front(nn.Module):
 
     `dtype` is the type of the residual stream, and so of all computation behind it.
     """
+
+    reads: ClassVar[Literal["text", "picture", "sound"]] = "text"
+    """What its rows are of."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -117,6 +117,7 @@ def feature_grid(channels: int, width: int, out: int) -> nn.Sequential:
 class PictureFront(Front):
     """Pixels, a stem, a vector a patch, the first rows, positions on the grid."""
 
+    reads = "picture"
     mean_C11: Tensor
     std_C11: Tensor
 

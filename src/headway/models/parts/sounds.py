@@ -138,6 +138,8 @@ class FlatConv(nn.Module):
 class SoundFront(Front):
     """Log-mel frames, convolutions that join them, positions in time."""
 
+    reads = "sound"
+
     def __init__(
         self, shape: SoundSettings, width: int, *, dropout: float = 0.0, masks: bool = False
     ) -> None:
