@@ -14,13 +14,13 @@ from headway.decode.hypothesis import Specials
 from headway.errors import ConfigError, FolderError, UserError
 from headway.interop import to_ctranslate2
 from headway.interop.ctranslate2.engine import Ctranslate2Engine
-from headway.interop.ctranslate2.limits import POSITIONS
+from headway.interop.ctranslate2.limits import POSITIONS, check_exportable
 from headway.interop.exporting import export_run
 from headway.interop.importing import import_run
 from headway.tasks.engines import engine_of
 from headway.tasks.opened import Opened, open_plain
 
-from ..models.variants import VARIANTS
+from ..models.variants import VARIANTS, settings_of
 from .padded_runs import LINES, answers, assert_same_facts, lines_for, tiny_run
 from .test_hf_decoders import DECODERS
 from .test_hf_seq2seq import PAIRS
@@ -94,6 +94,12 @@ def test_imported_models_go_on_to_ctranslate2(tmp_path: Path, name: str) -> None
     engine = Ctranslate2Engine(out, load_run(out))
     ours = answers(run, lines, beam=1, sample=False, max_len=12)
     assert_same_facts(ours, answers(out, lines, engine, beam=1, sample=False, max_len=12))
+
+
+def test_a_norm_of_its_own_in_the_decoder_is_refused() -> None:
+    model = settings_of("seq2seq", "as-published", decoder_norm_eps=1e-3)
+    with pytest.raises(ConfigError, match=r"model\.decoder_norm_eps=0\.001 cannot be exported"):
+        check_exportable(model, "translate")
 
 
 def test_int8_weights_are_made_of_copies(tmp_path: Path) -> None:

@@ -137,6 +137,8 @@ def check(proof: Proof, tolerance: float = 1e-4) -> None:
         ({"n_decoder_heads": 2, "d_decoder_head": 8}, "model.n_decoder_heads = 2: there it is 4"),
         ({"d_decoder_ff": 24}, "model.d_decoder_ff = 24: there it is 40"),
         ({"d_head": 8, "d_decoder_head": 6}, "model.d_decoder_head = 6: there it is 8"),
+        ({"decoder_activation": "gelu"}, "model.decoder_activation = 'gelu': there it is 'relu'"),
+        ({"decoder_norm_eps": 1e-3}, "model.decoder_norm_eps = 0.001: there it is 1e-06"),
         ({"n_decoder_kv_heads": 2}, "model.n_decoder_kv_heads = 2: there it is 4"),
     ],
 )

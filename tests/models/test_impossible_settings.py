@@ -61,6 +61,8 @@ IMPOSSIBLE: list[tuple[str, str, str]] = [
         "n_decoder_heads=4 must be a multiple of n_kv_heads=8",
         "for n_decoder_kv_heads",
     ),
+    ("Seq2SeqSettings(decoder_norm_eps=0.0)", "decoder_norm_eps=0", "Try 1e-6"),
+    ("Seq2SeqSettings(decoder_activation='glu')", "'glu'", "swiglu"),
     (
         "Seq2SeqSettings(d_decoder_head=3, positions='rotary')",
         "give 3",
@@ -292,6 +294,8 @@ VALUES: dict[str, list[Any]] = {
     "n_decoder_kv_heads": [None, 0, 1, 2],
     "d_decoder_head": [None, 0, 1, 4],
     "d_decoder_ff": [None, 0, 1, 9],
+    "decoder_activation": [None, "relu", "swiglu"],
+    "decoder_norm_eps": [None, -1.0, 1e-3],
     "source_vocab_size": [None, 1, 5],
     "kept_heads": [
         KeptHeads(),

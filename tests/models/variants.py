@@ -91,6 +91,7 @@ VARIANTS: dict[str, dict[str, Any]] = {
         "n_decoder_kv_heads": 2,
         "d_decoder_head": 10,
         "d_decoder_ff": 40,
+        "decoder_activation": "gelu-tanh",
         "positions": "relative",
         "relative": SMALL_BUCKETS,
         "wiring": "pre",

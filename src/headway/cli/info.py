@@ -91,13 +91,14 @@ def _shape_rows(settings: ModelSettings) -> list[Row]:
     if settings.n_kept_heads != settings.n_whole_heads:
         heads += f"; {settings.n_kept_heads} of {settings.n_whole_heads} are left in all layers"
     hidden = " + ".join(f"{number:,}" for number in settings.each("d_ff"))
-    gated = settings.activation in ("swiglu", "geglu", "geglu-tanh")
+    activations = dict.fromkeys(side.activation for side in sides)
+    kinds = [name + ", gated" * ("glu" in name) for name in activations]
     return [
         ("family", family_of(settings), ""),
         ("layers", layers, "encoder, decoder" * (len(sides) > 1)),
         ("width", f"{settings.d_model:,}", ""),
         ("heads", " + ".join(map(str, settings.each("n_heads"))), heads),
-        ("feed-forward", hidden, settings.activation + ", gated" * gated),
+        ("feed-forward", hidden, " and ".join(kinds)),
         *_words(settings),
         *_front(settings),
         ("wiring", settings.wiring, f"{settings.norm} norm"),

@@ -30,6 +30,9 @@ def check_values(settings: Any) -> None:
     for name, hint in setting_types(type(settings)).items():
         value = getattr(settings, name)
         several = typing.get_origin(hint) is tuple
+        words = [one for one in typing.get_args(hint) if typing.get_origin(one) is Literal]
+        if words and not several and value is not None:  # a choice that may be left open
+            hint = words[0]
         choices = typing.get_args(typing.get_args(hint)[0] if several else hint)
         if (several and choices) or typing.get_origin(hint) is Literal:
             for word in value if several else [value]:
@@ -104,10 +107,6 @@ class RelativeSettings:
             )
 
 
-OF_SIDES = ("n_layers", "n_heads", "n_kv_heads", "d_head", "d_ff")
-"""Settings that an encoder and a decoder may each have their own of."""
-
-
 @dataclass(frozen=True, kw_only=True)
 class Side:
     """The numbers of one stack: what its settings come to."""
@@ -117,6 +116,8 @@ class Side:
     kv_heads: int
     head_width: int
     d_ff: int
+    activation: Activation
+    norm_eps: float
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -198,8 +199,10 @@ class BodySettings:
                     f"{name}={getattr(self, name):g} must be at least 0 and below 1: "
                     "it is the share of values set to zero."
                 )
-        if self.norm_eps <= 0:
-            raise ConfigError(f"norm_eps={self.norm_eps:g} must be positive. Try 1e-6.")
+        for side in self.sides:
+            name = self.key(side, "norm_eps")
+            if getattr(self, name) <= 0:
+                raise ConfigError(f"{name}={getattr(self, name):g} must be positive. Try 1e-6.")
         if self.window is not None and self.window < 1:
             raise ConfigError(f"window={self.window} leaves no key to attend to. Use 1 or more.")
 
@@ -289,15 +292,13 @@ class BodySettings:
 
     def side(self, kind: str = "self") -> Side:
         """The numbers of the stack with this kind of attention."""
-        n_layers, n_heads, n_kv_heads, d_head, d_ff = (
-            getattr(self, self.key(kind, name)) for name in OF_SIDES
-        )
+        own = {name: getattr(self, self.key(kind, name)) for name in ("n_layers", "n_heads",
+               "n_kv_heads", "d_head", "d_ff", "activation", "norm_eps")}  # fmt: skip
+        n_heads, n_kv_heads, d_head = own["n_heads"], own.pop("n_kv_heads"), own.pop("d_head")
         return Side(
-            n_layers=n_layers,
-            n_heads=n_heads,
             kv_heads=n_heads if n_kv_heads is None else n_kv_heads,
             head_width=self.d_model // n_heads if d_head is None else d_head,
-            d_ff=d_ff,
+            **own,
         )
 
     def each(self, name: str) -> tuple[int, ...]:

@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from typing import Literal
 
 from headway.config.body import (
-    OF_SIDES,
     Activation,
     BodySettings,
     Pooling,
@@ -48,8 +47,16 @@ class TextSettings(BodySettings):
             )
 
 
-DECODER_KEYS = {name: name.replace("_", "_decoder_", 1) for name in OF_SIDES}
-"""Settings of both sides, and what the decoder alone has for them: `n_heads`, `n_decoder_heads`."""
+DECODER_KEYS = {
+    "n_layers": "n_decoder_layers",
+    "n_heads": "n_decoder_heads",
+    "n_kv_heads": "n_decoder_kv_heads",
+    "d_head": "d_decoder_head",
+    "d_ff": "d_decoder_ff",
+    "activation": "decoder_activation",
+    "norm_eps": "decoder_norm_eps",
+}
+"""Settings of both sides, and what the decoder alone has for them."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -70,6 +77,12 @@ class Seq2SeqSettings(TextSettings):
 
     d_decoder_ff: int | None = None
     """None: as the encoder (`d_ff`)."""
+
+    decoder_activation: Activation | None = None
+    """None: as the encoder (`activation`)."""
+
+    decoder_norm_eps: float | None = None
+    """None: as the encoder (`norm_eps`)."""
 
     source_vocab_size: int | None = None
     """None: one vocabulary for source and target (`vocab_size`)."""

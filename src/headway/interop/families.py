@@ -31,6 +31,7 @@ FAMILIES = {
     "qwen3": "hf.llama:QWEN3",
     "roberta": "hf.roberta:ROBERTA",
     "t5": "hf.t5:T5",
+    "vision-encoder-decoder": "hf.vision_encoder_decoder:VISION_ENCODER_DECODER",
     "vit": "hf.vit:VIT",
     "whisper": "hf.whisper:WHISPER",
     "xlm-roberta": "hf.roberta:XLM_ROBERTA",
@@ -38,13 +39,17 @@ FAMILIES = {
 """By the `model_type` of their configuration: a file here and the object in it."""
 
 
+Config = Mapping[str, Any]
+"""A `config.json`, or another table of JSON."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Architecture:
     """What a foreign configuration comes to."""
 
     task: str
-    """translate, complete, fill, classify, tag, embed, see, transcribe: what it can do as it
-    comes."""
+    """What it can do as it comes: translate, complete, fill, classify, tag, embed, caption or
+    transcribe."""
 
     model: ModelSettings
     pairs: list[Pair]
@@ -67,9 +72,7 @@ class Architecture:
 
 
 class Family(Protocol):
-    def read(
-        self, config: Mapping[str, Any], names: Collection[str], generation: Mapping[str, Any]
-    ) -> Architecture:
+    def read(self, config: Config, names: Collection[str], generation: Config) -> Architecture:
         """From `config.json`, the names of the tensors (which tell prefixes and heads), and
         `generation_config.json`. Refuses what is not supported by key, value and reason."""
         ...

@@ -26,6 +26,7 @@ from headway.errors import FolderError, UserError
 from headway.interop.families import FAMILIES, Architecture, family_named
 from headway.interop.hf import esm as hf_esm
 from headway.interop.hf import pegasus as hf_pegasus
+from headway.interop.hf import vision_encoder_decoder as hf_captioner
 from headway.interop.hf.generation import generation_config, whisper_generation
 from headway.interop.hf.modules import give_back_modules, write_modules
 from headway.interop.hf.preprocessing import PREPROCESSOR_JSON, preprocessor_config
@@ -42,6 +43,7 @@ CANDIDATES = {
     "encoder": ("bert", "distilbert", "albert", "esm"),
     "seq2seq": ("marian", "pegasus", "bart", "t5"),
     "picture-encoder": ("vit", "deit"),
+    "picture-seq2seq": ("vision-encoder-decoder",),
     "sound-seq2seq": ("whisper",),
 }
 """What a run of our own may become, in this order. Not RoBERTa: BERT can say all that it can, and
@@ -50,6 +52,7 @@ its positions do not hang on the number of the padding token."""
 EXTRA: dict[str, Callable[[Mapping[str, Any]], dict[str, Tensor]]] = {
     "esm": hf_esm.unused,
     "pegasus": hf_pegasus.tables,
+    "vision-encoder-decoder": hf_captioner.unused,
 }
 """Tensors that a class looks for in its file beside those that are ours."""
 
@@ -63,6 +66,8 @@ WAY_OUT = {
     "seq2seq": "Translators with sinusoidal positions, LayerNorm and no gate can be exported.",
     "picture-encoder": "Classifiers of pictures with patches side by side, a class token and "
     "learned positions can be exported.",
+    "picture-seq2seq": "Captioners of pictures with patches side by side, a class token, learned "
+    "positions and no scaled embeddings, as those that were imported, can be exported.",
     "sound-seq2seq": "Transcribers without CTC, with learned positions and windows of a fixed "
     "length (model.sound.positions=learned, model.sound.pad_s=30), can be exported.",
 }
@@ -159,7 +164,7 @@ def _write_ours(run: Opened, out: Path) -> None:
     write_tokenizer(run, out)
     if run.spec.writes and run.spec.modality == "sounds":
         write_json(out / "generation_config.json", whisper_generation(run.vocab.target, run.shape))
-    if run.spec.writes and run.spec.modality == "text":
+    if run.spec.writes and run.spec.modality != "sounds":
         decode, target = run.settings.decode, run.vocab.target
         banned = never(decode, Specials.of(target))
         facts = generation_config(decode, ids, longest=run.shape.max_len, never=banned)

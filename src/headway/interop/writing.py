@@ -24,7 +24,8 @@ FREE = {"init", "embeddings", "tune_embeddings", "dropout", "attention_dropout",
 
 DERIVED = "source_vocab"
 SIDE = {"n_layers": "n_layers", "n_heads": "n_heads", "kv_heads": "n_kv_heads",
-        "head_width": "d_head", "d_ff": "d_ff"}  # fmt: skip
+        "head_width": "d_head", "d_ff": "d_ff", "activation": "activation",
+        "norm_eps": "norm_eps"}  # fmt: skip
 """What is compared of each stack, and the setting that says it."""
 
 BIASES = ("attention_bias", "ff_bias", "head_bias")
@@ -57,15 +58,15 @@ def check_said(
     """
     names = [field.name for field in fields(ours) if field.name not in FREE]
     names += [DERIVED] * hasattr(ours, DERIVED)
-    values = [(name, getattr(ours, name), getattr(said, name)) for name in names]
+    values = [(key, key, getattr(ours, key), getattr(said, key)) for key in names]
     for side in ours.sides:
         here, there = ours.side(side), said.side(side)
         values += [
-            (ours.own_key(side, name), getattr(here, value), getattr(there, value))
-            for value, name in SIDE.items()
+            (ours.own_key(side, base), base, getattr(here, value), getattr(there, value))
+            for value, base in SIDE.items()
         ]
-    for key, here, there in values:
-        if here == there or key in free or (key in wider and _within(here, there)):
+    for key, base, here, there in values:
+        if here == there or base in free or (base in wider and _within(here, there)):
             continue
         raise UserError(
             f"{name} has no word for model.{key} = {_shown(here)}: there it is {_shown(there)}."

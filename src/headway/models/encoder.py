@@ -102,7 +102,8 @@ def _head(settings: EncoderSettings, name: str, tokens: nn.Embedding) -> nn.Modu
         width = settings.embedding_width
         words = WordHead(width, settings.vocab_size, tied, settings.head_bias)
         activation = ACTIVATIONS.get(settings.activation, ACTIVATIONS["gelu"])
-        return MaskedWordHead(settings.d_model, activation, norm_maker(settings, width)(), words)
+        norm = norm_maker(settings, settings.side(), width)()
+        return MaskedWordHead(settings.d_model, activation, norm, words)
     if name == "pooled":
         return Pooler(settings.d_model, settings.pooling, settings.pooler)
     transitions = settings.tag_transitions and name == "tags"

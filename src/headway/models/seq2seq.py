@@ -86,7 +86,7 @@ def composed(
     return Seq2Seq(
         source_front,
         stack(settings, causal=False),
-        text_front(settings, target),
+        text_front(settings, target, cross=True),
         stack(settings, causal=True, cross=True),
         WordHead(
             settings.d_model,

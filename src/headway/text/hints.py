@@ -69,7 +69,9 @@ class Hints:
 
     def numbers(self, name: str) -> list[int]:
         """The numbers of a token, or of several, that the configuration names."""
-        for table in (self.generation, self.config):
+        inside = self.config.get("decoder")  # of a captioner, which is made of two models
+        own = inside if isinstance(inside, dict) else {}
+        for table in (self.generation, self.config, own):
             value = table.get(name)
             values: list[Any] = value if isinstance(value, list) else [value]
             if values and all(type(one) is int for one in values):

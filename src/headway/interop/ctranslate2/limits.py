@@ -54,8 +54,12 @@ def _refusals(model: ModelSettings) -> list[tuple[bool, str, str]]:
     narrow = isinstance(model, EncoderSettings) and model.d_embedding is not None
     other_heads = isinstance(model, DecoderSettings) and model.heads != ("words",)
     parallel, alibi = model.wiring == "parallel", model.positions == "alibi"
+    sides = [model.side(side) for side in model.sides]
+    unknown = [side.activation not in ACTIVATIONS for side in sides]
     return [
-        (model.activation not in ACTIVATIONS, "activation", "it has no such activation"),
+        (unknown[0], "activation", "it has no such activation"),
+        (unknown[-1], model.key(model.sides[-1], "activation"), "it has no such activation"),
+        (sides[0].norm_eps != sides[-1].norm_eps, "decoder_norm_eps", "it has one for both sides"),
         (model.window is not None, "window", "its sliding window means something else"),
         (parallel and not decoder, "wiring", "only its language models have parallel sub-layers"),
         (parallel and model.norm != "layer", "norm", "its parallel sub-layers need norm=layer"),

@@ -66,8 +66,8 @@ def _common(settings: TextSettings, side: Side) -> dict[str, Any]:
     specs = needs("ctranslate2", "ctranslate2").specs
     told: dict[str, Any] = {
         "pre_norm": settings.wiring != "post",
-        "activation": specs.Activation[ACTIVATIONS[settings.activation]],
-        "ffn_glu": "glu" in settings.activation,
+        "activation": specs.Activation[ACTIVATIONS[side.activation]],
+        "ffn_glu": "glu" in side.activation,
         "rms_norm": settings.norm == "rms",
         "layernorm_embedding": settings.embedding_norm,
         "relative_attention_bias": settings.positions == "relative",

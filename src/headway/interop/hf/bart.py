@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Any
 
 from headway.config.model import Seq2SeqSettings
 from headway.config.run import RunSettings
-from headway.interop.families import Architecture
+from headway.interop.families import Architecture, Config
 from headway.interop.given import LONGEST, Given
 from headway.interop.hf.generation import decode_settings
 from headway.interop.hf.interleaved import in_halves
@@ -46,9 +46,7 @@ class BartFamily:
     two_vocabularies: bool = False
     """It translates: Marian."""
 
-    def read(
-        self, config: Mapping[str, Any], names: Collection[str], generation: Mapping[str, Any]
-    ) -> Architecture:
+    def read(self, config: Config, names: Collection[str], generation: Config) -> Architecture:
         given = Given(config)
         self._refuse(given)
         prefix = "model." if any(name.startswith("model.") for name in names) else ""

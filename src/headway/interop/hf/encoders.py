@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Collection, Mapping
+from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from headway.config.model import EncoderSettings
 from headway.config.run import RunSettings
 from headway.errors import ConfigError, UserError
-from headway.interop.families import Architecture
+from headway.interop.families import Architecture, Config
 from headway.interop.given import Given
 from headway.interop.rules import Pair, both
 from headway.interop.writing import BIASES, check_said
@@ -61,9 +61,7 @@ class EncoderFamily(ABC):
     words: str
     """What names of the masked-word head begin with."""
 
-    def read(
-        self, config: Mapping[str, Any], names: Collection[str], generation: Mapping[str, Any]
-    ) -> Architecture:
+    def read(self, config: Config, names: Collection[str], generation: Config) -> Architecture:
         prefix = f"{self.body}." if any(n.startswith(f"{self.body}.") for n in names) else ""
         pooler = any(n.startswith(f"{prefix}pooler.") for n in names)
         gamma = any(n.endswith("LayerNorm.gamma") for n in names)

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Any
 
 from headway.config.model import DecoderSettings
 from headway.config.run import RunSettings
 from headway.errors import UserError
-from headway.interop.families import Architecture
+from headway.interop.families import Architecture, Config
 from headway.interop.given import Given
 from headway.interop.hf.labelled import Label, label_head, language_model
 from headway.interop.rules import TURNED, Pair, both
@@ -40,9 +40,7 @@ class GptFamily:
         """The classes that predict the next token."""
         return tuple(f"{self.cls}{kind}Model" for kind in ("LMHead", "DoubleHeads", ""))
 
-    def read(
-        self, config: Mapping[str, Any], names: Collection[str], generation: Mapping[str, Any]
-    ) -> Architecture:
+    def read(self, config: Config, names: Collection[str], generation: Config) -> Architecture:
         given = Given(config)
         self._refuse(given)
         label = label_head(given, self.words, tags="classifier")

@@ -3,14 +3,14 @@ v) and Qwen3 (norms on q and k)."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection
 from dataclasses import dataclass, replace
 from typing import Any
 
 from headway.config.model import DecoderSettings, RopeSettings
 from headway.config.run import RunSettings
 from headway.errors import UserError
-from headway.interop.families import Architecture
+from headway.interop.families import Architecture, Config
 from headway.interop.given import LONGEST, Given
 from headway.interop.hf.labelled import Label, label_head, language_model
 from headway.interop.rules import Pair, both, stacked
@@ -32,9 +32,7 @@ class LlamaFamily:
     window: bool = False
     """Whether `sliding_window` is one for all layers."""
 
-    def read(
-        self, config: Mapping[str, Any], names: Collection[str], generation: Mapping[str, Any]
-    ) -> Architecture:
+    def read(self, config: Config, names: Collection[str], generation: Config) -> Architecture:
         given = Given(config)
         given.only("use_sliding_window", False, "a window in some of the layers")
         label = label_head(given, (f"{self.cls}ForCausalLM", f"{self.cls}Model"))

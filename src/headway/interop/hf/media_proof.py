@@ -14,31 +14,34 @@ from typing import Any
 import numpy as np
 import torch
 
-from headway.config.pictures import PictureEncoderSettings
+from headway.config.pictures import PictureSettings
 from headway.config.sounds import SoundSeq2SeqSettings
 from headway.interop.families import family_named
 from headway.interop.files import read_table
 from headway.interop.hf.preprocessing import PREPROCESSOR_JSON, with_preprocessing
 from headway.interop.hf.quiet import quiet
 from headway.interop.importing import filled, take
-from headway.interop.media_reading import Item, Scores, proof_pictures, proof_sounds, read_item
+from headway.interop.media_reading import (
+    Item,
+    Scores,
+    proof_pictures,
+    proof_sounds,
+    read_item,
+    what_is_said,
+)
 from headway.interop.proof import Proof, Reading, compared
 from headway.interop.weights import open_weights
 from headway.models.build import build_model
 from headway.models.folder import load_weights
 from headway.models.parts.pictures import PictureFront
-from headway.models.seeing import Viewer
+from headway.tasks.intake import front_of
 from headway.tasks.opened import Opened
 
 
 def prove_media(run: Opened, out: Path) -> Proof:
     """By `transformers` where it is installed, else by reading the folder again ourselves."""
-    pictures = isinstance(run.shape, PictureEncoderSettings)
-    items = (
-        proof_pictures(run.shape.picture) if isinstance(run.shape, PictureEncoderSettings) else []
-    )
-    if isinstance(run.shape, SoundSeq2SeqSettings):
-        items = proof_sounds(run.shape.sound)
+    shape = front_of(run.settings)
+    items = proof_pictures(shape) if isinstance(shape, PictureSettings) else proof_sounds(shape)
     ours = [read_item(run, item) for item in items]
     try:
         transformers = importlib.import_module("transformers")
@@ -48,10 +51,11 @@ def prove_media(run: Opened, out: Path) -> Proof:
     except ImportError:
         by, theirs = "headway", _by_us(run, out, items, ours)
         notes = ["transformers is not installed: the folder was imported again instead"]
-    what = "logits" if not pictures or "classes" in run.shape.heads else "vectors"  # type: ignore[union-attr]
-    proof = compared("hf", ours, theirs, what=what, by=by, notes=notes)
-    kind = ("pictures", "rows") if pictures else ("recordings", "tokens")
-    return replace(proof, items=kind[0], units=kind[1])
+    proof = compared("hf", ours, theirs, what=what_is_said(run), by=by, notes=notes)
+    units = "tokens" if run.spec.writes else "rows"
+    return replace(
+        proof, items="recordings" if run.spec.modality == "sounds" else "pictures", units=units
+    )
 
 
 def _by_transformers(
@@ -95,8 +99,7 @@ def _preparation(
             return {"input_features": found["input_features"]}
 
         return sound, "samples went through its feature extractor"
-    assert isinstance(run.model, Viewer)
-    front = run.model.front
+    front = run.model.source_front if run.spec.writes else run.model.front
     assert isinstance(front, PictureFront)
     size = (front.shape.channels, front.shape.height, front.shape.width)
     kind = getattr(transformers, f"{said.get('image_processor_type', '')}Pil", None)

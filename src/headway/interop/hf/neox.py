@@ -3,13 +3,13 @@ gate. Our own decoders are such, so this is their way to `transformers`."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Any
 
 from headway.config.model import DecoderSettings, RopeSettings
 from headway.config.run import RunSettings
-from headway.interop.families import Architecture
+from headway.interop.families import Architecture, Config
 from headway.interop.given import LONGEST, Given
 from headway.interop.hf.labelled import Label, label_head, language_model
 from headway.interop.hf.llama import rope_parameters, rope_settings, said_rope
@@ -25,9 +25,7 @@ NAME = "GPTNeoX"
 
 @dataclass(frozen=True)
 class NeoxFamily:
-    def read(
-        self, config: Mapping[str, Any], names: Collection[str], generation: Mapping[str, Any]
-    ) -> Architecture:
+    def read(self, config: Config, names: Collection[str], generation: Config) -> Architecture:
         given = Given(config)
         if given.flag("use_parallel_residual", True):
             raise given.error(

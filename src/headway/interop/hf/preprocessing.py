@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from headway.config.model import ModelSettings
-from headway.config.pictures import PictureEncoderSettings, PictureSettings
+from headway.config.pictures import PictureEncoderSettings, PictureSeq2SeqSettings, PictureSettings
 from headway.config.sounds import SoundSeq2SeqSettings, SoundSettings
 from headway.interop.families import Architecture
 from headway.interop.given import Given
@@ -18,7 +18,11 @@ LEVELS = 255.0
 
 BILINEAR = 2
 
-PROCESSORS = {"vit": "ViTImageProcessor", "deit": "DeiTImageProcessor"}
+PROCESSORS = {
+    "vit": "ViTImageProcessor",
+    "deit": "DeiTImageProcessor",
+    "vision-encoder-decoder": "ViTImageProcessor",
+}
 
 
 def with_preprocessing(found: Architecture, values: Mapping[str, Any]) -> Architecture:
@@ -26,7 +30,7 @@ def with_preprocessing(found: Architecture, values: Mapping[str, Any]) -> Archit
     given = Given(values, PREPROCESSOR_JSON)
     if not values:
         return found
-    if isinstance(found.model, PictureEncoderSettings):
+    if isinstance(found.model, PictureEncoderSettings | PictureSeq2SeqSettings):
         picture, notes = _pictures(given, found.model.picture)
         model: ModelSettings = replace(found.model, picture=picture)
         return replace(found, model=model, notes=(*found.notes, *notes))
@@ -102,7 +106,7 @@ def _sounds(given: Given, sound: SoundSettings) -> SoundSettings:
 
 def preprocessor_config(model: ModelSettings, model_type: str) -> dict[str, Any]:
     """What `transformers` reads for a model of ours; {} where its input is text."""
-    if isinstance(model, PictureEncoderSettings):
+    if isinstance(model, PictureEncoderSettings | PictureSeq2SeqSettings):
         picture = model.picture
         size = {"height": picture.height, "width": picture.width}
         spread = picture.channels if len(picture.mean) == 1 else 1

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from headway.config.folder import TOKENIZER
-from headway.config.model import SoundSeq2SeqSettings, TextSettings, family_of
+from headway.config.model import TextSettings, family_of
 from headway.interop.families import family_named
 from headway.interop.files import read_table
 from headway.interop.hf.media_proof import prove_media
@@ -48,7 +48,7 @@ Scores = NDArray[np.float32]
 
 def prove(run: Opened, out: Path, sentences: Sequence[str], *, int8: bool = False) -> Proof:
     """By `transformers` where it is installed, else by reading the folder again ourselves."""
-    if not isinstance(run.shape, TextSettings) or isinstance(run.shape, SoundSeq2SeqSettings):
+    if run.spec.modality != "text":
         return prove_media(run, out)
     ours = our_logits(run, proof_texts(run, sentences))
     what = "vectors" if run.spec.answers == "vector" else "logits"

@@ -3,14 +3,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Any
 
 from headway.config.model import RelativeSettings, Seq2SeqSettings
 from headway.config.run import RunSettings
 from headway.errors import UserError
-from headway.interop.families import Architecture
+from headway.interop.families import Architecture, Config
 from headway.interop.given import LONGEST, Given
 from headway.interop.hf.bart import first_of
 from headway.interop.hf.generation import decode_settings
@@ -38,9 +38,7 @@ class T5Family:
     model_type: str
     cls: str
 
-    def read(
-        self, config: Mapping[str, Any], names: Collection[str], generation: Mapping[str, Any]
-    ) -> Architecture:
+    def read(self, config: Config, names: Collection[str], generation: Config) -> Architecture:
         given = Given(config)
         self._refuse(given)
         n_layers = given.layers("num_layers", names)

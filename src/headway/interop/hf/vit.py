@@ -11,7 +11,7 @@ from torch import Tensor
 from headway.config.pictures import PictureEncoderSettings, PictureSettings
 from headway.config.run import RunSettings
 from headway.errors import UserError
-from headway.interop.families import Architecture
+from headway.interop.families import Architecture, Config
 from headway.interop.given import Given
 from headway.interop.rules import Change, Pair, both, stacked
 from headway.interop.writing import BIASES, check_said, their_activation
@@ -39,9 +39,7 @@ class VitFamily:
     std: tuple[float, ...] = (0.5,)
     """Of pixels, where no file says it."""
 
-    def read(
-        self, config: Mapping[str, Any], names: Collection[str], generation: Mapping[str, Any]
-    ) -> Architecture:
+    def read(self, config: Config, names: Collection[str], generation: Config) -> Architecture:
         given = Given(config)
         prefix = f"{self.body}." if any(n.startswith(f"{self.body}.") for n in names) else ""
         kind = self._kind(given, names)
@@ -106,7 +104,7 @@ class VitFamily:
             names = [*map(str, range(ours.n_layers)), "pooler.dense.weight"]
         said = self.read(config, names, {})
         assert isinstance(said.model, PictureEncoderSettings)
-        _check_picture(ours.picture, said.model.picture, self.cls)
+        check_picture(ours.picture, said.model.picture, self.cls)
         check_said(ours, said.model, self.cls, wider=BIASES, free={"picture", "max_len"})
         return config, said
 
@@ -168,7 +166,7 @@ def _side(picture: PictureSettings) -> int | list[int]:
     return picture.height if square else [picture.height, picture.width]
 
 
-def _check_picture(ours: PictureSettings, said: PictureSettings, name: str) -> None:
+def check_picture(ours: PictureSettings, said: PictureSettings, name: str) -> None:
     """Refuse a front that is more than patches side by side."""
     if ours.step != ours.patch:
         raise UserError(

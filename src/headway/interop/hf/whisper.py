@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Any
 
 from headway.config.run import RunSettings
 from headway.config.sounds import SoundSeq2SeqSettings, SoundSettings
 from headway.errors import UserError
-from headway.interop.families import Architecture
+from headway.interop.families import Architecture, Config
 from headway.interop.given import LONGEST, Given
 from headway.interop.hf.generation import decode_settings
 from headway.interop.hf.sides import read_sides, said_of_sides
@@ -71,9 +71,7 @@ HF = Names(
 
 
 class WhisperFamily:
-    def read(
-        self, config: Mapping[str, Any], names: Collection[str], generation: Mapping[str, Any]
-    ) -> Architecture:
+    def read(self, config: Config, names: Collection[str], generation: Config) -> Architecture:
         given = Given(config)
         self._refuse(given)
         model = whisper_settings(

@@ -28,21 +28,30 @@ from headway.nn.scope import Scope
 from headway.nn.stack import Stack
 
 
-def norm_maker(settings: BodySettings, width: int | None = None) -> Callable[[], nn.Module]:
-    return lambda: NORMS[settings.norm](width or settings.d_model, settings.norm_eps)
+def norm_maker(
+    settings: BodySettings, side: Side, width: int | None = None
+) -> Callable[[], nn.Module]:
+    return lambda: NORMS[settings.norm](width or settings.d_model, side.norm_eps)
 
 
 def text_front(
-    settings: TextSettings, tokens: nn.Embedding, n_segments: int = 0, *, mapped: bool = False
+    settings: TextSettings,
+    tokens: nn.Embedding,
+    n_segments: int = 0,
+    *,
+    mapped: bool = False,
+    cross: bool = False,
 ) -> TextFront:
-    """As wide as the embeddings are. `mapped`: a matrix leads to the width of the stream."""
+    """As wide as the embeddings are. `mapped`: a matrix leads to the width of the stream. `cross`:
+    it is that of a decoder beside an encoder."""
     width = tokens.embedding_dim
+    side = settings.side(settings.sides[-1 if cross else 0])
     return TextFront(
         tokens,
         added_positions(settings, width),
         scale=settings.embedding_scale,
         n_segments=n_segments,
-        norm=norm_maker(settings, width)() if settings.embedding_norm else None,
+        norm=norm_maker(settings, side, width)() if settings.embedding_norm else None,
         dropout=settings.dropout,
         to_stream=Linear(width, settings.d_model) if mapped else None,
     )
@@ -77,7 +86,7 @@ def stack(
     )
     own = replace(memory, causal=causal, window=settings.window, bias=bias)
     rotary = _rotary(settings, side) if settings.positions == "rotary" else None
-    norm = norm_maker(settings)
+    norm = norm_maker(settings, side)
 
     def block(layer: int) -> Block:
         return WIRINGS[settings.wiring](
@@ -85,7 +94,7 @@ def stack(
             FeedForward(
                 settings.d_model,
                 side.d_ff,
-                settings.activation,
+                side.activation,
                 bias=settings.ff_bias,
                 dropout=settings.ff_dropout,
             ),
@@ -106,13 +115,14 @@ def _attention(
 ) -> Attention:
     """`place`: kind and layer, which may lack some heads."""
     n_heads, n_kv_heads = settings.heads_in(*place)
-    width = settings.side(place[0]).head_width
+    side = settings.side(place[0])
+    width, eps = side.head_width, side.norm_eps
     kept = settings.kept_heads.of(*place)
     if kept is not None and scope.bias is not None:
         scope = replace(scope, bias=BiasOfSome(scope.bias, kept))
     qk_norm = None
     if settings.qk_norm:
-        qk_norm = (RMSNorm(width, settings.norm_eps), RMSNorm(width, settings.norm_eps))
+        qk_norm = (RMSNorm(width, eps), RMSNorm(width, eps))
     return Attention(
         settings.d_model,
         n_heads,

@@ -1,0 +1,221 @@
+"""Captioners of Hugging Face: a ViT reads the picture, a GPT-2 with attention to it writes."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any, TypeVar
+
+import torch
+from torch import Tensor
+
+from headway.config.model import DecoderSettings
+from headway.config.pictures import PictureEncoderSettings, PictureSeq2SeqSettings
+from headway.config.run import RunSettings
+from headway.errors import ConfigError, UserError
+from headway.interop.families import Architecture, Config
+from headway.interop.given import Given
+from headway.interop.hf.generation import decode_settings
+from headway.interop.hf.gpt import GPT2
+from headway.interop.hf.gpt import IGNORED as OF_GPT2
+from headway.interop.hf.vit import HIDDEN, VIT, check_picture
+from headway.interop.rules import TURNED, Pair, both
+from headway.interop.writing import BIASES, check_said
+
+T = TypeVar("T")
+
+CLASS = "VisionEncoderDecoderModel"
+SIDES = {"encoder": VIT.model_type, "decoder": GPT2.model_type}
+READER = {"front.": "source_front.", "stack.": "encoder."}
+WRITER = {"front.": "target_front.", "stack.": "decoder."}
+"""Where parts of a model of one stack are in one of two."""
+
+IGNORED = {
+    **{rf"encoder\.{name}": why for name, why in HIDDEN.items()},
+    **OF_GPT2,
+    r"(.*\.)?crossattention\.(bias|masked_bias)": "the causal mask, which is computed",
+    r"encoder\.pooler\.dense\.(weight|bias)": "words look at all patches, not at ViT's pooled row",
+}
+
+
+class VisionEncoderDecoderFamily:
+    def read(self, config: Config, names: Collection[str], generation: Config) -> Architecture:
+        given = Given(config)
+        if given.architecture() not in (None, CLASS):
+            raise given.error("architectures", f"is not supported; it may be {CLASS}")
+        sees, writes = (_side(given, side, names) for side in SIDES)
+        reader, writer = sees.model, writes.model
+        assert isinstance(reader, PictureEncoderSettings)
+        assert isinstance(writer, DecoderSettings)
+        model = _model(reader, writer)
+        pairs = [
+            *_moved(sees.pairs, "encoder.", READER),
+            *_moved(writes.pairs, "decoder.", WRITER),
+            *_cross(writer),
+        ]
+        decode, notes = decode_settings(config, generation, has_source=True)
+        return Architecture(
+            task="caption",
+            model=model,
+            pairs=[pair for pair in pairs if not pair.ours.startswith("heads.")],
+            ignored=IGNORED,
+            decode=decode,
+            notes=notes,
+        )
+
+    def write(self, settings: RunSettings) -> tuple[dict[str, Any], Architecture]:
+        ours = settings.model
+        if not isinstance(ours, PictureSeq2SeqSettings):
+            raise UserError("it looks at pictures and writes, and this run has another model.")
+        reader, writer = _reader(ours), _writer(ours)
+        config: dict[str, Any] = {
+            "model_type": "vision-encoder-decoder",
+            "architectures": [CLASS],
+            "encoder": VIT.write(RunSettings(task="classify", model=reader))[0],
+            "decoder": GPT2.write(RunSettings(task="complete", model=writer))[0]
+            | {"add_cross_attention": True, "is_decoder": True},
+            "is_encoder_decoder": True,
+            "tie_word_embeddings": False,
+        }
+        names = [f"encoder.encoder.layer.{n}" for n in range(reader.n_layers)]
+        names += [f"decoder.transformer.h.{n}" for n in range(writer.n_layers)]
+        said = self.read(config, names, {})
+        assert isinstance(said.model, PictureSeq2SeqSettings)
+        check_picture(ours.picture, said.model.picture, CLASS)
+        check_said(ours, said.model, CLASS, wider=BIASES, free={"picture"})
+        return config, said
+
+
+def _side(given: Given, side: str, names: Collection[str]) -> Architecture:
+    """One of the two, as if it were alone."""
+    own = {**given.table(side), "architectures": None, "add_cross_attention": None}
+    if own.get("model_type") != SIDES[side]:
+        raise given.error(
+            side, f"must be of the model_type {SIDES[side]!r} to be read: other sides are not"
+        )
+    inside = [name.removeprefix(f"{side}.") for name in names if name.startswith(f"{side}.")]
+    family = VIT if side == "encoder" else GPT2
+    try:
+        return family.read(own, inside, {})
+    except ConfigError as error:
+        raise ConfigError(f"{side}: {error}") from error
+
+
+def _model(reader: PictureEncoderSettings, writer: DecoderSettings) -> PictureSeq2SeqSettings:
+    for name in ("d_model", "wiring", "norm", "attention_bias", "ff_bias", "scale_attention"):
+        here, there = getattr(reader, name), getattr(writer, name)
+        if here != there:
+            raise ConfigError(
+                f"config.json: encoder and decoder differ in what headway calls {name}: {here!r} "
+                f"and {there!r}. Here they must be alike in it."
+            )
+    return PictureSeq2SeqSettings(
+        vocab_size=writer.vocab_size,
+        d_model=writer.d_model,
+        n_layers=reader.n_layers,
+        n_decoder_layers=writer.n_layers,
+        n_heads=reader.n_heads,
+        n_decoder_heads=_other(writer.n_heads, reader.n_heads),
+        d_ff=reader.d_ff,
+        d_decoder_ff=_other(writer.d_ff, reader.d_ff),
+        activation=reader.activation,
+        decoder_activation=_other(writer.activation, reader.activation),
+        norm_eps=reader.norm_eps,
+        decoder_norm_eps=_other(writer.norm_eps, reader.norm_eps),
+        max_len=writer.max_len,
+        wiring="pre",
+        positions="learned",
+        attention_bias=writer.attention_bias,
+        embedding_scale=False,
+        dropout=writer.dropout,
+        attention_dropout=writer.attention_dropout,
+        tie="target-softmax" if writer.tie else "none",
+        picture=reader.picture,
+    )
+
+
+def _other(value: T, same: T) -> T | None:
+    """What the decoder has of its own: nothing where it is as the encoder has it."""
+    return None if value == same else value
+
+
+def _reader(ours: PictureSeq2SeqSettings) -> PictureEncoderSettings:
+    side = ours.side("encoder")
+    return PictureEncoderSettings(
+        d_model=ours.d_model,
+        n_layers=side.n_layers,
+        n_heads=side.n_heads,
+        d_head=side.head_width,
+        n_kv_heads=side.kv_heads,
+        d_ff=side.d_ff,
+        activation=side.activation,
+        norm_eps=side.norm_eps,
+        wiring=ours.wiring,
+        norm=ours.norm,
+        attention_bias=ours.attention_bias,
+        dropout=ours.dropout,
+        attention_dropout=ours.attention_dropout,
+        picture=ours.picture,
+        heads=("pooled",),
+        n_labels=1,
+        pooling="first" if ours.picture.class_token else "mean",
+    )
+
+
+def _writer(ours: PictureSeq2SeqSettings) -> DecoderSettings:
+    side = ours.side("decoder")
+    return DecoderSettings(
+        vocab_size=ours.vocab_size,
+        d_model=ours.d_model,
+        n_layers=side.n_layers,
+        n_heads=side.n_heads,
+        d_head=side.head_width,
+        n_kv_heads=side.kv_heads,
+        d_ff=side.d_ff,
+        activation=side.activation,
+        norm_eps=side.norm_eps,
+        max_len=ours.max_len,
+        positions=ours.positions,
+        wiring=ours.wiring,
+        norm=ours.norm,
+        attention_bias=ours.attention_bias,
+        dropout=ours.dropout,
+        attention_dropout=ours.attention_dropout,
+        tie=ours.tie == "target-softmax",
+    )
+
+
+def _moved(pairs: Sequence[Pair], prefix: str, places: Mapping[str, str]) -> list[Pair]:
+    """The pairs of a side alone, where it is in the whole."""
+    moved = []
+    for pair in pairs:
+        start, _, rest = pair.ours.partition(".")
+        ours = f"{places.get(f'{start}.', f'{start}.')}{rest}"
+        moved.append(pair._replace(theirs=prefix + pair.theirs, ours=ours))
+    return moved
+
+
+def _cross(writer: DecoderSettings) -> list[Pair]:
+    """Attention to the picture: queries in one matrix, keys and values in another."""
+    pairs: list[Pair] = []
+    width = writer.d_model
+    for n in range(writer.n_layers):
+        theirs, ours = f"decoder.transformer.h.{n}", f"decoder.blocks.{n}"
+        own, to_qkv = f"{theirs}.crossattention", f"{ours}.cross.to_qkv"
+        for name, first, last in (("q_attn", 0, 1), ("c_attn", 1, 3)):
+            rows = slice(first * width, last * width)
+            pairs += [pair._replace(rows=rows) for pair in both(f"{own}.{name}", to_qkv, TURNED)]
+        pairs += both(f"{own}.c_proj", f"{ours}.cross.to_out", TURNED)
+        pairs += both(f"{theirs}.ln_cross_attn", f"{ours}.norm_cross")
+    return pairs
+
+
+def unused(config: Config) -> dict[str, Tensor]:
+    """ViT's pooler, which its class looks for although nobody reads it."""
+    width = config["encoder"]["hidden_size"]
+    return {
+        "encoder.pooler.dense.weight": torch.zeros(width, width),
+        "encoder.pooler.dense.bias": torch.zeros(width),
+    }
+
+
+VISION_ENCODER_DECODER = VisionEncoderDecoderFamily()

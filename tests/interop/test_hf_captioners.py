@@ -1,0 +1,171 @@
+"""Captioners of `transformers`, a ViT and a GPT-2: the same scores and captions, and back again."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import transformers
+
+from headway.config.folder import load_run
+from headway.config.pictures import PictureSeq2SeqSettings
+from headway.config.run import RunSettings
+from headway.decode.hypothesis import Specials
+from headway.decode.search import Searcher
+from headway.errors import UserError
+from headway.interop.exporting import export_run
+from headway.interop.families import family_named
+from headway.interop.importing import import_run
+from headway.nn.layout import Layout
+from headway.tasks.opened import open_plain
+
+from .test_hf_pictures import VIT, prepared
+from .test_round_trip import same_bytes, write_words
+from .theirs import GPT2, SIZE, architecture, check, ours, saved, shaken
+
+END = 1
+DECODER = {**GPT2, "n_layer": 1, "n_head": 2, "n_inner": 24}
+SIDES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
+    "other sides": (VIT, DECODER),
+    "alike": (
+        {**VIT, "layer_norm_eps": 1e-5, "hidden_act": "gelu_new"},
+        {**GPT2, "n_inner": 40, "tie_word_embeddings": False},
+    ),
+}
+
+
+def model_of(name: str) -> Any:
+    sees, writes = SIDES[name]
+    torch.manual_seed(len(name))
+    both = transformers.VisionEncoderDecoderConfig.from_encoder_decoder_configs(
+        transformers.ViTConfig(**sees), transformers.GPT2Config(**writes)
+    )
+    theirs = transformers.VisionEncoderDecoderModel(both).eval()
+    facts = {"decoder_start_token_id": END, "eos_token_id": END, "pad_token_id": 0}
+    theirs.generation_config = transformers.GenerationConfig(**facts, max_length=9, num_beams=3)
+    return shaken(theirs)
+
+
+def pictures() -> torch.Tensor:
+    draw = torch.Generator().manual_seed(3)
+    return torch.randint(0, 256, (3, 1, 3, 16, 16), dtype=torch.uint8, generator=draw)
+
+
+def folder_of(name: str, folder: Path) -> Any:
+    theirs = model_of(name)
+    saved(theirs, folder)
+    write_words(folder)
+    transformers.ViTImageProcessor(size={"height": 16, "width": 16}).save_pretrained(folder)
+    return theirs
+
+
+@pytest.mark.parametrize("name", SIDES)
+@torch.no_grad()
+def test_the_scores_are_those_of_the_reference(name: str, tmp_path: Path) -> None:
+    theirs = model_of(name)
+    mine, x_BTCYX = ours(saved(theirs, tmp_path)), pictures()
+    tokens_BT = torch.randint(0, SIZE, (3, 7), generator=torch.Generator().manual_seed(2))
+    expected = theirs(pixel_values=prepared(x_BTCYX), decoder_input_ids=tokens_BT).logits
+    given, layout = mine.source_front.collate(list(x_BTCYX))
+    x_ND = mine(given, layout, tokens_BT.flatten(), Layout.of([7] * 3))
+    check(mine.scores(x_ND), expected.flatten(0, 1))
+
+
+def test_only_what_differs_is_said_of_the_decoder(tmp_path: Path) -> None:
+    other = architecture(saved(model_of("other sides"), tmp_path / "a")).model
+    assert isinstance(other, PictureSeq2SeqSettings)
+    assert other.side("encoder").activation == "gelu"
+    assert other.side("encoder").norm_eps == 1e-12
+    own = (other.n_decoder_heads, other.d_decoder_ff, other.decoder_activation)
+    assert own == (2, 24, "gelu-tanh")
+    assert other.decoder_norm_eps == 1e-5
+    same = architecture(saved(model_of("alike"), tmp_path / "b")).model
+    assert isinstance(same, PictureSeq2SeqSettings)
+    assert same.side("encoder") == same.side("decoder")
+    assert (same.n_decoder_heads, same.decoder_activation, same.tie) == (None, None, "none")
+
+
+@torch.no_grad()
+def test_captions_are_those_of_generate_and_it_goes_out_as_it_came(tmp_path: Path) -> None:
+    theirs = folder_of("other sides", tmp_path / "theirs")
+    import_run(str(tmp_path / "theirs"), tmp_path / "run")
+    run, x_BTCYX = open_plain(str(tmp_path / "run")), pictures()
+    assert (run.settings.task, run.settings.decode.beam) == ("caption", 3)
+    transformers.logging.set_verbosity_error()
+    greedy = {"num_beams": 1, "max_new_tokens": 8, "bad_words_ids": [[0]]}
+    words = run.vocab.target
+    assert (words.bos, words.eos) == (END, END)
+    settings = replace(run.settings.decode, beam=1, max_len=8, length_penalty="none")
+    found = Searcher([run.model], settings, Specials.of(words))(list(x_BTCYX.numpy()))
+    for [best, *_], picture in zip(found, x_BTCYX, strict=True):
+        said = theirs.generate(prepared(picture[None]), **greedy)[0].tolist()[1:]
+        assert best.tokens == (said[: said.index(END)] if END in said else said)
+    proof = export_run(str(tmp_path / "run"), "hf", tmp_path / "out")
+    assert proof.passed, proof.text()
+    assert proof.max_difference < 1e-4
+    same_bytes(tmp_path / "theirs", tmp_path / "out")
+    before, after = (
+        json.loads((tmp_path / f / "config.json").read_text()) for f in ("theirs", "out")
+    )
+    assert before == after
+
+
+def test_a_captioner_trained_further_goes_out_by_itself(tmp_path: Path) -> None:
+    """Such a run has no import.json."""
+    folder_of("alike", tmp_path / "theirs")
+    import_run(str(tmp_path / "theirs"), tmp_path / "run")
+    (tmp_path / "run" / "import.json").unlink()
+    proof = export_run(str(tmp_path / "run"), "hf", tmp_path / "out")
+    assert proof.passed, proof.text()
+    assert proof.max_difference < 1e-4
+    assert not [note for note in proof.notes if " keys: " in note]
+    again = import_run(str(tmp_path / "out"), tmp_path / "again").settings
+    assert replace(again.model, dropout=0.0) == replace(
+        load_run(tmp_path / "run").model, dropout=0.0
+    )
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        (
+            {"encoder": {**VIT, "model_type": "swin"}},
+            "encoder = .* must be of the .* 'vit'",
+        ),
+        ({"decoder": {**GPT2, "model_type": "bert"}}, "decoder = .* must be of the .* 'gpt2'"),
+        ({"encoder": {**VIT, "model_type": "vit", "hidden_size": 48}}, "d_model: 48 and 32"),
+        ({"encoder": {**VIT, "model_type": "vit", "qkv_bias": False}}, "attention_bias: 'o'"),
+        ({"encoder": {**VIT, "model_type": "vit", "patch_size": "x"}}, "encoder: .*patch_size"),
+        ({"architectures": ["Other"]}, "it may be VisionEncoderDecoderModel"),
+    ],
+)
+def test_what_is_not_supported_is_named(changes: dict[str, Any], said: str, tmp_path: Path) -> None:
+    saved(model_of("other sides"), tmp_path)
+    with pytest.raises(UserError, match=said):
+        architecture(tmp_path, **changes)
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({}, "class_token"),
+        ({"positions": "sinusoidal"}, "positions"),
+        ({"embedding_scale": True}, "embedding_scale"),
+        ({"wiring": "post"}, "wiring"),
+        ({"decoder_activation": "swiglu"}, "no gate"),
+    ],
+)
+def test_a_captioner_that_it_has_no_words_for_is_refused(
+    changes: dict[str, Any], said: str, tmp_path: Path
+) -> None:
+    found = architecture(saved(model_of("alike"), tmp_path)).model
+    assert isinstance(found, PictureSeq2SeqSettings)
+    if not changes:
+        changes = {"picture": replace(found.picture, class_token=False)}
+    settings = RunSettings(task="caption", model=replace(found, **changes))
+    with pytest.raises(UserError, match=said):
+        family_named("vision-encoder-decoder").write(settings)
