@@ -168,7 +168,17 @@ def test_data_in_memory_is_checked_as_files_are(
     words = ["data.text_field=review", "data.label_field=stars", "data.valid_size=12"]
     path = str(tmp_path / "a.jsonl")
     assert main(["check", "classify", "--text", path, "tokenizer.kind=words", *words]) == 0
-    assert capsys.readouterr() == (f"{report}\n", "")
+    shown = capsys.readouterr()
+    assert shown.err == ""
+    assert shown.out.splitlines()[-5:] == report.lines()[-5:]
+    assert report.tables[0] == "the data   in memory, 120 rows"
+    assert shown.out.splitlines()[0] == "a.jsonl   lines of JSON, 120 rows"
+    assert shown.out.splitlines()[1:3] == report.tables[1:3]
+    assert report.tables[1].startswith('  review → text    text    "')
+    assert report.tables[2:] == [
+        "  stars  → label   label   3 classes: neg 40, pos 40, so 40",
+        "  id     (not used)",
+    ]
     assert "<td>review</td><td>text</td>" in report._repr_html_()
     assert "<td>id</td><td>not read</td>" in report._repr_html_()
 

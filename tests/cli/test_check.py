@@ -28,7 +28,8 @@ def words(files: dict[str, str], *more: str) -> list[str]:
 def test_good_data_is_described(files: dict[str, str], capsys: pytest.CaptureFixture[str]) -> None:
     assert main(words(files, "tokenizer.vocab_size=400", "data.valid_size=20")) == 0
     shown = capsys.readouterr()
-    assert shown.out.startswith("400 pairs\n")
+    assert shown.out.startswith("a.de   lines, beside a.en, 400 rows\n  source → source   text")
+    assert "\n400 pairs\n" in shown.out
     assert "vocabulary 400" in shown.out
     assert "0 over 1,024" in shown.out
     assert shown.out not in shown.err

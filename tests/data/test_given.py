@@ -119,7 +119,6 @@ def test_every_form_is_the_same_file(tmp_path: Path, data: object) -> None:
     assert found.settings(tmp_path) == {
         "text": [str(tmp_path / "rows.jsonl")], "text_field": "review", "label_field": "stars",
     }  # fmt: skip
-    assert found.shown() == "'review' is the text, 'stars' is the label; not read: 'id'"
 
 
 def test_what_is_prepared_is_what_a_table_in_a_file_gives(tmp_path: Path) -> None:

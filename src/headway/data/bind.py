@@ -74,16 +74,20 @@ def column_of(need: Need, row: Spec) -> Column:
     return Column(need.name, held, f"{need.name}_field", need.also, need.optional)
 
 
-def as_said(columns: Sequence[Column], data: DataSettings) -> tuple[Column, ...]:
+def as_said(
+    columns: Sequence[Column], data: DataSettings, asked: Mapping[str, object] | None = None
+) -> tuple[Column, ...]:
     """With the names that settings have for them, where these are not the usual ones. What is
-    optional and has no name is left out."""
+    optional and has no name is left out. Of a run that knows what was `asked`, other names are
+    those of its own data: columns that are called otherwise will do."""
     found = []
     for one in columns:
         name = str(getattr(data, one.setting)) if one.setting else ""
         if one.optional and one.setting == "other_field" and not name:
             continue
         if name and name != DEFAULTS.get(one.setting):
-            one = Column(one.name, one.kind, one.setting, one.also, False, name, True)
+            said = not asked or f"data.{one.setting}" in asked
+            one = replace(one, optional=False, own=name, said=said)
         found.append(one)
     return tuple(found)
 

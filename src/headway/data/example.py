@@ -6,7 +6,6 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, NamedTuple, cast
 
-from headway.config.data import DataSettings
 from headway.config.run import RunSettings
 from headway.data.bind import Binding, Column, as_said, bind, column_of
 from headway.data.columns import VALUES, check_words
@@ -173,7 +172,7 @@ class Source:
 
     def tables(self) -> Iterator[Bound]:
         """Each file with its columns bound."""
-        data, columns = self.settings.data, needed(self.kind, self.settings.data)
+        data, columns = self.settings.data, needed(self.kind, self.settings)
         holds = HOLDS.get(self.kind, "table")
         blanks = self.kind in ("documents", "texts", "pairs")
         for both in self.aligned:
@@ -293,8 +292,9 @@ def needs_of(reads: Reads) -> list[Column]:
     return [column_of(need, spec) for need in spec.needs]
 
 
-def needed(kind: TextKind, data: DataSettings) -> tuple[Column, ...]:
+def needed(kind: TextKind, settings: RunSettings) -> tuple[Column, ...]:
     """The columns of one form of texts, under the names that settings have for them."""
+    data = settings.data
     if kind == "fields":
         group = [Column(name, "field", "", optional=True) for name in data.fields]
         label = [Column("label", "label", "label_field", optional=True, own=data.label_field)]
@@ -302,7 +302,7 @@ def needed(kind: TextKind, data: DataSettings) -> tuple[Column, ...]:
     columns = needs_of(kind)
     if kind == "texts":
         columns = columns[1:] if data.pairs else columns[:1]
-    return as_said(columns, data)
+    return as_said(columns, data, settings.asked)
 
 
 def as_texts(binding: Binding) -> Binding:

@@ -112,23 +112,6 @@ class Given:
         }
         return replace(other, names=self.names, called=called)
 
-    def shown(self) -> str:
-        """What is taken for what, for people."""
-        if self.table is None:
-            return ""
-        taken = ", ".join(f"{name!r} is the {one.name}" for name, one in self.columns.items())
-        tops = {name.partition(".")[0] for name in self.columns} | set(self.columns)
-        left = [repr(name) for name in self.table.columns if name not in tops]
-        more = " …" * (len(left) > 5)
-        return taken + (f"; not read: {', '.join(left[:5])}{more}" if left else "")
-
-    def taken(self) -> dict[str, str]:
-        """Of each column of the table what it is, and nothing for those that are not read."""
-        if self.table is None:
-            return {}
-        named = {name: one.name for name, one in self.columns.items()}
-        return dict.fromkeys(self.table.columns, "") | named
-
     def write(self, folder: Path, name: str = ROWS) -> None:
         """The table as a file of the folder; nothing where it names files."""
         if self.table is None:

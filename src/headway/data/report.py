@@ -53,7 +53,10 @@ class Report:
     """Of the data as it would be trained on; nothing where it cannot be."""
 
     columns: dict[str, str] = field(default_factory=dict)
-    """Of data in memory: what each column is taken for, nothing for those that are not read."""
+    """What each column is taken for, nothing for those that are not read."""
+
+    tables: list[str] = field(default_factory=list)
+    """The files with their columns, for people: lines."""
 
     @property
     def ok(self) -> bool:
@@ -90,7 +93,7 @@ class Report:
         return shown
 
     def __str__(self) -> str:
-        return "\n".join(self.lines())
+        return "\n".join([*self.tables, *self.lines()])
 
     def _repr_html_(self) -> str:
         """For notebooks."""
@@ -103,7 +106,8 @@ class Report:
 
     def to_dict(self) -> dict[str, Any]:
         found = asdict(self) | {"impossible": self.impossible}
-        return {key: one for key, one in found.items() if key not in ("fingerprint", "columns")}
+        beside = ("fingerprint", "columns", "tables")
+        return {key: one for key, one in found.items() if key not in beside}
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Report:

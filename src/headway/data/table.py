@@ -109,6 +109,11 @@ class Table:
     def place(self, line: int) -> str:
         return f"{Path(self.name).name}:{line}"
 
+    def unit_of(self, n: int) -> str:
+        """What so many rows are."""
+        unit = "row" if self.unit == "line" else self.unit
+        return unit if n == 1 else f"{unit}s"
+
     def shown(self) -> str:
         """All columns with two of their values, for people who must choose among them."""
         names = self.columns[:MOST_SHOWN]

@@ -46,7 +46,7 @@ def questions(
     data = settings.data
     if reads == "tagged":
         return _words(path, settings, note)
-    columns = _columns(reads, data)
+    columns = _columns(reads, settings)
     if not _is_table(path, data, reads, columns):
         tabs = _named(path, ".tsv") and _has_tabs(path, _head(path, data.encoding))
         if tabs and reads != "labelled":
@@ -56,14 +56,15 @@ def questions(
     return _asked(table, data, columns, note, written=reads == "documents")
 
 
-def _columns(reads: Reads, data: DataSettings) -> list[Column]:
+def _columns(reads: Reads, settings: RunSettings) -> list[Column]:
     """What the run reads, and what it finds out, which may be there."""
+    data = settings.data
     if data.fields:
-        return list(needed("fields", data))
+        return list(needed("fields", settings))
     if reads == "pairs" or (reads == "texts" and data.pairs):
-        columns = as_said(needs_of("pairs"), data)
+        columns = as_said(needs_of("pairs"), data, settings.asked)
     else:
-        columns = needed("labelled" if reads == "labelled" else "documents", data)
+        columns = needed("labelled" if reads == "labelled" else "documents", settings)
     return [
         replace(one, optional=True, said=False) if one.name in TARGETS else one for one in columns
     ]
@@ -144,7 +145,7 @@ def _is_table(path: str, data: DataSettings, reads: Reads, columns: Sequence[Col
     if reads == "pairs" or (reads == "texts" and data.pairs):
         table = _named(path, ".tsv") or bool(data.pairs)
         return _named(path, ".csv") or (_named(path, ".tsv") and cells == names) or (table and tabs)
-    there = all(name in cells for name in names)
+    there = all(one.own in cells if one.said else set(one.usual) & set(cells) for one in wanted)
     if reads != "labelled":  # such runs were trained on whole lines
         return (there and _named(path, ".tsv", ".csv")) or (_named(path, ".csv") and len(cells) > 1)
     if first.startswith(FASTTEXT) and len(wanted) == 1:
@@ -165,7 +166,7 @@ def _words(path: str, settings: RunSettings, note: Note) -> Iterator[Question]:
     """Sentences, or CoNLL's columns with tabs between them, the word first, whatever their order
     and whatever stands between them here."""
     data, encoding = settings.data, settings.data.encoding
-    columns = [one for one in needed("tagged", data) if one.name == "words"]
+    columns = [one for one in needed("tagged", settings) if one.name == "words"]
     if first_bytes(path).startswith(MAGIC):
         table = open_table(path, data, columns, "words")
         bound = Bound(table, bind(table, columns), True, data.bad)

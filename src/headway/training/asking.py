@@ -93,7 +93,9 @@ def report_of(
 ) -> Report:
     """What is odd about the data: what training would do with it is done in a folder that goes."""
     from headway.data.given import FOLDER
+    from headway.data.shown import Tables
     from headway.data.store import ImpossibleData
+    from headway.tasks.modality import row_of
     from headway.tasks.table import kind_of
 
     with tempfile.TemporaryDirectory(prefix="headway-check-") as name:
@@ -107,15 +109,16 @@ def report_of(
         }
         data = replace(settings.data, **tuples)
         with Progress(enabled=not quiet) as progress:
+            run = replace(settings, data=data)
             try:
-                run = replace(settings, data=data)
                 prepared = kind_of(run).prepare(run, folder, progress)
             except ImpossibleData as error:
                 found: Report = error.report
             else:
                 found = replace(prepared.report, fingerprint=prepared.fingerprint)
-    columns = {name: one for part in (given or {}).values() for name, one in part.taken().items()}
-    return replace(found, columns=columns)
+        tables = Tables.of(run, row_of(run), given or {})
+        found = replace(found, columns=tables.columns, tables=tables.lines(found))
+    return found
 
 
 def beginning(task: str | None, start: str | None, teacher: str | None, asked: Asked) -> Asked:

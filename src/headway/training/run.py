@@ -24,6 +24,7 @@ from headway.config.run import (
 from headway.data.given import FOLDER as GIVEN
 from headway.data.given import Given, keep
 from headway.data.report import Report
+from headway.data.shown import Tables
 from headway.data.store import ImpossibleData, Prepared
 from headway.errors import FolderError, Stopped, needs
 from headway.models.folder import model_weights, save_weights
@@ -196,9 +197,6 @@ class Training:
 
     def _keep_given(self) -> None:
         """Data in memory, written down. A run goes on with what it began with."""
-        for one in self.given.values():
-            if one.table is not None:
-                self.progress.note(one.shown())
         if not keep(self.out / GIVEN, self.given, replace=not (self.out / CONFIG).exists()):
             raise FolderError(self._other_data())
 
@@ -223,9 +221,16 @@ class Training:
         except ImpossibleData as error:
             self._show(error.report)
             raise
+        for line in self.tables.lines(prepared.report):
+            self.progress.note(line)
         self._show(prepared.report)
         self.ranks.wait()
         return prepared
+
+    @cached_property
+    def tables(self) -> Tables:
+        """Which column of the files was taken for what."""
+        return Tables.of(self.settings, row_of(self.settings), self.given)
 
     def _show(self, report: Report) -> None:
         for line in report.lines():
@@ -280,6 +285,7 @@ class Training:
         if self.budget_s is not None:
             self.progress.note("timing a few steps")
             settings = self._fitted(settings, prepared)
+        settings = replace(settings, data=self.tables.named(settings.data))
         # As the first rank has it: another may have another amount of memory.
         stored = self.ranks.same(resolved_toml(settings))
         return replace(read_resolved(str(stored)), asked=settings.asked)

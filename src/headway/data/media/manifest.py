@@ -60,7 +60,8 @@ class ManifestSource:
         self.folder = Path(path).parent
         self.form = form
         self.target = target
-        self.rows = list(read_manifest(path, data, target))
+        self.table, self.binding = manifest_table(path, data, target)
+        self.rows = list(_read(self.table, self.binding, data))
 
     def __len__(self) -> int:
         return len(self.rows)
@@ -92,7 +93,10 @@ def is_manifest(path: Path) -> bool:
 
 
 def read_manifest(path: str, data: DataSettings, target: Target) -> Iterator[Row]:
-    table, binding = manifest_table(path, data, target)
+    return _read(*manifest_table(path, data, target), data)
+
+
+def _read(table: Table, binding: Binding, data: DataSettings) -> Iterator[Row]:
     parts = [name for name in PARTS if name in table.columns]
     known: dict[str, str] = {}
     rows = _rows(table, binding, parts)

@@ -1,0 +1,148 @@
+"""Which column was taken for what, for people: shown before training, and kept with a run."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from itertools import islice
+from pathlib import Path
+
+from headway.config.data import DataSettings
+from headway.config.run import RunSettings
+from headway.data.bind import DEFAULTS, SEEN_AS, Binding, is_blank
+from headway.data.example import sources
+from headway.data.files import is_stream
+from headway.data.given import ROWS, Given
+from headway.data.media.folders import FolderSource
+from headway.data.media.items import found_items
+from headway.data.media.manifest import ManifestSource
+from headway.data.media.reading import UNITS, Form
+from headway.data.media.source import Source as MediaSource
+from headway.data.media.source import Target
+from headway.data.report import Report
+from headway.data.table import Table, is_missing, shown_value, value_in
+from headway.tasks.specs import Spec
+
+MOST_FILES = 3
+"""Whose columns are shown; others are counted."""
+
+MOST_CLASSES = 8
+CLIPPED = 48
+"""Characters of a text that are shown."""
+
+
+@dataclass(frozen=True)
+class Tables:
+    """The files that a run is trained on, with their columns."""
+
+    bound: Sequence[tuple[Table, Binding]]
+    others: Sequence[str] = ()
+    """What is said of files that are no tables: folders and stacks."""
+
+    @classmethod
+    def of(cls, settings: RunSettings, row: Spec, given: Mapping[str, Given]) -> Tables:
+        """As they are bound when they are read; of what was `given` in memory as it was there."""
+        data = settings.data
+        held = given.get(ROWS)
+        if held is not None and held.table is not None:
+            return cls([(held.table, dict(held.columns))])
+        if row.reads == "media":
+            kind = SEEN_AS[row.modality]
+            return cls._media(settings, row, kind)
+        reads = "fields" if data.fields and row.reads != "tagged" else row.reads
+        training, _ = sources(reads, settings)
+        aligned = [one for both in training.aligned for one in both]
+        if any(map(is_stream, (*training.paths, *aligned))):  # which can be read only once
+            return cls(())
+        return cls([(one.table, one.binding) for one in training.tables()])
+
+    @classmethod
+    def _media(cls, settings: RunSettings, row: Spec, kind: str) -> Tables:
+        answers: dict[str, Target] = {"label": "label", "text": "text"}
+        target = answers.get(row.answers, "none")
+        what = row.modality
+        assert what != "text"
+        found = found_items(settings.data.media, settings.data, Form(what), target)
+        tables = [one for one in found.sources if isinstance(one, ManifestSource)]
+        others = [_said(one, kind, UNITS[what]) for one in found.sources if one not in tables]
+        return cls([(one.table, one.binding) for one in tables], others)
+
+    def named(self, data: DataSettings) -> DataSettings:
+        """The settings, with the names of columns as they were found, where all files agree."""
+        found: list[dict[str, str]] = []
+        for table, binding in self.bound:
+            names = binding.items() if table.header else ()
+            named = {one.setting: name for name, one in names if one.setting}
+            found.append({k: name for k, name in named.items() if name != DEFAULTS.get(k)})
+        same = found[0] if found and all(one == found[0] for one in found) else {}
+        return DataSettings(**{**asdict(data), **same})
+
+    @property
+    def columns(self) -> dict[str, str]:
+        """Of each column of the first file what it is, and nothing for those that are not read."""
+        for table, binding in self.bound[:1]:
+            said = dict.fromkeys(table.columns, "")
+            return said | {name: one.name for name, one in binding.items()}
+        return {}
+
+    def lines(self, report: Report) -> list[str]:
+        shown: list[str] = []
+        alike = all(one[1] == self.bound[0][1] for one in self.bound)
+        for number, (table, binding) in enumerate(self.bound[: 1 if alike else MOST_FILES]):
+            alone = len(self.bound) == 1 and not self.others
+            n, left = report.n_pairs, len(self.bound) - 1
+            rows = f", {n:,} {table.unit_of(n)}" if alone or (alike and not number) else ""
+            more = f" and {left:,} more file{'s' * (left > 1)}" if alike and left else ""
+            shown.append(f"{Path(table.called).name}{more}   {table.form}{rows}")
+            shown += _columns(table, binding, report)
+        if not alike and len(self.bound) > MOST_FILES:
+            shown.append(f"and {len(self.bound) - MOST_FILES:,} more files")
+        return [*shown, *self.others]
+
+
+def _columns(table: Table, binding: Binding, report: Report) -> Iterator[str]:
+    tops = {name.partition(".")[0] for name in binding} | set(binding)
+    names = [*binding, *(name for name in table.columns if name not in tops)]
+    wide = max(map(len, names), default=0)
+    needs = max((len(one.name) for one in binding.values()), default=0)
+    kinds = max((len(one.kind) for one in binding.values()), default=0)
+    for name in names:
+        if name not in binding:
+            yield f"  {name:{wide}} (not used)"
+            continue
+        column = binding[name]
+        found = (value_in(row, name) for row in table.sample)
+        value = next((one for one in found if not (is_missing(one) or is_blank(one))), "")
+        said = _value(value, column.kind, report.labels)
+        yield f"  {name:{wide}} → {column.name:{needs}}   {column.kind:{kinds}}   {said}".rstrip()
+
+
+def _value(value: object, kind: str, labels: Mapping[str, tuple[int, int]]) -> str:
+    if kind in ("label", "labels") and labels:
+        some = ", ".join(f"{name} {sum(n):,}" for name, n in islice(labels.items(), MOST_CLASSES))
+        more = ", …" if len(labels) > MOST_CLASSES else ""
+        return f"{len(labels):,} class{'es' * (len(labels) != 1)}: {some}{more}"
+    if isinstance(value, list):
+        return f"{_clipped(' '.join(map(str, value)))}   {len(value):,} words"
+    if kind in ("text", "field") and isinstance(value, str):
+        words = len(value.split())
+        return f"{_clipped(value)}   {words:,} word{'s' * (words != 1)}"
+    return _clipped(value) if isinstance(value, str) else shown_value(value)
+
+
+def _clipped(text: str) -> str:
+    line = " ".join(text.split())
+    return f'"{line}"' if len(line) <= CLIPPED else f'"{line[: CLIPPED - 1]}…"'
+
+
+def _said(source: MediaSource, kind: str, unit: str) -> str:
+    label = source[0].label if len(source) else None
+    place = Path(source[0].place) if len(source) else Path()
+    if isinstance(source, FolderSource):
+        classes = {entry[1] for entry in source.entries}
+        form = "a folder a class" if label is not None else "files"
+        said = f"\n  (folder) → label   label   {len(classes):,} classes" if label else ""
+        return f"{place.parent}   {form}, {len(source):,} {unit}\n  (file) → {kind}{said}"
+    said = ", with labels" if label is not None else ""
+    name = place.name.rpartition(":")[0] or place.name
+    return f"{name}   {len(source):,} {unit} in a stack{said}"
