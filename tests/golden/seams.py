@@ -203,6 +203,7 @@ FORMER: dict[str, dict[str, str]] = {
         "weights_R": "hidden.weights_R",
         "targets.": "hidden.",
     },
+    "embed": {"streams[0].values": "tokens_N", "targets.": ""},
     "classify": MEDIA_LABELS,
     "identify": MEDIA_LABELS,
 }

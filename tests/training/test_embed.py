@@ -22,32 +22,28 @@ from headway.config.model import DecoderSettings, EncoderSettings, ModelSettings
 from headway.config.run import RunSettings, resolved_toml
 from headway.config.train import TrainSettings
 from headway.data.readings import flat_lists
-from headway.data.store import Prepared
+from headway.data.store import Columns, Prepared
 from headway.errors import ConfigError, DataError, Stopped, UserError
+from headway.metrics.retrieval import bag_retrieval, retrieval, text_keys
 from headway.models.build import build_model
 from headway.models.folder import model_weights, save_weights
 from headway.nn.layout import Layout
 from headway.progress import SILENT
-from headway.tasks.contrast import contrastive, partners
-from headway.tasks.embed import Embed, EmbedTask
+from headway.tasks.contrast import Apart, Contrast, Contrasting, Side, contrastive, vectors_of
+from headway.tasks.intake_text import TextIntake, stored
+from headway.tasks.items import Batch
 from headway.tasks.kind import Use
 from headway.tasks.losses import plain as plain_loss
 from headway.tasks.opened import open_run
-from headway.tasks.specs import EmbedSettings
+from headway.tasks.specs import SPECS, EmbedSettings
 from headway.tasks.task import Part
-from headway.tasks.vectors import (
-    bag_retrieval,
-    reader_of,
-    retrieval,
-    text_keys,
-    text_vectors,
-)
 from headway.training.optim import build_optimizer
 from headway.training.ranks import Ranks
 from headway.training.resolve import resolve_run
 from headway.training.step import Step
 
 CPU = torch.device("cpu")
+EMBED = Contrast(SPECS["embed"])
 COLOURS = ["red", "green", "blue", "black", "white", "yellow"]
 THINGS = ["house", "boat", "car", "tree", "stone"]
 NAMES = {"house": "building", "boat": "ship", "car": "vehicle", "tree": "plant", "stone": "rock"}
@@ -77,13 +73,13 @@ def settings_of(folder: Path, *, pairs: bool = True, **more: Any) -> RunSettings
 @pytest.fixture(scope="module")
 def prepared(tmp_path_factory: pytest.TempPathFactory) -> Prepared:
     folder = tmp_path_factory.mktemp("pairs")
-    return Embed().prepare(settings_of(folder), folder / "run", SILENT)
+    return EMBED.prepare(settings_of(folder), folder / "run", SILENT)
 
 
 @pytest.fixture(scope="module")
 def alone(tmp_path_factory: pytest.TempPathFactory) -> Prepared:
     folder = tmp_path_factory.mktemp("texts")
-    return Embed().prepare(settings_of(folder, pairs=False), folder / "run", SILENT)
+    return EMBED.prepare(settings_of(folder, pairs=False), folder / "run", SILENT)
 
 
 def shape(prepared: Prepared, family: type[Any] = EncoderSettings, **more: Any) -> Any:
@@ -98,12 +94,17 @@ def shape(prepared: Prepared, family: type[Any] = EncoderSettings, **more: Any) 
 
 def task_of(
     prepared: Prepared, folder: Path, model: ModelSettings | None = None, **more: Any
-) -> EmbedTask:
+) -> Contrasting:
     settings = settings_of(folder, model=model or shape(prepared), **more)
-    return EmbedTask(prepared, settings)
+    return Contrasting(settings, prepared)
 
 
-def first_part(task: EmbedTask) -> Part:
+def texts_in(batch: Batch[Apart]) -> list[Tensor]:
+    [given] = batch.streams
+    return list(given.layout.split(given.values))
+
+
+def first_part(task: Contrasting) -> Part:
     [part] = task.parts(task.epoch(0)[0], 50)
     return part
 
@@ -152,7 +153,8 @@ def test_the_fixed_form_costs_the_same(
             loss = plain_loss(task)(model, batch).sum
             loss.backward()
             gradients.append((loss.detach(), model.front.tokens.weight.grad.clone()))
-        shapes.add((len(batch.tokens_N), batch.layout.n_sequences))
+        [given] = batch.streams
+        shapes.add((len(given.values), given.layout.n_sequences))
         for one, other in zip(*gradients[-2:], strict=True):
             torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-5)
     assert len(shapes) == 1
@@ -170,14 +172,14 @@ def test_copies_of_a_partner_are_not_told_apart() -> None:
 def test_pairs_that_share_a_text_are_found(tmp_path: Path, prepared: Prepared) -> None:
     task = task_of(prepared, tmp_path)
     part = first_part(task)
-    twice = replace(part.rows, rows=np.array([3, 5, 3, 8]))
+    twice = part.rows._replace(rows=np.array([3, 5, 3, 8]))
     batch = task.batch(Part(twice, 4), CPU, None)
     expected = ~torch.eye(4, dtype=torch.bool)
     expected[0, 2] = expected[2, 0] = False
-    assert torch.equal(batch.apart_BB, expected)
+    assert torch.equal(batch.targets.apart_BB, expected)
 
 
-def trained(task: EmbedTask, model: nn.Module, epochs: int) -> None:
+def trained(task: Contrasting, model: nn.Module, epochs: int) -> None:
     optimizer = build_optimizer(model, TrainSettings(optimizer="muon"), device="cpu")
     step = Step(model, plain_loss(task), optimizer, Ranks())
     torch.manual_seed(0)
@@ -216,9 +218,9 @@ def test_trained_on_pairs_it_finds_new_partners(
 
 def test_texts_alone_are_pairs_with_themselves(alone: Prepared, tmp_path: Path) -> None:
     settings = settings_of(tmp_path, pairs=False, model=shape(alone, dropout=0.1))
-    task = EmbedTask(alone, settings)
+    task = Contrasting(settings, alone)
     batch = task.batch(first_part(task), CPU, None)
-    texts = batch.layout.split(batch.tokens_N)
+    texts = texts_in(batch)
     for one, other in zip(texts[0::2], texts[1::2], strict=True):
         assert torch.equal(one, other)
     made = build_model(shape(alone, dropout=0.1), seed=1)
@@ -235,11 +237,11 @@ def test_each_reading_lacks_other_words_where_that_is_wanted(
     alone: Prepared, tmp_path: Path
 ) -> None:
     settings = settings_of(tmp_path, pairs=False, model=shape(alone))
-    task = EmbedTask(alone, replace(settings, embed=EmbedSettings(drop_words=0.4)))
+    task = Contrasting(replace(settings, embed=EmbedSettings(drop_words=0.4)), alone)
     part, left, all_words = first_part(task), 0, 0
     batch, again = task.batch(part, CPU, None), task.batch(part, CPU, None)
-    assert torch.equal(batch.tokens_N, again.tokens_N)
-    texts = [text.tolist() for text in batch.layout.split(batch.tokens_N)]
+    texts = [text.tolist() for text in texts_in(batch)]
+    assert texts == [text.tolist() for text in texts_in(again)]
     for row, one, other in zip(part.rows.rows, texts[0::2], texts[1::2], strict=True):
         whole = alone.train["text"][row].tolist()
         for text in (one, other):
@@ -251,29 +253,30 @@ def test_each_reading_lacks_other_words_where_that_is_wanted(
             all_words += len(whole)
     assert texts[0::2] != texts[1::2]
     assert left / all_words == pytest.approx(0.6, abs=0.1)
-    [later] = task.parts(replace(part.rows, epoch=1), 50)
-    assert not torch.equal(task.batch(later, CPU, None).tokens_N[:9], batch.tokens_N[:9])
+    [later] = task.parts(part.rows._replace(epoch=1), 50)
+    assert [text.tolist() for text in texts_in(task.batch(later, CPU, None))] != texts
 
 
 def test_every_other_word_looks_for_the_words_between(alone: Prepared) -> None:
-    one, other = partners(alone.valid, alone.tokenizer, 24)
+    one, other = TextIntake(alone.tokenizer, 24).halves(alone.valid)
     decode = alone.tokenizer.decode
     for number in range(alone.valid.n):
         words = decode(alone.valid["text"][number].tolist()).split()
         for half, side in enumerate((one, other)):
-            tokens, _ = side.text.gather(np.array([number]))
-            assert decode(tokens.tolist()).split() == words[half::2]
+            assert decode(side["text"][number].tolist()).split() == words[half::2]
 
 
 def test_texts_too_long_to_read_at_once_are_the_mean_of_their_windows(
-    prepared: Prepared, model: nn.Module
+    prepared: Prepared, model: nn.Module, tmp_path: Path
 ) -> None:
     tokens = list(range(5, 5 + 30))
     tokenizer = prepared.tokenizer
     tokens = [t % tokenizer.vocab_size for t in tokens]
-    reader = reader_of(flat_lists([tokens, tokens[:4]]), tokenizer, 12)
-    found = text_vectors(model, reader, CPU, normalise=True)
-    _, starts, sizes = reader.windows
+    intake = TextIntake(tokenizer, 12)
+    columns = Columns({"text": stored([np.array(tokens), np.array(tokens[:4])])})
+    cuts, settings = intake.cut(columns), settings_of(tmp_path, model=shape(prepared))
+    found = vectors_of(model, settings, intake, Side(columns, cuts), CPU)
+    _, starts, sizes = cuts.reader.windows
     assert len(starts) > 3
     parts = [
         vector(model, [tokenizer.bos, *tokens[start : start + size], tokenizer.eos])
@@ -294,8 +297,8 @@ def test_in_training_a_long_text_is_read_by_one_of_its_windows(
             if 7 in step.rows:
                 place = 2 * step.rows.tolist().index(7)
                 batch = task.batch(task.parts(step, 250)[0], CPU, None)
-                assert batch.layout.longest <= 6
-                seen.add(tuple(batch.layout.split(batch.tokens_N)[place].tolist()))
+                assert batch.streams[0].layout.longest <= 6
+                seen.add(tuple(texts_in(batch)[place].tolist()))
     assert len(seen) > 1
 
 
@@ -345,7 +348,7 @@ def run(tmp_path: Path, prepared: Prepared, model: nn.Module) -> tuple[Path, Run
 
 
 def test_lines_become_vectors(run: tuple[Path, RunSettings], model: nn.Module) -> None:
-    made = Embed().predictor(Use(open_run(run[0], device="cpu"), run[1]))
+    made = EMBED.predictor(Use(open_run(run[0], device="cpu"), run[1]))
     lines = ["i saw a red house here", "", "there was a ship , blue , there"]
     answers = list(made.answers(lines))
     assert len(answers) == 3
@@ -358,15 +361,15 @@ def test_lines_become_vectors(run: tuple[Path, RunSettings], model: nn.Module) -
 def test_vectors_go_into_a_file(run: tuple[Path, RunSettings], tmp_path: Path) -> None:
     path = tmp_path / "vectors.npy"
     lines = [f"{a}" for a, _ in PAIRS[:7]]
-    made = Embed().predictor(Use(open_run(run[0], device="cpu"), run[1], {"to": str(path)}))
+    made = EMBED.predictor(Use(open_run(run[0], device="cpu"), run[1], {"to": str(path)}))
     assert list(made.answers(lines)) == []
-    printed = Embed().predictor(Use(open_run(run[0], device="cpu"), run[1])).answers(lines)
+    printed = EMBED.predictor(Use(open_run(run[0], device="cpu"), run[1])).answers(lines)
     expected = np.array([answer.to_dict()["vector"] for answer in printed], np.float32)
     found = np.load(path, allow_pickle=False)
     assert found.dtype == np.float32
     np.testing.assert_allclose(found, expected, atol=1e-5)
     assert made.summary() == f"7 vectors in {path}"
-    bad = Embed().predictor(
+    bad = EMBED.predictor(
         Use(open_run(run[0], device="cpu"), run[1], {"to": str(tmp_path / "no" / "v.npy")})
     )
     with pytest.raises(UserError, match="cannot write"):
@@ -378,7 +381,7 @@ def test_the_nearest_lines_of_a_file_are_found(
 ) -> None:
     path = tmp_path / "known.txt"
     path.write_text("".join(f"{b}\n" for _, b in PAIRS) + "\n", encoding="utf-8")
-    made = Embed().predictor(
+    made = EMBED.predictor(
         Use(open_run(run[0], device="cpu"), run[1], {"nearest": str(path), "top": 3})
     )
     answers = list(made.answers([a for a, _ in PAIRS[:20]]))
@@ -405,16 +408,16 @@ def test_options_that_contradict_each_other_are_refused(
         ({"nearest": "b", "top": 0}, "at least 1"),
     ):
         with pytest.raises(UserError, match=said):
-            Embed().predictor(Use(open_run(run[0], device="cpu"), run[1], options))
-    with pytest.raises(DataError, match="holds no line to compare with"):
-        Embed().predictor(
+            EMBED.predictor(Use(open_run(run[0], device="cpu"), run[1], options))
+    with pytest.raises(DataError, match="holds nothing to compare with"):
+        EMBED.predictor(
             Use(open_run(run[0], device="cpu"), run[1], {"nearest": str(tmp_path / "empty")})
         )
 
 
 def test_the_evaluation_has_a_baseline_beside_it(run: tuple[Path, RunSettings]) -> None:
     files = run[1].data
-    found = Embed().evaluation(Use(open_run(run[0], device="cpu"), run[1]), files)
+    found = EMBED.evaluation(Use(open_run(run[0], device="cpu"), run[1]), files)
     assert [row[0] for row in found.rows] == ["accuracy", "mrr", "bag of words", "chance"]
     assert found.facts["texts"] == len(PAIRS)
     assert found.facts["accuracy"] > found.facts["baseline"]["accuracy"]

@@ -383,6 +383,8 @@ def _check_others(settings: RunSettings, spec: Spec, locate: Locate) -> None:
         foreign = FILL_MEDIA if spec.modality == "text" else FILL_TEXT
         what = "text" if spec.modality == "text" else "pictures and recordings"
         reasons |= {f"fill.{name}": f"on {what}" for name in foreign}
+    if spec.modality != "text":
+        reasons["embed.drop_words"] = f"on {spec.modality}, which have no words"
     for key, reason in reasons.items():
         value = settings.asked.get(key)
         # That of smoothing is each task's own: none, where it would have no effect.

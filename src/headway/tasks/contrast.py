@@ -1,45 +1,96 @@
-"""Texts side by side that belong together, and what it costs to take them for others."""
+"""Vectors of texts, pictures, videos and recordings: what belongs together points the same way, all
+else does not.
+
+Learned from pairs, or from examples alone: one that is read twice, each time changed by chance, is
+a pair too (SimCSE, Gao et al. 2021; SimCLR, Chen et al. 2020). The other examples of a step are
+what each must not be near.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from pathlib import Path
 
 import numpy as np
 import torch
 import torch.nn.functional as F
 from numpy.typing import NDArray
-from torch import Tensor
+from torch import Tensor, nn
 
-from headway.data.batches import Fixed, FlatTokens, Rows, filled
-from headway.data.readings import TextReader, flat_lists, flat_tokens
-from headway.data.store import Columns, Ragged
-from headway.data.tokens import TokenStore
-from headway.nn.layout import Layout
-from headway.tasks.vectors import reader_of
+from headway.config.augment import AugmentSettings
+from headway.config.data import DataSettings
+from headway.config.facts import Choice, DeviceFacts, Facts, Proposal, because
+from headway.config.model import PictureSettings
+from headway.config.run import Resolved, RunSettings
+from headway.data.batches import Fixed, Rows, StepPlan, moved
+from headway.data.masking import Draws
+from headway.data.media.prepared import evaluation_media, prepare_media
+from headway.data.media.reading import UNITS, Shape
+from headway.data.prepare import evaluation_set, prepare
+from headway.data.store import Columns, Prepared, load_prepared
+from headway.errors import ConfigError
+from headway.metrics.retrieval import Retrieval, Vectors, bag_retrieval, chance, retrieval
+from headway.progress import OnProgress, Progress, unheard
+from headway.tasks.answers import Facts as Shown
+from headway.tasks.begun import begun_with, tokenizer_of
+from headway.tasks.fronts import picture_shape, sound_shape
+from headway.tasks.intake import Cuts, Intake, front_of, intake_of
+from headway.tasks.intake_text import TextIntake, flat
+from headway.tasks.items import Batch, Draw, Unit, batches_of, mean_by_owner, n_owners
+from headway.tasks.kind import Predictor, Use
+from headway.tasks.label_choices import (
+    FROM_SCRATCH,
+    STANDARD,
+    augment_for,
+    epochs_for,
+    picture_facts,
+    size_for,
+    small_vit,
+    sound_facts,
+    with_stem,
+)
+from headway.tasks.mask import OF_LABELS
+from headway.tasks.media_given import what_of
+from headway.tasks.proposals import batch_tokens, media_proposal, stored_front, text_proposal
+from headway.tasks.read import Read, readout_of
+from headway.tasks.scores import Baselines, Row, Scores
+from headway.tasks.specs import METRICS, Spec
+from headway.tasks.task import Chosen, Objective, Part, TaskLoss
 from headway.text.tokenizer import Tokenizer
+
+LONGEST = 256
+"""Tokens that a model chosen here reads at once."""
+
+PAIRS = 128
+"""In a step, at least, on average: with few others to tell apart there is little to learn."""
+
+DROPPED = 0.3
+"""Of the words of a reading, where a model that knows nothing yet has texts alone to learn from: to
+tell whole texts apart it would have to learn nothing but to see which words they have."""
 
 BLOCK = 256
 """Validation pairs that are told apart at a time, for the loss."""
 
+WINDOW = 7
+"""Names the draws of windows among those of a seed and an epoch."""
+
 
 @dataclass(frozen=True)
-class PairedBatch:
-    """Sequences 2i and 2i + 1 are pair i."""
+class Apart:
+    """What must not be taken for each other."""
 
-    tokens_N: Tensor
-    layout: Layout
     apart_BB: Tensor
-    """True where the second text of a pair (column) must be told from that of another (row)."""
+    """True where the second of a pair (column) must be told from that of another (row)."""
 
     weights_B: Tensor
     """Zero for the dummy pairs of the fixed-size form."""
 
 
 def contrastive(like_BB: Tensor, apart_BB: Tensor, weights_B: Tensor) -> Tensor:
-    """Each text shall choose its partner among the partners of all, from either side: the mean of
-    the two cross-entropies, summed over the pairs."""
+    """Each shall choose its partner among the partners of all, from either side: the mean of the
+    two cross-entropies, summed over the pairs."""
     own_BB = torch.eye(len(like_BB), dtype=torch.bool, device=like_BB.device)
     like_BB = like_BB.masked_fill(~(apart_BB | own_BB), -torch.inf)
     target_B = torch.arange(len(like_BB), device=like_BB.device)
@@ -49,33 +100,213 @@ def contrastive(like_BB: Tensor, apart_BB: Tensor, weights_B: Tensor) -> Tensor:
     return (loss_B * weights_B).sum() / 2
 
 
-def paired_batch(
-    texts: Sequence[NDArray[np.int64]], keys: Sequence[NDArray[np.int64]], fixed: Fixed | None
-) -> PairedBatch:
-    """Of texts with their special tokens, two after two. Pairs whose texts have the same key, on
-    either side, are not told apart."""
-    lengths = [len(text) for text in texts]
-    if fixed is None:
-        layout = Layout.of(lengths)
-    else:
-        layout = Layout.fixed(
-            lengths,
-            n_rows=fixed.target_rows,
-            n_sequences=fixed.n_sequences,
-            longest=fixed.longest,
+@dataclass(frozen=True)
+class Side:
+    """One column of what belongs together."""
+
+    columns: Columns
+    cuts: Cuts
+
+    @cached_property
+    def counts(self) -> Rows:
+        """Windows of each example."""
+        return np.bincount(self.cuts.owner)
+
+    @cached_property
+    def first(self) -> Rows:
+        return np.cumsum(self.counts) - self.counts
+
+
+def sides_of(columns: Columns, cut: Callable[[Columns], Cuts]) -> list[Side]:
+    """One for the examples, and one for their partners where there are pairs."""
+    [name] = [name for name in columns if name != "other"]
+    stores = [columns[name], *([columns["other"]] if "other" in columns else [])]
+    parts = [Columns({name: store}) for store in stores]
+    return [Side(part, cut(part)) for part in parts]
+
+
+@dataclass(frozen=True)
+class Pairs:
+    """Pairs of examples, or examples that are read twice."""
+
+    sides: Sequence[Side]
+    intake: Intake
+    draw: Draw | None = None
+
+    @property
+    def both(self) -> tuple[Side, Side]:
+        return self.sides[0], self.sides[-1]
+
+    @cached_property
+    def lengths(self) -> NDArray[np.int64]:
+        """Of both readings together; all windows of a long example are as long as its first."""
+        read = [side.cuts.lengths[side.first] for side in self.both]
+        return (read[0] + read[1])[:, None]
+
+    @property
+    def owner(self) -> Rows:
+        return np.arange(len(self.lengths))
+
+    def drawn(self, draw: Draw) -> Pairs:
+        found = replace(self, draw=draw)
+        found.__dict__["lengths"] = self.lengths  # which no chance changes
+        return found
+
+    def n_targets(self, rows: Rows) -> int:
+        return len(rows)
+
+    def batch(self, rows: Rows, device: torch.device, fixed: Fixed | None = None) -> Batch[Apart]:
+        """Items 2i and 2i + 1 are pair i, or item i of each of two streams."""
+        one, two = (
+            side.cuts.collate(self._reading(side, rows), device, None, self._draw(number))
+            for number, side in enumerate(self.both)
         )
-    n_pairs, n = layout.n_sequences // 2, len(texts) // 2
-    apart_BB = torch.zeros(n_pairs, n_pairs, dtype=torch.bool)
-    apart_BB[:n, :n] = True
-    for side in keys:
-        key_B = torch.from_numpy(side)
-        apart_BB[:n, :n] &= key_B[:, None] != key_B
-    weights_B = torch.zeros(n_pairs)
-    weights_B[:n] = 1.0
-    return PairedBatch(filled(np.concatenate(texts), layout.n_rows), layout, apart_BB, weights_B)
+        n = len(rows)
+        n_pairs = n if fixed is None else fixed.n_sequences // 2
+        apart_BB, weights_B = torch.zeros(n_pairs, n_pairs, dtype=torch.bool), torch.zeros(n_pairs)
+        apart_BB[:n, :n], weights_B[:n] = True, 1.0
+        for side in self.sides:
+            key_B = torch.from_numpy(self.intake.same(side.columns, rows))
+            apart_BB[:n, :n] &= key_B[:, None] != key_B
+        streams = self.intake.weave((one, two), fixed)
+        return moved(Batch(streams, Apart(apart_BB, weights_B)), device)
+
+    def _draw(self, reading: int) -> Draw | None:
+        return None if self.draw is None else replace(self.draw, reading=reading)
+
+    def _reading(self, side: Side, rows: Rows) -> Rows:
+        """Of an example too long to be read at once any window."""
+        if self.draw is None:
+            return side.first[rows]
+        drawn = Draws(self.draw.seed, self.draw.epoch).uniform(WINDOW, rows)
+        return side.first[rows] + (drawn * side.counts[rows]).astype(np.int64)
+
+    def fixed(self, plan: StepPlan, micro_tokens: int) -> Fixed | None:
+        longest = max(int(side.cuts.lengths.max()) for side in self.sides)
+        return self.intake.pair_form(plan, longest)
+
+    def units(self, row: int) -> tuple[Sequence[Unit], ...]:
+        return tuple(side.cuts.units(int(side.first[row])) for side in self.both)
 
 
-def valid_loss(a_ND: Any, b_ND: Any, temperature: float) -> float:
+@dataclass(frozen=True)
+class Singles:
+    """Examples by themselves, in windows where they are long."""
+
+    side: Side
+
+    @cached_property
+    def lengths(self) -> NDArray[np.int64]:
+        return self.side.cuts.lengths[:, None]
+
+    @property
+    def owner(self) -> Rows:
+        return self.side.cuts.owner
+
+    def drawn(self, draw: Draw) -> Singles:
+        return self
+
+    def n_targets(self, rows: Rows) -> int:
+        return len(rows)
+
+    def batch(self, rows: Rows, device: torch.device, fixed: Fixed | None = None) -> Batch[None]:
+        return moved(Batch((self.side.cuts.collate(rows, device, fixed),), None), device)
+
+    def fixed(self, plan: StepPlan, micro_tokens: int) -> Fixed | None:
+        return self.side.cuts.fixed(plan, micro_tokens)
+
+    def units(self, row: int) -> tuple[Sequence[Unit], ...]:
+        return (self.side.cuts.units(row),)
+
+
+@torch.no_grad()
+def vectors_of(
+    model: nn.Module,
+    settings: Resolved,
+    intake: Intake,
+    side: Side,
+    device: torch.device,
+    *,
+    changed: int | None = None,
+    stopped: Callable[[], bool] = lambda: False,
+    on_progress: OnProgress = unheard,
+    most: int | None = None,
+) -> Vectors:
+    """Of every example, or of the first `most`; that of one too long to be read at once is the mean
+    over its windows. `changed`: as in training, by chance, but always alike for the same number."""
+    items, readout = Singles(side), readout_of(settings)
+    n = n_owners(items) if most is None else min(most, n_owners(items))
+    rows = np.flatnonzero(items.owner < n)
+
+    def found() -> Iterator[tuple[Rows, NDArray[np.float64]]]:
+        for some, batch in batches_of(items, rows, device, stopped, on_progress):
+            stream = side.cuts.shown(batch.streams[0])
+            if changed is not None:
+                with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
+                    torch.manual_seed(int(some[0]) * 2 + changed)
+                    stream, _ = intake.vary(model, stream, torch.zeros(0))
+            yield some, readout.read(model, stream).said_RC.double().cpu().numpy()
+
+    total = mean_by_owner(found(), items, n).astype(np.float32)
+    if settings.embed.normalise and len(total):
+        total /= np.maximum(np.linalg.norm(total, axis=1, keepdims=True), 1e-12)
+    return total
+
+
+@dataclass(frozen=True)
+class Partners:
+    """Examples and those they should find: their partners, or, where there are none, the two halves
+    of each, or it twice, changed as in training."""
+
+    intake: Intake
+    sides: tuple[Side, Side]
+    changed: bool = False
+
+    @classmethod
+    def of(cls, columns: Columns, intake: Intake) -> Partners:
+        found = sides_of(columns, intake.cut)
+        if len(found) == 2:
+            return cls(intake, (found[0], found[1]))
+        halves = intake.halves(columns)
+        if halves is None:
+            return cls(intake, (found[0], found[0]), changed=True)
+        one, two = (Side(half, intake.cut(half)) for half in halves)
+        return cls(intake, (one, two))
+
+    def vectors(
+        self,
+        model: nn.Module,
+        settings: Resolved,
+        device: torch.device,
+        stopped: Callable[[], bool] = lambda: False,
+        on_progress: OnProgress = unheard,
+        most: int | None = None,
+    ) -> tuple[Vectors, Vectors]:
+        one, two = (
+            vectors_of(
+                model, settings, self.intake, side, device,
+                changed=number if self.changed else None,
+                stopped=stopped, on_progress=on_progress, most=most,
+            )
+            for number, side in enumerate(self.sides)
+        )  # fmt: skip
+        return one, two
+
+    def retrieved(self, one_ND: Vectors, two_ND: Vectors) -> Retrieval:
+        columns = self.sides[1].columns
+        return retrieval(one_ND, two_ND, self.intake.same(columns, np.arange(len(two_ND))))
+
+    def trivial(self, tokenizer: Tokenizer | None, n: int) -> tuple[str, Retrieval]:
+        """Of texts that share words, by tf-idf, among the same `n`: among fewer it is easier. Of
+        anything else, by chance."""
+        if tokenizer is None:
+            return "chance", chance(n)
+        texts = [flat(side.columns["text"]) for side in self.sides]
+        one, two = (replace(text, offsets=text.offsets[: n + 1]) for text in texts)
+        return "bag of words", bag_retrieval(one, two, tokenizer.vocab_size)
+
+
+def valid_loss(a_ND: Vectors, b_ND: Vectors, temperature: float) -> float:
     """The loss in blocks of one size, so that it can be compared; the mean over the pairs."""
     total = 0.0
     for first in range(0, len(a_ND), BLOCK):
@@ -85,35 +316,304 @@ def valid_loss(a_ND: Any, b_ND: Any, temperature: float) -> float:
     return total / max(1, len(a_ND))
 
 
-SIDES: tuple[Ragged, ...] = ("text", "other")
+def percent(found: Retrieval) -> dict[str, float]:
+    return {"accuracy": 100.0 * found.accuracy, "mrr": 100.0 * found.mrr}
 
 
-def sides(texts: Columns, tokenizer: Tokenizer, max_len: int) -> list[TextReader]:
-    """One for the texts, and one for their partners where there are pairs."""
-    stores = [texts[name] for name in SIDES if name in texts]
-    return [reader_of(_flat(store), tokenizer, max_len) for store in stores]
+def words_of(prepared: Prepared) -> Tokenizer | None:
+    return None if prepared.vocab is None else prepared.tokenizer
 
 
-def partners(texts: Columns, tokenizer: Tokenizer, max_len: int) -> tuple[TextReader, TextReader]:
-    """Texts and those they should find: their partners, or, where there are none, every other word
-    of a text and the words between those."""
-    found = sides(texts, tokenizer, max_len)
-    if len(found) == 2:
-        return found[0], found[1]
-    halves: tuple[list[list[int]], list[list[int]]] = ([], [])
-    for number in range(texts.n):
-        tokens = np.asarray(texts["text"][number], np.int64)
-        word = np.cumsum(tokenizer.word_starts(tokens)) - 1 if len(tokens) else tokens
-        for half, side in enumerate(halves):
-            side.append(tokens[word % 2 == half].tolist())
-    a, b = (reader_of(flat_lists(side), tokenizer, max_len) for side in halves)
-    return a, b
+@dataclass
+class Contrasting(Objective[Apart]):
+    prepared: Prepared
+    train_items: Pairs = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.metric = METRICS[self.settings.train.metric or "accuracy"]
+        self.readout = readout_of(self.settings)
+        self.intake = intake_of(self.settings, words_of(self.prepared))
+        self.train_items = Pairs(sides_of(self.prepared.train, self.intake.cut), self.intake)
+
+    def parts(self, step: Chosen, micro_tokens: int) -> list[Part]:
+        """One: every example of a step is compared with all others of it."""
+        _, plan = self.planned(step.epoch)
+        return [Part(step, len(step.rows), plan.n_targets(step.rows))]
+
+    def vary(self, model: nn.Module, batch: Batch[Apart]) -> Batch[Apart]:
+        streams = []
+        for side, stream in zip(self.train_items.both, batch.streams, strict=False):
+            stream = side.cuts.shown(stream)
+            if model.training:
+                stream, _ = self.intake.vary(model, stream, torch.zeros(0))
+            streams.append(stream)
+        return replace(batch, streams=tuple(streams))
+
+    def read(self, model: nn.Module, given: Batch[Apart]) -> Read:
+        """A row for each reading, those of a pair one after the other."""
+        reads = [self.readout.read(model, stream) for stream in given.streams]
+        read = reads[0]
+        if len(reads) == 2:
+            x_RD = torch.stack([one.x_RD for one in reads], dim=1).flatten(0, 1)
+            read = replace(read, x_RD=x_RD, states_ND=None)
+        return read.weighed(given.targets.weights_B.repeat_interleave(2) / 2)
+
+    def loss(self, read: Read, given: Batch[Apart]) -> TaskLoss:
+        x_SD = read.said_RC
+        like_BB = x_SD[0::2] @ x_SD[1::2].T / self.settings.embed.temperature
+        loss = contrastive(like_BB, given.targets.apart_BB, given.targets.weights_B)
+        return TaskLoss(loss, loss.detach())
+
+    @cached_property
+    def valid(self) -> Partners:
+        return Partners.of(self.prepared.valid, self.intake)
+
+    @property
+    def n_valid(self) -> int:
+        return self.prepared.valid.n
+
+    @property
+    def n_quick(self) -> int:
+        return self.n_valid
+
+    def evaluate(
+        self,
+        model: nn.Module,
+        device: torch.device,
+        stopped: Callable[[], bool],
+        full: bool,
+        on_progress: OnProgress = unheard,
+        *,
+        most: int | None = None,
+    ) -> Scores:
+        one_ND, two_ND = self.valid.vectors(
+            model, self.settings, device, stopped, on_progress, most
+        )
+        loss = valid_loss(one_ND, two_ND, self.settings.embed.temperature)
+        return Scores(
+            values={"loss": loss, **percent(self.valid.retrieved(one_ND, two_ND))},
+            find_baselines=lambda: self._baselines(len(two_ND)),
+        )
+
+    def _baselines(self, n: int) -> Baselines:
+        name, found = self.valid.trivial(words_of(self.prepared), n)
+        return {name: percent(found)}
+
+    def frequencies(self) -> None:
+        """What is right hangs on the other examples of a step."""
+        return None
+
+    def show(self, part: Part) -> list[Shown]:
+        found: list[Shown] = []
+        names = ("text", "other")[: len(self.train_items.sides)]
+        for row in part.rows.rows.tolist():
+            texts = self.intake.texts(self.prepared.train, 1, row)
+            said = {"item": row} if texts is None else dict(zip(names, texts[0], strict=False))
+            found.append(said)
+        return found
 
 
-def flat_of(texts: FlatTokens, rows: Rows) -> FlatTokens:
-    """These texts alone."""
-    return flat_tokens(*texts.gather(rows))
+@dataclass(frozen=True)
+class Contrast:
+    """The task as a run sees it."""
+
+    row: Spec
+
+    def prepare(self, settings: RunSettings, folder: Path, progress: Progress) -> Prepared:
+        what = self.row.modality
+        if what == "text":
+            words = tokenizer_of(settings)
+            return prepare("texts", settings, folder, progress, tokenizer=words)
+        if what == "sounds":
+            shape: Shape = sound_shape(settings, STANDARD)
+        else:
+            check_augment(settings)
+            shape = picture_shape(settings, what)
+        return prepare_media(what, settings, folder, progress, target="none", shape=shape)
+
+    def load_prepared(self, folder: Path) -> Prepared:
+        return load_prepared(folder)
+
+    def describe(self, prepared: Prepared) -> str:
+        kind = "pairs" if "other" in prepared.train else unit_of(self.row)
+        return f"{prepared.train.n:,} {kind}"
+
+    def facts(self, settings: RunSettings, prepared: Prepared) -> Facts:
+        """With tokens and rows of both readings."""
+        pairs = "other" in prepared.train
+        if self.row.modality == "sounds":
+            found = sound_facts(settings, prepared)
+            return replace(found, n_tokens=2 * found.n_tokens, pairs=pairs)
+        if self.row.modality != "text":
+            return replace(picture_facts(settings, prepared), pairs=pairs)
+        sides = sides_of(prepared.train, TextIntake(prepared.tokenizer, 1 << 40).cut)
+        needed = [side.cuts.needed for side in sides]
+        longest = min(LONGEST, max(int(side.max()) for side in needed))
+        return Facts(
+            n=prepared.train.n,
+            n_tokens=sum(int(np.minimum(side, longest).sum()) for side in (needed[0], needed[-1])),
+            longest=longest,
+            vocab_size=prepared.tokenizer.vocab_size,
+            pairs=pairs,
+            begun=begun_with(settings),
+        )
+
+    def propose(self, settings: RunSettings, facts: Facts, device: DeviceFacts) -> Proposal:
+        if self.row.modality != "text":
+            return self._of_media(settings, facts, device)
+        least = PAIRS * facts.n_tokens // max(1, facts.n)
+        usual = max(batch_tokens(facts.n_tokens, device), least)
+        scratch = not settings.origin
+        dropped = {"drop_words": DROPPED} if scratch and not facts.pairs else {}
+        found = text_proposal(
+            settings,
+            facts,
+            device,
+            f"{facts.n:,} {'pairs' if facts.pairs else 'texts'}",
+            longest=facts.longest,
+            epochs=10 if facts.n < 200_000 else 3,
+            needs={"heads": ()},
+            training={"lr": 4e-3},
+            tuning={"lr": 1e-4},
+        )
+        why = "two readings of a text must differ for something to be learned"
+        return found.also(whole_steps(settings, usual, "texts"), because(why, "embed", dropped))
+
+    def _of_media(self, settings: RunSettings, facts: Facts, device: DeviceFacts) -> Proposal:
+        assert facts.front is not None
+        what, unit = what_of(facts.front), unit_of(self.row)
+        longest, n_rows, shape = facts.longest, facts.n_tokens, size_for(device)
+        usual, strong = SOUND_CHANGES, SOUND_CHANGES | LOUD
+        if what != "sounds":
+            front = with_stem(facts.picture, settings, device)
+            facts = replace(facts, front=front)
+            longest = facts.rows(front)
+            n_rows, shape = 2 * longest * facts.n, small_vit(front, facts.n, device)
+            usual, strong = augment_for(front), strongly(front)
+        found = media_proposal(
+            settings,
+            facts,
+            device,
+            f"{facts.n:,} {'pairs' if facts.pairs else unit}",
+            n_rows=n_rows,
+            longest=longest,
+            epochs=epochs_for(facts.n, device),
+            family=self.row.families[0],
+            needs={"heads": ()},
+            shape=shape,
+            front=stored_front(facts),
+            training={**FROM_SCRATCH, "lr": 4e-3, "smoothing": 0.0},
+            tuning={"lr": 1e-4},
+            augment=usual if facts.pairs else {},
+        )
+        each = n_rows // max(1, facts.n)
+        step = max(found.batch_tokens, min(PAIRS, facts.n) * each)
+        why = "two readings must differ for something to be learned"
+        return found.also(
+            whole_steps(settings, step, unit),
+            because(why, "augment", {} if facts.pairs else strong),
+            because("what the files hold", "embed", {"what": what}),
+        )
+
+    def check(self, settings: Resolved, prepared: Prepared) -> None:
+        model, train, pairs = settings.model, settings.train, "other" in prepared.train
+        if train.micro_tokens < train.batch_tokens:
+            raise ConfigError(
+                f"train.micro_tokens={train.micro_tokens} cannot be less than train.batch_tokens="
+                f"{train.batch_tokens} here: the {unit_of(self.row)} of a step are compared with "
+                "each other. Set train.batch_tokens to what fits."
+            )
+        is_text = self.row.modality == "text"
+        if is_text and pairs and settings.embed.drop_words:
+            raise ConfigError("embed.drop_words has no effect on pairs of texts. Leave it out.")
+        if pairs or model.dropout:
+            return
+        if is_text and not settings.embed.drop_words:
+            raise ConfigError(
+                "model.dropout=0 makes both readings of a text the same, and nothing is learned "
+                "from that. Set model.dropout=0.1 or embed.drop_words=0.3, or give pairs (--pairs)."
+            )
+        if not is_text and not changes(settings.augment):
+            raise ConfigError(
+                f"without [augment] and with model.dropout=0 both readings of {unit_of(self.row)} "
+                "are the same, and nothing is learned from that. Leave augment.* out, or set "
+                "model.dropout=0.1."
+            )
+
+    def task(self, settings: Resolved, prepared: Prepared) -> Contrasting:
+        return Contrasting(settings, prepared)
+
+    def predictor(self, use: Use) -> Predictor:
+        from headway.tasks.embed_answers import predictor
+
+        return predictor(use)
+
+    def evaluation(self, use: Use, files: DataSettings) -> Scores:
+        """How often an example finds its partner among all, beside who does without a model."""
+        settings, device, unit = use.settings, use.opened.device, unit_of(self.row)
+        words = None if use.opened.words is None else use.opened.words.target
+        asked = replace(settings, data=files)
+        if words is not None:
+            columns, _ = evaluation_set("texts", asked, words, ())
+        else:
+            shape = front_of(settings)
+            columns = evaluation_media(
+                what_of(shape), asked, shape, target="none", progress=use.progress
+            ).items
+        partners = Partners.of(columns, intake_of(settings, words))
+        with use.progress.stage("reading", columns.n, unit) as stage:
+            one_ND, two_ND = partners.vectors(
+                use.opened.model, settings, device, on_progress=stage.update
+            )
+        found, n = partners.retrieved(one_ND, two_ND), columns.n
+        name, trivial = partners.trivial(words, n)
+        what = "its partner"
+        if "other" not in columns:
+            what = (
+                "itself, changed otherwise," if partners.changed else "the other half of its words"
+            )
+        rows: list[Row] = [
+            ("accuracy", f"{100 * found.accuracy:.2f} %",
+             f"a {unit.removesuffix('s')} finds {what} first, of {n:,}"),
+            ("mrr", f"{100 * found.mrr:.2f}", "mean of 1/rank, times 100"),
+        ]  # fmt: skip
+        if words is not None:
+            rows.append((name, f"{100 * trivial.accuracy:.2f} %", "accuracy of tf-idf"))
+        rows.append(("chance", f"{100 / max(1, n):.2f} %", "accuracy"))
+        values, baseline = percent(found), percent(trivial)
+        facts = {**values, unit: n, "baseline": baseline}
+        return Scores(values, rows=rows, facts=facts, find_baselines=lambda: {name: baseline})
 
 
-def _flat(store: TokenStore) -> FlatTokens:
-    return FlatTokens(store.tokens, store.offsets)
+def unit_of(row: Spec) -> str:
+    return "texts" if row.modality == "text" else UNITS[row.modality]
+
+
+def whole_steps(settings: RunSettings, usual: int, unit: str) -> dict[str, Choice]:
+    tokens = settings.train.batch_tokens or usual
+    why = f"{PAIRS} {unit} or more are compared with each other at once"
+    return because(why, "train", {"batch_tokens": tokens, "micro_tokens": tokens})
+
+
+SOUND_CHANGES: dict[str, object] = {"bands": 2, "band_width": 12, "spans": 2, "span_width": 15}
+LOUD: dict[str, object] = {"speed": 0.1, "noise": 0.3, "gain_db": 6.0}
+
+
+def strongly(shape: PictureSettings) -> dict[str, object]:
+    """So that two readings of a picture share what it shows, and little of how."""
+    crop = max(1, min(shape.height, shape.width) // 8)
+    return {"crop": crop, "rand": 2, "magnitude": 5.0, "erase": 0.25}
+
+
+def changes(augment: AugmentSettings) -> bool:
+    """Whether it changes anything."""
+    names = ("flip", "crop", "rand", "erase", "bands", "spans", "speed", "noise", "gain_db")
+    return any(getattr(augment, name) for name in names)
+
+
+def check_augment(settings: RunSettings) -> None:
+    for name in OF_LABELS:
+        if getattr(settings.augment, name):
+            raise ConfigError(
+                f"augment.{name} mixes two pictures and their labels; embed has none. Leave it out."
+            )

@@ -5,12 +5,14 @@ An objective asks its intake and never which front it has. An intake holds setti
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
 from typing import Protocol, runtime_checkable
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -169,6 +171,41 @@ class Intake(Protocol):
     def hide(self, columns: Columns, how: FillSettings) -> Hiding:
         """The examples with some of their rows hidden, which are to be filled."""
         ...
+
+    def same(self, columns: Columns, examples: Rows) -> Rows:
+        """A number for each of these examples, the same for what is the same."""
+        ...
+
+    def weave(self, streams: tuple[Input, Input], fixed: Fixed | None) -> tuple[Input, ...]:
+        """Two batches of as many items as one in which they take turns, or as they are."""
+        ...
+
+    def pair_form(self, plan: StepPlan, longest: int) -> Fixed | None:
+        """The form of steps of such pairs; None where there is none."""
+        ...
+
+    def halves(self, columns: Columns) -> tuple[Columns, Columns] | None:
+        """Two that belong together of each example, without anything by chance, where it can be
+        parted like that."""
+        ...
+
+
+class MediaIntake:
+    """What pictures, videos and recordings have in common."""
+
+    def same(self, columns: Columns, examples: Rows) -> Rows:
+        values = (np.asarray(columns.media[row]) for row in examples.tolist())
+        found = [hashlib.blake2b(one.tobytes(), digest_size=7).digest() for one in values]
+        return np.array([int.from_bytes(one, "little") for one in found], np.int64)
+
+    def weave(self, streams: tuple[Input, Input], fixed: Fixed | None) -> tuple[Input, ...]:
+        return streams
+
+    def pair_form(self, plan: StepPlan, longest: int) -> None:
+        return None
+
+    def halves(self, columns: Columns) -> None:
+        return None
 
 
 INTAKES: dict[Modality, str] = {

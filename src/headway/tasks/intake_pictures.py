@@ -28,7 +28,7 @@ from headway.nn.devices import CPU
 from headway.nn.layout import Layout
 from headway.tasks.answers import Facts
 from headway.tasks.hiding import HiddenPatches
-from headway.tasks.intake import Line
+from headway.tasks.intake import Line, MediaIntake
 from headway.tasks.items import Draw, Numbers, Unit
 from headway.tasks.media_answers import FIRST_WINDOW
 from headway.tasks.media_given import Given, given_media
@@ -124,7 +124,7 @@ class PictureCuts:
 
 
 @dataclass(frozen=True)
-class PictureIntake:
+class PictureIntake(MediaIntake):
     shape: PictureSettings
     augment: AugmentSettings
 

@@ -27,7 +27,7 @@ from headway.nn.layout import Layout
 from headway.nn.mel import SpecAugment
 from headway.tasks.answers import Facts
 from headway.tasks.hiding import HiddenFrames
-from headway.tasks.intake import Line
+from headway.tasks.intake import Line, MediaIntake
 from headway.tasks.items import Draw, Numbers, Unit
 from headway.tasks.media_answers import FIRST_WINDOW
 from headway.tasks.media_given import Given, given_media
@@ -63,7 +63,8 @@ class SoundCuts:
         waves = [self.store[row] for row in rows.tolist()]
         speeds = None
         if draw is not None and self.changes is not None:
-            speeds = self.changes.speeds(rows.tolist(), draw.seed, draw.epoch)
+            key = draw.seed, draw.epoch, *[draw.reading] * bool(draw.reading)
+            speeds = self.changes.speeds(rows.tolist(), *key)
         sound, lengths = collate_sounds(waves, self.shape, speeds)
         return Input(sound, Layout.of(lengths))
 
@@ -81,7 +82,7 @@ class SoundCuts:
 
 
 @dataclass(frozen=True)
-class SoundIntake:
+class SoundIntake(MediaIntake):
     shape: SoundSettings
     augment: AugmentSettings
 

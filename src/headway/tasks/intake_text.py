@@ -9,6 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from headway.config.data import DataSettings
@@ -24,14 +25,16 @@ from headway.data.batches import (
     layout_of,
     with_ends,
 )
+from headway.data.masking import Draws
 from headway.data.readers.jsonl import parse_object, value_text
-from headway.data.readings import TextReader
+from headway.data.readings import Flat, TextReader, flat_tokens
 from headway.data.store import Columns
 from headway.data.streams import USUAL, FieldStream, Marks, mark_names
 from headway.data.tokens import TokenStore
 from headway.decode.lines import FIRST_WINDOW
 from headway.errors import DataError
 from headway.metrics.baselines import Text
+from headway.metrics.retrieval import text_keys
 from headway.models.parts.heads import Input
 from headway.nn.devices import CPU
 from headway.nn.layout import Layout
@@ -43,6 +46,9 @@ from headway.tasks.media_given import Given
 from headway.tasks.specs import FillSettings
 from headway.text.tokenizer import Tokenizer
 
+DROP = 8
+"""Names the draws of left-out words among those of a seed and an epoch."""
+
 
 @dataclass(frozen=True)
 class TextCuts:
@@ -52,6 +58,9 @@ class TextCuts:
     tokenizer: Tokenizer
     segments: bool = False
     """Whether the model tells the second text of a pair from the first."""
+
+    drop: float = 0.0
+    """The share of its words that a reading by chance lacks."""
 
     @property
     def lengths(self) -> Rows:
@@ -77,9 +86,30 @@ class TextCuts:
         draw: Draw | None = None,
     ) -> Input:
         read = self.reader.read(rows)
+        if self.drop and draw is not None:
+            read = self._thinned(rows, read, draw)
         layout = layout_of(read.lengths, fixed)
         segments_N = filled(read.segments, layout.n_rows) if self.segments else None
         return Input(filled(read.tokens, layout.n_rows), layout, segments_N)
+
+    def _thinned(self, rows: Rows, read: Flat, draw: Draw) -> Flat:
+        """Readings without some of their words; each keeps one."""
+        reader, draws = self.reader, Draws(draw.seed, draw.epoch)
+        example, start, _ = (part[rows] for part in reader.windows)
+        places = reader.text.offsets[example] + start
+        before, behind = map(len, reader.around)
+        left = []
+        for text, place in zip(np.split(read.tokens, np.cumsum(read.lengths)[:-1]), places,
+                               strict=True):  # fmt: skip
+            inside = text[before : len(text) - behind]
+            starts = self.tokenizer.word_starts(inside)
+            drawn = draws.uniform(DROP + draw.reading, place + np.flatnonzero(starts))
+            kept = drawn >= self.drop
+            kept[:1] |= not kept.any()
+            words = inside[kept[np.cumsum(starts) - 1]]
+            left.append(np.concatenate([text[:before], words, text[len(text) - behind :]]))
+        tokens, lengths = np.concatenate(left), np.array([len(text) for text in left], np.int64)
+        return Flat(tokens, lengths, np.zeros_like(tokens))
 
     def shown(self, stream: Input) -> Input:
         return stream
@@ -157,6 +187,9 @@ class TextIntake:
     windows: bool = True
     """Whether what is longer than a model reads is read in windows, or refused."""
 
+    drop: float = 0.0
+    """The share of its words that a text lacks where it is read by chance."""
+
     @classmethod
     def of(cls, settings: Resolved, tokenizer: Tokenizer | None) -> TextIntake:
         assert tokenizer is not None
@@ -164,6 +197,7 @@ class TextIntake:
         return cls(
             tokenizer, model.max_len, data.fields, bool(data.other_field),
             getattr(model, "n_segments", 0) > 1, data.long == "windows",
+            settings.embed.drop_words,
         )  # fmt: skip
 
     @property
@@ -181,7 +215,7 @@ class TextIntake:
         else:
             text, other = columns["text"], columns.other
         reader = text_reader(text, other, self.tokenizer, self.max_len)
-        return TextCuts(reader, self.tokenizer, self.segments and other is not None)
+        return TextCuts(reader, self.tokenizer, self.segments and other is not None, self.drop)
 
     def refuse(self, needed: Rows, before: int | None = None) -> None:
         limit = self.max_len
@@ -202,6 +236,34 @@ class TextIntake:
 
     def vary(self, model: nn.Module, stream: Input, targets_BC: Tensor) -> tuple[Input, Tensor]:
         return stream, targets_BC
+
+    def same(self, columns: Columns, examples: Rows) -> Rows:
+        return text_keys(flat_tokens(*flat(columns["text"]).gather(examples)))
+
+    def weave(self, streams: tuple[Input, Input], fixed: Fixed | None) -> tuple[Input, ...]:
+        sides = [one.layout.split(one.values) for one in streams]
+        texts = [text for pair in zip(*sides, strict=True) for text in pair]
+        layout = layout_of(np.array([len(text) for text in texts], np.int64), fixed)
+        return (Input(filled(torch.cat(texts).numpy(), layout.n_rows), layout),)
+
+    def pair_form(self, plan: StepPlan, longest: int) -> Fixed:
+        shapes = fixed_shapes(plan, plan.step_limit, plan.step_limit, longest)
+        dummies = -(-shapes.target_rows // longest)
+        n_pairs = plan.most_pairs(plan.step_limit) + -(-dummies // 2)
+        rows = shapes.target_rows
+        return Fixed(source_rows=rows, target_rows=rows, n_sequences=2 * n_pairs, longest=longest)
+
+    def halves(self, columns: Columns) -> tuple[Columns, Columns]:
+        """Every other word of a text, and the words between those."""
+        found: tuple[list[NDArray[np.int64]], list[NDArray[np.int64]]] = ([], [])
+        for number in range(columns.n):
+            tokens = np.asarray(columns["text"][number], np.int64)
+            starts = self.tokenizer.word_starts(tokens) if len(tokens) else tokens
+            word = np.cumsum(starts) - 1
+            for half, side in enumerate(found):
+                side.append(tokens[word % 2 == half])
+        one, other = (Columns({"text": stored(side)}) for side in found)
+        return one, other
 
     def hide(self, columns: Columns, how: FillSettings) -> Gaps:
         return Gaps(columns["text"], self.tokenizer, how, room_of(how, self.max_len))
@@ -279,6 +341,12 @@ def flat(store: TokenStore) -> FlatTokens:
     return FlatTokens(store.tokens, store.offsets)
 
 
+def stored(texts: Sequence[NDArray[np.int64]]) -> TokenStore:
+    """Texts in memory, as token numbers."""
+    lengths = np.array([len(text) for text in texts], np.int64)
+    return TokenStore(np.concatenate([np.zeros(0, np.int64), *texts]).astype(np.uint32), lengths)
+
+
 def encoded(tokenizer: Tokenizer, texts: Sequence[str]) -> TokenStore:
     found = tokenizer.encode_flat(list(texts))
     return TokenStore(found.ids.astype(np.uint32), found.lengths)
@@ -295,5 +363,4 @@ def joined_fields(tokenizer: Tokenizer, stores: Mapping[str, TokenStore]) -> Tok
     stream = FieldStream(stores, marks, tokenizer.bos, tokenizer.eos, 0.0, 0)
     n = len(next(iter(stores.values())))
     parts = [stream.document(USUAL, number)[1:-1] for number in range(n)]
-    lengths = np.array([len(part) for part in parts], dtype=np.int64)
-    return TokenStore(np.concatenate([np.zeros(0, np.int64), *parts]).astype(np.uint32), lengths)
+    return stored(parts)

@@ -32,6 +32,8 @@ class Draw:
 
     seed: int
     epoch: int
+    reading: int = 0
+    """Which of several readings of an example in that epoch."""
 
 
 @dataclass(frozen=True)

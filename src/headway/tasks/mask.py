@@ -417,12 +417,12 @@ class Mask:
         assert facts.front is not None
         what, n_rows, longest = what_of(facts.front), facts.n_tokens, facts.longest
         shape, augment = size_for(device), dict[str, object]()
-        if isinstance(facts.front, PictureSettings):
-            longest = facts.rows(facts.front)
-            n_rows, augment = longest * facts.n, augment_for(facts.front)
+        if what != "sounds":
+            longest = facts.rows(facts.picture)
+            n_rows, augment = longest * facts.n, augment_for(facts.picture)
             # Nothing teaches the class token here, so that a run which starts from this one had
             # better read its classes from the patches.
-            shape = {**small_vit(facts.front, facts.n, device), "pooling": "mean"}
+            shape = {**small_vit(facts.picture, facts.n, device), "pooling": "mean"}
         found = media_proposal(
             settings,
             facts,

@@ -286,6 +286,11 @@ class TagSettings(Made):
 
 @dataclass(frozen=True, kw_only=True)
 class EmbedSettings(Made):
+    """Vectors of texts, pictures, videos and recordings."""
+
+    what: Literal["auto", "text", "pictures", "videos", "sounds"] = "auto"
+    """What becomes vectors. `auto`: text, or of media what their names say."""
+
     temperature: float = 0.05
     """What similarities are divided by before they compete."""
 
@@ -519,6 +524,18 @@ def _classify(
     )  # fmt: skip
 
 
+def _embed(modality: Modality, family: str, one: str) -> Spec:
+    """`one`: what a single one is called."""
+    return Spec(
+        name="embed", modality=modality, objective="contrast.Contrast", reads="media",
+        needs=(MEDIA[modality],), answers="vector", metrics=scored("accuracy", "mrr", "loss"),
+        families=(family,), settings=EmbedSettings, read_by=("normalise",), compares=True,
+        options=frozenset({"to", "nearest", "top"}), decode=_PRECISION, counts="pair",
+        lacks=f"more {one}s, {_SEEN}",
+        example=f"headway predict {{run}} {one}.{_ENDINGS[modality]}",
+    )  # fmt: skip
+
+
 def _caption(modality: Modality) -> Spec:
     return Spec(
         name="caption", modality=modality, objective="caption.Caption", reads="media",
@@ -582,12 +599,17 @@ _ROWS = (
         sample=("sentence", "tags"), lacks=f"more tagged sentences, {_KNOWS}",
     ),
     Spec(
-        name="embed", modality="text", objective="embed.Embed", reads="texts",
+        name="embed", modality="text", objective="contrast.Contrast", reads="texts",
         needs=(TEXT, SOURCE, TARGET), answers="vector", metrics=scored("accuracy", "mrr", "loss"),
         families=("encoder", "decoder"), settings=EmbedSettings, read_by=("normalise",),
         compares=True,
         options=frozenset({"to", "nearest", "top"}), decode=_PRECISION, counts="pair",
         lacks=f"more pairs, {_KNOWS}",
+        others=(
+            _embed("pictures", "picture-encoder", "picture"),
+            _embed("videos", "picture-encoder", "video"),
+            _embed("sounds", "sound-encoder", "recording"),
+        ),
     ),
     replace(_caption("pictures"), others=(_caption("videos"),)),
     Spec(

@@ -64,6 +64,8 @@ def _numbers(looked: Any) -> list[dict[str, Any]]:
 def _knows(looked: Any) -> tuple[str, Any, str]:
     if looked.trace.reading.labelled and looked.trace.reading.media is not None:
         return "labels", len(looked.run.settings.labels), "that it tells apart"
+    if looked.run.words is None:
+        return "vector", looked.run.shape.d_model, "numbers that it answers with"
     return "vocabulary", looked.run.shape.vocab_size, "tokens it knows"
 
 

@@ -1,4 +1,4 @@
-"""Texts in, one vector each out, and who finds whom among them."""
+"""Who finds whom among vectors, and among texts as bags of words."""
 
 from __future__ import annotations
 
@@ -10,89 +10,28 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 from numpy.typing import NDArray
-from torch import Tensor, nn
+from torch import Tensor
 
-from headway.data.batches import FlatTokens, StepPlan, filled
-from headway.data.readings import TextReader
-from headway.errors import Stopped
-from headway.models.parts.heads import Input
-from headway.nn.layout import Layout
-from headway.progress import OnProgress, unheard
-from headway.tasks.read import OneVector, Read
-from headway.text.tokenizer import Tokenizer
-
-READ_AT_ONCE = 8192
-"""Tokens of a batch that is only read."""
+from headway.data.batches import FlatTokens
 
 COMPARED_AT_ONCE = 256
-"""Texts whose likeness to all others is held at a time."""
+"""Examples whose likeness to all others is held at a time."""
 
 NEAR = 1e-6
-"""Cosines that differ by less are equal: texts computed in other company round differently."""
+"""Cosines that differ by less are equal: what is computed in other company round differently."""
 
 Vectors = NDArray[np.float32]
 
 
 @dataclass(frozen=True)
 class Retrieval:
-    """How well texts find their partners among all partners, each from 0 to 1."""
+    """How well examples find their partners among all partners, each from 0 to 1."""
 
     accuracy: float
     """How often the partner comes first."""
 
     mrr: float
     """The mean of 1/rank."""
-
-
-def read_vectors(model: nn.Module, tokens_N: Tensor, layout: Layout, normalise: bool) -> Read:
-    """One vector a text."""
-    return OneVector(unit=normalise).read(model, Input(tokens_N, layout))
-
-
-def reader_of(texts: FlatTokens, tokenizer: Tokenizer, max_len: int) -> TextReader:
-    return TextReader(
-        text=texts, other=None, bos=tokenizer.bos, eos=tokenizer.eos, max_len=max_len,
-        ends=tokenizer.text_ends,
-    )  # fmt: skip
-
-
-@torch.no_grad()
-def text_vectors(
-    model: nn.Module,
-    reader: TextReader,
-    device: torch.device,
-    *,
-    normalise: bool,
-    stopped: Callable[[], bool] = lambda: False,
-    on_progress: OnProgress = unheard,
-    most: int | None = None,
-) -> Vectors:
-    """Of every text, or of the first `most`; that of one too long to be read at once is the mean
-    over its windows."""
-    n_texts, total, done = len(reader.needed[:most]), None, 0
-    tokens = max(READ_AT_ONCE, reader.max_len)
-    plan = StepPlan.of_lengths(reader.lengths, tokens, 0)
-    order = np.argsort(reader.lengths, kind="stable")
-    order = order[reader.example[order] < n_texts]
-    for rows in plan.cut(order, tokens, tokens):
-        flat = reader.read(rows)
-        layout = Layout.of(flat.lengths.tolist())
-        tokens_N = filled(flat.tokens, layout.n_rows)
-        read = read_vectors(model, tokens_N.to(device), layout.to(device), normalise)
-        found = read.said_RC.cpu().numpy()
-        if total is None:
-            total = np.zeros((n_texts, found.shape[1]), np.float32)
-        np.add.at(total, reader.example[rows], found)
-        done += len(rows)
-        on_progress(done, len(order))
-        if stopped():
-            raise Stopped
-    if total is None:
-        return np.zeros((0, 0), np.float32)
-    total /= np.bincount(reader.example, minlength=n_texts)[:n_texts, None]
-    if normalise:
-        total /= np.maximum(np.linalg.norm(total, axis=1, keepdims=True), 1e-12)
-    return total
 
 
 def cosine(x_ND: Vectors) -> Vectors:
@@ -102,10 +41,15 @@ def cosine(x_ND: Vectors) -> Vectors:
 
 
 def retrieval(a_ND: Vectors, b_ND: Vectors, keys_N: NDArray[np.int64]) -> Retrieval:
-    """Text i of `a` looks for text i of `b` by cosine. Partners with the same key are copies of
+    """Vector i of `a` looks for vector i of `b` by cosine. Partners with the same key are copies of
     each other and no rivals."""
     a, b = torch.from_numpy(cosine(a_ND)), torch.from_numpy(cosine(b_ND))
     return _ranked(lambda rows: a[rows] @ b.T, keys_N)
+
+
+def chance(n: int) -> Retrieval:
+    """What one gets who guesses among so many."""
+    return Retrieval(1 / max(1, n), float((1 / np.arange(1, n + 1)).sum()) / max(1, n))
 
 
 def text_keys(texts: FlatTokens) -> NDArray[np.int64]:

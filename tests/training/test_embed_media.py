@@ -1,0 +1,185 @@
+"""Vectors of pictures and recordings: one that is read twice is a pair, and changes each time."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+
+import headway
+from headway.config.augment import AugmentSettings
+from headway.config.durable import replace_text
+from headway.config.folder import CONFIG
+from headway.config.model import PictureEncoderSettings, PictureSettings, SoundEncoderSettings
+from headway.config.run import RunSettings, load_run_settings, resolved_toml
+from headway.config.sounds import SoundSettings
+from headway.config.train import TrainSettings
+from headway.data.media.store import PictureStore, SoundStore
+from headway.data.store import Columns, Prepared
+from headway.errors import ConfigError
+from headway.models.build import build_model
+from headway.models.folder import model_weights, save_weights
+from headway.tasks.contrast import Contrast, Contrasting, Pairs
+from headway.tasks.losses import plain
+from headway.tasks.specs import SPECS, EmbedSettings
+from headway.training.optim import build_optimizer
+from headway.training.ranks import Ranks
+from headway.training.step import Step
+
+CPU = torch.device("cpu")
+SMALL: dict[str, Any] = {"d_model": 16, "n_layers": 1, "n_heads": 2, "d_ff": 32, "dropout": 0.0}
+PICTURE = PictureSettings(height=16, width=16, patch=4)
+SEES = PictureEncoderSettings(picture=PICTURE, heads=(), pooling="mean", **SMALL)
+HEARS = SoundEncoderSettings(
+    sound=SoundSettings(rate=1000, n_fft=50, hop=20, bands=8), heads=(), pooling="mean", **SMALL
+)
+
+
+def pictures(n: int = 24, seed: int = 0) -> PictureStore:
+    """Each of a few blocks of colour, so that moving it leaves it what it is."""
+    blocks = np.random.default_rng(seed).integers(0, 256, (n, 1, 3, 2, 2), np.uint8)
+    return PictureStore.of(list(blocks.repeat(8, -1).repeat(8, -2)))
+
+
+def recordings(n: int = 6) -> SoundStore:
+    draw = np.random.default_rng(0)
+    waves = [draw.integers(-3000, 3000, 300 + 40 * i).astype(np.int16) for i in range(n)]
+    return SoundStore.of(waves, 1000)
+
+
+def task_of(model: Any, columns: Columns, valid: Columns | None = None, **augment: Any) -> Any:
+    train = TrainSettings(batch_tokens=4096, micro_tokens=4096, smoothing=0.0)
+    changes = AugmentSettings(**augment)
+    settings = RunSettings(task="embed", model=model, train=train, augment=changes)
+    prepared = Prepared(train=columns, valid=valid or columns)
+    return Contrasting(settings, prepared)  # type: ignore[arg-type]
+
+
+def first_batch(task: Contrasting) -> Any:
+    [part] = task.parts(task.epoch(0)[0], 1)
+    return task.batch(part, CPU, None)
+
+
+def test_a_picture_is_read_twice_and_changed_each_time() -> None:
+    task = task_of(SEES, Columns({"image": pictures()}), crop=4)
+    model, batch = build_model(SEES, seed=1), first_batch(task)
+    one, two = (stream.values.groups[0] for stream in batch.streams)
+    assert torch.equal(one, two)
+    torch.manual_seed(0)
+    one, two = (stream.values.groups[0] for stream in task.vary(model, batch).streams)
+    assert not torch.equal(one, two)
+    still = task.vary(model.eval(), batch)
+    assert all(torch.equal(s.values.groups[0], batch.streams[0].values.groups[0])
+               for s in still.streams)  # fmt: skip
+
+
+def test_a_recording_is_heard_at_two_speeds() -> None:
+    task = task_of(HEARS, Columns({"audio": recordings()}), speed=0.3)
+    one, two = first_batch(task).streams
+    assert torch.equal(one.values.samples_S, two.values.samples_S)
+    assert not torch.equal(one.values.speed_A[:1], two.values.speed_A[:1])
+    again, _ = first_batch(task).streams
+    assert torch.equal(one.values.speed_A, again.values.speed_A)
+
+
+@pytest.mark.parametrize("pairs", [False, True])
+def test_the_loss_makes_every_picture_choose_its_partner(pairs: bool) -> None:
+    first, second = pictures(9), pictures(9, seed=1)
+    columns = Columns({"image": first, "other": second} if pairs else {"image": first})
+    task = task_of(SEES, columns)
+    model, batch = build_model(SEES, seed=1).eval(), first_batch(task)
+    rows = task.epoch(0)[0].rows
+    x_BD, y_BD = (
+        F.normalize(
+            torch.stack([_vector(model, store[row]) for row in rows.tolist()]), dim=-1
+        )
+        for store in (first, second if pairs else first)
+    )  # fmt: skip
+    like_BB = x_BD @ y_BD.T / task.settings.embed.temperature
+    own = torch.arange(len(rows))
+    by_hand = (F.cross_entropy(like_BB, own, reduction="sum")
+               + F.cross_entropy(like_BB.T, own, reduction="sum")) / 2  # fmt: skip
+    torch.testing.assert_close(plain(task)(model, batch).sum, by_hand, rtol=1e-4, atol=1e-4)
+    twice = task.train_items.batch(np.array([3, 5, 3]), CPU)
+    assert not twice.targets.apart_BB[0, 2]  # copies are no rivals
+    assert twice.targets.apart_BB[0, 1]
+
+
+def _vector(model: Any, pixels: Any) -> torch.Tensor:
+    given, layout = model.front.collate([pixels])
+    with torch.no_grad():
+        return model.pooled(model(given, layout), layout)[0]
+
+
+def test_trained_on_pictures_alone_it_finds_the_same_picture_elsewhere() -> None:
+    task = task_of(SEES, Columns({"image": pictures(40)}), Columns({"image": pictures(20, 7)}),
+                   crop=5)  # fmt: skip
+    model = build_model(SEES, seed=1)
+    before = task.evaluate(model.eval(), CPU, lambda: False, full=True)
+    assert before == task.evaluate(model, CPU, lambda: False, full=True)  # always the same changes
+    assert before.baselines["chance"]["accuracy"] == pytest.approx(5.0)
+    model.train()
+    optimizer = build_optimizer(model, TrainSettings(optimizer="muon"), device="cpu")
+    step = Step(model, plain(task), optimizer, Ranks())
+    torch.manual_seed(0)
+    for epoch in range(30):
+        for examples in task.epoch(epoch):
+            [part] = task.parts(examples, 1)
+            step.add(task.batch(part, CPU, None), part.n_targets)
+            step.finish(4e-3)
+    after = task.evaluate(model.eval(), CPU, lambda: False, full=True)
+    assert after["loss"] < 0.6 * before["loss"]
+    assert after["accuracy"] > before["accuracy"]
+
+
+def test_a_run_finds_the_nearest_pictures_of_a_list(tmp_path: Path) -> None:
+    settings = RunSettings(
+        task="embed", model=SEES, train=TrainSettings(), embed=EmbedSettings(what="pictures")
+    )
+    replace_text(tmp_path / CONFIG, resolved_toml(settings))  # type: ignore[arg-type]
+    save_weights(tmp_path, model_weights(build_model(SEES, seed=1)))
+    known = np.stack([np.moveaxis(pictures(5)[i][0], 0, -1) for i in range(5)])
+    np.save(tmp_path / "known.npy", known)
+    run = headway.load(tmp_path, device="cpu")
+    answers = run([known[3], known[1]])
+    assert answers[0].vector.shape == (16,)
+    assert np.linalg.norm(answers[0].vector) == pytest.approx(1.0, abs=1e-4)
+    near = run(known[3], nearest=str(tmp_path / "known.npy"), top=2)
+    assert near.text == "known.npy:3"
+    assert near.cosine == pytest.approx(1.0, abs=1e-4)
+    assert near.near[0][0] == near.text
+    assert len(near.near) == 2
+    scores = run.evaluate(media=str(tmp_path / "known.npy"))
+    assert 0 <= scores["accuracy"] <= 100
+
+
+def kind(what: str = "pictures") -> Contrast:
+    return Contrast(next(row for row in SPECS["embed"].rows if row.modality == what))
+
+
+def test_what_leaves_nothing_to_learn_is_refused(tmp_path: Path) -> None:
+    task = task_of(SEES, Columns({"image": pictures()}))
+    with pytest.raises(ConfigError, match=r"without \[augment\].*both readings of pictures"):
+        kind().check(task.settings, task.prepared)
+    changed = replace(task.settings, augment=AugmentSettings(crop=2))
+    kind().check(changed, task.prepared)  # type: ignore[arg-type]
+    given = {"task": "embed", "data.media": [str(tmp_path)], "embed.what": "pictures"}
+    mixed = load_run_settings(None, [], {**given, "augment.mixup": 0.2})
+    with pytest.raises(ConfigError, match=r"augment.mixup mixes two pictures and their labels"):
+        kind().prepare(mixed, tmp_path / "run", None)  # type: ignore[arg-type]
+    with pytest.raises(ConfigError, match=r"drop_words has no effect"):
+        load_run_settings(None, [], {**given, "embed.drop_words": 0.2})
+
+
+def test_items_say_what_their_rows_are() -> None:
+    task = task_of(SEES, Columns({"image": pictures(3)}))
+    items = task.train_items
+    assert isinstance(items, Pairs)
+    one, two = items.units(1)
+    assert len(one) + len(two) == int(items.lengths[1, 0])
+    assert one[-1].box == (12, 12, 16, 16)
