@@ -98,8 +98,11 @@ class Captioner:
 
     def _batches(self, pictures: Sequence[Picture]) -> Iterator[list[int]]:
         width = self.settings.n_best if self.settings.sample else self.settings.beam
-        lengths = [max(shape.rows_of(*_size(one)) for shape in self._shapes()) for one in pictures]
-        return batches(lengths, max(1, self.settings.batch_tokens // width))
+        return batches(self.rows(pictures), max(1, self.settings.batch_tokens // width))
+
+    def rows(self, pictures: Sequence[Picture]) -> list[int]:
+        """That each becomes, for the model that makes most of them."""
+        return [max(shape.rows_of(*_size(one)) for shape in self._shapes()) for one in pictures]
 
     def _shapes(self) -> list[PictureSettings]:
         fronts = [model.source_front for model in self.models]

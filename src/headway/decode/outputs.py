@@ -10,7 +10,7 @@ from torch import Tensor
 
 from headway.decode.align import Attention, align_words, source_words, word_numbers
 from headway.decode.hypothesis import Hypothesis
-from headway.decode.parts import Part
+from headway.decode.long import Part
 from headway.decode.translation import Output
 from headway.text.tokenizer import Tokenizer, Vocabularies
 

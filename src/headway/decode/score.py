@@ -8,11 +8,42 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from headway.decode.lines import batches
+from headway.decode.search import evaluating
+from headway.decode.translation import Score
 from headway.models.seq2seq import Seq2Seq
 from headway.nn.layout import Layout
+from headway.text.tokenizer import Tokenizer
 
 ROWS = 1024
 """Rows whose scores over the vocabulary are held at a time."""
+
+
+def target_scores(
+    models: Sequence[Seq2Seq],
+    sources: Sequence[object],
+    targets: Sequence[Sequence[int]],
+    tokenizer: Tokenizer,
+    lengths: Sequence[int],
+    room: int,
+) -> list[Score]:
+    """Of each target given its source, in batches of like length: of pairs so long, and at most
+    `room` tokens."""
+    begin = [] if tokenizer.target_begin is None else [tokenizer.target_begin]
+    found: dict[int, list[float]] = {}
+    for group in batches(lengths, room):
+        with evaluating(models):
+            logs = token_log_probs(
+                models,
+                [sources[place] for place in group],
+                [[*begin, *targets[place]] for place in group],
+                bos=tokenizer.bos,
+                eos=tokenizer.eos,
+            )
+        found |= dict(zip(group, logs, strict=True))
+    # What every output begins with says nothing about any.
+    of_tokens = [found[place][len(begin) :] for place in range(len(targets))]
+    return [Score(sum(logs), logs) for logs in of_tokens]
 
 
 @torch.no_grad()

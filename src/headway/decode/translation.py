@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -124,25 +123,3 @@ class Summary:
         if self.unfinished:
             parts.append(f"{self.unfinished:,} stopped by the length limit")
         return "; ".join(parts)
-
-
-def joined(parts: Sequence[Output], source_words: Sequence[int], separator: str = " ") -> Output:
-    """The outputs of a line's parts as one; `source_words` is the number of words of each part."""
-    if len(parts) == 1:
-        return parts[0]
-    alignment: list[Pair] | None = None
-    if all(part.alignment is not None for part in parts):
-        alignment, before, after = [], 0, 0
-        for part, n_words in zip(parts, source_words, strict=True):
-            pairs = part.alignment or []
-            alignment += [(before + source, after + target) for source, target in pairs]
-            before, after = before + n_words, after + len(part.text.split())
-    return Output(
-        text=separator.join(part.text for part in parts if part.text),
-        score=sum(part.score for part in parts),
-        log_prob=sum(part.log_prob for part in parts),
-        tokens=[token for part in parts for token in part.tokens],
-        token_log_probs=[value for part in parts for value in part.token_log_probs],
-        finished=all(part.finished for part in parts),
-        alignment=alignment,
-    )

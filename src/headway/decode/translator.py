@@ -17,14 +17,14 @@ from headway.decode.bodies import learned
 from headway.decode.engine import AheadSearch, Batch, Engine, SourceSearch
 from headway.decode.hypothesis import NO_WISH, Hypothesis, Wish
 from headway.decode.lines import LAST_WINDOW, batches, live_windows, one_ahead, windows
+from headway.decode.long import Cutter, OnLong, Part, translation_of
 from headway.decode.outputs import Writer
-from headway.decode.parts import Cutter, OnLong, Part
 from headway.decode.phrases import banned_phrases, broken_bans
 from headway.decode.recent import Recent
-from headway.decode.score import token_log_probs
+from headway.decode.score import target_scores
 from headway.decode.search import Searcher, Specials, evaluating
 from headway.decode.translation import Output, Score, Summary, TextWish, Translation
-from headway.decode.work import NOTHING, Work, next_wishes, translation_of
+from headway.decode.work import NOTHING, Work, next_wishes
 from headway.models.seq2seq import Seq2Seq
 from headway.nn.linear import packed
 from headway.progress import OnProgress, unheard
@@ -129,24 +129,9 @@ class Translator:
         for window in windows(pairs):
             sources = [source.as_source(i) for i in source.encode_batch([a for a, _ in window])]
             targets = target.encode_batch([b for _, b in window])
-            if target.target_begin is not None:
-                targets = [[target.target_begin, *ids] for ids in targets]
             lengths = [len(a) + len(b) + 1 for a, b in zip(sources, targets, strict=True)]
-            found: dict[int, list[float]] = {}
-            for group in batches(lengths, self.settings.batch_tokens):
-                with evaluating(self.models):
-                    logs = token_log_probs(
-                        self.models,
-                        [sources[i] for i in group],
-                        [targets[i] for i in group],
-                        bos=target.bos,
-                        eos=target.eos,
-                    )
-                found |= dict(zip(group, logs, strict=True))
-            for place in range(len(window)):
-                # What every output begins with says nothing about any.
-                of_tokens = found[place][target.target_begin is not None :]
-                yield Score(sum(of_tokens), of_tokens)
+            room = self.settings.batch_tokens
+            yield from target_scores(self.models, sources, targets, target, lengths, room)
 
     def _all_work(
         self, all_lines: Iterable[list[str]], wishes: Iterable[TextWish] | None

@@ -1,14 +1,14 @@
-"""A window of lines on its way through a translator: cut into parts, begun, put together again."""
+"""A window of lines on its way through a translator: cut into parts, and begun."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import islice
 
 from headway.decode.engine import Batch
-from headway.decode.parts import Part
-from headway.decode.translation import Output, TextWish, Translation, joined
+from headway.decode.long import Part
+from headway.decode.translation import TextWish
 from headway.errors import UserError
 
 NOTHING = TextWish()
@@ -40,18 +40,3 @@ def next_wishes(wishes: Iterator[TextWish] | None, n_lines: int, first: int) -> 
             "more lines than that. Give one for each, empty where nothing is asked."
         )
     return found
-
-
-def translation_of(
-    line: str, parts: Sequence[Part], found: Sequence[Sequence[Output]]
-) -> Translation:
-    if not parts:
-        return Translation(line, [Output("")])
-    # A part may have found fewer outputs than another: its last one then stands in.
-    n_best = max(len(outputs) for outputs in found)
-    words = [len(part.text.split()) for part in parts]
-    ranked = [
-        joined([outputs[min(n, len(outputs) - 1)] for outputs in found], words)
-        for n in range(n_best)
-    ]
-    return Translation(line, ranked, len(parts), parts[0].cut)

@@ -15,8 +15,8 @@ from headway.data.media.prepared import evaluation_media
 from headway.data.media.store import PictureStore
 from headway.data.store import Columns, load_prepared
 from headway.decode.captioner import Captioner, Picture
-from headway.decode.score import token_log_probs
-from headway.decode.search import evaluating
+from headway.decode.score import target_scores
+from headway.decode.translation import Score
 from headway.errors import UserError
 from headway.metrics.captions import SIGNATURE, match_interval
 from headway.metrics.translation import Interval
@@ -132,23 +132,16 @@ def _loss(
     captioner: Captioner, pictures: PictureStore, texts: Sequence[str], on_progress: OnProgress
 ) -> float:
     """Nats a token, the end counted."""
-    tokenizer = captioner.tokenizer
-    begin = [] if tokenizer.target_begin is None else [tokenizer.target_begin]
-    total, count = 0.0, 0
+    scores: list[Score] = []
     for first in range(0, len(texts), AT_ONCE):
-        targets = tokenizer.encode_batch(texts[first : first + AT_ONCE])
-        with evaluating(captioner.models):
-            logs = token_log_probs(
-                captioner.models,
-                [pictures[first + i] for i in range(len(targets))],
-                [[*begin, *ids] for ids in targets],
-                bos=tokenizer.bos,
-                eos=tokenizer.eos,
-            )
-        total -= sum(sum(of_one[len(begin) :]) for of_one in logs)
-        count += sum(len(of_one) - len(begin) for of_one in logs)
-        on_progress(first + len(targets), len(texts))
-    return total / max(1, count)
+        targets = captioner.tokenizer.encode_batch(texts[first : first + AT_ONCE])
+        sources = [pictures[first + i] for i in range(len(targets))]
+        lengths = [a + len(b) for a, b in zip(captioner.rows(sources), targets, strict=True)]
+        room = captioner.settings.batch_tokens
+        models, tokenizer = captioner.models, captioner.tokenizer
+        scores += target_scores(models, sources, targets, tokenizer, lengths, room)
+        on_progress(len(scores), len(texts))
+    return -sum(one.log_prob for one in scores) / max(1, sum(one.n_tokens for one in scores))
 
 
 def _usual_caption(folder: Path, references: Sequence[Sequence[str]]) -> tuple[str, str]:

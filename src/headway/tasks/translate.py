@@ -18,7 +18,6 @@ from headway.data.prepare import prepare
 from headway.data.store import Columns, Prepared, load_prepared
 from headway.decode.translator import Translator
 from headway.errors import DataError
-from headway.models.parts.heads import Input
 from headway.models.seq2seq import Seq2Seq
 from headway.progress import OnProgress, Progress
 from headway.tasks.begun import begun_with
@@ -36,7 +35,7 @@ from headway.tasks.scores import Scores
 from headway.tasks.specs import spec_of
 from headway.tasks.taught import prepare_taught, with_taught
 from headway.tasks.translate_scores import evaluate_translations
-from headway.tasks.write import Exam, Write
+from headway.tasks.write import Exam, Vary, Write
 from headway.tasks.write_answers import TranslationPredictor
 from headway.tasks.write_items import WriteItems
 
@@ -154,8 +153,8 @@ class Translate(Write):
         vocab = prepared.words
         return WriteItems.of(SourceCuts(data["source"], vocab.source), data["target"], vocab.target)
 
-    def vary(self, model: nn.Module, stream: Input, settings: Resolved) -> Input:
-        return stream
+    def varies(self, settings: Resolved) -> Vary:
+        return lambda model, stream: stream
 
     def exam(self, prepared: Prepared, items: WriteItems) -> Exam:
         sources, targets = ([pair[side] for pair in prepared.valid_pairs] for side in (0, 1))

@@ -81,6 +81,13 @@ class Some(Sequence[Stored]):
         return self.store[self.rows[place]]
 
 
+Vary = Callable[[nn.Module, Input], Input]
+
+
+def no_labels(stream: Input) -> Tensor:
+    return stream.layout.starts_B.new_zeros(0)
+
+
 @dataclass(frozen=True)
 class Exam:
     """What is to be written about, and what would be right."""
@@ -138,10 +145,10 @@ class Write(ABC):
         source, target = items.lengths.T
         return StepPlan.of_pairs(source, target, tokens, seed, pool)
 
-    def vary(self, model: nn.Module, stream: Input, settings: Resolved) -> Input:
-        """A source changed by chance, as `[augment]` says."""
-        no_labels = stream.layout.starts_B.new_zeros(0)
-        return intake_of(settings).vary(model, stream, no_labels)[0]
+    def varies(self, settings: Resolved) -> Vary:
+        """How a source is changed by chance, as `[augment]` says."""
+        intake = intake_of(settings)
+        return lambda model, stream: intake.vary(model, stream, no_labels(stream))[0]
 
     def hide(self, settings: Resolved) -> float:
         """The share of its own words that the decoder does not get to read while it learns."""
@@ -210,6 +217,7 @@ class Writing(Objective[Words]):
         size = self.tokenizer.vocab_size
         self.smoothing = Smoothing.of(train.smoothing, size, train.smoothing_kind)
         self.readout = readout_of(self.settings)
+        self.vary_source = self.kind.varies(self.settings)
         self.writes = self.readout != EachRow("ctc")
         """Whether there is a decoder; else CTC is all."""
 
@@ -226,7 +234,7 @@ class Writing(Objective[Words]):
         source, target = batch.streams
         source = self.train_items.source.shown(source)
         if model.training:
-            source = self.kind.vary(model, source, self.settings)
+            source = self.vary_source(model, source)
             target = replace(target, values=self._hidden(target.values))
         return replace(batch, streams=(source, target))
 
