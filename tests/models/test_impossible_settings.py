@@ -62,6 +62,7 @@ IMPOSSIBLE: list[tuple[str, str, str]] = [
         "for n_decoder_kv_heads",
     ),
     ("Seq2SeqSettings(decoder_norm_eps=0.0)", "decoder_norm_eps=0", "Try 1e-6"),
+    ("Seq2SeqSettings(decoder_norm_eps=float('nan'))", "decoder_norm_eps=nan", "a number"),
     ("Seq2SeqSettings(decoder_activation='glu')", "'glu'", "swiglu"),
     (
         "Seq2SeqSettings(d_decoder_head=3, positions='rotary')",

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from difflib import get_close_matches
 from typing import Any, Literal
 
-from headway.config.hints import setting_types
+from headway.config.hints import setting_types, without_none
 from headway.config.kept import ALL_HEADS, KeptHeads
 from headway.errors import ConfigError, suggest
 
@@ -29,10 +29,11 @@ def check_values(settings: Any) -> None:
     """Refuse what no field of its type can hold, also where no loader looked at it."""
     for name, hint in setting_types(type(settings)).items():
         value = getattr(settings, name)
+        if type(None) in typing.get_args(hint):
+            if value is None:
+                continue
+            hint = without_none(hint)
         several = typing.get_origin(hint) is tuple
-        words = [one for one in typing.get_args(hint) if typing.get_origin(one) is Literal]
-        if words and not several and value is not None:  # a choice that may be left open
-            hint = words[0]
         choices = typing.get_args(typing.get_args(hint)[0] if several else hint)
         if (several and choices) or typing.get_origin(hint) is Literal:
             for word in value if several else [value]:
@@ -41,7 +42,7 @@ def check_values(settings: Any) -> None:
                     near = suggest(str(word), choices) if close else ""
                     listed = ", ".join(choices)
                     raise ConfigError(f"{name} has no choice {word!r}. It has: {listed}.{near}")
-        elif (hint is int or (hint == int | None and value is not None)) and type(value) is not int:
+        elif hint is int and type(value) is not int:
             raise ConfigError(f"{name}={value!r} must be a whole number.")
         elif hint is float and not isinstance(value, int | float):
             raise ConfigError(f"{name}={value!r} must be a number.")

@@ -39,7 +39,7 @@ def fit(value: Any, hint: Any, quoted: bool = False) -> Any:
     elif origin in (Union, UnionType):
         if NoneType in inner and value in (None, "none"):
             return None
-        return fit(value, _without_none(hint), quoted)
+        return fit(value, without_none(hint), quoted)
     elif origin is tuple:
         if isinstance(value, list | tuple):
             return tuple(fit(item, inner[0], quoted) for item in value)
@@ -59,7 +59,7 @@ def describe(hint: Any) -> str:
     if origin is Literal:
         return f"one of {', '.join(inner)}"
     if origin in (Union, UnionType):
-        return f"{describe(_without_none(hint))}, or none"
+        return f"{describe(without_none(hint))}, or none"
     if origin is tuple:
         return f"a list, each {describe(inner[0])}"
     return NAMES[hint]
@@ -81,6 +81,6 @@ def _choices(hint: Any) -> list[str]:
     return [choice for inner in get_args(hint) for choice in _choices(inner)]
 
 
-def _without_none(hint: Any) -> Any:
+def without_none(hint: Any) -> Any:
     (only,) = (option for option in get_args(hint) if option is not NoneType)
     return only
