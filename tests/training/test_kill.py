@@ -41,7 +41,7 @@ SETTINGS = [
 ]
 SAVE = "headway.training.checkpoint:write_snapshot"
 STEP = "headway.training.step:Step.finish"
-EVALUATE = "headway.tasks.translate:TranslateTask.evaluate"
+EVALUATE = "headway.tasks.write:Writing.evaluate"
 
 
 @pytest.fixture(scope="module")
@@ -192,7 +192,7 @@ def test_killed_outside_of_training_it_goes_on_too(
         (STEP, STEPS, signal.SIGTERM),
         (EVALUATE, 1, signal.SIGTERM),
         (EVALUATE, 4, signal.SIGTERM),  # the comparison at the end
-        ("headway.tasks.translate:bleu", 2, signal.SIGTERM),
+        ("headway.tasks.write:measured", 2, signal.SIGTERM),
         (SAVE, 6, signal.SIGTERM),
         (SAVE, STEPS, signal.SIGTERM),
         ("headway.training.run:save_weights", 1, signal.SIGTERM),

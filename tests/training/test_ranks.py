@@ -44,7 +44,7 @@ SETTINGS = [
     "decode.max_len=3",
 ]
 STEP = "headway.training.step:Step.finish"
-EVALUATE = "headway.tasks.translate:TranslateTask.evaluate"
+EVALUATE = "headway.tasks.write:Writing.evaluate"
 
 
 @pytest.fixture(scope="module")
