@@ -14,7 +14,6 @@ from headway.nn.mel import (
     LogMel,
     Scale,
     SpecAugment,
-    empty_bands,
     log_mel,
     mel_filters,
 )
@@ -45,12 +44,6 @@ def flat(
 def test_filters_are_those_of_whisper() -> None:
     theirs = torch.from_numpy(WhisperFeatureExtractor().mel_filters).float()
     torch.testing.assert_close(mel_filters(16_000, 400, 80), theirs, rtol=0, atol=1e-6)
-
-
-def test_a_band_finer_than_the_transform_is_counted_as_empty() -> None:
-    assert empty_bands(16_000, 400, 80) == 0
-    assert empty_bands(8_000, 200, 80) == 0
-    assert empty_bands(8_000, 200, 128) > 0
 
 
 def test_thirty_seconds_are_as_whisper_hears_them() -> None:

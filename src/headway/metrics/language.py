@@ -1,4 +1,4 @@
-"""Scores of language models: likelihood in units that can be compared, and copying.
+"""Scores of language models: likelihood in units that can be compared.
 
 Loss per token depends on the tokenizer; bits per byte do not.
 """
@@ -6,17 +6,9 @@ Loss per token depends on the tokenizer; bits per byte do not.
 from __future__ import annotations
 
 import math
-import re
-from collections.abc import Iterable
-from dataclasses import dataclass, field
-from hashlib import blake2b
 
 import numpy as np
 from numpy.typing import NDArray
-
-N_GRAM = 8
-WORD = re.compile(r"\w+")
-FACTOR = np.uint64(0x9E3779B97F4A7C15)
 
 
 def perplexity(nll_per_token: float) -> float:
@@ -59,51 +51,3 @@ def token_counts(
         part = np.asarray(tokens_N[first:last], np.int64)
         counts_V += np.bincount(part, minlength=vocab_size)
     return counts_V
-
-
-@dataclass
-class Copies:
-    """Which runs of `n` words a training text holds; tells how much of another text is copied.
-
-    Words are compared without case and punctuation. An n-gram is kept as 64 bits, so a text of
-    millions of words takes 8 bytes a word; two different ones look alike once in 2⁶⁴/size.
-    """
-
-    n: int = N_GRAM
-    _hashes: NDArray[np.uint64] = field(default_factory=lambda: np.empty(0, dtype=np.uint64))
-
-    @classmethod
-    def of(cls, training: Iterable[str], n: int = N_GRAM) -> Copies:
-        parts, waiting = [np.empty(0, dtype=np.uint64)], 0
-        for text in training:
-            parts.append(_n_grams(text, n))
-            waiting += len(parts[-1])
-            if waiting > 4_000_000:
-                parts, waiting = [np.unique(np.concatenate(parts))], 0
-        return cls(n, np.unique(np.concatenate(parts)))
-
-    def share(self, texts: Iterable[str]) -> float:
-        """Of all n-grams of these texts, the share that the training text holds too."""
-        found, total = 0, 0
-        for text in texts:
-            grams = _n_grams(text, self.n)
-            found += int(np.isin(grams, self._hashes).sum())
-            total += len(grams)
-        return found / max(1, total)
-
-
-def _n_grams(text: str, n: int) -> NDArray[np.uint64]:
-    words = WORD.findall(text.casefold())
-    if len(words) < n:
-        return np.empty(0, dtype=np.uint64)
-    known = {word: _bits(word) for word in set(words)}
-    words_N = np.array([known[word] for word in words], dtype=np.uint64)
-    last = len(words) - n + 1
-    sums = np.zeros(last, dtype=np.uint64)
-    for place in range(n):
-        sums = sums * FACTOR + words_N[place : place + last]  # modulo 2⁶⁴, as meant
-    return sums
-
-
-def _bits(word: str) -> int:
-    return int.from_bytes(blake2b(word.encode(), digest_size=8).digest(), "little")

@@ -32,10 +32,8 @@ elsewhere what bounds the memory."""
 
 
 def mel_filters(rate: int, n_fft: int, bands: int) -> Tensor:
-    """Triangles from 0 Hz to half the rate, of equal area, on Slaney's scale: (Q F).
-
-    A band narrower than the transform resolves would be empty: `empty_bands` counts those.
-    """
+    """Triangles from 0 Hz to half the rate, of equal area, on Slaney's scale: (Q F). A band that is
+    narrower than the transform resolves is empty."""
     top = _mel_of(rate / 2)
     edges = _hertz_of(torch.linspace(0.0, top, bands + 2, dtype=torch.float64))
     low_F, peak_F, high_F = edges[:-2], edges[1:-1], edges[2:]
@@ -44,11 +42,6 @@ def mel_filters(rate: int, n_fft: int, bands: int) -> Tensor:
     down_QF = (high_F - hertz_Q1) / (high_F - peak_F)
     height_F = 2.0 / (high_F - low_F)
     return (torch.minimum(up_QF, down_QF).clamp(min=0.0) * height_F).float()
-
-
-def empty_bands(rate: int, n_fft: int, bands: int) -> int:
-    """How many bands lie between two frequencies of the transform and so hear nothing."""
-    return int((mel_filters(rate, n_fft, bands).amax(0) == 0).sum())
 
 
 def _mel_of(hertz: float) -> float:

@@ -35,10 +35,6 @@ class Tap(nn.Module):
         return x
 
 
-def tap_names(model: nn.Module) -> list[str]:
-    return [name for name, module in model.named_modules() if isinstance(module, Tap)]
-
-
 @contextmanager
 def record(
     model: nn.Module, *suffixes: str, gradients: bool = False
