@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import repeat
 from pathlib import Path
@@ -35,11 +35,14 @@ class Written:
     """Outputs as they are printed: lines, and facts for programs."""
 
     outputs: Sequence[Output]
-    before: Callable[[Output], Facts]
-    """What is said of the input, and of the best output ..."""
+    about: Facts
+    """What is said of the input ..."""
 
     after: Facts = field(default_factory=dict)
     """... and behind the outputs."""
+
+    best: str = ""
+    """The name under which the best text stands once more, if it does."""
 
     digits: int | None = None
     """Behind the point."""
@@ -59,8 +62,10 @@ class Written:
         return "\t".join(text.replace("\t", " ") for text in line) if len(line) > 1 else line[0]
 
     def facts(self) -> Facts:
-        best = self.outputs[0]
-        return {**self.before(best), "outputs": list(map(self._output, self.outputs)), **self.after}
+        first, *more = self.about.items()
+        best = [(self.best, self.outputs[0].text)] if self.best else []
+        outputs = list(map(self._output, self.outputs))
+        return {**dict([first, *best, *more]), "outputs": outputs, **self.after}
 
     def _output(self, output: Output) -> Facts:
         facts: Facts = {
@@ -159,9 +164,8 @@ def translated(found: Translation) -> TextAnswer:
         notes.append(f"too long for the model at once: translated in {found.parts:,} parts")
     if found.cut:
         notes.append("too long for the model: its end was left out")
-    source: Facts = {"source": found.source}
     pieces: Facts = {"parts": found.parts, "cut": found.cut}
-    printed = Written(found.outputs, lambda _: source, pieces)
+    printed = Written(found.outputs, {"source": found.source}, pieces)
     return answer_of(printed, source=found.source, notes=tuple(notes))
 
 
@@ -259,12 +263,11 @@ class CaptionPredictor:
                 yield self._answer(one, next(found))
 
     def _answer(self, given: Given, outputs: Sequence[Output]) -> TextAnswer:
-        size = {"size": list(given.values.shape[-2:])} if self.captioner.look else {}
-
-        def about(best: Output) -> Facts:
-            return {"file": given.name, "caption": best.text, **size}
-
-        return answer_of(Written(outputs, about, digits=6), place=given.name)
+        about: Facts = {"file": given.name}
+        if self.captioner.look:
+            about["size"] = list(given.values.shape[-2:])
+        printed = Written(outputs, about, best="caption", digits=6)
+        return answer_of(printed, place=given.name)
 
     def summary(self) -> str:
         unit, done = UNITS[what_of(self.shape)], self.captioner.summary
