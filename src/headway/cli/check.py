@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -19,7 +20,10 @@ Files = Annotated[list[str], typer.Option(help="May be given several times; `-`:
 def check(
     words: Annotated[
         list[str],
-        typer.Argument(metavar="TASK [KEY=VALUE]...", help="A task as of train, and settings."),
+        typer.Argument(
+            metavar="TASK|FILE... [KEY=VALUE]...",
+            help="A task as of train, or files with --task; and settings.",
+        ),
     ],
     text: Annotated[
         list[str],
@@ -37,9 +41,15 @@ def check(
     valid_source: Files = [],  # noqa: B006
     valid_target: Files = [],  # noqa: B006
     valid_pairs: Files = [],  # noqa: B006
+    task: Annotated[
+        str | None, typer.Option(metavar="TASK", help="Of the files that are named without one.")
+    ] = None,
     start: Annotated[str | None, typer.Option("--from", metavar="RUN", help="As of train.")] = None,
     teacher: Annotated[str | None, typer.Option(metavar="RUN", help="As of train.")] = None,
     encoding: Annotated[str | None, typer.Option(help="Of the text files; UTF-8.")] = None,
+    steps: Annotated[
+        bool, typer.Option("--steps", help="One example after each stage on its way to a batch.")
+    ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> int:
     """Check the data: counts, alignment, duplicates, lengths, characters. Exit code 2 if it cannot
@@ -52,13 +62,29 @@ def check(
     files = Asked.from_flags({f"data.{name}": value for name, value in options.items() if value})
     from headway.training.asking import report_of
 
+    if task is not None:
+        words, named = _named(task, words)
+        files |= named
     settings = _settings(words, files, start, teacher)
-    report = report_of(settings)
+    report = report_of(settings, steps=steps)
     if as_json:
-        print(json.dumps(report.to_dict(), indent=2, ensure_ascii=False))
+        more = {"tables": report.tables} | ({"steps": report.steps} if steps else {})
+        print(json.dumps(report.to_dict() | more, indent=2, ensure_ascii=False))
     else:
         print(report)
     return 2 if report.impossible else 0
+
+
+def _named(task: str, words: list[str]) -> tuple[list[str], Asked]:
+    """The task and the settings, and the files: as the task reads such."""
+    from headway.data.given import given
+
+    paths = [word for word in words if "=" not in word or Path(word).exists()]
+    if not paths:
+        raise ConfigError(f"name files to check: headway check FILE --task {task}")
+    found = given(task, paths).settings(Path())
+    files = Asked({f"data.{key}": one for key, one in found.items()}, "headway check")
+    return [task, *(word for word in words if word not in paths)], files
 
 
 def _settings(

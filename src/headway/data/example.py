@@ -168,7 +168,7 @@ class Source:
 
     def __iter__(self) -> Iterator[Example]:
         for bound in self.tables():
-            yield from map(self._tagged, bound) if self.kind == "tagged" else bound
+            yield from map(self.as_read, bound) if self.kind == "tagged" else bound
 
     def tables(self) -> Iterator[Bound]:
         """Each file with its columns bound."""
@@ -188,7 +188,10 @@ class Source:
                 absent = dict.fromkeys(data.fields, "") if self.kind == "fields" else {}
                 yield Bound(table, bind(table, columns), blanks, data.bad, absent)
 
-    def _tagged(self, example: Example) -> Example:
+    def as_read(self, example: Example) -> Example:
+        """With tags in the one scheme that all have, where there are any."""
+        if self.kind != "tagged":
+            return example
         strip = self.settings.tag.prefix_strip
         # A word that is nothing but the prefix stays.
         words = [word.removeprefix(strip) or word for word in example.several("words")]

@@ -58,6 +58,9 @@ class Report:
     tables: list[str] = field(default_factory=list)
     """The files with their columns, for people: lines."""
 
+    steps: list[str] = field(default_factory=list)
+    """One example after each stage on its way to a batch, where that was asked for: lines."""
+
     @property
     def ok(self) -> bool:
         """Whether it can be trained on; there may be warnings all the same."""
@@ -93,7 +96,7 @@ class Report:
         return shown
 
     def __str__(self) -> str:
-        return "\n".join([*self.tables, *self.lines()])
+        return "\n".join([*self.tables, *self.lines(), *self.steps])
 
     def _repr_html_(self) -> str:
         """For notebooks."""
@@ -106,7 +109,7 @@ class Report:
 
     def to_dict(self) -> dict[str, Any]:
         found = asdict(self) | {"impossible": self.impossible}
-        beside = ("fingerprint", "columns", "tables")
+        beside = ("fingerprint", "columns", "tables", "steps")
         return {key: one for key, one in found.items() if key not in beside}
 
     @classmethod

@@ -334,6 +334,7 @@ class Contrasting(Objective[Apart]):
         self.readout = readout_of(self.settings)
         self.intake = intake_of(self.settings, words_of(self.prepared))
         self.train_items = Pairs(sides_of(self.prepared.train, self.intake.cut), self.intake)
+        self.valid_items = Pairs(sides_of(self.prepared.valid, self.intake.cut), self.intake)
 
     def parts(self, step: Chosen, micro_tokens: int) -> list[Part]:
         """One: every example of a step is compared with all others of it."""

@@ -89,9 +89,11 @@ def with_budget(settings: RunSettings, budget: str, whence: str) -> tuple[RunSet
 
 
 def report_of(
-    settings: RunSettings, given: Mapping[str, Given] | None = None, *, quiet: bool = False
-) -> Report:
-    """What is odd about the data: what training would do with it is done in a folder that goes."""
+    settings: RunSettings, given: Mapping[str, Given] | None = None, *, quiet: bool = False,
+    steps: bool = False,
+) -> Report:  # fmt: skip
+    """What is odd about the data: what training would do with it is done in a folder that goes.
+    `steps`: one example after each stage on its way to a batch, too."""
     from headway.data.given import FOLDER
     from headway.data.shown import Tables
     from headway.data.store import ImpossibleData
@@ -116,6 +118,10 @@ def report_of(
                 found: Report = error.report
             else:
                 found = replace(prepared.report, fingerprint=prepared.fingerprint)
+                if steps:
+                    from headway.training.steps import steps_of
+
+                    found = replace(found, steps=steps_of(run, prepared))
         tables = Tables.of(run, row_of(run), given or {})
         found = replace(found, columns=tables.columns, tables=tables.lines(found))
     return found
