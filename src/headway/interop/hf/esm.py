@@ -3,7 +3,6 @@ own encoders are such, so this is their way to `transformers`."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -11,7 +10,7 @@ from torch import Tensor
 
 from headway.config.model import EncoderSettings, RopeSettings
 from headway.errors import UserError
-from headway.interop.families import Architecture
+from headway.interop.families import Architecture, Config
 from headway.interop.given import LONGEST, Given
 from headway.interop.hf.encoders import COUNTED, EncoderFamily, Seen
 from headway.interop.hf.roberta import roberta_heads
@@ -104,7 +103,7 @@ def _body(model: EncoderSettings, prefix: str) -> list[Pair]:
     return [*pairs, *both(f"{prefix}encoder.emb_layer_norm_after", "stack.final_norm")]
 
 
-def unused(config: Mapping[str, Any]) -> dict[str, Tensor]:
+def unused(config: Config) -> dict[str, Tensor]:
     """What its classes look for in a file and we do not have: a head for contacts in proteins, the
     rates of its positions, and for a body alone a pooler."""
     width, n_heads = config["hidden_size"], config["num_attention_heads"]

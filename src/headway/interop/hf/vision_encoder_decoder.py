@@ -138,22 +138,25 @@ def _other(value: T, same: T) -> T | None:
     return None if value == same else value
 
 
+def _alone(ours: PictureSeq2SeqSettings, kind: str) -> dict[str, Any]:
+    """What a side is, as settings of a model that has no other. What else there is to say is
+    compared in the end."""
+    side = ours.side(kind)
+    both_sides = ("d_model", "wiring", "norm", "attention_bias", "dropout", "attention_dropout")
+    return {name: getattr(ours, name) for name in both_sides} | {
+        "n_layers": side.n_layers,
+        "n_heads": side.n_heads,
+        "n_kv_heads": side.kv_heads,
+        "d_head": side.head_width,
+        "d_ff": side.d_ff,
+        "activation": side.activation,
+        "norm_eps": side.norm_eps,
+    }
+
+
 def _reader(ours: PictureSeq2SeqSettings) -> PictureEncoderSettings:
-    side = ours.side("encoder")
     return PictureEncoderSettings(
-        d_model=ours.d_model,
-        n_layers=side.n_layers,
-        n_heads=side.n_heads,
-        d_head=side.head_width,
-        n_kv_heads=side.kv_heads,
-        d_ff=side.d_ff,
-        activation=side.activation,
-        norm_eps=side.norm_eps,
-        wiring=ours.wiring,
-        norm=ours.norm,
-        attention_bias=ours.attention_bias,
-        dropout=ours.dropout,
-        attention_dropout=ours.attention_dropout,
+        **_alone(ours, "encoder"),
         picture=ours.picture,
         heads=("pooled",),
         n_labels=1,
@@ -162,24 +165,11 @@ def _reader(ours: PictureSeq2SeqSettings) -> PictureEncoderSettings:
 
 
 def _writer(ours: PictureSeq2SeqSettings) -> DecoderSettings:
-    side = ours.side("decoder")
     return DecoderSettings(
+        **_alone(ours, "decoder"),
         vocab_size=ours.vocab_size,
-        d_model=ours.d_model,
-        n_layers=side.n_layers,
-        n_heads=side.n_heads,
-        d_head=side.head_width,
-        n_kv_heads=side.kv_heads,
-        d_ff=side.d_ff,
-        activation=side.activation,
-        norm_eps=side.norm_eps,
         max_len=ours.max_len,
         positions=ours.positions,
-        wiring=ours.wiring,
-        norm=ours.norm,
-        attention_bias=ours.attention_bias,
-        dropout=ours.dropout,
-        attention_dropout=ours.attention_dropout,
         tie=ours.tie == "target-softmax",
     )
 
