@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
+from PIL import Image
 
 import headway
 from headway.config.augment import AugmentSettings
@@ -20,10 +21,11 @@ from headway.config.run import RunSettings, load_run_settings, resolved_toml
 from headway.config.sounds import SoundSettings
 from headway.config.train import TrainSettings
 from headway.data.media.store import PictureStore, SoundStore
-from headway.data.store import Columns, Prepared
-from headway.errors import ConfigError
+from headway.data.store import Columns, Prepared, load_prepared
+from headway.errors import ConfigError, DataError
 from headway.models.build import build_model
 from headway.models.folder import model_weights, save_weights
+from headway.progress import SILENT
 from headway.tasks.contrast import Contrast, Contrasting, Pairs
 from headway.tasks.losses import plain
 from headway.tasks.specs import SPECS, EmbedSettings
@@ -183,3 +185,58 @@ def test_items_say_what_their_rows_are() -> None:
     one, two = items.units(1)
     assert len(one) + len(two) == int(items.lengths[1, 0])
     assert one[-1].box == (12, 12, 16, 16)
+
+
+def write_pairs(folder: Path, n: int = 30) -> Path:
+    """A picture and its negative on each line; two lines share their first picture."""
+    rows = ["first\tid\tsecond"]
+    for number in range(n):
+        pixels = np.moveaxis(pictures(n)[max(1, number)][0], 0, -1)
+        Image.fromarray(pixels).save(folder / f"a{number}.png")
+        Image.fromarray(255 - pixels).save(folder / f"b{number}.png")
+        rows.append(f"a{number}.png\t{number}\tb{number}.png")
+    path = folder / "pairs.tsv"
+    path.write_text("".join(f"{row}\n" for row in rows), encoding="utf-8")
+    return path
+
+
+def pair_settings(path: Path) -> RunSettings:
+    given = {
+        "task": "embed", "data.media": [str(path)], "data.path_field": "first",
+        "data.other_field": "second", "data.valid_size": 5, "embed.what": "pictures",
+    }  # fmt: skip
+    return load_run_settings(None, [], given)
+
+
+def test_pairs_of_pictures_stand_on_the_lines_of_a_list(tmp_path: Path) -> None:
+    path = write_pairs(tmp_path)
+    prepared = kind().prepare(pair_settings(path), tmp_path / "run", SILENT)
+    assert kind().describe(prepared) == f"{prepared.train.n} pairs"
+    assert prepared.train.n + prepared.valid.n == 30
+    assert prepared.report.n_pairs == 30
+    seen = []
+    for part in (prepared.train, prepared.valid):
+        for number in range(part.n):
+            one, other = part["image"][number], part["other"][number]
+            assert (np.asarray(one) == 255 - np.asarray(other)).all()
+        seen.append({np.asarray(part["image"][number]).tobytes() for number in range(part.n)})
+    assert not seen[0] & seen[1]  # the picture that comes twice is on one side
+    again = load_prepared(tmp_path / "run")
+    assert again.train.n == prepared.train.n
+    task = task_of(SEES, prepared.train, prepared.valid)
+    assert len(task.train_items.sides) == 2
+    scores = task.evaluate(build_model(SEES, seed=1).eval(), CPU, lambda: False, full=True)
+    assert 0 <= scores["accuracy"] <= 100
+
+
+def test_pairs_that_are_none_are_named(tmp_path: Path) -> None:
+    path = write_pairs(tmp_path, 12)
+    with pytest.raises(DataError, match=r"is no list.*columns first and second"):
+        kind().prepare(pair_settings(tmp_path), tmp_path / "run", SILENT)
+    text = path.read_text(encoding="utf-8")
+    path.write_text(text.replace("b3.png", ""), encoding="utf-8")
+    with pytest.raises(DataError, match=r"line 5 names no second file"):
+        kind().prepare(pair_settings(path), tmp_path / "run", SILENT)
+    path.write_text(text.replace("b3.png", "gone.png"), encoding="utf-8")
+    with pytest.raises(DataError, match=r"1 file is missing: .*gone.png"):
+        kind().prepare(pair_settings(path), tmp_path / "run", SILENT)

@@ -60,6 +60,8 @@ class Tables:
     def _media(cls, settings: RunSettings, row: Spec, kind: str) -> Tables:
         answers: dict[str, Target] = {"label": "label", "text": "text"}
         target = answers.get(row.answers, "none")
+        if settings.data.other_field:
+            target = "other"
         what = row.modality
         assert what != "text"
         found = found_items(settings.data.media, settings.data, Form(what), target)

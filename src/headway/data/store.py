@@ -304,6 +304,8 @@ def open_media(folder: Path, split: str, form: Form, dtype: str) -> Columns:
         shape = (form.frames, form.channels, *form.size)
         store = PictureStore.open(folder / VALUES, shape)
     stores: dict[str, Store] = {NAMES[form.what]: store.rows(rows)}
+    if (folder / f"{split}.other.rows").exists():
+        stores["other"] = store.rows(np.fromfile(folder / f"{split}.other.rows", "<i8"))
     if (folder / f"{split}.labels").exists():
         stores["label"] = np.fromfile(folder / f"{split}.labels", "<i4").astype(np.int64)
     if (folder / f"{split}.texts.tokens").exists():

@@ -28,6 +28,7 @@ from headway.data.batches import Fixed, Rows, StepPlan, moved
 from headway.data.masking import Draws
 from headway.data.media.prepared import evaluation_media, prepare_media
 from headway.data.media.reading import UNITS, Shape
+from headway.data.media.source import Target
 from headway.data.prepare import evaluation_set, prepare
 from headway.data.store import Columns, Prepared, load_prepared
 from headway.errors import ConfigError
@@ -430,7 +431,8 @@ class Contrast:
         else:
             check_augment(settings)
             shape = picture_shape(settings, what)
-        return prepare_media(what, settings, folder, progress, target="none", shape=shape)
+        target = target_of(settings.data)
+        return prepare_media(what, settings, folder, progress, target=target, shape=shape)
 
     def load_prepared(self, folder: Path) -> Prepared:
         return load_prepared(folder)
@@ -559,7 +561,7 @@ class Contrast:
         else:
             shape = front_of(settings)
             columns = evaluation_media(
-                what_of(shape), asked, shape, target="none", progress=use.progress
+                what_of(shape), asked, shape, target=target_of(files), progress=use.progress
             ).items
         partners = Partners.of(columns, intake_of(settings, words))
         with use.progress.stage("reading", columns.n, unit) as stage:
@@ -584,6 +586,11 @@ class Contrast:
         values, baseline = percent(found), percent(trivial)
         facts = {**values, unit: n, "baseline": baseline}
         return Scores(values, rows=rows, facts=facts, find_baselines=lambda: {name: baseline})
+
+
+def target_of(data: DataSettings) -> Target:
+    """Of media: the second of each pair, where a list names it."""
+    return "other" if data.other_field else "none"
 
 
 def unit_of(row: Spec) -> str:

@@ -438,6 +438,8 @@ class Spec:
         found = DATA_OF[self.reads]
         if self.answers == "gaps" and self.reads == "documents":
             found |= {"long"}
+        if self.answers == "vector" and self.reads == "media":
+            found |= {"other_field"}
         return found if self.continues or self.answers == "label" else found - {"fields"}
 
     @property

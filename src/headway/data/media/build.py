@@ -91,6 +91,8 @@ class MediaBuild:
         stored = np.cumsum(read_facts(self.folder)["marks"] & UNREADABLE == 0) - 1
         for name, rows in zip(SPLITS, splits, strict=True):
             stored[rows].astype("<i8").tofile(self.folder / f"{name}.rows")
+            if self.wanted.target == "other":
+                stored[rows + 1].astype("<i8").tofile(self.folder / f"{name}.other.rows")
         facts = {"labels": [], "dtype": "<u2"}
         if self.wanted.target == "label":
             facts["labels"] = self._labels(surveyed, splits)
@@ -108,11 +110,13 @@ class MediaBuild:
 
         Folders come class after class. Validation items are mixed here, once and always alike, so
         that the first ones, which training is judged by on its way, are a fair sample of all.
+        Of two that belong together only the first is counted.
         """
         seen, held = surveyed
-        good = np.flatnonzero(seen.usable)
+        step = 2 if self.wanted.target == "other" else 1
+        good = np.flatnonzero(seen.usable)[::step]
         if given:
-            training, validation = good, len(seen) + np.flatnonzero(held.usable)
+            training, validation = good, len(seen) + np.flatnonzero(held.usable)[::step]
         else:
             held_out = split_off(seen, good, self.wanted.settings.data.valid_size, report)
             training, validation = good[~held_out], good[held_out]

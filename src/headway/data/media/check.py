@@ -246,9 +246,11 @@ def check_media(training: Surveyed, validation: Surveyed | None) -> Report:
         findings += others.findings
         for name, n in validation.counts.items():
             counts.setdefault(name, [0, 0])[1] = n
-    n_valid = None if validation is None else len(validation)
+    each, unit = (2, "pairs") if training.target == "other" else (1, drafts.unit)
+    n_valid = None if validation is None else len(validation) // each
     labels = {name: (counts[name][0], counts[name][1]) for name in sorted_labels(counts)}
-    return Report(len(training), n_valid, findings, sizes=sizes, unit=drafts.unit, labels=labels)
+    n = len(training) // each
+    return Report(n, n_valid, findings, sizes=sizes, unit=unit, labels=labels)
 
 
 def shown_time(seconds: float) -> str:

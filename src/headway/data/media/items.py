@@ -112,6 +112,11 @@ def _source(name: str, data: DataSettings, form: Form, target: Target) -> Source
         )
     if not _is_there(path):
         raise DataError(f"there is no file or folder {name}.")
+    if target == "other" and not is_manifest(path):
+        raise DataError(
+            f"{name} is no list, so that nothing says what belongs together. Give a TSV, CSV or "
+            f"JSONL file with the columns {data.path_field} and {data.other_field}."
+        )
     if path.is_dir():
         if form.what == "pictures" and is_sprite_folder(path):
             return SpriteSource(path, form, target)

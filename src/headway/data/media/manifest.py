@@ -30,6 +30,7 @@ _PATH = Column("path", "media", "path_field", _NAMES)
 _TARGETS = {
     "label": Column("label", "label", "label_field", LABEL.also),
     "text": Column("text", "text", "text_field", WRITTEN.also),
+    "other": Column("other", "media", "other_field"),
 }
 
 
@@ -62,6 +63,8 @@ class ManifestSource:
         self.target = target
         self.table, self.binding = manifest_table(path, data, target)
         self.rows = list(_read(self.table, self.binding, data))
+        if target == "other":
+            self.rows = [one for row in self.rows for one in (row, _other(row))]
 
     def __len__(self) -> int:
         return len(self.rows)
@@ -82,6 +85,11 @@ class ManifestSource:
             if row.path not in seen and not row.problem:
                 seen.add(row.path)
                 yield self.folder / row.path, f"{self.name}:{row.line}"
+
+
+def _other(row: Row) -> Row:
+    """The second file of a line, which is all of it."""
+    return row._replace(path=row.target or "", part=WHOLE)
 
 
 def _unreadable(problem: str) -> Reading:
@@ -135,7 +143,7 @@ def _row(raw: Raw, where: str, binding: Binding, parts: list[str]) -> Iterator[R
         raise DataError(f"{where} names no file.")
     given = {name: found[name] for name in parts if _is_said(found[name])}
     part = Part(**{name: _READERS[name](value, name, where) for name, value in given.items()})
-    target = next((name for name in ("label", "text") if name in names), "")
+    target = next((name for name in ("label", "text", "other") if name in names), "")
     several = plain(found[target]) if target else None
     values = (several or [""]) if target == "text" and isinstance(several, list) else [several]
     for value in values:
@@ -143,6 +151,8 @@ def _row(raw: Raw, where: str, binding: Binding, parts: list[str]) -> Iterator[R
         if target:
             read = VALUES["label"] if target == "label" else value_text
             said = str(read(value, names[target], where)).strip() or None
+        if target == "other" and said is None:
+            raise DataError(f"{where} names no second file.")
         yield Row(path, raw.line, said, part if given else WHOLE)
 
 

@@ -102,7 +102,10 @@ def evaluation_media(
         Decoder(items, asked.form, folder).run(lambda done, files: None, progress)
         seen, _ = survey((items, MediaItems([])), folder, asked.form, target)
         _check_scorable(seen, labels)
-        np.arange(len(items), dtype="<i8").tofile(folder / "train.rows")
+        step = 2 if target == "other" else 1
+        np.arange(0, len(items), step, dtype="<i8").tofile(folder / "train.rows")
+        if target == "other":
+            np.arange(1, len(items), step, dtype="<i8").tofile(folder / "train.other.rows")
         targets = [one for one in seen.targets if one is not None]
         dtype = "<u2"
         if target == "label":
@@ -126,7 +129,7 @@ def _check_scorable(seen: Surveyed, labels: Sequence[str]) -> None:
         shown = " ".join(seen.problems[row] for row in bad[:MOST_NAMED])
         more = f" And {len(bad) - MOST_NAMED:,} more." * (len(bad) > MOST_NAMED)
         raise DataError(f"{len(bad):,} of {len(seen):,} {unit} cannot be read: {shown}{more}")
-    if seen.target == "none":
+    if seen.target in ("none", "other"):
         return
     known = set(labels)
     for row, target in enumerate(seen.targets):
@@ -146,7 +149,8 @@ def _inputs(asked: Wanted, training: MediaItems, validation: MediaItems) -> dict
         parts = tokenizer_files(Path(tokenizer["file"]))
         tokenizer["file"] = [identity(path) for path in parts]
     given = asked.tokenizer and hashlib.sha256(asked.tokenizer.to_json().encode()).hexdigest()
-    names = ("path_field", "label_field", "text_field", "valid_size", "encoding")
+    names = ["path_field", "label_field", "text_field", "valid_size", "encoding"]
+    names += ["other_field"] if asked.target == "other" else []
     values = {
         "form": asdict(asked.form),
         "settings": {

@@ -13,8 +13,9 @@ from headway.data.media.pictures import MOVING, SUFFIXES, Reading
 from headway.data.media.reading import What
 from headway.data.media.sounds import SUFFIXES as SOUNDS
 
-Target = Literal["label", "text", "none"]
-"""What an item must come with."""
+Target = Literal["label", "text", "other", "none"]
+"""What an item must come with. With `other` it is one of two that belong together, of which the
+second stands behind the first."""
 
 ENDINGS: dict[What, frozenset[str]] = {
     "pictures": SUFFIXES | {".npy"},

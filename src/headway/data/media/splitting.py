@@ -23,7 +23,8 @@ def split_off(
     labels = [seen.targets[row] or "" for row in good.tolist()]
     try:
         if seen.target != "label":
-            return choose_rows(keys, keys, size, unit, "--valid-media")
+            others = seen.facts["hash"][good + 1] if seen.target == "other" else keys
+            return choose_rows(keys, others, size, unit, "--valid-media")
         # Voices are also compared with each other: one recording of a voice would say nothing.
         each = 2 if seen.form.what == "sounds" else 1
         held_out = choose_by_label(draws_of(keys), labels, max(1, min(size, len(keys) // 10)), each)

@@ -39,6 +39,8 @@ class Surveyed:
         readable = self.facts["marks"] & UNREADABLE == 0
         if self.target == "none":
             return readable
+        if self.target == "other":
+            return readable.reshape(-1, 2).all(1).repeat(2)
         return readable & np.array([one is not None for one in self.targets], np.bool_)
 
     @property
@@ -64,7 +66,7 @@ def survey(
 
 
 def _target(items: MediaItems, row: int, target: Target) -> str | None:
-    if target == "none":
+    if target in ("none", "other"):
         return None
     item = items[row]
     return item.label if target == "label" else item.text
