@@ -90,9 +90,17 @@ def audio(number: int, need: Need, folder: Path) -> str:
     return str(path)
 
 
+def duel(number: int, need: Need, folder: Path) -> str:
+    """A file that names two recordings."""
+    path = folder / f"pair-{number:02}.duel"
+    names = [Path(audio(n, need, folder)).name for n in (number, (7 * number + 1) % N)]
+    path.write_text("".join(f"{name}\n" for name in names), encoding="utf-8")
+    return str(path)
+
+
 KINDS: dict[str, Value] = {
     "text": text, "label": label, "words": words, "tags": tags, "pictures": image, "videos": video,
-    "sounds": audio,
+    "sounds": audio, "duels": duel,
 }  # fmt: skip
 """By the kinds of the table of tasks."""
 
@@ -104,13 +112,17 @@ SMALL: dict[str, dict[str, Any]] = {
 }
 """Settings with which models of these kinds are tiny."""
 
-MEDIA = {"pictures": "image", "videos": "video", "sounds": "audio"}
+MEDIA = {"pictures": "image", "videos": "video", "sounds": "audio", "duels": "audio"}
 """What tables call a column that holds files."""
 
 
+def kind_of(need: Need) -> str:
+    """Of several the one of its own: what is listed last above."""
+    return max(need.kinds, key=list(KINDS).index)
+
+
 def name_of(need: Need) -> str:
-    (kind,) = need.kinds
-    return MEDIA.get(kind, need.name)
+    return MEDIA.get(kind_of(need), need.name)
 
 
 def table(row: Spec, folder: Path, n: int = N, first: int = 0) -> list[dict[str, Any]]:
@@ -121,8 +133,7 @@ def table(row: Spec, folder: Path, n: int = N, first: int = 0) -> list[dict[str,
         one = {}
         for need in row.needs:
             if not need.optional:
-                (kind,) = need.kinds
-                one[name_of(need)] = KINDS[kind](number, need, folder)
+                one[name_of(need)] = KINDS[kind_of(need)](number, need, folder)
         found.append(one)
     return found
 

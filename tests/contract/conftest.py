@@ -3,16 +3,32 @@ takes `asked` for those whose runs answer."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from headway.tasks.specs import Spec
+from headway.data.media.reading import OPENERS
+from headway.data.media.source import ENDINGS
+from headway.tasks.specs import METRICS, SECTIONS, SPECS, Spec
 
+from . import longer
 from .gaps import GAPS
 from .tiny import ANSWERING, ROWS, Tiny, made, named
+
+
+@pytest.fixture(autouse=True)
+def known() -> Iterator[None]:
+    """The task and the files from outside the package, as long as a test of this folder runs."""
+    tables: list[dict[Any, Any]] = [SPECS, SECTIONS, METRICS, ENDINGS, OPENERS]
+    before = [dict(table) for table in tables]
+    longer.register()
+    yield
+    for table, held in zip(tables, before, strict=True):
+        table.clear()
+        table.update(held)
 
 
 @pytest.fixture(scope="session")

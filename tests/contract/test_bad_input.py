@@ -57,6 +57,7 @@ BAD: dict[str, dict[str, Bad]] = {
     "pictures": FILES | {"one axis": _array(np.zeros(8, np.uint8))},
     "videos": FILES | {"one axis": _array(np.zeros(8, np.uint8))},
     "sounds": FILES | {"an array": _array(np.zeros((8, 8), np.uint8))},
+    "duels": FILES | {"one of two": _file("text.duel", b"a.wav\n")},
 }
 """Of what a run is asked, by the kind of the column."""
 
@@ -68,6 +69,7 @@ UNTAUGHT: dict[str, dict[str, Bad]] = {
     "pictures": FILES,
     "videos": FILES,
     "sounds": FILES,
+    "duels": FILES | {"one of two": _file("text.duel", b"a.wav\n")},
 }
 """Of what a run is trained on."""
 
@@ -75,16 +77,11 @@ UNTAUGHT: dict[str, dict[str, Bad]] = {
 MORE = "an unknown column"
 
 
-def kind_of(need: Any) -> str:
-    (kind,) = need.kinds
-    return str(kind)
-
-
 def bad_questions(asked: Tiny, folder: Path) -> dict[str, dict[str, Any]]:
     found: dict[str, dict[str, Any]] = {"nothing at all": {}}
     found[MORE] = {**asked.questions[0], "colour": "red"}
     for need in asked.inputs:
-        for what, make in BAD[kind_of(need)].items():
+        for what, make in BAD[columns.kind_of(need)].items():
             place = folder / what
             place.mkdir(parents=True, exist_ok=True)
             found[what] = {**asked.questions[0], columns.name_of(need): make(place)}
@@ -130,7 +127,7 @@ def test_data_that_cannot_be_learned_from_is_named(tiny: Tiny, tmp_path: Path) -
     for need in tiny.row.needs:
         if need.optional:
             continue
-        for what, make in UNTAUGHT[kind_of(need)].items():
+        for what, make in UNTAUGHT[columns.kind_of(need)].items():
             place = tmp_path / what
             place.mkdir(exist_ok=True)
             rows = [dict(one) for one in tiny.examples]

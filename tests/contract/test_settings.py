@@ -149,8 +149,10 @@ def forms(tiny: Tiny, folder: Path) -> Iterator[tuple[Rows | Path, Said]]:
         )
     for need in row.needs:
         if need.optional:
-            (kind,) = need.kinds
-            more = [columns.KINDS[kind](n + 1, need, tiny.files) for n in range(len(plain))]
+            more = [
+                columns.KINDS[columns.kind_of(need)](n + 1, need, tiny.files)
+                for n in range(len(plain))
+            ]
             yield [one | {need.name: x} for one, x in zip(plain, more, strict=True)], {}
     if "data.unit" in keys_of(row) and accepted(row, "data.unit"):
         (folder / "lines.txt").write_text("".join(f"{one[inputs[0]]}\n" for one in plain))

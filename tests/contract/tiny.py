@@ -21,9 +21,11 @@ from headway.tasks.specs import SPECS, Need, Spec
 from headway.text.tokenizer import MASK
 
 from ..once import once
-from . import columns
+from . import columns, longer
 
-ROWS = [row for spec in SPECS.values() for row in spec.rows]
+ROWS = [*(row for spec in SPECS.values() for row in spec.rows), longer.ROW]
+"""Of the table, and one from outside the package."""
+
 ANSWERING = [row for row in ROWS if "rebuild" not in row.heads]
 """The others learn for those who start from them, and say so to whoever asks them."""
 

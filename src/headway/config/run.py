@@ -7,11 +7,12 @@ another one when a run is taken up again.
 from __future__ import annotations
 
 import tomllib
+from collections import ChainMap
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from math import lcm
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from headway.config.asked import FROM_PYTHON, Asked, Lines, Noted, flat
 from headway.config.augment import AugmentSettings
@@ -49,6 +50,7 @@ from headway.config.upgrade import FORMAT, completed, new_key, rename, upgraded
 from headway.errors import ConfigError, DataError, FolderError, one_line, suggest
 from headway.tasks.specs import (
     ALIASES,
+    SECTIONS,
     SPECS,
     CaptionSettings,
     ClassifySettings,
@@ -64,22 +66,22 @@ from headway.tasks.specs import (
     spec_of,
 )
 
-OF_TASKS: dict[str, type[Any]] = {
-    spec.name: spec.settings for spec in SPECS.values() if spec.settings is not None
-}
+OF_TASKS = SECTIONS
 """The sections that only the task of their name reads."""
 
-SETTINGS: dict[str, type[Any]] = {
-    "data": DataSettings,
-    "tokenizer": TokenizerSettings,
-    "train": TrainSettings,
-    "decode": DecodeSettings,
-    "start": StartSettings,
-    "lora": LoraSettings,
-    "distil": DistilSettings,
-    "augment": AugmentSettings,
-    **OF_TASKS,
-}
+SETTINGS: Mapping[str, type[Any]] = ChainMap(
+    OF_TASKS,  # which may grow, and come last all the same
+    {
+        "data": DataSettings,
+        "tokenizer": TokenizerSettings,
+        "train": TrainSettings,
+        "decode": DecodeSettings,
+        "start": StartSettings,
+        "lora": LoraSettings,
+        "distil": DistilSettings,
+        "augment": AugmentSettings,
+    },
+)
 
 BESIDE = ("format", "task", "fingerprint", "labels", "asked")
 """What else the settings of a run hold, beside these sections and the model."""
@@ -103,6 +105,9 @@ class RunSettings:
     caption: CaptionSettings = CaptionSettings()
     transcribe: TranscribeSettings = TranscribeSettings()
     identify: IdentifySettings = IdentifySettings()
+    registered: Mapping[str, object] = field(default_factory=dict)
+    """Sections of tasks of other packages, which are attributes too."""
+
     augment: AugmentSettings = AugmentSettings()
     start: StartSettings = StartSettings()
     lora: LoraSettings = LoraSettings()
@@ -121,6 +126,13 @@ class RunSettings:
         """The run whose model and vocabulary this one has: its teacher, or the one it starts from;
         empty where there is none."""
         return self.distil.teacher or self.start.run
+
+    if not TYPE_CHECKING:  # which is to know nothing but the fields
+
+        def __getattr__(self, name: str) -> object:
+            if name in OF_TASKS:
+                return self.registered.get(name) or OF_TASKS[name]()
+            raise AttributeError(f"settings of a run have no {name!r}")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -293,6 +305,8 @@ def run_settings(values: dict[str, Any], locate: Locate = nowhere) -> RunSetting
         # Changes to a model that the data will choose: checked now against a family of the task.
         _check_changes(model, SPECS[task].all_families, locate)
     built["asked"] = Asked(values if asked is None else asked)
+    own = {one.name for one in fields(RunSettings)}
+    built["registered"] = {name: built.pop(name) for name in OF_TASKS if name not in own}
     settings = RunSettings(task=task, fingerprint=fingerprint, labels=labels, **built)
     if asked is None:  # what a run wrote is left alone: it has been trained
         check_metric(settings.train.metric, task, spec_of(settings).scores, locate)

@@ -364,7 +364,8 @@ class Spec:
     name: str
     modality: Modality
     objective: str
-    """Its class: `translate.Translate` is the one of `tasks/translate.py`, imported when used."""
+    """Its class: `label.Label` is the one of `tasks/label.py`; of another package the whole path.
+    Imported when used."""
 
     reads: Reads
     needs: tuple[Need, ...]
@@ -633,6 +634,22 @@ _ROWS = (
 )  # fmt: skip
 
 SPECS: dict[str, Spec] = {spec.name: spec for spec in _ROWS}
+SECTIONS: dict[str, type] = {
+    spec.name: spec.settings for spec in _ROWS if spec.settings is not None
+}
+"""Settings that only the task of their name reads."""
+
+
+def register(spec: Spec) -> None:
+    """A task of another package: from now on it is one of the table, for all who ask that. Its
+    objective is named by its whole path (`my_package.longer.Longer`)."""
+    if spec.name in (*SPECS, *ALIASES):
+        raise ConfigError(f"there is a task {spec.name!r} already: register another name.")
+    SPECS[spec.name] = spec
+    if spec.settings is not None:
+        SECTIONS[spec.name] = spec.settings
+    for metric in spec.metrics:
+        METRICS.setdefault(metric.name, metric)
 
 
 @dataclass(frozen=True, kw_only=True)

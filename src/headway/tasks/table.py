@@ -20,6 +20,7 @@ def kind_of(settings: RunSettings, front: PictureSettings | SoundSettings | None
 
 
 def kind_of_row(row: Spec) -> Kind:
-    module, name = row.objective.split(".")
-    made: Callable[..., Kind] = getattr(import_module(f"headway.tasks.{module}"), name)
+    module, _, name = row.objective.rpartition(".")
+    path = module if "." in module else f"headway.tasks.{module}"
+    made: Callable[..., Kind] = getattr(import_module(path), name)
     return made(row) if is_dataclass(made) else made()  # some have several rows

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections import OrderedDict
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -73,11 +74,16 @@ class Part:
 
 WHOLE = Part()
 
+OPENERS: dict[str, Callable[[str, Form], Reading]] = {}
+"""How files of other packages' formats are read, by their ending; see `source.register`."""
+
 
 def read_media(path: str, form: Form, part: Part = WHOLE) -> Reading:
     """The item in the wanted form; a `DataError` that names the file if that cannot be."""
     if leads_nowhere(Path(path)):
         raise DataError(f"{path} leads nowhere: it links to {Path(path).readlink()}.")
+    if (read := OPENERS.get(Path(path).suffix.lower())) is not None:
+        return read(path, form)
     if form.what == "sounds":
         return _sound(path, form, part)
     if part.start is not None or part.end is not None:

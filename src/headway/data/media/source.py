@@ -10,7 +10,7 @@ from typing import Any, Literal, Protocol
 from numpy.typing import NDArray
 
 from headway.data.media.pictures import MOVING, SUFFIXES, Reading
-from headway.data.media.reading import What
+from headway.data.media.reading import OPENERS, Form, What
 from headway.data.media.sounds import SUFFIXES as SOUNDS
 
 Target = Literal["label", "text", "other", "none"]
@@ -22,6 +22,13 @@ ENDINGS: dict[What, frozenset[str]] = {
     "videos": MOVING | {".npy"},
     "sounds": SOUNDS,
 }
+
+
+def register(ending: str, what: What, read: Callable[[str, Form], Reading]) -> None:
+    """Another kind of file, and how one is opened: as what the fronts of `what` read, in the form
+    that a run has (its rate, its size). A `DataError` names what cannot be read."""
+    ENDINGS[what] |= {ending}
+    OPENERS[ending] = read
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,64 @@
+"""A task and a kind of data from outside the package: is this recording longer than that one?
+
+One row of the table and this file; nothing else knows of either. A duel is a file with two lines,
+each the path of a recording beside it. It is opened as one recording, with a pause between the two,
+so that everything that reads recordings reads it; and the answer is a label, so that everything
+that labels answers it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from headway.data.media.pictures import Reading
+from headway.data.media.reading import Form, read_media
+from headway.data.media.source import register as register_files
+from headway.data.store import Prepared
+from headway.errors import DataError
+from headway.tasks.label import Label
+from headway.tasks.specs import LABEL, LabelSettings, Need, Spec, scored
+from headway.tasks.specs import register as register_task
+
+ENDING = ".duel"
+PAUSE_S = 0.05
+
+
+def read_duel(path: str, form: Form) -> Reading:
+    """The kind of data: how one is opened."""
+    try:
+        names = Path(path).read_text(encoding="utf-8").split("\n")
+    except (OSError, UnicodeDecodeError) as error:
+        raise DataError(f"{path} cannot be read: {error}.") from error
+    names = [name for name in names if name]
+    if len(names) != 2:
+        raise DataError(f"{path} must name two recordings, one in each line.")
+    one, other = (read_media(str(Path(path).parent / name), form).values for name in names)
+    samples = np.concatenate([one, np.zeros(int(PAUSE_S * form.rate), one.dtype), other])
+    return Reading(samples, len(samples), 0)
+
+
+@dataclass(frozen=True)
+class Longer(Label):
+    """The task: what a label has, and of its own only how much there is to learn from."""
+
+    def describe(self, prepared: Prepared) -> str:
+        return f"{prepared.train.n:,} pairs of recordings"
+
+
+ROW = Spec(
+    name="longer", modality="sounds", objective=f"{__name__}.Longer", reads="media",
+    needs=(Need(name="path", kinds=frozenset({"sounds", "duels"}), role="input"), LABEL),
+    answers="label", metrics=scored("accuracy", "f1", "loss", "top5"), families=("sound-encoder",),
+    heads=("classes",), settings=LabelSettings, options=frozenset({"with", "scores", "top"}),
+    decode=frozenset({"precision"}), together=True, counts="pair", sample=("pair", "label"),
+    lacks="more pairs of recordings", example="headway predict {run} two.duel",
+)  # fmt: skip
+
+
+def register() -> None:
+    """What importing the package would do."""
+    register_task(ROW)
+    register_files(ENDING, "sounds", read_duel)
