@@ -76,6 +76,9 @@ TOGETHER: dict[str, Said] = {
 }
 """Values that go with one, or its own."""
 
+NUMBERS = ("mean", "std")
+"""Settings of a section that go with `answer` = `number` in it."""
+
 
 def files_of(row: Spec) -> str:
     """The setting that takes its files."""
@@ -93,6 +96,8 @@ def changed(row: Spec, *keys: str) -> Said:
         section, leaf = key.split(".")
         hint = setting_types(SETTINGS[section])[leaf]
         said |= {key: another(hint, getattr(SETTINGS[section](), leaf)), **TOGETHER.get(key, {})}
+        if section == row.name and leaf in NUMBERS:
+            said[f"{section}.answer"] = "number"
     return said
 
 
@@ -196,6 +201,8 @@ REFUSED_THOUGH_READ = {
     "data.bad": "documents without fields are read as those with them, but have no wrong lines",
     "data.fields": "one way reads questions of all tasks in one language",
     "data.other_field": "and with them a second text",
+    "data.text_field": "one binding asks what columns are called",
+    "data.label_field": "one binding asks what columns are called",
     "decode.n_best": "one printer is for all answers",
     "classify.teacher": "videos are read as pictures are",
 }
