@@ -47,6 +47,17 @@ def label(number: int, need: Need, folder: Path) -> str:
     return CLASSES[number % 3]
 
 
+def labels(number: int, need: Need, folder: Path) -> list[str]:
+    """None, one or two."""
+    return [name for n, name in enumerate(CLASSES) if number % 3 == n or (number + n) % 4 == 0][
+        : number % 7
+    ]
+
+
+def quantity(number: int, need: Need, folder: Path) -> float:
+    return 10.0 + 2.5 * (number % 3)
+
+
 def words(number: int, need: Need, folder: Path) -> list[str]:
     return [*text(number, need, folder).split(), "mister", "Ada", "Byron", "in", "Rome"]
 
@@ -100,7 +111,7 @@ def duel(number: int, need: Need, folder: Path) -> str:
 
 KINDS: dict[str, Value] = {
     "text": text, "label": label, "words": words, "tags": tags, "pictures": image, "videos": video,
-    "sounds": audio, "duels": duel,
+    "sounds": audio, "duels": duel, "labels": labels, "number": quantity,
 }  # fmt: skip
 """By the kinds of the table of tasks."""
 

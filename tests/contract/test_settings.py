@@ -76,8 +76,8 @@ TOGETHER: dict[str, Said] = {
 }
 """Values that go with one, or its own."""
 
-NUMBERS = ("mean", "std")
-"""Settings of a section that go with `answer` = `number` in it."""
+ONLY = {"mean": "number", "std": "number", "balance": "label", "teacher": "label"}
+"""Settings of a section that go with one kind of answer alone."""
 
 
 def files_of(row: Spec) -> str:
@@ -90,14 +90,11 @@ def files_of(row: Spec) -> str:
 def changed(row: Spec, *keys: str) -> Said:
     """Values for settings that they do not have anyway, for a run of the row."""
     said: Said = {"task": row.name, files_of(row): ["x"]}
-    if f"{row.name}.what" in settings_of(row):
-        said[f"{row.name}.what"] = row.modality
+    said |= {key: x for key, x in settings_of(row).items() if key.startswith(f"{row.name}.")}
     for key in keys:
         section, leaf = key.split(".")
         hint = setting_types(SETTINGS[section])[leaf]
         said |= {key: another(hint, getattr(SETTINGS[section](), leaf)), **TOGETHER.get(key, {})}
-        if section == row.name and leaf in NUMBERS:
-            said[f"{section}.answer"] = "number"
     return said
 
 
@@ -114,14 +111,16 @@ def accepted(row: Spec, *keys: str) -> bool:
 
 def keys_of(row: Spec) -> list[str]:
     """All settings that might be its own."""
-    return [
+    every = [
         f"{section}.{one.name}"
         for section, kind in SETTINGS.items()
         if section not in ELSEWHERE and (section not in SPECS or section == row.name)
         for one in fields(kind)
-        if (section != "data" or one.name not in FILES)
-        and (section, one.name) != (row.name, "what")
     ]
+    no_choice = {f"data.{name}" for name in FILES}
+    no_choice |= {f"{row.name}.{name}" for name in ("what", "answer")}  # the row is of one of them
+    no_choice |= {f"{row.name}.{name}" for name, answer in ONLY.items() if answer != row.answers}
+    return [key for key in every if key not in no_choice]
 
 
 def own_of(row: Spec) -> Said:

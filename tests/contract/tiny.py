@@ -17,13 +17,31 @@ import pytest
 import torch
 
 import headway
-from headway.tasks.specs import SPECS, Need, Spec
+from headway.tasks.specs import SPECS, Need, Spec, answering
 from headway.text.tokenizer import MASK
 
 from ..once import once
 from . import columns, longer
 
-ROWS = [*(row for spec in SPECS.values() for row in spec.rows), longer.ROW]
+
+def leaves_of(row: Spec) -> set[str]:
+    """Names of the settings of its own section."""
+    return set() if row.settings is None else {one.name for one in fields(row.settings)}
+
+
+CHOICES: tuple[str, ...] = ()
+"""Of answers, beside one label: `labels` and `number`, as soon as data with these can be read."""
+
+
+def rows_of(spec: Spec) -> Iterator[Spec]:
+    """One for each kind of data, and for each kind of answer where that is a choice."""
+    for row in spec.rows:
+        yield row
+        for answer in CHOICES if "answer" in leaves_of(row) else ():
+            yield answering(row, answer)
+
+
+ROWS = [row for spec in (*SPECS.values(), longer.ROW) for row in rows_of(spec)]
 """Of the table, and one from outside the package."""
 
 ANSWERING = [row for row in ROWS if "rebuild" not in row.heads]
@@ -39,7 +57,8 @@ SETTINGS: dict[str, Any] = {
 
 
 def named(row: Spec) -> str:
-    return f"{row.name}-{row.modality}"
+    usual = "answer" not in leaves_of(row) or row.answers == "label"
+    return f"{row.name}-{row.modality}" + ("" if usual else f"-{row.answers}")
 
 
 def settings_of(row: Spec) -> dict[str, Any]:
@@ -53,12 +72,9 @@ def settings_of(row: Spec) -> dict[str, Any]:
         said["decode.sample"] = False
     if row.modality != "text" and "what" in leaves_of(row):
         said[f"{row.name}.what"] = row.modality
+    if "answer" in leaves_of(row):
+        said[f"{row.name}.answer"] = row.answers
     return said
-
-
-def leaves_of(row: Spec) -> set[str]:
-    """Names of the settings of its own section."""
-    return set() if row.settings is None else {one.name for one in fields(row.settings)}
 
 
 def train(row: Spec, files: Path, out: Path, **more: Any) -> headway.Run:
