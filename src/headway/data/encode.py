@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from functools import cached_property
+from functools import cached_property, reduce
+from itertools import compress
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
 from headway.data.check import listed
-from headway.data.example import Example, Source, in_example_blocks
+from headway.data.example import Example, Source, TextKind, in_example_blocks
 from headway.data.report import Finding, Report
 from headway.data.sealed import Facts
 from headway.data.tokens import lengths_file, side, token_dtype, tokens_file
@@ -50,8 +52,7 @@ class Routed:
     def kept(self, rows: NDArray[np.bool_]) -> Routed:
         if rows.all():
             return self
-        some = [one for one, kept in zip(self.examples, rows.tolist(), strict=True) if kept]
-        return Routed(some, self.valid[rows], self.first[rows])
+        return Routed(list(compress(self.examples, rows)), self.valid[rows], self.first[rows])
 
 
 class Router:
@@ -128,7 +129,11 @@ def all_for_validation(source: Source) -> Iterator[Routed]:
 
 
 class Encoded(NamedTuple):
+    kept: NDArray[np.bool_]
+    """Which have text; the rest is of those."""
+
     columns: dict[str, Flat]
+    characters: dict[str, NDArray[np.int64]]
     n_bytes: NDArray[np.int64]
     """UTF-8 bytes of the texts, of documents made of fields those of the body."""
 
@@ -147,7 +152,7 @@ class Encode:
     body: str
     """The column that bytes are counted of."""
 
-    tagged: bool
+    kind: TextKind
     most: int | None
     """Characters of a text that are looked at."""
 
@@ -158,24 +163,40 @@ class Encode:
 
     def __reduce__(self) -> tuple[type[Encode], tuple[object, ...]]:
         """Without the tokenizers: every worker loads its own."""
-        return Encode, (self.vocab, self.columns, self.body, self.tagged, self.most)
+        return Encode, (self.vocab, self.columns, self.body, self.kind, self.most)
 
     def __call__(self, given: Given) -> Encoded:
+        kept = filled(given.texts.values(), self.kind) | ~given.whole
+        goes_on = given.goes_on[kept]
+        columns = given.texts
+        if not kept.all():
+            columns = {name: list(compress(texts, kept)) for name, texts in columns.items()}
         found: dict[str, Flat] = {}
-        if self.tagged:
-            tokenizer = self.tokenizers["text"]
-            found["text"], found["pieces"] = tokenizer.encode_words(given.words)
+        if self.kind == "tagged":
+            words = list(compress(given.words, kept))
+            found["text"], found["pieces"] = self.tokenizers["text"].encode_words(words)
         else:
-            for name, texts in given.texts.items():
+            for name, texts in columns.items():
                 cut = texts if self.most is None else [text[: self.most] for text in texts]
-                found[name] = self.tokenizers[name].encode_parts(cut, given.goes_on)
-        body = given.texts[self.body]
-        n_bytes = np.fromiter((len(text.encode()) for text in body), np.int64, len(body))
+                found[name] = self.tokenizers[name].encode_parts(cut, goes_on)
         n_unknown, unknown = 0, set[str]()
-        for name, texts in given.texts.items():
+        for name, texts in columns.items():
             n, lacks = _unknown(self.tokenizers[name], texts, found[name])
             n_unknown, unknown = n_unknown + n, unknown | lacks
-        return Encoded(found, n_bytes, n_unknown, unknown)
+        return Encoded(
+            kept, found, {name: _sizes(texts) for name, texts in columns.items()},
+            _sizes([text.encode() for text in columns[self.body]]), n_unknown, unknown,
+        )  # fmt: skip
+
+
+def _sizes(texts: Sequence[str] | Sequence[bytes]) -> NDArray[np.int64]:
+    return np.fromiter(map(len, texts), np.int64, len(texts))
+
+
+def filled(columns: Iterable[Sequence[str]], kind: TextKind) -> NDArray[np.bool_]:
+    """Which have text; a document of fields needs one of them, a pair both texts."""
+    sides = [np.array([bool(text.strip()) for text in texts], np.bool_) for texts in columns]
+    return reduce(np.logical_or if kind == "fields" else np.logical_and, sides)
 
 
 class Given(NamedTuple):
@@ -183,6 +204,9 @@ class Given(NamedTuple):
 
     texts: dict[str, list[str]]
     goes_on: NDArray[np.bool_]
+    whole: NDArray[np.bool_]
+    """Which are an example of their own, and no piece of a document."""
+
     words: list[Sequence[str]]
 
 
@@ -257,7 +281,7 @@ class Encoder:
         self.count = Count(**{**fresh.to_dict(), **done})
         most = MOST_CHARACTERS * max(map(int, self.count.over_long)) if self.pairs else None
         body = source.columns[-1 if source.kind == "fields" else 0]
-        self.encode = Encode(vocab, source.columns, body, source.kind == "tagged", most)
+        self.encode = Encode(vocab, source.columns, body, source.kind, most)
         self.files = GrowingFiles(folder, files)
         self.stores = self._stores()
         for split in SPLITS:
@@ -294,34 +318,31 @@ class Encoder:
 
     def run(self, blocks: Iterator[Routed], done: Callable[[Routed], None]) -> None:
         """All blocks behind those that were done before; `done` hears of each, those too."""
-        waiting: list[tuple[Routed, Routed]] = []
+        waiting: deque[Routed] = deque()
 
         def given() -> Iterator[Given]:
             for number, routed in enumerate(blocks):
                 if number < self.count.blocks:
                     done(routed)
                     continue
-                kept = self._filled(routed)
-                waiting.append((routed, kept))
-                yield self._given(kept)
+                waiting.append(routed)
+                yield self._given(routed)
 
         for encoded in each(self.encode, given()):
-            routed, kept = waiting.pop(0)
-            self._add(routed, kept, encoded)
+            routed = waiting.popleft()
+            self._add(routed, encoded)
             done(routed)
 
-    def _given(self, kept: Routed) -> Given:
-        texts = {name: [one.text(name) for one in kept.examples] for name in self.source.columns}
-        words = [one.several("words") for one in kept.examples] if self.encode.tagged else []
-        return Given(texts, ~kept.first, words)
+    def _given(self, routed: Routed) -> Given:
+        values = [one.values for one in routed.examples]
+        texts = {name: [one[name] for one in values] for name in self.source.columns}
+        words = [one["words"] for one in values] if self.source.kind == "tagged" else []
+        whole = routed.first & np.array([one.ends for one in routed.examples], np.bool_)
+        return Given(cast(dict[str, list[str]], texts), ~routed.first, whole, words)
 
-    def _filled(self, routed: Routed) -> Routed:
-        ends = np.array([one.ends for one in routed.examples], np.bool_)
-        empty = np.array([is_empty(one, self.source) for one in routed.examples], np.bool_)
-        return routed.kept(~(empty & ends & routed.first))
-
-    def _add(self, routed: Routed, kept: Routed, encoded: Encoded) -> None:
+    def _add(self, routed: Routed, encoded: Encoded) -> None:
         """The next block."""
+        kept = routed.kept(encoded.kept)
         left = int(routed.valid.sum()) - int(kept.valid.sum())
         self.count.dropped["validation_empty"] += left
         self.count.dropped["empty"] += len(routed.valid) - len(kept.valid) - left
@@ -330,12 +351,13 @@ class Encoder:
         if len(known) < MOST_UNKNOWN:
             self.count.unknown_characters = sorted(known | encoded.unknown)
         columns, n_bytes = dict(encoded.columns), encoded.n_bytes
-        self._measure(kept, columns)
+        lengths = self._lengths(encoded)
+        self._measure(kept, encoded, lengths)
         if self.pairs:
-            fits = self._fitting(kept, columns)
+            fits = self._fitting(kept, lengths)
             kept, n_bytes = kept.kept(fits), n_bytes[fits]
             columns = {name: flat.rows(fits) for name, flat in columns.items()}
-        if self.encode.tagged:
+        if self.source.kind == "tagged":
             columns["tags"] = Flat.of(
                 [[self._label(tag, one) for tag in one.several("tags")] for one in kept.examples]
             )
@@ -354,45 +376,38 @@ class Encoder:
         self._show(kept)
         self.count.blocks += 1
 
-    def _measure(self, kept: Routed, columns: Mapping[str, Flat]) -> None:
-        """Of what is for training: tokens and characters, and how many examples are long."""
-        count, training = self.count, ~kept.valid
-        totals = []
+    def _lengths(self, encoded: Encoded) -> dict[str, NDArray[np.int64]]:
+        """In tokens; of what was cut before it became tokens, as many as the characters left."""
+        most, found = self.encode.most, {}
         for name in self.source.columns:
-            characters = self._characters(kept, name)
-            lengths = columns[name].lengths
-            if self.pairs:
-                lengths = np.where(characters > self.most, self.most, lengths)
+            found[name] = lengths = encoded.columns[name].lengths
+            if most is not None:
+                found[name] = np.where(encoded.characters[name] > most, most, lengths)
+        return found
+
+    def _measure(
+        self, kept: Routed, encoded: Encoded, lengths: Mapping[str, NDArray[np.int64]]
+    ) -> None:
+        """Of what is for training: tokens and characters, and how many pairs are long."""
+        count, training = self.count, ~kept.valid
+        for name, sizes in lengths.items():
             tokens = count.tokens.setdefault(name, [0, 0])
-            tokens[0] += int(lengths[training].sum())
-            tokens[1] += int(lengths[~training].sum())
+            tokens[0] += int(sizes[training].sum())
+            tokens[1] += int(sizes[~training].sum())
             now = count.characters.get(name, 0)
-            count.characters[name] = now + int(characters[training].sum())
-            totals.append(lengths[training])
+            count.characters[name] = now + int(encoded.characters[name][training].sum())
         if self.pairs:
-            self._count_long(np.maximum(*totals))
-
-    @property
-    def most(self) -> int:
-        assert self.encode.most is not None
-        return self.encode.most
-
-    def _characters(self, kept: Routed, name: str) -> NDArray[np.int64]:
-        sizes = (len(one.values[name]) for one in kept.examples)
-        return np.fromiter(sizes, np.int64, len(kept.examples))
+            self._count_long(np.maximum(*lengths.values())[training])
 
     def _count_long(self, lengths: NDArray[np.int64]) -> None:
         for limit in self.count.over_long:
             self.count.over_long[limit] += int((lengths > int(limit)).sum())
 
-    def _fitting(self, kept: Routed, columns: Mapping[str, Flat]) -> NDArray[np.bool_]:
+    def _fitting(self, kept: Routed, lengths: Mapping[str, NDArray[np.int64]]) -> NDArray[np.bool_]:
         """Pairs that are neither too long nor too uneven; validation pairs may be uneven."""
         data, dropped = self.source.settings.data, self.count.dropped
-        lengths = np.stack([
-            np.where(self._characters(kept, name) > self.most, self.most, columns[name].lengths)
-            for name in self.source.columns
-        ])  # fmt: skip
-        longer, shorter = lengths.max(axis=0), lengths.min(axis=0)
+        both = np.stack(list(lengths.values()))
+        longer, shorter = both.max(axis=0), both.min(axis=0)
         too_long = (longer > data.max_len) | (shorter == 0)
         uneven = ~too_long & ~kept.valid & (longer > data.max_ratio * shorter)
         uneven &= bool(data.max_ratio)
@@ -403,7 +418,7 @@ class Encoder:
 
     def _label(self, name: str | None, item: Example) -> int:
         if name is None or name not in self.labels:
-            what = "tag" if self.encode.tagged else "label"
+            what = "tag" if self.source.kind == "tagged" else "label"
             if not name:
                 field = self.source.settings.data.label_field
                 raise DataError(f"{item.place} has no {what} ({field!r}).")
@@ -510,12 +525,6 @@ class Encoder:
                 f"{data.max_ratio:g} times the tokens of the other (data.max_ratio)."
             )
             report.findings.append(Finding("note", "uneven", n, text))
-
-
-def is_empty(item: Example, source: Source) -> bool:
-    """Without text; a document of fields needs one of them, a pair both texts."""
-    filled = (bool(item.text(name).strip()) for name in source.columns)
-    return not (any(filled) if source.kind == "fields" else all(filled))
 
 
 def _as_float(item: Example) -> float:

@@ -83,7 +83,13 @@ class Bound:
 
     def __iter__(self) -> Iterator[Example]:
         rows = self.table.read(list(self.binding))
+        names, file = self._names, self.table.file
+        simple = not self.absent and all(one.kind == "text" for one in self.binding.values())
         for raw in rows:
+            if simple and raw.values is not None and all(map(self._is_sound, raw.values)):
+                values = dict(zip(names, cast(Sequence[str], raw.values), strict=True))
+                yield Example(values, f"{file}:{raw.line}", "", raw.ends)
+                continue
             example = self.example(raw)
             if example is None:
                 continue
@@ -91,6 +97,11 @@ class Bound:
                 others = (one.problem for one in map(self.example, rows) if one is not None)
                 raise refused(example.problem, sum(map(bool, others)), self._what)
             yield example
+
+    def _is_sound(self, value: object) -> bool:
+        """Whether it is text of which there is nothing to say, as nearly all of it is; what was
+        decoded from a file has no halves of characters."""
+        return type(value) is str and (not self.table.typed or value.isascii())
 
     @property
     def _what(self) -> str:

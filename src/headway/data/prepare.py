@@ -14,7 +14,7 @@ import tempfile
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from itertools import tee
+from itertools import compress, tee
 from pathlib import Path
 
 import numpy as np
@@ -22,7 +22,7 @@ import numpy as np
 from headway.config.run import RunSettings
 from headway.data import example
 from headway.data.check import PROBLEMS, UNITS, check_texts, sorted_labels
-from headway.data.encode import Encoder, Routed, Router, all_for_validation, is_empty
+from headway.data.encode import Encoder, Routed, Router, all_for_validation
 from headway.data.example import Source, TextKind, in_example_blocks, sources
 from headway.data.inputs import rereadable, wanted_inputs
 from headway.data.languages import Profiles
@@ -127,7 +127,8 @@ class Build:
         words = self.place.results / "tokenizer.json"
 
         def make() -> None:
-            texts = _for_training(self.training, Router(held_out, plan["cut"]))
+            left_out = held_out | blank if self.kind == "pairs" else held_out
+            texts = _for_training(self.training, Router(left_out, plan["cut"]))
             self._vocabularies(plan, texts, given, specials).save(words)
 
         self.place.stage("tokenizer", make, words)
@@ -199,8 +200,7 @@ class Build:
             "training the tokenizer" if wanted.file is None else "reading the tokenizer"
         ):
             if self.kind == "pairs":
-                filled = (one for one in examples if not is_empty(one, self.training))
-                one, other = tee(filled)
+                one, other = tee(examples)
                 sides = (e.text("source") for e in one), (e.text("target") for e in other)
                 return train_vocabularies(*sides, wanted, plan["n"])
             columns = self.training.columns
@@ -236,9 +236,7 @@ class Build:
 def _for_training(source: Source, router: Router) -> Iterator[example.Example]:
     for block in in_example_blocks(source, source.columns):
         routed = router.route(block)
-        for one, valid in zip(routed.examples, routed.valid.tolist(), strict=True):
-            if not valid:
-                yield one
+        yield from compress(routed.examples, ~routed.valid)
 
 
 def evaluation_set(

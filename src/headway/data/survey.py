@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -149,14 +149,16 @@ def survey(
     profiles that are complete."""
     names, blocks = Names(), _Blocks(source)
     labelled = not source.kinds.keys().isdisjoint(("label", "labels"))
+    names_any = labelled or source.kind in ("tagged", "fields")
     profiles = Profiles() if profiles is None else profiles
     parts: list[Part] = []
     facts = _Facts(source.kind == "pairs", source.kind == "fields")
     for found in each(facts, blocks):
-        block = blocks.taken.pop(0)
+        block = blocks.taken.popleft()
         if found.trigrams:
             found.marks[profiles.swapped(*found.trigrams, learn=learn)] |= SWAPPED
-        numbers = [names.see(item, source.columns) for item in block.examples]
+        told = block.examples if names_any else [one for one in block.examples if one.problem]
+        numbers = [names.see(item, source.columns) for item in told]
         some = (np.array(numbers, np.int32),) if labelled else ()
         ends = np.array([item.ends for item in block.examples], np.bool_)
         pair = () if found.other is None else (found.other,)
@@ -195,7 +197,7 @@ class _Blocks:
 
     def __init__(self, source: Source) -> None:
         self.source = source
-        self.taken: list[_Block] = []
+        self.taken: deque[_Block] = deque()
         self.unequal: UnequalCounts | None = None
 
     def __iter__(self) -> Iterator[list[list[str]]]:
@@ -208,14 +210,10 @@ class _Blocks:
                 return
             if block is None:
                 return
-            texts = [[item.text(name) for item in block] for name in self.source.columns]
-            self.taken.append(_Block(block, sum(map(len, _flat(texts)))))
+            values = [item.values for item in block]
+            texts = [[cast(str, one[name]) for one in values] for name in self.source.columns]
+            self.taken.append(_Block(block, sum(sum(map(len, column)) for column in texts)))
             yield texts
-
-
-def _flat(texts: list[list[str]]) -> Iterator[str]:
-    for column in texts:
-        yield from column
 
 
 class _Found(NamedTuple):

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from itertools import chain, islice
 from os import PathLike
 from pathlib import Path
@@ -107,7 +108,12 @@ class Table:
         return f"{self.name}, {self.unit} {line:,}" if self.name else f"row {line:,}"
 
     def place(self, line: int) -> str:
-        return f"{Path(self.name).name}:{line}"
+        return f"{self.file}:{line}"
+
+    @cached_property
+    def file(self) -> str:
+        """Its name without the folder."""
+        return Path(self.name).name
 
     def unit_of(self, n: int) -> str:
         """What so many rows are."""
