@@ -69,7 +69,7 @@ def test_what_was_measured_stands_on_the_page(
         (["truth", "RUN"], "headway make shapes"),
         (["truth", "RUN", "--pairs", "x.tsv"], "--pairs is for translators"),
         (["truth", "tatoeba-de-en", "--media", "x.jsonl"], "--media is for"),
-        (["prune", "RUN", "--heads", "2", "--out", "x"], "reads a picture"),
+        (["prune", "RUN", "--heads", "2", "--out", "x"], "keeps no data to judge heads by"),
     ],
 )
 def test_what_does_not_fit_is_said_in_one_line(

@@ -98,6 +98,12 @@ def test_a_page_of_a_picture_has_what_a_corpus_says(tmp_path: Path) -> None:
     assert "12 pictures" in sections["heads"]["scope"]
     assert sections["dictionary"]["total"] == 4
     assert sections["search"]["tokens"]["picture"] > 12
+    at, pieces, seen = sections["search"]["texts"][0]
+    assert pieces[at].startswith("row ")
+    assert pieces[-1].startswith(" list.jsonl")
+    assert seen.startswith("data:image/png;base64,")
+    contexts = [one for factor in sections["dictionary"]["factors"] for one in factor["contexts"]]
+    assert all(len(one) == 4 for one in contexts)
     lens = tmp_path / "look.lens.safetensors"
     words = ["--tuned", str(listed), "--out", str(page)]
     assert main(["look", str(run), "--file", first, *words]) == 2  # twelve are too few

@@ -173,7 +173,19 @@ def test_the_nearest_of_what_is_in_the_corpus_is_itself(task: str) -> None:
     [hit] = index.nearest(found, index.stream, 5, top=1)
     assert (hit.passage, hit.place) == (2, 5)
     assert hit.cosine == pytest.approx(1, abs=1e-2)
-    assert index.shown(2, 5)["pieces"]
+    shown = index.shown(2, 5)
+    assert shown["pieces"] == ["row 2, column 1" if task == "see" else "0.10 s", " example"]
+    assert ("picture" in shown) == (task == "see")
+
+
+def test_a_patch_is_shown_with_those_beside_it() -> None:
+    media = media_for(media_run("see"))  # 3 × 4 patches of 8 pixels, and a class token
+    assert media.around(0) is None
+    corner, middle = media.around(1), media.around(6)
+    assert corner is not None
+    assert middle is not None
+    assert (corner == media.item[:, :, :16, :16]).all()
+    assert (middle == media.item[:, :, :24, :24]).all()
 
 
 def test_a_pruned_model_says_what_the_whole_says_without_the_head(run: Opened) -> None:

@@ -122,6 +122,9 @@ function axisLabels(look, { columns, block }, name) {
     : (i && words[i] >= 0 && words[i] === words[i - 1] && /^[\p{L}\p{N}]/u.test(piece) ? "·" : "") + piece));
 }
 
+// A patch of a picture with those beside it, where there is one to see.
+const patch = (seen) => seen && el("img", { class: "patch", src: seen, alt: "" });
+
 function tokens(host, stream, { value, map = "blues", low = 0, high = 1, onhover, onclick, picked, title, digits } = {}) {
   const nodes = stream.pieces.map((piece, i) => {
     const v = value ? value(i) : null, known = v != null;

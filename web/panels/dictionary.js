@@ -5,8 +5,8 @@ const siteName = ([stack, layer]) => (stack === "self" ? "" : `${stack} `) + (la
 
 // A context as running text: tokens coloured by activation, the strongest one framed.
 function contextLine(s, f, c, high) {
-  const [, at, pieces] = s.factors[f].contexts[c], values = sub(s.values, f, c);
-  return el("div", { class: "small context", "data-context": c }, pieces.map((piece, i) => {
+  const [, at, pieces, seen] = s.factors[f].contexts[c], values = sub(s.values, f, c);
+  return el("div", { class: "small context", "data-context": c }, patch(seen), pieces.map((piece, i) => {
     const rgb = values[i] > 0 ? colour(values[i] / high, "oranges") : null, frame = i === at ? ";box-shadow:0 0 0 1.5px var(--ink)" : "";
     return [piece.startsWith(" ") && i ? " " : "", el("span", { "data-value": values[i], title: number(values[i]),
       style: rgb ? `background:${css(rgb)};color:${ink(rgb)};border-radius:3px;padding:1px 2px${frame}` : null }, piece.trim())];
@@ -28,7 +28,7 @@ function listed(host, s, page, order, picked) {
   const peak = (f) => [...f.contexts].length && `…${f.contexts[0][2].slice(Math.max(0, f.contexts[0][1] - 3), f.contexts[0][1]).join("")}${f.contexts[0][2][f.contexts[0][1]].startsWith(" ") ? " " : ""}`;
   const rows = order.slice(0, LISTED).map((i) => {
     const f = s.factors[i], c = f.contexts[0];
-    const where = c ? el("span", {}, el("span", { class: "soft" }, peak(f)), el("b", {}, c[2][c[1]].trim())) : el("span", { class: "soft" }, "never fires");
+    const where = c ? el("span", {}, el("span", { class: "soft" }, peak(f)), patch(c[3]), el("b", {}, c[2][c[1]].trim())) : el("span", { class: "soft" }, "never fires");
     return [el("span", { class: "num", "data-factor": s.numbers[i] }, String(s.numbers[i])), 100 * f.fires, f.effect ? f.effect.kl : null, where];
   });
   table(host, ["factor", { name: "fires %", digits: 2 }, { name: "effect", digits: 3, title: "how far answers move without it (KL)" }, "strongest at"], rows,

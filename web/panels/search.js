@@ -19,10 +19,10 @@ PANELS.search = {
       const column = el("div", { "data-layer": l.layer }, el("h3", {}, stackOf(l)));
       columns.append(column);
       l.hits[row].forEach((t, k) => {
-        const [at, pieces] = s.texts[t], cosine = sub(l.cosines, row, k), rgb = colour(clamp(cosine, 0, 1), "oranges");
+        const [at, pieces, seen] = s.texts[t], cosine = sub(l.cosines, row, k), rgb = colour(clamp(cosine, 0, 1), "oranges");
         column.append(el("div", { class: "small hit", "data-hit": k },
           el("span", { class: "num soft", "data-value": cosine }, number(cosine, 2)),
-          el("span", {}, `…${pieces.slice(0, at).join("")}${pieces[at].startsWith(" ") ? " " : ""}`,
+          el("span", {}, patch(seen), `…${pieces.slice(0, at).join("")}${pieces[at].startsWith(" ") ? " " : ""}`,
             el("b", { "data-found": pieces[at].trim(), class: "lit", style: `background:${css(rgb)};color:${ink(rgb)}` }, pieces[at].trim()), `${pieces.slice(at + 1).join("")}…`)));
       });
     }

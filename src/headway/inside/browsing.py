@@ -204,11 +204,9 @@ def _entry(
 
 
 def _shown(run: Opened, text: Passage, context: Context) -> dict[str, Any]:
-    pieces = text.pieces(context.stream, run)[context.first :][: len(context.values)]
-    return {
-        "stream": context.stream,
-        "line": text.line,
-        "at": context.place - context.first,
-        "pieces": pieces,
-        "values": [round(value, 3) for value in context.values[: len(pieces)]],
-    }
+    end = context.first + len(context.values)
+    shown = text.shown(run, context.stream, context.place, context.first, end)
+    values = [round(value, 3) for value in context.values[: len(shown["pieces"])]]
+    if text.is_media(context.stream):  # the place alone, and what it is a part of
+        values = [round(context.values[context.place - context.first], 3), 0.0]
+    return {"stream": context.stream, "line": text.line, **shown, "values": values}

@@ -126,6 +126,20 @@ class Media:
             for x in range(columns)
         ]
 
+    def around(self, row: int) -> NDArray[np.uint8] | None:
+        """Of a picture: a patch with those beside it (T C Y X); None for what is no patch."""
+        place = row - self.extra
+        if self.kind == "sound" or place < 0:
+            return None
+        time, lines, columns = self.grid
+        t, y, x = np.unravel_index(place, self.grid)
+        height, width = self.item.shape[-2:]
+        high, wide = height / lines, width / columns
+        top, bottom = (int(np.clip((y + step) * high, 0, height)) for step in (-1, 2))
+        left, right = (int(np.clip((x + step) * wide, 0, width)) for step in (-1, 2))
+        first = int(t) * self.tubelet if time > 1 else 0
+        return np.asarray(self.item[first : first + 1, :, top:bottom, left:right], np.uint8)
+
     def short(self) -> list[str]:
         """The same for where there is little room: "3·5"."""
         names = self.stream("").pieces

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from typing import cast
+from typing import Any, cast
 
 from headway.errors import DataError
 from headway.inside.anatomy import Anatomy
@@ -16,6 +16,7 @@ from headway.models.seq2seq import Seq2Seq
 from headway.tasks.opened import Opened
 from headway.tasks.tag_answers import words_of
 from headway.tasks.text_items import text_items
+from headway.tasks.thumbnails import data_uri
 from headway.text.pieces import SPACE_MARK
 from headway.text.tokenizer import Tokenizer
 
@@ -55,10 +56,18 @@ class Passage:
     def is_media(self, stream: str) -> bool:
         return self.media is not None and stream == next(iter(self.ids))
 
+    def shown(self, run: Opened, stream: str, place: int, first: int, end: int) -> dict[str, Any]:
+        """A place among those from `first` to before `end`, for people; of media alone, with the
+        name of what it is a part of and, of a picture, how it looks there."""
+        if self.media is None or not self.is_media(stream):
+            return {"at": place - first, "pieces": self.pieces(stream, run)[first:end]}
+        name = self.media.stream(stream).pieces[place]
+        pixels = self.media.around(place)
+        looks = {} if pixels is None else {"picture": data_uri(pixels)}
+        return {"at": 0, "pieces": [name, f" {self.media.name}"], **looks}
+
     def pieces(self, stream: str, run: Opened) -> list[str]:
-        """Its rows as people name them, so that they can be joined."""
-        if self.media is not None and self.is_media(stream):
-            return [f" {name}" for name in self.media.short()]
+        """Its tokens as people write them, so that they can be joined."""
         tokenizer = run.vocab.source if stream == "source" else run.vocab.target
         return spelled(self.ids[stream], tokenizer)
 

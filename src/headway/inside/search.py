@@ -117,9 +117,8 @@ class Index:
 
     def shown(self, passage: int, place: int, before: int = 8, behind: int = 5) -> dict[str, Any]:
         """A place in its context, for people."""
-        first = max(0, place - before)
-        pieces = self.texts[passage].pieces(self.stream, self.run)
-        return {"at": place - first, "pieces": pieces[first : place + behind + 1]}
+        first, end = max(0, place - before), place + behind + 1
+        return self.texts[passage].shown(self.run, self.stream, place, first, end)
 
 
 @torch.no_grad()

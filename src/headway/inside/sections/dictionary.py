@@ -17,6 +17,7 @@ MOST = 256
 """Factors on a page; those that fire on this text come first, then those that fire most often."""
 
 CONTEXTS = 5
+SHOWN = ("stream", "at", "pieces", "picture")
 
 
 def section(looked: Any) -> dict[str, Any] | None:
@@ -76,7 +77,7 @@ def _entry(entry: dict[str, Any]) -> dict[str, Any]:
         "effect": entry["effect"],
         **words,
         "contexts": [
-            [context["stream"], context["at"], context["pieces"]]
+            [context[name] for name in SHOWN if name in context]
             for context in entry["contexts"][:CONTEXTS]
         ],
     }

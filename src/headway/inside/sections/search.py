@@ -18,7 +18,6 @@ from headway.tasks.opened import Opened
 TOKENS = 12_000
 """Of the corpus, for a page."""
 
-HITS = 6
 LAYERS = 6
 """Of a stack, and the embedding; of more, so many evenly spaced, the first and the last among them.
 """
@@ -26,7 +25,9 @@ LAYERS = 6
 MOST = 64
 """Tokens of the text that are looked up, in each stream."""
 
-BUDGET = 200_000
+BUDGET, WITH_PICTURES = 200_000, 600_000
+TRIED = [(6, True), (4, True), (2, True), *((hits, False) for hits in range(6, 0, -1))]
+"""Nearest tokens, and whether patches are shown; the first that fits is on the page."""
 
 _KNOWN: WeakKeyDictionary[nn.Module, tuple[Corpus, dict[Site, Index]]] = WeakKeyDictionary()
 """A served page asks again and again about the same corpus."""
@@ -36,9 +37,9 @@ def section(looked: Any) -> dict[str, Any] | None:
     if looked.corpus is None or looked.run is None:
         return None
     found = _indexes(looked.run, looked.corpus)
-    for hits in range(HITS, 0, -1):
-        made = _made(looked, found, hits)
-        if len(pack(made)) <= BUDGET:
+    for hits, pictures in TRIED:
+        made = _made(looked, found, hits, pictures)
+        if len(pack(made)) <= (WITH_PICTURES if pictures else BUDGET):
             return made
     return None
 
@@ -65,7 +66,7 @@ def _indexes(run: Opened, corpus: Corpus) -> dict[Site, Index]:
     return known[1]
 
 
-def _made(looked: Any, found: dict[Site, Index], n_hits: int) -> dict[str, Any]:
+def _made(looked: Any, found: dict[Site, Index], n_hits: int, pictures: bool) -> dict[str, Any]:
     contexts: dict[tuple[str, int, int], int] = {}
     texts: list[list[Any]] = []
     layers = []
@@ -82,7 +83,8 @@ def _made(looked: Any, found: dict[Site, Index], n_hits: int) -> dict[str, Any]:
                 if key not in contexts:
                     contexts[key] = len(texts)
                     context = index.shown(hit.passage, hit.place)
-                    texts.append([context["at"], context["pieces"]])
+                    looks = [context["picture"]] if pictures and "picture" in context else []
+                    texts.append([context["at"], context["pieces"], *looks])
                 numbers.append(contexts[key])
             rows.append(numbers)
             cosines.append([hit.cosine for hit in hits])
