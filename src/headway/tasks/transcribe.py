@@ -34,6 +34,7 @@ from headway.tasks.transcribe_choices import (
 )
 from headway.tasks.write import Exam, Some, Write
 from headway.tasks.write_items import WriteItems
+from headway.text.tokenizer import Vocabularies
 
 LISTENED_AT_ONCE = 64
 """Recordings between two looks at whether to stop."""
@@ -77,10 +78,10 @@ class Transcribe(Write):
     def check(self, settings: Resolved, prepared: Prepared) -> None:
         check_rows(settings, prepared)
 
-    def items(self, data: Columns, prepared: Prepared, settings: Resolved) -> WriteItems:
+    def items(self, data: Columns, words: Vocabularies, settings: Resolved) -> WriteItems:
         """What the model cannot hear at once is no example for training."""
         return WriteItems.of(
-            intake_of(settings).cut(data), data["text"], prepared.words.target,
+            intake_of(settings).cut(data), data["text"], words.target,
             most_rows=_front(settings).most_rows, spoken=True,
         )  # fmt: skip
 

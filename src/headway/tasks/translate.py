@@ -38,6 +38,7 @@ from headway.tasks.translate_scores import evaluate_translations
 from headway.tasks.write import Exam, Vary, Write
 from headway.tasks.write_answers import TranslationPredictor
 from headway.tasks.write_items import WriteItems
+from headway.text.tokenizer import Vocabularies
 
 PAPER = {
     "transformer-base": {"batch_tokens": 25_000, "steps": 100_000, "average": 5},
@@ -141,7 +142,7 @@ class Translate(Write):
         if model.positions != "learned":
             return
         both = (prepared.train, prepared.valid)
-        longest = max(int(self.items(x, prepared, settings).lengths.max()) for x in both)
+        longest = max(int(self.items(x, prepared.words, settings).lengths.max()) for x in both)
         if longest > model.max_len:
             raise DataError(
                 f"the longest side of a pair takes {longest:,} positions, and the model has "
@@ -149,9 +150,8 @@ class Translate(Write):
                 f"data.max_len={model.max_len - 2}."
             )
 
-    def items(self, data: Columns, prepared: Prepared, settings: Resolved) -> WriteItems:
-        vocab = prepared.words
-        return WriteItems.of(SourceCuts(data["source"], vocab.source), data["target"], vocab.target)
+    def items(self, data: Columns, words: Vocabularies, settings: Resolved) -> WriteItems:
+        return WriteItems.of(SourceCuts(data["source"], words.source), data["target"], words.target)
 
     def varies(self, settings: Resolved) -> Vary:
         return lambda model, stream: stream

@@ -49,6 +49,7 @@ from headway.tasks.task import (
 )
 from headway.tasks.write_items import Words, WriteItems
 from headway.tasks.write_scores import measured
+from headway.text.tokenizer import Vocabularies
 
 AT_ONCE = 8192
 """Rows of a validation batch at most."""
@@ -136,9 +137,9 @@ class Write(ABC):
         """Refuse data that such a model cannot learn from."""
         return
 
-    def items(self, data: Columns, prepared: Prepared, settings: Resolved) -> WriteItems:
-        """Of one split."""
-        return WriteItems.of(intake_of(settings).cut(data), data["text"], prepared.words.target)
+    def items(self, data: Columns, words: Vocabularies, settings: Resolved) -> WriteItems:
+        """Of one split, or of any other examples."""
+        return WriteItems.of(intake_of(settings).cut(data), data["text"], words.target)
 
     def plan(self, items: WriteItems, tokens: int, seed: int, pool: int | None = None) -> StepPlan:
         """Steps of so many tokens or rows."""
@@ -212,8 +213,8 @@ class Writing(Objective[Words]):
         train, prepared = self.settings.train, self.prepared
         self.metric = METRICS[train.metric or self.kind.scores[0]]
         self.tokenizer = prepared.words.target
-        self.train_items = self.kind.items(prepared.train, prepared, self.settings)
-        self.valid_items = self.kind.items(prepared.valid, prepared, self.settings)
+        self.train_items = self.kind.items(prepared.train, prepared.words, self.settings)
+        self.valid_items = self.kind.items(prepared.valid, prepared.words, self.settings)
         size = self.tokenizer.vocab_size
         self.smoothing = Smoothing.of(train.smoothing, size, train.smoothing_kind)
         self.readout = readout_of(self.settings)

@@ -4,17 +4,27 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property, partial
+from functools import cached_property
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from headway.data.batches import POOL, Fixed, FlatTokens, Rows, StepPlan, fed, moved
+from headway.data.batches import (
+    POOL,
+    Fixed,
+    FlatTokens,
+    Rows,
+    StepPlan,
+    fed,
+    filled,
+    layout_of,
+    moved,
+)
 from headway.data.tokens import TokenStore
 from headway.models.parts.heads import Input
-from headway.nn.layout import Layout
+from headway.nn.layout import Layout, loss_weights
 from headway.tasks.intake import Cuts
 from headway.tasks.intake_text import token_units
 from headway.tasks.items import Batch, Draw, Unit
@@ -177,16 +187,13 @@ class WriteItems:
             left = fixed.target_rows - int(lengths.sum())
             fixed = replace(fixed, n_dummies=-(-left // fixed.longest))
         source = self.source.collate(examples, device, fixed, self.draw)
-        layout, is_word_N = written_rows(lengths, fixed)
-        read_N, said_N = (
-            torch.zeros(layout.n_rows, dtype=torch.long).masked_scatter_(is_word_N, one)
-            for one in map(torch.from_numpy, (read, said))
-        )
+        layout, weights_N = written_rows(lengths, fixed)
+        read_N, said_N = (_filled(one, layout.n_rows, weights_N) for one in (read, said))
         targets = Words(said_N)
         if self.spoken:
             targets = Words(said_N, torch.from_numpy(tokens), Layout.of(bare.tolist()))
-        weights_N = None if self.spoken else is_word_N.float()
-        return moved(Batch((source, Input(read_N, layout)), targets, weights_N), device)
+        weights_R = None if self.spoken else weights_N
+        return moved(Batch((source, Input(read_N, layout)), targets, weights_R), device)
 
     def units(self, row: int) -> tuple[Sequence[Unit], ...]:
         example, words = int(self.owner[row]), self.tokenizer
@@ -196,21 +203,23 @@ class WriteItems:
 
 
 def written_rows(lengths: Rows, fixed: Fixed | None) -> tuple[Layout, Tensor]:
-    """Where texts of these lengths lie, and which rows are words; the others fill a fixed form."""
-    if fixed is None:
-        return Layout.of(lengths.tolist()), torch.ones(int(lengths.sum()), dtype=torch.bool)
-    form = partial(
-        Layout.fixed,
-        n_rows=fixed.target_rows,
-        n_sequences=fixed.n_sequences,
-        longest=fixed.longest,
-    )
-    if fixed.longest_target is None:
-        return form(lengths.tolist()), torch.arange(fixed.target_rows) < int(lengths.sum())
+    """Where texts of these lengths lie, and a weight for each row: zero for those that only fill a
+    fixed form, behind all texts or behind each."""
+    if fixed is None or fixed.longest_target is None:
+        layout = layout_of(lengths, fixed)
+        return layout, loss_weights(lengths.tolist(), layout.n_rows)
     lengths = np.pad(lengths, (0, fixed.n_sequences - len(lengths)))
     longer = stretched(lengths, fixed.target_rows, fixed.longest_target)
-    layout = form(longer.tolist())
-    return layout, layout.positions_N < torch.from_numpy(np.repeat(lengths, longer))
+    layout = layout_of(longer, fixed)
+    return layout, (layout.positions_N < torch.from_numpy(np.repeat(lengths, longer))).float()
+
+
+def _filled(tokens: Rows, n_rows: int, weights_N: Tensor) -> Tensor:
+    """The tokens in the rows that count, and zeros in the others."""
+    if len(tokens) == n_rows or bool(weights_N[: len(tokens)].all()):
+        return filled(tokens, n_rows)
+    empty_N = torch.zeros(n_rows, dtype=torch.long)
+    return empty_N.masked_scatter_(weights_N.bool(), torch.from_numpy(tokens))
 
 
 def rounded(n_rows: int) -> int:
