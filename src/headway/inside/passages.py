@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, cast
+from typing import NotRequired, TypedDict, cast
 
 from headway.errors import DataError
 from headway.inside.anatomy import Anatomy
@@ -25,6 +25,17 @@ LONGEST = 128
 
 AT_ONCE = 256
 """Lines that are made tokens of together."""
+
+
+class Shown(TypedDict):
+    """A place in a passage, for people."""
+
+    at: int
+    pieces: list[str]
+    """Of tokens; or a row of media, and what it is a part of."""
+
+    picture: NotRequired[str]
+    """As an address with all of it inside."""
 
 
 @dataclass(frozen=True)
@@ -56,15 +67,15 @@ class Passage:
     def is_media(self, stream: str) -> bool:
         return self.media is not None and stream == next(iter(self.ids))
 
-    def shown(self, run: Opened, stream: str, place: int, first: int, end: int) -> dict[str, Any]:
+    def shown(self, run: Opened, stream: str, place: int, first: int, end: int) -> Shown:
         """A place among those from `first` to before `end`, for people; of media alone, with the
         name of what it is a part of and, of a picture, how it looks there."""
         if self.media is None or not self.is_media(stream):
             return {"at": place - first, "pieces": self.pieces(stream, run)[first:end]}
         name = self.media.stream(stream).pieces[place]
         pixels = self.media.around(place)
-        looks = {} if pixels is None else {"picture": data_uri(pixels)}
-        return {"at": 0, "pieces": [name, f" {self.media.name}"], **looks}
+        found: Shown = {"at": 0, "pieces": [name, f" {self.media.name}"]}
+        return found if pixels is None else {**found, "picture": data_uri(pixels)}
 
     def pieces(self, stream: str, run: Opened) -> list[str]:
         """Its tokens as people write them, so that they can be joined."""

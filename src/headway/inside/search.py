@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import torch
@@ -17,7 +16,7 @@ from numpy.typing import NDArray
 from headway.errors import UserError
 from headway.inside.corpus import Corpus
 from headway.inside.factors import Factors
-from headway.inside.passages import Passage, passages
+from headway.inside.passages import Passage, Shown, passages
 from headway.inside.passes import Site, batches, sites_of, states_of, stream_of
 from headway.inside.trace import Trace
 from headway.tasks.opened import Opened
@@ -115,7 +114,7 @@ class Index:
         places = self.where_N2[best].tolist()
         return [(float(value_N[n]), *place) for n, place in zip(best, places, strict=True)]
 
-    def shown(self, passage: int, place: int, before: int = 8, behind: int = 5) -> dict[str, Any]:
+    def shown(self, passage: int, place: int, before: int = 8, behind: int = 5) -> Shown:
         """A place in its context, for people."""
         first, end = max(0, place - before), place + behind + 1
         return self.texts[passage].shown(self.run, self.stream, place, first, end)
