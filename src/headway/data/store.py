@@ -200,6 +200,11 @@ class Prepared:
         return self.vocab
 
     @property
+    def reads(self) -> Tokenizer | None:
+        """The tokenizer of the inputs, where there are texts."""
+        return None if self.vocab is None else self.tokenizer
+
+    @property
     def tokenizer(self) -> Tokenizer:
         """Of the inputs."""
         return self.words.source

@@ -27,7 +27,7 @@ from headway.config.run import Resolved, RunSettings
 from headway.data.batches import Fixed, Rows, StepPlan, moved
 from headway.data.masking import Draws
 from headway.data.media.prepared import evaluation_media, prepare_media
-from headway.data.media.reading import UNITS, Shape
+from headway.data.media.reading import UNITS
 from headway.data.media.source import Target
 from headway.data.prepare import evaluation_set, prepare
 from headway.data.store import Columns, Prepared, load_prepared
@@ -36,14 +36,14 @@ from headway.metrics.retrieval import Retrieval, Vectors, bag_retrieval, chance,
 from headway.progress import OnProgress, Progress, unheard
 from headway.tasks.answers import Facts as Shown
 from headway.tasks.begun import begun_with, tokenizer_of
-from headway.tasks.fronts import picture_shape, sound_shape
+from headway.tasks.fronts import media_shape
 from headway.tasks.intake import Cuts, Intake, front_of, intake_of
 from headway.tasks.intake_text import TextIntake, flat
 from headway.tasks.items import Batch, Draw, Unit, batches_of, mean_by_owner, n_owners
 from headway.tasks.kind import Predictor, Use
+from headway.tasks.label import LabelItems
 from headway.tasks.label_choices import (
     FROM_SCRATCH,
-    STANDARD,
     augment_for,
     epochs_for,
     picture_facts,
@@ -52,7 +52,7 @@ from headway.tasks.label_choices import (
     sound_facts,
     with_stem,
 )
-from headway.tasks.mask import OF_LABELS
+from headway.tasks.mask import check_unmixed
 from headway.tasks.media_given import what_of
 from headway.tasks.proposals import batch_tokens, media_proposal, stored_front, text_proposal
 from headway.tasks.read import Read, readout_of
@@ -190,36 +190,6 @@ class Pairs:
         return tuple(side.cuts.units(int(side.first[row])) for side in self.both)
 
 
-@dataclass(frozen=True)
-class Singles:
-    """Examples by themselves, in windows where they are long."""
-
-    side: Side
-
-    @cached_property
-    def lengths(self) -> NDArray[np.int64]:
-        return self.side.cuts.lengths[:, None]
-
-    @property
-    def owner(self) -> Rows:
-        return self.side.cuts.owner
-
-    def drawn(self, draw: Draw) -> Singles:
-        return self
-
-    def n_targets(self, rows: Rows) -> int:
-        return len(rows)
-
-    def batch(self, rows: Rows, device: torch.device, fixed: Fixed | None = None) -> Batch[None]:
-        return moved(Batch((self.side.cuts.collate(rows, device, fixed),), None), device)
-
-    def fixed(self, plan: StepPlan, micro_tokens: int) -> Fixed | None:
-        return self.side.cuts.fixed(plan, micro_tokens)
-
-    def units(self, row: int) -> tuple[Sequence[Unit], ...]:
-        return (self.side.cuts.units(row),)
-
-
 @torch.no_grad()
 def vectors_of(
     model: nn.Module,
@@ -235,7 +205,7 @@ def vectors_of(
 ) -> Vectors:
     """Of every example, or of the first `most`; that of one too long to be read at once is the mean
     over its windows. `changed`: as in training, by chance, but always alike for the same number."""
-    items, readout = Singles(side), readout_of(settings)
+    items, readout = LabelItems(side.cuts), readout_of(settings)
     n = n_owners(items) if most is None else min(most, n_owners(items))
     rows = np.flatnonzero(items.owner < n)
 
@@ -321,10 +291,6 @@ def percent(found: Retrieval) -> dict[str, float]:
     return {"accuracy": 100.0 * found.accuracy, "mrr": 100.0 * found.mrr}
 
 
-def words_of(prepared: Prepared) -> Tokenizer | None:
-    return None if prepared.vocab is None else prepared.tokenizer
-
-
 @dataclass
 class Contrasting(Objective[Apart]):
     prepared: Prepared
@@ -333,7 +299,7 @@ class Contrasting(Objective[Apart]):
     def __post_init__(self) -> None:
         self.metric = METRICS[self.settings.train.metric or "accuracy"]
         self.readout = readout_of(self.settings)
-        self.intake = intake_of(self.settings, words_of(self.prepared))
+        self.intake = intake_of(self.settings, self.prepared.reads)
         self.train_items = Pairs(sides_of(self.prepared.train, self.intake.cut), self.intake)
         self.valid_items = Pairs(sides_of(self.prepared.valid, self.intake.cut), self.intake)
 
@@ -398,7 +364,7 @@ class Contrasting(Objective[Apart]):
         )
 
     def _baselines(self, n: int) -> Baselines:
-        name, found = self.valid.trivial(words_of(self.prepared), n)
+        name, found = self.valid.trivial(self.prepared.reads, n)
         return {name: percent(found)}
 
     def frequencies(self) -> None:
@@ -426,12 +392,8 @@ class Contrast:
         if what == "text":
             words = tokenizer_of(settings)
             return prepare("texts", settings, folder, progress, tokenizer=words)
-        if what == "sounds":
-            shape: Shape = sound_shape(settings, STANDARD)
-        else:
-            check_augment(settings)
-            shape = picture_shape(settings, what)
-        target = target_of(settings.data)
+        check_unmixed(settings, what)
+        shape, target = media_shape(settings, what), target_of(settings.data)
         return prepare_media(what, settings, folder, progress, target=target, shape=shape)
 
     def load_prepared(self, folder: Path) -> Prepared:
@@ -617,11 +579,3 @@ def changes(augment: AugmentSettings) -> bool:
     """Whether it changes anything."""
     names = ("flip", "crop", "rand", "erase", "bands", "spans", "speed", "noise", "gain_db")
     return any(getattr(augment, name) for name in names)
-
-
-def check_augment(settings: RunSettings) -> None:
-    for name in OF_LABELS:
-        if getattr(settings.augment, name):
-            raise ConfigError(
-                f"augment.{name} mixes two pictures and their labels; embed has none. Leave it out."
-            )

@@ -83,6 +83,16 @@ def sound_shape(
     return from_dict(SoundSettings, values, "model.sound.")
 
 
+STANDARD = {"scale": "standard"}
+"""Of the mel front of a model from scratch: neither loudness nor the microphone's colour says who
+speaks."""
+
+
+def media_shape(settings: RunSettings, what: What) -> PictureSettings | SoundSettings:
+    """The front that media are prepared for that nothing is written about."""
+    return sound_shape(settings, STANDARD) if what == "sounds" else picture_shape(settings, what)
+
+
 def stored_form(prepared: Prepared) -> Survey:
     """What was decided before the data was prepared."""
     items = prepared.train.media

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from functools import cached_property
 from math import prod
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from headway.config.model import PictureSettings, SoundSettings
@@ -20,8 +18,8 @@ from headway.models.parts.heads import Input
 from headway.models.parts.pictures import PictureFront, Pictures
 from headway.models.parts.sounds import Sound, SoundFront
 from headway.tasks.answers import Facts
-from headway.tasks.intake import Cuts, Gone
-from headway.tasks.items import Batch, Draw, Unit
+from headway.tasks.intake import Cuts, Gone, OverCuts
+from headway.tasks.items import Batch, Draw
 
 QUICK = 1000
 """Validation items that are rebuilt during training; all of them at the end."""
@@ -45,21 +43,13 @@ class Hidden:
 
 
 @dataclass(frozen=True)
-class HiddenItems(ABC):
+class HiddenItems(OverCuts, ABC):
     """The items of an intake, each without some of its rows."""
 
     change: Change
     cuts: Cuts
     hider: Hider
     draw: Draw | None = None
-
-    @cached_property
-    def lengths(self) -> NDArray[np.int64]:
-        return self.cuts.lengths[:, None]
-
-    @property
-    def owner(self) -> Rows:
-        return self.cuts.owner
 
     @property
     def widest(self) -> int:
@@ -72,11 +62,6 @@ class HiddenItems(ABC):
     def example(self, row: int) -> Facts:
         return {"item": row}
 
-    def drawn(self, draw: Draw) -> HiddenItems:
-        found = replace(self, draw=draw)
-        found.__dict__["lengths"] = self.lengths  # which no chance changes
-        return found
-
     @property
     def _draws(self) -> Draws:
         return Draws(0, -1) if self.draw is None else Draws(self.draw.seed, self.draw.epoch)
@@ -88,12 +73,6 @@ class HiddenItems(ABC):
 
     def limits(self, plan: StepPlan, micro_tokens: int) -> tuple[int, int]:
         return plan.part_limits(micro_tokens)
-
-    def fixed(self, plan: StepPlan, micro_tokens: int) -> Fixed | None:
-        return self.cuts.fixed(plan, micro_tokens)
-
-    def units(self, row: int) -> tuple[Sequence[Unit], ...]:
-        return (self.cuts.units(row),)
 
     def without(self, model: nn.Module, batch: Batch[Gone], training: bool) -> Batch[Gone]:
         stream = self.cuts.shown(batch.streams[0])

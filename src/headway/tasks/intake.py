@@ -7,13 +7,15 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import cached_property
 from importlib import import_module
 from pathlib import Path
-from typing import Protocol, runtime_checkable
+from typing import Protocol, Self, runtime_checkable
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from headway.config.model import PictureSettings, SoundSettings
@@ -77,6 +79,31 @@ class Cuts(Protocol):
     def units(self, row: int) -> Sequence[Unit]:
         """What the rows of an item are."""
         ...
+
+
+class OverCuts:
+    """Items, one for each cut: what a frozen dataclass with `cuts` and a `draw` has of these."""
+
+    cuts: Cuts
+
+    @cached_property
+    def lengths(self) -> NDArray[np.int64]:
+        return self.cuts.lengths[:, None]
+
+    @property
+    def owner(self) -> Rows:
+        return self.cuts.owner
+
+    def drawn(self, draw: Draw) -> Self:
+        found: Self = replace(self, draw=draw)  # type: ignore[type-var]
+        found.__dict__["lengths"] = self.lengths  # which no chance changes
+        return found
+
+    def fixed(self, plan: StepPlan, micro_tokens: int) -> Fixed | None:
+        return self.cuts.fixed(plan, micro_tokens)
+
+    def units(self, row: int) -> tuple[Sequence[Unit], ...]:
+        return (self.cuts.units(row),)
 
 
 @dataclass(frozen=True)

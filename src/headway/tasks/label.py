@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from headway.config.data import DataSettings
 from headway.config.facts import DeviceFacts, Facts, Proposal, because
 from headway.config.run import Resolved, RunSettings, check_effect
-from headway.data.batches import Fixed, Rows, StepPlan, moved
+from headway.data.batches import Fixed, Rows, moved
 from headway.data.store import Columns, Prepared, load_prepared
 from headway.decode.lines import live_windows, windows
 from headway.errors import DataError, UserError
@@ -28,8 +28,8 @@ from headway.metrics.baselines import BagOfWords
 from headway.progress import OnProgress, Progress, unheard
 from headway.tasks.answers import Answer
 from headway.tasks.hard_teacher import Teacher, check_teacher
-from headway.tasks.intake import Cuts, Line, intake_of
-from headway.tasks.items import Batch, Draw, Numbers, Unit, each_read, mean_by_owner, n_owners
+from headway.tasks.intake import Cuts, Line, OverCuts, intake_of
+from headway.tasks.items import Batch, Draw, Numbers, each_read, mean_by_owner, n_owners
 from headway.tasks.kind import Predictor, Use
 from headway.tasks.label_choices import CHOICES, Head, answer_facts
 from headway.tasks.label_data import ScoredSet, prepare_labelled, scored_set, unit_of
@@ -40,13 +40,12 @@ from headway.tasks.scores import Baselines, Scores
 from headway.tasks.specs import METRICS, SPECS, Spec, spec_of
 from headway.tasks.targets import Known, Target, Truth, target_of
 from headway.tasks.task import Frequencies, Objective, Part, TaskLoss, n_examples
-from headway.text.tokenizer import Tokenizer
 
 SAMPLES = 8
 
 
 @dataclass(frozen=True)
-class LabelItems:
+class LabelItems(OverCuts):
     """Items, and what is right where someone knows it."""
 
     cuts: Cuts
@@ -57,19 +56,6 @@ class LabelItems:
     """How much each example counts; None: all the same."""
 
     draw: Draw | None = None
-
-    @cached_property
-    def lengths(self) -> NDArray[np.int64]:
-        return self.cuts.lengths[:, None]
-
-    @property
-    def owner(self) -> Rows:
-        return self.cuts.owner
-
-    def drawn(self, draw: Draw) -> LabelItems:
-        found = replace(self, draw=draw)
-        found.__dict__["lengths"] = self.lengths  # which no chance changes
-        return found
 
     def n_targets(self, rows: Rows) -> int:
         return len(rows)
@@ -85,12 +71,6 @@ class LabelItems:
         targets = torch.from_numpy(known[np.resize(np.arange(len(rows)), n)])
         return moved(Batch((stream,), targets, torch.from_numpy(weights_B)), device)
 
-    def fixed(self, plan: StepPlan, micro_tokens: int) -> Fixed | None:
-        return self.cuts.fixed(plan, micro_tokens)
-
-    def units(self, row: int) -> tuple[Sequence[Unit], ...]:
-        return (self.cuts.units(row),)
-
 
 @dataclass
 class Labelling(Objective[Tensor]):
@@ -101,7 +81,7 @@ class Labelling(Objective[Tensor]):
     def __post_init__(self) -> None:
         settings, prepared = self.settings, self.prepared
         self.metric = METRICS[settings.train.metric or spec_of(settings).scores[0]]
-        self.intake = intake_of(settings, words_of(prepared))
+        self.intake = intake_of(settings, prepared.reads)
         self.target = target_of(settings, prepared.labels)
         self.readout = readout_of(settings)
         self.truth_N = self.target.truth(prepared.train)
@@ -195,10 +175,6 @@ class Labelling(Objective[Tensor]):
             what = {"item": example} if texts is None else {"text": "\t".join(texts[0]).rstrip()}
             shown.append({**what, "label": self.target.title(self.truth_N[example])})
         return shown
-
-
-def words_of(prepared: Prepared) -> Tokenizer | None:
-    return None if prepared.vocab is None else prepared.tokenizer
 
 
 @torch.no_grad()
@@ -405,7 +381,7 @@ class Label:
         check_effect(settings, [spec_of(settings)])
         if settings.classify.teacher:
             check_teacher(settings)
-        intake = intake_of(settings, words_of(prepared))
+        intake = intake_of(settings, prepared.reads)
         parts = [intake.cut(part) for part in (prepared.train, prepared.valid)]
         intake.refuse(np.concatenate([part.needed for part in parts]))
 

@@ -17,6 +17,7 @@ from headway.errors import ConfigError
 from headway.tasks.begun import begun_with
 from headway.tasks.fronts import (
     SMALL_PICTURE,
+    STANDARD,
     item_rows,
     picture_shape,
     pixel_statistics,
@@ -42,10 +43,6 @@ SMALL: dict[str, Any] = {"n_layers": 2, "dropout": 0.3}
 
 LEAST_GRID = 24
 """Pixels of a side from which on the cells of a feature grid, 8 pixels apart, are enough."""
-
-STANDARD = {"scale": "standard"}
-"""Of the mel front of a model from scratch: neither loudness nor the microphone's colour says who
-speaks."""
 
 FROM_SCRATCH: dict[str, Any] = {
     "optimizer": "muon", "schedule": "linear", "weight_decay": 0.05, "clip": 1.0,

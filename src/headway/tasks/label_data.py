@@ -12,7 +12,7 @@ from headway.config.data import DataSettings
 from headway.config.run import Resolved, RunSettings
 from headway.data.example import Source, TextKind
 from headway.data.media.prepared import evaluation_media, prepare_media
-from headway.data.media.reading import UNITS, Shape
+from headway.data.media.reading import UNITS
 from headway.data.prepare import prepare
 from headway.data.store import Columns, Prepared
 from headway.data.streams import mark_names
@@ -20,9 +20,9 @@ from headway.errors import DataError
 from headway.metrics.baselines import Text
 from headway.progress import SILENT, Progress
 from headway.tasks.begun import tokenizer_of
-from headway.tasks.fronts import picture_shape, sound_shape
+from headway.tasks.fronts import media_shape
 from headway.tasks.intake import Texts, front_of, intake_of
-from headway.tasks.label_choices import STANDARD, check_token, with_words
+from headway.tasks.label_choices import check_token, with_words
 from headway.tasks.media_given import what_of
 from headway.tasks.specs import Modality, spec_of
 from headway.tasks.targets import Known, Labels
@@ -46,11 +46,8 @@ def prepare_labelled(
             "fields" if fields else "labelled", with_words(settings), folder, progress,
             tokenizer=tokenizer_of(settings), specials=mark_names(fields),
         )  # fmt: skip
-    if what == "sounds":
-        shape: Shape = sound_shape(settings, STANDARD)
-    else:
-        check_token(settings, what)
-        shape = picture_shape(settings, what)
+    check_token(settings, what)
+    shape = media_shape(settings, what)
     return prepare_media(what, settings, folder, progress, target="label", shape=shape)
 
 

@@ -22,7 +22,7 @@ from headway.config.model import EncoderSettings, PictureSettings, family_of
 from headway.config.run import Resolved, RunSettings
 from headway.data.batches import StepPlan
 from headway.data.media.prepared import evaluation_media, prepare_media
-from headway.data.media.reading import UNITS, Shape
+from headway.data.media.reading import UNITS
 from headway.data.prepare import evaluation_set, prepare
 from headway.data.store import Prepared, load_prepared
 from headway.errors import ConfigError, UserError
@@ -31,13 +31,12 @@ from headway.nn.devices import CPU
 from headway.nn.loss import Smoothing
 from headway.progress import OnProgress, Progress, unheard
 from headway.tasks.begun import begun_with, tokenizer_of
-from headway.tasks.fronts import picture_shape, sound_shape
+from headway.tasks.fronts import media_shape
 from headway.tasks.gaps import ENDS, Gaps
 from headway.tasks.intake import Gone, Hiding, front_of, intake_of
 from headway.tasks.items import Batch, batches_of
 from headway.tasks.kind import Predictor, Use
 from headway.tasks.label_choices import (
-    STANDARD,
     augment_for,
     epochs_for,
     picture_facts,
@@ -50,7 +49,7 @@ from headway.tasks.media_given import what_of
 from headway.tasks.proposals import media_proposal, stored_front, text_proposal
 from headway.tasks.read import EachRow, Read
 from headway.tasks.scores import Baselines, Row, Scores
-from headway.tasks.specs import METRICS, Spec
+from headway.tasks.specs import METRICS, Modality, Spec
 from headway.tasks.task import (
     TOKENS,
     Frequencies,
@@ -268,7 +267,7 @@ class Masking(Objective[Gone]):
     valid_items: Hiding = field(init=False)
 
     def __post_init__(self) -> None:
-        train, words = self.settings.train, words_of(self.prepared)
+        train, words = self.settings.train, self.prepared.reads
         self.metric = METRICS[train.metric or "loss"]
         intake = intake_of(self.settings, words)
         self.train_items = intake.hide(self.prepared.train, self.settings.fill)
@@ -318,7 +317,7 @@ class Masking(Objective[Gone]):
 
     def frequencies(self) -> Frequencies | None:
         """Of words; what is rebuilt cannot be counted."""
-        prepared, words = self.prepared, words_of(self.prepared)
+        prepared, words = self.prepared, self.prepared.reads
         if words is None:
             return None
         return text_frequencies(prepared.train["text"], prepared.valid["text"], words)
@@ -327,10 +326,6 @@ class Masking(Objective[Gone]):
         items, _ = self.planned(part.rows.epoch)
         assert isinstance(items, Hiding)
         return [items.example(row) for row in part.rows.rows.tolist()]
-
-
-def words_of(prepared: Prepared) -> Tokenizer | None:
-    return None if prepared.vocab is None else prepared.tokenizer
 
 
 def head_of(settings: Resolved, items: Hiding) -> Head:
@@ -350,12 +345,9 @@ class Mask:
     def prepare(self, settings: RunSettings, folder: Path, progress: Progress) -> Prepared:
         what = self.row.modality
         if what != "text":
-            check_augment(settings, what)
-            shape: Shape = (
-                sound_shape(settings, STANDARD)
-                if what == "sounds"
-                else picture_shape(settings, what)
-            )
+            check_unmixed(settings, what)
+            check_heard(settings, what)
+            shape = media_shape(settings, what)
             return prepare_media(what, settings, folder, progress, target="none", shape=shape)
         tokenizer = tokenizer_of(settings)
         if tokenizer is not None and tokenizer.mask is None:
@@ -499,12 +491,17 @@ class Mask:
         return Scores(values, rows=rows, facts={**values, **facts}, find_baselines=find)
 
 
-def check_augment(settings: RunSettings, what: str) -> None:
-    for name in OF_LABELS:
+def check_unmixed(settings: RunSettings, what: Modality) -> None:
+    """Of what is learned without labels."""
+    for name in OF_LABELS if what != "sounds" else ():
         if getattr(settings.augment, name):
             raise ConfigError(
-                f"augment.{name} mixes two pictures and their labels; fill has none. Leave it out."
+                f"augment.{name} mixes two pictures and their labels; {settings.task} has none. "
+                "Leave it out."
             )
+
+
+def check_heard(settings: RunSettings, what: Modality) -> None:
     asked = [key for key in settings.asked if key.startswith("augment.")]
     if what == "sounds" and asked:
         raise ConfigError(
