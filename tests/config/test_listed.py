@@ -62,10 +62,6 @@ def live_answers(runs: Path, given: Any) -> Any:
     return [answer.to_dict() for answer in predictor(runs, "classify").answers(given, live=True)]
 
 
-def vectors(runs: Path, given: Any) -> Any:
-    return predictor(runs, "embed").vectors(given).tolist()
-
-
 def tags(runs: Path, given: Any) -> Any:
     return predictor(runs, "tag").tags(given)
 
@@ -99,7 +95,6 @@ INPUTS: dict[str, Callable[[Path, Any], Any]] = {
     "Completer.complete": completed,
     "Chooser": chosen,
     "Tokenizer.encode": encoded,
-    "Vectorizer.vectors": vectors,
     "Tagger.tags": tags,
     "Corpus.of_lines": corpus,
     "proof_sentences": lambda runs, given: proof_sentences(2, given),
