@@ -23,10 +23,9 @@ from torch import Tensor, nn
 from benchmarks.machine import alternating, describe, peaks, pick_device, save
 from headway.config.model import DecoderSettings
 from headway.config.presets import preset
-from headway.data.batches import loss_weights
 from headway.models.build import build_model
 from headway.models.parts.front import compute_in
-from headway.nn.layout import Layout
+from headway.nn.layout import Layout, loss_weights
 from headway.nn.loss import Smoothing
 from headway.training.graph import GraphedStep
 

@@ -25,10 +25,6 @@ def of_items(model: Any, given: Any) -> torch.Tensor:
     return model.classes(model(*streams(given)), given.streams[0].layout)
 
 
-def of_text(given: Any) -> tuple[Any, Layout]:
-    return given.tokens_N, given.layout
-
-
 def streams(given: Any) -> list[Any]:
     """As models are called."""
     return [x for stream in given.streams for x in (stream.values, stream.layout)]
@@ -46,7 +42,7 @@ BY_HAND: dict[str, tuple[Readout, Callable[[Any, Any], torch.Tensor]]] = {
     "tag": (EachRow("tags"), lambda m, given: m.tags(m(*streams(given))[given.rows_R])),
     "embed": (
         OneVector(unit=True),
-        lambda m, given: F.normalize(m.pooled(m(*of_text(given)), given.layout), dim=-1),
+        lambda m, given: F.normalize(m.pooled(m(*streams(given)), given.streams[0].layout), dim=-1),
     ),
     "classify pictures": (OneClass(), of_items),
     "classify videos": (OneClass(), of_items),
