@@ -61,6 +61,9 @@ class DataSettings(Made):
     """The second text, where pairs of texts are classified."""
 
     label_field: str = "label"
+    label_separator: str = ","
+    """What stands between several labels in one cell of a table; lists in JSONL need nothing."""
+
     words_field: str = "words"
     """Of tagged sentences: the list of words, or the number of a CoNLL column."""
 

@@ -391,6 +391,8 @@ def _check_others(settings: RunSettings, spec: Spec, locate: Locate) -> None:
     given = " with media" if spec.reads == "media" else ""
     passed = f"on the task {spec.name}{given}, which does not read it"
     reasons |= {f"data.{name}": passed for name in unread}
+    if spec.answers in ("label", "number"):
+        reasons["data.label_separator"] = "without classify.answer=labels"
     if spec.reads != "pairs":
         reasons["tokenizer.joint"] = f"on the task {spec.name}, whose texts are of one side"
     if spec.settings is FillSettings:

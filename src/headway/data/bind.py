@@ -23,7 +23,10 @@ from headway.data.table import Table, has_column, is_missing, value_in
 from headway.errors import ConfigError, DataError, suggest
 from headway.tasks.specs import Modality, Need, Spec
 
-Kind = Literal["text", "label", "words", "tags", "field", "image", "video", "audio", "media"]
+Kind = Literal[
+    "text", "label", "labels", "number", "words", "tags", "field", "image", "video", "audio",
+    "media",
+]  # fmt: skip
 MEDIA: tuple[Kind, ...] = ("image", "video", "audio", "media")
 SEEN_AS: dict[Modality, Kind] = {"pictures": "image", "videos": "video", "sounds": "audio"}
 
@@ -55,6 +58,9 @@ class Column:
     said: bool = False
     """Whether nothing but `own` will do."""
 
+    separator: str = ""
+    """What stands between several labels in one cell."""
+
     @property
     def usual(self) -> tuple[str, ...]:
         return (*filter(None, [self.own]), self.name, *self.also)
@@ -70,7 +76,9 @@ def column_of(need: Need, row: Spec) -> Column:
         kind = SEEN_AS[row.modality]
         return Column(kind, kind, f"{need.name}_field", need.names, need.optional)
     (held,) = need.kinds
-    assert held in ("text", "label", "words", "tags")
+    assert held in ("text", "label", "labels", "number", "words", "tags")
+    if held in ("labels", "number"):
+        return Column(held, held, f"{need.name}_field", need.names, need.optional)
     return Column(need.name, held, f"{need.name}_field", need.also, need.optional)
 
 
@@ -88,6 +96,8 @@ def as_said(
         if name and name != DEFAULTS.get(one.setting):
             said = not asked or f"data.{one.setting}" in asked
             one = replace(one, optional=False, own=name, said=said)
+        if one.kind == "labels":
+            one = replace(one, separator=data.label_separator)
         found.append(one)
     return tuple(found)
 
@@ -271,6 +281,10 @@ def _fits(table: Table, name: str, column: Column) -> bool:
         return strings and (table.typed or not all(map(_is_number, values)))
     if column.kind == "label":
         return all(isinstance(value, str | int | bool) for value in values)
+    if column.kind == "labels":
+        return all(isinstance(value, str | list) for value in values)
+    if column.kind == "number":
+        return all(_is_number(value) for value in values)
     if column.kind in ("words", "tags"):
         return all(isinstance(value, list) for value in values)
     if table.name:  # a path, whose file is there

@@ -76,10 +76,15 @@ class Findings:
         return "warning" if len(rows) >= MANY * self.n else "note"
 
     def classes(
-        self, counts: Mapping[str, int], what: str, where: str = "", other: str = ""
+        self,
+        counts: Mapping[str, int],
+        what: str,
+        where: str = "",
+        other: str = "",
+        least: int = 2,
     ) -> None:
         """What labels or tags there must be to learn from; `where` they were looked for."""
-        if len(counts) == 1:
+        if 0 < len(counts) < least:
             text = f"every {what} is {next(iter(counts))!r}; there is nothing to tell apart."
             text += f" Is it in another column than {where}?" if where else ""
             self.say("error", "one-class", 1, text)
@@ -203,7 +208,7 @@ class TextFindings(Findings):
     def labels(self) -> None:
         names, source = self.survey.names, self.survey.source
         wanted = source.kind == "labelled" or (source.kind == "fields" and names.counts)
-        if wanted and names.without:
+        if wanted and names.without and "label" in source.kinds:  # several may be none
             text = (
                 f"{names.without:,} {self.which}{self.unit} have no label "
                 f"({source.settings.data.label_field!r}); the first is {names.first_without}."
@@ -221,7 +226,8 @@ class TextFindings(Findings):
         usual = (data.text_field, data.label_field, data.other_field) == ("text", "label", "")
         other = " If it stands first: data.text_field=2 data.label_field=1" if usual else ""
         where = f"data.label_field={data.label_field}" if self.what == "label" else ""
-        self.classes(self.survey.names.counts, self.what, where, other)
+        several = "labels" in self.survey.source.kinds
+        self.classes(self.survey.names.counts, self.what, where, other, least=1 if several else 2)
 
     @property
     def what(self) -> str:

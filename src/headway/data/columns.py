@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 from headway.data.bind import Kind, plain
@@ -32,6 +34,30 @@ def _label(value: object, name: str, where: str) -> str:
         said = ", ".join(map(str, value))[:60]
         raise DataError(f"{where} has {len(value)} labels ({said}). Here one is needed.")
     return one_line(value_text(plain(value), name, where), where).strip()
+
+
+def labels_of(value: object, name: str, where: str, separator: str) -> list[str]:
+    """Each once, in their order: of a list, or of a cell with something between them."""
+    value = plain(value)
+    if is_missing(value):
+        return []
+    parts = value if isinstance(value, list) else value_text(value, name, where).split(separator)
+    found = (one_line(value_text(plain(part), name, where), where).strip() for part in parts)
+    return list(dict.fromkeys(filter(None, found)))
+
+
+def number_of(value: object, name: str, where: str) -> str:
+    """As text that is a number."""
+    text = value_text(plain(value), name, where).strip()
+    try:
+        number = float(text)
+    except ValueError:
+        number = math.nan
+    if isinstance(value, bool) or not math.isfinite(number):
+        raise DataError(
+            f"{where}: {name}={text[:40]!r} is no number, and classify.answer=number needs one."
+        )
+    return repr(number)
 
 
 def _field(value: object, name: str, where: str) -> str:
@@ -67,6 +93,8 @@ def check_words(words: Sequence[str], tags: Sequence[str], where: str) -> None:
 VALUES: dict[Kind, Callable[[object, str, str], str | list[str]]] = {
     "text": _text,
     "label": _label,
+    "labels": partial(labels_of, separator=","),
+    "number": number_of,
     "field": _field,
     "words": _words,
     "tags": _tags,

@@ -7,19 +7,20 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Literal, NamedTuple, cast
 
 from headway.config.run import RunSettings
-from headway.data.bind import Binding, Column, as_said, bind, column_of
-from headway.data.columns import VALUES, check_words
+from headway.data.bind import Binding, Column, as_said, bind, column_of, plain
+from headway.data.columns import VALUES, check_words, labels_of
 from headway.data.files import parts
 from headway.data.readers.lines import UnequalCounts, open_aligned
 from headway.data.readers.open import Holds, open_table
 from headway.data.schemes import Detection, Scheme, to_bio
 from headway.data.table import ABSENT, Raw, Table
 from headway.errors import ConfigError, DataError
-from headway.tasks.specs import SPECS, Reads
+from headway.tasks.specs import SPECS, Reads, spec_of
 
 TextKind = Literal["documents", "labelled", "tagged", "fields", "texts", "pairs"]
 
 SIDES = ("source", "target")
+TEXTS = ("text", "other")
 
 BLOCK = 4096
 BLOCK_CHARACTERS = 2_000_000
@@ -28,7 +29,7 @@ BLOCK_CHARACTERS = 2_000_000
 Value = str | Sequence[str]
 """A text or a label; words or tags."""
 
-ColumnKind = Literal["text", "label", "words", "tags"]
+ColumnKind = Literal["text", "label", "labels", "number", "words", "tags"]
 
 
 class Example(NamedTuple):
@@ -135,6 +136,9 @@ class Bound:
                 raise DataError(
                     f"{where} has no {name!r}, only {there}. Name it with data.{column.setting}=…"
                 )
+            if column.kind == "labels":
+                found[column.name] = labels_of(value, name, where, column.separator)
+                continue
             found[column.name] = VALUES[column.kind](value, name, where)
         if "words" in found and "tags" in found:
             check_words(found["words"], found["tags"], where or self.table.where(raw.line))
@@ -234,8 +238,10 @@ class Source:
         """Of every column that an example may have."""
         if self.kind == "tagged":
             return {"text": "text", "words": "words", "tags": "tags"}
-        labelled = self.kind in ("labelled", "fields")
-        more: dict[str, ColumnKind] = {"label": "label"} if labelled else {}
+        more: dict[str, ColumnKind] = {}
+        if self.kind in ("labelled", "fields"):
+            answers = spec_of(self.settings).answers
+            more = {answers: answers} if answers in ("labels", "number") else {"label": "label"}
         return {**dict.fromkeys(self.columns, "text"), **more}
 
     def shown(self, example: Example) -> dict[str, Any]:
@@ -249,6 +255,7 @@ class Source:
 
 def sources(kind: TextKind, settings: RunSettings) -> tuple[Source, Source]:
     """Of training and of validation; the second may have no files."""
+    settings = answered(kind, settings)
     data = settings.data
     if kind == "pairs":
         given = (data.pairs, data.source, data.target)
@@ -262,6 +269,23 @@ def sources(kind: TextKind, settings: RunSettings) -> tuple[Source, Source]:
         both = Source(kind, settings, (*training, *validation))
         scheme = both.detected() if asked == "auto" else asked
     return Source(kind, settings, training, scheme), Source(kind, settings, validation, scheme)
+
+
+def answered(kind: TextKind, settings: RunSettings) -> RunSettings:
+    """With what the files have for answers, where nobody says: several labels where there are lists
+    of them, else one."""
+    own = settings.classify
+    asked = getattr(settings, settings.task, None) is own and own.answer == "auto"
+    if not asked or not settings.data.text:
+        return settings
+    (path, *_), columns = parts(settings.data.text), needed(kind, settings)
+    table = open_table(path, settings.data, columns, HOLDS.get(kind, "table"))
+    bound = bind(table, columns)
+    name = next((name for name, one in bound.items() if one.kind == "label"), None)
+    several = name is not None and any(
+        isinstance(plain(row.get(name)), list) for row in table.sample
+    )
+    return replace(settings, classify=replace(own, answer="labels" if several else "label"))
 
 
 def pair_source(
@@ -300,9 +324,12 @@ def in_example_blocks(
 HOLDS: dict[TextKind, Holds] = {"documents": "documents", "texts": "lines", "tagged": "words"}
 
 
-def needs_of(reads: Reads) -> list[Column]:
-    """The columns that files of one form have, whatever is made of them."""
+def needs_of(reads: Reads, settings: RunSettings | None = None) -> list[Column]:
+    """The columns that files of one form have, whatever is made of them; `settings` say what an
+    answer is."""
     spec = next(spec for spec in SPECS.values() if spec.reads == reads)
+    if settings is not None and settings.task == spec.name:
+        spec = spec_of(settings)
     return [column_of(need, spec) for need in spec.needs]
 
 
@@ -311,9 +338,13 @@ def needed(kind: TextKind, settings: RunSettings) -> tuple[Column, ...]:
     data = settings.data
     if kind == "fields":
         group = [Column(name, "field", "", optional=True) for name in data.fields]
-        label = [Column("label", "label", "label_field", optional=True, own=data.label_field)]
+        answers = [one for one in needs_of("labelled", settings) if one.name not in TEXTS]
+        label = [
+            replace(one, optional=True, own=data.label_field, said=False)
+            for one in as_said(answers, data)
+        ]
         return (*group, *([] if data.label_field in data.fields else label))
-    columns = needs_of(kind)
+    columns = needs_of(kind, settings)
     if kind == "texts":
         columns = columns[1:] if data.pairs else columns[:1]
     return as_said(columns, data, settings.asked)

@@ -343,6 +343,12 @@ def _text(value: object, where: str) -> str:
     return str(value)
 
 
+def _labels(value: object, where: str) -> object:
+    """One, or several at once."""
+    several = isinstance(value, list | tuple | np.ndarray)
+    return _list(value, where) if several else _label(value, where)
+
+
 def _label(value: object, where: str) -> str | int | float | bool:
     if is_missing(value):
         return ""
@@ -368,7 +374,7 @@ def _field(value: object, where: str) -> object:
     return _list(value, where) if isinstance(value, list | np.ndarray) else _label(value, where)
 
 
-_VALUES = {"label": _label, "words": _list, "tags": _list, "field": _field}
+_VALUES = {"label": _labels, "words": _list, "tags": _list, "field": _field}
 
 
 def _put_in(found: dict[str, Any], name: str, value: object, where: str) -> None:

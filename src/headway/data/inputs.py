@@ -63,7 +63,7 @@ def wanted_inputs(settings: RunSettings) -> dict[str, Any]:
     files = {name: [_identity(path) for path in data.pop(name)] for name in FIELDS}
     data.pop("long")  # what a task makes of long texts, which the store keeps whole
     usual = asdict(DataSettings())
-    for name in ("bad", "words_field", "tags_field"):
+    for name in ("bad", "words_field", "tags_field", "label_separator"):
         if data[name] == usual[name]:
             data.pop(name)  # runs that are older than this setting go on with the data they have
     if tokenizer["file"] is not None:

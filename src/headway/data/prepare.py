@@ -42,6 +42,7 @@ from headway.data.survey import survey
 from headway.data.workplace import Workplace, tidy, workplace
 from headway.errors import DataError
 from headway.progress import SILENT, Progress
+from headway.tasks.specs import spec_of
 from headway.text.tokenizer import Tokenizer, Vocabularies
 from headway.text.train import train_on_texts, train_vocabularies
 
@@ -77,6 +78,9 @@ def prepare(
         if kind == "tagged":
             tag = settings.tag
             wanted["tag"] = {"scheme": tag.scheme, "prefix_strip": tag.prefix_strip}
+        settings = example.answered(kind, settings)
+        if spec_of(settings).answers in ("labels", "number"):
+            wanted["answer"] = spec_of(settings).answers
         made = read_sealed(folder / DATA, progress.note)
         if made is None or not _is_of(made, wanted):
             # Work goes on behind whole blocks, so that it must be cut into the same ones.

@@ -18,7 +18,7 @@ from headway.data.media.reading import Form, What
 from headway.data.media.store import PictureStore, SoundStore
 from headway.data.report import Report
 from headway.data.sealed import WORDS, Facts, load_sealed
-from headway.data.tokens import TokenStore, side
+from headway.data.tokens import TokenStore, side, tokens_file
 from headway.errors import DataError
 from headway.text.tokenizer import Tokenizer, Vocabularies
 
@@ -313,6 +313,10 @@ def open_media(folder: Path, split: str, form: Form, dtype: str) -> Columns:
         stores["other"] = store.rows(np.fromfile(folder / f"{split}.other.rows", "<i8"))
     if (folder / f"{split}.labels").exists():
         stores["label"] = np.fromfile(folder / f"{split}.labels", "<i4").astype(np.int64)
+    if (folder / f"{split}.number").exists():
+        stores["number"] = np.fromfile(folder / f"{split}.number", "<f4")
+    if tokens_file(side(folder / split, "several")).exists():
+        stores["labels"] = TokenStore.open(side(folder / split, "several"), "<u4")
     if (folder / f"{split}.texts.tokens").exists():
         stores["text"] = TokenStore.open(side(folder / split, "texts"), dtype)
     return Columns(stores, hashes=facts["hash"][rows])

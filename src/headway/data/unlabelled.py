@@ -35,7 +35,7 @@ Question = str | tuple[str, ...]
 
 Note = Callable[[str], None]
 
-TARGETS = ("label", "target")
+TARGETS = ("label", "labels", "number", "target")
 """What nobody who asks needs to give."""
 
 

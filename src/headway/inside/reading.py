@@ -49,6 +49,11 @@ def read(
 
     A run of pictures, videos or recordings reads a file.
     """
+    if run.spec.answers == "number":
+        raise UserError(
+            f"{run.folder.name} answers with a number: there are no choices between which one "
+            "could look. Runs that answer with labels can be looked into."
+        )
     if isinstance(text, Media):
         return read_media(run, text, ask, change)
     if media_settings(run) is not None:

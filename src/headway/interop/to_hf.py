@@ -207,6 +207,12 @@ def described(run: Opened) -> tuple[dict[str, Any], Architecture]:
 
 def _check_pooling(run: Opened) -> None:
     shape = run.shape
+    if run.spec.answers in ("labels", "number"):
+        what = "several labels" if run.spec.answers == "labels" else "a number"
+        raise UserError(
+            f"this run answers with {what}, and what is written for transformers has one class "
+            "for each input. Export to onnx or torch."
+        )
     wanted = {"encoder": "first", "decoder": "last"}.get(family_of(shape))
     if wanted and run.spec.answers == "label" and getattr(shape, "pooling", wanted) != wanted:
         raise UserError(

@@ -86,7 +86,7 @@ class Labelling(Objective[Tensor]):
         self.readout = readout_of(settings)
         self.truth_N = self.target.truth(prepared.train)
         self.weights_N = None
-        if getattr(settings, settings.task).balance:
+        if self.target.has_classes and getattr(settings, settings.task).balance:
             self.weights_N = self.target.weights(self.truth_N)
         train, valid = self.intake.cut(prepared.train), self.intake.cut(prepared.valid)
         self.train_items: LabelItems = LabelItems(train, self.truth_N, self.weights_N)
@@ -136,7 +136,7 @@ class Labelling(Objective[Tensor]):
             target, model, self.settings, self.valid_items, device, stopped, most, on_progress
         )
         figures = target.figures(said_NC, truth_N, full)
-        if full and figures:
+        if full and target.has_classes:
             figures |= self.intake.figures(self.prepared.valid, said_NC, truth_N, target.names)
         return Scores(
             values=target.values(said_NC, truth_N),
@@ -306,8 +306,9 @@ def scores_of(labeller: Labeller, said_NC: Numbers, test: ScoredSet) -> Scores:
     values = target.values(said_NC, truth_N)
     baselines, remarks = _for_nothing(labeller, test)
     shown = {name: one[target.headline] for name, one in baselines.items()}
+    digits = METRICS[target.headline].digits
     rows += [
-        (name, f"{shown[name]:.2f}" if name in shown else "–", remark)
+        (name, f"{shown[name]:.{digits}f}" if name in shown else "–", remark)
         for name, remark in remarks.items()
     ]
     return Scores(

@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from headway.config.data import DataSettings
 from headway.config.run import Resolved, RunSettings
+from headway.data.columns import number_of
 from headway.data.example import Source, TextKind
 from headway.data.media.prepared import evaluation_media, prepare_media
 from headway.data.media.reading import UNITS
@@ -25,7 +27,7 @@ from headway.tasks.intake import Texts, front_of, intake_of
 from headway.tasks.label_choices import check_token, with_words
 from headway.tasks.media_given import what_of
 from headway.tasks.specs import Modality, spec_of
-from headway.tasks.targets import Known, Labels
+from headway.tasks.targets import Known, target_of
 from headway.text.tokenizer import Tokenizer
 
 
@@ -65,7 +67,7 @@ def scored_set(
             what_of(shape), replace(settings, data=files), shape, target="label", labels=names,
             progress=progress,
         )  # fmt: skip
-        return ScoredSet(found.items, found.items["label"])
+        return ScoredSet(found.items, target_of(settings, names).truth(found.items)[:])
     examples, labels_N = labelled_examples(settings, files)
     columns = intake_of(settings, tokenizer).columns(examples)
     return ScoredSet(columns, labels_N, [plain_text(one, settings) for one in examples])
@@ -78,28 +80,37 @@ def plain_text(example: Texts, settings: RunSettings) -> Text:
     return example[0], example[1] if len(example) > 1 else ""
 
 
-def labelled_examples(settings: RunSettings, data: DataSettings) -> tuple[list[Texts], Labels]:
-    """The texts of the files and the numbers of their labels, which must be among the run's."""
+def labelled_examples(settings: RunSettings, data: DataSettings) -> tuple[list[Texts], Known]:
+    """The texts of the files and what is right of each; labels must be among the run's."""
     numbers = {label: i for i, label in enumerate(settings.labels)}
     examples: list[Texts] = []
-    labels: list[int] = []
+    found: list[Any] = []
     kind: TextKind = "fields" if data.fields else "labelled"
     source = Source(kind, replace(settings, data=data), data.text)
     for item in source:
-        label = item.text("label")
         if item.problem:
             raise DataError(item.problem)
-        if label not in numbers:
-            known = ", ".join(map(repr, settings.labels[:20]))
-            what = f"the label {label!r}" if label else "a text without a label"
-            raise DataError(
-                f"{item.place}: {what} cannot be scored; this run knows the classes {known}."
-            )
         examples.append(tuple(map(item.text, source.columns)))
-        labels.append(numbers[label])
+        if "number" in source.kinds:
+            found.append(float(item.text("number") or number_of("", "label", item.place)))
+            continue
+        several = "labels" in source.kinds
+        for label in item.several("labels") if several else [item.text("label")]:
+            if label not in numbers:
+                known = ", ".join(map(repr, settings.labels[:20]))
+                what = f"the label {label!r}" if label else "a text without a label"
+                raise DataError(
+                    f"{item.place}: {what} cannot be scored; this run knows the classes {known}."
+                )
+        if several:
+            row = np.zeros(len(numbers), np.float32)
+            row[[numbers[label] for label in item.several("labels")]] = 1.0
+            found.append(row)
+        else:
+            found.append(numbers[item.text("label")])
     if not examples:
         raise DataError(f"there is nothing to score: no texts in {', '.join(data.text)}.")
-    return examples, np.array(labels, dtype=np.int64)
+    return examples, np.array(found)
 
 
 def unit_of(settings: RunSettings) -> str:

@@ -144,7 +144,7 @@ AUDIO = Need(
 MEDIA: dict[Modality, Need] = {"pictures": IMAGE, "videos": VIDEO, "sounds": AUDIO}
 LABEL = Need(
     name="label", kinds=frozenset({"label"}), role="target",
-    also=("class", "category", "speaker", "target", "class_name"),
+    also=("class", "category", "speaker", "target", "class_name", "labels"),
 )  # fmt: skip
 LABELS = Need(
     name="label", kinds=frozenset({"labels"}), role="target",
@@ -441,7 +441,10 @@ class Spec:
             found |= {"long"}
         if self.answers == "vector" and self.reads == "media":
             found |= {"other_field"}
-        return found if self.continues or self.answers == "label" else found - {"fields"}
+        if self.answers == "labels":
+            found |= {"label_separator"}
+        with_fields = self.continues or "classes" in self.heads
+        return found if with_fields else found - {"fields"}
 
     @property
     def writes(self) -> bool:

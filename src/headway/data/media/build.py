@@ -18,12 +18,12 @@ from headway.data.media.check import check_media
 from headway.data.media.decoding import UNREADABLE, Decoder, read_facts
 from headway.data.media.items import MediaItems, check_there, found_items
 from headway.data.media.reading import Form
-from headway.data.media.source import Target
+from headway.data.media.source import Target, names_in
 from headway.data.media.splitting import split_off
 from headway.data.media.survey import Surveyed, survey
 from headway.data.report import Report
 from headway.data.store import ImpossibleData
-from headway.data.tokens import StoreWriter, side, token_dtype
+from headway.data.tokens import StoreWriter, lengths_file, side, token_dtype, tokens_file
 from headway.data.workplace import Workplace
 from headway.progress import Progress
 from headway.text.tokenizer import Tokenizer, Vocabularies
@@ -83,7 +83,9 @@ class MediaBuild:
         decoder.run(self.place.record, self.progress)
         with self.progress.stage("checking the data"):
             asked = self.wanted
-            surveyed = survey((training, validation), self.folder, asked.form, asked.target)
+            surveyed = survey(
+                (training, validation), self.folder, asked.form, asked.target, asked.settings
+            )
             report = check_media(surveyed[0], surveyed[1] if validation.sources else None)
         if report.impossible:
             raise ImpossibleData(report)
@@ -124,11 +126,10 @@ class MediaBuild:
 
     def _labels(self, surveyed: tuple[Surveyed, Surveyed], splits: tuple[Rows, Rows]) -> list[str]:
         names = sorted_labels(surveyed[0].counts)
-        numbers = {name: i for i, name in enumerate(names)}
         targets = [*surveyed[0].targets, *surveyed[1].targets]
         for name, rows in zip(SPLITS, splits, strict=True):
-            found = [numbers[targets[row] or ""] for row in rows.tolist()]
-            np.array(found, "<i4").tofile(self.folder / f"{name}.labels")
+            found = [targets[row] or "" for row in rows.tolist()]
+            write_labels(found, surveyed[0].answer, names, self.folder / name)
         return names
 
     def _texts(self, items: MediaItems, splits: tuple[Rows, Rows], report: Report) -> str:
@@ -163,6 +164,21 @@ class MediaBuild:
                 file.write(json.dumps(example(items, row)) + "\n")
 
 
+def write_labels(labels: Sequence[str], answer: str, names: Sequence[str], name: Path) -> None:
+    """The numbers of labels, or what numbers they are."""
+    numbers = {label: i for i, label in enumerate(names)}
+    if answer == "number":
+        np.array([float(one) for one in labels], "<f4").tofile(side(name, "number"))
+    elif answer == "labels":
+        sets = [[numbers[label] for label in names_in(one)] for one in labels]
+        flat = np.array([number for one in sets for number in one], "<u4")
+        flat.tofile(tokens_file(side(name, "several")))
+        lengths = np.array([len(one) for one in sets], "<i4")
+        lengths.tofile(lengths_file(side(name, "several")))
+    else:
+        np.array([numbers[one] for one in labels], "<i4").tofile(side(name, "labels"))
+
+
 def write_texts(texts: Sequence[str], tokenizer: Tokenizer, name: Path, dtype: str) -> int:
     """A token store. Returns how many tokens it has."""
     writer = StoreWriter(name, dtype)
@@ -179,5 +195,6 @@ def write_texts(texts: Sequence[str], tokenizer: Tokenizer, name: Path, dtype: s
 
 def example(items: MediaItems, row: int) -> dict[str, Any]:
     item = items[row]
-    values = {"place": item.place, "label": item.label, "text": item.text}
+    label = item.label and ", ".join(names_in(item.label))
+    values = {"place": item.place, "label": label, "text": item.text}
     return {name: value for name, value in values.items() if value is not None}

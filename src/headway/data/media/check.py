@@ -13,6 +13,7 @@ from headway.data.check import EXAMPLES, FEW, MANY, clipped, listed, repeats, so
 from headway.data.media.decoding import FLAT, UNREADABLE
 from headway.data.media.items import MOST_NAMED
 from headway.data.media.reading import UNITS
+from headway.data.media.source import names_in
 from headway.data.media.survey import Surveyed
 from headway.data.report import Example, Finding, Level, Report
 
@@ -56,7 +57,7 @@ class MediaCheck:
         said = f"{len(rows):,} of {n:,} {self.which}{self.unit}{share}: {text}"
         shown = []
         for row in rows[:most].tolist():
-            target = seen.targets[row] or ""
+            target = ", ".join(names_in(seen.targets[row] or ""))
             why = seen.problems.get(row)
             place = seen.items[row].place
             shown.append(Example(place, why or clipped(target), clipped(target) if why else ""))
@@ -101,7 +102,7 @@ class MediaCheck:
         counts = self.seen.counts
         if self.seen.target != "label" or not counts:
             return
-        if len(counts) == 1:
+        if len(counts) == 1 and self.seen.answer == "label":
             text = f"every label is {next(iter(counts))!r}; there is nothing to tell apart."
             self.say("error", "one-class", 1, text)
         elif len(counts) > max(20, len(self.seen) // 2):
@@ -193,6 +194,12 @@ class MediaCheck:
         _, first, group = np.unique(hashes, return_index=True, return_inverse=True)
         return rows[targets != targets[first][group]]
 
+    def _first_place(self, name: str) -> str:
+        """Of an item with this label."""
+        rows = enumerate(self.seen.targets)
+        first = next(row for row, one in rows if one is not None and name in names_in(one))
+        return self.seen.items[first].place
+
     def seen_in(self, training: Surveyed) -> None:
         """Validation items that training sees too, and labels that differ between the two."""
         facts = self.seen.facts
@@ -203,10 +210,7 @@ class MediaCheck:
         here, there = self.seen.counts, training.counts
         strange = [name for name in here if name not in there]
         if there and strange:
-            shown = ", ".join(
-                f"{name!r} ({self.seen.items[self.seen.targets.index(name)].place})"
-                for name in strange[:5]
-            )
+            shown = ", ".join(f"{name!r} ({self._first_place(name)})" for name in strange[:5])
             text = (
                 f"the validation data has {len(strange)} label{'s' * (len(strange) > 1)} that the "
                 f"training data lacks: {shown}. Known: {listed(sorted_labels(there))}."

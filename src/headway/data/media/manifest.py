@@ -14,7 +14,7 @@ from headway.data.columns import VALUES
 from headway.data.example import refused
 from headway.data.media.pictures import Reading
 from headway.data.media.reading import WHOLE, Form, Part, read_media
-from headway.data.media.source import MediaItem, Target
+from headway.data.media.source import MediaItem, Target, several
 from headway.data.readers.jsonl import value_text
 from headway.data.readers.open import open_table
 from headway.data.table import ABSENT, Raw, Table, is_missing
@@ -144,16 +144,24 @@ def _row(raw: Raw, where: str, binding: Binding, parts: list[str]) -> Iterator[R
     given = {name: found[name] for name in parts if _is_said(found[name])}
     part = Part(**{name: _READERS[name](value, name, where) for name, value in given.items()})
     target = next((name for name in ("label", "text", "other") if name in names), "")
-    several = plain(found[target]) if target else None
-    values = (several or [""]) if target == "text" and isinstance(several, list) else [several]
+    held = plain(found[target]) if target else None
+    values = (held or [""]) if target == "text" and isinstance(held, list) else [held]
     for value in values:
         said = None
         if target:
-            read = VALUES["label"] if target == "label" else value_text
+            read = _label if target == "label" else value_text
             said = str(read(value, names[target], where)).strip() or None
         if target == "other" and said is None:
             raise DataError(f"{where} names no second file.")
         yield Row(path, raw.line, said, part if given else WHOLE)
+
+
+def _label(value: object, name: str, where: str) -> str:
+    """A list of labels as one."""
+    value = plain(value)
+    if isinstance(value, list):
+        return several(str(VALUES["label"](one, name, where)) for one in value)
+    return str(VALUES["label"](value, name, where))
 
 
 def _is_said(value: object) -> bool:

@@ -20,12 +20,12 @@ import numpy as np
 from headway.config.durable import identity
 from headway.config.run import RunSettings
 from headway.data.check import listed
-from headway.data.media.build import MediaBuild, Wanted, write_texts
+from headway.data.media.build import MediaBuild, Wanted, write_labels, write_texts
 from headway.data.media.decoding import Decoder
 from headway.data.media.items import MOST_NAMED, MediaItems
 from headway.data.media.manifest import is_manifest
 from headway.data.media.reading import UNITS, Form, Shape, What
-from headway.data.media.source import Target
+from headway.data.media.source import Target, names_in
 from headway.data.media.survey import Surveyed, survey
 from headway.data.sealed import read_sealed, seal
 from headway.data.store import DATA, Columns, Prepared, load_prepared, open_media
@@ -100,7 +100,7 @@ def evaluation_media(
     with tempfile.TemporaryDirectory(prefix="headway-media-") as name:
         folder = Path(name)
         Decoder(items, asked.form, folder).run(lambda done, files: None, progress)
-        seen, _ = survey((items, MediaItems([])), folder, asked.form, target)
+        seen, _ = survey((items, MediaItems([])), folder, asked.form, target, settings)
         _check_scorable(seen, labels)
         step = 2 if target == "other" else 1
         np.arange(0, len(items), step, dtype="<i8").tofile(folder / "train.rows")
@@ -109,9 +109,7 @@ def evaluation_media(
         targets = [one for one in seen.targets if one is not None]
         dtype = "<u2"
         if target == "label":
-            numbers = {name: i for i, name in enumerate(labels)}
-            found = np.array([numbers[name] for name in targets], "<i4")
-            found.tofile(folder / "train.labels")
+            write_labels(targets, seen.answer, labels, folder / "train")
         elif target == "text" and tokenizer is not None:
             dtype = token_dtype(tokenizer.vocab_size)
             write_texts(targets, tokenizer, side(folder / "train", "texts"), dtype)
@@ -133,9 +131,13 @@ def _check_scorable(seen: Surveyed, labels: Sequence[str]) -> None:
         return
     known = set(labels)
     for row, target in enumerate(seen.targets):
-        strange = seen.target == "label" and target is not None and target not in known
+        names = names_in(target or "") if seen.target == "label" else []
+        unknown = [name for name in names if name not in known and seen.answer != "number"]
+        strange = bool(unknown)
         if target is None or strange:
-            what = f"the label {target!r}" if strange else f"a {unit[:-1]} without a {seen.target}"
+            what = (
+                f"the label {unknown[0]!r}" if strange else f"a {unit[:-1]} without a {seen.target}"
+            )
             end = f"; this run knows the classes {listed(labels, 20)}" * strange
             raise DataError(f"{seen.items[row].place}: {what} cannot be scored{end}.")
 
@@ -151,6 +153,8 @@ def _inputs(asked: Wanted, training: MediaItems, validation: MediaItems) -> dict
     given = asked.tokenizer and hashlib.sha256(asked.tokenizer.to_json().encode()).hexdigest()
     names = ["path_field", "label_field", "text_field", "valid_size", "encoding"]
     names += ["other_field"] if asked.target == "other" else []
+    own = getattr(asked.settings, asked.settings.task, None)
+    answer = getattr(own, "answer", "label")
     values = {
         "form": asdict(asked.form),
         "settings": {
@@ -159,6 +163,8 @@ def _inputs(asked: Wanted, training: MediaItems, validation: MediaItems) -> dict
             "tokenizer": tokenizer,
             "given": given,
             "specials": list(asked.specials),
+            **({"answer": answer} if answer in ("labels", "number") else {}),
+            **({"label_separator": data.label_separator} if answer == "labels" else {}),
         },
         "manifests": [
             identity(Path(path))

@@ -17,6 +17,19 @@ Target = Literal["label", "text", "other", "none"]
 """What an item must come with. With `other` it is one of two that belong together, of which the
 second stands behind the first."""
 
+SEVERAL = "\0"
+"""Begins a label that is a list of them, and stands between these."""
+
+
+def several(names: Iterable[str]) -> str:
+    """Labels as one: each once, in their order."""
+    return SEVERAL + SEVERAL.join(dict.fromkeys(name for name in names if name))
+
+
+def names_in(label: str) -> list[str]:
+    return [name for name in label.split(SEVERAL) if name]
+
+
 ENDINGS: dict[What, frozenset[str]] = {
     "pictures": SUFFIXES | {".npy"},
     "videos": MOVING | {".npy"},

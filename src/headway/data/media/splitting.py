@@ -7,6 +7,7 @@ from numpy.typing import NDArray
 
 from headway.data.media.check import absent_labels
 from headway.data.media.reading import UNITS
+from headway.data.media.source import names_in
 from headway.data.media.survey import Surveyed
 from headway.data.report import Finding, Report
 from headway.data.split import choose_by_label, choose_rows, draws_of
@@ -20,9 +21,10 @@ def split_off(
     """Which of the good ones are for validation: equal ones together, about as many of each class
     as it has of all, and never all of a class. The report hears of classes that get none."""
     keys, unit = seen.facts["hash"][good], UNITS[seen.form.what]
-    labels = [seen.targets[row] or "" for row in good.tolist()]
+    sets = [names_in(seen.targets[row] or "") for row in good.tolist()]
+    labels = [names[0] if names else "" for names in sets]
     try:
-        if seen.target != "label":
+        if seen.target != "label" or seen.answer == "number":
             others = seen.facts["hash"][good + 1] if seen.target == "other" else keys
             return choose_rows(keys, others, size, unit, "--valid-media")
         # Voices are also compared with each other: one recording of a voice would say nothing.
@@ -38,6 +40,6 @@ def split_off(
         )
         report.findings.append(Finding("error", "no-split", 0, text))
         raise ImpossibleData(report) from error
-    chosen = {labels[place] for place in np.flatnonzero(held_out).tolist()}
-    report.findings += absent_labels(chosen, set(labels))
+    chosen = {name for place in np.flatnonzero(held_out).tolist() for name in sets[place]}
+    report.findings += absent_labels(chosen, {name for names in sets for name in names})
     return held_out

@@ -81,7 +81,9 @@ def _answer(looked: Any) -> dict[str, Any]:
             "size": 0 if vector is None else vector.shape[-1],
             "length": length,
         }
-    probs_RC = trace.scores_RC.float().softmax(-1)
+    several = looked.run is not None and looked.run.spec.answers == "labels"
+    scores_RC = trace.scores_RC.float()
+    probs_RC = scores_RC.sigmoid() if several else scores_RC.softmax(-1)
     best = probs_RC.topk(min(CHOICES, probs_RC.shape[-1]), dim=-1)
     items = []
     for row, output in enumerate(outputs):

@@ -89,7 +89,7 @@ def _columns(graph: Session) -> int | None:
 
 def _n_scores(settings: RunSettings) -> int:
     shape: Any = settings.model
-    if spec_of(settings).labelled:
+    if spec_of(settings).labelled or "classes" in spec_of(settings).heads:
         return int(shape.n_labels)
     blank = spec_of(settings).modality == "sounds" and not isinstance(shape, Seq2SeqSettings)
     return int(shape.vocab_size) + blank
