@@ -11,8 +11,10 @@ import numpy as np
 import pytest
 
 from headway.config.data import DataSettings
-from headway.data import pairs as reading
-from headway.data.pairs import in_blocks, pair_files, read_pairs
+from headway.config.run import RunSettings
+from headway.data import example as reading
+from headway.data.example import Example, in_example_blocks, sources
+from headway.data.pairs import read_pairs
 from headway.data.readers.lines import UnequalCounts
 from headway.data.slip import first_slip
 from headway.errors import DataError
@@ -74,9 +76,9 @@ def test_lines_of_json_have_fields_that_may_lie_deeper(write: Write) -> None:
 
 def test_a_pair_keeps_the_number_of_its_line(write: Write) -> None:
     path = write("a.tsv", ["source\ttarget", "a\tb", "", "c\td"])
-    (file,) = pair_files((), (), (path,), DataSettings())
-    assert list(file) == [("a", "b"), ("", ""), ("c", "d")]
-    assert file.header == 1
+    assert from_pairs(path) == [("a", "b"), ("", ""), ("c", "d")]
+    run = RunSettings(task="translate", data=DataSettings(pairs=(path,)))
+    assert [one.place for one in sources("pairs", run)[0]] == ["a.tsv:2", "a.tsv:3", "a.tsv:4"]
 
 
 @pytest.mark.parametrize(
@@ -143,7 +145,8 @@ def test_blocks_are_small_where_pairs_are_long(monkeypatch: pytest.MonkeyPatch) 
     pairs = [("a", "b")] * 5 + [("long" * 9, "c")] * 2 + [("d", "e")] * 2
     monkeypatch.setattr(reading, "BLOCK", 4)
     monkeypatch.setattr(reading, "BLOCK_CHARACTERS", 30)
-    blocks = list(in_blocks(iter(pairs)))
-    assert [pair for block in blocks for pair in block] == pairs
+    examples = [Example({"source": one, "target": two}, "") for one, two in pairs]
+    blocks = list(in_example_blocks(examples, ("source", "target")))
+    assert [one for block in blocks for one in block] == examples
     assert [len(block) for block in blocks] == [4, 2, 1, 2]
-    assert list(in_blocks([])) == []
+    assert list(in_example_blocks([], ())) == []

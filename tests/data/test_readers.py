@@ -71,6 +71,11 @@ def test_columns_that_only_one_can_be_meant_by_are_taken(write: Write) -> None:
         texts(write("a.csv", ["id,review,stars", "1,fine,5", "2,poor,1"]))
 
 
+def test_empty_lines_may_come_before_a_header(write: Write) -> None:
+    assert texts(write("a.tsv", ["", "label\ttext", "", "x\ta"])) == [("a", "x")]
+    assert texts(write("b.tsv", [""])) == []
+
+
 def test_a_name_that_comes_twice_is_that_of_the_first(write: Write) -> None:
     assert texts(write("a.tsv", ["text\tlabel\ttext", "a\tx\tb"])) == [("a", "x")]
 

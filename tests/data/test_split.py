@@ -10,10 +10,11 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from numpy.typing import NDArray
 
 from headway.data.check import repeats
 from headway.data.fold import LONGEST, Texts, fold_hashes
-from headway.data.split import choose_by_label, choose_rows, draws_of, groups, validation_rows
+from headway.data.split import choose_by_label, choose_rows, draws_of, groups
 from headway.errors import DataError
 
 unhurried = settings(deadline=None)
@@ -34,6 +35,12 @@ def test_the_hash_of_a_text_does_not_depend_on_its_neighbours(texts: list[str]) 
     alone = [Texts.of([text]) for text in texts]
     assert [int(one.hashes()[0]) for one in alone] == together[0].hashes().tolist()
     assert [int(one.folded().hashes()[0]) for one in alone] == together[1].hashes().tolist()
+
+
+def validation_rows(pairs: list[tuple[str, str]], size: int) -> NDArray[np.bool_]:
+    """Of pairs of texts."""
+    sources, targets = zip(*pairs, strict=True)
+    return choose_rows(fold_hashes(Texts.of(sources)), fold_hashes(Texts.of(targets)), size)
 
 
 def test_long_texts_are_told_apart_by_their_start_and_their_length() -> None:

@@ -33,7 +33,7 @@ def _label(value: object, name: str, where: str) -> str:
     if isinstance(value, list) and len(value) > 1:
         said = ", ".join(map(str, value))[:60]
         raise DataError(f"{where} has {len(value)} labels ({said}). Here one is needed.")
-    return one_line(value_text(plain(value), name, where), where).strip()
+    return one_line(value_text(plain(value), name, where).strip(" \t"), where).strip()
 
 
 def labels_of(value: object, name: str, where: str, separator: str) -> list[str]:

@@ -8,15 +8,14 @@ every one is held out in the same share, and none as a whole.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from headway.data.check import UNITS
-from headway.data.fold import Hashes, Numbers, Texts, fold_hashes, mixed
-from headway.data.pairs import in_blocks
+from headway.data.fold import Hashes, Numbers, mixed
 from headway.data.report import Finding, Report
 from headway.data.store import ImpossibleData
 from headway.data.survey import Survey
@@ -69,18 +68,6 @@ def _tell_shared(
             "with training pairs: the groups of pairs that share a side are too large to set aside."
         )
         report.findings.append(Finding("warning", "shared-split", n, text))
-
-
-def validation_rows(pairs: Iterable[tuple[str, str]], size: int) -> NDArray[np.bool_]:
-    """`choose_rows` for pairs of texts. Holds 16 bytes a pair."""
-    blocks: list[tuple[Hashes, Hashes]] = []
-    for block in in_blocks(pairs):
-        source, target = (fold_hashes(Texts.of(side)) for side in zip(*block, strict=True))
-        blocks.append((source, target))
-    if not blocks:
-        return np.zeros(0, np.bool_)
-    source, target = (np.concatenate(side) for side in zip(*blocks, strict=True))
-    return choose_rows(source, target, size)
 
 
 def choose_rows(

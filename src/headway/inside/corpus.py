@@ -22,7 +22,7 @@ from headway.data.files import open_lines, shown
 from headway.data.media.prepared import evaluation_media
 from headway.data.media.reading import UNITS
 from headway.data.media.source import Target
-from headway.data.pairs import PairFile, read_pairs
+from headway.data.pairs import read_pairs
 from headway.data.readers.jsonl import is_json
 from headway.data.store import Columns, load_prepared
 from headway.data.unlabelled import questions
@@ -292,7 +292,7 @@ def _lines_of(path: str, run: Opened) -> Iterator[str]:
     suffixes = set(Path(path).suffixes)
     if head and is_json(path, head[0], settings.text_field):
         if reads == "pairs":
-            return (_joined(pair) for pair in PairFile((path,), settings) if any(pair))
+            return (_joined(pair) for pair in read_pairs((), (), (path,), settings) if any(pair))
         return (_joined(listed(one)) for one in questions(path, reads, run.settings) if one)
     if reads == "labelled" and suffixes & {".tsv", ".csv"}:
         asked = questions(path, reads, run.settings)

@@ -56,11 +56,9 @@ class Delimited:
         places = [columns.index(name) if name in columns else len(columns) for name in names]
         width, needed = len(columns), max(places, default=0) + 1
         for cells, number in islice(self.rows(), n_header, None):
-            if len(cells) == width:
-                yield Raw([cells[i] for i in places], number)
-            elif not cells:
+            if not cells:
                 yield Raw(None, number)
-            elif self.ragged and len(cells) >= needed:
+            elif len(cells) == width or (self.ragged and len(cells) >= needed):
                 yield Raw([cells[i] for i in places], number)
             else:
                 yield Raw(None, number, self._wrong(cells, number, needed, width))
@@ -80,15 +78,17 @@ def open_delimited(
     """A table whose first line may name its columns; else they are called 1, 2, …"""
     how = Delimited(path, encoding, between, ragged)
     head = [cells for cells, _ in islice(how.rows(), SAMPLE + 1)]
-    first = [cell.strip() for cell in head[0]] if head else []
-    header = bool(first) and is_header(first, head[1:])
+    at = next((i for i, cells in enumerate(head) if cells), 0)  # empty lines may come before
+    first = [cell.strip() for cell in head[at]] if head else []
+    header = bool(first) and is_header(first, head[at + 1 :])
     columns = _unlike(first) if header else [str(i) for i in range(1, len(first) + 1)]
-    rows = [row for row in head[header:] if len(row) == len(columns)]
+    n_header = at + 1 if header else 0
+    rows = [row for row in head[n_header:] if len(row) == len(columns)]
     form = f"{BETWEEN[between]}, {'header' if header else 'no header'}"
     return Table(
         tuple(columns),
         [dict(zip(columns, row, strict=True)) for row in rows if row],
-        lambda names: how.read(columns, int(header), names),
+        lambda names: how.read(columns, n_header, names),
         name=shown(path), form=form, header=header, typed=False,
     )  # fmt: skip
 
@@ -101,23 +101,21 @@ def _unlike(names: Sequence[str]) -> list[str]:
     return found
 
 
-def between_of(path: str, head: Sequence[str], names: Sequence[str]) -> str:
-    """What stands between columns; nothing where this looks like no table."""
+def between_of(
+    path: str, head: Sequence[str], names: Sequence[str], *, ragged: bool = False
+) -> str:
+    """What stands between columns; nothing where this looks like no table. In `ragged` lines, as of
+    pairs of sentences, tabs tell more than commas."""
     suffixes = {end.lower() for end in Path(path).suffixes}
     first = head[0] if head else ""
     if ".csv" in suffixes:
         tabs = {line.count("\t") for line in head if line.strip()}
-        if len(tabs) == 1 and tabs != {0} and not _is_quoted(first):
+        if len(tabs) == 1 and tabs != {0} and (ragged or "," not in first):
             return "\t"
         return ";" if "," not in first and ";" in first else ","
     if ".tsv" in suffixes or "\t" in first:
         return "\t"
     return "," if _is_csv(first, head[1] if len(head) > 1 else "", names) else ""
-
-
-def _is_quoted(line: str) -> bool:
-    """A tab in quotes is none between columns."""
-    return '"' in line and "," in line
 
 
 def _is_csv(first: str, second: str, names: Sequence[str]) -> bool:

@@ -40,8 +40,9 @@ def open_table(
         return open_jsonl(path, encoding)
     if holds == "words":
         return open_conll(path, encoding)
+    ragged = [one.name for one in columns if not one.optional] in PAIRS
     if holds == "table":
-        between = between_of(path, head, [one.own or one.name for one in columns])
+        between = between_of(path, head, [one.own or one.name for one in columns], ragged=ragged)
         if first.startswith(FASTTEXT) and not between:
             return open_fasttext(path, encoding)
     else:
@@ -49,7 +50,6 @@ def open_table(
         between = between_of(path, head, ()) if named else ""
         if not between or not _has_names(first, between, columns):
             return open_plain(path, encoding, "line" if holds == "lines" else data.unit)
-    ragged = [one.name for one in columns if not one.optional] in PAIRS
     is_header = is_header_for(columns, commas=between in (",", ";"))
     return open_delimited(path, encoding, between or "\t", is_header, ragged=ragged)
 
