@@ -22,7 +22,7 @@ import pytest
 
 import headway
 from headway.errors import DataError, UserError, said_in_python
-from headway.tasks import media_answers
+from headway.tasks import items
 from headway.tasks.answers import (
     Answer,
     Answers,
@@ -619,7 +619,7 @@ def test_they_do_between_batches_of_media(
     object.__setattr__(run.opened, "lock", lock := Counted())
     whole = run(paths).labels
     together, lock.n = lock.n, 0
-    monkeypatch.setitem(media_answers.READ_AT_ONCE, "cpu", 1)  # a batch each
+    monkeypatch.setitem(items.READ_AT_ONCE, "cpu", 1)  # a batch each
     assert run(paths).labels == whole
     assert lock.n >= together + 11
 
