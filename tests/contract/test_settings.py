@@ -73,6 +73,7 @@ TOGETHER: dict[str, Said] = {
     "decode.groups": {"decode.beam": 8},
     "data.max_ratio": {"data.max_ratio": 2.0},
     "train.metric": {"train.metric": "loss"},
+    "identify.scale": {"identify.margin": 0.25},
 }
 """Values that go with one, or its own."""
 

@@ -29,15 +29,15 @@ def leaves_of(row: Spec) -> set[str]:
     return set() if row.settings is None else {one.name for one in fields(row.settings)}
 
 
-CHOICES: tuple[str, ...] = ()
-"""Of answers, beside one label: `labels` and `number`, as soon as data with these can be read."""
+CHOICES = {"text": ("labels",), "pictures": ("number",)}
+"""Of answers, beside one label: each once, for whatever is read answers are made in one way."""
 
 
 def rows_of(spec: Spec) -> Iterator[Spec]:
     """One for each kind of data, and for each kind of answer where that is a choice."""
     for row in spec.rows:
         yield row
-        for answer in CHOICES if "answer" in leaves_of(row) else ():
+        for answer in CHOICES.get(row.modality, ()) if "answer" in leaves_of(row) else ():
             yield answering(row, answer)
 
 

@@ -127,3 +127,12 @@ def test_the_answer_says_which_row_it_is() -> None:
 def test_what_has_no_effect_on_an_answer_is_refused(words: list[str], said: str) -> None:
     with pytest.raises(ConfigError, match=said):
         settings(*words)
+
+
+def test_a_scale_has_no_effect_without_a_margin() -> None:
+    given = {"task": "identify", "data.media": ["a"]}
+    with pytest.raises(
+        ConfigError, match=r"identify\.scale has no effect without identify\.margin"
+    ):
+        load_run_settings(None, ["identify.scale=20.0"], given)
+    assert load_run_settings(None, ["identify.scale=20.0", "identify.margin=0.2"], given)

@@ -374,6 +374,8 @@ def _check_others(settings: RunSettings, spec: Spec, locate: Locate) -> None:
         reasons["train.smoothing_kind"] = each
     if smoothed:
         reasons |= {"train.smoothing": smoothed, "train.smoothing_kind": smoothed}
+    if not settings.identify.margin:
+        reasons["identify.scale"] = "without identify.margin"
     if spec.modality != "pictures":
         reasons["classify.teacher"] = f"on {spec.modality}: it teaches to see pictures"
     if spec.modality != "text" and not spec.writes:

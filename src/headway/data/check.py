@@ -214,6 +214,12 @@ class TextFindings(Findings):
                 f"({source.settings.data.label_field!r}); the first is {names.first_without}."
             )
             self.say("error", "no-label", names.without, text)
+        if names.without and "labels" in source.kinds:
+            text = (
+                f"{names.without:,} {self.which}{self.unit} have none of the labels; the first is "
+                f"{names.first_without}."
+            )
+            self.say("note", "no-label", names.without, text)
         if names.misfits:
             text = (
                 f"{names.misfits:,} {self.which}tags do not fit the scheme {source.scheme} and are "

@@ -1,0 +1,117 @@
+"""Several labels at once, and numbers, from files to columns."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from headway.config.run import RunSettings, load_run_settings
+from headway.data.example import answered, sources
+from headway.data.media.store import PictureStore
+from headway.data.store import Prepared
+from headway.errors import DataError
+from headway.progress import SILENT
+from headway.tasks.label_data import labelled_examples
+from headway.tasks.table import kind_of
+
+SETS = [["art"], ["art", "food"], [], ["food"]]
+
+
+def asked(path: Path, *words: str, files: str = "data.text", **more: Any) -> RunSettings:
+    given = {"task": "classify", files: [str(path)], "data.valid_size": 4, **more}
+    return load_run_settings(None, list(words), given)
+
+
+def written(path: Path, rows: list[dict[str, Any]]) -> Path:
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    return path
+
+
+def texts(n: int = 40) -> list[dict[str, Any]]:
+    return [{"text": f"text of {'abcdefghij'[i % 10]} {i}", "label": SETS[i % 4]} for i in range(n)]
+
+
+def prepared(settings: RunSettings, folder: Path) -> Prepared:
+    found: Prepared = kind_of(settings).prepare(settings, folder, SILENT)
+    return found
+
+
+def sets_of(found: Prepared) -> set[tuple[str, ...]]:
+    store = found.train["labels"]
+    return {tuple(found.labels[i] for i in store[row].tolist()) for row in range(found.train.n)}
+
+
+def test_lists_say_by_themselves_that_there_are_several(tmp_path: Path) -> None:
+    settings = asked(written(tmp_path / "t.jsonl", texts()))
+    assert answered("labelled", settings).classify.answer == "labels"
+    found = prepared(settings, tmp_path)
+    assert found.labels == ("art", "food")
+    assert sets_of(found) == {("art",), ("art", "food"), (), ("food",)}
+    assert "label" not in found.train
+    one = [{**row, "label": "x"} for row in texts()]
+    plain = asked(written(tmp_path / "one.jsonl", one))
+    assert answered("labelled", plain).classify.answer == "label"
+
+
+def test_cells_are_parted(tmp_path: Path) -> None:
+    path = tmp_path / "t.tsv"
+    path.write_text("".join(f"{row['text']}\t{' ; '.join(row['label'])}\n" for row in texts()))
+    settings = asked(path, "classify.answer=labels", "data.label_separator=;")
+    assert sets_of(prepared(settings, tmp_path)) == {("art",), ("art", "food"), (), ("food",)}
+
+
+def test_one_label_is_not_a_list(tmp_path: Path) -> None:
+    settings = asked(written(tmp_path / "t.jsonl", texts()), "classify.answer=label")
+    with pytest.raises(DataError, match="2 labels"):
+        list(sources("labelled", settings)[0])
+
+
+def test_numbers_are_kept_as_they_are(tmp_path: Path) -> None:
+    rows = [{"text": row["text"], "label": 0.5 * i} for i, row in enumerate(texts())]
+    settings = asked(written(tmp_path / "n.jsonl", rows), "classify.answer=number")
+    found = prepared(settings, tmp_path)
+    both = np.concatenate([found.train["number"], found.valid["number"]])
+    assert sorted(both.tolist()) == [row["label"] for row in rows]
+    assert found.labels == ()
+    facts = kind_of(settings).facts(settings, found)
+    assert (facts.answer, facts.mean) == ("number", pytest.approx(found.train["number"].mean()))
+    examples, truth_N = labelled_examples(settings, settings.data)
+    assert truth_N.tolist() == [row["label"] for row in rows]
+    assert len(examples) == 40
+    bad = written(tmp_path / "bad.jsonl", [*rows, {"text": "x", "label": "much"}])
+    with pytest.raises(DataError, match=r"line 41: label='much' is no number"):
+        prepared(asked(bad, "classify.answer=number"), tmp_path / "bad")
+
+
+@pytest.fixture
+def pictures(tmp_path: Path) -> list[dict[str, Any]]:
+    draw = np.random.default_rng(1)
+    for i in range(40):
+        np.save(tmp_path / f"{i}.npy", draw.integers(0, 255, (8, 8)).astype(np.uint8))
+    return [{"path": f"{i}.npy", "label": SETS[i % 4]} for i in range(40)]
+
+
+def test_pictures_have_several_labels_too(tmp_path: Path, pictures: list[dict[str, Any]]) -> None:
+    path = written(tmp_path / "p.jsonl", pictures)
+    settings = asked(path, files="data.media", **{"classify.what": "pictures"})
+    found = prepared(settings, tmp_path / "run")
+    assert isinstance(found.train["image"], PictureStore)
+    assert sets_of(found) == {("art",), ("art", "food"), (), ("food",)}
+    assert {one["label"] for one in found.valid_examples} <= {"art", "art, food", "", "food"}
+
+
+def test_and_numbers(tmp_path: Path, pictures: list[dict[str, Any]]) -> None:
+    rows = [{**row, "label": 3 * i} for i, row in enumerate(pictures)]
+    path = written(tmp_path / "n.jsonl", rows)
+    said = {"classify.what": "pictures", "classify.answer": "number"}
+    settings = asked(path, files="data.media", **said)
+    found = prepared(settings, tmp_path / "run")
+    both = np.concatenate([found.train["number"], found.valid["number"]])
+    assert sorted(both.tolist()) == [3.0 * i for i in range(40)]
+    bad = written(tmp_path / "bad.jsonl", [*rows, {"path": "0.npy", "label": "much"}])
+    with pytest.raises(DataError, match="'much' is no number"):
+        prepared(asked(bad, files="data.media", **said), tmp_path / "bad")
