@@ -325,7 +325,7 @@ def test_broken_columns_are_named_with_their_line(
     bad = tmp_path / "bad.conll"
     bad.write_text("a\tO\nalone\nb\tO\n")
     files = replace(run[1].data, text=(str(bad),))
-    with pytest.raises(DataError, match=r"bad\.conll:2"):
+    with pytest.raises(DataError, match=r"bad\.conll, line 2"):
         Tags().evaluation(Use(open_run(run[0], device="cpu"), run[1]), files)
 
 
