@@ -58,7 +58,8 @@ class DataSettings(Made):
     """Of a JSONL line or a CSV, or the number of a TSV column counted from 1."""
 
     other_field: str = ""
-    """The second text, where pairs of texts are classified."""
+    """The second text, where pairs of texts are classified; of a list of media the second of two
+    that belong together."""
 
     label_field: str = "label"
     label_separator: str = ","
