@@ -17,8 +17,8 @@ from headway.data.media.folders import FolderSource
 from headway.data.media.items import found_items
 from headway.data.media.manifest import ManifestSource
 from headway.data.media.reading import UNITS, Form
+from headway.data.media.source import TARGETS
 from headway.data.media.source import Source as MediaSource
-from headway.data.media.source import Target
 from headway.data.report import Report
 from headway.data.table import Table, is_missing, shown_value, value_in
 from headway.tasks.specs import Spec
@@ -58,8 +58,7 @@ class Tables:
 
     @classmethod
     def _media(cls, settings: RunSettings, row: Spec, kind: str) -> Tables:
-        answers: dict[str, Target] = {"label": "label", "text": "text"}
-        target = answers.get(row.answers, "none")
+        target = TARGETS.get(row.answers, "none")
         if settings.data.other_field:
             target = "other"
         what = row.modality

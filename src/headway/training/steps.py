@@ -17,7 +17,7 @@ from headway.config.run import RunSettings
 from headway.data.example import Bound, Example, sources
 from headway.data.media.items import MediaItems, found_items
 from headway.data.media.reading import Form
-from headway.data.media.source import Target
+from headway.data.media.source import TARGETS
 from headway.data.store import Prepared
 from headway.data.table import shown_value
 from headway.data.tokens import TokenStore
@@ -102,8 +102,7 @@ def _raw(bound: Bound, example: Example) -> list[str]:
 
 
 def _media(settings: RunSettings, row: Spec, place: str) -> tuple[list[str], list[str]]:
-    answers: dict[str, Target] = {"label": "label", "text": "text"}
-    target, data = answers.get(row.answers, "none"), settings.data
+    target, data = TARGETS.get(row.answers, "none"), settings.data
     assert row.modality != "text"
     files = (*data.valid_media, *data.media)
     items: MediaItems = found_items(files, data, Form(row.modality), target)

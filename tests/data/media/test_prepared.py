@@ -60,6 +60,22 @@ def findings(made: Prepared) -> dict[str, int]:
     return {one.name: one.count for one in made.report.findings}
 
 
+def test_bad_lines_and_missing_files_are_left_out_and_listed(
+    pictures: Make, tmp_path: Path
+) -> None:
+    files = sorted(pictures(n=40).rglob("*.png"))
+    lines = [f"{path}\t{path.parent.name}" for path in files]
+    path = tmp_path / "m.tsv"
+    path.write_text("\n".join(["path\tlabel", *lines, "gone.png\tcat", "one cell"]))
+    with pytest.raises(DataError, match=r"line 43 has 1 column.*data\.bad=skip"):
+        prepared(run(path), tmp_path / "run")
+    made = prepared(run(path, bad="skip"), tmp_path / "run")
+    assert made.train.n + made.valid.n == 40
+    assert findings(made)["unreadable"] == 2
+    listed = (tmp_path / "run" / "data" / "problems.jsonl").read_text().splitlines()
+    assert [json.loads(line)["place"] for line in listed] == ["m.tsv:42", "m.tsv:43"]
+
+
 def test_what_is_stored_is_what_was_read(pictures: Make, tmp_path: Path) -> None:
     made = prepared(run(pictures()), tmp_path / "run")
     assert made.labels == ("cat", "dog")

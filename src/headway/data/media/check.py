@@ -84,7 +84,11 @@ class MediaCheck:
     def targets(self) -> None:
         """Whether all have what is to be learned."""
         seen = self.seen
-        without = np.array([one is None for one in seen.targets], np.bool_)
+        # What cannot be read is left out, whatever it is.
+        without = np.array(
+            [one is None and row not in seen.problems for row, one in enumerate(seen.targets)],
+            np.bool_,
+        )
         rows = np.flatnonzero(without)
         if seen.target == "label" and len(rows):
             text = (

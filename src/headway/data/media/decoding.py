@@ -132,7 +132,8 @@ class Decoder:
             if one.values is not None:
                 self.files.write(VALUES, one.values.tobytes())
             else:
-                said = {"row": self.done + i, "error": one.problem}
+                place = self.items[self.done + i].place
+                said = {"row": self.done + i, "place": place, "error": one.problem}
                 self.files.write(PROBLEMS, (json.dumps(said) + "\n").encode())
         facts = np.array([one.fact for one in outcomes], FACT)
         self.files.write(FACTS, facts.tobytes())

@@ -57,12 +57,14 @@ def media_items(
     target: Target = "none",
     own_size: bool = False,
 ) -> MediaItems:
-    """The items of all paths in their order. Files that are missing are one error that lists them.
+    """The items of all paths in their order. Files that are missing are one error that lists them,
+    unless they are left out (`data.bad`).
 
     Pictures and videos are opened in the size of `shape`, or in their own.
     """
     items = found_items(paths, data, Form.of(what, shape, own_size=own_size), target)
-    check_there(items)
+    if data.bad == "error":
+        check_there(items)
     return items
 
 

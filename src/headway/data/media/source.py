@@ -17,6 +17,11 @@ Target = Literal["label", "text", "other", "none"]
 """What an item must come with. With `other` it is one of two that belong together, of which the
 second stands behind the first."""
 
+TARGETS: dict[str, Target] = {
+    "label": "label", "labels": "label", "number": "label", "text": "text",
+}  # fmt: skip
+"""Of each kind of answers; others need none."""
+
 SEVERAL = "\0"
 """Begins a label that is a list of them, and stands between these."""
 
