@@ -14,10 +14,11 @@ from typing import Any, ClassVar
 import pytest
 
 from headway.config.data import DataSettings
-from headway.config.run import RunSettings
+from headway.config.run import RunSettings, run_settings
 from headway.data.example import Source
 from headway.data.files import open_lines, parts
 from headway.data.pairs import read_pairs
+from headway.data.prepare import prepare
 from headway.errors import ConfigError, DataError, UserError
 
 Write = Callable[[str, list[str]], str]
@@ -93,6 +94,22 @@ def test_a_pattern_and_a_folder_stand_for_their_files(tmp_path: Path, write: Wri
     with pytest.raises(DataError, match="folder without files"):
         parts([str(tmp_path / "empty")])
     assert parts(["-", "a.txt"]) == ["-", "a.txt"]
+
+
+def test_what_is_prepared_of_parts_is_what_one_file_gives(tmp_path: Path, write: Write) -> None:
+    lines = [f"text number {i} of many\tc{i % 2}" for i in range(60)]
+    (tmp_path / "parts").mkdir()
+    for i in range(2):
+        rows = "".join(f"{line}\n" for line in lines[30 * i : 30 * i + 30])
+        (tmp_path / "parts" / f"{i}.tsv").write_text(rows)
+    made = []
+    for number, name in enumerate(["parts/*.tsv", "parts", write("all.tsv", lines)]):
+        data = {"text": [str(tmp_path / name)], "valid_size": 6}
+        settings = run_settings({"task": "classify", "data": data, "tokenizer": {"kind": "words"}})
+        made.append(prepare("labelled", settings, tmp_path / f"run{number}"))
+    for one in made[1:]:
+        assert one.train["text"].tokens.tolist() == made[0].train["text"].tokens.tolist()
+        assert one.valid_examples == made[0].valid_examples
 
 
 def test_aligned_files_may_be_in_parts(tmp_path: Path, write: Write) -> None:

@@ -157,7 +157,8 @@ def shown(path: str) -> str:
 
 def is_stream(path: str) -> bool:
     """Whether it can be read only once: standard input, a pipe."""
-    return path == STDIN or (Path(path).exists() and not Path(path).is_file())
+    there = Path(path)
+    return path == STDIN or (there.exists() and not there.is_file() and not there.is_dir())
 
 
 def count_lines(path: str) -> int | None:

@@ -13,7 +13,7 @@ from typing import Any
 from headway.config.data import DataSettings
 from headway.config.durable import identity
 from headway.config.run import RunSettings
-from headway.data.files import STDIN, check_readable, is_stream, spool
+from headway.data.files import STDIN, check_readable, is_stream, parts, spool
 from headway.errors import ConfigError
 from headway.text.files import tokenizer_files
 
@@ -24,8 +24,9 @@ COPIES = "input.tmp"
 
 @contextmanager
 def rereadable(settings: RunSettings, folder: Path) -> Iterator[RunSettings]:
-    """The settings with standard input and pipes replaced by copies, which are gone afterwards."""
-    paths = {name: getattr(settings.data, name) for name in FIELDS}
+    """The settings with the files that patterns and folders stand for, and standard input and pipes
+    replaced by copies, which are gone afterwards."""
+    paths = {name: parts(getattr(settings.data, name)) for name in FIELDS}
     if sum(side.count(STDIN) for side in paths.values()) > 1:
         raise ConfigError("standard input (-) can be given for one file only.")
     copies = folder / COPIES
@@ -67,8 +68,9 @@ def wanted_inputs(settings: RunSettings) -> dict[str, Any]:
         if data[name] == usual[name]:
             data.pop(name)  # runs that are older than this setting go on with the data they have
     if tokenizer["file"] is not None:
-        parts = tokenizer_files(Path(tokenizer["file"]))
-        tokenizer["file"] = [_identity(str(path)) for path in parts]
+        tokenizer["file"] = [
+            _identity(str(path)) for path in tokenizer_files(Path(tokenizer["file"]))
+        ]
     values = {"files": files, "data": data, "tokenizer": tokenizer}
     return json.loads(json.dumps(values))  # as it comes back from a file
 
