@@ -16,15 +16,19 @@ from headway.inside.factors import factors
 from headway.inside.forward import say
 from headway.inside.heads import heads
 from headway.inside.judging import answers, losses
+from headway.inside.lens import lens
+from headway.inside.looking import looked_at
 from headway.inside.passages import passages
 from headway.inside.passes import Batch, edited, sites_of
 from headway.inside.pruning import pruned
 from headway.inside.search import Index
+from headway.inside.sections import overview
 from headway.inside.trace import trace
 from headway.inside.tuned import tune
+from headway.models.build import build_model
 from headway.tasks.opened import Opened, open_plain
 
-from ..interop.padded_runs import LABELS, MEDIA
+from ..interop.padded_runs import LABELS, MEDIA, tiny_run
 from ..interop.padded_runs import media_run as padded_run
 from .media_runs import SOUND, media_for, media_run
 
@@ -206,3 +210,58 @@ def test_recordings_too_long_for_the_model_are_left_out() -> None:
     assert np.all([one.n_rows > 10 for one in corpus_for(run, 2).examples])
     with pytest.raises(Exception, match="can read"):
         examples(run, corpus_for(run, 2))
+
+
+@pytest.fixture(params=["text", "picture"])
+def several(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[Opened, Corpus]:
+    """A run that answers with any number of labels."""
+    if request.param == "picture":
+        run = media_run("see")
+        corpus = corpus_for(run, N, right=False)
+    else:
+        run = open_plain(tiny_run(tmp_path / "run", "classify"))
+        corpus = Corpus.of_lines(["ba de go", "fi ko ga mo pu ba"] * (N // 2))
+    settings = run.settings
+    classify = replace(settings.classify, answer="labels")
+    return run.with_model(run.model, replace(settings, classify=classify)), corpus
+
+
+def test_each_of_several_labels_has_its_own_probability(several: tuple[Opened, Corpus]) -> None:
+    run, corpus = several
+    reading = examples(run, corpus, 1)[0]
+    with torch.no_grad():
+        said = say(run, reading)
+    best = int(said.scores_RC.argmax())
+    assert float(said.log_probs_R.exp()) == pytest.approx(float(said.scores_RC[0, best].sigmoid()))
+    assert float(lens(run, reading).chosen_LR[-1]) == pytest.approx(float(said.log_probs_R.exp()))
+    shown = overview.section(looked_at(run, corpus.examples[0]))
+    assert shown is not None
+    assert shown["answer"]["items"][0]["p"] == pytest.approx(float(said.log_probs_R.exp()))
+    assert max(head.importance for head in heads(run, corpus, n=2).heads) > 1e-4
+    batch = Batch.of(run, passages(run, corpus, 40))
+    *_, moved_R = losses(answers(run, batch), answers(run, batch))
+    assert float(moved_R.abs().max()) < 1e-6
+
+
+def test_a_number_is_answered_and_its_heads_move_it() -> None:
+    shown = media_run("see")
+    settings = replace(
+        shown.settings,
+        labels=(),
+        model=replace(shown.shape, n_labels=1),
+        classify=replace(shown.settings.classify, answer="number", mean=10.0, std=2.0),
+    )
+    model = build_model(settings.model, seed=1).eval()
+    run = shown.with_model(model, settings)
+    corpus = corpus_for(run, 4, right=False)
+    reading = examples(run, corpus, 1)[0]
+    score = float(say(run, reading).scores_RC[0, 0].detach())
+    assert float(reading.outputs[0].name) == pytest.approx(10 + 2 * score, rel=1e-5)
+    assert max(head.importance for head in heads(run, corpus, n=2).heads) > 1e-5
+    found = factors(run, corpus_for(run, right=False), method="topk", n=8, k=2, steps=5, browse=100)
+    assert found.figures["unit"] == "mean square"
+    looked = looked_at(run, corpus.examples[0])
+    assert looked.trace.reading.outputs == reading.outputs
+    shown_there = overview.section(looked)
+    assert shown_there is not None
+    assert shown_there["answer"]["said"] == reading.outputs[0].name

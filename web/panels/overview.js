@@ -2,10 +2,7 @@
 const big = (value) => (typeof value === "number" ? value.toLocaleString("en").replace(/,/g, " ") : value);
 
 function drawAnswer(host, answer, page) {
-  if (answer.kind === "vector") {
-    host.append(el("p", {}, `A vector of ${answer.size} numbers, of length ${number(answer.length)}.`));
-    return;
-  }
+  if (answer.size) return host.append(el("p", {}, answer.said || `A vector of ${answer.size} numbers, of length ${number(answer.length)}.`));
   const stream = Object.values(page.look.streams).pop();
   const word = (row) => stream.pieces.filter((_, i) => i === row || (stream.words[row] >= 0 && stream.words[i] === stream.words[row])).join("").replaceAll("##", "");
   const named = (item) => (answer.kind === "tag" ? `${word(item.row)}: ${item.name}` : item.name);
@@ -50,9 +47,10 @@ PANELS.overview = {
     host.append(el("div", { class: "tiles" }, section.numbers.map(({ name, value, note }) =>
       el("div", {}, el("span", {}, name), el("b", { "data-number": name }, big(value)), el("small", {}, note)))));
     // A trace from elsewhere may have no outputs.
-    if (section.answer.size || section.answer.items?.length) drawAnswer(frame(host, { title: "The answer", name: "answer", hint: section.answer.kind === "vector" ? "This model answers with a point in space: texts that mean the same lie close together."
-      : section.answer.kind === "classify" ? "How probable the model finds each label." : "How probable each part of the answer was when it was chosen; click one to see what it competed with.",
-      csv: () => [["token", "probability"], ...(section.answer.items || []).map((item) => [item.name, item.p])] }), section.answer, page);
+    const { answer } = section;
+    if (answer.size || answer.items?.length) drawAnswer(frame(host, { title: "The answer", name: "answer", hint: answer.said ? "" : answer.length ? "This model answers with a point in space: texts that mean the same lie close together."
+      : answer.kind === "classify" ? "How probable the model finds each label." : "How probable each part of the answer was when it was chosen; click one to see what it competed with.",
+      csv: () => [["token", "probability"], ...(answer.items || []).map((item) => [item.name, item.p])] }), answer, page);
     drawThumbnails(host, page);
     const notes = frame(host, { title: "Worth knowing", name: "notes" });
     for (const { text, heads } of section.warnings) {

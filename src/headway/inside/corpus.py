@@ -207,7 +207,7 @@ def _labels(columns: Columns, names: Sequence[str], run: Opened) -> tuple[int, .
 
 def _target(run: Opened) -> Target:
     """What examples of media come with, where all that is asked for is there."""
-    if run.spec.labelled:
+    if run.spec.answers == "label":
         return "label"
     return "text" if run.spec.writes else "none"
 

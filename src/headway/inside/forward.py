@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from typing import Any, cast
 
 import numpy as np
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from headway.inside.anatomy import Anatomy
@@ -22,12 +23,16 @@ from headway.nn.layout import Layout
 from headway.tasks.intake import Gone
 from headway.tasks.items import Batch
 from headway.tasks.opened import Opened
-from headway.tasks.read import OneVector, Read, asked, mean_square, readout_of
+from headway.tasks.read import OneVector, Read, asked, bernoulli, mean_square, readout_of
 
 TOGETHER = 2048
 """Tokens that pass the model side by side where one reading passes it again and again."""
 
 __all__ = ["NO_CHANGE", "Change", "Said", "read_out", "say", "say_each", "scores_in", "vectors"]
+
+
+def log_softmax(scores_RC: Tensor) -> Tensor:
+    return scores_RC.log_softmax(-1)
 
 
 @dataclass(frozen=True)
@@ -43,6 +48,9 @@ class Said:
     targets_RE: Tensor | None = None
     """What stood where rows are hidden."""
 
+    logs: Callable[[Tensor], Tensor] = log_softmax
+    """Log-probabilities of all scores."""
+
     @property
     def log_probs_R(self) -> Tensor:
         """Of what each output chose. Of a vector: how far it goes in the direction of the reading,
@@ -53,7 +61,7 @@ class Said:
         if self.reading.direction:
             return self.scores_RC @ self.scores_RC.new_tensor(self.reading.direction)
         ids_R1 = torch.tensor([output.id for output in self.reading.outputs])[:, None]
-        return self.scores_RC.float().log_softmax(-1).gather(1, ids_R1).squeeze(1)
+        return self.logs(self.scores_RC.float()).gather(1, ids_R1).squeeze(1)
 
 
 def say(
@@ -90,10 +98,11 @@ def say_each(
     with gated(run.model, Change(off=off)), _given(run.model, fronts or {}):
         hidden = _hidden(run, reading, len(changes))
         x_ND, layout = vectors(run.model, reading, changes, hidden)
-        scores_RC = scores_in(run, read_out(run, reading, x_ND, layout))
+        read = read_out(run, reading, x_ND, layout)
+        scores_RC, logs = scores_in(run, read), logs_in(read)
     each = list(zip(*(x.tensor_split(len(changes)) for x in (x_ND, scores_RC)), strict=True))
     if hidden is None:
-        return [Said(x_TD, its_RC, reading) for x_TD, its_RC in each]
+        return [Said(x_TD, its_RC, reading, logs=logs) for x_TD, its_RC in each]
     right = hidden.targets.aims.tensor_split(len(changes))
     return [
         Said(x_TD, its_RC, reading, its_RE)
@@ -164,6 +173,11 @@ def read_out(run: Opened, reading: Reading, x_ND: Tensor, layout: Layout) -> Rea
 def scores_in(run: Opened, read: Read) -> Tensor:
     """Those of words, classes or tags; what is rebuilt; or vectors, not normalised."""
     return read.x_RD if gives_vector(run) else read.answers()
+
+
+def logs_in(read: Read) -> Callable[[Tensor], Tensor]:
+    """How log-probabilities are made of scores: one of all is right, or each may be."""
+    return F.logsigmoid if read.apart is bernoulli else log_softmax
 
 
 def gives_vector(run: Opened) -> bool:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import torch
 
 from headway.config.decode import DecodeSettings
@@ -11,6 +13,7 @@ from headway.inside.forward import read_out, scores_in, vectors
 from headway.inside.media import Media
 from headway.inside.streams import Output, Reading, Stream
 from headway.tasks.opened import Opened
+from headway.tasks.targets import target_of
 
 
 @torch.no_grad()
@@ -18,6 +21,13 @@ def scores_of(run: Opened, reading: Reading, change: Change) -> torch.Tensor:
     with gated(run.model, change):
         x_ND, layout = vectors(run.model, reading, [change])
         return scores_in(run, read_out(run, reading, x_ND, layout)).clone()
+
+
+def number_read(run: Opened, reading: Reading, change: Change) -> Reading:
+    """With the number that the model answers; what it hangs on is seen as of a vector of one."""
+    score_1C = scores_of(run, reading, change)[:1]
+    value = float(target_of(run.settings, ()).shares(score_1C)[0, 0])
+    return replace(reading, outputs=(Output(None, 0, f"{value:.6g}"),), direction=(1.0,))
 
 
 def greedily(

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from headway.inside.forward import gives_vector
 from headway.inside.passes import Batch, vectors_of
 from headway.tasks.opened import Opened
-from headway.tasks.read import Read, Readout, mean_square, readout_of
+from headway.tasks.read import Read, Readout, readout_of
 
 AT_ONCE = 512
 """Rows whose word scores are held."""
@@ -32,6 +32,9 @@ class Answers:
     """The tokens that come, where the text says it, or what is to be rebuilt (R E). None: the
     model's own answer counts."""
 
+    is_vector: bool = False
+    """Whether what is read is all there is."""
+
 
 def answers(run: Opened, batch: Batch) -> Answers:
     """One pass of the batch, inside whatever is done to the model.
@@ -47,7 +50,8 @@ def answers(run: Opened, batch: Batch) -> Answers:
     if readout.pools:
         whole_B = torch.arange(len(lengths), device=x_ND.device)
         read = readout.of(model, x_ND, layout)
-        return Answers(whole_B, torch.full_like(whole_B, -1), read, None)
+        whole = torch.full_like(whole_B, -1)
+        return Answers(whole_B, whole, read, None, gives_vector(run))
     place_N = layout.positions_N
     if batch.hidden is not None:
         rows_R = batch.hidden.rows_R
@@ -95,20 +99,21 @@ def unit(run: Opened) -> str:
     """Of losses: log-probabilities, angles between vectors, errors of what is rebuilt."""
     if gives_vector(run):
         return "1 − cosine"
-    return "nats" if run.spec.is_likely else "mean square"
+    numbers = run.spec.answers == "number" or not run.spec.is_likely
+    return "mean square" if numbers else "nats"
 
 
 @torch.no_grad()
 def losses(clean: Answers, changed: Answers) -> tuple[Tensor, Tensor, Tensor]:
     """For each row the loss before, the loss behind the change, and how far the answer moved: the
     KL divergence in nats. For vectors it is 1 − cosine with the vector before, in all of them; for
-    what is rebuilt, mean squares."""
+    what is rebuilt and for numbers, mean squares."""
     old, new = clean.read, changed.read
-    if not old.is_likely and (clean.place_R >= 0).all():
+    if not old.is_likely and not clean.is_vector:
         was_RE, is_RE = old.answers(), new.answers()
         right_RE = was_RE if clean.target_R is None else clean.target_R
         pairs = ((was_RE, right_RE), (is_RE, right_RE), (is_RE, was_RE))
-        errors = [mean_square(one, other, 1.0) for one, other in pairs]
+        errors = [old.apart(one, other, 1.0) for one, other in pairs]
         return errors[0], errors[1], errors[2]
     if not old.is_likely:
         away_R = 1 - F.cosine_similarity(old.x_RD, new.x_RD, dim=-1)

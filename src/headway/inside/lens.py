@@ -13,7 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from headway.inside.anatomy import Anatomy, StackPart
-from headway.inside.forward import read_out, scores_in
+from headway.inside.forward import logs_in, read_out, scores_in
 from headway.inside.reading import Output, Reading
 from headway.inside.trace import Trace, trace
 from headway.inside.tuned import Tuned, tune
@@ -21,7 +21,7 @@ from headway.models.parts.text import TextFront
 from headway.nn.block import PostNorm
 from headway.nn.layout import Layout
 from headway.tasks.opened import Opened
-from headway.tasks.read import Read
+from headway.tasks.read import Read, bernoulli
 
 __all__ = ["Lens", "Tuned", "lens", "tune"]
 
@@ -96,17 +96,21 @@ def _read(run: Opened, reading: Reading, part: StackPart, x_TD: Tensor) -> Read:
 def _layer(run: Opened, read: Read, last: Read, reading: Reading) -> tuple[Tensor, ...]:
     scores_RC, last_RC = scores_in(run, read), scores_in(run, last)
     n_rows = len(scores_RC)
-    if not read.is_likely:
+    if not read.is_likely and read.apart is not bernoulli:
         cosine_R = F.cosine_similarity(scores_RC.double(), last_RC.double(), dim=-1)
         none = scores_RC.new_zeros(n_rows, 0)
         nothing_R = scores_RC.new_zeros(n_rows)
         return none.long(), none, nothing_R.long(), cosine_R, nothing_R
-    logs_RC, last_logs_RC = scores_RC.double().log_softmax(-1), last_RC.double().log_softmax(-1)
+    logs_RC = logs_in(read)(scores_RC.double())
     top = logs_RC.topk(min(TOP, logs_RC.shape[1]))
     ids_R1 = torch.tensor([output.id for output in reading.outputs])[:, None]
     chosen_R1 = logs_RC.gather(1, ids_R1)
     rank_R = 1 + (logs_RC > chosen_R1).sum(1)
-    kl_R = (last_logs_RC.exp() * (last_logs_RC - logs_RC)).sum(1)
+    if read.is_likely:
+        last_logs_RC = last_RC.double().log_softmax(-1)
+        kl_R = (last_logs_RC.exp() * (last_logs_RC - logs_RC)).sum(1)
+    else:
+        kl_R = read.apart(scores_RC, last_RC, 1.0)
     return top.indices, top.values.exp(), rank_R, chosen_R1.exp().squeeze(1), kl_R
 
 

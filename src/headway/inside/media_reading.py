@@ -13,7 +13,7 @@ from headway.errors import UserError
 from headway.inside.anatomy import Anatomy
 from headway.inside.change import NO_CHANGE, Change, gated
 from headway.inside.forward import gives_vector
-from headway.inside.greedy import scores_of
+from headway.inside.greedy import number_read, scores_of
 from headway.inside.media import Media
 from headway.inside.streams import Output, Reading
 from headway.inside.written import Ask, Source, written
@@ -38,6 +38,8 @@ def read_media(run: Opened, media: Media, ask: Ask, change: Change) -> Reading:
         vector_D = F.normalize(scores_of(run, reading, NO_CHANGE)[0], dim=-1)
         vector = (Output(None, -1, "vector"),)
         return replace(reading, outputs=vector, direction=tuple(vector_D.tolist()))
+    if run.spec.answers == "number":
+        return number_read(run, reading, change)
     if run.spec.labelled:
         best = int(scores_of(run, reading, change)[0].argmax())
         labels = run.settings.labels

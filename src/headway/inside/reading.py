@@ -19,7 +19,7 @@ from headway.errors import UserError
 from headway.inside.anatomy import Anatomy
 from headway.inside.change import NO_CHANGE, Change, gated
 from headway.inside.forward import gives_vector
-from headway.inside.greedy import greedily, scores_of
+from headway.inside.greedy import greedily, number_read, scores_of
 from headway.inside.media import Media, media_settings, open_media
 from headway.inside.media_reading import read_media
 from headway.inside.streams import Output, Reading, Stream
@@ -49,11 +49,6 @@ def read(
 
     A run of pictures, videos or recordings reads a file.
     """
-    if run.spec.answers == "number":
-        raise UserError(
-            f"{run.folder.name} answers with a number: there are no choices between which one "
-            "could look. Runs that answer with labels can be looked into."
-        )
     if isinstance(text, Media):
         return read_media(run, text, ask, change)
     if media_settings(run) is not None:
@@ -163,6 +158,8 @@ def _labelled(run: Opened, text: str, change: Change) -> Reading:
     if gives_vector(run):
         vector_D = F.normalize(scores_of(run, reading, NO_CHANGE)[0], dim=-1)
         return replace(reading, direction=tuple(vector_D.tolist()))
+    if run.spec.answers == "number":
+        return number_read(run, reading, change)
     chosen = _choose(run, reading, change)
     return replace(
         reading,

@@ -10,6 +10,7 @@ from torch import Tensor
 from headway.inside.anatomy import Anatomy
 from headway.inside.maps.map import streams_of
 from headway.inside.sections import shown
+from headway.tasks.opened import Opened
 
 SINK = 0.6
 """A head looks at one token nearly always when that token gets this share of its attention."""
@@ -61,7 +62,13 @@ def _numbers(looked: Any) -> list[dict[str, Any]]:
     return [{"name": name, "value": value, "note": note} for name, value, note in found]
 
 
+def _is_number(run: Opened | None) -> bool:
+    return run is not None and run.spec.answers == "number"
+
+
 def _knows(looked: Any) -> tuple[str, Any, str]:
+    if _is_number(looked.run):
+        return "number", 1, "that it answers with"
     if looked.trace.reading.labelled and looked.trace.reading.media is not None:
         return "labels", len(looked.run.settings.labels), "that it tells apart"
     if looked.run.words is None:
@@ -73,6 +80,8 @@ def _answer(looked: Any) -> dict[str, Any]:
     """Of each output its probability and the choices beside it."""
     trace = looked.trace
     outputs = trace.reading.outputs
+    if _is_number(looked.run):
+        return {"kind": "number", "size": 1, "said": outputs[0].name}
     if trace.reading.answers == "vector" or trace.reading.direction or trace.scores_RC is None:
         vector = trace.scores_RC
         length = None if vector is None else float(vector.float().norm())
