@@ -65,7 +65,7 @@ UNTAUGHT: dict[str, dict[str, Bad]] = {
     "text": {"nothing": _is(None), "empty": _is(""), "spaces": _is("   ")},
     "words": {"nothing": _is(None), "empty": _is([]), "numbers": _is([1, 2])},
     "label": {"nothing": _is(None), "empty": _is("")},
-    "labels": {"nothing": _is(None), "a number": _is([[1]])},
+    "labels": {"lists in it": _is([[1]])},
     "number": {"nothing": _is(None), "a word": _is("much")},
     "tags": {"nothing": _is(None), "too few": _is(["O"]), "numbers": _is([1, 2])},
     "pictures": FILES,

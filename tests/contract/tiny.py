@@ -29,8 +29,8 @@ def leaves_of(row: Spec) -> set[str]:
     return set() if row.settings is None else {one.name for one in fields(row.settings)}
 
 
-CHOICES = {"text": ("labels",), "pictures": ("number",)}
-"""Of answers, beside one label: each once, for whatever is read answers are made in one way."""
+CHOICES = {"text": ("labels", "number"), "pictures": ("number",), "sounds": ("labels",)}
+"""Of answers, beside one label: for whatever is read they are made in one way."""
 
 
 def rows_of(spec: Spec) -> Iterator[Spec]:

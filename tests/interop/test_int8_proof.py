@@ -77,3 +77,12 @@ def test_what_is_broken_fails(broken: str, tmp_path: Path) -> None:
         proof.save(tmp_path)
         assert not json.loads((tmp_path / "proof.json").read_text())["passed"]
         assert "FAILED" in proof.text()
+
+
+def test_a_number_alone_is_compared_with_how_far_numbers_are_apart() -> None:
+    ours = [Reading([1], [], [], table[:, :1], table[:, :1]) for table in scores(1)]
+    for off, passes in ((0.1, True), (1.0, False)):
+        theirs = [one.scores + np.float32(off) for one in ours]
+        proof = judged_as_int8(compared("onnx", ours, theirs, what="logits"), ours, theirs)
+        assert proof.passed is passes
+        assert proof.off == pytest.approx(off / 2, rel=0.2)

@@ -56,8 +56,8 @@ def judged_as_int8(
 ) -> Int8Proof:
     """The same proof with the limits of int8, and with outputs counted row by row.
 
-    No number of a vector is a choice: a text's vector counts as equal where it is off by no more
-    than `ROW` times what all of them together may be.
+    No number is a choice, alone or in a vector: a text's vector counts as equal where it is off by
+    no more than `ROW` times what all of them together may be.
     """
     tables = [reading.scores for reading in ours]
     facts = asdict(proof) | {
@@ -71,11 +71,16 @@ def judged_as_int8(
         return Int8Proof(**facts, off=None)
     # Tables may have other widths: CTC has one symbol more than the decoder beside it.
     pairs = [(a.astype(np.float64), b) for a, b in zip(tables, theirs, strict=True)]
-    squares = [np.square(a - a.mean(-1, keepdims=True)).ravel() for a, _ in pairs]
+    single = all(a.shape[-1] == 1 for a, _ in pairs)  # a number, which has no others beside it
+    centre = np.concatenate([a for a, _ in pairs]).mean() if single else None
+    squares = [
+        np.square(a - (a.mean(-1, keepdims=True) if centre is None else centre)).ravel()
+        for a, _ in pairs
+    ]
     spread = max(np.concatenate(squares).mean(), SMALLEST)
     off_R = np.concatenate([np.sqrt(np.square(a - b).mean(-1) / spread) for a, b in pairs])
     same_R = np.concatenate([a.argmax(-1) == b.argmax(-1) for a, b in pairs])
-    if proof.what == "vectors":
+    if proof.what == "vectors" or single:
         same_R = off_R <= ROW * MOST_OFF["vectors"]
     facts["equal_outputs"] = float(same_R.mean())
     return Int8Proof(**facts, off=float(np.sqrt(np.square(off_R).mean())))
