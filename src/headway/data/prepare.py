@@ -171,22 +171,26 @@ class Build:
         report = check_texts(seen, held)
         if report.impossible:
             raise ImpossibleData(report)
-        cut = None
+        cut, labels = None, sorted_labels(seen.names.counts)
+        surveys = [seen] if held is None else [seen, held]
+        characters = sum(one.n_characters for one in surveys)
+        size = sum(map(len, surveys)) if self.kind == "pairs" else characters
+        problems = {k: v for one in surveys for k, v in one.names.problems.items()}
         held_out = np.zeros(len(seen), np.bool_)
         if held is None and self.kind == "documents" and seen.filled.sum() < FEW_DOCUMENTS:
             cut = int(0.9 * int(seen.lengths[0][seen.filled].sum()))
         elif held is None:
+            # Where most memory is taken, what only the check needs is gone.
+            surveys.clear()
+            seen = replace(seen, exact=seen.exact[:0].copy(), lengths=())
             held_out = split_off(seen, self.settings.data.valid_size, report)
         np.save(split, np.stack([held_out, ~seen.filled]))
-        surveys = [seen] if held is None else [seen, held]
-        characters = sum(one.n_characters for one in surveys)
-        problems = {k: v for one in surveys for k, v in one.names.problems.items()}
         return {
             "report": report.to_dict(),
             "cut": cut,
-            "labels": sorted_labels(seen.names.counts),
+            "labels": labels,
             "characters": characters,
-            "size": sum(map(len, surveys)) if self.kind == "pairs" else characters,
+            "size": size,
             "n": int((seen.filled & ~held_out).sum()),
             "problems": problems,
         }

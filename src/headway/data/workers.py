@@ -22,7 +22,7 @@ from typing import Any, Generic, TypeVar
 Block = TypeVar("Block")
 Result = TypeVar("Result")
 
-ALONE = 6
+ALONE = 4
 """Blocks that are done without workers: what is small is done before these have begun."""
 
 AHEAD = 2

@@ -255,11 +255,16 @@ class Tokenizer:
             self._words = WordTable()
         table = self._words
         cut = [text.split(" ") for text in texts]
-        new = [word for word in set(chain.from_iterable(cut)) if word not in table.places]
-        table.learn(new, self._encoder.encode, self._stands_alone)
+        words = list(chain.from_iterable(cut))
+        places = table.find(words)
+        new = np.flatnonzero(places < 0)
+        if len(new):
+            strange = [words[i] for i in new.tolist()]
+            table.learn(dict.fromkeys(strange), self._encoder.encode, self._stands_alone)
+            places[new] = table.find(strange)
         if not table.places:
             return self._encoder.encode(texts)
-        flat, unknown = table.look_up(cut)
+        flat, unknown = table.look_up(places, np.fromiter(map(len, cut), np.int64, len(cut)))
         if not unknown.any():
             return flat
         return flat.with_rows(unknown, self._encoder.encode(list(compress(texts, unknown))))

@@ -83,14 +83,16 @@ class WordTable:
             # Last, so that who finds a word finds its ids.
             self.places.update({word: first + i for i, word in enumerate(new)})
 
-    def look_up(self, cut: Sequence[Sequence[str]]) -> tuple[Flat, NDArray[np.bool_]]:
-        """The ids of texts that are given as words, and which texts have a word not known.
+    def find(self, words: Sequence[str]) -> Numbers:
+        """Where the ids of each are; -1 for one that is not known."""
+        return np.fromiter(map(self.places.__getitem__, words), np.int64, len(words))
+
+    def look_up(self, place: Numbers, sizes: Numbers) -> tuple[Flat, NDArray[np.bool_]]:
+        """The ids of texts that are given as the places of their words, so many each, and which
+        texts have a word not known.
 
         Those have no ids here.
         """
-        sizes = np.fromiter(map(len, cut), np.int64, len(cut))
-        words = chain.from_iterable(cut)
-        place = np.fromiter(map(self.places.__getitem__, words), np.int64, int(sizes.sum()))
         starts = np.cumsum(sizes) - sizes
         unknown = np.minimum.reduceat(place, starts) < 0
         place = np.maximum(place, 0) if unknown.any() else place
