@@ -7,9 +7,9 @@ import json
 import lzma
 import sys
 from collections.abc import Callable, Iterator
+from importlib import import_module
 from pathlib import Path
-from types import ModuleType, SimpleNamespace
-from typing import Any, ClassVar
+from typing import Any
 
 import pytest
 
@@ -137,14 +137,13 @@ def test_a_packed_file_without_its_package_says_what_to_install(
 
 
 def test_zstd_is_unpacked(tmp_path: Path) -> None:
-    zstandard = pytest.importorskip("zstandard")
+    zstandard = import_module("zstandard")
     (tmp_path / "a.txt.zst").write_bytes(zstandard.compress(b"one\ntwo\n"))
     assert list(open_lines(str(tmp_path / "a.txt.zst"))) == ["one", "two"]
 
 
 def test_parquet_is_a_table(tmp_path: Path) -> None:
-    pyarrow = pytest.importorskip("pyarrow")
-    parquet = pytest.importorskip("pyarrow.parquet")
+    pyarrow, parquet = import_module("pyarrow"), import_module("pyarrow.parquet")
     columns = {
         "id": [1, 2],
         "text": [text for text, _ in ROWS],
@@ -154,36 +153,18 @@ def test_parquet_is_a_table(tmp_path: Path) -> None:
     assert texts(tmp_path / "a.parquet") == ROWS
 
 
-class Parquet:
-    """As much of pyarrow's as is used."""
-
-    asked: ClassVar[list[list[str]]] = []
-
-    def __init__(self, path: str) -> None:
-        self.rows = [json.loads(line) for line in Path(path).read_bytes()[4:].splitlines()]
-        self.schema_arrow = SimpleNamespace(names=list(self.rows[0]))
-
-    def __enter__(self) -> Parquet:
-        return self
-
-    def __exit__(self, *exception: object) -> None: ...
-
-    def iter_batches(self, batch_size: int, columns: list[str]) -> Iterator[Any]:
-        Parquet.asked.append(columns)
-        for row in self.rows:
-            found = {name: row[name] for name in columns}
-            yield SimpleNamespace(to_pylist=lambda found=found: [found])
-
-
 def test_only_the_columns_that_are_needed_are_read(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    module = ModuleType("pyarrow.parquet")
-    monkeypatch.setattr(module, "ParquetFile", Parquet, raising=False)
-    monkeypatch.setitem(sys.modules, "pyarrow", ModuleType("pyarrow"))
-    monkeypatch.setitem(sys.modules, "pyarrow.parquet", module)
-    rows = [{"id": 1, "text": "a", "label": 3}, {"id": 2, "text": None, "label": 4}]
-    lines = "\n".join(json.dumps(row) for row in rows)
-    (tmp_path / "a.parquet").write_bytes(b"PAR1" + lines.encode())
+    pyarrow, parquet = import_module("pyarrow"), import_module("pyarrow.parquet")
+    columns = {"id": [1, 2], "text": ["a", None], "label": [3, 4]}
+    parquet.write_table(pyarrow.table(columns), tmp_path / "a.parquet")
+    iter_batches, asked = parquet.ParquetFile.iter_batches, []
+
+    def spy(self: Any, batch_size: int, columns: list[str]) -> Iterator[Any]:
+        asked.append(columns)
+        yield from iter_batches(self, batch_size=batch_size, columns=columns)
+
+    monkeypatch.setattr(parquet.ParquetFile, "iter_batches", spy)
     assert texts(tmp_path / "a.parquet") == [("a", "3"), ("", "4")]
-    assert Parquet.asked[-1] == ["text", "label"]
+    assert asked[-1] == ["text", "label"]

@@ -14,7 +14,8 @@ ROWS = 1024
 
 
 def open_parquet(path: str) -> Table:
-    columns = tuple(_opened(path).schema_arrow.names)
+    with _opened(path) as file:
+        columns = tuple(file.schema_arrow.names)
 
     def read(names: Sequence[str]) -> Iterator[Raw]:
         tops = [name if name in columns else name.partition(".")[0] for name in names]
