@@ -9,8 +9,7 @@ from __future__ import annotations
 import argparse
 import os
 import resource
-import subprocess
-import sys
+import shutil
 import tempfile
 import time
 from collections.abc import Sequence
@@ -19,6 +18,7 @@ from typing import Literal
 
 import torch
 
+from benchmarks import machine
 from benchmarks.data import WORDS, write_corpus
 from benchmarks.machine import save
 
@@ -39,12 +39,12 @@ def prepared(which: Which, folder: Path) -> None:
     prepare("pairs", load_run_settings(None, [], sides), folder / which)
 
 
-def timed(which: Which, folder: Path, cores: set[int]) -> dict[str, float]:
+def timed(which: Which, folder: Path, cores: int) -> dict[str, float]:
     """Seconds by the clock, and of processors, of a process that does nothing else."""
-    words = [sys.executable, "-m", "benchmarks.prepare", "--only", which, str(folder)]
+    asked = ["--only", which, str(folder), "--cores", str(cores)]
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
     start = time.perf_counter()
-    subprocess.run(words, check=True, preexec_fn=lambda: os.sched_setaffinity(0, cores))
+    machine.python("-m", "benchmarks.prepare", *asked)
     took = time.perf_counter() - start
     after = resource.getrusage(resource.RUSAGE_CHILDREN)
     used = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
@@ -58,17 +58,18 @@ def main(words: Sequence[str] | None = None) -> None:
     parser.add_argument("--turns", type=int, default=2)
     parser.add_argument("--only", nargs=2, help="prepare a folder with `before` or `now`, and stop")
     args = parser.parse_args(words)
+    cores = sorted(os.sched_getaffinity(0))[: args.cores]
     if args.only:
+        os.sched_setaffinity(0, cores)
         prepared(args.only[0], Path(args.only[1]))
         return
-    cores = set(sorted(os.sched_getaffinity(0))[: args.cores])
     found: dict[str, list[dict[str, float]]] = {"before": [], "now": []}
     with tempfile.TemporaryDirectory() as name:
         write_corpus(Path(name), args.pairs, WORDS)
         for turn in range(args.turns):
             for which in ("before", "now"):
-                subprocess.run(["rm", "-rf", str(Path(name) / which)], check=True)
-                found[which].append(timed(which, Path(name), cores))
+                shutil.rmtree(Path(name) / which, ignore_errors=True)
+                found[which].append(timed(which, Path(name), len(cores)))
                 print(f"turn {turn + 1}, {which}: {found[which][-1]['seconds']:.1f} s")
     best = {which: min(one["seconds"] for one in turns) for which, turns in found.items()}
     print(f"{args.pairs:,} pairs: {best['before']:.1f} s before, {best['now']:.1f} s now")

@@ -12,8 +12,10 @@ import sys
 from pathlib import Path
 
 import numpy as np
+from numpy.typing import NDArray
 
-from headway.data.split import validation_rows
+from headway.data.fold import Texts, fold_hashes
+from headway.data.split import choose_rows
 
 HELD_OUT = 2000
 
@@ -21,9 +23,9 @@ HELD_OUT = 2000
 def main(pairs_file: Path, folder: Path) -> None:
     lines = pairs_file.read_text(encoding="utf-8").splitlines()
     pairs = list(dict.fromkeys(tuple(line.split("\t")[:2]) for line in lines))  # each once
-    test = validation_rows(pairs, HELD_OUT)
+    test = held_out(pairs)
     rest = [pair for pair, is_test in zip(pairs, test, strict=True) if not is_test]
-    valid = validation_rows(rest, HELD_OUT)
+    valid = held_out(rest)
     parts = {
         "test": [pair for pair, chosen in zip(pairs, test, strict=True) if chosen],
         "valid": [pair for pair, chosen in zip(rest, valid, strict=True) if chosen],
@@ -35,6 +37,12 @@ def main(pairs_file: Path, folder: Path) -> None:
             text = "".join(f"{pair[number]}\n" for pair in part)
             (folder / f"{name}.{language}").write_text(text, encoding="utf-8")
         print(f"{name}: {len(part):,} pairs")
+
+
+def held_out(pairs: list[tuple[str, ...]]) -> NDArray[np.bool_]:
+    """True for the pairs that are set aside, as training chooses its validation data."""
+    first, second = (fold_hashes(Texts.of(side)) for side in zip(*pairs, strict=True))
+    return choose_rows(first, second, HELD_OUT)
 
 
 def demo_slice(folder: Path, n_pairs: int, seed: int = 0) -> list[tuple[str, str]]:

@@ -140,6 +140,10 @@ TOYS: dict[str, tuple[Words, str | None, tuple[str, ...]]] = {
     "page": (
         words("--tokens", "8", "--sentence", "Ja.", *ROUNDS), "page", ("script_bytes", "chromium"),
     ),
+    "prepare": (
+        words("--pairs", "200", "--turns", "1", "--cores", "1000"),
+        "prepare", ("work", "best_seconds"),
+    ),
     "sound_speed": (words("--seconds", "2", *ROUNDS), "sound-speed", ("seconds_of_sound",)),
     "taps": (words("--presets", "bert-tiny", "decoder-test", *ROUNDS), "taps", ("cases",)),
     "train_run": (
@@ -176,7 +180,7 @@ def test_a_benchmark_runs_at_toy_size(
 ) -> None:
     if name == "page" and chromium() is None:
         pytest.skip("no chromium here: see `make browser`")
-    if name == "floor":
+    if name in ("floor", "prepare"):
         try:
             before.make()
         except before.Unavailable as error:
