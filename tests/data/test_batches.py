@@ -8,7 +8,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from headway.data.batches import FlatTokens, StepPlan, fixed_shapes
+from headway.data.batches import StepPlan, fixed_shapes
+from headway.data.tokens import TokenStore
 
 LENGTHS = st.lists(st.tuples(st.integers(1, 30), st.integers(1, 30)), min_size=1, max_size=200)
 
@@ -89,11 +90,6 @@ def test_mixed_steps_fill_one_fixed_form_but_for_a_twentieth(
     assert (used.sum(1) / room.sum()).min() > 0.9
 
 
-def flat(sequences: list[list[int]]) -> FlatTokens:
-    ends = np.cumsum([0, *map(len, sequences)])
-    return FlatTokens(np.array([t for s in sequences for t in s], dtype=np.uint16), ends)
-
-
 @settings(max_examples=50, deadline=None)
 @given(LENGTHS, st.integers(31, 90), st.sampled_from([1, 32]))
 def test_fixed_shapes_hold_every_part_of_every_step(
@@ -115,8 +111,8 @@ def test_a_pair_longer_than_the_budget_is_a_step_of_its_own() -> None:
     assert sorted(len(rows) for rows in made.epoch(0)) == [1, 1, 1]
 
 
-def test_gathering_reads_memory_mapped_tokens(tmp_path: object) -> None:
-    tokens = flat([[1, 2, 3], [4], [5, 6]])
+def test_sequences_are_gathered_side_by_side() -> None:
+    tokens = TokenStore.of([[1, 2, 3], [4], [5, 6]])
     got, lengths = tokens.gather(np.array([2, 0]))
     assert got.tolist() == [5, 6, 1, 2, 3]
     assert lengths.tolist() == [2, 3]

@@ -5,15 +5,16 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from headway.data.readings import TextReader, WordReader, flat_lists, word_windows
+from headway.data.readings import TextReader, WordReader, word_windows
+from headway.data.tokens import TokenStore
 from headway.errors import DataError
 
 BOS, EOS = 1, 2
 
 
 def reader(texts: list[list[int]], others: list[list[int]] | None, max_len: int) -> TextReader:
-    other = None if others is None else flat_lists(others)
-    return TextReader(text=flat_lists(texts), other=other, bos=BOS, eos=EOS, max_len=max_len)
+    other = None if others is None else TokenStore.of(others)
+    return TextReader(text=TokenStore.of(texts), other=other, bos=BOS, eos=EOS, max_len=max_len)
 
 
 def read(found: TextReader) -> list[tuple[int, list[int], list[int]]]:
@@ -86,8 +87,8 @@ def test_what_each_example_needs() -> None:
 def words(sentences: list[list[list[int]]], max_len: int) -> WordReader:
     """Sentences of words of pieces."""
     return WordReader(
-        text=flat_lists([[p for word in s for p in word] for s in sentences]),
-        pieces=flat_lists([[len(word) for word in s] for s in sentences]),
+        text=TokenStore.of([[p for word in s for p in word] for s in sentences]),
+        pieces=TokenStore.of([[len(word) for word in s] for s in sentences]),
         bos=BOS,
         eos=EOS,
         max_len=max_len,
@@ -146,8 +147,8 @@ def test_windows_of_words_go_on_even_where_one_word_fills_them() -> None:
 def test_two_ends_between_a_pair_take_the_place_of_segments() -> None:
     def roberta(texts: list[list[int]], others: list[list[int]], max_len: int) -> TextReader:
         return TextReader(
-            text=flat_lists(texts), other=flat_lists(others), bos=BOS, eos=EOS, max_len=max_len,
-            pair_ends=2,
+            text=TokenStore.of(texts), other=TokenStore.of(others), bos=BOS, eos=EOS,
+            max_len=max_len, pair_ends=2,
         )  # fmt: skip
 
     found = roberta([[7, 8], []], [[9], [5]], 10)

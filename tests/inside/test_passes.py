@@ -11,7 +11,7 @@ from torch import Tensor
 from headway.inside.corpus import Corpus
 from headway.inside.judging import answers, losses
 from headway.inside.passages import passages
-from headway.inside.passes import Batch, Site, edited, last_site, sites_of, states_of, vectors_of
+from headway.inside.passes import Batch, Site, edited, sites_of, states_of, vectors_of
 from headway.inside.streams import Output, Reading, Stream
 from headway.inside.trace import trace
 from headway.tasks.opened import Opened, open_plain
@@ -56,7 +56,7 @@ def test_states_are_those_of_each_passage_alone(run: Opened) -> None:
 def test_an_edit_changes_its_layer_and_what_comes_behind(run: Opened) -> None:
     batch = batch_of(run)
     before = states_of(run.model, batch)
-    wanted = (last_site(run.model)[0], 1)
+    wanted = (sites_of(run.model)[-1][0], 1)
 
     def more(site: Site, x_ND: Tensor) -> Tensor | None:
         seen[site] = x_ND

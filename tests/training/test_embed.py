@@ -21,8 +21,8 @@ from headway.config.folder import CONFIG, TOKENIZER
 from headway.config.model import DecoderSettings, EncoderSettings, ModelSettings
 from headway.config.run import RunSettings, resolved_toml
 from headway.config.train import TrainSettings
-from headway.data.readings import flat_lists
 from headway.data.store import Columns, Prepared
+from headway.data.tokens import TokenStore
 from headway.errors import ConfigError, DataError, Stopped, UserError
 from headway.metrics.retrieval import bag_retrieval, retrieval, text_keys
 from headway.models.build import build_model
@@ -30,7 +30,7 @@ from headway.models.folder import model_weights, save_weights
 from headway.nn.layout import Layout
 from headway.progress import SILENT
 from headway.tasks.contrast import Apart, Contrast, Contrasting, Side, contrastive, vectors_of
-from headway.tasks.intake_text import TextIntake, stored
+from headway.tasks.intake_text import TextIntake
 from headway.tasks.items import Batch
 from headway.tasks.kind import Use
 from headway.tasks.losses import plain as plain_loss
@@ -273,7 +273,7 @@ def test_texts_too_long_to_read_at_once_are_the_mean_of_their_windows(
     tokenizer = prepared.tokenizer
     tokens = [t % tokenizer.vocab_size for t in tokens]
     intake = TextIntake(tokenizer, 12)
-    columns = Columns({"text": stored([np.array(tokens), np.array(tokens[:4])])})
+    columns = Columns({"text": TokenStore.of([np.array(tokens), np.array(tokens[:4])])})
     cuts, settings = intake.cut(columns), settings_of(tmp_path, model=shape(prepared))
     found = vectors_of(model, settings, intake, Side(columns, cuts), CPU)
     _, starts, sizes = cuts.reader.windows
@@ -315,7 +315,7 @@ def test_retrieval_counts_ranks() -> None:
 
 
 def test_the_same_text_has_the_same_key() -> None:
-    keys = text_keys(flat_lists([[1, 2], [3], [1, 2], [], [1], []]))
+    keys = text_keys(TokenStore.of([[1, 2], [3], [1, 2], [], [1], []]))
     assert keys.tolist() == [0, 1, 0, 2, 3, 2]
 
 
@@ -327,11 +327,11 @@ def test_the_bag_of_words_is_tf_idf_by_cosine() -> None:
     one, other = ((x * idf) / np.linalg.norm(x * idf, axis=1, keepdims=True) for x in (a, b))
     like = one @ other.T
     own = np.diag(like)[:, None]
-    keys = text_keys(flat_lists(sides[1]))
+    keys = text_keys(TokenStore.of(sides[1]))
     rivals = keys[:, None] != keys
     nearer = ((like > own + 1e-6) & rivals).sum(1)
     equal = ((np.abs(like - own) <= 1e-6) & rivals).sum(1)
-    found = bag_retrieval(flat_lists(sides[0]), flat_lists(sides[1]), 9)
+    found = bag_retrieval(TokenStore.of(sides[0]), TokenStore.of(sides[1]), 9)
     assert equal.max() > 0
     assert found.accuracy == pytest.approx(((nearer == 0) / (1 + equal)).mean())
     assert found.mrr == pytest.approx((1 / (1 + nearer + equal / 2)).mean(), rel=1e-3)

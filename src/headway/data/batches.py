@@ -241,23 +241,6 @@ class Fixed:
         return max(self.source_rows, self.target_rows)
 
 
-@dataclass(frozen=True)
-class FlatTokens:
-    """Sequences one after another; sequence i is `tokens[offsets[i] : offsets[i + 1]]`."""
-
-    tokens: NDArray[np.integer]
-    offsets: NDArray[np.int64]
-
-    def gather(self, rows: Rows) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """The tokens of these sequences side by side, and their lengths."""
-        starts = self.offsets[rows]
-        lengths = self.offsets[rows + 1] - starts
-        ends = np.cumsum(lengths)
-        index = np.arange(ends[-1] if len(ends) else 0)
-        index += np.repeat(starts - (ends - lengths), lengths)
-        return self.tokens[index].astype(np.int64), lengths
-
-
 def layout_of(lengths: NDArray[np.int64], fixed: Fixed | None) -> Layout:
     """Of sequences side by side, in the fixed form where there is one."""
     if fixed is None:

@@ -10,7 +10,6 @@ to the reading in which it stands farthest from the cuts.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
@@ -19,27 +18,14 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from headway.data.batches import FlatTokens, Rows
+from headway.data.batches import Rows
+from headway.data.tokens import TokenStore
 from headway.errors import DataError
 
 Numbers = NDArray[np.int64]
 
 Ends = tuple[tuple[int, ...], tuple[int, ...]]
 """Tokens before and behind a text."""
-
-
-def flat_tokens(ids: NDArray[np.integer], lengths: NDArray[np.integer]) -> FlatTokens:
-    """Sequences that stand one after another."""
-    return FlatTokens(ids, np.concatenate([[0], np.cumsum(lengths, dtype=np.int64)]))
-
-
-def flat_lists(sequences: Sequence[Sequence[int]]) -> FlatTokens:
-    ids = np.array([token for sequence in sequences for token in sequence], dtype=np.int64)
-    return flat_tokens(ids, np.array([len(s) for s in sequences], dtype=np.int64))
-
-
-def lengths_of(tokens: FlatTokens) -> Numbers:
-    return np.diff(tokens.offsets).astype(np.int64)
 
 
 class Flat(NamedTuple):
@@ -55,8 +41,8 @@ class Flat(NamedTuple):
 class TextReader:
     """Texts, or pairs of texts, as readings of at most `max_len` tokens."""
 
-    text: FlatTokens
-    other: FlatTokens | None
+    text: TokenStore
+    other: TokenStore | None
     bos: int
     eos: int
     max_len: int
@@ -106,7 +92,9 @@ class TextReader:
 
     @cached_property
     def _long(self) -> Numbers:
-        return lengths_of(self.text) if self.other is None else np.maximum(*self._sides)
+        if self.other is not None:
+            return np.maximum(*self._sides)
+        return self.text.lengths.astype(np.int64)
 
     @cached_property
     def _short(self) -> Numbers:
@@ -115,7 +103,7 @@ class TextReader:
     @cached_property
     def _sides(self) -> tuple[Numbers, Numbers]:
         assert self.other is not None
-        return lengths_of(self.text), lengths_of(self.other)
+        return self.text.lengths.astype(np.int64), self.other.lengths.astype(np.int64)
 
     def read(self, rows: Rows) -> Flat:
         """These readings."""
@@ -151,8 +139,8 @@ class WordReader:
     first piece anyway.
     """
 
-    text: FlatTokens
-    pieces: FlatTokens
+    text: TokenStore
+    pieces: TokenStore
     """For each sentence the number of pieces of each word."""
 
     bos: int
@@ -202,11 +190,11 @@ class WordReader:
         return last - first
 
     @cached_property
-    def words(self) -> FlatTokens:
+    def words(self) -> TokenStore:
         """Numbers of the words, in the order of all sentences, that each reading answers for."""
         sentence, _, _, first, last = self.readings
         at = self.pieces.offsets[sentence]
-        return flat_tokens(ranges(at + first, last - first), last - first)
+        return TokenStore(ranges(at + first, last - first), last - first)
 
     @cached_property
     def _sizes(self) -> Numbers:
@@ -302,5 +290,5 @@ def _between(ends: Ends, bos: int, lengths: Numbers) -> Numbers:
     return tokens
 
 
-def _put(into: Numbers, at: Numbers, tokens: FlatTokens, starts: Numbers, lengths: Numbers) -> None:
+def _put(into: Numbers, at: Numbers, tokens: TokenStore, starts: Numbers, lengths: Numbers) -> None:
     into[ranges(at, lengths)] = tokens.tokens[ranges(starts, lengths)]

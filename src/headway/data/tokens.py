@@ -5,16 +5,16 @@ Tokens of all sequences lie one after another in one file, their lengths in a se
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from headway.text.words import Flat
 
-Tokens = NDArray[np.unsignedinteger[Any]]
+Tokens = NDArray[np.integer[Any]]
 
 
 class TokenStore:
@@ -36,6 +36,13 @@ class TokenStore:
     def in_memory(self) -> TokenStore:
         return TokenStore(np.array(self.tokens), self.lengths)
 
+    @classmethod
+    def of(cls, sequences: Iterable[ArrayLike]) -> TokenStore:
+        """In memory."""
+        each = [np.asarray(sequence, np.uint32) for sequence in sequences]
+        lengths = np.array([len(one) for one in each], np.int64)
+        return cls(np.concatenate([np.zeros(0, np.uint32), *each]), lengths)
+
     @property
     def n(self) -> int:
         return len(self.lengths)
@@ -48,6 +55,15 @@ class TokenStore:
             raise IndexError(f"sequence {i} of {self.n}")
         i %= self.n
         return self.tokens[self.offsets[i] : self.offsets[i + 1]]
+
+    def gather(self, rows: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """The tokens of these sequences side by side, and their lengths."""
+        starts = self.offsets[rows]
+        lengths = self.offsets[rows + 1] - starts
+        ends = np.cumsum(lengths)
+        index = np.arange(ends[-1] if len(ends) else 0)
+        index += np.repeat(starts - (ends - lengths), lengths)
+        return self.tokens[index].astype(np.int64), lengths
 
 
 class StoreWriter:
@@ -65,23 +81,6 @@ class StoreWriter:
     def close(self) -> None:
         self._tokens.close()
         self._lengths.close()
-
-
-class PairWriter:
-    def __init__(self, name: Path, dtypes: Sequence[str]) -> None:
-        sides = [side(name, s) for s in ("source", "target")]
-        self._sides = [StoreWriter(s, d) for s, d in zip(sides, dtypes, strict=True)]
-
-    def add(self, sources: Flat, targets: Flat) -> None:
-        for writer, sequences in zip(self._sides, (sources, targets), strict=True):
-            writer.add(sequences)
-
-    def __enter__(self) -> PairWriter:
-        return self
-
-    def __exit__(self, *exception: object) -> None:
-        for writer in self._sides:
-            writer.close()
 
 
 def token_dtype(vocab_size: int) -> str:

@@ -83,11 +83,6 @@ class SpeculativeSearcher:
                 "are checked against one text. Use decode.beam=1 or decode.sample=true."
             )
 
-    @property
-    def acceptance(self) -> float:
-        """The share of guesses that were right so far."""
-        return self.accepted / self.proposed if self.proposed else 0.0
-
     @torch.no_grad()
     def __call__(
         self,

@@ -125,11 +125,6 @@ def stream_of(model: nn.Module, site: Site) -> str:
     return Anatomy.of(model).stack(site[0]).stream
 
 
-def last_site(model: nn.Module) -> Site:
-    part = Anatomy.of(model).stacks[-1]
-    return part.name, len(part.blocks)
-
-
 def vectors_of(model: nn.Module, batch: Batch) -> Tensor:
     """Of the last stream that the batch has, behind the final norm."""
     given = list(batch.streams.values())

@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor
 
-from headway.data.batches import FlatTokens
+from headway.data.tokens import TokenStore
 
 COMPARED_AT_ONCE = 256
 """Examples whose likeness to all others is held at a time."""
@@ -52,7 +52,7 @@ def chance(n: int) -> Retrieval:
     return Retrieval(1 / max(1, n), float((1 / np.arange(1, n + 1)).sum()) / max(1, n))
 
 
-def text_keys(texts: FlatTokens) -> NDArray[np.int64]:
+def text_keys(texts: TokenStore) -> NDArray[np.int64]:
     """The same number for the same text."""
     known: dict[bytes, int] = {}
     pairs = pairwise(texts.offsets.tolist())
@@ -60,7 +60,7 @@ def text_keys(texts: FlatTokens) -> NDArray[np.int64]:
     return np.array(found, np.int64)
 
 
-def bag_retrieval(a: FlatTokens, b: FlatTokens, vocab_size: int) -> Retrieval:
+def bag_retrieval(a: TokenStore, b: TokenStore, vocab_size: int) -> Retrieval:
     """The same for texts that are no more than bags of tokens, weighted by tf-idf: what one gets
     without a model."""
     n = len(b.offsets) - 1
@@ -86,7 +86,7 @@ def bag_retrieval(a: FlatTokens, b: FlatTokens, vocab_size: int) -> Retrieval:
     return _ranked(likeness, text_keys(b))
 
 
-def _bags(texts: FlatTokens, rows: Tensor, weight_V: Tensor) -> Tensor:
+def _bags(texts: TokenStore, rows: Tensor, weight_V: Tensor) -> Tensor:
     """For each of these texts the weight of every token, as often as it has it."""
     tokens, lengths = texts.gather(rows.numpy())
     number_M = torch.arange(len(rows)).repeat_interleave(torch.from_numpy(lengths))

@@ -31,6 +31,7 @@ from headway.data.media.reading import UNITS
 from headway.data.media.source import Target
 from headway.data.prepare import evaluation_set, prepare
 from headway.data.store import Columns, Prepared, load_prepared
+from headway.data.tokens import TokenStore
 from headway.errors import ConfigError
 from headway.metrics.retrieval import Retrieval, Vectors, bag_retrieval, chance, retrieval
 from headway.progress import OnProgress, Progress, unheard
@@ -38,7 +39,7 @@ from headway.tasks.answers import Facts as Shown
 from headway.tasks.begun import begun_with, tokenizer_of
 from headway.tasks.fronts import media_shape
 from headway.tasks.intake import Cuts, Intake, front_of, intake_of
-from headway.tasks.intake_text import TextIntake, flat
+from headway.tasks.intake_text import TextIntake
 from headway.tasks.items import Batch, Draw, Unit, batches_of, mean_by_owner, n_owners
 from headway.tasks.kind import Predictor, Use
 from headway.tasks.label import LabelItems
@@ -272,8 +273,8 @@ class Partners:
         anything else, by chance."""
         if tokenizer is None:
             return "chance", chance(n)
-        texts = [flat(side.columns["text"]) for side in self.sides]
-        one, two = (replace(text, offsets=text.offsets[: n + 1]) for text in texts)
+        texts = [side.columns["text"] for side in self.sides]
+        one, two = (TokenStore(text.tokens, text.lengths[:n]) for text in texts)
         return "bag of words", bag_retrieval(one, two, tokenizer.vocab_size)
 
 

@@ -33,9 +33,6 @@ from headway.tasks.specs import Modality, spec_of
 
 Array = NDArray[np.generic]
 
-MEMORY = "the input"
-"""What something without a name is called in errors."""
-
 NAMES: dict[What, tuple[str, str]] = {
     "pictures": ("image", "a picture"),
     "videos": ("video", "a video"),

@@ -17,7 +17,6 @@ from headway.config.listed import listed
 from headway.config.run import Resolved
 from headway.data.batches import (
     Fixed,
-    FlatTokens,
     Rows,
     StepPlan,
     filled,
@@ -27,7 +26,7 @@ from headway.data.batches import (
 )
 from headway.data.masking import Draws
 from headway.data.readers.jsonl import parse_object, value_text
-from headway.data.readings import Flat, TextReader, flat_tokens
+from headway.data.readings import Flat, TextReader
 from headway.data.store import Columns
 from headway.data.streams import USUAL, FieldStream, Marks, mark_names
 from headway.data.tokens import TokenStore
@@ -150,7 +149,7 @@ class SourceCuts:
         draw: Draw | None = None,
     ) -> Input:
         words = self.tokenizer
-        tokens, lengths = with_ends(*flat(self.texts).gather(rows), words.source_begin, words.eos)
+        tokens, lengths = with_ends(*self.texts.gather(rows), words.source_begin, words.eos)
         if fixed is None:
             layout = Layout.of(lengths.tolist())
         else:
@@ -238,7 +237,7 @@ class TextIntake:
         return stream, targets_BC
 
     def same(self, columns: Columns, examples: Rows) -> Rows:
-        return text_keys(flat_tokens(*flat(columns["text"]).gather(examples)))
+        return text_keys(TokenStore(*columns["text"].gather(examples)))
 
     def weave(self, streams: tuple[Input, Input], fixed: Fixed | None) -> tuple[Input, ...]:
         sides = [one.layout.split(one.values) for one in streams]
@@ -262,7 +261,7 @@ class TextIntake:
             word = np.cumsum(starts) - 1
             for half, side in enumerate(found):
                 side.append(tokens[word % 2 == half])
-        one, other = (Columns({"text": stored(side)}) for side in found)
+        one, other = (Columns({"text": TokenStore.of(side)}) for side in found)
         return one, other
 
     def hide(self, columns: Columns, how: FillSettings) -> Gaps:
@@ -327,24 +326,14 @@ def text_reader(
     text: TokenStore, other: TokenStore | None, tokenizer: Tokenizer, max_len: int
 ) -> TextReader:
     return TextReader(
-        text=flat(text),
-        other=None if other is None else flat(other),
+        text=text,
+        other=other,
         bos=tokenizer.bos,
         eos=tokenizer.eos,
         max_len=max_len,
         pair_ends=tokenizer.pair_ends,
         ends=tokenizer.text_ends,
     )
-
-
-def flat(store: TokenStore) -> FlatTokens:
-    return FlatTokens(store.tokens, store.offsets)
-
-
-def stored(texts: Sequence[NDArray[np.int64]]) -> TokenStore:
-    """Texts in memory, as token numbers."""
-    lengths = np.array([len(text) for text in texts], np.int64)
-    return TokenStore(np.concatenate([np.zeros(0, np.int64), *texts]).astype(np.uint32), lengths)
 
 
 def encoded(tokenizer: Tokenizer, texts: Sequence[str]) -> TokenStore:
@@ -362,5 +351,4 @@ def joined_fields(tokenizer: Tokenizer, stores: Mapping[str, TokenStore]) -> Tok
         marks[name] = Marks(opening, closing)
     stream = FieldStream(stores, marks, tokenizer.bos, tokenizer.eos, 0.0, 0)
     n = len(next(iter(stores.values())))
-    parts = [stream.document(USUAL, number)[1:-1] for number in range(n)]
-    return stored(parts)
+    return TokenStore.of(stream.document(USUAL, number)[1:-1] for number in range(n))

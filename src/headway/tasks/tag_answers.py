@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from headway.config.listed import listed
 from headway.config.run import Resolved
 from headway.data.readers.conll import DOCUMENT
-from headway.data.readings import flat_tokens
+from headway.data.tokens import TokenStore
 from headway.data.unlabelled import Question
 from headway.decode.lines import live_windows, windows
 from headway.errors import DataError
@@ -132,7 +132,7 @@ class Tagger:
         model = self.settings.model
         text, pieces = self.encoded(sentences)
         limit = model.max_len
-        flat_text, flat_pieces = (flat_tokens(one.ids, one.lengths) for one in (text, pieces))
+        flat_text, flat_pieces = (TokenStore(one.ids, one.lengths) for one in (text, pieces))
         items = word_items(flat_text, flat_pieces, self.tokenizer, limit)
         needed = text.lengths + items.reader.n_special
         too_long = needed > limit

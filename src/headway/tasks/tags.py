@@ -19,7 +19,6 @@ from headway.config.facts import DeviceFacts, Facts, Proposal
 from headway.config.run import Resolved, RunSettings
 from headway.data.batches import (
     Fixed,
-    FlatTokens,
     Rows,
     StepPlan,
     filled,
@@ -31,6 +30,7 @@ from headway.data.example import sources
 from headway.data.prepare import prepare
 from headway.data.readings import WordReader
 from headway.data.store import Columns, Prepared, load_prepared
+from headway.data.tokens import TokenStore
 from headway.errors import DataError, UserError
 from headway.metrics import spans as metrics
 from headway.metrics.baselines import FrequentTags
@@ -40,7 +40,7 @@ from headway.nn.layout import Layout, loss_weights
 from headway.nn.loss import Smoothing
 from headway.progress import OnProgress, Progress, unheard
 from headway.tasks.begun import begun_with, tokenizer_of
-from headway.tasks.intake_text import flat, token_units
+from headway.tasks.intake_text import token_units
 from headway.tasks.items import Batch, Draw, Unit, each_read
 from headway.tasks.kind import Predictor, Use
 from headway.tasks.losses import label_loss
@@ -132,12 +132,12 @@ class Words:
 
 
 def words_of_store(texts: Columns, tokenizer: Tokenizer, max_len: int) -> Words:
-    text, pieces = flat(texts["text"]), flat(texts["pieces"])
+    text, pieces = texts["text"], texts["pieces"]
     return word_items(text, pieces, tokenizer, max_len, labels_of(texts))
 
 
 def word_items(
-    text: FlatTokens, pieces: FlatTokens, tokenizer: Tokenizer, max_len: int,
+    text: TokenStore, pieces: TokenStore, tokenizer: Tokenizer, max_len: int,
     labels: Numbers | None = None,
 ) -> Words:  # fmt: skip
     reader = WordReader(

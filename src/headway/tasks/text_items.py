@@ -12,7 +12,6 @@ from typing import NamedTuple
 
 import numpy as np
 
-from headway.data.readings import flat_tokens
 from headway.data.store import Columns
 from headway.data.tokens import TokenStore
 from headway.tasks.fill_answers import gaps_in
@@ -52,8 +51,9 @@ def framed(
     run: Opened, texts: Sequence[Sequence[int]], others: Sequence[Sequence[int]] | None = None
 ) -> list[TextItem]:
     """Tokens of texts, or of pairs of them."""
-    columns = {"text": _store(texts)} | ({} if others is None else {"other": _store(others)})
-    return list(_items(_intake(run, None).cut(Columns(columns))))
+    sides = {"text": texts} if others is None else {"text": texts, "other": others}
+    columns = Columns({name: TokenStore.of(side) for name, side in sides.items()})
+    return list(_items(_intake(run, None).cut(columns)))
 
 
 def gapped(run: Opened, line: str) -> TextItem:
@@ -69,7 +69,7 @@ def tagged(run: Opened, line: str) -> TextItem:
     """A text whose words are asked, each by its first piece."""
     tokenizer = run.vocab.source
     found, pieces = tokenizer.encode_words([words_of(line, THE_TEXT)])
-    text, sizes = (flat_tokens(one.ids, one.lengths) for one in (found, pieces))
+    text, sizes = (TokenStore(one.ids, one.lengths) for one in (found, pieces))
     items = word_items(text, sizes, tokenizer, run.shape.max_len)
     read, first, _ = items.reader.read(np.arange(1))
     ids = read.tokens.tolist()
@@ -89,8 +89,3 @@ def _items(cuts: TextCuts) -> Iterator[TextItem]:
         known = stream.segments_N
         segments = [0] * len(ids) if known is None else known.tolist()
         yield TextItem(ids, segments, example=example, needed=int(cuts.needed[example]))
-
-
-def _store(texts: Sequence[Sequence[int]]) -> TokenStore:
-    ids = np.array([token for text in texts for token in text], np.uint32)
-    return TokenStore(ids, np.array([len(text) for text in texts], np.int64))

@@ -14,7 +14,6 @@ from torch import Tensor
 from headway.data.batches import (
     POOL,
     Fixed,
-    FlatTokens,
     Rows,
     StepPlan,
     fed,
@@ -181,7 +180,7 @@ class WriteItems:
 
     def batch(self, rows: Rows, device: torch.device, fixed: Fixed | None = None) -> Batch[Words]:
         examples, words = self.owner[rows], self.tokenizer
-        tokens, bare = FlatTokens(self.texts.tokens, self.texts.offsets).gather(examples)
+        tokens, bare = self.texts.gather(examples)
         read, said, lengths = fed(tokens, bare, words.bos, words.eos, words.target_begin)
         if fixed is not None:
             left = fixed.target_rows - int(lengths.sum())
