@@ -6,18 +6,20 @@ An objective asks its intake and never which front it has. An intake holds setti
 from __future__ import annotations
 
 import hashlib
+from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from importlib import import_module
 from pathlib import Path
-from typing import Protocol, Self, runtime_checkable
+from typing import Generic, Protocol, Self, TypeVar, cast, runtime_checkable
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from headway.config.augment import AugmentSettings
 from headway.config.model import PictureSettings, SoundSettings
 from headway.config.run import Resolved, RunSettings, media_front
 from headway.data.batches import Fixed, Rows, StepPlan
@@ -27,7 +29,8 @@ from headway.models.parts.heads import Input
 from headway.nn.devices import CPU
 from headway.tasks.answers import Facts
 from headway.tasks.items import Batch, Draw, Items, Numbers, Unit
-from headway.tasks.media_given import Given
+from headway.tasks.media_answers import FIRST_WINDOW
+from headway.tasks.media_given import Given, given_media
 from headway.tasks.specs import FillSettings, Modality, front_reads
 from headway.text.tokenizer import Tokenizer
 
@@ -37,6 +40,8 @@ Texts = tuple[str, ...]
 
 Line = str | Texts | Given
 """What is asked: a line of input, texts that were parted already, or what was read already."""
+
+Front = TypeVar("Front", bound=PictureSettings | SoundSettings)
 
 
 class Cuts(Protocol):
@@ -79,6 +84,25 @@ class Cuts(Protocol):
     def units(self, row: int) -> Sequence[Unit]:
         """What the rows of an item are."""
         ...
+
+
+class WholeCuts(ABC):
+    """Each example at once, as it is stored."""
+
+    @property
+    @abstractmethod
+    def lengths(self) -> Rows: ...
+
+    @property
+    def needed(self) -> Rows:
+        return self.lengths
+
+    @cached_property
+    def owner(self) -> Rows:
+        return np.arange(len(self.lengths))
+
+    def shown(self, stream: Input) -> Input:
+        return stream
 
 
 class OverCuts:
@@ -217,8 +241,34 @@ class Intake(Protocol):
         ...
 
 
-class MediaIntake:
+@dataclass(frozen=True)
+class MediaIntake(Generic[Front]):
     """What pictures, videos and recordings have in common."""
+
+    shape: Front
+    augment: AugmentSettings
+
+    @classmethod
+    def of(cls, settings: Resolved, tokenizer: Tokenizer | None = None) -> Self:
+        return cls(cast(Front, front_of(settings)), settings.augment)
+
+    @property
+    def at_first(self) -> int:
+        return FIRST_WINDOW
+
+    def asked(self, lines: Iterable[Line], folder: Path, settings: Resolved) -> Iterator[Given]:
+        names = cast(Iterable[str | Given], lines)
+        return given_media(names, folder, self.shape, settings.data)
+
+    def refuse(self, needed: Rows, before: int | None = None) -> None: ...
+
+    def texts(self, columns: Columns, most: int | None = None, first: int = 0) -> None:
+        return None
+
+    def figures(
+        self, columns: Columns, shares_NC: Numbers, labels_N: Rows, names: Sequence[str]
+    ) -> Facts:
+        return {}
 
     def same(self, columns: Columns, examples: Rows) -> Rows:
         values = (np.asarray(columns.media[row]) for row in examples.tolist())

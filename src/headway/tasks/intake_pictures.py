@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from pathlib import Path
-from typing import cast
 
 import numpy as np
 import torch
@@ -16,7 +14,6 @@ from torch import Tensor, nn
 from headway.config.augment import AugmentSettings
 from headway.config.model import PictureSettings
 from headway.config.pictures import GRID_STRIDE
-from headway.config.run import Resolved, media_front
 from headway.data.batches import Fixed, Rows, StepPlan
 from headway.data.masking import Hider
 from headway.data.media.store import PictureStore
@@ -28,13 +25,10 @@ from headway.nn.devices import CPU
 from headway.nn.layout import Layout
 from headway.tasks.answers import Facts
 from headway.tasks.hiding import HiddenPatches
-from headway.tasks.intake import Line, MediaIntake
+from headway.tasks.intake import MediaIntake, WholeCuts
 from headway.tasks.items import Draw, Numbers, Unit
-from headway.tasks.media_answers import FIRST_WINDOW
-from headway.tasks.media_given import Given, given_media
 from headway.tasks.specs import FillSettings
 from headway.tasks.thumbnails import thumbnails
-from headway.text.tokenizer import Tokenizer
 
 
 @dataclass(frozen=True)
@@ -45,21 +39,13 @@ class Held:
 
 
 @dataclass(frozen=True)
-class PictureCuts:
+class PictureCuts(WholeCuts):
     store: PictureStore
     shape: PictureSettings
 
     @cached_property
     def lengths(self) -> Rows:
         return picture_rows(self.store, self.shape)
-
-    @property
-    def needed(self) -> Rows:
-        return self.lengths
-
-    @cached_property
-    def owner(self) -> Rows:
-        return np.arange(len(self.store))
 
     @cached_property
     def longest(self) -> int:
@@ -124,25 +110,7 @@ class PictureCuts:
 
 
 @dataclass(frozen=True)
-class PictureIntake(MediaIntake):
-    shape: PictureSettings
-    augment: AugmentSettings
-
-    @classmethod
-    def of(cls, settings: Resolved, tokenizer: Tokenizer | None = None) -> PictureIntake:
-        return cls(cast(PictureSettings, media_front(settings)), settings.augment)
-
-    @property
-    def at_first(self) -> int:
-        return FIRST_WINDOW
-
-    def asked(self, lines: Iterable[Line], folder: Path, settings: Resolved) -> Iterator[Given]:
-        names = cast(Iterable[str | Given], lines)
-        return given_media(names, folder, self.shape, settings.data)
-
-    def texts(self, columns: Columns, most: int | None = None, first: int = 0) -> None:
-        return None
-
+class PictureIntake(MediaIntake[PictureSettings]):
     def figures(
         self, columns: Columns, shares_NC: Numbers, labels_N: Rows, names: Sequence[str]
     ) -> Facts:
@@ -159,8 +127,6 @@ class PictureIntake(MediaIntake):
     def columns(self, examples: Sequence[NDArray[np.uint8]]) -> Columns:
         """Of pixels in memory (T C Y X)."""
         return Columns({"image": PictureStore.of(examples)})
-
-    def refuse(self, needed: Rows, before: int | None = None) -> None: ...
 
     @cached_property
     def changes(self) -> PictureChanges:

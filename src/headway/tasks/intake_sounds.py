@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from pathlib import Path
 from typing import cast
 
 import numpy as np
@@ -15,7 +14,6 @@ from torch import Tensor, nn
 
 from headway.config.augment import AugmentSettings
 from headway.config.model import SoundSettings
-from headway.config.run import Resolved, media_front
 from headway.data.batches import Fixed, Rows, StepPlan
 from headway.data.masking import Hider
 from headway.data.media.store import SoundStore
@@ -25,18 +23,14 @@ from headway.models.parts.sounds import Sound, SoundFront, collate_sounds
 from headway.nn.devices import CPU
 from headway.nn.layout import Layout
 from headway.nn.mel import SpecAugment
-from headway.tasks.answers import Facts
 from headway.tasks.hiding import HiddenFrames
-from headway.tasks.intake import Line, MediaIntake
-from headway.tasks.items import Draw, Numbers, Unit
-from headway.tasks.media_answers import FIRST_WINDOW
-from headway.tasks.media_given import Given, given_media
+from headway.tasks.intake import MediaIntake, WholeCuts
+from headway.tasks.items import Draw, Unit
 from headway.tasks.specs import FillSettings
-from headway.text.tokenizer import Tokenizer
 
 
 @dataclass(frozen=True)
-class SoundCuts:
+class SoundCuts(WholeCuts):
     store: SoundStore
     shape: SoundSettings
     changes: SoundChanges | None = None
@@ -44,14 +38,6 @@ class SoundCuts:
     @cached_property
     def lengths(self) -> Rows:
         return sound_rows(self.store, self.shape)
-
-    @property
-    def needed(self) -> Rows:
-        return self.lengths
-
-    @cached_property
-    def owner(self) -> Rows:
-        return np.arange(len(self.lengths))
 
     def collate(
         self,
@@ -68,9 +54,6 @@ class SoundCuts:
         sound, lengths = collate_sounds(waves, self.shape, speeds)
         return Input(sound, Layout.of(lengths))
 
-    def shown(self, stream: Input) -> Input:
-        return stream
-
     def fixed(self, plan: StepPlan, micro_tokens: int) -> None:
         """Frames lie elsewhere in every batch."""
         return None
@@ -82,38 +65,13 @@ class SoundCuts:
 
 
 @dataclass(frozen=True)
-class SoundIntake(MediaIntake):
-    shape: SoundSettings
-    augment: AugmentSettings
-
-    @classmethod
-    def of(cls, settings: Resolved, tokenizer: Tokenizer | None = None) -> SoundIntake:
-        return cls(cast(SoundSettings, media_front(settings)), settings.augment)
-
-    @property
-    def at_first(self) -> int:
-        return FIRST_WINDOW
-
-    def asked(self, lines: Iterable[Line], folder: Path, settings: Resolved) -> Iterator[Given]:
-        names = cast(Iterable[str | Given], lines)
-        return given_media(names, folder, self.shape, settings.data)
-
-    def texts(self, columns: Columns, most: int | None = None, first: int = 0) -> None:
-        return None
-
-    def figures(
-        self, columns: Columns, shares_NC: Numbers, labels_N: Rows, names: Sequence[str]
-    ) -> Facts:
-        return {}
-
+class SoundIntake(MediaIntake[SoundSettings]):
     def cut(self, columns: Columns) -> SoundCuts:
         return SoundCuts(columns.sounds, self.shape, self.changes)
 
     def columns(self, examples: Sequence[NDArray[np.int16]]) -> Columns:
         """Of samples in memory, from −1 to 1."""
         return Columns({"audio": SoundStore.of(examples, self.shape.rate)})
-
-    def refuse(self, needed: Rows, before: int | None = None) -> None: ...
 
     @property
     def changes(self) -> SoundChanges:

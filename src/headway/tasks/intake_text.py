@@ -39,7 +39,7 @@ from headway.nn.devices import CPU
 from headway.nn.layout import Layout
 from headway.tasks.answers import Facts
 from headway.tasks.gaps import Gaps, room_of
-from headway.tasks.intake import Line, Texts
+from headway.tasks.intake import Line, Texts, WholeCuts
 from headway.tasks.items import Draw, Numbers, Unit
 from headway.tasks.media_given import Given
 from headway.tasks.specs import FillSettings
@@ -122,7 +122,7 @@ class TextCuts:
 
 
 @dataclass(frozen=True)
-class SourceCuts:
+class SourceCuts(WholeCuts):
     """Texts that others are written from, whole."""
 
     texts: TokenStore
@@ -132,14 +132,6 @@ class SourceCuts:
     def lengths(self) -> Rows:
         more = 1 if self.tokenizer.source_begin is None else 2
         return np.asarray(self.texts.lengths, dtype=np.int64) + more
-
-    @property
-    def needed(self) -> Rows:
-        return self.lengths
-
-    @cached_property
-    def owner(self) -> Rows:
-        return np.arange(len(self.texts))
 
     def collate(
         self,
@@ -158,9 +150,6 @@ class SourceCuts:
                 longest=fixed.longest, n_dummies=fixed.n_dummies,
             )  # fmt: skip
         return Input(filled(tokens, layout.n_rows), layout)
-
-    def shown(self, stream: Input) -> Input:
-        return stream
 
     def fixed(self, plan: StepPlan, micro_tokens: int) -> Fixed:
         longest = max(plan.source_lengths.max(), plan.target_lengths.max())
