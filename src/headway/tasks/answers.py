@@ -62,6 +62,20 @@ class Printed(Protocol):
         ...
 
 
+@dataclass(frozen=True)
+class Plain:
+    """An answer that is printed in one way."""
+
+    text: str
+    said: Facts
+
+    def lines(self, show: Show, number: int) -> str:
+        return self.text
+
+    def facts(self) -> Facts:
+        return dict(self.said)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class Answer:
     """To one input. `str(answer)` is its text."""

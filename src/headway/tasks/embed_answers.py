@@ -14,7 +14,7 @@ from headway.data.unlabelled import questions
 from headway.decode.lines import live_windows, windows
 from headway.errors import DataError, UserError
 from headway.metrics.retrieval import Vectors, cosine
-from headway.tasks.answers import Answer, Facts, NearAnswer, Show, VectorAnswer, save_array
+from headway.tasks.answers import Answer, Facts, NearAnswer, Plain, Show, VectorAnswer, save_array
 from headway.tasks.contrast import Side, unit_of, vectors_of
 from headway.tasks.intake import Line, intake_of
 from headway.tasks.kind import Use
@@ -120,9 +120,11 @@ class Nearest(Vectorizer):
         order = np.argsort(-like_S, kind="stable")[: self.top]
         near = tuple((self.candidates[i], float(like_S[i])) for i in order)
         text, like = near[0]
+        [name] = own = named(one)
+        facts: Facts = {**own, "nearest": [{name: text, "cosine": like} for text, like in near]}
         made = NearAnswer(
             text=text, cosine=like, near=near, place=one.name, vector=x_D.astype(np.float32),
-            printed=_PrintedNearest(named(one), near),
+            printed=Plain("\n".join(f"{like:.4f}\t{text}" for text, like in near), facts),
         )  # fmt: skip
         yield noted(made, one)
 
@@ -184,17 +186,3 @@ class _Printed:
 
     def facts(self) -> Facts:
         return {**self.asked, "vector": self.numbers}
-
-
-@dataclass(frozen=True)
-class _PrintedNearest:
-    asked: dict[str, str]
-    near: Sequence[tuple[str, float]]
-
-    def lines(self, show: Show, number: int) -> str:
-        return "\n".join(f"{like:.4f}\t{text}" for text, like in self.near)
-
-    def facts(self) -> Facts:
-        [name] = self.asked
-        found = [{name: text, "cosine": like} for text, like in self.near]
-        return {**self.asked, "nearest": found}

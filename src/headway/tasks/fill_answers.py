@@ -19,7 +19,7 @@ from headway.models.encoder import Encoder
 from headway.models.parts.heads import Input
 from headway.nn.layout import Layout
 from headway.progress import OnProgress, unheard
-from headway.tasks.answers import Facts, GapAnswer, Guess, Show, mean_probability
+from headway.tasks.answers import Facts, GapAnswer, Guess, Plain, mean_probability
 from headway.tasks.gaps import ENDS, room_of
 from headway.tasks.kind import Use
 from headway.tasks.opened import Opened
@@ -171,13 +171,20 @@ class Filler:
             tokens[place] = gap[0][0]
         filled = self.tokenizer.decode(tokens)
         several = self.n_best > 1 and len(gaps) > 0
+        lines = (
+            (f"{place}\t" if len(gaps) > 1 else "") + f"{word}\t{p:.4f}"
+            for place, gap in enumerate(gaps, 1)
+            for word, p in gap
+        )
+        guesses = [[guess._asdict() for guess in gap] for gap in gaps]
+        facts: Facts = {"text": text.line, "filled": filled, "gaps": guesses}
         windowed = len(text.tokens) > self.room
         return GapAnswer(
             text=filled,
             score=mean_probability([math.log(gap[0].probability) for gap in gaps]),
             notes=("longer than the model reads: each gap in as much text as fits",) * windowed,
             gaps=gaps,
-            printed=_Printed(text.line, filled, gaps, several),
+            printed=Plain("\n".join(lines) if several else filled, facts),
         )
 
     def _word(self, token: int) -> str:
@@ -185,28 +192,6 @@ class Filler:
         return (
             self.tokenizer.decode([token]).strip(" \n\t\ufffd") or self.tokenizer.tokens([token])[0]
         )
-
-
-@dataclass(frozen=True)
-class _Printed:
-    line: str
-    filled: str
-    gaps: Sequence[Sequence[Guess]]
-    several: bool
-    """More than one guess for each gap."""
-
-    def lines(self, show: Show, number: int) -> str:
-        if not self.several:
-            return self.filled
-        return "\n".join(
-            (f"{place}\t" if len(self.gaps) > 1 else "") + f"{word}\t{p:.4f}"
-            for place, gap in enumerate(self.gaps, 1)
-            for word, p in gap
-        )
-
-    def facts(self) -> Facts:
-        gaps = [[guess._asdict() for guess in gap] for gap in self.gaps]
-        return {"text": self.line, "filled": self.filled, "gaps": gaps}
 
 
 def gaps_in(line: str, tokenizer: Tokenizer) -> tuple[list[int], list[int]]:

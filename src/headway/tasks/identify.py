@@ -22,7 +22,7 @@ from headway.decode.lines import live_windows, windows
 from headway.errors import DataError, UserError
 from headway.metrics.speech import equal_error
 from headway.progress import OnProgress, unheard
-from headway.tasks.answers import Answer, Facts, NearAnswer, Show, VectorAnswer
+from headway.tasks.answers import Answer, Facts, NearAnswer, Plain, Show, VectorAnswer
 from headway.tasks.intake import front_of, intake_of
 from headway.tasks.items import Batch, each_read
 from headway.tasks.kind import Predictor, Use
@@ -238,9 +238,10 @@ class Comparer:
 
     def _answer(self, one: Given, vector_D: Vectors, known: dict[str, Vectors]) -> Answer:
         if not known:
+            facts: Facts = {"file": one.name, "vector": [round(float(v), 6) for v in vector_D]}
             return VectorAnswer(
                 text=f"{len(vector_D):,} numbers", place=one.name, vector=vector_D,
-                printed=_PrintedVector(one.name, vector_D),
+                printed=Plain(one.name, facts),
             )  # fmt: skip
         order = sorted(
             ((float(vector_D @ other_D), name) for name, other_D in known.items()), reverse=True
@@ -265,18 +266,6 @@ class Comparer:
         if self.n_failed:
             text += f", {self.n_failed:,} of them could not be read"
         return text + (f"; vectors in {self.to}" if self.to else "")
-
-
-@dataclass(frozen=True)
-class _PrintedVector:
-    name: str
-    vector_D: Vectors
-
-    def lines(self, show: Show, number: int) -> str:
-        return self.name
-
-    def facts(self) -> Facts:
-        return {"file": self.name, "vector": [round(float(v), 6) for v in self.vector_D]}
 
 
 @dataclass(frozen=True)

@@ -4,28 +4,15 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from headway.tasks.answers import Answer, Facts, Printed, Show
+from headway.tasks.answers import Answer, Facts, Plain, Printed, Show
 from headway.tasks.media_given import Given
 
 FIRST_WINDOW = 16
 """Items that are read before the first of them is answered."""
 
 
-@dataclass(frozen=True)
-class Unread:
-    """What could not be read."""
-
-    name: str
-
-    def lines(self, show: Show, number: int) -> str:
-        return ""
-
-    def facts(self) -> Facts:
-        return {"file": self.name}
-
-
 def unread(name: str, error: str) -> Answer:
-    return Answer(place=name, error=error, printed=Unread(name))
+    return Answer(place=name, error=error, printed=Plain("", {"file": name}))
 
 
 @dataclass(frozen=True)

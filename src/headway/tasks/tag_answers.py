@@ -20,7 +20,7 @@ from headway.decode.lines import live_windows, windows
 from headway.errors import DataError
 from headway.nn.crf import is_scheme
 from headway.progress import OnProgress, unheard
-from headway.tasks.answers import Answer, Facts, Show, TagAnswer
+from headway.tasks.answers import Answer, Facts, Plain, TagAnswer
 from headway.tasks.kind import Use
 from headway.tasks.specs import WORDS
 from headway.tasks.tags import (
@@ -87,9 +87,10 @@ class Tagger:
             sentences = [words for words, _ in group]
             for (words, ends), tags in zip(group, self.tags(sentences, self.between), strict=True):
                 for word, tag in zip(words, tags, strict=True):
-                    yield Answer(text=tag, printed=_Column(word, tag))
+                    printed = Plain(f"{word}\t{tag}", {"word": word, "tag": tag})
+                    yield Answer(text=tag, printed=printed)
                 if ends is not None:
-                    yield Answer(printed=_Between(ends))
+                    yield Answer(printed=Plain(ends, {}))
 
     def tags(
         self, sentences: Sequence[Sequence[str]], on_progress: OnProgress = unheard
@@ -181,47 +182,10 @@ def sentence_answer(words: Sequence[str], tags: Sequence[str]) -> TagAnswer:
         for word, tag in zip(words, tags, strict=True)
     ]
     made = TagAnswer(text=" ".join(shown), words=tuple(words), tags=tuple(tags), marked=marked)
-    return replace(made, printed=_Sentence(made))
-
-
-@dataclass(frozen=True)
-class _Sentence:
-    answer: TagAnswer
-
-    def lines(self, show: Show, number: int) -> str:
-        return self.answer.text
-
-    def facts(self) -> Facts:
-        found: Facts = {"words": list(self.answer.words), "tags": list(self.answer.tags)}
-        spans = [span._asdict() for span in self.answer.spans]
-        return {**found, "spans": spans} if self.answer.marked else found
-
-
-@dataclass(frozen=True)
-class _Column:
-    """A word of CoNLL's columns."""
-
-    word: str
-    tag: str
-
-    def lines(self, show: Show, number: int) -> str:
-        return f"{self.word}\t{self.tag}"
-
-    def facts(self) -> Facts:
-        return {"word": self.word, "tag": self.tag}
-
-
-@dataclass(frozen=True)
-class _Between:
-    """A line between sentences."""
-
-    line: str
-
-    def lines(self, show: Show, number: int) -> str:
-        return self.line
-
-    def facts(self) -> Facts:
-        return {}
+    facts: Facts = {"words": list(words), "tags": list(tags)}
+    if marked:
+        facts["spans"] = [span._asdict() for span in made.spans]
+    return replace(made, printed=Plain(made.text, facts))
 
 
 def _sentences(lines: Iterable[str]) -> Iterator[tuple[list[str], str | None]]:

@@ -28,6 +28,7 @@ from headway.tasks.answers import (
     LabelAnswer,
     LabelsAnswer,
     NumberAnswer,
+    Plain,
     Show,
 )
 from headway.tasks.items import Numbers
@@ -509,8 +510,9 @@ class ANumber:
 
     def answer(self, shares_C: Numbers, place: str, top: int | None) -> NumberAnswer:
         value = float(shares_C[0])
-        printed = PrintedNumber(place, value)
-        return NumberAnswer(text=f"{value:.6g}", place=place, printed=printed, value=value)
+        text, file = f"{value:.6g}", {"file": place} if place else {}
+        printed = Plain(text, {**file, "value": _short(value)})
+        return NumberAnswer(text=text, place=place, printed=printed, value=value)
 
 
 @dataclass(frozen=True)
@@ -530,21 +532,6 @@ class PrintedLabels(PrintedLabel):
         facts = super().facts()
         del facts["label"], facts["probability"]
         return {"labels": list(self.said), **facts}
-
-
-@dataclass(frozen=True)
-class PrintedNumber:
-    name: str
-    """Of the file; empty for a text."""
-
-    value: float
-
-    def lines(self, show: Show, number: int) -> str:
-        return f"{self.value:.6g}"
-
-    def facts(self) -> Facts:
-        facts: Facts = {"file": self.name} if self.name else {}
-        return {**facts, "value": _short(self.value)}
 
 
 def target_of(settings: Resolved, labels: Sequence[str]) -> Target:
