@@ -17,6 +17,10 @@ def test_an_example_is_shown_after_each_stage(tiny: Tiny) -> None:
     heads = [line[:8].strip() for line in found]
     assert [head for head in heads if head] == ["raw", "opened", "stored", "item", "batch"]
     assert all(line[8:].strip() for line in found)
+    if list(settings.data.media):  # the file is named, and a pair opened whole
+        assert "rows.jsonl:" in found[0]
+        assert "contract-files" in found[0]
+        assert len(stage(found, "opened")) == 1 + bool(settings.data.other_field)
     rows = [int(line[8:].split()[0].replace(",", "")) for line in stage(found, "item")]
     batch = "\n".join(stage(found, "batch"))
     lengths = task.valid_items.lengths[0].tolist()

@@ -15,6 +15,7 @@ import pytest
 
 from headway.config.data import DataSettings
 from headway.config.run import RunSettings, run_settings
+from headway.data.bind import Column, is_header_for
 from headway.data.example import Source
 from headway.data.files import open_lines, parts
 from headway.data.pairs import read_pairs
@@ -61,6 +62,35 @@ def test_a_line_over_numbers_names_columns(write: Write) -> None:
     assert texts(write("a.tsv", ["opinion\tstars", *rows])) == [(f"text {i}", f"{i % 2}")
                                                             for i in range(6)]  # fmt: skip
     assert texts(write("b.tsv", ["first\tone", "second\ttwo"]))[0] == ("first", "one")
+
+
+def test_a_line_over_names_of_media_files_names_columns() -> None:
+    is_header = is_header_for([Column("path", "media", "path_field")], commas=False)
+    rows = [[f"{i}.png", f"{i}.jpg"] for i in range(6)]
+    assert is_header(["left", "right"], rows)
+    assert not is_header(["x.png", "y.png"], rows)
+
+
+def test_a_first_line_of_commas_that_is_like_the_others_names_nothing(write: Write) -> None:
+    assert texts(write("a.csv", ["a good one,pos", "a bad one,neg", "a fine one,pos"])) == [
+        *ROWS, ("a fine one", "pos")
+    ]  # fmt: skip
+    with pytest.raises(ConfigError, match=r"It has 'said': .*'spam': 'pos'"):
+        texts(write("b.csv", ["said,spam", "a good one,pos", "a bad one,neg"]))
+    assert texts(write("c.csv", ["text,pos", "a good one,pos", "a bad one,neg"])) == ROWS
+
+
+def test_numbers_of_rows_are_no_labels(write: Write) -> None:
+    rows = [{"text": f"text {i}", "id": i, "score": i / 8} for i in range(20)]
+    path = write("a.jsonl", list(map(json.dumps, rows)))
+    with pytest.raises(ConfigError, match=r"label\?.*answer=number.* 'id': 0, 1; 'score': 0\.0, "):
+        texts(path)
+
+
+def test_values_that_are_listed_end_as_they_begin(write: Write) -> None:
+    path = write("a.tsv", ["a\tb\tc", *3 * ["\t".join(3 * ["long " * 20])]])
+    with pytest.raises(ConfigError, match=r"long lon…'; '2': "):
+        texts(path)
 
 
 def test_columns_that_only_one_can_be_meant_by_are_taken(write: Write) -> None:

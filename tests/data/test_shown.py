@@ -7,6 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import pytest
 from PIL import Image
 
 from headway.config.run import RunSettings, run_settings
@@ -89,8 +90,8 @@ def test_folders_and_lists_of_media_are_shown_too(tmp_path: Path) -> None:
     data = {"media": [str(tmp_path / "in")]}
     settings = run_settings({"task": "classify", "data": data, "classify": {"what": "pictures"}})
     [line] = Tables.of(settings, spec_of(settings), {}).lines(Report(2))
-    assert "a folder a class, 2 pictures" in line
-    assert "2 classes" in line
+    assert line.startswith(f"{tmp_path / 'in'}   a folder a class, 2 pictures")
+    assert "2 classes: cat 1, dog 1" in line
     rows = [json.dumps({"image": "in/cat/a.png", "Caption": "a cat", "id": 1})]
     (tmp_path / "m.jsonl").write_text("\n".join(rows))
     found = tables_of("caption", media=[str(tmp_path / "m.jsonl")])
@@ -102,3 +103,19 @@ def test_folders_and_lists_of_media_are_shown_too(tmp_path: Path) -> None:
     ]
     kept = found.named(settings_of("caption", media=["x"]).data)
     assert (kept.path_field, kept.text_field) == ("image", "Caption")
+
+
+@pytest.mark.parametrize(
+    ("answer", "value", "kind"),
+    [("auto", ["a", "b"], "labels"), ("labels", "a,b", "labels"), ("number", 1.5, "number"),
+     ("auto", "a", "label")],
+)  # fmt: skip
+def test_labels_of_media_are_shown_as_what_they_are_learned(
+    tmp_path: Path, answer: str, value: object, kind: str
+) -> None:
+    (tmp_path / "m.jsonl").write_text(json.dumps({"path": "a.png", "label": value}))
+    data = {"media": [str(tmp_path / "m.jsonl")]}
+    own = {"what": "pictures", "answer": answer}
+    settings = run_settings({"task": "classify", "data": data, "classify": own})
+    lines = Tables.of(settings, spec_of(settings), {}).lines(Report(1))
+    assert f"label → {kind}" in lines[2]

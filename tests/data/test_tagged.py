@@ -217,3 +217,10 @@ def test_bad_sentences_come_without_words_where_they_are_left_out(
     assert [bool(one.problem) for one in found] == [False, True, False, True]
     with pytest.raises(DataError, match="2 lines of this file are like that"):
         read(str(tmp_path / name))
+
+
+def test_marks_of_spans_in_the_first_column_are_the_tags(write: Write) -> None:
+    found = read(write("a.conll", ["O\tin", "B-LOC\tRome", "", "O\tso"]))
+    assert words_of(found) == [["in", "Rome"], ["so"]]
+    both = read(write("b.conll", ["O\tO", "B-X\tB-LOC"]))
+    assert words_of(both) == [["O", "B-X"]]

@@ -39,6 +39,10 @@ NUMBERED = 5
 """Rows of numbers under something that is none: its line names the columns."""
 
 
+UNLIKE = 20
+"""Rows of which no two have the same value: what they have is no label."""
+
+
 @dataclass(frozen=True)
 class Column:
     """Something that a task reads."""
@@ -191,10 +195,21 @@ def _refusal(table: Table, open_: Sequence[Column], columns: Sequence[Column]) -
         say = " ".join(f"data.{column.setting}=…" for column in open_)
         text = f"{table.name}: which column is {words}? Name it, or give its number: {say}."
         needed = [one for one in columns if not one.optional]
+        if any(one.kind == "label" for one in open_) and _has_number(table):
+            text += " Numbers that are to be foretold: classify.answer=number."
         if len(table.columns) == 1 < len(needed) and not table.typed:
             text += " It has one column; a tab stands between columns, or lines are JSON."
     shown = f" {'The data' if not table.name else 'It'} has {table.shown()}."
     return _error(table, text + shown)
+
+
+def _has_number(table: Table) -> bool:
+    """Whether a column has numbers that are not whole."""
+    return any(
+        all(isinstance(one, float) for one in values)
+        for name in table.columns
+        if (values := [one for row in table.sample if not is_missing(one := plain(row.get(name)))])
+    )
 
 
 def _error(table: Table, text: str) -> ConfigError:
@@ -212,27 +227,40 @@ def is_header_for(columns: Sequence[Column], *, commas: bool) -> IsHeader:
         said = [one.own for one in columns if one.said]
         if said:
             return all(name in cells for name in said) or not all(map(str.isdecimal, said))
-        if commas:
-            return True
         lower = {cell.lower() for cell in cells}
+        if commas:
+            named = any(lower & {name.lower() for name in one.usual} for one in columns)
+            return named or not _is_one_of(cells, rows)
         exact = any(one.name in cells or (one.setting == "path_field" and "path" in cells)
                     for one in columns if one.kind != "field")  # fmt: skip
         fields = any(one.name in cells for one in columns if one.kind == "field")
         needed = [one for one in columns if not one.optional]
         usual = all(lower & {name.lower() for name in one.usual} for one in needed)
-        return exact or fields or bool(needed and usual) or _over_numbers(cells, rows)
+        return exact or fields or bool(needed and usual) or _over_values(cells, rows)
 
     return is_header
 
 
-def _over_numbers(cells: Sequence[str], rows: Sequence[Sequence[str]]) -> bool:
-    """Whether a column holds numbers alone, but for its first line."""
+def _over_values(cells: Sequence[str], rows: Sequence[Sequence[str]]) -> bool:
+    """Whether a column holds numbers alone, or files of media, but for its first line."""
     whole = [row for row in rows if len(row) == len(cells)]
     if len(whole) < NUMBERED or len(cells) < 2:
         return False
     return any(
-        cell and not _is_number(cell) and all(_is_number(row[i]) for row in whole)
+        cell and not is_such(cell) and all(is_such(row[i]) for row in whole)
         for i, cell in enumerate(cells)
+        for is_such in (_is_number, _is_media_file)
+    )
+
+
+def _is_one_of(cells: Sequence[str], rows: Sequence[Sequence[str]]) -> bool:
+    """Whether a line has a label, or a number, where those below it have such: it names nothing."""
+    whole = [row for row in rows if len(row) == len(cells)]
+    return any(
+        any(row[i].strip() == cell for row in whole)
+        or (_is_number(cell) and all(_is_number(row[i]) for row in whole))
+        for i, cell in enumerate(cells)
+        if cell and whole
     )
 
 
@@ -254,6 +282,10 @@ def _may_be(table: Table, name: str, column: Column) -> bool:
 
 PICTURES = (".png", ".jpg", ".jpeg", ".gif", ".webp", ".bmp", ".tif", ".tiff")
 SOUNDS = (".wav", ".flac", ".ogg", ".mp3", ".opus", ".aiff")
+
+
+def _is_media_file(text: str) -> bool:
+    return Path(text).suffix.lower() in (*PICTURES, *SOUNDS)
 
 
 def _media_like(value: object) -> tuple[Kind, ...]:
@@ -280,6 +312,8 @@ def _fits(table: Table, name: str, column: Column) -> bool:
         strings = all(isinstance(value, str) for value in values)
         return strings and (table.typed or not all(map(_is_number, values)))
     if column.kind == "label":
+        if len(values) >= UNLIKE and len(set(map(str, values))) == len(values):
+            return False  # each another one: these number rows, or are texts
         return all(isinstance(value, str | int | bool) for value in values)
     if column.kind == "labels":
         return all(isinstance(value, str | list) for value in values)

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from itertools import islice
 from pathlib import Path
 
 from headway.config.data import DataSettings
 from headway.config.run import RunSettings
-from headway.data.bind import DEFAULTS, SEEN_AS, Binding, is_blank
+from headway.data.bind import DEFAULTS, SEEN_AS, Binding, Kind, is_blank
 from headway.data.example import sources
 from headway.data.files import is_stream
 from headway.data.given import ROWS, Given
@@ -17,7 +18,7 @@ from headway.data.media.folders import FolderSource
 from headway.data.media.items import found_items
 from headway.data.media.manifest import ManifestSource
 from headway.data.media.reading import UNITS, Form
-from headway.data.media.source import TARGETS
+from headway.data.media.source import SEVERAL, TARGETS
 from headway.data.media.source import Source as MediaSource
 from headway.data.report import Report
 from headway.data.table import Table, is_missing, shown_value, value_in
@@ -66,7 +67,7 @@ class Tables:
         found = found_items(settings.data.media, settings.data, Form(what), target)
         tables = [one for one in found.sources if isinstance(one, ManifestSource)]
         others = [_said(one, kind, UNITS[what]) for one in found.sources if one not in tables]
-        return cls([(one.table, one.binding) for one in tables], others)
+        return cls([(one.table, _answered(one, settings)) for one in tables], others)
 
     def named(self, data: DataSettings) -> DataSettings:
         """The settings, with the names of columns as they were found, where all files agree."""
@@ -99,6 +100,21 @@ class Tables:
         if not alike and len(self.bound) > MOST_FILES:
             shown.append(f"and {len(self.bound) - MOST_FILES:,} more files")
         return [*shown, *self.others]
+
+
+def _answered(source: ManifestSource, settings: RunSettings) -> Binding:
+    """The binding of a list, with labels called what they are learned as."""
+    asked = getattr(getattr(settings, settings.task), "answer", "label")
+    lists = any((row.target or "").startswith(SEVERAL) for row in source.rows)
+    answer: Kind = "label"
+    if asked == "labels" or (asked == "auto" and source.target == "label" and lists):
+        answer = "labels"
+    elif asked == "number":
+        answer = "number"
+    return {
+        name: replace(one, name=answer, kind=answer) if one.kind == "label" else one
+        for name, one in source.binding.items()
+    }
 
 
 def _columns(table: Table, binding: Binding, report: Report) -> Iterator[str]:
@@ -140,10 +156,12 @@ def _said(source: MediaSource, kind: str, unit: str) -> str:
     label = source[0].label if len(source) else None
     place = Path(source[0].place) if len(source) else Path()
     if isinstance(source, FolderSource):
-        classes = {entry[1] for entry in source.entries}
         form = "a folder a class" if label is not None else "files"
-        said = f"\n  (folder) → label   label   {len(classes):,} classes" if label else ""
-        return f"{place.parent}   {form}, {len(source):,} {unit}\n  (file) → {kind}{said}"
+        counts = Counter(str(entry[1]) for entry in source.entries)
+        known = {name: (n, 0) for name, n in counts.items()}
+        said = f"\n  (folder) → label   label   {_value('', 'label', known)}" if label else ""
+        folder = place.parent.parent if label is not None else place.parent
+        return f"{folder}   {form}, {len(source):,} {unit}\n  (file) → {kind}{said}"
     said = ", with labels" if label is not None else ""
     name = place.name.rpartition(":")[0] or place.name
     return f"{name}   {len(source):,} {unit} in a stack{said}"

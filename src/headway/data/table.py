@@ -323,4 +323,4 @@ def shown_value(value: object) -> str:
     if isinstance(value, np.ndarray) or hasattr(value, "shape"):
         return f"{type(value).__name__} of shape {tuple(getattr(value, 'shape', ()))}"
     text = repr(value)
-    return text if len(text) <= 40 else f"{text[:39]}…"
+    return text if len(text) <= 40 else f"{text[:39]}…{text[-1] if isinstance(value, str) else ''}"

@@ -14,12 +14,13 @@ import torch
 from torch import Tensor
 
 from headway.config.run import RunSettings
-from headway.data.example import Bound, Example, sources
+from headway.data.example import sources
 from headway.data.media.items import MediaItems, found_items
+from headway.data.media.manifest import ManifestSource
 from headway.data.media.reading import Form
-from headway.data.media.source import TARGETS
+from headway.data.media.source import SEVERAL, TARGETS, Target, names_in
 from headway.data.store import Prepared
-from headway.data.table import shown_value
+from headway.data.table import Table, shown_value
 from headway.data.tokens import TokenStore
 from headway.errors import DataError
 from headway.nn.layout import Layout
@@ -82,7 +83,7 @@ def _read(settings: RunSettings, row: Spec, prepared: Prepared) -> tuple[list[st
             for example in bound:
                 made = source.shown(source.as_read(example))
                 if made == wanted or _is_part(wanted, made):
-                    return _raw(bound, example), [_values(example.values)]
+                    return _raw(bound.table, example.place), [_values(example.values)]
     raise DataError("the files have changed while they were read. Start again.")
 
 
@@ -92,24 +93,29 @@ def _is_part(wanted: Mapping[str, object], made: Mapping[str, object]) -> bool:
     return len(wanted) == len(made) == 1 and isinstance(whole, str) and str(text)[:200] in whole
 
 
-def _raw(bound: Bound, example: Example) -> list[str]:
-    table = bound.table
+def _raw(table: Table, place: str) -> list[str]:
     for raw in table.read(table.columns):
-        if table.place(raw.line) == example.place and raw.values is not None:
+        if table.place(raw.line) == place and raw.values is not None:
             row = dict(zip(table.columns, raw.values, strict=True))
-            return [f"{example.place}   {_values(row)}"]
-    return [example.place]
+            return [f"{place}   {_values(row)}"]
+    return [place]
 
 
 def _media(settings: RunSettings, row: Spec, place: str) -> tuple[list[str], list[str]]:
-    target, data = TARGETS.get(row.answers, "none"), settings.data
+    data = settings.data
+    target: Target = "other" if data.other_field else TARGETS.get(row.answers, "none")
     assert row.modality != "text"
     files = (*data.valid_media, *data.media)
     items: MediaItems = found_items(files, data, Form(row.modality), target)
-    item = next(one for one in items if one.place == place)
-    said = {"label": item.label, "text": item.text}
-    known = _values({name: value for name, value in said.items() if value is not None})
-    return [place], [f"{_array(item.open())}   {known}".rstrip()]
+    found = [one for one in items if one.place == place]  # of a pair both
+    label, text = found[0].label, found[0].text
+    several = label is not None and label.startswith(SEVERAL)
+    said = {"labels" if several else "label": names_in(label) if label and several else label}
+    known = _values({name: one for name, one in (said | {"text": text}).items() if one is not None})
+    lists = [one.table for one in items.sources if isinstance(one, ManifestSource)]
+    raw = next((_raw(one, place) for one in lists if place.startswith(f"{one.file}:")), [place])
+    opened = [_array(one.open()) for one in found[: 2 if target == "other" else 1]]
+    return raw, [f"{opened[0]}   {known}".rstrip(), *opened[1:]]
 
 
 def _stored(prepared: Prepared) -> Iterator[str]:

@@ -74,6 +74,7 @@ def test_bad_lines_and_missing_files_are_left_out_and_listed(
     assert findings(made)["unreadable"] == 2
     listed = (tmp_path / "run" / "data" / "problems.jsonl").read_text().splitlines()
     assert [json.loads(line)["place"] for line in listed] == ["m.tsv:42", "m.tsv:43"]
+    assert "does not exist" in json.loads(listed[0])["why"]
 
 
 def test_what_is_stored_is_what_was_read(pictures: Make, tmp_path: Path) -> None:

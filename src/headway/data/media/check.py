@@ -79,7 +79,8 @@ class MediaCheck:
             text = "cannot be read: too many to go on."
             self.about("error", "unreadable", bad, text, MOST_NAMED)
         else:
-            self.about("warning", "unreadable", bad, "cannot be read; left out.", MOST_NAMED)
+            text = "cannot be read; left out. All are in data/problems.jsonl."
+            self.about("warning", "unreadable", bad, text, MOST_NAMED)
 
     def targets(self) -> None:
         """Whether all have what is to be learned."""

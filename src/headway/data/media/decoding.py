@@ -133,7 +133,7 @@ class Decoder:
                 self.files.write(VALUES, one.values.tobytes())
             else:
                 place = self.items[self.done + i].place
-                said = {"row": self.done + i, "place": place, "error": one.problem}
+                said = {"row": self.done + i, "place": place, "why": one.problem}
                 self.files.write(PROBLEMS, (json.dumps(said) + "\n").encode())
         facts = np.array([one.fact for one in outcomes], FACT)
         self.files.write(FACTS, facts.tobytes())
@@ -168,4 +168,5 @@ def read_facts(folder: Path) -> Facts:
 def read_problems(folder: Path) -> dict[int, str]:
     """Why items could not be read, by their numbers."""
     lines = (folder / PROBLEMS).read_text(encoding="utf-8").split("\n")[:-1]
-    return {one["row"]: one["error"] for one in map(json.loads, lines)}
+    # older versions wrote `error`, and what they prepared is used
+    return {one["row"]: one.get("why") or one["error"] for one in map(json.loads, lines)}

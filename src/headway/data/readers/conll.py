@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 from itertools import chain, islice
 from pathlib import Path
+from typing import cast
 
 from headway.data.files import open_lines, shown
-from headway.data.table import SAMPLE, Raw, Table
+from headway.data.table import SAMPLE, Raw, Row, Table
 
 DOCUMENT = "-DOCSTART-"
 
@@ -29,12 +31,24 @@ def open_conll(path: str, encoding: str) -> Table:
         if raw.values:
             sample.append(dict(zip(columns, raw.values, strict=True)))
     means = {"words": "1"} | ({"tags": str(width)} if width > 1 else {})
+    if width > 1 and _marks(sample, "1") and not _marks(sample, str(width)):
+        means = {"words": str(width), "tags": "1"}
     if how.universal:
         means = {"words": "2", "tags": "4"}
     return Table(
         columns, sample, lambda names: how.read(columns, names), name=shown(path),
         form=f"a word a line, {width} column{'s' * (width != 1)}", header=False, means=means,
     )  # fmt: skip
+
+
+SPAN = re.compile(r"O|[BIESLU]-\S+")
+"""Marks of spans; words are hardly so, and never all of them."""
+
+
+def _marks(sample: Sequence[Row], column: str) -> bool:
+    """Whether a column has marks of spans and nothing else."""
+    found = {str(one) for row in sample for one in cast(Sequence[object], row[column])}
+    return found > {"O"} and all(map(SPAN.fullmatch, found))
 
 
 class _Conll:
