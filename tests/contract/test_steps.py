@@ -6,7 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from headway.config.data import DataSettings
-from headway.training.steps import stages_of
+from headway.training.steps import TOGETHER, _line, stages_of
 
 from .tiny import Tiny
 
@@ -16,7 +16,8 @@ def test_an_example_is_shown_after_each_stage(tiny: Tiny) -> None:
     found = stages_of(replace(settings, data=in_place(tiny)), task.prepared, task)
     heads = [line[:8].strip() for line in found]
     assert [head for head in heads if head] == ["raw", "opened", "stored", "item", "batch"]
-    assert all(line[8:].strip() for line in found)
+    assert all(line[8:].strip() and "\n" not in line for line in found)
+    assert int(stage(found, "batch")[0][8:].split()[0]) <= TOGETHER
     if list(settings.data.media):  # the file is named, and a pair opened whole
         assert "rows.jsonl:" in found[0]
         assert "contract-files" in found[0]
@@ -42,3 +43,7 @@ def stage(lines: list[str], name: str) -> list[str]:
     start = next(i for i, line in enumerate(lines) if line.startswith(name))
     end = next((i for i in range(start + 1, len(lines)) if lines[i][0] != " "), len(lines))
     return lines[start:end]
+
+
+def test_ends_of_lines_are_spelled() -> None:
+    assert _line("a\nb\r") == "a\\nb\\r"

@@ -92,7 +92,7 @@ def test_folders_and_lists_of_media_are_shown_too(tmp_path: Path) -> None:
     [line] = Tables.of(settings, spec_of(settings), {}).lines(Report(2))
     assert line.startswith(f"{tmp_path / 'in'}   a folder a class, 2 pictures")
     assert "2 classes: cat 1, dog 1" in line
-    rows = [json.dumps({"image": "in/cat/a.png", "Caption": "a cat", "id": 1})]
+    rows = [json.dumps({"image": "in/cat/a.png", "Caption": "a cat", "id": 1, "box": [0, 0, 2, 2]})]
     (tmp_path / "m.jsonl").write_text("\n".join(rows))
     found = tables_of("caption", media=[str(tmp_path / "m.jsonl")])
     assert [" ".join(line.split()) for line in found.lines(Report(1))] == [
@@ -100,6 +100,7 @@ def test_folders_and_lists_of_media_are_shown_too(tmp_path: Path) -> None:
         'image → path media "in/cat/a.png"',
         'Caption → text text "a cat" 2 words',
         "id (not used)",
+        "box (what of the file)",
     ]
     kept = found.named(settings_of("caption", media=["x"]).data)
     assert (kept.path_field, kept.text_field) == ("image", "Caption")

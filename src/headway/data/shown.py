@@ -10,13 +10,13 @@ from pathlib import Path
 
 from headway.config.data import DataSettings
 from headway.config.run import RunSettings
-from headway.data.bind import DEFAULTS, SEEN_AS, Binding, Kind, is_blank
+from headway.data.bind import DEFAULTS, MEDIA, SEEN_AS, Binding, Kind, is_blank
 from headway.data.example import sources
 from headway.data.files import is_stream
 from headway.data.given import ROWS, Given
 from headway.data.media.folders import FolderSource
 from headway.data.media.items import found_items
-from headway.data.media.manifest import ManifestSource
+from headway.data.media.manifest import PARTS, ManifestSource
 from headway.data.media.reading import UNITS, Form
 from headway.data.media.source import SEVERAL, TARGETS
 from headway.data.media.source import Source as MediaSource
@@ -125,7 +125,8 @@ def _columns(table: Table, binding: Binding, report: Report) -> Iterator[str]:
     kinds = max((len(one.kind) for one in binding.values()), default=0)
     for name in names:
         if name not in binding:
-            yield f"  {name:{wide}} (not used)"
+            listed = any(one.kind in MEDIA for one in binding.values()) and name in PARTS
+            yield f"  {name:{wide}} ({'what of the file' if listed else 'not used'})"
             continue
         column = binding[name]
         found = (value_in(row, name) for row in table.sample)

@@ -56,13 +56,13 @@ def stages_of(settings: RunSettings, prepared: Prepared, task: Task) -> list[str
     raw, opened = _read(settings, row_of(settings), prepared)
     items: Items[object] = task.valid_items
     first = int(np.flatnonzero(items.owner == 0)[0])
-    some = np.flatnonzero(items.owner < TOGETHER)
+    some = np.flatnonzero(items.owner < TOGETHER)[:TOGETHER]
     stages = {
         "raw": raw,
         "opened": opened,
         "stored": list(_stored(prepared)),
         "item": [line for stream in items.units(first) for line in _units(stream)],
-        "batch": [f"{len(some)} items", *_tensors(items.batch(some, CPU))],
+        "batch": [_count(len(some), "item"), *_tensors(items.batch(some, CPU))],
     }
     return [
         f"{name if not number else '':8}{line}"
@@ -127,8 +127,8 @@ def _stored(prepared: Prepared) -> Iterator[str]:
             shown = " ".join(map(str, ids[:MOST_UNITS])) + " …" * (len(ids) > MOST_UNITS)
             words = ""
             if tokenizer is not None:
-                words = "   " + " ".join(tokenizer.tokens(ids[:MOST_UNITS]))
-            yield f"{name}: {len(ids):,} numbers: {shown}{words}"
+                words = "   " + " ".join(map(_line, tokenizer.tokens(ids[:MOST_UNITS])))
+            yield f"{name}: {_count(len(ids), 'number')}: {shown}{words}"
         elif name == "label":
             number = int(store[0])
             yield f"label: {number} ({prepared.labels[number]})"
@@ -147,7 +147,7 @@ def _units(units: Iterable[Unit]) -> Iterator[str]:
     """The rows that the model reads, special ones too."""
     units = list(units)
     shown = " ".join(_unit(one) for one in islice(units, MOST_UNITS))
-    yield f"{len(units):,} rows: {shown}{' …' * (len(units) > MOST_UNITS)}"
+    yield f"{_count(len(units), 'row')}: {shown}{' …' * (len(units) > MOST_UNITS)}"
 
 
 def _unit(unit: Unit) -> str:
@@ -155,7 +155,16 @@ def _unit(unit: Unit) -> str:
         return "[" + ",".join(map(str, unit.box)) + "]"
     if unit.time is not None and not unit.text:
         return f"[{unit.time[0]:g}–{unit.time[1]:g}]"
-    return unit.text or "·"
+    return _line(unit.text) or "·"
+
+
+def _line(token: str) -> str:
+    """A token that ends lines, on one."""
+    return token.replace("\r", "\\r").replace("\n", "\\n")
+
+
+def _count(n: int, unit: str) -> str:
+    return f"{n:,} {unit}{'s' * (n != 1)}"
 
 
 def _tensors(value: object, name: str = "") -> Iterator[str]:
@@ -164,7 +173,7 @@ def _tensors(value: object, name: str = "") -> Iterator[str]:
         yield f"{name}: {str(value.dtype).removeprefix('torch.')} {tuple(value.shape)}"
     elif isinstance(value, Layout):
         lengths = value.lengths_B.tolist()
-        yield f"{name}: {len(lengths)} sequences of {' '.join(map(str, lengths))} rows"
+        yield f"{name}: {_count(len(lengths), 'sequence')} of {' '.join(map(str, lengths))} rows"
     elif is_dataclass(value):
         for one in fields(value):
             yield from _tensors(getattr(value, one.name), f"{name}.{one.name}".lstrip("."))

@@ -341,8 +341,11 @@ def test_sprites_of_cifar(tmp_path: Path) -> None:
 def test_single_files_need_no_labels_only_where_none_are_wanted(tmp_path: Path) -> None:
     path = picture(tmp_path / "a.png", 5)
     assert first_values(items(path, target="none")) == [5]
-    with pytest.raises(DataError, match=r"a\.png comes without a label"):
+    with pytest.raises(DataError, match=r"a\.png comes without a label.* path and label\."):
         items(path)
+    np.save(tmp_path / "a.npy", np.zeros((2, 4, 4), np.uint8))
+    with pytest.raises(DataError, match="path and label, and index"):
+        items(tmp_path / "a.npy")
     other = written(tmp_path / "a.xyz", "x")
     with pytest.raises(DataError, match=r"a\.xyz is nothing that pictures"):
         items(other, target="none")

@@ -144,7 +144,8 @@ def _single(path: Path, form: Form, target: Target) -> Source:
     if target != "none":
         raise DataError(
             f"{path} comes without a {target}. Give a folder with a folder a class, or a manifest: "
-            f"a TSV, CSV or JSONL file with the columns path and {target}."
+            f"a TSV, CSV or JSONL file with the columns path and {target}"
+            f"{', and index of those of a stack, from 0 on' * (path.suffix.lower() == '.npy')}."
         )
     if path.suffix.lower() == ".npy" and _is_stack(path, form.what):
         return StackSource(path, form)

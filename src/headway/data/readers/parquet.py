@@ -42,4 +42,6 @@ def _opened(path: str) -> Any:
     try:
         return parquet.ParquetFile(path)
     except (OSError, ValueError) as error:  # what pyarrow raises is of these
-        raise DataError(f"{path} cannot be read as a Parquet file: {error}.") from error
+        raise DataError(
+            f"{path} cannot be read as a Parquet file: {str(error).rstrip('.')}."
+        ) from error
