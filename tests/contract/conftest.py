@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+import headway.cli.train  # its help says the tasks that are known when it is imported  # noqa: F401
 from headway.data.media.reading import OPENERS
 from headway.data.media.source import ENDINGS
 from headway.tasks.specs import METRICS, SECTIONS, SPECS, Spec
