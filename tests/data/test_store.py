@@ -24,7 +24,7 @@ from headway.data import example, workers
 from headway.data import prepare as preparing
 from headway.data.prepare import prepare
 from headway.data.store import DATA, ImpossibleData, Prepared, load_prepared
-from headway.data.tokens import StoreWriter, TokenStore, token_dtype
+from headway.data.tokens import TokenStore, token_dtype, write_tokens
 from headway.errors import ConfigError, DataError
 from headway.text.train import train_vocabularies
 from headway.text.words import Flat
@@ -73,10 +73,8 @@ def contents(folder: Path) -> dict[str, bytes]:
 @pytest.mark.parametrize("dtype", ["<u2", "<u4"])
 def test_sequences_come_back_from_the_store(tmp_path: Path, dtype: str) -> None:
     sequences = [[1, 2, 3], [], [65_535], [7] * 100, []]
-    writer = StoreWriter(tmp_path / "x", dtype)
-    for part in (sequences[:2], [], sequences[2:]):
-        writer.add(Flat.of(part))
-    writer.close()
+    parts = (sequences[:2], [], sequences[2:])
+    assert write_tokens(tmp_path / "x", dtype, map(Flat.of, parts)) == 104
     kept = TokenStore.open(tmp_path / "x", dtype)
     assert [kept[i].tolist() for i in range(kept.n)] == sequences
     assert kept.lengths.tolist() == [3, 0, 1, 100, 0]
@@ -84,7 +82,7 @@ def test_sequences_come_back_from_the_store(tmp_path: Path, dtype: str) -> None:
     assert np.array_equal(kept.offsets, [0, 3, 3, 4, 104, 104])
     with pytest.raises(IndexError):
         kept[5]
-    StoreWriter(tmp_path / "none", dtype).close()
+    write_tokens(tmp_path / "none", dtype, [])
     assert TokenStore.open(tmp_path / "none", dtype).n == 0
 
 

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from headway.data.tokens import TokenStore
 from headway.data.windows import Numbers
+from headway.text.tokenizer import Tokenizer
 
 USUAL = -1
 """In place of an epoch: nothing is left to chance, as in validation."""
@@ -63,6 +64,13 @@ class Marks(NamedTuple):
     open: int
     close: int
 
+    @classmethod
+    def of(cls, field_: str, tokenizer: Tokenizer) -> Marks:
+        before, behind = (tokenizer.special(mark) for mark in mark_names([field_]))
+        assert before is not None, f"the vocabulary has no marks of {field_}"
+        assert behind is not None
+        return cls(before, behind)
+
 
 def mark_names(fields: Sequence[str]) -> list[str]:
     """What the marks of fields are called in a vocabulary."""
@@ -83,6 +91,17 @@ class FieldStream:
     drop: float
     seed: int
     _choices: dict[int, tuple[NDArray[np.bool_], Numbers]] = field(default_factory=dict)
+
+    @classmethod
+    def of(
+        cls,
+        fields: Mapping[str, TokenStore],
+        tokenizer: Tokenizer,
+        drop: float = 0.0,
+        seed: int = 0,
+    ) -> FieldStream:
+        marks = {name: Marks.of(name, tokenizer) for name in fields}
+        return cls(fields, marks, tokenizer.bos, tokenizer.eos, drop, seed)
 
     def __post_init__(self) -> None:
         self.sizes_DF = np.stack([s.lengths for s in self.fields.values()], 1).astype(np.int64)

@@ -66,21 +66,15 @@ class TokenStore:
         return self.tokens[index].astype(np.int64), lengths
 
 
-class StoreWriter:
-    """Appends sequences to the two files of a store."""
-
-    def __init__(self, name: Path, dtype: str) -> None:
-        self.dtype = dtype
-        self._tokens = tokens_file(name).open("wb")
-        self._lengths = lengths_file(name).open("wb")
-
-    def add(self, sequences: Flat) -> None:
-        self._lengths.write(sequences.lengths.astype("<i4").tobytes())
-        self._tokens.write(sequences.ids.astype(self.dtype).tobytes())
-
-    def close(self) -> None:
-        self._tokens.close()
-        self._lengths.close()
+def write_tokens(name: Path, dtype: str, blocks: Iterable[Flat]) -> int:
+    """The two files of a store. Returns how many tokens it has."""
+    n_tokens = 0
+    with tokens_file(name).open("wb") as tokens, lengths_file(name).open("wb") as lengths:
+        for block in blocks:
+            lengths.write(block.lengths.astype("<i4").tobytes())
+            tokens.write(block.ids.astype(dtype).tobytes())
+            n_tokens += len(block.ids)
+    return n_tokens
 
 
 def token_dtype(vocab_size: int) -> str:

@@ -12,7 +12,7 @@ from typing import Any, cast
 from headway.config.decode import DecodeSettings
 from headway.config.folder import run_folder
 from headway.config.listed import listed
-from headway.data.streams import mark_names
+from headway.data.streams import Marks
 from headway.data.unlabelled import Question
 from headway.decode.completer import Completer, Completion, Output
 from headway.decode.fewshot import Choice, Chooser, Shots
@@ -201,7 +201,7 @@ class FieldWriter:
                 waiting.append(given)
                 yield self.prompt(given)
 
-        _, end = marks_of(self.field, self.completer.tokenizer)
+        _, end = Marks.of(self.field, self.completer.tokenizer)
         for completion in self.completer.complete(
             prompts(), end=end, on_token=self.write, live=live
         ):
@@ -252,17 +252,9 @@ def field_prompt(given: Mapping[str, str], wanted: str | None, tokenizer: Tokeni
     ids = [*tokenizer.prompt_ends[0]]
     for name, text in given.items():
         if text:
-            before, behind = marks_of(name, tokenizer)
+            before, behind = Marks.of(name, tokenizer)
             ids += [before, *tokenizer.encode(text), behind]
-    return ids if wanted is None else [*ids, marks_of(wanted, tokenizer)[0]]
-
-
-def marks_of(field: str, tokenizer: Tokenizer) -> tuple[int, int]:
-    """What stands before and behind a field."""
-    before, behind = (tokenizer.special(mark) for mark in mark_names([field]))
-    assert before is not None, f"no mark of {field}"
-    assert behind is not None
-    return before, behind
+    return ids if wanted is None else [*ids, Marks.of(wanted, tokenizer).open]
 
 
 def text_answer(prompt: str, outputs: Sequence[Output], printed: _Printed) -> TextAnswer:

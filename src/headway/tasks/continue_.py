@@ -23,7 +23,7 @@ from headway.data.example import TextKind
 from headway.data.prepare import evaluation_set, prepare
 from headway.data.readings import ranges
 from headway.data.store import Columns, Prepared, load_prepared
-from headway.data.streams import USUAL, DocumentStream, FieldStream, Marks, Stream, mark_names
+from headway.data.streams import USUAL, DocumentStream, FieldStream, Stream, mark_names
 from headway.data.windows import Cut, drawn_cut, whole_cut, window_limit, window_shapes
 from headway.decode.completer import Completer
 from headway.errors import ConfigError, DataError, FolderError, UserError
@@ -293,14 +293,9 @@ def stream_of(texts: Columns, tokenizer: Tokenizer, settings: RunSettings) -> St
     """Plain documents, or documents with fields where the settings name some."""
     if not settings.data.fields:
         return DocumentStream(texts["text"], tokenizer.bos, tokenizer.eos)
-    marks = {}
-    for name in settings.data.fields:
-        ids = [tokenizer.special(mark) for mark in mark_names([name])]
-        assert None not in ids, f"the vocabulary has no marks of {name}"
-        marks[name] = Marks(*ids)  # type: ignore[arg-type]
     stores = {name: texts.tokens(name) for name in settings.data.fields}
     drop, seed = settings.complete.drop_fields, settings.train.seed
-    return FieldStream(stores, marks, tokenizer.bos, tokenizer.eos, drop, seed)
+    return FieldStream.of(stores, tokenizer, drop, seed)
 
 
 def _n_tokens(texts: Columns) -> int:

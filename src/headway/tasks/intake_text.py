@@ -28,7 +28,7 @@ from headway.data.masking import Draws
 from headway.data.readers.jsonl import parse_object, value_text
 from headway.data.readings import Flat, TextReader
 from headway.data.store import Columns
-from headway.data.streams import USUAL, FieldStream, Marks, mark_names
+from headway.data.streams import USUAL, FieldStream
 from headway.data.tokens import TokenStore
 from headway.decode.lines import FIRST_WINDOW
 from headway.errors import DataError
@@ -332,12 +332,6 @@ def encoded(tokenizer: Tokenizer, texts: Sequence[str]) -> TokenStore:
 
 def joined_fields(tokenizer: Tokenizer, stores: Mapping[str, TokenStore]) -> TokenStore:
     """Documents with fields as one text each, every field between its marks."""
-    marks = {}
-    for name in stores:
-        opening, closing = (tokenizer.special(mark) for mark in mark_names([name]))
-        assert opening is not None, f"the vocabulary has no mark of {name}"
-        assert closing is not None
-        marks[name] = Marks(opening, closing)
-    stream = FieldStream(stores, marks, tokenizer.bos, tokenizer.eos, 0.0, 0)
+    stream = FieldStream.of(stores, tokenizer)
     n = len(next(iter(stores.values())))
     return TokenStore.of(stream.document(USUAL, number)[1:-1] for number in range(n))

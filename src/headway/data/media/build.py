@@ -23,11 +23,12 @@ from headway.data.media.splitting import split_off
 from headway.data.media.survey import Surveyed, survey
 from headway.data.report import Report
 from headway.data.store import ImpossibleData
-from headway.data.tokens import StoreWriter, lengths_file, side, token_dtype, tokens_file
+from headway.data.tokens import side, token_dtype, write_tokens
 from headway.data.workplace import Workplace
 from headway.progress import Progress
 from headway.text.tokenizer import Tokenizer, Vocabularies
 from headway.text.train import train_on_texts
+from headway.text.words import Flat
 
 SPLITS = ("train", "valid")
 EXAMPLES = 200
@@ -171,26 +172,15 @@ def write_labels(labels: Sequence[str], answer: str, names: Sequence[str], name:
         np.array([float(one) for one in labels], "<f4").tofile(side(name, "number"))
     elif answer == "labels":
         sets = [[numbers[label] for label in names_in(one)] for one in labels]
-        flat = np.array([number for one in sets for number in one], "<u4")
-        flat.tofile(tokens_file(side(name, "several")))
-        lengths = np.array([len(one) for one in sets], "<i4")
-        lengths.tofile(lengths_file(side(name, "several")))
+        write_tokens(side(name, "several"), "<u4", [Flat.of(sets)])
     else:
         np.array([numbers[one] for one in labels], "<i4").tofile(side(name, "labels"))
 
 
 def write_texts(texts: Sequence[str], tokenizer: Tokenizer, name: Path, dtype: str) -> int:
     """A token store. Returns how many tokens it has."""
-    writer = StoreWriter(name, dtype)
-    n_tokens = 0
-    try:
-        for first in range(0, len(texts), BLOCK):
-            flat = tokenizer.encode_flat(texts[first : first + BLOCK])
-            writer.add(flat)
-            n_tokens += len(flat.ids)
-    finally:
-        writer.close()
-    return n_tokens
+    blocks = (texts[first : first + BLOCK] for first in range(0, len(texts), BLOCK))
+    return write_tokens(name, dtype, map(tokenizer.encode_flat, blocks))
 
 
 def example(items: MediaItems, row: int) -> dict[str, Any]:
