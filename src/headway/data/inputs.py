@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -73,6 +73,15 @@ def wanted_inputs(settings: RunSettings) -> dict[str, Any]:
         ]
     values = {"files": files, "data": data, "tokenizer": tokenizer}
     return json.loads(json.dumps(values))  # as it comes back from a file
+
+
+def are_those(inputs: Mapping[str, object], data: DataSettings) -> bool:
+    """Whether prepared data was made from texts with the contents of these files."""
+    files = {name: parts(getattr(data, name)) for name in FIELDS}
+    if any(is_stream(path) for side in files.values() for path in side):
+        return False
+    found = {name: [_identity(path) for path in side] for name, side in files.items()}
+    return bool(inputs.get("files") == json.loads(json.dumps(found)))
 
 
 def _identity(path: str) -> dict[str, Any]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fcntl
+import json
 import os
 import re
 import shutil
@@ -10,12 +11,13 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
-from headway.config.asked import Asked
 from headway.config.data import FILES, DataSettings
 from headway.config.folder import CONFIG, TOKENIZER, WEIGHTS, check_config
 from headway.config.run import Resolved, RunSettings, differences, load_resolved
 from headway.config.toml import parse, read_text
-from headway.errors import ConfigError, FolderError
+from headway.data.inputs import FIELDS, are_those
+from headway.data.sealed import MANIFEST
+from headway.errors import ConfigError, FolderError, UserError
 from headway.tasks.specs import ALIASES, metrics_asked
 from headway.training.budget import PLAN
 from headway.training.runlog import METRICS
@@ -142,15 +144,19 @@ class Home:
                     continue
                 shutil.rmtree(path) if path.is_dir() else path.unlink(missing_ok=True)
         elif is_run:
-            self._check_same(settings.asked, settings.task)
+            self._check_same(settings)
 
-    def _check_same(self, asked: Asked, task: str) -> None:
-        """One goes on with what was asked for then, or not at all."""
-        before = self.stored(task).asked
+    def _check_same(self, settings: RunSettings) -> None:
+        """One goes on with what was asked for then, or not at all; files may lie elsewhere."""
+        asked = settings.asked
+        before = self.stored(settings.task).asked
         if not before:  # in format 1 nobody wrote down what was asked for in Python
             return
         changed = differences(_moved(before), _moved(asked))
-        if not changed:
+        files = tuple(f"data.{name}: " for name in FIELDS)
+        if all(one.startswith(files) for one in changed) and (
+            not changed or self._was_prepared_from(settings.data)
+        ):
             return
         own = [name for name in metrics_asked(before) if f"metrics.{name}" not in asked]
         given = ", ".join(f"{name!r}: …" for name in own)
@@ -161,6 +167,13 @@ class Home:
             * bool(own)
             + "\nUse the same settings to go on, another --out, or --restart to begin anew."
         )
+
+    def _was_prepared_from(self, data: DataSettings) -> bool:
+        try:
+            made = json.loads(read_text(self.path / "data" / MANIFEST))
+            return are_those(made["inputs"], data)
+        except (KeyError, TypeError, ValueError, OSError, UserError):  # that is said later
+            return False
 
     def stored(self, task: str) -> Resolved:
         """The settings of the run that is there."""

@@ -77,6 +77,16 @@ def test_bad_lines_and_missing_files_are_left_out_and_listed(
     assert "does not exist" in json.loads(listed[0])["why"]
 
 
+def test_lists_that_a_pattern_stands_for_are_known_by_what_is_in_them(
+    pictures: Make, tmp_path: Path
+) -> None:
+    files = sorted(pictures(n=40).rglob("*.png"))
+    for names in (("cat", "dog"), ("one", "two")):
+        lines = [f"{path}\t{names[i % 2]}" for i, path in enumerate(files)]
+        (tmp_path / "m.tsv").write_text("\n".join(["path\tlabel", *lines]))
+        assert prepared(run(tmp_path / "*.tsv"), tmp_path / "run").labels == names
+
+
 def test_what_is_stored_is_what_was_read(pictures: Make, tmp_path: Path) -> None:
     made = prepared(run(pictures()), tmp_path / "run")
     assert made.labels == ("cat", "dog")

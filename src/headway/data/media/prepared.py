@@ -20,6 +20,7 @@ import numpy as np
 from headway.config.durable import identity
 from headway.config.run import RunSettings
 from headway.data.check import listed
+from headway.data.files import parts
 from headway.data.media.build import MediaBuild, Wanted, write_labels, write_texts
 from headway.data.media.decoding import Decoder
 from headway.data.media.items import MOST_NAMED, MediaItems
@@ -148,8 +149,8 @@ def _inputs(asked: Wanted, training: MediaItems, validation: MediaItems) -> dict
     data = asked.settings.data
     tokenizer = asdict(asked.settings.tokenizer) if asked.target == "text" else None
     if tokenizer and tokenizer["file"] is not None:
-        parts = tokenizer_files(Path(tokenizer["file"]))
-        tokenizer["file"] = [identity(path) for path in parts]
+        files = tokenizer_files(Path(tokenizer["file"]))
+        tokenizer["file"] = [identity(path) for path in files]
     given = asked.tokenizer and hashlib.sha256(asked.tokenizer.to_json().encode()).hexdigest()
     names = ["path_field", "label_field", "text_field", "valid_size", "encoding"]
     names += ["other_field"] if asked.target == "other" else []
@@ -168,7 +169,10 @@ def _inputs(asked: Wanted, training: MediaItems, validation: MediaItems) -> dict
         },
         "manifests": [
             identity(Path(path))
-            for path in (*data.media, *data.valid_media)
+            for path in (
+                *parts(data.media, folders=False),
+                *parts(data.valid_media, folders=False),
+            )
             if is_manifest(Path(path)) and Path(path).is_file()
         ],
         "files": [_digest(training), _digest(validation)],
