@@ -18,6 +18,7 @@ import hypothesis
 import pytest
 import torch
 
+from headway.data import workers
 from headway.progress import Progress
 
 if not torch.cuda.is_available():
@@ -42,6 +43,11 @@ hypothesis.settings.register_profile(
     suppress_health_check=[hypothesis.HealthCheck.too_slow],
 )
 hypothesis.settings.load_profile("tests")
+
+
+# Tests cut little into many blocks, and processes to share them take seconds to begin. Those of
+# workers say so.
+workers.ALONE = 1_000_000
 
 
 def pytest_collection_finish() -> None:

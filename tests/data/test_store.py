@@ -7,10 +7,7 @@ import hashlib
 import json
 import os
 import random
-import signal
-import subprocess
 import sys
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -331,40 +328,6 @@ def test_standard_input_and_pipes_are_read_once(
     assert prepared.train.n == 360
     with pytest.raises(ConfigError, match="one file only"):
         prepare("pairs", run("-", valid_pairs=["-"]), tmp_path / "run")
-
-
-KILLED = """
-import sys
-from pathlib import Path
-from headway.config.run import run_settings
-from headway.data.prepare import prepare
-
-settings = run_settings({"data": {"pairs": [sys.argv[1]]}, "tokenizer": {"vocab_size": 400}})
-print("begin", flush=True)
-while True:
-    prepare("pairs", settings, Path(sys.argv[2]))
-    Path(sys.argv[2], "data", "valid.jsonl").write_text("damaged")  # so that it is made again
-"""
-
-
-def test_a_kill_at_any_moment_leaves_nothing_that_a_rerun_cannot_mend(
-    tmp_path: Path, tsv: Callable[..., str]
-) -> None:
-    path, out = tsv(shuffled()), tmp_path / "run"
-    wanted = prepare("pairs", run(path), tmp_path / "whole").fingerprint
-    draw = random.Random(0)
-    for _ in range(4):
-        child = subprocess.Popen(
-            [sys.executable, "-c", KILLED, path, str(out)], stdout=subprocess.PIPE
-        )
-        assert child.stdout is not None
-        assert child.stdout.readline() == b"begin\n"
-        time.sleep(draw.uniform(0.0, 0.4))
-        os.kill(child.pid, signal.SIGKILL)
-        child.wait()
-        child.stdout.close()
-        assert prepare("pairs", run(path), out).fingerprint == wanted
-        assert [path.name for path in out.iterdir()] == [DATA]
 
 
 @pytest.mark.parametrize(

@@ -390,40 +390,46 @@ def test_other_settings_after_a_kill_begin_anew(
 
 
 KILLED = """
-import sys
+import json, sys
 from pathlib import Path
 from headway.config.run import run_settings
-from headway.data import example
+from headway.data import example, workers
 from headway.data.prepare import prepare
-example.BLOCK = 20
-data = {"text": [sys.argv[1]], "unit": "line"}
-settings = run_settings({"task": "complete", "data": data, "tokenizer": {"vocab_size": 400}})
+example.BLOCK, workers.ALONE = 20, 1000
+kind, settings, out = sys.argv[1], run_settings(json.loads(sys.argv[2])), Path(sys.argv[3])
 print("begin", flush=True)
 while True:
-    prepare("documents", settings, Path(sys.argv[2]))
-    Path(sys.argv[2], "data", "valid.jsonl").write_text("damaged")  # so that it is made again
+    prepare(kind, settings, out)
+    Path(out, "data", "valid.jsonl").write_text("damaged")  # so that it is made again
 """
 
 
+@pytest.mark.parametrize("kind", ["documents", "pairs"])
 def test_a_kill_at_any_moment_leaves_nothing_that_a_rerun_cannot_mend(
-    tmp_path: Path, write: Write, monkeypatch: pytest.MonkeyPatch
+    kind: Any, tmp_path: Path, write: Write, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    path, out = write("a.txt", ENGLISH), tmp_path / "run"
-    settings = run(path, data={"unit": "line"})
+    if kind == "pairs":
+        path = write("a.tsv", ["\t".join(pair) for pair in sentences()])
+        data: dict[str, Any] = {"task": "translate", "data": {"pairs": [path]}}
+    else:
+        path = write("a.txt", ENGLISH)
+        data = {"task": "complete", "data": {"text": [path], "unit": "line"}}
+    data["tokenizer"] = {"vocab_size": 400}
+    settings, out = run_settings(data), tmp_path / "run"
     monkeypatch.setattr(example, "BLOCK", 20)
-    wanted = prepare("documents", settings, tmp_path / "whole").fingerprint
-    draw = random.Random(0)
-    for _ in range(4):
+    wanted = prepare(kind, settings, tmp_path / "whole").fingerprint
+    for moment in (0.1, 0.3):
         child = subprocess.Popen(
-            [sys.executable, "-c", KILLED, path, str(out)], stdout=subprocess.PIPE
+            [sys.executable, "-c", KILLED, kind, json.dumps(data), str(out)],
+            stdout=subprocess.PIPE,
         )
         assert child.stdout is not None
         assert child.stdout.readline() == b"begin\n"
-        time.sleep(draw.uniform(0.0, 0.4))
+        time.sleep(moment)
         os.kill(child.pid, signal.SIGKILL)
         child.wait()
         child.stdout.close()
-        assert prepare("documents", settings, out).fingerprint == wanted
+        assert prepare(kind, settings, out).fingerprint == wanted
         assert [path.name for path in out.iterdir()] == [DATA]
 
 
