@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-import headway.cli.train  # its help says the tasks that are known when it is imported  # noqa: F401
+from headway.cli import main
 from headway.data.media.reading import OPENERS
 from headway.data.media.source import ENDINGS
 from headway.tasks.specs import METRICS, SECTIONS, SPECS, Spec
@@ -20,8 +20,14 @@ from .gaps import GAPS
 from .tiny import ANSWERING, ROWS, Tiny, made, named
 
 
+@pytest.fixture(scope="session")
+def parser() -> None:
+    """Made once a process, with a help of the tasks that are known then: the package's own."""
+    main._parser()
+
+
 @pytest.fixture(autouse=True)
-def known() -> Iterator[None]:
+def known(parser: None) -> Iterator[None]:
     """The task and the files from outside the package, as long as a test of this folder runs."""
     tables: list[dict[Any, Any]] = [SPECS, SECTIONS, METRICS, ENDINGS, OPENERS]
     before = [dict(table) for table in tables]
