@@ -120,3 +120,8 @@ def test_labels_of_media_are_shown_as_what_they_are_learned(
     settings = run_settings({"task": "classify", "data": data, "classify": own})
     lines = Tables.of(settings, spec_of(settings), {}).lines(Report(1))
     assert f"label → {kind}" in lines[2]
+
+
+def test_of_many_files_some_are_shown() -> None:
+    lines = Tables((), tuple("abcdef")).lines(Report(6))
+    assert lines == ["a", "b", "c", "and 3 more files or folders"]

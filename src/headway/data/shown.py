@@ -99,7 +99,9 @@ class Tables:
             shown += _columns(table, binding, report)
         if not alike and len(self.bound) > MOST_FILES:
             shown.append(f"and {len(self.bound) - MOST_FILES:,} more files")
-        return [*shown, *self.others]
+        left = len(self.others) - MOST_FILES
+        more = [f"and {left:,} more files or folders"] * (left > 0)
+        return [*shown, *self.others[:MOST_FILES], *more]
 
 
 def _answered(source: ManifestSource, settings: RunSettings) -> Binding:
