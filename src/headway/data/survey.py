@@ -26,6 +26,9 @@ Part = tuple[NDArray[Any], ...]
 
 _JOIN = "\t"
 
+ROOM = 1 << 19
+"""Rows that columns grow by at a time."""
+
 MOST_PROBLEMS = 10_000
 """That are listed: memory must not grow with a file that holds something else altogether."""
 
@@ -151,7 +154,7 @@ def survey(
     labelled = not source.kinds.keys().isdisjoint(("label", "labels"))
     names_any = labelled or source.kind in ("tagged", "fields")
     profiles = Profiles() if profiles is None else profiles
-    parts: list[Part] = []
+    parts = Growing()
     facts = _Facts(source.kind == "pairs", source.kind == "fields")
     for found in each(facts, blocks):
         block = blocks.taken.popleft()
@@ -162,14 +165,14 @@ def survey(
         some = (np.array(numbers, np.int32),) if labelled else ()
         ends = np.array([item.ends for item in block.examples], np.bool_)
         pair = () if found.other is None else (found.other,)
-        parts.append((ends, found.key, found.exact, found.marks, *found.lengths, *pair, *some))
+        parts.add((ends, found.key, found.exact, found.marks, *found.lengths, *pair, *some))
         advance(block.size if source.kind != "pairs" else len(block.examples))
-    if not parts:
+    if not parts.n:
         none = np.zeros(0, np.uint64)
         sides = (none.astype(np.int64),) * (2 if source.kind == "pairs" else 1)
         return Survey(source, none, none, none, sides, none.astype(np.uint8),
                       none.astype(np.int32), names, blocks.unequal)  # fmt: skip
-    ends, key, exact, marks, *more = joined(parts)
+    ends, key, exact, marks, *more = parts.whole()
     label = more.pop() if labelled else np.broadcast_to(np.int32(-1), len(key))
     paired = len(source.columns) == 2 and source.kind != "fields"
     other = more.pop() if paired else key
@@ -259,15 +262,28 @@ class _Facts:
         return _Found(keys[0], keys[1], exact, short, marks, trigrams)
 
 
-def joined(parts: list[Part]) -> list[NDArray[Any]]:
-    """The columns of blocks, one after another. The blocks go as they are taken, so that there is
-    no time at which everything is there twice."""
-    columns = [list(column) for column in zip(*parts, strict=True)]
-    parts.clear()
-    whole = []
-    while columns:
-        whole.append(np.concatenate(columns.pop(0)))
-    return whole
+class Growing:
+    """Columns that grow block by block. Many small arrays, joined at the end, would be there twice:
+    their memory does not go back when they do."""
+
+    def __init__(self) -> None:
+        self.n = 0
+        self.columns: list[NDArray[Any]] = []
+
+    def add(self, block: Part) -> None:
+        if not self.columns:
+            self.columns = [np.empty(0, column.dtype) for column in block]
+        end = self.n + len(block[0])
+        for i, column in enumerate(block):
+            if end > len(self.columns[i]):
+                self.columns[i].resize(end + ROOM, refcheck=False)
+            self.columns[i][self.n : end] = column
+        self.n = end
+
+    def whole(self) -> list[NDArray[Any]]:
+        for column in self.columns:
+            column.resize(self.n, refcheck=False)
+        return self.columns
 
 
 def signs(texts: Texts) -> NDArray[np.uint8]:
