@@ -122,13 +122,15 @@ def parts(paths: str | Sequence[str], *, folders: bool = True) -> list[str]:
     where `folders` are nothing else."""
     found: list[str] = []
     for path in listed(paths):
-        if path != STDIN and not Path(path).exists() and glob.has_magic(path):
+        # Unlike those of Path, these take a name that is too long for one that is not there.
+        there, is_folder = os.path.exists(path), os.path.isdir(path)  # noqa: PTH110, PTH112
+        if path != STDIN and not there and glob.has_magic(path):
             some = sorted(glob.glob(path, recursive=True), key=natural)  # noqa: PTH207 (any path)
             some = [one for one in some if not folders or Path(one).is_file()]
             if not some:
                 raise DataError(f"no file is called like {path}.")
             found += some
-        elif folders and path != STDIN and Path(path).is_dir():
+        elif folders and path != STDIN and is_folder:
             some = sorted((one.name for one in Path(path).iterdir() if _is_part(one)), key=natural)
             if not some:
                 raise DataError(f"{path} is a folder without files. Give files of text.")
