@@ -90,6 +90,12 @@ def _named(task: str, words: list[str]) -> tuple[list[str], Asked]:
 def _settings(
     words: list[str], given: Asked, start: str | None, teacher: str | None
 ) -> RunSettings:
+    first = next((word for word in words if "=" not in word), "")
+    if first not in SPECS and Path(first).is_file():
+        raise ConfigError(
+            f"{first} is a file. Say what it is for: headway check {first} --task "
+            f"{'|'.join(SPECS)}"
+        )
     task, rest = task_and_settings(words)
     if task is None:
         raise ConfigError(f"name a task: {', '.join(SPECS)}.")
