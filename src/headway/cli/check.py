@@ -93,8 +93,7 @@ def _settings(
     first = next((word for word in words if "=" not in word), "")
     if first not in SPECS and Path(first).is_file():
         raise ConfigError(
-            f"{first} is a file. Say what it is for: headway check {first} --task "
-            f"{'|'.join(SPECS)}"
+            f"{first} is a file. Say what it is for: headway check {first} --task {'|'.join(SPECS)}"
         )
     task, rest = task_and_settings(words)
     if task is None:

@@ -100,8 +100,8 @@ class Tables:
         if not alike and len(self.bound) > MOST_FILES:
             shown.append(f"and {len(self.bound) - MOST_FILES:,} more files")
         left = len(self.others) - MOST_FILES
-        more = [f"and {left:,} more files or folders"] * (left > 0)
-        return [*shown, *self.others[:MOST_FILES], *more]
+        behind = [f"and {left:,} more files or folders"] if left > 0 else []
+        return [*shown, *self.others[:MOST_FILES], *behind]
 
 
 def _answered(source: ManifestSource, settings: RunSettings) -> Binding:
