@@ -11,7 +11,7 @@ HEADWAY := $(VENV)/bin/headway
 INSTALL := $(PY) -m pip install --quiet --constraint constraints.txt
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test browser lint check test-processors test-slow test-gpu test-before bench docs clean
+.PHONY: help setup demo test browser lint check test-processors test-slow test-gpu bench docs clean
 
 help: ## list the targets
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/\1\t\2/' | expand -t 12
@@ -65,9 +65,6 @@ test-slow: setup ## the slow tests
 
 test-gpu: setup ## the tests that need a CUDA device
 	$(PY) -m pytest -m gpu
-
-test-before: setup ## old code against new, on many more examples
-	BEFORE_EXAMPLES=3000 $(PY) -m pytest -m before
 
 bench: setup ## measure speed on this machine
 	$(PY) -m benchmarks.run

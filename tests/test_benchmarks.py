@@ -18,7 +18,6 @@ import torch
 
 from benchmarks import machine, report, run
 from headway.interop.importing import import_run
-from tests.golden import before
 from tests.inside.browser import chromium
 from tests.interop.test_whisper import whisper_folder
 
@@ -119,11 +118,6 @@ TOYS: dict[str, tuple[Words, str | None, tuple[str, ...]]] = {
     ),
     "engine": (german, "engine-ctranslate2", ("cases",)),
     "few_labels": (pictures, "few-labels-toy", ("table", "rows", "fill")),
-    "floor": (
-        words("--cases", "help", "train", "--sizes", "toy", "--steps", "2", "--limit", "1000",
-              *ONE_THREAD, *ROUNDS),
-        "floor", ("cases", "work"),
-    ),
     "gpt2_decode": (
         words("--tokens", "2", *SMALL, *ONE_THREAD, *ROUNDS),
         "gpt2-decode", ("cases",),
@@ -180,12 +174,6 @@ def test_a_benchmark_runs_at_toy_size(
 ) -> None:
     if name == "page" and chromium() is None:
         pytest.skip("no chromium here: see `make browser`")
-    if name in ("floor", "prepare"):
-        try:
-            before.make()
-        except before.Unavailable as error:
-            pytest.skip(f"no headway_before to compare with: {error}")
-        monkeypatch.setenv("PYTHONPATH", "")
     given, saved, keys = TOYS[name]
     out = tmp_path / "saved"
     monkeypatch.setenv("OUT", str(out))

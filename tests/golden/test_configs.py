@@ -6,23 +6,16 @@ format 1, from before files said their format. These files are never renewed.
 
 from __future__ import annotations
 
-import os
-import tomllib
-import types
-from dataclasses import fields
 from pathlib import Path
-from typing import Any, Literal, get_args, get_origin, get_type_hints
+from typing import Any
 
-import hypothesis.strategies as st
 import pytest
-from hypothesis import assume, given, settings
 
-from . import before, seams
+from . import seams
 from .cells import CELLS
 from .compare import differences
 
 CONFIGS = Path(__file__).parent / "configs"
-EXAMPLES = int(os.environ.get("BEFORE_EXAMPLES", "60"))
 MODELS: dict[str, list[dict[str, Any]]] = {
     "translate": [{"family": "seq2seq"}, {"preset": "transformer-tiny"}],
     "complete": [{"family": "decoder", "positions": "rotary"}, {"preset": "shakespeare"}],
@@ -73,72 +66,3 @@ def test_what_the_old_code_wrote_is_read_and_means_the_same(name: str, tmp_path:
     text = (CONFIGS / f"{name}.toml").read_text(encoding="utf-8")
     (tmp_path / "config.toml").write_text(text, encoding="utf-8")
     assert kept(seams.settings_of_text(text), seams.reread(tmp_path)) == []
-
-
-def values(hint: Any) -> st.SearchStrategy[Any]:
-    """Of the type of a setting; nothing for types whose values hang on others."""
-    if hint is bool:
-        return st.booleans()
-    if hint is int:
-        return st.integers(0, 40)
-    if hint is float:
-        return st.sampled_from([0.0, 1e-9, 0.05, 0.3, 1.0, 2.5])
-    if hint is str:
-        return st.sampled_from(["x", "naïve", 'a "quoted" word', "back\\slash"])
-    if get_origin(hint) is Literal:
-        return st.sampled_from(get_args(hint))
-    if get_origin(hint) is types.UnionType:
-        return st.one_of([values(one) for one in get_args(hint) if one is not type(None)])
-    if get_origin(hint) is tuple and get_args(hint)[0] is str:
-        return st.lists(st.sampled_from(["a", "b c"]), max_size=2, unique=True)
-    return st.nothing()
-
-
-@st.composite
-def asked(draw: st.DrawFn, sections: dict[str, type]) -> dict[str, Any]:
-    """Settings of a task: a model, and a few of the leaves of any section."""
-    task = draw(st.sampled_from(sorted(MODELS)))
-    found: dict[str, Any] = {"task": task, "model": draw(st.sampled_from(MODELS[task]))}
-    leaves = [
-        (section, field.name, hints[field.name])
-        for section, kind in sections.items()
-        if section not in MODELS or section == task
-        for hints in [get_type_hints(kind)]
-        for field in fields(kind)
-        if not values(hints[field.name]).is_empty
-    ]
-    for section, name, hint in draw(st.lists(st.sampled_from(leaves), min_size=1, max_size=6)):
-        found.setdefault(section, {})[name] = draw(values(hint))
-    return found
-
-
-@pytest.fixture(scope="module")
-def old_run() -> Any:
-    try:
-        return before.before("config.run")
-    except before.Unavailable as error:
-        pytest.skip(f"no headway_before to compare with: {error}")
-
-
-@pytest.mark.before
-def test_whatever_settings_the_old_code_wrote_the_new_code_reads_the_same(
-    old_run: Any, tmp_path_factory: pytest.TempPathFactory
-) -> None:
-    old_error = before.before("errors").UserError
-    folder = tmp_path_factory.mktemp("run")
-    read = 0
-
-    @settings(max_examples=EXAMPLES)
-    @given(asked(old_run.SETTINGS))
-    def check(wanted: dict[str, Any]) -> None:
-        nonlocal read
-        try:
-            text = old_run.resolved_toml(old_run.run_settings(wanted))
-        except old_error:  # no such run could be made
-            assume(False)
-        (folder / "config.toml").write_text(text, encoding="utf-8")
-        assert kept(old_run.flat(tomllib.loads(text)), seams.reread(folder)) == []
-        read += 1
-
-    check()
-    assert read > EXAMPLES / 4
