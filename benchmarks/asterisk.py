@@ -17,7 +17,7 @@ from pathlib import Path
 
 import numpy as np
 
-from headway.data.media.sounds import read_sound
+from headway.data.media.audio import read_sound
 
 RATE = 16_000
 TEXTS = "core-sounds-en.txt"

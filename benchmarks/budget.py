@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.machine import pick_device, save
-from headway.training.plan import seconds
+from headway.training.estimate import seconds
 
 PAIRS = Path(__file__).parents[1] / "examples" / "data" / "tatoeba-de-en.tsv.gz"
 SPIN = "while True: pass"

@@ -17,9 +17,9 @@ import numpy as np
 import torch
 
 from benchmarks.machine import peak_of_child, save
-from headway.config.run import load_run_settings
 from headway.data.prepare import prepare
 from headway.data.store import Columns, load_prepared
+from headway.settings.run import load_run_settings
 from headway.tasks.intake_text import SourceCuts
 from headway.tasks.write_items import WriteItems
 

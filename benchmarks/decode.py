@@ -17,11 +17,11 @@ from torch import Tensor, nn
 
 from benchmarks.machine import alternating, pick_device, save
 from benchmarks.sentences import pair_lengths
-from headway.config.decode import DecodeSettings
-from headway.decode.hypothesis import Specials
-from headway.decode.search import Searcher
+from headway.decode.search.hypothesis import Specials
+from headway.decode.search.search import Searcher
 from headway.models.seq2seq import Seq2Seq
 from headway.nn.linear import pack
+from headway.settings.decode import DecodeSettings
 from tests.references.convert import converted
 
 PAD, EOS = 0, 1

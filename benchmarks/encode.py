@@ -13,11 +13,11 @@ from torch import Tensor
 
 from benchmarks.machine import alternating, peak_of_child, peaks, pick_device, save
 from benchmarks.sentences import pair_lengths
-from headway.config.model import EncoderSettings
-from headway.config.presets import preset
 from headway.models.build import build_model
 from headway.models.encoder import Encoder
 from headway.nn.layout import Layout
+from headway.settings.model import EncoderSettings
+from headway.settings.presets import preset
 
 BATCH = {"cpu": 32, "cuda": 512}
 """Sentences at a time."""

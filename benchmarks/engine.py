@@ -18,14 +18,14 @@ from typing import Any
 import torch
 
 from benchmarks.machine import alternating, save
-from headway.config.decode import DecodeSettings
-from headway.config.folder import CONFIG, TOKENIZER
-from headway.config.presets import preset
-from headway.config.run import resolved_toml
 from headway.data.files import open_lines
 from headway.interop import to_ctranslate2
 from headway.interop.ctranslate2.engine import Ctranslate2Engine
 from headway.models.build import build_model
+from headway.settings.decode import DecodeSettings
+from headway.settings.folder import CONFIG, TOKENIZER
+from headway.settings.presets import preset
+from headway.settings.run import resolved_toml
 from headway.tasks.opened import Opened, open_plain, open_run
 from headway.tasks.write_answers import translator_of
 

@@ -26,10 +26,10 @@ from numpy.typing import NDArray
 
 from benchmarks.machine import pick_device, save
 from headway.cli.main import main as headway
-from headway.config.data import DataSettings
-from headway.config.model import PictureSettings
 from headway.data.making.writing import new_array, write_lines
 from headway.data.media.items import media_items
+from headway.settings.data import DataSettings
+from headway.settings.model import PictureSettings
 
 ARMS = ("scratch", "frozen", "tuned")
 """From scratch; all but the head fixed as it was without labels; all of it trained further."""

@@ -15,12 +15,12 @@ from typing import Any
 import torch
 
 from benchmarks.machine import alternating, pick_device, save
-from headway.config.decode import DecodeSettings
-from headway.decode.hypothesis import Specials
 from headway.decode.precision import compute_in_type
-from headway.decode.prompts import PromptSearcher
+from headway.decode.search.hypothesis import Specials
+from headway.decode.search.prompts import PromptSearcher
 from headway.models.decoder import Decoder
 from headway.nn.linear import pack
+from headway.settings.decode import DecodeSettings
 from tests.references.convert import converted
 
 NONE = -1

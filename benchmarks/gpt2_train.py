@@ -21,13 +21,13 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from benchmarks.machine import alternating, describe, peaks, pick_device, save
-from headway.config.model import DecoderSettings
-from headway.config.presets import preset
 from headway.models.build import build_model
 from headway.models.parts.front import compute_in
 from headway.nn.layout import Layout, loss_weights
 from headway.nn.loss import Smoothing
-from headway.training.graph import GraphedStep
+from headway.settings.model import DecoderSettings
+from headway.settings.presets import preset
+from headway.training.cuda_graph import GraphedStep
 
 Step = Callable[[], object]
 

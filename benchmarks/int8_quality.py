@@ -12,9 +12,9 @@ from typing import Any
 import torch
 
 from benchmarks.machine import save
-from headway.config.data import DataSettings
-from headway.config.folder import load_run, run_folder
 from headway.metrics.translation import bleu, compare_bleu
+from headway.settings.data import DataSettings
+from headway.settings.folder import load_run, run_folder
 from headway.tasks.continue_ import evaluate_language
 from headway.tasks.opened import open_run
 from headway.tasks.write_answers import translator_of

@@ -18,11 +18,11 @@ from typing import Any
 import torch
 
 from benchmarks.machine import save
-from headway.inside.looking import look
-from headway.inside.page import page, scripts, web
-from headway.inside.sections import SECTIONS, look_of
-from headway.inside.streams import Reading, Stream
-from headway.inside.trace import Trace
+from headway.inside.capture.streams import Reading, Stream
+from headway.inside.capture.trace import Trace
+from headway.inside.page.html import page, scripts, web
+from headway.inside.page.look import look
+from headway.inside.page.sections import SECTIONS, look_of
 from tests.inside.browser import chromium, launched
 
 DRAW = """async (tab) => {
@@ -61,7 +61,7 @@ def invented(layers: int, heads: int, tokens: int) -> Trace:
 
 
 def page_of(trace: Trace) -> str:
-    from headway.inside.looking import Looked
+    from headway.inside.page.look import Looked
 
     return page("invented", [look_of("one", Looked(trace=trace), ("overview", "attention"))])
 

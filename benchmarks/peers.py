@@ -18,8 +18,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from benchmarks.sentences import PaddedBatch
-from headway.config.model import Seq2SeqSettings
 from headway.nn.positions import sinusoids
+from headway.settings.model import Seq2SeqSettings
 
 
 class TorchTransformer(nn.Module):

@@ -23,8 +23,8 @@ from benchmarks.machine import save
 
 
 def prepared(folder: Path) -> None:
-    from headway.config.run import load_run_settings
     from headway.data.prepare import prepare
+    from headway.settings.run import load_run_settings
 
     sides = {f"data.{side}": [str(folder / f"{side}.txt")] for side in ("source", "target")}
     prepare("pairs", load_run_settings(None, [], sides), folder / "run")

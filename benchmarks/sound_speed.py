@@ -23,11 +23,11 @@ import torch
 from numpy.typing import NDArray
 
 from benchmarks.machine import alternating, pick_device, save
-from headway.config.sounds import SoundSettings
+from headway.data.media.audio import read_sound, stream_windows
 from headway.data.media.resample import resample
-from headway.data.media.sounds import read_sound, stream_windows
-from headway.models.parts.sounds import SoundFront
+from headway.models.parts.audio import SoundFront
 from headway.nn.mel import SpecAugment, mel_filters
+from headway.settings.audio import SoundSettings
 
 RATE = 16_000
 FORMATS = ("wav", "flac", "ogg", "mp3")

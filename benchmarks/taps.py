@@ -13,10 +13,10 @@ from collections.abc import Sequence
 import torch
 
 from benchmarks.machine import alternating, pick_device, save
-from headway.config.presets import preset
 from headway.models.build import build_model
 from headway.nn.layout import Layout
 from headway.nn.tap import Tap, record
+from headway.settings.presets import preset
 
 
 def without_taps(model: torch.nn.Module) -> torch.nn.Module:

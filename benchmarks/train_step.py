@@ -47,12 +47,12 @@ from benchmarks.sentences import (
     pair_lengths,
     spread_batches,
 )
-from headway.config.model import Seq2SeqSettings
-from headway.config.presets import preset
 from headway.models.build import build_model
 from headway.models.parts.front import compute_in
 from headway.nn.loss import Smoothing
-from headway.training.graph import GraphedStep
+from headway.settings.model import Seq2SeqSettings
+from headway.settings.presets import preset
+from headway.training.cuda_graph import GraphedStep
 
 BASE = replace(preset("transformer-base"), vocab_size=32_000, max_len=128)
 SIZES = {

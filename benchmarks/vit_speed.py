@@ -24,20 +24,20 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from benchmarks.machine import alternating, peaks, pick_device, save
-from headway.config.pictures import PictureEncoderSettings, PictureSettings
-from headway.config.run import RunSettings
-from headway.config.train import TrainSettings
 from headway.interop.hf.vit import VIT
-from headway.interop.rules import to_theirs
+from headway.interop.name_pairs import to_theirs
 from headway.models.build import build_model
 from headway.models.parts.front import compute_in
-from headway.models.parts.pictures import Pictures
-from headway.models.seeing import Viewer
+from headway.models.parts.vision import Pictures
+from headway.models.vision import Viewer
 from headway.nn.layout import Layout
+from headway.settings.run import RunSettings
+from headway.settings.train import TrainSettings
+from headway.settings.vision import PictureEncoderSettings, PictureSettings
 from headway.tasks.task import TaskLoss
-from headway.training.graph import GraphedStep
+from headway.training.cuda_graph import GraphedStep
+from headway.training.distributed import Ranks
 from headway.training.optim import build_optimizer
-from headway.training.ranks import Ranks
 from headway.training.step import Step
 
 Work = Callable[[], object]

@@ -114,8 +114,8 @@ def main(names: list[str]) -> None:
 
 
 def write_page(picture: Picture, path: Path) -> None:
-    from headway.inside.looking import look
-    from headway.inside.reading import Ask
+    from headway.inside.capture.reading import Ask
+    from headway.inside.page.look import look
 
     look(picture.run, picture.text, Ask(new=picture.new), **picture.extras).save(path)
 

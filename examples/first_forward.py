@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import torch
 
-from headway.config.presets import preset
 from headway.models.build import build_model
 from headway.models.seq2seq import Seq2Seq
 from headway.nn.cache import Cache
 from headway.nn.layout import Layout
 from headway.nn.tap import record
+from headway.settings.presets import preset
 
 torch.manual_seed(0)
 model = build_model(preset("transformer-tiny")).eval()

@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from headway.data.fold import Texts, fold_hashes
+from headway.data.hashing import Texts, fold_hashes
 from headway.data.split import choose_rows
 
 HELD_OUT = 2000

@@ -14,7 +14,7 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from headway.inside.truth import TOYS, write_known
+from headway.inside.measure.truth import TOYS, write_known
 
 SIZES = {"train": 8000, "valid": 200, "test": 200}
 

@@ -19,14 +19,14 @@ import pytest
 import headway
 from benchmarks import report
 from headway.cli.main import app, main
-from headway.config.data import DataSettings, TokenizerSettings
-from headway.config.decode import DecodeSettings
-from headway.config.hints import setting_types
-from headway.config.model import FAMILY_SETTINGS, Seq2SeqSettings
-from headway.config.run import OF_TASKS
-from headway.config.start import DistilSettings, LoraSettings, StartSettings
-from headway.config.toml import toml_value
-from headway.config.train import TrainSettings
+from headway.settings.data import DataSettings, TokenizerSettings
+from headway.settings.decode import DecodeSettings
+from headway.settings.model import FAMILY_SETTINGS, Seq2SeqSettings
+from headway.settings.run import OF_TASKS
+from headway.settings.start import DistilSettings, LoraSettings, StartSettings
+from headway.settings.toml import toml_value
+from headway.settings.train import TrainSettings
+from headway.settings.value_types import setting_types
 
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"

@@ -15,8 +15,20 @@ ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "src" / "headway"
 SOURCES = sorted(PACKAGE.rglob("*.py"))
 
-LAYERS = ("errors", "progress", "config", "nn", "models", "text", "data", "metrics", "decode")
-LAYERS += ("tasks", "training", "interop", "inside", "serve", "lab", "run", "api", "cli")
+LAYERS = ("errors", "progress", "storage", "settings", "nn", "models", "tokens", "data")
+LAYERS += (
+    "metrics",
+    "decode",
+    "tasks",
+    "training",
+    "interop",
+    "inside",
+    "serve",
+    "lab",
+    "run",
+    "api",
+    "cli",
+)
 """From the bottom up. A layer imports itself and what stands before it."""
 
 
@@ -28,7 +40,7 @@ def layer_of(module: str) -> int:
     """The package itself is below everything; `python -m headway` is the command line."""
     _, *inner = module.split(".")
     if inner == ["tasks", "specs"]:
-        return LAYERS.index("config")  # a table without torch: the settings of tasks are in it
+        return LAYERS.index("settings")  # a table without torch: the settings of tasks are in it
     if not inner or inner == ["__init__"]:
         return -1
     return LAYERS.index("cli" if inner[0] == "__main__" else inner[0])
@@ -86,7 +98,7 @@ def test_imports_point_down(path: Path) -> None:
     ],
 )
 def test_an_import_that_points_up_would_be_seen(code: str) -> None:
-    assert upward(code, "headway.nn.attention")
+    assert upward(code, "headway.nn.attention.attention")
     assert not upward(code, "headway.cli.info")
 
 
@@ -111,7 +123,7 @@ class Blocked:
 sys.meta_path.insert(0, Blocked())
 for module in {modules}:
     importlib.import_module(module)
-from headway.config.presets import preset
+from headway.settings.presets import preset
 from headway.models.build import build_model
 build_model(preset("transformer-test"))
 try:
@@ -128,7 +140,7 @@ def test_importing_the_package_or_its_settings_loads_no_torch() -> None:
     modules = [
         module_of(path).removesuffix(".__init__")
         for path in SOURCES
-        if layer_of(module_of(path)) <= LAYERS.index("config")
+        if layer_of(module_of(path)) <= LAYERS.index("settings")
     ]
     code = f"""
 import importlib, sys
@@ -145,7 +157,7 @@ print("torch" in sys.modules)
     assert done.stdout == "headway\n\nFalse\n", done.stderr
 
 
-LATE = {"headway.run", "headway.training.asking", "headway.config.presets", "torch", "numpy"}
+LATE = {"headway.run", "headway.training.arguments", "headway.settings.presets", "torch", "numpy"}
 """What no `--help` waits for."""
 
 

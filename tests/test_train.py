@@ -17,11 +17,11 @@ import torch
 
 import headway
 from headway.cli.main import main
-from headway.config.data import DataSettings
-from headway.config.run import RunSettings, load_run_settings
-from headway.config.train import TrainSettings
 from headway.errors import ConfigError, DataError, FolderError, Stopped, UserError
-from headway.training.home import Home
+from headway.settings.data import DataSettings
+from headway.settings.run import RunSettings, load_run_settings
+from headway.settings.train import TrainSettings
+from headway.training.run_folder import Home
 
 from .training.labelled import SHORT, TINY, entries, sentiments
 
@@ -297,7 +297,7 @@ def test_a_metric_of_ones_own_chooses_the_weights(tmp_path: Path) -> None:
 
 
 def test_a_metric_that_fails_loses_no_step(tmp_path: Path) -> None:
-    from headway.tasks.own import MetricFailed
+    from headway.tasks.custom_metrics import MetricFailed
 
     def broken(answers: Any, truth: Any) -> float:
         raise ZeroDivisionError("nobody answered")
@@ -357,7 +357,7 @@ def test_pictures_in_memory_are_trained_on_and_found_again(tmp_path: Path) -> No
 
 def test_validation_data_is_called_as_the_training_data_is(tmp_path: Path) -> None:
     """A file without names for its columns, and a table with some of its own."""
-    from headway.data.given import given
+    from headway.data.memory import given
 
     lines = "".join(f"{row['review']}\t{row['stars']}\n" for row in TEXTS)
     (tmp_path / "a.tsv").write_text(lines)

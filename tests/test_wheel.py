@@ -18,7 +18,7 @@ CODE = """
 import sys
 sys.path.insert(0, sys.argv[1])
 import headway
-from headway.inside.page import page, web
+from headway.inside.page.html import page, web
 assert headway.__file__.startswith(sys.argv[1]), headway.__file__
 assert str(web()).startswith(sys.argv[1]), web()
 panels = sorted(path.stem for path in (web() / "panels").glob("*.js"))
@@ -26,6 +26,8 @@ sections = {name: {} for name in panels}
 html = page("from the wheel", [{"label": "one", "streams": {}, "sections": sections}])
 print(html.count("<script data-panel="), "from the wheel" in html)
 """
+
+WEB = ROOT / "src" / "headway" / "web"
 
 
 def test_the_wheel_makes_a_page(tmp_path: Path) -> None:
@@ -35,7 +37,7 @@ def test_the_wheel_makes_a_page(tmp_path: Path) -> None:
         file.extractall(installed)
     command = [sys.executable, "-I", "-c", CODE, str(installed)]
     done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, timeout=600)
-    panels = len(list((ROOT / "web" / "panels").glob("*.js")))
+    panels = len(list((WEB / "panels").glob("*.js")))
     assert done.stdout == f"{panels} True\n", done.stderr
 
 
@@ -44,5 +46,5 @@ def test_the_source_distribution_has_the_sources_of_the_page(tmp_path: Path) -> 
     (archive,) = SdistBuilder(str(ROOT)).build(directory=str(tmp_path), versions=["standard"])
     with tarfile.open(archive) as file:
         names = {name.split("/", 1)[1] for name in file.getnames() if "/" in name}
-    wanted = {str(path.relative_to(ROOT)) for path in (ROOT / "web").rglob("*.*")}
+    wanted = {str(path.relative_to(ROOT)) for path in WEB.rglob("*.*")}
     assert wanted <= names

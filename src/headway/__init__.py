@@ -9,7 +9,7 @@ import os
 TYPE_CHECKING = False  # as in typing, which takes longer to import than all the rest
 if TYPE_CHECKING:
     from headway.api import check, train
-    from headway.data.report import Report
+    from headway.data.check_report import Report
     from headway.errors import UserError
     from headway.run import Run, available, load
     from headway.tasks.answers import Answer, Answers
@@ -27,7 +27,7 @@ __version__ = "0.1.0"
 _NAMES = {
     "load": "run", "train": "api", "check": "api", "available": "run", "Run": "run",
     "Answer": "tasks.answers", "Answers": "tasks.answers", "Scores": "tasks.scores",
-    "Report": "data.report", "UserError": "errors",
+    "Report": "data.check_report", "UserError": "errors",
 }  # fmt: skip
 """What the package offers, and the modules that have it: they are imported when it is used."""
 

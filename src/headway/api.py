@@ -12,15 +12,15 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from headway.config.asked import FROM_PYTHON, Asked
-from headway.config.data import FILES
-from headway.config.listed import listed
-from headway.config.recipes import recipe_path
-from headway.config.run import RunSettings, asked_of
-from headway.data.given import FOLDER, ROWS, VALID, Given, given
+from headway.data.memory import FOLDER, ROWS, VALID, Given, given
 from headway.errors import ConfigError, FolderError, InPython, suggest
+from headway.settings.asked import FROM_PYTHON, Asked
+from headway.settings.data import FILES
+from headway.settings.listed import listed
+from headway.settings.recipes import recipe_path
+from headway.settings.run import RunSettings, asked_of
 from headway.tasks.specs import SPECS, Spec, spec_of
-from headway.training.asking import (
+from headway.training.arguments import (
     beginning,
     check_training,
     check_word,
@@ -32,11 +32,11 @@ from headway.training.asking import (
 if TYPE_CHECKING:
     import torch
 
-    from headway.data.report import Report
+    from headway.data.check_report import Report
     from headway.run import Run
-    from headway.tasks.own import Given as OwnMetric
-    from headway.tasks.own import Own
-    from headway.training.runlog import Heard
+    from headway.tasks.custom_metrics import Given as OwnMetric
+    from headway.tasks.custom_metrics import Own
+    from headway.training.log import Heard
 
 Needs = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
 """A column, or files: one or several."""
@@ -232,7 +232,7 @@ def _with_metrics(
     run: RunSettings, metrics: Mapping[str, OwnMetric], by: str | None
 ) -> tuple[RunSettings, dict[str, Own]]:
     """Functions are in no file: what the run keeps are their names, and which way is better."""
-    from headway.tasks.own import own_metrics
+    from headway.tasks.custom_metrics import own_metrics
 
     own = own_metrics(metrics, spec_of(run))
     said = {f"metrics.{name}": "lower" if one.metric.lower else "higher"

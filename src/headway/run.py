@@ -16,9 +16,12 @@ from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, overload
 
-from headway.config.data import FILES, INPUTS, DataSettings
-from headway.config.decode import DecodeSettings
-from headway.config.folder import (
+from headway.errors import DataError, InPython, UserError, suggest
+from headway.progress import SILENT, Progress
+from headway.settings.data import FILES, INPUTS, DataSettings
+from headway.settings.decode import DecodeSettings
+from headway.settings.ensemble import check_held, check_together
+from headway.settings.folder import (
     CONFIG,
     RUNS,
     TOKENIZER,
@@ -28,11 +31,8 @@ from headway.config.folder import (
     run_folders,
     shipped_names,
 )
-from headway.config.listed import listed
-from headway.config.run import Resolved, media_front
-from headway.config.together import check_held, check_together
-from headway.errors import DataError, InPython, UserError, suggest
-from headway.progress import SILENT, Progress
+from headway.settings.listed import listed
+from headway.settings.run import Resolved, media_front
 from headway.tasks.engines import check_engine
 from headway.tasks.specs import METRICS, Metric, Need, metrics_asked, spec_of
 
@@ -40,15 +40,15 @@ if TYPE_CHECKING:
     import torch
     from torch import nn
 
-    from headway.inside.looking import Page
-    from headway.inside.media import Media
+    from headway.inside.capture.media import Media
+    from headway.inside.page.look import Page
     from headway.interop.proof import Proof
     from headway.tasks.answers import Answer, Answers
-    from headway.tasks.asking import Stream
     from headway.tasks.kind import Use
     from headway.tasks.opened import Opened
+    from headway.tasks.predict import Stream
     from headway.tasks.scores import Scores
-    from headway.text.tokenizer import Tokenizer
+    from headway.tokens.tokenizer import Tokenizer
     from headway.training.history import History
 
 Errors = Literal["raise", "keep"]
@@ -360,8 +360,8 @@ class Run:
         self, xs: Iterable[object], options: Mapping[str, object], *, keep: bool = False,
         use: Use | None = None,
     ) -> Stream:  # fmt: skip
-        from headway.tasks.asking import Stream
         from headway.tasks.inputs import Inputs
+        from headway.tasks.predict import Stream
 
         asked = Inputs(self.settings, self.folder).all(xs)
         return Stream(use or self._use(options), asked, keep=keep)
@@ -374,9 +374,9 @@ class Run:
     ) -> Stream:  # fmt: skip
         """Answers to what a file or a pipe holds. What cannot be read has its error in its place;
         `live`: each answer as soon as there is one."""
-        from headway.tasks.asking import Stream
         from headway.tasks.inputs import Asked
         from headway.tasks.kind import Use
+        from headway.tasks.predict import Stream
 
         use = Use(self.opened, self.settings, options, progress)
         return Stream(use, map(Asked, questions), keep=True, again=False, live=live)
@@ -445,7 +445,7 @@ class Run:
         known = self.options()
         needs: dict[str, Any] = {k: v for k, v in options_and_needs.items() if k not in known}
         options = {name: one for name, one in options_and_needs.items() if name in known}
-        from headway.data.given import in_files
+        from headway.data.memory import in_files
         from headway.tasks.table import kind_of
 
         use = self._use(options)
@@ -495,8 +495,8 @@ class Run:
         """A page about what happens inside while it reads one input: shown in a notebook, kept by
         `.save("look.html")`. Answers go on meanwhile. `output=…`: as if it had answered that;
         `new=…`: tokens that are written; more are the options of `headway look`."""
-        from headway.inside.looking import Extras, look
-        from headway.inside.reading import Ask
+        from headway.inside.capture.reading import Ask
+        from headway.inside.page.look import Extras, look
 
         own, more = ("output", "begin", "new"), [field.name for field in fields(Extras)]
         for name in ask:
@@ -510,7 +510,7 @@ class Run:
 
     def _subject(self, x: object, twin: Opened) -> str | Media:
         """What a page is about."""
-        from headway.inside.media import of_item, open_media
+        from headway.inside.capture.media import of_item, open_media
         from headway.tasks.inputs import Inputs
         from headway.tasks.media_given import found_file
 

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from headway.cli.main import main
-from headway.config.run import run_settings
 from headway.errors import ConfigError
-from headway.training.asking import check_beginning
+from headway.settings.run import run_settings
+from headway.training.arguments import check_beginning
 
 
 def refusal(**values: object) -> str:

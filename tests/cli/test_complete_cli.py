@@ -16,9 +16,9 @@ from threading import Event
 import pytest
 
 from headway.cli.main import main
-from headway.config.folder import load_run
-from headway.config.run import RunSettings, load_run_settings, resolved_toml, run_settings
-from headway.config.start import DistilSettings, LoraSettings, StartSettings
+from headway.settings.folder import load_run
+from headway.settings.run import RunSettings, load_run_settings, resolved_toml, run_settings
+from headway.settings.start import DistilSettings, LoraSettings, StartSettings
 from headway.tasks.continue_ import Continue
 from headway.tasks.kind import Use
 from headway.tasks.opened import open_run

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from headway.cli.counted import head_given, shown
+from headway.cli.head_names import head_given, shown
 from headway.errors import UserError
-from headway.inside.pruning import all_heads, name_of
+from headway.inside.measure.pruning import all_heads, name_of
 from tests.models.variants import FAMILIES
 
 

@@ -12,18 +12,18 @@ import pytest
 import typer
 
 from headway.cli.evaluate import evaluate
-from headway.config.data import TokenizerSettings
-from headway.config.decode import DecodeSettings
-from headway.config.model import Seq2SeqSettings
-from headway.config.run import RunSettings, resolved_toml
 from headway.decode.translator import Translator
 from headway.errors import UserError
 from headway.metrics.translation import bleu, chrf, compare_bleu, tokenised_bleu
 from headway.models.build import build_model
 from headway.models.folder import save_model
+from headway.settings.data import TokenizerSettings
+from headway.settings.decode import DecodeSettings
+from headway.settings.model import Seq2SeqSettings
+from headway.settings.run import RunSettings, resolved_toml
 from headway.tasks.opened import Opened, open_run
 from headway.tasks.write_answers import translator_of
-from headway.text.train import train_vocabularies
+from headway.tokens.trainer import train_vocabularies
 
 SOURCES = ["ein Hund läuft", "zwei Katzen", "", "der Mann liest ein Buch."]
 TARGETS = ["A dog runs", "two cats", "", "the man reads a book."]

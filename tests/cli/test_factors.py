@@ -9,7 +9,7 @@ import typer
 
 from headway.cli.factors import factors, telling
 from headway.errors import ConfigError, DataError, FolderError, UserError
-from headway.inside.factors import Factors
+from headway.inside.measure.factors.dictionary import Factors
 
 from ..inside.test_factors import LINES
 from ..interop.padded_runs import tiny_run

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from headway.cli.main import main
-from headway.config.folder import SHIPPED
-from headway.config.presets import PRESETS, preset
-from headway.config.toml import to_toml
+from headway.settings.folder import SHIPPED
+from headway.settings.presets import PRESETS, preset
+from headway.settings.toml import to_toml
 
 
 @pytest.fixture

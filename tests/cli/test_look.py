@@ -10,9 +10,9 @@ import pytest
 import torch
 
 from headway.cli.main import main
-from headway.inside.anatomy import Anatomy
-from headway.inside.packing import unpack
-from headway.inside.reading import read
+from headway.inside.capture.anatomy import Anatomy
+from headway.inside.capture.reading import read
+from headway.inside.page.pack import unpack
 from headway.nn.tap import record
 from headway.tasks.opened import open_plain
 
@@ -51,7 +51,7 @@ def test_every_task_has_a_page_that_holds_the_true_numbers(
 
 def _independent(run, reading):  # type: ignore[no-untyped-def]
     """The weights, from queries and keys by another way than the trace's."""
-    from headway.inside.forward import say
+    from headway.inside.capture.forward import say
 
     found: dict[str, list[np.ndarray]] = {}
     with record(run.model, ".weights") as seen, torch.no_grad():

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 import headway
-import headway.config.folder
+import headway.settings.folder
 from headway.cli.main import main
 
 
@@ -256,7 +256,7 @@ def test_every_command_finds_runs_by_the_same_names(
     Path("text").write_text("a b c\nd e f\n")
     said = fails(*(word.format("nothing") for word in words))
     assert "there is no run folder nothing, and no model of that name comes with headway" in said
-    monkeypatch.setattr(headway.config.folder, "RUNS", tmp_path / "elsewhere")
+    monkeypatch.setattr(headway.settings.folder, "RUNS", tmp_path / "elsewhere")
     (tmp_path / "elsewhere" / "mine").mkdir(parents=True)
     (tmp_path / "elsewhere" / "mine" / "config.toml").write_text("task = 3\n")
     assert "elsewhere/mine" in fails(*(word.format("mine") for word in words))

@@ -14,11 +14,11 @@ from PIL import Image
 
 from headway.cli.evaluate import _pair_files, _text_files
 from headway.cli.main import TAKES, _called_here, _parser, main
-from headway.config.data import DataSettings
-from headway.config.elsewhere import OF_TRAIN, OF_USE, OPTIONS
-from headway.config.folder import WEIGHTS, file_in
-from headway.config.run import load_run_settings, resolved_toml
 from headway.errors import FolderError
+from headway.settings.data import DataSettings
+from headway.settings.folder import WEIGHTS, file_in
+from headway.settings.run import load_run_settings, resolved_toml
+from headway.settings.synonyms import OF_TRAIN, OF_USE, OPTIONS
 
 Output = pytest.CaptureFixture[str]
 

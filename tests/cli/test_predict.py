@@ -15,8 +15,8 @@ from typing import Any
 import pytest
 
 from headway.cli.main import main
-from headway.config.folder import load_run
-from headway.config.run import resolved_toml
+from headway.settings.folder import load_run
+from headway.settings.run import resolved_toml
 from tests.decode.test_translator import save_run
 from tests.interop.padded_runs import tiny_run
 

@@ -9,12 +9,12 @@ import pytest
 import torch
 
 from headway.cli.main import main
-from headway.config.folder import load_run
-from headway.inside.curve import load_found
-from headway.inside.forward import say
-from headway.inside.pruning import pruned
-from headway.inside.reading import read
+from headway.inside.capture.forward import say
+from headway.inside.capture.reading import read
+from headway.inside.measure.pruning import pruned
+from headway.inside.measure.pruning_curve import load_found
 from headway.models.summary import count
+from headway.settings.folder import load_run
 from headway.tasks.opened import open_plain
 
 from ..interop.padded_runs import tiny_run

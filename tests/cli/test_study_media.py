@@ -10,12 +10,12 @@ from pathlib import Path
 import pytest
 
 from headway.cli.main import main
-from headway.config.folder import load_run
-from headway.inside.corpus import Corpus
-from headway.inside.curve import load_found
-from headway.inside.factors import Factors
-from headway.inside.packing import unpack
+from headway.inside.capture.corpus import Corpus
+from headway.inside.measure.factors.dictionary import Factors
+from headway.inside.measure.pruning_curve import load_found
+from headway.inside.page.pack import unpack
 from headway.progress import SILENT
+from headway.settings.folder import load_run
 from headway.tasks.opened import open_plain
 from headway.tasks.table import kind_of
 

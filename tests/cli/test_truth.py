@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from headway.cli.truth import truth
-from headway.config.folder import SHIPPED
 from headway.errors import UserError
-from headway.inside.truth import Truth
+from headway.inside.measure.truth import Truth
+from headway.settings.folder import SHIPPED
 
 from ..interop.padded_runs import tiny_run
 

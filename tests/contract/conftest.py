@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from headway.cli import main
-from headway.data.media.reading import OPENERS
+from headway.data.media.open_item import OPENERS
 from headway.data.media.source import ENDINGS
 from headway.tasks.specs import METRICS, SECTIONS, SPECS, Spec
 

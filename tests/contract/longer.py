@@ -13,8 +13,8 @@ from pathlib import Path
 
 import numpy as np
 
-from headway.data.media.pictures import Reading
-from headway.data.media.reading import Form, read_media
+from headway.data.media.image import Reading
+from headway.data.media.open_item import Form, read_media
 from headway.data.media.source import register as register_files
 from headway.data.store import Prepared
 from headway.errors import DataError

@@ -8,11 +8,11 @@ from dataclasses import replace
 import pytest
 import torch
 
-from headway.config.start import DistilSettings
 from headway.models.build import build_model
-from headway.tasks.begun import begun_with
+from headway.settings.start import DistilSettings
 from headway.tasks.distil import load_teacher, start_student, student_model
 from headway.tasks.losses import loss_for
+from headway.tasks.parent import begun_with
 
 from .tiny import CPU, ROWS, Tiny, named
 

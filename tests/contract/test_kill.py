@@ -13,7 +13,7 @@ from ..training.fork_server import Server, hook
 from .tiny import ROWS, Tiny, named
 
 PLACES = (
-    ("headway.config.durable:sync", 2, signal.SIGKILL),
+    ("headway.storage:sync", 2, signal.SIGKILL),
     ("headway.training.step:Step.finish", 3, signal.SIGKILL),
     ("headway.training.checkpoint:write_snapshot", 1, signal.SIGKILL),
     ("headway.training.step:Step.finish", 2, signal.SIGTERM),

@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 
 import headway
-from headway.config.run import load_run_settings
 from headway.errors import ConfigError, UserError
+from headway.settings.run import load_run_settings
 from headway.tasks.specs import register
 
 from . import columns, longer

@@ -1,7 +1,7 @@
 """Which settings a row reads, measured: those that nobody reads are refused, and only those.
 
 Each row is trained for two steps, scored and asked, on every form of data that its columns allow,
-while every reading of a setting outside `headway.config` is written down.
+while every reading of a setting outside `headway.settings` is written down.
 """
 
 from __future__ import annotations
@@ -15,16 +15,16 @@ from typing import Any, Literal, get_args, get_origin
 import pytest
 
 import headway
-from headway.config.hints import setting_types
-from headway.config.run import FILES, SETTINGS, load_run_settings
 from headway.errors import UserError
+from headway.settings.run import FILES, SETTINGS, load_run_settings
+from headway.settings.value_types import setting_types
 from headway.tasks.specs import SPECS, Spec
-from headway.training.asking import check_files, check_training
+from headway.training.arguments import check_files, check_training
 
 from . import columns
 from .tiny import ANSWERING, ROWS, Tiny, command, settings_of
 
-NOT_READING = ("headway.config.", "headway.training.asking", "dataclasses", "copy", __name__)
+NOT_READING = ("headway.settings.", "headway.training.arguments", "dataclasses", "copy", __name__)
 """Who looks at a setting only to check it, to copy it or to write it down."""
 
 ELSEWHERE = ("start", "lora", "distil")

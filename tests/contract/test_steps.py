@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
-from headway.config.data import DataSettings
-from headway.training.steps import TOGETHER, _line, stages_of
+from headway.settings.data import DataSettings
+from headway.training.stages import TOGETHER, _line, stages_of
 
 from .tiny import Tiny
 

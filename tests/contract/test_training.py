@@ -13,8 +13,8 @@ import pytest
 import torch
 
 import headway
-from headway.config.run import read_resolved, resolved_toml
 from headway.models.folder import model_weights
+from headway.settings.run import read_resolved, resolved_toml
 from headway.tasks.losses import plain
 from headway.tasks.scores import Scores
 from headway.training.baseline import beside, of_metric

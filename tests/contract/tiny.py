@@ -18,7 +18,7 @@ import torch
 
 import headway
 from headway.tasks.specs import SPECS, Need, Spec, answering
-from headway.text.tokenizer import MASK
+from headway.tokens.tokenizer import MASK
 
 from ..once import once
 from . import columns, longer

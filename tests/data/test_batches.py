@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headway.data.batches import StepPlan, fixed_shapes
-from headway.data.tokens import TokenStore
+from headway.data.token_store import TokenStore
 
 LENGTHS = st.lists(st.tuples(st.integers(1, 30), st.integers(1, 30)), min_size=1, max_size=200)
 

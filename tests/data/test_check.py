@@ -8,13 +8,13 @@ from collections.abc import Callable
 
 import pytest
 
-from headway.config.run import run_settings
 from headway.data import example as reading
 from headway.data.check import check_texts
+from headway.data.check_report import Finding, Report
 from headway.data.example import Source, pair_source
-from headway.data.languages import Profiles
-from headway.data.report import Finding, Report
+from headway.data.language_id import Profiles
 from headway.data.survey import survey
+from headway.settings.run import run_settings
 
 from .conftest import sentences
 

@@ -13,13 +13,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from headway.config.data import DataSettings
-from headway.config.run import RunSettings
 from headway.data import files
 from headway.data.example import Example, Source
 from headway.data.readers import lines as documents
 from headway.data.readers.lines import PIECE, SEPARATOR
 from headway.errors import DataError
+from headway.settings.data import DataSettings
+from headway.settings.run import RunSettings
 
 Write = Callable[[str, list[str]], str]
 

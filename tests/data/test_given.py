@@ -12,14 +12,14 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from headway.config.data import DataSettings
-from headway.config.pictures import PictureSettings
-from headway.config.run import load_run_settings
-from headway.config.sounds import SoundSettings
-from headway.data.given import given, in_files, keep
 from headway.data.media.items import media_items
+from headway.data.memory import given, in_files, keep
 from headway.data.prepare import prepare
 from headway.errors import ConfigError, DataError
+from headway.settings.audio import SoundSettings
+from headway.settings.data import DataSettings
+from headway.settings.run import load_run_settings
+from headway.settings.vision import PictureSettings
 
 ROWS: list[dict[str, Any]] = [
     {"id": i, "review": f"a {'good' if i % 2 else 'bad'} film {i}", "stars": 1 + 4 * (i % 2)}

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from headway.config.data import DataSettings
-from headway.config.run import RunSettings
-from headway.data.inputs import wanted_inputs
+from headway.data.fingerprint import wanted_inputs
+from headway.settings.data import DataSettings
+from headway.settings.run import RunSettings
 
 
 def test_a_setting_that_came_later_does_not_make_older_data_another() -> None:

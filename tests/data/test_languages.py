@@ -6,8 +6,8 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from headway.data.fold import Texts
-from headway.data.languages import MIN_PROFILE, Profiles, Trigrams
+from headway.data.hashing import Texts
+from headway.data.language_id import MIN_PROFILE, Profiles, Trigrams
 
 from .conftest import sentences
 

@@ -7,11 +7,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from headway.config.data import TokenizerSettings
 from headway.data.masking import Draws, Masker, Texts
+from headway.settings.data import TokenizerSettings
 from headway.tasks.specs import FillSettings
-from headway.text.tokenizer import MASK, Tokenizer
-from headway.text.train import train_on_texts
+from headway.tokens.tokenizer import MASK, Tokenizer
+from headway.tokens.trainer import train_on_texts
 
 TEXT = "one two three four five six seven eight nine ten eleven twelve"
 WORDS = TEXT.split()

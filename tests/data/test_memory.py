@@ -15,10 +15,10 @@ MOST = 500_000_000
 MEASURED = """
 import json, resource, sys
 from pathlib import Path
-from headway.config.run import run_settings
+from headway.settings.run import run_settings
 from headway.data.prepare import prepare
 from headway.data.workers import Workers
-from headway.text import train
+from headway.tokens import train
 
 def peak():
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024

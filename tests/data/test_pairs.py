@@ -10,14 +10,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from headway.config.data import DataSettings
-from headway.config.run import RunSettings
 from headway.data import example as reading
 from headway.data.example import Example, in_example_blocks, sources
+from headway.data.misalignment import first_slip
 from headway.data.pairs import read_pairs
 from headway.data.readers.lines import UnequalCounts
-from headway.data.slip import first_slip
 from headway.errors import DataError
+from headway.settings.data import DataSettings
+from headway.settings.run import RunSettings
 
 from .conftest import sentences
 

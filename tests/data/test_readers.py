@@ -13,14 +13,14 @@ from typing import Any
 
 import pytest
 
-from headway.config.data import DataSettings
-from headway.config.run import RunSettings, run_settings
 from headway.data.bind import Column, is_header_for
 from headway.data.example import Source
 from headway.data.files import open_lines, parts
 from headway.data.pairs import read_pairs
 from headway.data.prepare import prepare
 from headway.errors import ConfigError, DataError, UserError
+from headway.settings.data import DataSettings
+from headway.settings.run import RunSettings, run_settings
 
 Write = Callable[[str, list[str]], str]
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from headway.data.readings import TextReader, WordReader, word_windows
-from headway.data.tokens import TokenStore
+from headway.data.sequences import TextReader, WordReader, word_windows
+from headway.data.token_store import TokenStore
 from headway.errors import DataError
 
 BOS, EOS = 1, 2

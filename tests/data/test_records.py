@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
-from headway.config.data import DataSettings
-from headway.config.run import RunSettings
 from headway.data.example import Example, Source, TextKind
 from headway.errors import DataError
+from headway.settings.data import DataSettings
+from headway.settings.run import RunSettings
 
 Write = Callable[[str, list[str]], str]
 

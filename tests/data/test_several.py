@@ -9,12 +9,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from headway.config.run import RunSettings, load_run_settings
 from headway.data.example import answered, sources
 from headway.data.media.store import PictureStore
 from headway.data.store import Prepared
 from headway.errors import DataError
 from headway.progress import SILENT
+from headway.settings.run import RunSettings, load_run_settings
 from headway.tasks.label_data import labelled_examples
 from headway.tasks.table import kind_of
 

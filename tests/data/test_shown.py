@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 from PIL import Image
 
-from headway.config.run import RunSettings, run_settings
+from headway.data.check_report import Report
 from headway.data.example import Source
-from headway.data.report import Report
 from headway.data.shown import Tables
 from headway.data.unlabelled import questions
+from headway.settings.run import RunSettings, run_settings
 from headway.tasks.specs import spec_of
 
 Write = Callable[[str, list[str]], str]

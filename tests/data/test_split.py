@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from headway.data.check import repeats
-from headway.data.fold import LONGEST, Texts, fold_hashes
+from headway.data.hashing import LONGEST, Texts, fold_hashes
 from headway.data.split import choose_by_label, choose_rows, draws_of, groups
 from headway.errors import DataError
 
@@ -107,7 +107,7 @@ def test_the_order_of_the_pairs_and_other_processes_change_nothing() -> None:
     order = np.random.default_rng(1).permutation(len(pairs))
     assert np.array_equal(validation_rows([pairs[i] for i in order], 30), held[order])
     code = (
-        "from headway.data.fold import Texts, fold_hashes\n"
+        "from headway.data.hashing import Texts, fold_hashes\n"
         "from headway.data.split import choose_rows\n"
         "pairs = [(f'satz {i // 2}', f'sentence {i // 3}') for i in range(500)]\n"
         "sides = [fold_hashes(Texts.of(side)) for side in zip(*pairs)]\n"

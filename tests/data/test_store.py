@@ -15,16 +15,16 @@ from typing import Any
 import numpy as np
 import pytest
 
-from headway.config.durable import identity
-from headway.config.run import RunSettings, run_settings
 from headway.data import example, workers
 from headway.data import prepare as preparing
 from headway.data.prepare import prepare
 from headway.data.store import DATA, ImpossibleData, Prepared, load_prepared
-from headway.data.tokens import TokenStore, token_dtype, write_tokens
+from headway.data.token_store import TokenStore, token_dtype, write_tokens
 from headway.errors import ConfigError, DataError
-from headway.text.train import train_vocabularies
-from headway.text.words import Flat
+from headway.settings.run import RunSettings, run_settings
+from headway.storage import identity
+from headway.tokens.trainer import train_vocabularies
+from headway.tokens.word_cache import Flat
 
 from .conftest import sentences
 

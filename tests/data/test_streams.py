@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headway.data.streams import USUAL, DocumentStream, FieldStream, Marks, mark_names
-from headway.data.tokens import TokenStore
+from headway.data.causal import USUAL, DocumentStream, FieldStream, Marks, mark_names
+from headway.data.token_store import TokenStore
 from headway.data.windows import drawn_cut, whole_cut
 
 BOS, EOS = 1, 2

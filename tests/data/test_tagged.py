@@ -11,10 +11,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headway.config.run import RunSettings, run_settings
 from headway.data.example import Example, Source
-from headway.data.schemes import Detection, Scheme, to_bio
+from headway.data.tag_schemes import Detection, Scheme, to_bio
 from headway.errors import DataError
+from headway.settings.run import RunSettings, run_settings
 
 Write = Callable[[str, list[str]], str]
 Span = tuple[str, int]

@@ -16,16 +16,16 @@ from typing import Any
 import numpy as np
 import pytest
 
-from headway.config.run import RunSettings, run_settings
 from headway.data import encode, example
 from headway.data import prepare as preparing
 from headway.data.encode import Router
 from headway.data.example import Example
 from headway.data.prepare import evaluation_set, prepare
 from headway.data.store import DATA, ImpossibleData, Prepared, load_prepared
-from headway.data.tokens import TokenStore
+from headway.data.token_store import TokenStore
 from headway.errors import DataError
-from headway.text.files import load_tokenizer
+from headway.settings.run import RunSettings, run_settings
+from headway.tokens.files import load_tokenizer
 
 from .conftest import sentences
 
@@ -392,7 +392,7 @@ def test_other_settings_after_a_kill_begin_anew(
 KILLED = """
 import json, sys
 from pathlib import Path
-from headway.config.run import run_settings
+from headway.settings.run import run_settings
 from headway.data import example, workers
 from headway.data.prepare import prepare
 example.BLOCK, workers.ALONE = 20, 1000

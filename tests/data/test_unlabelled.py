@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from headway.config.data import DataSettings
-from headway.config.run import RunSettings
 from headway.data.unlabelled import Question, questions
 from headway.errors import DataError
+from headway.settings.data import DataSettings
+from headway.settings.run import RunSettings
 from headway.tasks.specs import Reads
 
 Write = Callable[[str, list[str]], str]

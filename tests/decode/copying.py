@@ -6,11 +6,11 @@ from functools import cache
 
 import torch
 
-from headway.config.model import Seq2SeqSettings
 from headway.models.build import build_model
 from headway.models.seq2seq import Seq2Seq
 from headway.nn.layout import Layout
 from headway.nn.loss import Smoothing
+from headway.settings.model import Seq2SeqSettings
 
 BOS, EOS, UNK = 1, 2, 0
 VOCAB = 23

@@ -7,7 +7,6 @@ from typing import Any
 import pytest
 import torch
 
-from headway.config.data import TokenizerSettings
 from headway.decode.align import (
     align_words,
     attention_of,
@@ -15,7 +14,8 @@ from headway.decode.align import (
     source_words,
     word_numbers,
 )
-from headway.text.train import train_vocabularies
+from headway.settings.data import TokenizerSettings
+from headway.tokens.trainer import train_vocabularies
 
 from . import copying
 from .copying import BOS, copier

@@ -10,14 +10,14 @@ import pytest
 import torch
 from numpy.typing import NDArray
 
-from headway.config.decode import DecodeSettings
-from headway.config.model import PictureSeq2SeqSettings, PictureSettings
 from headway.decode.align import attention_of
-from headway.decode.recorded import Recorded
 from headway.decode.score import token_log_probs
-from headway.decode.search import Hypothesis, Searcher, Specials, search
+from headway.decode.search.recorded import Recorded
+from headway.decode.search.search import Hypothesis, Searcher, Specials, search
 from headway.models.build import build_model
 from headway.models.seq2seq import Seq2Seq
+from headway.settings.decode import DecodeSettings
+from headway.settings.model import PictureSeq2SeqSettings, PictureSettings
 
 from . import reference
 from .reference import BOS, EOS, UNK, next_given

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from headway.decode.best import best
+from headway.decode.search.best import best
 
 
 @pytest.mark.parametrize("size", [3, 100, 128, 2000, 3000, 5120, 5121])

@@ -8,16 +8,16 @@ from pathlib import Path
 
 import pytest
 
-from headway.config.data import TokenizerSettings
-from headway.config.decode import DecodeSettings
-from headway.config.model import EncoderSettings
 from headway.decode.completer import Completer, shared_length
 from headway.errors import ConfigError, FolderError, UserError
 from headway.models.build import build_model
+from headway.settings.data import TokenizerSettings
+from headway.settings.decode import DecodeSettings
+from headway.settings.model import EncoderSettings
 from headway.tasks.complete_answers import completer_of
 from headway.tasks.opened import open_run
-from headway.text.tokenizer import Tokenizer
-from headway.text.train import train_vocabularies
+from headway.tokens.tokenizer import Tokenizer
+from headway.tokens.trainer import train_vocabularies
 
 from .writing import completer, save_run, settings, tokenizer, writer
 

@@ -8,10 +8,10 @@ from dataclasses import replace
 import pytest
 import torch
 
-from headway.config.decode import DecodeSettings
 from headway.decode.align import attention_of
-from headway.decode.penalties import coverage_penalty
-from headway.decode.search import search
+from headway.decode.search.penalties import coverage_penalty
+from headway.decode.search.search import search
+from headway.settings.decode import DecodeSettings
 
 from . import copying, reference
 from .copying import BOS, EOS, UNK, copier

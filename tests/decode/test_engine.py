@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
-from headway.config.decode import DecodeSettings
+from headway.decode.batching import LAST_WINDOW, one_ahead
 from headway.decode.engine import AheadSearch, Batch, Engine, Tokens
-from headway.decode.hypothesis import Hypothesis, Specials, Wish
-from headway.decode.lines import LAST_WINDOW, one_ahead
+from headway.decode.search.hypothesis import Hypothesis, Specials, Wish
 from headway.decode.translator import Translator
 from headway.errors import UserError
+from headway.settings.decode import DecodeSettings
 
 from .test_translator import vocab
 

@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 import torch
 
-from headway.config.decode import DecodeSettings
 from headway.decode.fewshot import Chooser, Normalise, Shots
 from headway.errors import DataError, UserError
 from headway.nn.layout import Layout
+from headway.settings.decode import DecodeSettings
 
 from .writing import completer, tokenizer, writer
 

@@ -8,16 +8,16 @@ from dataclasses import replace
 import pytest
 import torch
 
-from headway.config.decode import DecodeSettings
-from headway.decode.fixed import fits
-from headway.decode.hypothesis import NO_WISH
-from headway.decode.job import Job
 from headway.decode.precision import compute_in_type
-from headway.decode.prompts import Prefix, PromptSearcher
-from headway.decode.recorded import Recorded
-from headway.decode.search import Hypothesis, Searcher, Specials, Wish, search
+from headway.decode.search.fixed import fits
+from headway.decode.search.hypothesis import NO_WISH
+from headway.decode.search.job import Job
+from headway.decode.search.prompts import Prefix, PromptSearcher
+from headway.decode.search.recorded import Recorded
+from headway.decode.search.search import Hypothesis, Searcher, Specials, Wish, search
 from headway.models.decoder import Decoder
 from headway.models.seq2seq import Seq2Seq
+from headway.settings.decode import DecodeSettings
 from tests.models.variants import VARIANTS, tiny
 
 from . import copying

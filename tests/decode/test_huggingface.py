@@ -9,9 +9,9 @@ import torch
 import transformers
 from torch import nn
 
-from headway.config.decode import DecodeSettings
-from headway.decode.search import search
+from headway.decode.search.search import search
 from headway.models.seq2seq import Seq2Seq
+from headway.settings.decode import DecodeSettings
 from tests.references.convert import converted
 
 PAD, EOS, VOCAB = 0, 1, 61

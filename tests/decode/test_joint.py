@@ -9,14 +9,14 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from headway.config.decode import DecodeSettings
-from headway.decode.beam_search import beam_search
-from headway.decode.hypothesis import NO_WISH, Specials
-from headway.decode.job import Job
-from headway.decode.joint import CtcSteps, JointSteps
-from headway.decode.walk import most_likely, walk
+from headway.decode.search.beam import beam_search
+from headway.decode.search.greedy import most_likely, walk
+from headway.decode.search.hypothesis import NO_WISH, Specials
+from headway.decode.search.job import Job
+from headway.decode.speech.ctc import CtcSteps, JointSteps
 from headway.nn.ctc import PrefixScorer
 from headway.nn.layout import Layout
+from headway.settings.decode import DecodeSettings
 
 EOS, A, B = 0, 1, 2
 BLANK = 3

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from headway.decode.lines import FIRST_WINDOW, batches, live_windows, windows
-from headway.decode.long import split_text
+from headway.decode.batching import FIRST_WINDOW, batches, live_windows, windows
+from headway.decode.long_input import split_text
 
 
 @pytest.mark.parametrize("cut", [windows, live_windows])

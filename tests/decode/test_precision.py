@@ -9,11 +9,11 @@ from typing import Literal
 import pytest
 import torch
 
-from headway.config.decode import DecodeSettings
-from headway.config.folder import load_run, run_folder
 from headway.decode.precision import hold_in
 from headway.errors import UserError
 from headway.nn.int8 import Int8Embedding, Int8Linear, is_quick
+from headway.settings.decode import DecodeSettings
+from headway.settings.folder import load_run, run_folder
 from headway.tasks.complete_answers import completer_of
 from headway.tasks.opened import open_run
 from headway.tasks.write_answers import translator_of

@@ -9,13 +9,13 @@ import pytest
 import torch
 import transformers
 
-from headway.config.decode import DecodeSettings
-from headway.decode.hypothesis import Specials
-from headway.decode.lm import DecoderSteps
-from headway.decode.prompts import Prefix, PromptSearcher
+from headway.decode.language_model import DecoderSteps
+from headway.decode.search.hypothesis import Specials
+from headway.decode.search.prompts import Prefix, PromptSearcher
 from headway.errors import ConfigError, UserError
 from headway.models.decoder import Decoder
 from headway.nn.layout import Layout
+from headway.settings.decode import DecodeSettings
 from tests.models.variants import VARIANTS, tiny
 from tests.references.convert import converted
 

@@ -10,17 +10,17 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from headway.config.decode import DecodeSettings
-from headway.decode.hypothesis import NO_WISH
-from headway.decode.rules import (
+from headway.decode.filters import (
     Rules,
     ban_phrases,
     ban_repeated,
     min_length,
     penalise_repetition,
 )
-from headway.decode.search import Hypothesis, Searcher, Specials, Wish, search
+from headway.decode.search.hypothesis import NO_WISH
+from headway.decode.search.search import Hypothesis, Searcher, Specials, Wish, search
 from headway.errors import ConfigError
+from headway.settings.decode import DecodeSettings
 
 from . import copying
 from .copying import BOS, EOS, UNK, VOCAB, copier

@@ -11,9 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from headway.config.decode import DecodeSettings
-from headway.decode.sample import allowed, drawer, drawn, nucleus, probabilities, sampler
-from headway.decode.search import search
+from headway.decode.search.sample import allowed, drawer, drawn, nucleus, probabilities, sampler
+from headway.decode.search.search import search
+from headway.settings.decode import DecodeSettings
 
 from . import copying
 from .copying import BOS, EOS, UNK, copier

@@ -9,11 +9,11 @@ from dataclasses import replace
 import pytest
 import torch
 
-from headway.config.decode import DecodeSettings
-from headway.decode.beam_search import beam_search
-from headway.decode.job import Job
-from headway.decode.search import Hypothesis, Specials, Wish, search
+from headway.decode.search.beam import beam_search
+from headway.decode.search.job import Job
+from headway.decode.search.search import Hypothesis, Specials, Wish, search
 from headway.models.seq2seq import Seq2Seq
+from headway.settings.decode import DecodeSettings
 from tests.models.variants import VARIANTS
 
 from . import copying, reference

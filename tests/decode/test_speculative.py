@@ -10,14 +10,14 @@ from typing import Any
 import pytest
 import torch
 
-from headway.config.decode import DecodeSettings
-from headway.decode.hypothesis import Specials
-from headway.decode.prompts import Prefix, PromptSearcher
-from headway.decode.sample import probabilities
-from headway.decode.speculative import SpeculativeSearcher
+from headway.decode.search.hypothesis import Specials
+from headway.decode.search.prompts import Prefix, PromptSearcher
+from headway.decode.search.sample import probabilities
+from headway.decode.search.speculative import SpeculativeSearcher
 from headway.errors import ConfigError, UserError
 from headway.models.decoder import Decoder
 from headway.nn.layout import Layout
+from headway.settings.decode import DecodeSettings
 from tests.models.variants import VARIANTS, tiny
 
 BOS, EOS, UNK = 1, 2, 0

@@ -13,21 +13,21 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from headway.config.data import DataSettings, TokenizerSettings
-from headway.config.decode import DecodeSettings
-from headway.config.model import EncoderSettings
-from headway.config.run import RunSettings, resolved_toml
-from headway.decode.hypothesis import Hypothesis, Specials, Wish
-from headway.decode.search import Searcher
+from headway.decode.search.hypothesis import Hypothesis, Specials, Wish
+from headway.decode.search.search import Searcher
 from headway.decode.translator import TextWish, Translator
 from headway.errors import DataError, FolderError, UserError
 from headway.models.folder import model_weights, save_weights
 from headway.models.seq2seq import Seq2Seq
+from headway.settings.data import DataSettings, TokenizerSettings
+from headway.settings.decode import DecodeSettings
+from headway.settings.model import EncoderSettings
+from headway.settings.run import RunSettings, resolved_toml
 from headway.tasks.opened import open_run
 from headway.tasks.write_answers import translator_of
-from headway.text.roles import Roles
-from headway.text.tokenizer import Tokenizer, Vocabularies
-from headway.text.train import train_vocabularies
+from headway.tokens.roles import Roles
+from headway.tokens.tokenizer import Tokenizer, Vocabularies
+from headway.tokens.trainer import train_vocabularies
 
 from .copying import SIZES, VOCAB, copier
 

@@ -9,10 +9,10 @@ import pytest
 import torch
 from torch import Tensor
 
-from headway.config.decode import DecodeSettings
-from headway.decode.prompts import PromptSearcher
-from headway.decode.search import Searcher, Specials, Wish
-from headway.decode.witness import Growth
+from headway.decode.search.observer import Growth
+from headway.decode.search.prompts import PromptSearcher
+from headway.decode.search.search import Searcher, Specials, Wish
+from headway.settings.decode import DecodeSettings
 
 from . import copying, writing
 from .copying import BOS, EOS, UNK, copier

@@ -7,8 +7,8 @@ import itertools
 import numpy as np
 import pytest
 
-from headway.decode.subtitles import lines_of, srt, vtt
-from headway.decode.wordtimes import (
+from headway.decode.speech.subtitles import lines_of, srt, vtt
+from headway.decode.speech.word_times import (
     Word,
     alignment_heads,
     held_by,

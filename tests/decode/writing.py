@@ -8,18 +8,18 @@ from pathlib import Path
 
 import torch
 
-from headway.config.data import TokenizerSettings
-from headway.config.decode import DecodeSettings
-from headway.config.model import DecoderSettings
-from headway.config.run import RunSettings, resolved_toml
 from headway.decode.completer import Completer
 from headway.models.build import build_model
 from headway.models.decoder import Decoder
 from headway.models.folder import model_weights, save_weights
 from headway.nn.layout import Layout
 from headway.nn.loss import Smoothing
-from headway.text.tokenizer import Tokenizer, Vocabularies
-from headway.text.train import train_vocabularies
+from headway.settings.data import TokenizerSettings
+from headway.settings.decode import DecodeSettings
+from headway.settings.model import DecoderSettings
+from headway.settings.run import RunSettings, resolved_toml
+from headway.tokens.tokenizer import Tokenizer, Vocabularies
+from headway.tokens.trainer import train_vocabularies
 
 SENTENCES = [
     "the cat sat on the mat. the dog ran.",

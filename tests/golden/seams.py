@@ -57,10 +57,10 @@ class Made:
 
 def make_run(given: dict[str, Any], folder: Path) -> Made:
     """Prepare data, resolve settings, and leave a run folder as training does."""
-    from headway.config.run import load_run_settings, resolved_toml
     from headway.models.build import build_model
     from headway.models.folder import model_weights, save_weights
     from headway.progress import SILENT
+    from headway.settings.run import load_run_settings, resolved_toml
     from headway.tasks.table import kind_of
     from headway.training.resolve import resolve_run
 
@@ -103,8 +103,8 @@ def trained(made: Made, steps: int, folder: Path) -> tuple[dict[str, Tensor], li
     from headway.models.folder import model_weights
     from headway.progress import Progress
     from headway.training.checkpoint import Checkpoints
-    from headway.training.ranks import Ranks
-    from headway.training.runlog import RunLog
+    from headway.training.distributed import Ranks
+    from headway.training.log import RunLog
     from headway.training.worker import Worker
 
     assert made.settings.train.steps == steps
@@ -120,7 +120,7 @@ def trained(made: Made, steps: int, folder: Path) -> tuple[dict[str, Tensor], li
 
 def in_training(made: Made) -> tuple[Any, Any, nn.Module]:
     """The task, the loss as the loop has it, with a teacher where there is one, and the model."""
-    from headway.training.ranks import Ranks
+    from headway.training.distributed import Ranks
     from headway.training.worker import Worker
 
     worker = Worker(made.settings, made.prepared, Ranks(), None)
@@ -256,7 +256,7 @@ what was done before there were any."""
 def settings_of_text(text: str) -> dict[str, Any]:
     import tomllib
 
-    from headway.config.run import flat
+    from headway.settings.run import flat
 
     values = tomllib.loads(text)
     values.pop("format", None)  # of the file, and no setting
@@ -265,7 +265,7 @@ def settings_of_text(text: str) -> dict[str, Any]:
 
 def page_data(path: Path) -> Any:
     """What a page of `headway look` carries; arrays as numpy has them."""
-    from headway.inside import packing
+    from headway.inside.page import pack as packing
 
     return packing.unpack(path.read_text(encoding="utf-8"))
 
@@ -278,13 +278,13 @@ def _never() -> bool:
 
 
 def shipped_folder(name: str) -> Path:
-    from headway.config.folder import run_folder
+    from headway.settings.folder import run_folder
 
     return run_folder(name)
 
 
 def recipe_names() -> list[str]:
-    from headway.config.recipes import recipe_names
+    from headway.settings.recipes import recipe_names
 
     return recipe_names()
 
@@ -305,14 +305,14 @@ def untrained_run(recipe: str, facts: Facts, folder: Path) -> str:
     folder.mkdir()
     (folder / "config.toml").write_text(_toml(settings), encoding="utf-8")
     tokenizer = _tokenizer(facts.vocab, settings.data.fields)
-    from headway.text.tokenizer import Vocabularies
+    from headway.tokens.tokenizer import Vocabularies
 
     Vocabularies(tokenizer, tokenizer).save(folder / "tokenizer.json")
     return str(folder)
 
 
 def _toml(settings: Any) -> str:
-    from headway.config.run import resolved_toml
+    from headway.settings.run import resolved_toml
 
     return resolved_toml(settings)
 
@@ -320,8 +320,8 @@ def _toml(settings: Any) -> str:
 def _resolved(recipe: str | None, given: dict[str, Any], facts: Facts, device: str) -> Any:
     from unittest.mock import patch
 
-    from headway.config.recipes import recipe_path
-    from headway.config.run import load_run_settings
+    from headway.settings.recipes import recipe_path
+    from headway.settings.run import load_run_settings
     from headway.training.resolve import resolve_run
 
     path = recipe_path(recipe) if recipe else None
@@ -337,10 +337,10 @@ def _resolved(recipe: str | None, given: dict[str, Any], facts: Facts, device: s
 
 def _prepared(settings: Any, facts: Facts) -> Any:
     """Prepared data of which only the facts are true."""
+    from headway.data.check_report import Report
     from headway.data.media.store import PictureStore, SoundStore
-    from headway.data.report import Report
     from headway.data.store import NAMES, Columns, Prepared
-    from headway.text.tokenizer import Vocabularies
+    from headway.tokens.tokenizer import Vocabularies
 
     fields = settings.data.fields
     words = _tokenizer(facts.vocab, fields) if facts.vocab else None
@@ -377,7 +377,7 @@ def _lengths(n: int, mean: int, longest: int) -> np.ndarray:
 
 
 def _texts(n: int, mean: int, longest: int) -> Any:
-    from headway.data.tokens import TokenStore
+    from headway.data.token_store import TokenStore
 
     lengths = _lengths(n, mean, longest)
     return TokenStore(np.broadcast_to(np.uint16(9), int(lengths.sum())), lengths)
@@ -386,9 +386,9 @@ def _texts(n: int, mean: int, longest: int) -> Any:
 @cache
 def _tokenizer(size: int, fields: tuple[str, ...]) -> Any:
     """With so many tokens in all."""
-    from headway.config.data import TokenizerSettings
-    from headway.data.streams import mark_names
-    from headway.text.train import train_on_texts
+    from headway.data.causal import mark_names
+    from headway.settings.data import TokenizerSettings
+    from headway.tokens.trainer import train_on_texts
 
     specials = ["[MASK]", *mark_names(fields)]
     words = " ".join(f"w{number}" for number in range(size))
@@ -397,6 +397,6 @@ def _tokenizer(size: int, fields: tuple[str, ...]) -> Any:
 
 def reread(folder: Path) -> dict[str, Any]:
     """The settings of a run folder, by dotted keys, as they would be written again."""
-    from headway.config.folder import load_run
+    from headway.settings.folder import load_run
 
     return settings_of_text(_toml(load_run(folder)))

@@ -10,14 +10,14 @@ from pathlib import Path
 
 import torch
 
-from headway.config.data import TokenizerSettings
-from headway.config.model import Seq2SeqSettings
-from headway.config.run import RunSettings
-from headway.inside.truth.toys import name
+from headway.inside.measure.truth.toys import name
 from headway.models.build import build_model
+from headway.settings.data import TokenizerSettings
+from headway.settings.model import Seq2SeqSettings
+from headway.settings.run import RunSettings
 from headway.tasks.opened import Opened
-from headway.text.tokenizer import Vocabularies
-from headway.text.train import train_on_texts
+from headway.tokens.tokenizer import Vocabularies
+from headway.tokens.trainer import train_on_texts
 
 SLOTS = 32
 """Half of the width: a number for each token; the other half has one for each position."""

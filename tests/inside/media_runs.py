@@ -10,9 +10,12 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from headway.config.data import TokenizerSettings
-from headway.config.decode import DecodeSettings
-from headway.config.model import (
+from headway.inside.capture.media import Media, media_settings, of_item
+from headway.inside.page.look import Looked, Page, look, looked_at
+from headway.models.build import build_model
+from headway.settings.data import TokenizerSettings
+from headway.settings.decode import DecodeSettings
+from headway.settings.model import (
     PictureEncoderSettings,
     PictureSeq2SeqSettings,
     PictureSettings,
@@ -20,14 +23,11 @@ from headway.config.model import (
     SoundSeq2SeqSettings,
     SoundSettings,
 )
-from headway.config.run import RunSettings
-from headway.inside.looking import Looked, Page, look, looked_at
-from headway.inside.media import Media, media_settings, of_item
-from headway.models.build import build_model
+from headway.settings.run import RunSettings
 from headway.tasks.opened import Opened
 from headway.tasks.specs import CaptionSettings, TranscribeSettings
-from headway.text.tokenizer import Vocabularies
-from headway.text.train import train_on_texts
+from headway.tokens.tokenizer import Vocabularies
+from headway.tokens.trainer import train_on_texts
 
 WORDS = "a red blue circle square left of above one two three four five six seven"
 LABELS = ("cat", "dog", "owl")

@@ -7,11 +7,11 @@ from pathlib import Path
 import pytest
 
 from headway.errors import DataError, UserError
-from headway.inside import maps
-from headway.inside.alignments import aer, aligning_layer, alignment, pharaoh, read_pharaoh
-from headway.inside.reading import Ask
-from headway.inside.trace import trace
-from headway.inside.truth import copies
+from headway.inside.capture.reading import Ask
+from headway.inside.capture.trace import trace
+from headway.inside.measure import maps
+from headway.inside.measure.alignments import aer, aligning_layer, alignment, pharaoh, read_pharaoh
+from headway.inside.measure.truth import copies
 from headway.tasks.opened import open_plain
 
 from .copier import copier

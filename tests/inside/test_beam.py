@@ -8,19 +8,19 @@ from functools import cache
 import pytest
 import torch
 
-from headway.config.decode import DecodeSettings
-from headway.config.model import EncoderSettings
-from headway.config.run import RunSettings
-from headway.decode.hypothesis import Specials, Wish
-from headway.decode.prompts import PromptSearcher
 from headway.decode.score import token_log_probs
-from headway.decode.search import Searcher
+from headway.decode.search.hypothesis import Specials, Wish
+from headway.decode.search.prompts import PromptSearcher
+from headway.decode.search.search import Searcher
 from headway.errors import UserError
-from headway.inside.beam import beam_tree, rerun, searches
-from headway.inside.forward import say
-from headway.inside.reading import read
-from headway.inside.tree import FATES, PLACED, BeamTree
+from headway.inside.capture.beam import beam_tree, rerun, searches
+from headway.inside.capture.beam_tree import FATES, PLACED, BeamTree
+from headway.inside.capture.forward import say
+from headway.inside.capture.reading import read
 from headway.models.seq2seq import Seq2Seq
+from headway.settings.decode import DecodeSettings
+from headway.settings.model import EncoderSettings
+from headway.settings.run import RunSettings
 from headway.tasks.opened import Opened, open_plain
 
 TEXT = "Ein Mann fährt mit dem Fahrrad durch die Stadt, obwohl es regnet."

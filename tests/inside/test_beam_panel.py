@@ -11,16 +11,16 @@ import numpy as np
 import pytest
 import torch
 
-from headway.config.decode import DecodeSettings
-from headway.inside.beam import cross_rows, rerun
-from headway.inside.forward import say
-from headway.inside.looking import Looked
-from headway.inside.packing import pack, unpack
-from headway.inside.page import page
-from headway.inside.reading import Ask
-from headway.inside.sections import look_of
-from headway.inside.sections.beam import section
-from headway.inside.trace import trace
+from headway.inside.capture.beam import cross_rows, rerun
+from headway.inside.capture.forward import say
+from headway.inside.capture.reading import Ask
+from headway.inside.capture.trace import trace
+from headway.inside.page.html import page
+from headway.inside.page.look import Looked
+from headway.inside.page.pack import pack, unpack
+from headway.inside.page.sections import look_of
+from headway.inside.page.sections.beam import section
+from headway.settings.decode import DecodeSettings
 from headway.tasks.opened import open_plain
 
 from .browser import browser, open_page  # noqa: F401
@@ -93,7 +93,7 @@ def test_a_large_tree_has_attention_only_on_paths_to_the_end(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     whole = unpack(pack(section(looked())))["attention"]
-    monkeypatch.setattr("headway.inside.sections.beam.MOST_CELLS", 100)
+    monkeypatch.setattr("headway.inside.page.sections.beam.MOST_CELLS", 100)
     some = unpack(pack(section(looked())))["attention"]
     tree = looked().trace.beam
     assert tree is not None

@@ -7,8 +7,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from headway.inside.coding import Coder, SparseCoder, TopKCoder, learned
-from headway.inside.factors import moments
+from headway.inside.measure.factors.dictionary import moments
+from headway.inside.measure.factors.solvers import Coder, SparseCoder, TopKCoder, learned
 
 ACTIVE = 3
 

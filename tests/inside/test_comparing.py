@@ -11,13 +11,13 @@ import pytest
 import torch
 
 from headway.errors import UserError
-from headway.inside.comparing import fits
-from headway.inside.looking import Page, look
-from headway.inside.packing import unpack
-from headway.inside.reading import Ask
-from headway.inside.sections import shown
-from headway.inside.trace import trace
-from headway.inside.training import stages
+from headway.inside.capture.reading import Ask
+from headway.inside.capture.trace import trace
+from headway.inside.measure.checkpoints import stages
+from headway.inside.page.compare import fits
+from headway.inside.page.look import Page, look
+from headway.inside.page.pack import unpack
+from headway.inside.page.sections import shown
 from headway.tasks.opened import open_plain
 
 from ..interop.padded_runs import tiny_run

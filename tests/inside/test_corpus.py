@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from headway.errors import DataError
-from headway.inside import corpus as module
-from headway.inside.corpus import Corpus
-from headway.inside.passages import LONGEST, passages, spelled
+from headway.inside.capture import corpus as module
+from headway.inside.capture.corpus import Corpus
+from headway.inside.capture.passages import LONGEST, passages, spelled
 from headway.tasks.opened import Opened, open_plain
 
 

@@ -8,13 +8,14 @@ from pathlib import Path
 
 import pytest
 
-from headway.config.data import DataSettings
-from headway.config.folder import load_run
 from headway.errors import FolderError
-from headway.inside import compared
-from headway.inside.compared import compare, mean_loss
-from headway.inside.corpus import Corpus
-from headway.inside.curve import (
+from headway.inside.capture.corpus import Corpus
+from headway.inside.capture.examples import examples
+from headway.inside.measure import pruned_run as compared
+from headway.inside.measure.heads import heads
+from headway.inside.measure.pruned_run import compare, mean_loss
+from headway.inside.measure.pruning import least, pruned, save_pruned, without
+from headway.inside.measure.pruning_curve import (
     Curve,
     Point,
     curve,
@@ -25,10 +26,9 @@ from headway.inside.curve import (
     ordered,
     save_found,
 )
-from headway.inside.examples import examples
-from headway.inside.heads import heads
-from headway.inside.pruning import least, pruned, save_pruned, without
 from headway.models.summary import count
+from headway.settings.data import DataSettings
+from headway.settings.folder import load_run
 from headway.tasks.opened import open_plain
 
 from ..interop.padded_runs import answers, lines_for, tiny_run

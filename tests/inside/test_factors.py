@@ -13,15 +13,15 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from headway.errors import ConfigError, DataError, FolderError
-from headway.inside.anatomy import Anatomy
-from headway.inside.browsing import browsed
-from headway.inside.coding import TopKCoder, learned
-from headway.inside.corpus import Corpus
-from headway.inside.factors import Factors, factors, identity, learn, moments
-from headway.inside.learning import Learning, Reservoir, chosen_sites, sampled
-from headway.inside.passages import Passage, passages
-from headway.inside.passes import Batch, sites_of, states_of, vectors_of
-from headway.inside.recovered import figures
+from headway.inside.capture.anatomy import Anatomy
+from headway.inside.capture.corpus import Corpus
+from headway.inside.capture.passages import Passage, passages
+from headway.inside.capture.states import Batch, sites_of, states_of, vectors_of
+from headway.inside.measure.factors.browse import browsed
+from headway.inside.measure.factors.dictionary import Factors, factors, identity, learn, moments
+from headway.inside.measure.factors.learn import Learning, Reservoir, chosen_sites, sampled
+from headway.inside.measure.factors.recovery import figures
+from headway.inside.measure.factors.solvers import TopKCoder, learned
 from headway.tasks.opened import Opened, open_plain
 
 from ..interop.padded_runs import RUNS, WORDS, tiny_run
@@ -232,7 +232,7 @@ def test_what_is_learned_from_is_centred(writer: Opened, monkeypatch: pytest.Mon
         return learned(rows_RD, *more, **others)
 
     # The package has a function of that name, too.
-    monkeypatch.setattr(import_module("headway.inside.factors"), "learned", spy)
+    monkeypatch.setattr(import_module("headway.inside.measure.factors.dictionary"), "learned", spy)
     learning = Learning(**SMALL, layers="2")
     texts = passages(writer, Corpus.of_lines(LINES), 600)
     learn(writer, texts, chosen_sites(writer, "2"), learning)

@@ -14,10 +14,10 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from headway.errors import UserError
-from headway.inside.foreign import from_torch
-from headway.inside.looking import look
-from headway.inside.packing import unpack
-from headway.inside.trace import FACTS, TENSORS, Trace
+from headway.inside.capture.foreign_modules import from_torch
+from headway.inside.capture.trace import FACTS, TENSORS, Trace
+from headway.inside.page.look import look
+from headway.inside.page.pack import unpack
 
 from .browser import browser as browser
 from .browser import open_page

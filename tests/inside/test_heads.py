@@ -8,19 +8,16 @@ from pathlib import Path
 import pytest
 import torch
 
-from headway.config.data import TokenizerSettings
-from headway.config.model import DecoderSettings, EncoderSettings, RelativeSettings
-from headway.config.run import RunSettings
 from headway.errors import UserError
-from headway.inside.anatomy import Anatomy
-from headway.inside.change import Change
-from headway.inside.corpus import Corpus
-from headway.inside.examples import examples
-from headway.inside.forward import say
-from headway.inside.heads import Heads, heads
-from headway.inside.pruning import save_pruned
-from headway.inside.reading import Ask
-from headway.inside.roles import (
+from headway.inside.capture.anatomy import Anatomy
+from headway.inside.capture.corpus import Corpus
+from headway.inside.capture.examples import examples
+from headway.inside.capture.forward import say
+from headway.inside.capture.interventions import Change
+from headway.inside.capture.reading import Ask
+from headway.inside.capture.streams import Reading, Stream
+from headway.inside.capture.trace import trace
+from headway.inside.measure.head_roles import (
     ROLES,
     Frequencies,
     Means,
@@ -30,12 +27,15 @@ from headway.inside.roles import (
     add_repeats,
     roles_of,
 )
-from headway.inside.streams import Reading, Stream
-from headway.inside.trace import trace
+from headway.inside.measure.heads import Heads, heads
+from headway.inside.measure.pruning import save_pruned
 from headway.models.build import build_model
+from headway.settings.data import TokenizerSettings
+from headway.settings.model import DecoderSettings, EncoderSettings, RelativeSettings
+from headway.settings.run import RunSettings
 from headway.tasks.opened import Opened, open_plain
-from headway.text.tokenizer import Vocabularies
-from headway.text.train import train_on_texts
+from headway.tokens.tokenizer import Vocabularies
+from headway.tokens.trainer import train_on_texts
 
 from ..interop.padded_runs import RUNS, tiny_run
 

@@ -8,17 +8,17 @@ from typing import Any
 
 import pytest
 
-from headway.inside.anatomy import Anatomy
-from headway.inside.change import Change
-from headway.inside.corpus import Corpus
-from headway.inside.curve import Curve, Point, save_found
-from headway.inside.heads import heads
-from headway.inside.looking import Extras, Page, facts_of, look, looked_at
-from headway.inside.pruning import least, save_pruned, units
-from headway.inside.sections import look_of
-from headway.inside.sections.heads import section
-from headway.inside.sections.overview import section as overview
-from headway.inside.trace import trace
+from headway.inside.capture.anatomy import Anatomy
+from headway.inside.capture.corpus import Corpus
+from headway.inside.capture.interventions import Change
+from headway.inside.capture.trace import trace
+from headway.inside.measure.heads import heads
+from headway.inside.measure.pruning import least, save_pruned, units
+from headway.inside.measure.pruning_curve import Curve, Point, save_found
+from headway.inside.page.look import Extras, Page, facts_of, look, looked_at
+from headway.inside.page.sections import look_of
+from headway.inside.page.sections.heads import section
+from headway.inside.page.sections.overview import section as overview
 from headway.tasks.opened import Opened, open_plain
 
 from ..interop.padded_runs import RUNS, tiny_run

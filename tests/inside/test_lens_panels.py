@@ -11,17 +11,17 @@ from typing import Any
 import pytest
 import torch
 
-from headway.inside.asking import Request
-from headway.inside.forward import read_out, say, scores_in
-from headway.inside.live import LiveServer
-from headway.inside.looking import Extras, Looked
-from headway.inside.packing import Array
-from headway.inside.page import page
-from headway.inside.reading import PLAINLY, read
-from headway.inside.sections import look_of
-from headway.inside.served import Live
-from headway.inside.trace import trace
-from headway.inside.tuned import Tuned
+from headway.inside.capture.forward import read_out, say, scores_in
+from headway.inside.capture.reading import PLAINLY, read
+from headway.inside.capture.trace import trace
+from headway.inside.measure.tuned_lens import Tuned
+from headway.inside.page.html import page
+from headway.inside.page.look import Extras, Looked
+from headway.inside.page.pack import Array
+from headway.inside.page.sections import look_of
+from headway.inside.page.server import LiveServer
+from headway.inside.page.server_page import Live
+from headway.inside.page.server_request import Request
 from headway.nn.layout import Layout
 from headway.nn.tap import record
 from headway.tasks.opened import open_plain

@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 
 from headway.errors import UserError
-from headway.inside.asking import MOST_TEXT, Request
-from headway.inside.live import MOST_BYTES, MOST_WAITING, LiveServer
+from headway.inside.page.server import MOST_BYTES, MOST_WAITING, LiveServer
+from headway.inside.page.server_request import MOST_TEXT, Request
 
 
 class Answers:
@@ -218,7 +218,7 @@ def test_a_browser_that_goes_away_harms_nothing(
 def test_silent_connections_do_not_pile_up(
     server: LiveServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("headway.inside.live.MOST_OPEN", 3)
+    monkeypatch.setattr("headway.inside.page.server.MOST_OPEN", 3)
     silent = [socket.create_connection(("127.0.0.1", server.port), 20) for _ in range(6)]
     for one in silent[3:]:
         assert one.recv(1) == b""  # closed at once

@@ -13,17 +13,17 @@ import pytest
 import torch
 
 from headway.errors import UserError
-from headway.inside import maps
-from headway.inside.anatomy import Anatomy
-from headway.inside.change import Change
-from headway.inside.forward import say, say_each
-from headway.inside.maps.flow import Network, Pipes, max_flow
-from headway.inside.maps.integrated import SAMPLE
-from headway.inside.maps.map import Map
-from headway.inside.maps.norms import moved
-from headway.inside.maps.rollout import rolled
-from headway.inside.reading import PLAINLY, Ask
-from headway.inside.trace import Trace, trace
+from headway.inside.capture.anatomy import Anatomy
+from headway.inside.capture.forward import say, say_each
+from headway.inside.capture.interventions import Change
+from headway.inside.capture.reading import PLAINLY, Ask
+from headway.inside.capture.trace import Trace, trace
+from headway.inside.measure import maps
+from headway.inside.measure.maps.flow import Network, Pipes, max_flow
+from headway.inside.measure.maps.integrated import SAMPLE
+from headway.inside.measure.maps.map import Map
+from headway.inside.measure.maps.norms import moved
+from headway.inside.measure.maps.rollout import rolled
 from headway.nn.tap import record
 from headway.tasks.opened import Opened, open_plain
 
@@ -31,7 +31,9 @@ from ..interop.padded_runs import RUNS, tiny_run
 from .copier import copier
 from .media_runs import media_for, media_run
 
-integrating = sys.modules["headway.inside.maps.integrated"]  # the package has a function so named
+integrating = sys.modules[
+    "headway.inside.measure.maps.integrated"
+]  # the package has a function so named
 DOCS = Path(__file__).parents[2] / "docs"
 TEXT = {"fill": "ba [MASK] de go fi"}
 Opened = Callable[[str], tuple[Opened, Trace]]
@@ -410,7 +412,7 @@ def test_maps_are_the_same_whatever_is_computed_at_once(
     together = made()
     few = {"flow": ("AT_ONCE", 500), "occlusion": ("TOGETHER", 40), "integrated": ("TOGETHER", 60)}
     for name, (limit, size) in few.items():
-        monkeypatch.setattr(sys.modules[f"headway.inside.maps.{name}"], limit, size)
+        monkeypatch.setattr(sys.modules[f"headway.inside.measure.maps.{name}"], limit, size)
     for one, other in zip(together, made(), strict=True):
         torch.testing.assert_close(one.weights_RS, other.weights_RS, atol=1e-4, rtol=1e-3)
         assert one.columns == other.columns

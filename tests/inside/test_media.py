@@ -9,20 +9,20 @@ import numpy as np
 import pytest
 import torch
 
-from headway.decode.hypothesis import Specials
-from headway.decode.search import Searcher
-from headway.decode.spelling import speller
+from headway.decode.search.hypothesis import Specials
+from headway.decode.search.search import Searcher
+from headway.decode.speech.window import speller
 from headway.errors import FolderError, UserError
 from headway.inside import look, trace
-from headway.inside.axis import ticks
-from headway.inside.change import Change
-from headway.inside.forward import say
-from headway.inside.looking import Extras
-from headway.inside.media import Media, check_given, open_media
-from headway.inside.reading import Ask, read
-from headway.inside.served import Live, request_of
-from headway.inside.terminal import show
-from headway.inside.trace import Trace
+from headway.inside.capture.forward import say
+from headway.inside.capture.interventions import Change
+from headway.inside.capture.media import Media, check_given, open_media
+from headway.inside.capture.reading import Ask, read
+from headway.inside.capture.trace import Trace
+from headway.inside.page.look import Extras
+from headway.inside.page.server_page import Live, request_of
+from headway.inside.page.terminal import show
+from headway.inside.page.terminal_rows import ticks
 from headway.models.encoder import Encoder
 from headway.models.seq2seq import Seq2Seq
 

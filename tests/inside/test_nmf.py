@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from headway.inside.nmf import nmf
+from headway.inside.measure.nmf import nmf
 
 
 def planted(n: int = 4, tokens: int = 40, neurons: int = 120) -> tuple[Tensor, Tensor]:

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from headway.inside.looking import Page, look
+from headway.inside.page.look import Page, look
 
 from ..interop.padded_runs import tiny_run
 from .browser import browser as browser

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from headway.inside.packing import Array, pack, unpack
+from headway.inside.page.pack import Array, pack, unpack
 
 
 def attention(*shape: int) -> torch.Tensor:

@@ -10,10 +10,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from headway.inside import page as pages
-from headway.inside.packing import Array, unpack
-from headway.inside.page import page, panels_of, policy, scripts, web
-from headway.inside.sections import OF_MEDIA, OF_SEVERAL, SECTIONS
+from headway.inside.page.html import html as pages
+from headway.inside.page.html import page, panels_of, policy, scripts, web
+from headway.inside.page.pack import Array, unpack
+from headway.inside.page.sections import OF_MEDIA, OF_SEVERAL, SECTIONS
 from tests.inside.browser import open_page
 
 MOST_SCRIPT = 100_000

@@ -8,12 +8,12 @@ import pytest
 import torch
 from torch import Tensor
 
-from headway.inside.corpus import Corpus
-from headway.inside.judging import answers, losses
-from headway.inside.passages import passages
-from headway.inside.passes import Batch, Site, edited, sites_of, states_of, vectors_of
-from headway.inside.streams import Output, Reading, Stream
-from headway.inside.trace import trace
+from headway.inside.capture.corpus import Corpus
+from headway.inside.capture.passages import passages
+from headway.inside.capture.states import Batch, Site, edited, sites_of, states_of, vectors_of
+from headway.inside.capture.streams import Output, Reading, Stream
+from headway.inside.capture.trace import trace
+from headway.inside.measure.ablation import answers, losses
 from headway.tasks.opened import Opened, open_plain
 
 from ..interop.padded_runs import RUNS, tiny_run

@@ -10,14 +10,14 @@ import numpy as np
 import pytest
 import torch
 
-from headway.inside.looking import Looked, Page, facts_of, looked_at
-from headway.inside.maps.rollout import rollout
-from headway.inside.media_maps import word_groups
-from headway.inside.packing import unpack
-from headway.inside.reading import Ask
-from headway.inside.sections import look_of
-from headway.inside.sections.picture import frames, section
-from headway.inside.streams import Output, Reading, Stream
+from headway.inside.capture.reading import Ask
+from headway.inside.capture.streams import Output, Reading, Stream
+from headway.inside.measure.maps.rollout import rollout
+from headway.inside.measure.media_maps import word_groups
+from headway.inside.page.look import Looked, Page, facts_of, looked_at
+from headway.inside.page.pack import unpack
+from headway.inside.page.sections import look_of
+from headway.inside.page.sections.picture import frames, section
 
 from .browser import open_page
 from .media_runs import html, item_for, looked, media_for, media_run
@@ -59,7 +59,7 @@ def test_a_class_that_is_read_from_all_rows_is_their_mean() -> None:
 
 
 def test_a_distillation_token_is_half_of_the_answer() -> None:
-    from headway.config.model import PictureSettings
+    from headway.settings.model import PictureSettings
 
     from .media_runs import PICTURE
 

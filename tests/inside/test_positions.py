@@ -8,14 +8,14 @@ import pytest
 import torch
 from torch import nn
 
-from headway.inside.positions import (
+from headway.inside.measure.position_codes import (
     PositionCode,
     codes,
     kernel,
     slow_share,
     use,
 )
-from headway.inside.shift import rotation, shift
+from headway.inside.measure.position_shift import rotation, shift
 from headway.nn.positions import alibi_slopes, sinusoids
 
 from ..models.variants import tiny

@@ -7,17 +7,14 @@ from dataclasses import replace
 import pytest
 import torch
 
-from headway.config.decode import DecodeSettings
-from headway.config.kept import ALL_HEADS
-from headway.config.model import EncoderSettings, Seq2SeqSettings
-from headway.decode.hypothesis import Specials
-from headway.decode.prompts import PromptSearcher
-from headway.decode.recorded import Recorded
-from headway.decode.search import Searcher
+from headway.decode.search.hypothesis import Specials
+from headway.decode.search.prompts import PromptSearcher
+from headway.decode.search.recorded import Recorded
+from headway.decode.search.search import Searcher
 from headway.errors import UserError
-from headway.inside.anatomy import Anatomy
-from headway.inside.change import Change, gated
-from headway.inside.pruning import (
+from headway.inside.capture.anatomy import Anatomy
+from headway.inside.capture.interventions import Change, gated
+from headway.inside.measure.pruning import (
     Head,
     all_heads,
     least,
@@ -28,6 +25,9 @@ from headway.inside.pruning import (
 )
 from headway.models.summary import count
 from headway.nn.int8 import hold_int8
+from headway.settings.decode import DecodeSettings
+from headway.settings.model import EncoderSettings, Seq2SeqSettings
+from headway.settings.pruned import ALL_HEADS
 from tests.models.variants import FAMILIES, VARIANTS, samples, scores, settings_of, tiny
 
 CASES = [(family, variant) for family in FAMILIES for variant in VARIANTS]

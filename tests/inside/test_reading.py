@@ -8,13 +8,13 @@ from pathlib import Path
 import pytest
 import torch
 
-from headway.config.decode import DecodeSettings
 from headway.errors import DataError, UserError
-from headway.inside.change import Change
-from headway.inside.forward import say
-from headway.inside.greedy import greedily
-from headway.inside.reading import Ask, context, read
-from headway.inside.streams import Reading, Stream
+from headway.inside.capture.forward import say
+from headway.inside.capture.interventions import Change
+from headway.inside.capture.reading import Ask, context, read
+from headway.inside.capture.streams import Reading, Stream
+from headway.inside.capture.uncached_greedy import greedily
+from headway.settings.decode import DecodeSettings
 from headway.tasks.complete_answers import completer_of
 from headway.tasks.opened import open_plain, open_run
 

@@ -7,14 +7,14 @@ import pytest
 import torch
 
 from headway.errors import UserError
-from headway.inside.coding import TopKCoder
-from headway.inside.corpus import Corpus
-from headway.inside.factors import Factors, identity, moments
-from headway.inside.learning import Learning, sampled
-from headway.inside.passes import Batch, states_of
-from headway.inside.reading import Ask
-from headway.inside.search import Index, indexes
-from headway.inside.trace import Trace, trace
+from headway.inside.capture.corpus import Corpus
+from headway.inside.capture.reading import Ask
+from headway.inside.capture.states import Batch, states_of
+from headway.inside.capture.trace import Trace, trace
+from headway.inside.measure.factors.dictionary import Factors, identity, moments
+from headway.inside.measure.factors.learn import Learning, sampled
+from headway.inside.measure.factors.solvers import TopKCoder
+from headway.inside.measure.nearest_tokens import Index, indexes
 from headway.tasks.opened import Opened, open_plain
 
 TEXT = "The little dog ran to the big park."

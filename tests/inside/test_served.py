@@ -15,20 +15,20 @@ from typing import Any
 import numpy as np
 import pytest
 
-from headway.config.decode import DecodeSettings
-from headway.config.folder import SHIPPED
 from headway.errors import UserError
-from headway.inside.asking import Request
-from headway.inside.change import Change
-from headway.inside.curve import save_found
-from headway.inside.heads import heads
-from headway.inside.live import LiveServer, serve
-from headway.inside.looking import Extras
-from headway.inside.packing import unpack
-from headway.inside.reading import PLAINLY, Ask
-from headway.inside.served import Live, request_of
-from headway.inside.trace import Trace, trace
-from headway.inside.training import stage_at
+from headway.inside.capture.interventions import Change
+from headway.inside.capture.reading import PLAINLY, Ask
+from headway.inside.capture.trace import Trace, trace
+from headway.inside.measure.checkpoints import stage_at
+from headway.inside.measure.heads import heads
+from headway.inside.measure.pruning_curve import save_found
+from headway.inside.page.look import Extras
+from headway.inside.page.pack import unpack
+from headway.inside.page.server import LiveServer, serve
+from headway.inside.page.server_page import Live, request_of
+from headway.inside.page.server_request import Request
+from headway.settings.decode import DecodeSettings
+from headway.settings.folder import SHIPPED
 from headway.tasks.opened import Opened, open_plain
 
 from .browser import browser as browser
@@ -156,7 +156,7 @@ def test_what_the_model_cannot_do_is_said(
 def test_more_weights_than_fit_are_refused_before_they_are_made(
     translator: Opened, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    module = sys.modules["headway.inside.trace"]  # the function has its name
+    module = sys.modules["headway.inside.capture.trace"]  # the function has its name
     monkeypatch.setattr(module, "MOST_WEIGHTS", 1000)
     trace(translator, "ja", Ask(output="yes"))
     with pytest.raises(UserError, match=r"too many tokens to look at \(\d+ and \d+\): .* weights"):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from headway.inside.shortening import shorter, shorter_style
+from headway.inside.page.shortening import shorter, shorter_style
 
 
 @pytest.mark.parametrize(

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from headway.inside.looking import look
-from headway.inside.packing import unpack
-from headway.inside.reading import Ask
+from headway.inside.capture.reading import Ask
+from headway.inside.page.look import look
+from headway.inside.page.pack import unpack
 
 from ..interop.padded_runs import WORDS, tiny_run
 

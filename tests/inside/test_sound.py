@@ -13,17 +13,17 @@ import numpy as np
 import pytest
 import torch
 
-from headway.config.model import SoundSettings
-from headway.decode.spelling import speller
-from headway.inside.hearing import by_ctc, by_heads, ctc_logs, spoken_words
-from headway.inside.looking import Page, facts_of, looked_at
-from headway.inside.media import of_item
-from headway.inside.packing import unpack
-from headway.inside.reading import Ask
-from headway.inside.sections import look_of
-from headway.inside.sections import sound as sounds
-from headway.inside.trace import Trace, trace
-from headway.models.parts.sounds import SoundFront
+from headway.decode.speech.window import speller
+from headway.inside.capture.media import of_item
+from headway.inside.capture.reading import Ask
+from headway.inside.capture.trace import Trace, trace
+from headway.inside.measure.word_times import by_ctc, by_heads, ctc_logs, spoken_words
+from headway.inside.page.look import Page, facts_of, looked_at
+from headway.inside.page.pack import unpack
+from headway.inside.page.sections import look_of
+from headway.inside.page.sections import sound as sounds
+from headway.models.parts.audio import SoundFront
+from headway.settings.model import SoundSettings
 
 from .browser import open_page
 from .media_runs import RATE, SOUND, html, item_for, looked, media_for, media_run

@@ -9,22 +9,22 @@ import numpy as np
 import pytest
 import torch
 
-from headway.inside.anatomy import Anatomy
-from headway.inside.corpus import Corpus
-from headway.inside.examples import examples
-from headway.inside.factors import factors
-from headway.inside.forward import say
-from headway.inside.heads import heads
-from headway.inside.judging import answers, losses
-from headway.inside.lens import lens
-from headway.inside.looking import looked_at
-from headway.inside.passages import passages
-from headway.inside.passes import Batch, edited, sites_of
-from headway.inside.pruning import pruned
-from headway.inside.search import Index
-from headway.inside.sections import overview
-from headway.inside.trace import trace
-from headway.inside.tuned import tune
+from headway.inside.capture.anatomy import Anatomy
+from headway.inside.capture.corpus import Corpus
+from headway.inside.capture.examples import examples
+from headway.inside.capture.forward import say
+from headway.inside.capture.passages import passages
+from headway.inside.capture.states import Batch, edited, sites_of
+from headway.inside.capture.trace import trace
+from headway.inside.measure.ablation import answers, losses
+from headway.inside.measure.factors.dictionary import factors
+from headway.inside.measure.heads import heads
+from headway.inside.measure.lens import lens
+from headway.inside.measure.nearest_tokens import Index
+from headway.inside.measure.pruning import pruned
+from headway.inside.measure.tuned_lens import tune
+from headway.inside.page.look import looked_at
+from headway.inside.page.sections import overview
 from headway.models.build import build_model
 from headway.tasks.opened import Opened, open_plain
 

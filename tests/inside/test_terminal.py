@@ -13,13 +13,13 @@ import torch
 from rich.cells import cell_len
 from rich.text import Text
 
-from headway.inside.ink import ASCII, BLOCKS, COLOUR, INKS, bands, ink_for, width_of
-from headway.inside.lens import Lens
-from headway.inside.looking import Looked
-from headway.inside.streams import Output, Reading, Stream
-from headway.inside.terminal import alignment, heatmap, layers, show
-from headway.inside.trace import Trace, trace
-from headway.inside.tree import BeamTree, Count, Node, Option
+from headway.inside.capture.beam_tree import BeamTree, Count, Node, Option
+from headway.inside.capture.streams import Output, Reading, Stream
+from headway.inside.capture.trace import Trace, trace
+from headway.inside.measure.lens import Lens
+from headway.inside.page.look import Looked
+from headway.inside.page.terminal import alignment, heatmap, layers, show
+from headway.inside.page.terminal_text import ASCII, BLOCKS, COLOUR, INKS, bands, ink_for, width_of
 from headway.tasks.opened import open_plain
 
 GOLDEN = Path(__file__).parent / "golden"

@@ -10,11 +10,11 @@ import pytest
 import torch
 
 from headway.errors import FolderError, UserError
-from headway.inside.anatomy import Anatomy
-from headway.inside.change import Change
-from headway.inside.forward import read_out, say, scores_in
-from headway.inside.reading import Ask, read
-from headway.inside.trace import TENSORS, Trace, trace
+from headway.inside.capture.anatomy import Anatomy
+from headway.inside.capture.forward import read_out, say, scores_in
+from headway.inside.capture.interventions import Change
+from headway.inside.capture.reading import Ask, read
+from headway.inside.capture.trace import TENSORS, Trace, trace
 from headway.nn.layout import Layout
 from headway.nn.tap import record
 from headway.tasks.opened import Opened, open_plain

@@ -11,13 +11,9 @@ import pytest
 import torch
 
 from headway.errors import UserError
-from headway.inside.looking import look
-from headway.inside.packing import pack, unpack
-from headway.inside.page import data
-from headway.inside.reading import Ask, read
-from headway.inside.sections.training import of_stages
-from headway.inside.trace import Trace, trace
-from headway.inside.training import (
+from headway.inside.capture.reading import Ask, read
+from headway.inside.capture.trace import Trace, trace
+from headway.inside.measure.checkpoints import (
     along,
     checkpoints_of,
     diagonal_H,
@@ -28,6 +24,10 @@ from headway.inside.training import (
     stage_at,
     stages,
 )
+from headway.inside.page.html import data
+from headway.inside.page.look import look
+from headway.inside.page.pack import pack, unpack
+from headway.inside.page.sections.training import of_stages
 from headway.tasks.opened import open_plain
 from headway.training.checkpoint import Checkpoints
 

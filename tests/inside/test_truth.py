@@ -10,20 +10,20 @@ from pathlib import Path
 import pytest
 import torch
 
-from headway.config.model import EncoderSettings
-from headway.config.run import RunSettings
 from headway.errors import DataError, UserError
-from headway.inside import truth
-from headway.inside.maps.map import Map
-from headway.inside.reading import Ask, read
-from headway.inside.truth import Case, Known, Link, Truth
-from headway.inside.truth.atoms import unnumbered
-from headway.inside.truth.measure import heaviest, is_head
+from headway.inside.capture.reading import Ask, read
+from headway.inside.measure import truth
+from headway.inside.measure.maps.map import Map
+from headway.inside.measure.truth import Case, Known, Link, Truth
+from headway.inside.measure.truth.atoms import unnumbered
+from headway.inside.measure.truth.measure import heaviest, is_head
 from headway.models.build import build_model
+from headway.settings.model import EncoderSettings
+from headway.settings.run import RunSettings
 from headway.tasks.opened import Opened, open_plain
-from headway.text.roles import Roles
-from headway.text.tokenizer import Tokenizer, Vocabularies
-from headway.text.vocabtxt import BERT_SPECIALS, vocab_txt
+from headway.tokens.roles import Roles
+from headway.tokens.tokenizer import Tokenizer, Vocabularies
+from headway.tokens.vocabtxt import BERT_SPECIALS, vocab_txt
 
 from ..interop.padded_runs import tiny_run
 from .copier import WORDS, copier
@@ -276,7 +276,7 @@ def test_links_keep_to_their_rows_when_outputs_are_left_out(run: Opened) -> None
 
 
 def test_the_shipped_translators_carry_their_truth() -> None:
-    from headway.config.folder import SHIPPED
+    from headway.settings.folder import SHIPPED
 
     for name in ("tatoeba-de-en", "tatoeba-en-de", "stories"):
         path = SHIPPED / name / "truth.json"

@@ -12,9 +12,9 @@ import pytest
 import torch
 
 from headway.errors import DataError, UserError
-from headway.inside.maps.map import Map
-from headway.inside.media import Media
-from headway.inside.truth import (
+from headway.inside.capture.media import Media
+from headway.inside.measure.maps.map import Map
+from headway.inside.measure.truth import (
     Case,
     Truth,
     boundary_errors,
@@ -25,8 +25,8 @@ from headway.inside.truth import (
     recordings,
     scenes,
 )
-from headway.inside.truth import times as timing
-from headway.inside.truth.seen import boxes_of, right_patches, right_rows
+from headway.inside.measure.truth import times as timing
+from headway.inside.measure.truth.seen import boxes_of, right_patches, right_rows
 from headway.tasks.opened import Opened
 
 from .media_runs import PICTURE, RATE, SOUND, VIDEO, media_run
@@ -129,7 +129,7 @@ def test_a_thing_that_moves_is_where_it_is_then() -> None:
 
 def test_the_middle_of_a_picture_is_what_knows_nothing() -> None:
     run = media_run("see")
-    from headway.inside.reading import read
+    from headway.inside.capture.reading import read
 
     from .media_runs import media_for
 

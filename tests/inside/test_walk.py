@@ -13,13 +13,13 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from headway.errors import UserError
-from headway.inside.change import Change
-from headway.inside.looking import Looked
-from headway.inside.packing import pack
-from headway.inside.sections.walk import section
-from headway.inside.steps import Step
-from headway.inside.trace import trace
-from headway.inside.walk import Walk, walk
+from headway.inside.capture.interventions import Change
+from headway.inside.capture.trace import trace
+from headway.inside.measure.layer_steps import Step
+from headway.inside.measure.layer_walk import Walk, walk
+from headway.inside.page.look import Looked
+from headway.inside.page.pack import pack
+from headway.inside.page.sections.walk import section
 from headway.nn.feedforward import ACTIVATIONS, GATED
 from headway.tasks.opened import Opened, open_plain
 

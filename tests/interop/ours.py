@@ -8,15 +8,15 @@ from typing import Any
 
 import torch
 
-from headway.config.data import TokenizerSettings
-from headway.config.durable import replace_text
-from headway.config.folder import CONFIG, TOKENIZER
-from headway.config.model import FAMILY_SETTINGS, ModelSettings, Seq2SeqSettings
-from headway.config.run import RunSettings, resolved_toml
 from headway.models.build import build_model
 from headway.models.folder import model_weights, save_weights
-from headway.text.tokenizer import MASK, Vocabularies
-from headway.text.train import train_vocabularies
+from headway.settings.data import TokenizerSettings
+from headway.settings.folder import CONFIG, TOKENIZER
+from headway.settings.model import FAMILY_SETTINGS, ModelSettings, Seq2SeqSettings
+from headway.settings.run import RunSettings, resolved_toml
+from headway.storage import replace_text
+from headway.tokens.tokenizer import MASK, Vocabularies
+from headway.tokens.trainer import train_vocabularies
 
 SOURCE_LINES = ["a dog runs across the wet grass", "the price rose by 3", "is this good or bad ?"]
 TARGET_LINES = ["ein Hund rennt", "das ist gut", "und das nicht"]

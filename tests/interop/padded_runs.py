@@ -9,10 +9,13 @@ from typing import Any
 
 import numpy as np
 
-from headway.config.data import DataSettings, TokenizerSettings
-from headway.config.decode import DecodeSettings
-from headway.config.folder import load_run
-from headway.config.model import (
+from headway.decode.engine import Engine
+from headway.models.build import build_model
+from headway.models.folder import model_weights, save_weights
+from headway.settings.data import DataSettings, TokenizerSettings
+from headway.settings.decode import DecodeSettings
+from headway.settings.folder import load_run
+from headway.settings.model import (
     ModelSettings,
     PictureEncoderSettings,
     PictureSeq2SeqSettings,
@@ -21,16 +24,13 @@ from headway.config.model import (
     SoundSeq2SeqSettings,
     SoundSettings,
 )
-from headway.config.run import RunSettings, resolved_toml
-from headway.decode.engine import Engine
-from headway.models.build import build_model
-from headway.models.folder import model_weights, save_weights
+from headway.settings.run import RunSettings, resolved_toml
 from headway.tasks.kind import Use
 from headway.tasks.opened import Opened, open_run
 from headway.tasks.specs import FillSettings, IdentifySettings
 from headway.tasks.table import kind_of
-from headway.text.tokenizer import Tokenizer, Vocabularies
-from headway.text.train import train_on_texts
+from headway.tokens.tokenizer import Tokenizer, Vocabularies
+from headway.tokens.trainer import train_on_texts
 
 from ..models.variants import settings_of, stirred, tiny
 from ..training.spoken import write_wav

@@ -12,7 +12,7 @@ import torch
 
 from headway.cli.main import main
 from headway.interop.importing import import_run
-from headway.interop.reading import proof_texts
+from headway.interop.proof_inputs import proof_texts
 from headway.tasks.opened import open_plain
 
 from .test_hf_decoders import DECODERS

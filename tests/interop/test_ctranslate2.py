@@ -9,14 +9,14 @@ from pathlib import Path
 import pytest
 import torch
 
-from headway.config.folder import load_run
-from headway.decode.hypothesis import Specials
+from headway.decode.search.hypothesis import Specials
 from headway.errors import ConfigError, FolderError, UserError
 from headway.interop import to_ctranslate2
 from headway.interop.ctranslate2.engine import Ctranslate2Engine
 from headway.interop.ctranslate2.limits import POSITIONS, check_exportable
 from headway.interop.exporting import export_run
 from headway.interop.importing import import_run
+from headway.settings.folder import load_run
 from headway.tasks.engines import engine_of
 from headway.tasks.opened import Opened, open_plain
 

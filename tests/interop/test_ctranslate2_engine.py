@@ -14,11 +14,7 @@ import torch
 from typer.testing import CliRunner
 
 from headway.cli.main import app
-from headway.config.data import DataSettings, TokenizerSettings
-from headway.config.decode import DecodeSettings
-from headway.config.folder import load_run
-from headway.config.run import RunSettings, resolved_toml
-from headway.decode.hypothesis import Specials
+from headway.decode.search.hypothesis import Specials
 from headway.decode.translator import TextWish
 from headway.errors import ConfigError, UserError
 from headway.interop import to_ctranslate2
@@ -26,11 +22,15 @@ from headway.interop.ctranslate2.engine import Ctranslate2Engine
 from headway.interop.ctranslate2.options import MAPPED, REFUSED
 from headway.interop.ctranslate2.search import Ranking, even_batches
 from headway.models.folder import model_weights, save_weights
+from headway.settings.data import DataSettings, TokenizerSettings
+from headway.settings.decode import DecodeSettings
+from headway.settings.folder import load_run
+from headway.settings.run import RunSettings, resolved_toml
 from headway.tasks.opened import open_plain, open_run
 from headway.tasks.write_answers import translator_of
-from headway.text.roles import Roles
-from headway.text.tokenizer import Tokenizer, Vocabularies
-from headway.text.train import train_vocabularies
+from headway.tokens.roles import Roles
+from headway.tokens.tokenizer import Tokenizer, Vocabularies
+from headway.tokens.trainer import train_vocabularies
 
 from ..decode.copying import SIZES, copier
 from .padded_runs import answers, assert_same_facts, lines_for, opened_by, tiny_run

@@ -13,7 +13,6 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from headway.cli.main import main
-from headway.config.folder import load_run
 from headway.errors import ConfigError, FolderError
 from headway.interop import to_ctranslate2
 from headway.interop.exporting import export_run
@@ -21,6 +20,7 @@ from headway.interop.importing import import_run
 from headway.interop.onnx.expected import check_graph
 from headway.interop.onnx.session import Session
 from headway.interop.plain.graphs import graphs_of
+from headway.settings.folder import load_run
 from headway.tasks.engines import engine_of
 from headway.tasks.opened import open_plain
 

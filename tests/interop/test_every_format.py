@@ -11,13 +11,13 @@ import pytest
 import torch
 from torch import nn
 
-from headway.config.folder import load_run
-from headway.config.run import media_front
 from headway.errors import UserError
 from headway.interop.exporting import export_run
 from headway.interop.plain.graphs import Graph, graphs_of
 from headway.interop.plain.padded import Array, prove_padded
 from headway.interop.proof import Proof
+from headway.settings.folder import load_run
+from headway.settings.run import media_front
 from headway.tasks.engines import engine_of
 from headway.tasks.opened import Opened, open_plain
 

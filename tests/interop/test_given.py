@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from headway.errors import ConfigError
-from headway.interop.given import Given
+from headway.interop.foreign_config import Given
 
 
 @pytest.mark.parametrize("value", [0, -1, 10**9, 2.0, "3", True, [3], float("nan")])

@@ -11,16 +11,16 @@ import pytest
 import torch
 import transformers
 
-from headway.config.folder import load_run
-from headway.config.pictures import PictureSeq2SeqSettings
-from headway.config.run import RunSettings
-from headway.decode.hypothesis import Specials
-from headway.decode.search import Searcher
+from headway.decode.search.hypothesis import Specials
+from headway.decode.search.search import Searcher
 from headway.errors import UserError
 from headway.interop.exporting import export_run
 from headway.interop.families import family_named
 from headway.interop.importing import import_run
 from headway.nn.layout import Layout
+from headway.settings.folder import load_run
+from headway.settings.run import RunSettings
+from headway.settings.vision import PictureSeq2SeqSettings
 from headway.tasks.opened import open_plain
 
 from .test_hf_pictures import VIT, prepared

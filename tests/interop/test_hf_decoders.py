@@ -9,10 +9,10 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from headway.config.decode import DecodeSettings
-from headway.decode.hypothesis import Specials
-from headway.decode.prompts import PromptSearcher
+from headway.decode.search.hypothesis import Specials
+from headway.decode.search.prompts import PromptSearcher
 from headway.errors import UserError
+from headway.settings.decode import DecodeSettings
 
 from .theirs import (
     GPT2,

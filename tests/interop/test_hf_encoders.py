@@ -10,12 +10,12 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from headway.config.model import EncoderSettings
-from headway.config.run import RunSettings
 from headway.errors import UserError
 from headway.interop.families import FAMILIES, family_named
-from headway.interop.rules import to_ours, to_theirs
+from headway.interop.name_pairs import to_ours, to_theirs
 from headway.interop.weights import open_weights
+from headway.settings.model import EncoderSettings
+from headway.settings.run import RunSettings
 
 from .theirs import (
     LENGTHS,

@@ -13,16 +13,16 @@ import transformers
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from headway.config.durable import replace_text
-from headway.config.folder import CONFIG, load_run
-from headway.config.pictures import PictureEncoderSettings, PictureSettings
-from headway.config.run import RunSettings, resolved_toml
 from headway.errors import UserError
 from headway.interop.exporting import export_run
 from headway.interop.hf.media_proof import proof_pictures
 from headway.interop.importing import import_run
 from headway.models.build import build_model
 from headway.models.folder import model_weights, save_weights
+from headway.settings.folder import CONFIG, load_run
+from headway.settings.run import RunSettings, resolved_toml
+from headway.settings.vision import PictureEncoderSettings, PictureSettings
+from headway.storage import replace_text
 from headway.tasks.opened import open_plain
 
 from .theirs import architecture, check, ours, reference, saved

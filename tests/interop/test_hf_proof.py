@@ -11,13 +11,13 @@ import pytest
 import transformers
 
 from headway.cli.main import main
-from headway.config.folder import load_run
-from headway.config.model import EncoderSettings
 from headway.errors import UserError
 from headway.interop.exporting import export_run
 from headway.interop.hf.proof import prove
 from headway.interop.importing import import_run
 from headway.interop.proof import Proof, proof_sentences
+from headway.settings.folder import load_run
+from headway.settings.model import EncoderSettings
 from headway.tasks.opened import open_plain
 
 from .folders import SIZES, bert_folder, change, write_pieces

@@ -14,13 +14,13 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from headway.cli.main import main
-from headway.config.folder import load_run
-from headway.config.model import EncoderSettings, Seq2SeqSettings
 from headway.errors import UserError
 from headway.interop.families import Architecture
 from headway.interop.importing import import_run, with_task
 from headway.models.folder import load_model
-from headway.text.tokenizer import Vocabularies
+from headway.settings.folder import load_run
+from headway.settings.model import EncoderSettings, Seq2SeqSettings
+from headway.tokens.tokenizer import Vocabularies
 from tests.training.labelled import people, sentiments, write_conll
 
 from .folders import N_PIECES, PIECES, SIZES, bert_folder, change, write_pieces

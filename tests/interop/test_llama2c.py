@@ -12,14 +12,14 @@ import torch
 from numpy.typing import NDArray
 
 from headway.cli.main import main
-from headway.config.folder import load_run
 from headway.errors import UserError
 from headway.interop.importing import check_shapes, import_run
 from headway.interop.llama2c import halves, read_llama2c
-from headway.interop.rules import to_ours, to_theirs
+from headway.interop.name_pairs import to_ours, to_theirs
 from headway.models.build import build_model
 from headway.models.folder import load_weights
 from headway.nn.layout import Layout
+from headway.settings.folder import load_run
 
 Numbers = NDArray[Any]
 SIZES = {"dim": 24, "hidden_dim": 20, "n_layers": 3, "n_heads": 6, "n_kv_heads": 2}

@@ -22,7 +22,7 @@ from safetensors.torch import load_file, save_file
 
 from headway.cli.main import main
 from headway.errors import UserError
-from headway.interop.files import inside, read_json
+from headway.interop.folder_files import inside, read_json
 from headway.interop.importing import import_run
 from headway.interop.pickles import read_pickle
 from headway.interop.weights import open_weights

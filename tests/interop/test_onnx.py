@@ -15,13 +15,13 @@ import onnxruntime
 import pytest
 import torch
 
-from headway.config.folder import load_run
 from headway.errors import ConfigError, FolderError, UserError
 from headway.interop import to_onnx
 from headway.interop.onnx.engine import OnnxEngine
 from headway.interop.onnx.int8 import quantise
 from headway.interop.onnx.session import Session
 from headway.interop.proof import proof_sentences
+from headway.settings.folder import load_run
 from headway.tasks.opened import open_plain
 
 from ..once import once

@@ -13,9 +13,8 @@ from typing import Any
 import pytest
 import torch
 
-from headway.config.folder import load_run
-from headway.decode.hypothesis import Specials
-from headway.decode.lm import DecoderSteps
+from headway.decode.language_model import DecoderSteps
+from headway.decode.search.hypothesis import Specials
 from headway.decode.steps import Seq2SeqSteps, Steps
 from headway.errors import UserError
 from headway.interop.onnx.engine import OnnxEngine
@@ -23,6 +22,7 @@ from headway.interop.plain.graphs import Graph, graphs_of
 from headway.interop.plain.padded import Array
 from headway.models.folder import load_model
 from headway.nn.layout import Layout
+from headway.settings.folder import load_run
 from headway.tasks.kind import Use
 from headway.tasks.opened import open_plain
 from headway.tasks.table import kind_of

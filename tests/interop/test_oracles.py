@@ -10,12 +10,12 @@ from typing import Any
 import pytest
 import torch
 
-from headway.config.decode import DecodeSettings
-from headway.decode.rules import ban_phrases, ban_repeated, min_length, penalise_repetition
-from headway.decode.sample import probabilities
-from headway.interop.given import Given
+from headway.decode.filters import ban_phrases, ban_repeated, min_length, penalise_repetition
+from headway.decode.search.sample import probabilities
+from headway.interop.foreign_config import Given
 from headway.interop.hf.llama import rope_settings
 from headway.nn.positions import rope_rates, sinusoids
+from headway.settings.decode import DecodeSettings
 
 PLAIN = """1.0000e+00 8.6596e-01 7.4989e-01 6.4938e-01 5.6234e-01 4.8697e-01 4.2170e-01 3.6517e-01
 3.1623e-01 2.7384e-01 2.3714e-01 2.0535e-01 1.7783e-01 1.5399e-01 1.3335e-01 1.1548e-01 1.0000e-01

@@ -10,10 +10,10 @@ import pytest
 import torch
 from torch import Tensor
 
-from headway.config.run import RunSettings
 from headway.decode.align import attention_of
 from headway.interop.plain.graphs import CROSS, LOGITS, SENTENCE, STATES, Graph, graphs_of
 from headway.nn.layout import Layout
+from headway.settings.run import RunSettings
 
 from ..models.variants import FAMILIES, VARIANTS, samples, scores, settings_of, tiny, vectors
 

@@ -15,10 +15,10 @@ import torch
 import transformers
 from tokenizers import AddedToken, models, pre_tokenizers, processors
 
-from headway.config.decode import DecodeSettings
 from headway.interop.exporting import export_run
 from headway.interop.hf.quiet import quiet
 from headway.interop.importing import import_run
+from headway.settings.decode import DecodeSettings
 from headway.tasks.complete_answers import completer_of
 from headway.tasks.opened import Opened, open_plain, open_run
 

@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from headway.config.run import RunSettings
 from headway.interop.proof import Proof, Reading, compared
-from headway.interop.reading import SENTENCES, our_logits, proof_sentences, proof_texts
+from headway.interop.proof_inputs import SENTENCES, our_logits, proof_sentences, proof_texts
+from headway.settings.run import RunSettings
 from headway.tasks.opened import Opened, open_plain
 
 from .ours import save_run, settings_of

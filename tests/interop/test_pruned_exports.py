@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from headway.errors import UserError
-from headway.inside.pruning import least, save_pruned, units
+from headway.inside.measure.pruning import least, save_pruned, units
 from headway.interop import to_ctranslate2, to_hf, to_onnx, to_torch
 from headway.interop.plain.graphs import Graph, graphs_of
 from headway.interop.plain.padded import Array, Call, prove_padded

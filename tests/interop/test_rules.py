@@ -8,7 +8,16 @@ import pytest
 import torch
 
 from headway.errors import UserError
-from headway.interop.rules import TURNED, Change, Pair, Taken, both, stacked, to_ours, to_theirs
+from headway.interop.name_pairs import (
+    TURNED,
+    Change,
+    Pair,
+    Taken,
+    both,
+    stacked,
+    to_ours,
+    to_theirs,
+)
 
 from .folders import bert_folder
 from .theirs import architecture

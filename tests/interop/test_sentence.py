@@ -11,10 +11,10 @@ import numpy as np
 import pytest
 import torch
 
-from headway.config.folder import load_run
-from headway.config.model import DecoderSettings, EncoderSettings
 from headway.errors import UserError
 from headway.interop.importing import import_run
+from headway.settings.folder import load_run
+from headway.settings.model import DecoderSettings, EncoderSettings
 
 from .folders import bert_folder, change
 from .test_hf_decoders import DECODERS

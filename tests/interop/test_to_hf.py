@@ -16,16 +16,16 @@ from safetensors.torch import load_file, save_file
 
 import headway
 from headway.cli.main import main
-from headway.config.decode import DecodeSettings
-from headway.config.model import RopeSettings
 from headway.errors import UserError
 from headway.interop.exporting import export_run
 from headway.interop.families import family_named
 from headway.interop.hf.proof import prove
 from headway.interop.importing import import_run
 from headway.interop.proof import Proof, our_logits, proof_sentences, proof_texts
-from headway.interop.sentence import SentenceFolder
+from headway.interop.sentence_transformers import SentenceFolder
 from headway.models.folder import save_weights
+from headway.settings.decode import DecodeSettings
+from headway.settings.model import RopeSettings
 from headway.tasks.opened import open_plain, open_run
 from headway.tasks.specs import EmbedSettings, spec_of
 from headway.tasks.write_answers import translator_of

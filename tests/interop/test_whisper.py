@@ -14,14 +14,14 @@ from safetensors.torch import load_file
 from tokenizers.pre_tokenizers import ByteLevel
 from torch import Tensor
 
-from headway.config.sounds import SoundSeq2SeqSettings
-from headway.decode.hypothesis import Specials
-from headway.decode.search import Searcher
+from headway.decode.search.hypothesis import Specials
+from headway.decode.search.search import Searcher
 from headway.errors import UserError
 from headway.interop.exporting import export_run
 from headway.interop.hf.media_proof import proof_sounds
 from headway.interop.importing import import_run
 from headway.nn.layout import Layout
+from headway.settings.audio import SoundSeq2SeqSettings
 from headway.tasks.opened import open_plain
 
 from .theirs import architecture, check, ours, reference, saved
@@ -328,7 +328,7 @@ REAL, WORDS, PROMPTS = Path("data/tiny.en.pt"), Path("data/gpt2-tokenizer"), Pat
 @pytest.mark.slow
 @pytest.mark.skipif(not (REAL.is_file() and PROMPTS.is_dir()), reason="data/ has no tiny.en.pt")
 def test_tiny_en_transcribes_real_prompts_as_generate_does(tmp_path: Path) -> None:
-    from headway.data.media.sounds import read_sound
+    from headway.data.media.audio import read_sound
 
     import_run(str(REAL), tmp_path / "run", tokenizer=WORDS)
     proof = export_run(str(tmp_path / "run"), "hf", tmp_path / "hf")

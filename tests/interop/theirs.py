@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from headway.interop.families import Architecture, family_named
 from headway.interop.importing import check_shapes, filled
-from headway.interop.rules import to_ours
+from headway.interop.name_pairs import to_ours
 from headway.interop.weights import open_weights
 from headway.models.build import build_model
 from headway.models.folder import load_weights

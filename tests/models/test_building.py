@@ -11,10 +11,10 @@ import torch
 from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from headway.config.model import FAMILY_SETTINGS
 from headway.errors import UserError
 from headway.models.build import build_model
 from headway.nn.layout import Layout
+from headway.settings.model import FAMILY_SETTINGS
 
 from .variants import FAMILIES, VARIANTS, samples, scores, settings_of, tiny
 

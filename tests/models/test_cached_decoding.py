@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from headway.nn.attention import Memory
+from headway.nn.attention.attention import Memory
 from headway.nn.cache import Cache
 from headway.nn.layout import Layout
 

@@ -5,10 +5,10 @@ from pathlib import Path
 import pytest
 import torch
 
-from headway.config.presets import preset
 from headway.models.build import build_model
 from headway.models.compact import from_int8, to_int8
 from headway.models.folder import load_model, model_weights, save_model, save_weights
+from headway.settings.presets import preset
 
 
 def test_every_weight_comes_back_to_half_a_level_of_its_row() -> None:

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from headway.models.parts.front import compute_in
-from headway.nn.attend import BACK_ENDS, attend
+from headway.nn.attention.attend import BACK_ENDS, attend
 from headway.nn.layout import Layout, loss_weights
 
 from .variants import (
@@ -287,7 +287,7 @@ def test_bf16_differs_from_fp32_by_its_rounding_alone(
 
 
 def use_back_end(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("headway.nn.attention.attend", partial(attend, back_end=name))
+    monkeypatch.setattr("headway.nn.attention.attention.attend", partial(attend, back_end=name))
 
 
 @every_family

@@ -12,13 +12,13 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import nn
 
-from headway.config.model import ModelSettings
-from headway.config.presets import preset
-from headway.config.toml import to_toml
 from headway.errors import FolderError
 from headway.models.build import build_model
 from headway.models.folder import load_model, load_settings, save_model
 from headway.nn.layout import Layout
+from headway.settings.model import ModelSettings
+from headway.settings.presets import preset
+from headway.settings.toml import to_toml
 
 TINY = ["transformer-test", "encoder-test", "decoder-test"]
 
@@ -151,7 +151,7 @@ def test_a_save_that_fails_leaves_the_old_model_and_nothing_half_written(
     def full(handle: int) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("headway.config.durable.os.fsync", full)
+    monkeypatch.setattr("headway.storage.os.fsync", full)
     settings = preset("decoder-test")
     model = build_model(settings, seed=1)
     message = refusal(lambda: save_model(saved, model, settings))

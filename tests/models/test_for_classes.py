@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 import torch
 
-from headway.config.model import EncoderSettings, PictureEncoderSettings, PictureSettings
 from headway.models.build import build_model
 from headway.nn.layout import Layout
+from headway.settings.model import EncoderSettings, PictureEncoderSettings, PictureSettings
 
 TEXT = EncoderSettings(
     vocab_size=11, d_model=16, n_layers=2, n_heads=4, d_ff=24, heads=("classes",), n_labels=3,

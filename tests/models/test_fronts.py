@@ -11,16 +11,16 @@ import torch
 import torch.nn.functional as F
 from numpy.typing import NDArray
 
-from headway.config.model import (
+from headway.models.build import build_model
+from headway.models.parts.audio import FlatConv, SoundFront, collate_sounds
+from headway.models.parts.vision import PictureFront, collate_pictures
+from headway.nn.mel import log_mel
+from headway.settings.model import (
     PictureEncoderSettings,
     PictureSettings,
     SoundEncoderSettings,
     SoundSettings,
 )
-from headway.models.build import build_model
-from headway.models.parts.pictures import PictureFront, collate_pictures
-from headway.models.parts.sounds import FlatConv, SoundFront, collate_sounds
-from headway.nn.mel import log_mel
 
 PICTURE = PictureSettings(height=8, width=12, patch=4, stem_width=6)
 SOUND = SoundSettings(rate=800, n_fft=40, hop=16, bands=6, max_rows=64)

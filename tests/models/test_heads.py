@@ -7,13 +7,13 @@ from typing import Any
 import pytest
 import torch
 
-from headway.config.model import DecoderSettings, EncoderSettings
-from headway.config.presets import PRESETS
 from headway.errors import ConfigError, UserError
 from headway.models.build import build_model
 from headway.models.parts.heads import LabelHead
 from headway.nn.layout import Layout
 from headway.nn.loss import Smoothing
+from headway.settings.model import DecoderSettings, EncoderSettings
+from headway.settings.presets import PRESETS
 from tests.models.variants import SIZES, flat, tiny
 
 TEXTS = [(3, 7, 9, 2), (5,), (8, 1, 6)]

@@ -17,9 +17,10 @@ import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from headway.config.hints import setting_types
-from headway.config.kept import KeptHeads
-from headway.config.model import (
+from headway.errors import ConfigError
+from headway.models.build import build_model
+from headway.nn.layout import Layout
+from headway.settings.model import (
     FAMILY_SETTINGS,
     DecoderSettings,
     EncoderSettings,
@@ -34,9 +35,8 @@ from headway.config.model import (
     SoundSeq2SeqSettings,
     SoundSettings,
 )
-from headway.errors import ConfigError
-from headway.models.build import build_model
-from headway.nn.layout import Layout
+from headway.settings.pruned import KeptHeads
+from headway.settings.value_types import setting_types
 
 IMPOSSIBLE: list[tuple[str, str, str]] = [
     # settings, the setting and value that the message names, the way out
@@ -183,7 +183,7 @@ def test_all_of_it_is_refused_where_there_is_no_torch() -> None:
     script = f"""
 import sys
 sys.modules["torch"] = None  # an import of it would fail
-from headway.config.model import *
+from headway.settings.model import *
 from headway.errors import ConfigError
 for code in {[code for code, _, _ in IMPOSSIBLE]!r}:
     try:

@@ -13,13 +13,13 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 import headway.nn.dropout
-from headway.config.model import Seq2SeqSettings
-from headway.config.presets import preset
 from headway.models.build import build_model
 from headway.models.seq2seq import Seq2Seq
-from headway.nn.attention import Attention
+from headway.nn.attention.attention import Attention
 from headway.nn.feedforward import FeedForward
 from headway.nn.norms import LayerNorm
+from headway.settings.model import Seq2SeqSettings
+from headway.settings.presets import preset
 
 from .variants import FAMILIES, flat, samples, tiny
 

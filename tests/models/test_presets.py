@@ -14,10 +14,10 @@ import pytest
 import torch
 from torch import nn
 
-from headway.config.model import ModelSettings
-from headway.config.presets import PRESETS, preset
 from headway.errors import ConfigError
 from headway.models.build import build_model
+from headway.settings.model import ModelSettings
+from headway.settings.presets import PRESETS, preset
 
 EXACT = {
     "transformer-base": 63_045_632,

@@ -7,8 +7,6 @@ from dataclasses import replace
 import pytest
 import torch
 
-from headway.config.model import ModelSettings
-from headway.config.presets import PRESETS, preset
 from headway.errors import UserError
 from headway.models.build import build_model
 from headway.models.summary import (
@@ -21,6 +19,8 @@ from headway.models.summary import (
     summarise,
 )
 from headway.nn.layout import Layout
+from headway.settings.model import ModelSettings
+from headway.settings.presets import PRESETS, preset
 
 TINY = ["transformer-test", "encoder-test", "decoder-test", "stories260K"]
 

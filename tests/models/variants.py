@@ -9,7 +9,12 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from headway.config.model import (
+from headway.models.build import build_model
+from headway.models.encoder import Encoder
+from headway.models.seq2seq import Seq2Seq
+from headway.nn.layout import Layout
+from headway.nn.loss import Smoothing
+from headway.settings.model import (
     DecoderSettings,
     EncoderSettings,
     ModelSettings,
@@ -17,11 +22,6 @@ from headway.config.model import (
     RopeSettings,
     Seq2SeqSettings,
 )
-from headway.models.build import build_model
-from headway.models.encoder import Encoder
-from headway.models.seq2seq import Seq2Seq
-from headway.nn.layout import Layout
-from headway.nn.loss import Smoothing
 
 VOCAB = 41
 SIZES: dict[str, Any] = {"vocab_size": VOCAB, "d_model": 32, "n_layers": 2, "n_heads": 4}

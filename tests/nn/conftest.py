@@ -9,14 +9,14 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from headway.nn.attend import attend_explicit
-from headway.nn.attention import Attention
+from headway.nn.attention.attend import attend_explicit
+from headway.nn.attention.attention import Attention
+from headway.nn.attention.scope import Scope
 from headway.nn.block import WIRINGS
 from headway.nn.feedforward import FeedForward
 from headway.nn.layout import Layout
 from headway.nn.norms import LayerNorm
 from headway.nn.positions import Alibi, Relative, Rotary, rope_rates
-from headway.nn.scope import Scope
 from headway.nn.stack import Stack
 
 Run = Callable[[Tensor, Tensor, Tensor, Layout, Layout, Scope], Tensor]

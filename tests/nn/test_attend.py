@@ -13,12 +13,12 @@ import torch
 from torch import Tensor
 
 from headway.errors import UserError
-from headway.nn import attend as attend_file
-from headway.nn.attend import BACK_ENDS, attend, attend_explicit
-from headway.nn.dense import attend_dense
+from headway.nn.attention import attend as attend_file
+from headway.nn.attention.attend import BACK_ENDS, attend, attend_explicit
+from headway.nn.attention.dense import attend_dense
+from headway.nn.attention.scope import Scope
 from headway.nn.layout import Layout
 from headway.nn.positions import Alibi
-from headway.nn.scope import Scope
 
 MakeQkv = Callable[..., tuple[Tensor, Tensor, Tensor]]
 

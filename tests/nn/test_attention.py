@@ -8,13 +8,13 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from headway.nn.attend import attend_explicit
-from headway.nn.attention import Attention, Memory
+from headway.nn.attention.attend import attend_explicit
+from headway.nn.attention.attention import Attention, Memory
+from headway.nn.attention.scope import Scope
 from headway.nn.cache import Cache
 from headway.nn.layout import Layout
 from headway.nn.norms import RMSNorm
 from headway.nn.positions import Alibi, Rotary, rope_rates
-from headway.nn.scope import Scope
 
 Shake = Callable[[nn.Module], nn.Module]
 

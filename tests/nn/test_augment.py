@@ -10,12 +10,12 @@ from hypothesis import strategies as st
 from PIL import Image, ImageEnhance, ImageOps
 from torch import Tensor
 
-from headway.config.augment import AugmentSettings
 from headway.nn.augment import Augment, mixed
 from headway.nn.augment.augment import erased
 from headway.nn.augment.mixing import beta
 from headway.nn.augment.places import moved, to_turn, warped
 from headway.nn.augment.policy import BLEND, OPERATIONS, SHEAR, apply_operations
+from headway.settings.augment import AugmentSettings
 
 ALL = AugmentSettings(flip=True, crop=3, rand=2, erase=0.5, mixup=0.4, cutmix=1.0)
 

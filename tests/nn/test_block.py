@@ -9,14 +9,14 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from headway.nn.attention import Attention, Memory
+from headway.nn.attention.attention import Attention, Memory
+from headway.nn.attention.scope import Scope
 from headway.nn.block import WIRINGS, Block
 from headway.nn.cache import Cache
 from headway.nn.dropout import dropout as dropped
 from headway.nn.feedforward import FeedForward
 from headway.nn.layout import Layout
 from headway.nn.norms import NORMS
-from headway.nn.scope import Scope
 from headway.nn.tap import record
 
 Shake = Callable[[nn.Module], nn.Module]

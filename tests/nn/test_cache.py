@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from headway.nn import linear as linear_file
-from headway.nn.attention import Memory
+from headway.nn.attention.attention import Memory
 from headway.nn.cache import Cache
 from headway.nn.layout import Layout
 from headway.nn.stack import Stack

@@ -11,11 +11,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from headway.nn import dense
-from headway.nn.dense import attend_dense, grouped
+from headway.nn.attention import dense
+from headway.nn.attention.dense import attend_dense, grouped
+from headway.nn.attention.scope import Scope
 from headway.nn.layout import Layout
 from headway.nn.positions import Alibi, Relative
-from headway.nn.scope import Scope
 
 Pair = tuple[Layout, Layout]
 Check = Callable[..., None]

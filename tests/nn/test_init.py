@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from headway.nn.attention import Attention
+from headway.nn.attention.attention import Attention
 from headway.nn.block import PreNorm
 from headway.nn.feedforward import FeedForward
 from headway.nn.init import initialise

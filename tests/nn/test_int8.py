@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from headway.nn import int8
-from headway.nn.attention import Attention
+from headway.nn.attention.attention import Attention
 from headway.nn.embedding import Embedding
 from headway.nn.int8 import Int8Embedding, Int8Linear, Rounded, hold_int8, is_quick
 from headway.nn.layout import Layout

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from headway.nn.scope import Scope, allowed_TS
+from headway.nn.attention.scope import Scope, allowed_TS
 
 
 @pytest.mark.parametrize("causal", [False, True])

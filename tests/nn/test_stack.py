@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 import torch
 
-from headway.nn.attention import Memory
+from headway.nn.attention.attention import Memory
 from headway.nn.block import WIRINGS
 from headway.nn.cache import Cache
 from headway.nn.layout import Layout

@@ -9,9 +9,9 @@ import torch
 from torch import nn
 
 from headway.errors import UserError
-from headway.nn.attention import Attention
+from headway.nn.attention.attention import Attention
+from headway.nn.attention.scope import Scope
 from headway.nn.layout import Layout
-from headway.nn.scope import Scope
 from headway.nn.stack import Stack
 from headway.nn.tap import Tap, record
 

@@ -7,10 +7,10 @@ import torch
 from torch import Tensor
 
 from headway.errors import UserError
-from headway.nn.attend import attend
+from headway.nn.attention.attend import attend
+from headway.nn.attention.scope import Scope
 from headway.nn.layout import Layout, Tree
 from headway.nn.positions import Alibi
-from headway.nn.scope import Scope
 
 B, W, STEPS, HEADS, WIDTH = 3, 2, 5, 4, 8
 SCOPES = {

@@ -7,9 +7,9 @@ from collections.abc import Callable
 import pytest
 from torch import Tensor
 
-from headway.nn.attend import attend
+from headway.nn.attention.attend import attend
+from headway.nn.attention.scope import Scope
 from headway.nn.layout import Layout
-from headway.nn.scope import Scope
 
 pytestmark = pytest.mark.gpu
 

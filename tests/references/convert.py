@@ -11,13 +11,13 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from headway.config.model import DecoderSettings, ModelSettings, RopeSettings
 from headway.interop.families import Architecture, family_named
-from headway.interop.given import ACTIVATIONS
+from headway.interop.foreign_config import ACTIVATIONS
 from headway.interop.importing import filled, take
-from headway.interop.rules import SAME, Change, Pair, both
+from headway.interop.name_pairs import SAME, Change, Pair, both
 from headway.models.build import build_model
 from headway.models.folder import load_weights
+from headway.settings.model import DecoderSettings, ModelSettings, RopeSettings
 
 
 def converted(theirs: Any) -> nn.Module:

@@ -14,11 +14,11 @@ import torch
 import transformers
 from torch import Tensor, nn
 
-from headway.config.model import ModelSettings
-from headway.config.presets import preset
 from headway.nn.cache import Cache
 from headway.nn.layout import Layout
 from headway.nn.positions import Rotary
+from headway.settings.model import ModelSettings
+from headway.settings.presets import preset
 from tests.interop.theirs import shaken
 
 from .convert import converted, settings_of

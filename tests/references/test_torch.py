@@ -12,12 +12,12 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from headway.nn.attention import Attention, Memory
+from headway.nn.attention.attention import Attention, Memory
+from headway.nn.attention.scope import Scope
 from headway.nn.block import Block, PostNorm, PreNorm
 from headway.nn.feedforward import FeedForward
 from headway.nn.layout import Layout
 from headway.nn.norms import LayerNorm
-from headway.nn.scope import Scope
 from headway.nn.stack import Stack
 
 D, HEADS, FF, LAYERS = 24, 3, 40, 3

@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from headway.decode.wordtimes import Word
+from headway.decode.speech.word_times import Word
 from headway.errors import UserError
 from headway.tasks.answers import (
     Answer,

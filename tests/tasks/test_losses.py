@@ -11,21 +11,21 @@ import pytest
 import torch
 from torch import nn
 
-from headway.config.asked import Asked
-from headway.config.durable import replace_text
-from headway.config.folder import CONFIG, TOKENIZER
-from headway.config.run import load_run_settings, resolved_toml
-from headway.config.start import DistilSettings
 from headway.errors import ConfigError
 from headway.models.build import build_model
 from headway.models.folder import model_weights, save_weights
+from headway.settings.asked import Asked
+from headway.settings.folder import CONFIG, TOKENIZER
+from headway.settings.run import load_run_settings, resolved_toml
+from headway.settings.start import DistilSettings
+from headway.storage import replace_text
 from headway.tasks.distil import load_teacher
 from headway.tasks.losses import cosine_loss, distil, plain, rdrop, soft_loss
 from headway.tasks.specs import SPECS
 from headway.tasks.table import kind_of
 from headway.tasks.task import Task, TaskLoss
-from headway.training.asking import beginning, check_beginning
-from headway.training.ranks import Ranks
+from headway.training.arguments import beginning, check_beginning
+from headway.training.distributed import Ranks
 from headway.training.worker import Worker
 
 from ..training import every

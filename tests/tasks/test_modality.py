@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 
 import headway
-from headway.config.run import RunSettings, load_run_settings
-from headway.data.given import given, in_files
+from headway.data.memory import given, in_files
 from headway.errors import UserError
+from headway.settings.run import RunSettings, load_run_settings
 from headway.tasks.label import Label
 from headway.tasks.modality import row_of
 from headway.tasks.table import kind_of

@@ -16,10 +16,10 @@ from torch import Tensor, nn
 
 from headway.cli.main import main
 from headway.cli.play import Player
-from headway.config import run as config_run
-from headway.config.run import RunSettings
 from headway.errors import FolderError, UserError
 from headway.nn.layout import Layout
+from headway.settings import run as config_run
+from headway.settings.run import RunSettings
 from headway.tasks import opened as opened_module
 from headway.tasks.kind import Use
 from headway.tasks.opened import Opened, open_plain, open_run

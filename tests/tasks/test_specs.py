@@ -13,13 +13,13 @@ from pathlib import Path
 import pytest
 
 from headway.cli.predict import predict
-from headway.config.asked import Asked
-from headway.config.data import DataSettings
-from headway.config.decode import DecodeSettings
-from headway.config.folder import load_run
-from headway.config.model import FAMILY_SETTINGS
-from headway.config.run import RunSettings, load_run_settings, resolved_toml, run_settings
 from headway.errors import ConfigError
+from headway.settings.asked import Asked
+from headway.settings.data import DataSettings
+from headway.settings.decode import DecodeSettings
+from headway.settings.folder import load_run
+from headway.settings.model import FAMILY_SETTINGS
+from headway.settings.run import RunSettings, load_run_settings, resolved_toml, run_settings
 from headway.tasks.kind import Kind
 from headway.tasks.specs import (
     ALIASES,
@@ -32,7 +32,7 @@ from headway.tasks.specs import (
     possible,
     spec_of,
 )
-from headway.training.asking import settings_for
+from headway.training.arguments import settings_for
 
 ROWS = [row for spec in SPECS.values() for row in spec.rows]
 TASKS = list(SPECS)

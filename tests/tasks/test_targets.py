@@ -11,10 +11,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from headway.config.run import RunSettings, load_run_settings
 from headway.data.store import Columns
-from headway.data.tokens import TokenStore
+from headway.data.token_store import TokenStore
 from headway.errors import ConfigError
+from headway.settings.run import RunSettings, load_run_settings
 from headway.tasks.answers import Show
 from headway.tasks.read import Read, bernoulli, mean_square
 from headway.tasks.specs import spec_of

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from headway.data.tokens import TokenStore
+from headway.data.token_store import TokenStore
 from headway.tasks.intake_text import SourceCuts
 from headway.tasks.write_items import WriteItems
 

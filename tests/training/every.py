@@ -10,9 +10,9 @@ from typing import Any
 import torch
 from torch import nn
 
-from headway.config.run import RunSettings, load_run_settings
 from headway.models.build import build_model
 from headway.progress import SILENT
+from headway.settings.run import RunSettings, load_run_settings
 from headway.tasks.specs import spec_of
 from headway.tasks.table import kind_of
 from headway.tasks.task import Task

@@ -10,15 +10,15 @@ from typing import Any
 import numpy as np
 import torch
 
-from headway.config.run import Resolved, RunSettings, load_run_settings
 from headway.errors import Stopped
 from headway.models.folder import model_weights
 from headway.progress import SILENT, Progress
+from headway.settings.run import Resolved, RunSettings, load_run_settings
 from headway.tasks.kind import Kind
 from headway.training.checkpoint import Checkpoints
-from headway.training.ranks import Ranks
+from headway.training.distributed import Ranks
+from headway.training.log import RunLog
 from headway.training.resolve import resolve_run
-from headway.training.runlog import RunLog
 from headway.training.worker import Worker
 
 CPU = torch.device("cpu")

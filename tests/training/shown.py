@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from headway.config.run import RunSettings, load_run_settings
+from headway.settings.run import RunSettings, load_run_settings
 
 SIDES = ("left", "right", "top")
 SIZE = 8

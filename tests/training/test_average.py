@@ -10,11 +10,11 @@ import torch
 from torch import nn
 
 from headway.cli import average as command
-from headway.config.presets import preset
-from headway.config.toml import to_toml
 from headway.errors import FolderError, UserError
 from headway.models.build import build_model
 from headway.models.folder import load_model, model_weights
+from headway.settings.presets import preset
+from headway.settings.toml import to_toml
 from headway.training.average import average, average_of
 from headway.training.checkpoint import Checkpoints, Snapshot
 

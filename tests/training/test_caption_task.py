@@ -12,26 +12,26 @@ import numpy as np
 import pytest
 import torch
 
-from headway.config.asked import Asked
-from headway.config.augment import AugmentSettings
-from headway.config.data import DataSettings, TokenizerSettings
-from headway.config.load import model_settings
-from headway.config.model import PictureSettings
-from headway.config.run import RunSettings
 from headway.data.store import Prepared
 from headway.errors import ConfigError, DataError, Stopped
 from headway.models.build import build_model
 from headway.models.parts.front import compute_in
-from headway.models.parts.pictures import Pictures
+from headway.models.parts.vision import Pictures
 from headway.models.seq2seq import Seq2Seq
 from headway.progress import SILENT
+from headway.settings.asked import Asked
+from headway.settings.augment import AugmentSettings
+from headway.settings.data import DataSettings, TokenizerSettings
+from headway.settings.load import model_settings
+from headway.settings.model import PictureSettings
+from headway.settings.run import RunSettings
 from headway.tasks.caption import Caption
 from headway.tasks.losses import plain as plain_loss
 from headway.tasks.specs import CaptionSettings, spec_of
 from headway.tasks.task import Chosen, Part
 from headway.tasks.write import Writing
+from headway.training.distributed import Ranks
 from headway.training.feed import Cursor, step_item, walk
-from headway.training.ranks import Ranks
 from headway.training.resolve import resolve_run
 from headway.training.step import Step
 

@@ -13,13 +13,13 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from headway.config.folder import load_run
-from headway.config.run import RunSettings
 from headway.data.store import ImpossibleData, Prepared
 from headway.errors import ConfigError, DataError, Stopped
 from headway.models.build import build_model
 from headway.nn.layout import Layout
 from headway.progress import SILENT
+from headway.settings.folder import load_run
+from headway.settings.run import RunSettings
 from headway.tasks.answers import Show
 from headway.tasks.kind import Use
 from headway.tasks.label import Labeller, Labelling
@@ -381,7 +381,7 @@ def test_a_metric_of_another_task_is_refused(tmp_path: Path) -> None:
 
 
 def test_models_that_answer_together_need_the_same_classes(made: Made, tmp_path: Path) -> None:
-    from headway.config.run import resolved_toml
+    from headway.settings.run import resolved_toml
 
     settings, _ = made
     for name, labels in (("one", ("neg", "pos", "so")), ("two", ("pos", "neg", "so"))):

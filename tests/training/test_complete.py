@@ -13,24 +13,24 @@ import pytest
 import torch
 from torch import Tensor
 
-from headway.config.model import DecoderSettings
-from headway.config.run import RunSettings
+from headway.data.causal import USUAL
 from headway.data.store import Prepared
-from headway.data.streams import USUAL
-from headway.data.tokens import TokenStore
+from headway.data.token_store import TokenStore
 from headway.errors import ConfigError, DataError, Stopped
 from headway.models.build import build_model
 from headway.models.decoder import Decoder
 from headway.models.folder import model_weights
 from headway.nn.layout import Layout
 from headway.progress import SILENT
+from headway.settings.model import DecoderSettings
+from headway.settings.run import RunSettings
 from headway.tasks.continue_ import Continue, ContinueTask
 from headway.tasks.items import READ_AT_ONCE, Batch, Draw
 from headway.tasks.losses import plain as plain_loss
 from headway.tasks.task import Part
 from headway.training.begin import begin
+from headway.training.distributed import Ranks
 from headway.training.optim import build_optimizer
-from headway.training.ranks import Ranks
 from headway.training.resolve import resolve_run
 from headway.training.step import Step
 from headway.training.worker import Worker

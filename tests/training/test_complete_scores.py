@@ -14,21 +14,21 @@ import pytest
 import torch
 
 from headway.cli.main import main
-from headway.config.data import TokenizerSettings
-from headway.config.folder import load_run
-from headway.config.model import DecoderSettings
-from headway.config.run import RunSettings, resolved_toml
+from headway.data.causal import USUAL, FieldStream, Marks
 from headway.data.store import load_prepared
-from headway.data.streams import USUAL, FieldStream, Marks
-from headway.data.tokens import TokenStore
+from headway.data.token_store import TokenStore
 from headway.models.build import build_model
 from headway.models.decoder import Decoder
 from headway.models.folder import load_model
 from headway.nn.layout import Layout
+from headway.settings.data import TokenizerSettings
+from headway.settings.folder import load_run
+from headway.settings.model import DecoderSettings
+from headway.settings.run import RunSettings, resolved_toml
 from headway.tasks.continue_ import Documents, body_likelihood, evaluate_language
 from headway.tasks.items import READ_AT_ONCE
 from headway.tasks.opened import open_run
-from headway.text.train import train_on_texts
+from headway.tokens.trainer import train_on_texts
 from tests.training.test_complete import write_fields, write_lines
 
 BOS, EOS = 1, 2

@@ -16,9 +16,6 @@ from typing import Any
 import pytest
 
 from headway.cli.main import main
-from headway.config.durable import read_json, seal_json
-from headway.config.folder import file_in, load_run
-from headway.config.run import run_settings
 from headway.data import encode, example
 from headway.data import prepare as preparing
 from headway.data.prepare import prepare
@@ -26,6 +23,9 @@ from headway.data.store import load_prepared
 from headway.errors import DataError, FolderError, UserError
 from headway.models.folder import load_model
 from headway.progress import Progress
+from headway.settings.folder import file_in, load_run
+from headway.settings.run import run_settings
+from headway.storage import read_json, seal_json
 from headway.tasks.opened import open_plain
 
 EDGE = 8 * 120

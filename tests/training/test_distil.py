@@ -10,15 +10,6 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from headway.config.asked import Asked
-from headway.config.durable import replace_text
-from headway.config.facts import Origin
-from headway.config.folder import CONFIG, TOKENIZER
-from headway.config.kept import KeptHeads
-from headway.config.model import DecoderSettings, EncoderSettings, ModelSettings, Seq2SeqSettings
-from headway.config.run import RunSettings, resolved_toml
-from headway.config.start import DistilSettings
-from headway.config.train import TrainSettings
 from headway.data.store import Prepared
 from headway.errors import ConfigError
 from headway.models.build import build_model
@@ -27,8 +18,16 @@ from headway.models.parts.heads import Input
 from headway.nn.layout import Layout
 from headway.nn.loss import Smoothing
 from headway.progress import SILENT
+from headway.settings.asked import Asked
+from headway.settings.facts import Origin
+from headway.settings.folder import CONFIG, TOKENIZER
+from headway.settings.model import DecoderSettings, EncoderSettings, ModelSettings, Seq2SeqSettings
+from headway.settings.pruned import KeptHeads
+from headway.settings.run import RunSettings, resolved_toml
+from headway.settings.start import DistilSettings
+from headway.settings.train import TrainSettings
+from headway.storage import replace_text
 from headway.tasks import distil, losses
-from headway.tasks.begun import begun_with
 from headway.tasks.continue_ import ContinueTask
 from headway.tasks.distil import (
     compare,
@@ -45,13 +44,14 @@ from headway.tasks.label import Labelling
 from headway.tasks.losses import distil as distil_loss
 from headway.tasks.losses import soft_loss
 from headway.tasks.mask import Mask, Masking, Words
+from headway.tasks.parent import begun_with
 from headway.tasks.read import OneClass
 from headway.tasks.scores import Scores
 from headway.tasks.specs import SPECS
 from headway.tasks.targets import OneLabel
 from headway.tasks.task import Task
+from headway.training.distributed import Ranks
 from headway.training.optim import build_optimizer
-from headway.training.ranks import Ranks
 from headway.training.step import Step
 from tests.models.variants import SIZES, tiny
 from tests.training.test_fill import CPU, settings_of, trained

@@ -14,21 +14,21 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from headway.config.asked import Asked
-from headway.config.data import DataSettings, TokenizerSettings
-from headway.config.durable import replace_text
-from headway.config.folder import CONFIG, TOKENIZER
-from headway.config.model import DecoderSettings, EncoderSettings, ModelSettings
-from headway.config.run import RunSettings, resolved_toml
-from headway.config.train import TrainSettings
 from headway.data.store import Columns, Prepared
-from headway.data.tokens import TokenStore
+from headway.data.token_store import TokenStore
 from headway.errors import ConfigError, DataError, Stopped, UserError
 from headway.metrics.retrieval import bag_retrieval, retrieval, text_keys
 from headway.models.build import build_model
 from headway.models.folder import model_weights, save_weights
 from headway.nn.layout import Layout
 from headway.progress import SILENT
+from headway.settings.asked import Asked
+from headway.settings.data import DataSettings, TokenizerSettings
+from headway.settings.folder import CONFIG, TOKENIZER
+from headway.settings.model import DecoderSettings, EncoderSettings, ModelSettings
+from headway.settings.run import RunSettings, resolved_toml
+from headway.settings.train import TrainSettings
+from headway.storage import replace_text
 from headway.tasks.contrast import Apart, Contrast, Contrasting, Side, contrastive, vectors_of
 from headway.tasks.intake_text import TextIntake
 from headway.tasks.items import Batch
@@ -37,8 +37,8 @@ from headway.tasks.losses import plain as plain_loss
 from headway.tasks.opened import open_run
 from headway.tasks.specs import SPECS, EmbedSettings
 from headway.tasks.task import Part
+from headway.training.distributed import Ranks
 from headway.training.optim import build_optimizer
-from headway.training.ranks import Ranks
 from headway.training.resolve import resolve_run
 from headway.training.step import Step
 

@@ -13,24 +13,24 @@ import torch.nn.functional as F
 from PIL import Image
 
 import headway
-from headway.config.augment import AugmentSettings
-from headway.config.durable import replace_text
-from headway.config.folder import CONFIG
-from headway.config.model import PictureEncoderSettings, PictureSettings, SoundEncoderSettings
-from headway.config.run import RunSettings, load_run_settings, resolved_toml
-from headway.config.sounds import SoundSettings
-from headway.config.train import TrainSettings
 from headway.data.media.store import PictureStore, SoundStore
 from headway.data.store import Columns, Prepared, load_prepared
 from headway.errors import ConfigError, DataError
 from headway.models.build import build_model
 from headway.models.folder import model_weights, save_weights
 from headway.progress import SILENT
+from headway.settings.audio import SoundSettings
+from headway.settings.augment import AugmentSettings
+from headway.settings.folder import CONFIG
+from headway.settings.model import PictureEncoderSettings, PictureSettings, SoundEncoderSettings
+from headway.settings.run import RunSettings, load_run_settings, resolved_toml
+from headway.settings.train import TrainSettings
+from headway.storage import replace_text
 from headway.tasks.contrast import Contrast, Contrasting, Pairs
 from headway.tasks.losses import plain
 from headway.tasks.specs import SPECS, EmbedSettings
+from headway.training.distributed import Ranks
 from headway.training.optim import build_optimizer
-from headway.training.ranks import Ranks
 from headway.training.step import Step
 
 CPU = torch.device("cpu")

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from headway.config.facts import DeviceFacts, Facts
-from headway.config.run import load_run_settings
+from headway.settings.facts import DeviceFacts, Facts
+from headway.settings.run import load_run_settings
 from headway.training.resolve import resolve
 
 

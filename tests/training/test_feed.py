@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
+from headway.training.distributed import Ranks
 from headway.training.feed import AHEAD, Cursor, Feed, walk
-from headway.training.ranks import Ranks
 
 from .toy import PER_EPOCH, PER_STEP, N, ToyTask
 

@@ -11,27 +11,27 @@ import numpy as np
 import pytest
 import torch
 
-from headway.config.data import DataSettings, TokenizerSettings
-from headway.config.model import EncoderSettings
-from headway.config.run import RunSettings
-from headway.config.start import StartSettings
-from headway.config.train import TrainSettings
 from headway.data.store import Prepared
 from headway.errors import ConfigError, DataError, Stopped
 from headway.models.build import build_model
 from headway.models.encoder import Encoder
 from headway.nn.layout import Layout
 from headway.progress import SILENT
+from headway.settings.data import DataSettings, TokenizerSettings
+from headway.settings.model import EncoderSettings
+from headway.settings.run import RunSettings
+from headway.settings.start import StartSettings
+from headway.settings.train import TrainSettings
 from headway.tasks.fill_answers import Filler
 from headway.tasks.gaps import ENDS, room_of
 from headway.tasks.losses import plain as plain_loss
 from headway.tasks.mask import Mask, Masking, answered
 from headway.tasks.specs import SPECS, FillSettings
 from headway.tasks.task import Part
-from headway.text.tokenizer import Vocabularies
-from headway.text.train import train_on_texts
+from headway.tokens.tokenizer import Vocabularies
+from headway.tokens.trainer import train_on_texts
+from headway.training.distributed import Ranks
 from headway.training.optim import build_optimizer
-from headway.training.ranks import Ranks
 from headway.training.resolve import resolve_run
 from headway.training.step import Step
 

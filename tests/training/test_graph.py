@@ -14,15 +14,15 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from headway.nn.attention import Attention
+from headway.nn.attention.attention import Attention
+from headway.nn.attention.scope import Scope
 from headway.nn.block import PostNorm
 from headway.nn.feedforward import FeedForward
 from headway.nn.layout import Layout, loss_weights
 from headway.nn.loss import Smoothing, vocabulary_loss
 from headway.nn.norms import LayerNorm
-from headway.nn.scope import Scope
 from headway.nn.stack import Stack
-from headway.training.graph import WARM_UPS, GraphedStep, copy_into
+from headway.training.cuda_graph import WARM_UPS, GraphedStep, copy_into
 
 
 @dataclass

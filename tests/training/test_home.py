@@ -8,10 +8,10 @@ from types import SimpleNamespace
 
 import pytest
 
-from headway.config.run import RunSettings, run_settings
-from headway.data.inputs import wanted_inputs
+from headway.data.fingerprint import wanted_inputs
 from headway.errors import FolderError
-from headway.training.home import Home
+from headway.settings.run import RunSettings, run_settings
+from headway.training.run_folder import Home
 
 
 def asked(path: Path, **train: object) -> RunSettings:

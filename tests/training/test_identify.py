@@ -11,12 +11,12 @@ import numpy as np
 import pytest
 import torch
 
-from headway.config.folder import CONFIG, load_run
-from headway.config.run import load_run_settings, resolved_toml
 from headway.errors import DataError, UserError
 from headway.models.encoder import Encoder
 from headway.models.folder import model_weights, save_weights
 from headway.models.parts.heads import Angles, Input
+from headway.settings.folder import CONFIG, load_run
+from headway.settings.run import load_run_settings, resolved_toml
 from headway.tasks.answers import Answer
 from headway.tasks.identify import Identifying, item_vectors, threshold_of, verification
 from headway.tasks.intake import intake_of
@@ -131,7 +131,7 @@ def test_stopped_every_few_steps_it_ends_with_the_same_weights(
 
 
 def test_strangers_are_verified(run: Path, spoken: Path) -> None:
-    from headway.config.data import DataSettings
+    from headway.settings.data import DataSettings
 
     found = IDENTIFY.evaluation(used(run), DataSettings(media=(str(spoken / "strangers"),)))
     facts = found.facts["verification"]
@@ -147,7 +147,7 @@ def test_strangers_are_verified(run: Path, spoken: Path) -> None:
 
 
 def test_nothing_to_verify_is_said(run: Path, spoken: Path, tmp_path: Path) -> None:
-    from headway.config.data import DataSettings
+    from headway.settings.data import DataSettings
 
     path = str(spoken / "strangers" / "dan" / "0.wav")
     listed = write_list(tmp_path / "one.jsonl", [{"path": path, "label": "dan"}])

@@ -18,7 +18,7 @@ from safetensors.torch import load_file
 
 from headway.cli.main import main
 from headway.errors import FolderError
-from headway.training.home import Home
+from headway.training.run_folder import Home
 
 from .fork_server import Server, hook
 
@@ -165,7 +165,7 @@ def test_killed_outside_of_training_it_goes_on_too(
     places = [
         ("headway.data.prepare:train_vocabularies", 1),
         ("headway.data.prepare:seal", 1),
-        *[("headway.config.durable:sync", count) for count in (1, 2, 3, 4)],
+        *[("headway.storage:sync", count) for count in (1, 2, 3, 4)],
         (EVALUATE, 2),
         ("headway.training.worker:average_of", 1),
         ("headway.training.run:save_weights", 1),
@@ -281,7 +281,7 @@ def test_a_disk_that_is_full_to_the_end_keeps_the_last_step_and_says_what_is_los
     [
         ("headway.training.run:save_weights", 1, False, "model.safetensors"),
         ("headway.training.run:write_report", 1, False, "report.html"),
-        ("headway.training.runlog:_append", 3, True, "metrics.jsonl"),
+        ("headway.training.log:_append", 3, True, "metrics.jsonl"),
     ],
 )
 def test_what_the_disk_refuses_at_the_end_is_named_and_the_same_command_makes_it(

@@ -15,9 +15,9 @@ from torch import Tensor
 
 from headway.errors import Stopped, UserError
 from headway.tasks.specs import METRICS
+from headway.training.distributed import Ranks
 from headway.training.feed import StepItem
 from headway.training.loop import Diverged, Loop, State, ranking
-from headway.training.ranks import Ranks
 
 from .toy import (
     PER_EPOCH,

@@ -8,10 +8,10 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from headway.config.model import Seq2SeqSettings
-from headway.config.train import TrainSettings
 from headway.errors import ConfigError, FolderError
 from headway.models.build import build_model
+from headway.settings.model import Seq2SeqSettings
+from headway.settings.train import TrainSettings
 from headway.training.muon import RMS, Muon, newton_schulz, orthogonal
 from headway.training.optim import (
     build_optimizer,
@@ -326,7 +326,7 @@ def test_two_equal_runs_are_equal_bit_for_bit(kind: str) -> None:
 @pytest.mark.gpu
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_recorded_step_follows_the_rate(kind: str) -> None:
-    from headway.training.graph import WARM_UPS
+    from headway.training.cuda_graph import WARM_UPS
 
     def steps(model: nn.Module, optimizer: torch.optim.Optimizer, n: int) -> None:
         for _ in range(n):

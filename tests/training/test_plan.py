@@ -9,15 +9,15 @@ from pathlib import Path
 import pytest
 
 from headway.cli.main import main
-from headway.config.facts import DeviceFacts, Facts
-from headway.config.model import Seq2SeqSettings
-from headway.config.presets import preset
-from headway.config.run import Resolved, RunSettings, load_run_settings
 from headway.errors import ConfigError
 from headway.models.summary import count, outline
-from headway.tasks.begun import begun_with
+from headway.settings.facts import DeviceFacts, Facts
+from headway.settings.model import Seq2SeqSettings
+from headway.settings.presets import preset
+from headway.settings.run import Resolved, RunSettings, load_run_settings
+from headway.tasks.parent import begun_with
 from headway.training.budget import Decision
-from headway.training.plan import (
+from headway.training.estimate import (
     Timing,
     memory_needed,
     seconds,

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from headway.config.presets import preset
-from headway.config.train import TrainSettings
+from headway.settings.presets import preset
+from headway.settings.train import TrainSettings
 from headway.training.plateau import Plateau, way_out
 
 from .every import make

@@ -19,8 +19,8 @@ from safetensors.torch import load_file
 from headway.cli.train import AGAIN
 from headway.errors import UserError
 from headway.nn.devices import pick_device
+from headway.training.distributed import Ranks
 from headway.training.feed import shared
-from headway.training.ranks import Ranks
 
 from .fork_server import Server, hook
 from .rank_server import RankServer, free_port

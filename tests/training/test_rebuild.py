@@ -15,14 +15,6 @@ from torch import Tensor
 
 from benchmarks.few_labels import as_list, few_of
 from headway.cli.main import main
-from headway.config.augment import AugmentSettings
-from headway.config.folder import load_run
-from headway.config.model import (
-    PictureEncoderSettings,
-    PictureSettings,
-    SoundEncoderSettings,
-    SoundSettings,
-)
 from headway.data.batches import Fixed, StepPlan
 from headway.data.making.digits import DigitsSettings, make_digits
 from headway.data.making.shapes import ShapesSettings, make_shapes
@@ -31,11 +23,19 @@ from headway.data.media.store import PictureStore, SoundStore
 from headway.data.store import Columns
 from headway.models.build import build_model
 from headway.models.encoder import Encoder
-from headway.models.parts.sounds import SoundFront
+from headway.models.parts.audio import SoundFront
+from headway.settings.augment import AugmentSettings
+from headway.settings.folder import load_run
+from headway.settings.model import (
+    PictureEncoderSettings,
+    PictureSettings,
+    SoundEncoderSettings,
+    SoundSettings,
+)
 from headway.tasks.hiding import HiddenItems, without_frames
 from headway.tasks.intake import Gone
-from headway.tasks.intake_pictures import PictureIntake
-from headway.tasks.intake_sounds import SoundIntake
+from headway.tasks.intake_audio import SoundIntake
+from headway.tasks.intake_vision import PictureIntake
 from headway.tasks.items import Batch, Draw, batches_of
 from headway.tasks.mask import Rebuilt, answered, read_hidden
 from headway.tasks.specs import FillSettings

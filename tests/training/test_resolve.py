@@ -9,9 +9,12 @@ from pathlib import Path
 import pytest
 import torch
 
-from headway.config.facts import DeviceFacts, Facts
-from headway.config.presets import preset
-from headway.config.run import (
+from headway.data.media.items import MediaItems
+from headway.errors import ConfigError
+from headway.progress import SILENT
+from headway.settings.facts import DeviceFacts, Facts
+from headway.settings.presets import preset
+from headway.settings.run import (
     Resolved,
     RunSettings,
     load_resolved,
@@ -19,14 +22,11 @@ from headway.config.run import (
     read_resolved,
     resolved_toml,
 )
-from headway.config.train import TrainSettings
-from headway.data.media.items import MediaItems
-from headway.errors import ConfigError
-from headway.progress import SILENT
+from headway.settings.train import TrainSettings
 from headway.tasks.table import kind_of
-from headway.training.asking import check_beginning
-from headway.training.home import Home
+from headway.training.arguments import check_beginning
 from headway.training.resolve import resolve, resolve_run
+from headway.training.run_folder import Home
 from tests.training.shown import write_pictures
 
 PAIRS = Facts(n=29_000, n_tokens=400_000, vocab_size=8000)

@@ -11,11 +11,11 @@ from typing import Any
 
 import pytest
 
-import headway.training.board
+import headway.training.tensorboard
 from headway.errors import UserError
 from headway.progress import Progress
-from headway.training.board import Board
-from headway.training.runlog import RunLog
+from headway.training.log import RunLog
+from headway.training.tensorboard import Board
 
 
 @pytest.fixture
@@ -119,7 +119,7 @@ def test_numbers_also_go_to_tensorboard_where_it_is_asked_for(
         def flush(self) -> None:
             pass
 
-    monkeypatch.setattr(headway.training.board, "needs", lambda module, extra: None)
+    monkeypatch.setattr(headway.training.tensorboard, "needs", lambda module, extra: None)
     fake = ModuleType("torch.utils.tensorboard")
     fake.SummaryWriter = Writer  # type: ignore[attr-defined]
     monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", fake)

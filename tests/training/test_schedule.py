@@ -7,12 +7,12 @@ from dataclasses import replace
 
 import pytest
 
-from headway.config.model import family_of
-from headway.config.presets import PRESETS
-from headway.config.recipes import recipe_names, recipe_path
-from headway.config.run import load_run_settings
-from headway.config.train import TrainSettings
-from headway.tasks.proposals import PAPER as PAPER_TRAINING
+from headway.settings.model import family_of
+from headway.settings.presets import PRESETS
+from headway.settings.recipes import recipe_names, recipe_path
+from headway.settings.run import load_run_settings
+from headway.settings.train import TrainSettings
+from headway.tasks.defaults import PAPER as PAPER_TRAINING
 from headway.tasks.translate import PAPER
 from headway.training.schedule import (
     AFTER_WARMUP,

@@ -10,14 +10,14 @@ import numpy as np
 import pytest
 import torch
 
-from headway.config.folder import CONFIG, load_run
-from headway.config.run import load_run_settings, resolved_toml
 from headway.data.media.store import PictureStore
 from headway.errors import ConfigError, DataError
 from headway.models.build import build_model
 from headway.models.folder import model_weights, save_weights
-from headway.models.seeing import Viewer
+from headway.models.vision import Viewer
 from headway.nn.loss import Smoothing
+from headway.settings.folder import CONFIG, load_run
+from headway.settings.run import load_run_settings, resolved_toml
 from headway.tasks.fronts import patch_of, picture_shape, pixel_statistics, sound_shape
 from headway.tasks.intake import intake_of
 from headway.tasks.items import Batch
@@ -29,7 +29,7 @@ from headway.tasks.specs import spec_of
 from headway.tasks.table import kind_of_row
 from headway.tasks.targets import OneLabel, top_share
 from headway.tasks.thumbnails import data_uri, thumbnails
-from headway.training.ranks import Ranks
+from headway.training.distributed import Ranks
 from headway.training.worker import Worker
 from tests.training.labelled import resolved, same_after_stops, trained
 from tests.training.shown import SIDES, asked, picture, write_pictures, write_videos

@@ -9,12 +9,12 @@ import pytest
 import torch
 from numpy.typing import NDArray
 
-from headway.config.augment import AugmentSettings
-from headway.config.sounds import SoundSettings
 from headway.data.media.resample import resample
-from headway.models.parts.sounds import SoundFront, collate_sounds
+from headway.models.parts.audio import SoundFront, collate_sounds
 from headway.nn.mel import log_mel
-from headway.tasks.intake_sounds import SoundChanges
+from headway.settings.audio import SoundSettings
+from headway.settings.augment import AugmentSettings
+from headway.tasks.intake_audio import SoundChanges
 
 RATE = 8_000
 TONE = np.sin(2 * np.pi * 500 * np.arange(RATE) / RATE).astype(np.float32)

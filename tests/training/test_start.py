@@ -12,13 +12,15 @@ import pytest
 import torch
 from torch import nn
 
-from headway.config.asked import Asked
-from headway.config.data import DataSettings
-from headway.config.durable import replace_text
-from headway.config.facts import DeviceFacts, Facts, Survey
-from headway.config.folder import CONFIG, IMPORTED
-from headway.config.inherited import model_from
-from headway.config.model import (
+from headway.errors import ConfigError, FolderError
+from headway.models.build import build_model
+from headway.models.folder import model_weights, save_weights
+from headway.settings.asked import Asked
+from headway.settings.data import DataSettings
+from headway.settings.facts import DeviceFacts, Facts, Survey
+from headway.settings.folder import CONFIG, IMPORTED
+from headway.settings.inherit import model_from
+from headway.settings.model import (
     DecoderSettings,
     EncoderSettings,
     ModelSettings,
@@ -29,13 +31,11 @@ from headway.config.model import (
     SoundSettings,
     family_of,
 )
-from headway.config.run import Resolved, RunSettings, resolved_toml
-from headway.config.start import LoraSettings, StartSettings
-from headway.config.train import TrainSettings
-from headway.errors import ConfigError, FolderError
-from headway.models.build import build_model
-from headway.models.folder import model_weights, save_weights
-from headway.tasks.begun import begun_with
+from headway.settings.run import Resolved, RunSettings, resolved_toml
+from headway.settings.start import LoraSettings, StartSettings
+from headway.settings.train import TrainSettings
+from headway.storage import replace_text
+from headway.tasks.parent import begun_with
 from headway.tasks.specs import TranscribeSettings, spec_of
 from headway.training.optim import build_optimizer, set_lr
 from headway.training.resolve import resolve

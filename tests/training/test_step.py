@@ -9,16 +9,16 @@ import pytest
 import torch
 from torch import nn
 
-from headway.config.presets import preset
-from headway.config.train import TrainSettings
 from headway.data.batches import Fixed, StepPlan, fixed_shapes
 from headway.models.build import build_model
 from headway.models.parts.front import compute_in
 from headway.nn.loss import Smoothing
+from headway.settings.presets import preset
+from headway.settings.train import TrainSettings
 from headway.tasks.task import TaskLoss
 from headway.tasks.write_items import WriteItems
+from headway.training.distributed import Ranks
 from headway.training.optim import build_optimizer
-from headway.training.ranks import Ranks
 from headway.training.step import Step
 from tests.tasks.written import pair_items
 

@@ -13,17 +13,17 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from headway.config.folder import load_run
-from headway.config.model import family_of
-from headway.config.run import RunSettings, load_run_settings, resolved_toml
 from headway.data.store import Columns, Prepared
-from headway.data.tokens import TokenStore
+from headway.data.token_store import TokenStore
 from headway.errors import ConfigError, DataError, Stopped
 from headway.metrics.spans import span_scores
 from headway.models.build import build_model
 from headway.models.folder import model_weights, save_weights
 from headway.nn.crf import log_likelihood
 from headway.nn.layout import Layout
+from headway.settings.folder import load_run
+from headway.settings.model import family_of
+from headway.settings.run import RunSettings, load_run_settings, resolved_toml
 from headway.tasks.continue_ import Continue
 from headway.tasks.kind import Use
 from headway.tasks.losses import plain as plain_loss

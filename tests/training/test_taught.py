@@ -10,21 +10,21 @@ import numpy as np
 import pytest
 import torch
 
-from headway.config.data import DataSettings
-from headway.config.decode import DecodeSettings
-from headway.config.durable import replace_text
-from headway.config.folder import CONFIG, TOKENIZER
-from headway.config.presets import preset
-from headway.config.run import RunSettings, resolved_toml
-from headway.config.start import DistilSettings
 from headway.data.prepare import prepare
 from headway.data.store import Prepared, load_prepared
 from headway.decode.translator import Translator
 from headway.models.folder import model_weights, save_weights
 from headway.progress import SILENT
-from headway.tasks import taught as module
+from headway.settings.data import DataSettings
+from headway.settings.decode import DecodeSettings
+from headway.settings.folder import CONFIG, TOKENIZER
+from headway.settings.presets import preset
+from headway.settings.run import RunSettings, resolved_toml
+from headway.settings.start import DistilSettings
+from headway.storage import replace_text
+from headway.tasks import sequence_distil as module
 from headway.tasks.opened import open_run
-from headway.tasks.taught import (
+from headway.tasks.sequence_distil import (
     prepare_taught,
     taught,
     with_taught,

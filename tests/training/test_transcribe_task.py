@@ -13,15 +13,15 @@ import soundfile
 import torch
 
 from headway.cli.main import main
-from headway.config.folder import load_run
-from headway.config.run import RunSettings
-from headway.config.sounds import SoundSettings
-from headway.decode.hypothesis import Hypothesis
-from headway.decode.spelling import speller
-from headway.decode.transcriber import Transcriber, Transcript
+from headway.decode.search.hypothesis import Hypothesis
+from headway.decode.speech.transcriber import Transcriber, Transcript
+from headway.decode.speech.window import speller
 from headway.models.folder import load_model
+from headway.settings.audio import SoundSettings
+from headway.settings.folder import load_run
+from headway.settings.run import RunSettings
 from headway.tasks.transcribe_answers import named_recordings
-from headway.text.tokenizer import Vocabularies
+from headway.tokens.tokenizer import Vocabularies
 
 from .spoken import RATE, said, texts, write_manifest, write_wav
 
@@ -311,7 +311,7 @@ def test_whole_files_of_a_list_are_as_long_as_they_like(
     lines = [{"path": "one.wav"}, {"path": "one.wav", "start": 0.0, "end": 0.1}]
     path = tmp_path / "list.jsonl"
     path.write_text("".join(json.dumps(line) + "\n" for line in lines))
-    monkeypatch.setattr("headway.data.media.sounds.MOST_S", 0.2)
+    monkeypatch.setattr("headway.data.media.audio.MOST_S", 0.2)
     shape = SoundSettings(rate=RATE)
     found = list(named_recordings([str(path)], tmp_path, shape, RunSettings(task="transcribe")))
     lengths = [sum(map(len, named.blocks())) for named in found]

@@ -12,11 +12,6 @@ import pytest
 import torch
 from torch import Tensor
 
-from headway.config.data import DataSettings, TokenizerSettings
-from headway.config.decode import DecodeSettings
-from headway.config.presets import preset
-from headway.config.run import RunSettings
-from headway.config.train import TrainSettings
 from headway.data.prepare import prepare
 from headway.data.store import Prepared
 from headway.errors import Stopped
@@ -24,6 +19,11 @@ from headway.models.build import build_model
 from headway.models.seq2seq import Seq2Seq
 from headway.nn.layout import Layout
 from headway.progress import unheard
+from headway.settings.data import DataSettings, TokenizerSettings
+from headway.settings.decode import DecodeSettings
+from headway.settings.presets import preset
+from headway.settings.run import RunSettings
+from headway.settings.train import TrainSettings
 from headway.tasks.items import Batch
 from headway.tasks.losses import plain as plain_loss
 from headway.tasks.losses import rdrop
@@ -31,7 +31,7 @@ from headway.tasks.task import Chosen, Part
 from headway.tasks.translate import Translate
 from headway.tasks.write import Writing
 from headway.tasks.write_items import Words
-from headway.training.ranks import Ranks
+from headway.training.distributed import Ranks
 from headway.training.worker import Worker
 from tests.data.conftest import sentences
 

@@ -13,19 +13,19 @@ import torch
 from torch import Tensor
 
 from headway.cli.main import main
-from headway.config.presets import preset
-from headway.config.run import RunSettings, load_run_settings
-from headway.config.train import TrainSettings
 from headway.errors import FolderError, Stopped
 from headway.models.build import build_model
 from headway.progress import SILENT, Stage
+from headway.settings.presets import preset
+from headway.settings.run import RunSettings, load_run_settings
+from headway.settings.train import TrainSettings
 from headway.tasks.scores import Scores
 from headway.training.budget import Budget, Journal, Wanted
 from headway.training.checkpoint import Checkpoints
-from headway.training.ranks import Ranks
+from headway.training.distributed import Ranks
+from headway.training.log import RunLog
 from headway.training.resolve import resolve_run
 from headway.training.run import Training
-from headway.training.runlog import RunLog
 from headway.training.snapshot import write_snapshot
 from headway.training.step import Step
 from headway.training.worker import Worker, choose, recompute_blocks

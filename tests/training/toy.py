@@ -14,19 +14,19 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from headway.config.train import TrainSettings
 from headway.errors import Stopped
 from headway.nn.feedforward import FeedForward
 from headway.progress import SILENT, OnProgress, Stage, unheard
+from headway.settings.train import TrainSettings
 from headway.tasks.scores import Scores
 from headway.tasks.specs import METRICS
 from headway.tasks.task import Part, TaskLoss, n_examples
 from headway.training.checkpoint import Checkpoints, Snapshot
+from headway.training.distributed import Ranks
 from headway.training.ema import Ema
 from headway.training.feed import StepItem
 from headway.training.loop import Loop, State
 from headway.training.optim import build_optimizer
-from headway.training.ranks import Ranks
 
 WIDTH, N, PER_STEP = 6, 22, 5
 PER_EPOCH = 5

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from headway.config.durable import replace_file
-from headway.config.folder import CONFIG, TOKENIZER, WEIGHTS, file_in, run_folder
 from headway.errors import FolderError, UserError
+from headway.settings.folder import CONFIG, TOKENIZER, WEIGHTS, file_in, run_folder
+from headway.storage import replace_file
 
 if TYPE_CHECKING:
     from headway.training.checkpoint import Checkpoints
@@ -39,11 +39,11 @@ def average(
     config = file_in(run, CONFIG)
     if out is not None and out.resolve() != run.resolve() and (out / CONFIG).exists():
         raise FolderError(f"{out} already holds a model. Give --out another folder.")
-    from headway.config.folder import load_run, load_settings
     from headway.models.build import build_model
     from headway.models.compact import to_int8
     from headway.models.folder import load_weights, model_weights, save_weights
     from headway.nn.lora import merge_tensors
+    from headway.settings.folder import load_run, load_settings
     from headway.training.average import average_of
     from headway.training.checkpoint import Checkpoints
 

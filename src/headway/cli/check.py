@@ -9,9 +9,9 @@ from typing import Annotated
 import typer
 
 from headway.cli.train import task_and_settings
-from headway.config.asked import Asked
-from headway.config.run import RunSettings
 from headway.errors import ConfigError
+from headway.settings.asked import Asked
+from headway.settings.run import RunSettings
 from headway.tasks.specs import SPECS
 
 Files = Annotated[list[str], typer.Option(help="May be given several times; `-`: standard input.")]
@@ -60,7 +60,7 @@ def check(
         "text": text, "valid_text": valid_text, "media": media, "valid_media": valid_media,
     }  # fmt: skip
     files = Asked.from_flags({f"data.{name}": value for name, value in options.items() if value})
-    from headway.training.asking import report_of
+    from headway.training.arguments import report_of
 
     if task is not None:
         words, named = _named(task, words)
@@ -77,7 +77,7 @@ def check(
 
 def _named(task: str, words: list[str]) -> tuple[list[str], Asked]:
     """The task and the settings, and the files: as the task reads such."""
-    from headway.data.given import given
+    from headway.data.memory import given
 
     paths = [word for word in words if "=" not in word or Path(word).exists()]
     if not paths:
@@ -98,7 +98,7 @@ def _settings(
     task, rest = task_and_settings(words)
     if task is None:
         raise ConfigError(f"name a task: {', '.join(SPECS)}.")
-    from headway.training.asking import settings_for
+    from headway.training.arguments import settings_for
 
     return settings_for(
         task, given, rest, start=start, teacher=teacher, whence=f"headway check {task}"

@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from headway.cli.predict import check_engine, check_settings, run_folders, settings_of
-from headway.config.data import DataSettings
-from headway.config.run import RunSettings
 from headway.errors import UserError
 from headway.progress import Progress
+from headway.settings.data import DataSettings
+from headway.settings.run import RunSettings
 from headway.tasks.specs import spec_of
 
 if TYPE_CHECKING:

@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from headway.config.folder import SHIPPED, run_folder
-from headway.config.load import parse_override
 from headway.errors import FolderError, UserError
 from headway.progress import Progress
+from headway.settings.folder import SHIPPED, run_folder
+from headway.settings.load import parse_override
 
 if TYPE_CHECKING:
-    from headway.inside.corpus import Corpus
-    from headway.inside.factors import Factors
+    from headway.inside.capture.corpus import Corpus
+    from headway.inside.measure.factors.dictionary import Factors
     from headway.tasks.opened import Opened
 
 TELLING = 10
@@ -66,7 +66,7 @@ def factors(
     folder = run_folder(run)
     place = _place(folder, out)
     _check_free(place, restart)
-    from headway.inside.factors import factors as learn
+    from headway.inside.measure.factors.dictionary import factors as learn
     from headway.nn.devices import pick_device
     from headway.tasks.opened import open_plain
 
@@ -82,7 +82,7 @@ def factors(
 
 
 def _corpus(run: Opened, text: list[str] | None, media: list[str] | None) -> Corpus:
-    from headway.inside.corpus import Corpus, file_options
+    from headway.inside.capture.corpus import Corpus, file_options
 
     reads_media = run.spec.reads == "media"
     wrong = text if reads_media else media

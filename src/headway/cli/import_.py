@@ -50,7 +50,7 @@ def import_(
 
 
 def report(done: Imported) -> list[str]:
-    from headway.config.model import family_of
+    from headway.settings.model import family_of
 
     settings = done.settings
     assert settings.model is not None

@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from headway.config.folder import load_settings, run_folder, shipped_names
-from headway.config.model import (
+from headway.errors import FolderError, UserError, suggest
+from headway.settings.folder import load_settings, run_folder, shipped_names
+from headway.settings.model import (
     ModelSettings,
     PictureEncoderSettings,
     PictureSeq2SeqSettings,
@@ -20,8 +21,7 @@ from headway.config.model import (
     TextSettings,
     family_of,
 )
-from headway.config.run import load_model_settings
-from headway.errors import FolderError, UserError, suggest
+from headway.settings.run import load_model_settings
 
 if TYPE_CHECKING:
     from headway.models.summary import Part, Summary
@@ -65,7 +65,7 @@ def info(
 def _settings(model: str, overrides: list[str]) -> ModelSettings:
     """A preset wins over a folder and a folder over a shipped model of the same name."""
     path = Path(model)
-    from headway.config.presets import PRESETS
+    from headway.settings.presets import PRESETS
 
     if model in PRESETS:
         return load_model_settings(None, [f"model.preset={model}", *overrides])

@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from headway.cli.counted import head_given, number_given
+from headway.cli.head_names import head_given, number_given
 from headway.errors import ConfigError, UserError
 from headway.progress import Progress
 
 if TYPE_CHECKING:
-    from headway.inside.change import Change
-    from headway.inside.media import Media
-    from headway.inside.reading import Ask
+    from headway.inside.capture.interventions import Change
+    from headway.inside.capture.media import Media
+    from headway.inside.capture.reading import Ask
     from headway.tasks.opened import Opened
 
 PORT = 8321
@@ -92,8 +92,8 @@ def look(
         _check_alone(alone, against=against, **others, checkpoints=checkpoints)
     if against_text is not None and not against_text.strip():
         raise UserError("--against-text is empty. Give another text to compare with.")
-    from headway.inside.looking import Extras
-    from headway.inside.trace import FACTS
+    from headway.inside.capture.trace import FACTS
+    from headway.inside.page.look import Extras
     from headway.tasks.opened import open_plain
 
     if (Path(run) / FACTS).is_file():
@@ -116,7 +116,7 @@ def look(
         checkpoints=checkpoints,
     )
     if serve:
-        from headway.inside.live import serve as start
+        from headway.inside.page.server import serve as start
 
         start(loaded, subject, given, changed, extras=extras, port=port, note=_note)
         return
@@ -132,7 +132,7 @@ def _subject(
     run: Opened, text: str | None, file: Path | None, *, serve: bool
 ) -> str | Media | None:
     """What the model shall read; nothing for a server of texts, which has one to begin with."""
-    from headway.inside.media import check_given, media_settings, open_media
+    from headway.inside.capture.media import check_given, media_settings, open_media
 
     if serve and text is None and file is None and media_settings(run) is None:
         return None
@@ -152,8 +152,8 @@ def _write(
 ) -> None:  # fmt: skip
     from dataclasses import fields
 
-    from headway.inside.looking import look as make
-    from headway.inside.trace import trace as traced
+    from headway.inside.capture.trace import trace as traced
+    from headway.inside.page.look import look as make
 
     more = {field.name: getattr(extras, field.name) for field in fields(extras)}
     with Progress().stage("looking"):
@@ -168,15 +168,15 @@ def _write(
 
 
 def _print(run: Opened, text: str | Media, ask: Ask, change: Change, extras: Any) -> None:
-    from headway.inside.looking import looked_at
-    from headway.inside.terminal import show
+    from headway.inside.page.look import looked_at
+    from headway.inside.page.terminal import show
 
     print(show(looked_at(run, text, ask, change, extras), sys.stdout))
 
 
 def _show_trace(folder: Path, out: Path, text: str | None, file: Path | None) -> None:
-    from headway.inside.looking import look as make
-    from headway.inside.trace import Trace
+    from headway.inside.capture.trace import Trace
+    from headway.inside.page.look import look as make
 
     if text is not None or file is not None:
         option = "--text" if file is None else "--file"
@@ -187,7 +187,7 @@ def _show_trace(folder: Path, out: Path, text: str | None, file: Path | None) ->
 
 def _ask(run: Opened, words: list[str], output: str | None, begin: str, new: int) -> Ask:
     from headway.cli.predict import settings_of
-    from headway.inside.reading import Ask
+    from headway.inside.capture.reading import Ask
 
     for word in words:
         if not word.startswith("decode.") or "=" not in word:
@@ -203,8 +203,8 @@ def _ask(run: Opened, words: list[str], output: str | None, begin: str, new: int
 
 
 def _change(run: Opened, hide: list[str], off: list[str]) -> Change:
-    from headway.inside.anatomy import Anatomy
-    from headway.inside.change import Change
+    from headway.inside.capture.anatomy import Anatomy
+    from headway.inside.capture.interventions import Change
 
     anatomy = Anatomy.of(run.model)
     hidden = set()
@@ -231,8 +231,8 @@ def _tuned(run: Opened, path: Path | None, out: Path) -> Path | None:
     """A file of a tuned lens; tuned now, beside the page, if a corpus is given instead."""
     if path is None or path.suffix == ".safetensors":
         return path
-    from headway.inside.corpus import Corpus
-    from headway.inside.lens import tune
+    from headway.inside.capture.corpus import Corpus
+    from headway.inside.measure.lens import tune
 
     place = out.with_suffix(".lens.safetensors")
     with Progress().stage("tuning the lens"):

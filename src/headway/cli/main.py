@@ -28,8 +28,8 @@ from headway.cli.recipes import recipes
 from headway.cli.score import score
 from headway.cli.train import train
 from headway.cli.truth import truth
-from headway.config.elsewhere import NOTHING, option_here
 from headway.errors import UserError, out_of_memory
+from headway.settings.synonyms import NOTHING, option_here
 
 # typer carries its own copy of click; this is the way to its error that depends on neither.
 UsageError: type[Exception] = typer.BadParameter.__bases__[0]
@@ -156,9 +156,9 @@ def _message(error: Exception, words: list[str]) -> str:
 
 def _called_here(option: str, words: list[str]) -> str | None:
     """What people mean who know the option from another tool."""
-    from headway.config.hints import setting_types
-    from headway.config.model import FAMILY_SETTINGS
-    from headway.config.run import SETTINGS
+    from headway.settings.model import FAMILY_SETTINGS
+    from headway.settings.run import SETTINGS
+    from headway.settings.value_types import setting_types
 
     command = _name(words).partition(" ")[2]
     if command not in TAKES:

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from headway.cli.predict import run_folders, settings_of
-from headway.config.run import Resolved
 from headway.errors import ConfigError, UserError, suggest
+from headway.settings.run import Resolved
 from headway.tasks.specs import spec_of
 
 if TYPE_CHECKING:

@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Annotated, Any, TextIO
 
 import typer
 
-from headway.config.folder import CONFIG, file_in, run_folder
-from headway.config.run import Resolved, RunSettings, load_resolved
 from headway.errors import ConfigError, DataError, UserError, suggest
 from headway.progress import SILENT, Progress, Stage
+from headway.settings.folder import CONFIG, file_in, run_folder
+from headway.settings.run import Resolved, RunSettings, load_resolved
 from headway.tasks.specs import Spec, spec_of
 
 if TYPE_CHECKING:

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from headway.config.model import FAMILY_SETTINGS, family_of
 from headway.errors import ConfigError, suggest
+from headway.settings.model import FAMILY_SETTINGS, family_of
 
 if TYPE_CHECKING:
-    from headway.config.presets import Preset
+    from headway.settings.presets import Preset
 
 
 def presets(
@@ -24,7 +24,7 @@ def presets(
     """List the models that have a name, with their exact size."""
     if family is not None and family not in FAMILY_SETTINGS:
         raise ConfigError(f"unknown family {family!r}.{suggest(family, FAMILY_SETTINGS)}")
-    from headway.config.presets import PRESETS
+    from headway.settings.presets import PRESETS
 
     rows = [
         _row(name, preset)

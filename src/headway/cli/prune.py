@@ -10,20 +10,20 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from headway.cli.counted import head_given, shown
 from headway.cli.evaluate import _media_files, _pair_files, _text_files
-from headway.config.data import DataSettings
-from headway.config.folder import SHIPPED, load_run, run_folder
-from headway.config.run import RunSettings
+from headway.cli.head_names import head_given, shown
 from headway.errors import FolderError, UserError
 from headway.progress import Progress
+from headway.settings.data import DataSettings
+from headway.settings.folder import SHIPPED, load_run, run_folder
+from headway.settings.run import RunSettings
 from headway.tasks.specs import spec_of
 
 if TYPE_CHECKING:
-    from headway.inside.compared import Line
-    from headway.inside.heads import Heads
-    from headway.inside.pruning import Head
-    from headway.inside.streams import Reading
+    from headway.inside.capture.streams import Reading
+    from headway.inside.measure.heads import Heads
+    from headway.inside.measure.pruned_run import Line
+    from headway.inside.measure.pruning import Head
     from headway.tasks.opened import Opened
 
 
@@ -128,7 +128,7 @@ def _give(settings: RunSettings) -> str:
 
 def _wanted(text: str, model: Any, kind: str | None) -> int | frozenset[Head]:
     """A number of heads, or the heads themselves."""
-    from headway.inside.pruning import all_heads, prunable, without
+    from headway.inside.measure.pruning import all_heads, prunable, without
 
     if kind is not None and kind not in model.attention_layers:
         has = ", ".join(model.attention_layers)
@@ -165,8 +165,8 @@ def _readings(
     run: Opened, files: DataSettings | None, given: list[str] | None, *, needed: bool
 ) -> tuple[list[Reading], str]:
     """Examples to judge heads by, and where they come from."""
-    from headway.inside.corpus import Corpus, keeps_data
-    from headway.inside.examples import examples
+    from headway.inside.capture.corpus import Corpus, keeps_data
+    from headway.inside.capture.examples import examples
 
     if given and run.spec.reads == "documents":
         texts = replace(run.settings.data, text=tuple(given), valid_text=())
@@ -187,7 +187,7 @@ def _readings(
 
 
 def _judged(run: Opened, readings: list[Reading], where: str) -> Heads:
-    from headway.inside.heads import heads
+    from headway.inside.measure.heads import heads
 
     _say(f"importance of the heads from {len(readings):,} {readings[0].unit}: {where}")
     with Progress().stage("measuring heads"):
@@ -196,7 +196,7 @@ def _judged(run: Opened, readings: list[Reading], where: str) -> Heads:
 
 def _curve(run: Opened, files: DataSettings, found: Heads, folder: Path) -> None:
     from headway.cli.table import show_table
-    from headway.inside.curve import CURVE, curve, save_found
+    from headway.inside.measure.pruning_curve import CURVE, curve, save_found
 
     with Progress().stage("measuring without heads"):
         measured = curve(run, files, found, note=_say)
@@ -217,8 +217,8 @@ def _chosen(
 ) -> frozenset[Head]:
     if not isinstance(wanted, int):
         return wanted
-    from headway.inside.curve import ordered
-    from headway.inside.pruning import least
+    from headway.inside.measure.pruning import least
+    from headway.inside.measure.pruning_curve import ordered
 
     assert found is not None
     return least(ordered(run.shape, found.importance(), kind or "all"), wanted, run.shape)
@@ -228,8 +228,8 @@ def _write(
     run: Opened, gone: frozenset[Head], out: Path, readings: list[Reading],
     files: DataSettings | None, as_json: bool,
 ) -> None:  # fmt: skip
-    from headway.inside.compared import compare
-    from headway.inside.pruning import name_of, save_pruned
+    from headway.inside.measure.pruned_run import compare
+    from headway.inside.measure.pruning import name_of, save_pruned
     from headway.interop.whole import new_folder
     from headway.tasks.opened import open_plain
 

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from headway.config.recipes import about, recipe_names, recipe_path
+from headway.settings.recipes import about, recipe_names, recipe_path
 
 
 def recipes(

@@ -9,8 +9,8 @@ from typing import Annotated, Any
 import typer
 
 from headway.cli.predict import files_and_settings, one_file, run_folders, settings_of
-from headway.config.data import DataSettings
 from headway.errors import UserError
+from headway.settings.data import DataSettings
 
 
 def score(

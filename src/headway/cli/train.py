@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from headway.config.asked import Asked
-from headway.config.recipes import in_folder, recipe_path
-from headway.config.run import resolved_toml
 from headway.errors import ConfigError, Stopped
+from headway.settings.asked import Asked
+from headway.settings.recipes import in_folder, recipe_path
+from headway.settings.run import resolved_toml
 from headway.tasks.specs import ALIASES, SPECS, spec_of
 
 if TYPE_CHECKING:
@@ -89,7 +89,7 @@ def train(
         "text": text, "valid_text": valid_text, "media": media, "valid_media": valid_media,
     }  # fmt: skip
     given |= Asked.from_flags({f"data.{name}": value for name, value in options.items() if value})
-    from headway.training.asking import check_training, settings_for, with_budget
+    from headway.training.arguments import check_training, settings_for, with_budget
 
     settings = settings_for(
         task, given, overrides, recipe=path, start=start, teacher=teacher,
@@ -134,7 +134,7 @@ def task_and_settings(words: list[str]) -> tuple[str | None, list[str]]:
         raise ConfigError(f"{tasks[1]!r} stands alone; the data goes to options: {options}")
     if len(tasks) > 1:
         raise ConfigError(f"{tasks[1]!r} is not key=value. Example: train.lr=1e-3")
-    from headway.training.asking import check_word
+    from headway.training.arguments import check_word
 
     return (check_word(tasks[0]) if tasks else None), [word for word in words if "=" in word]
 
@@ -143,7 +143,7 @@ def _show_plan(run: Training, folder: Path) -> int:
     """What would happen, measured on this machine. The plan goes to stdout as TOML."""
     from headway.models.summary import count, outline
     from headway.progress import duration
-    from headway.training.plan import memory_needed
+    from headway.training.estimate import memory_needed
     from headway.training.schedule import schedule_line
 
     prepared = run.kind.prepare(run.settings, folder, run.progress)

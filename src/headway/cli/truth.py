@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from headway.cli.counted import shown
-from headway.config.folder import SHIPPED, load_run, run_folder
+from headway.cli.head_names import shown
 from headway.errors import UserError
 from headway.progress import Progress
+from headway.settings.folder import SHIPPED, load_run, run_folder
 from headway.tasks.specs import SPECS, spec_of
 
 if TYPE_CHECKING:
-    from headway.inside.truth import Case, Spoken, Truth
+    from headway.inside.measure.truth import Case, Spoken, Truth
     from headway.tasks.opened import Opened
 
 BEST_HEADS = 5
@@ -80,9 +80,9 @@ def truth(
     if not spec.truth and reactions is None:
         print(f"not validated: nobody knows where a run of the task {task} has to look.")
         return
-    from headway.inside.maps import METHODS, known
-    from headway.inside.truth import measure, measured_times
-    from headway.inside.truth.times import with_aligning
+    from headway.inside.measure.maps import METHODS, known
+    from headway.inside.measure.truth import measure, measured_times
+    from headway.inside.measure.truth.times import with_aligning
     from headway.tasks.opened import open_plain
 
     wanted = known(METHODS if methods == "all" else methods.split(","))
@@ -128,7 +128,7 @@ def _cases(
     run: Opened, pairs: Path | None, reactions: Path | None, most: int
 ) -> tuple[str, list[Case]]:
     """What the truth is, in words, and the texts."""
-    from headway.inside.truth import aligned, atom_maps, copied_words, read_known, repeats
+    from headway.inside.measure.truth import aligned, atom_maps, copied_words, read_known, repeats
 
     if reactions is not None:
         return "atoms of reactions", atom_maps(run, reactions)[:most]
@@ -143,7 +143,7 @@ def _cases(
 
 def _media_cases(run: Opened, manifest: Path, most: int) -> tuple[str, list[Case], list[Spoken]]:
     """The same for pictures, videos and recordings; of recordings also when words were said."""
-    from headway.inside.truth import recordings, scenes
+    from headway.inside.measure.truth import recordings, scenes
     from headway.models.seq2seq import Seq2Seq
 
     if run.settings.task != "transcribe":
@@ -165,7 +165,7 @@ def _fresh(run: Opened) -> Opened:
 
 
 def _save(found: Truth, folder: Path, out: Path | None) -> None:
-    from headway.inside.looking import TRUTH
+    from headway.inside.page.look import TRUTH
 
     if out is None and folder.is_relative_to(SHIPPED):
         print("not written: this model comes with headway. Use --out FILE.", file=sys.stderr)
@@ -177,7 +177,7 @@ def _save(found: Truth, folder: Path, out: Path | None) -> None:
 
 def _show(found: Truth, n_texts: int) -> None:
     from headway.cli.table import show_table
-    from headway.inside.truth.measure import is_head
+    from headway.inside.measure.truth.measure import is_head
 
     scores = found.maps
     chance, items = scores["random"].random, _items(found)

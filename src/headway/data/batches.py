@@ -15,7 +15,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from headway.nn.attend import SHORT_LIMIT
+from headway.nn.attention.attend import SHORT_LIMIT
 from headway.nn.layout import Layout
 
 Rows = NDArray[np.int64]

@@ -17,10 +17,10 @@ from typing import Literal
 
 import numpy as np
 
-from headway.config.data import DataSettings
 from headway.data.readers.delimited import IsHeader
 from headway.data.table import Table, has_column, is_missing, value_in
 from headway.errors import ConfigError, DataError, suggest
+from headway.settings.data import DataSettings
 from headway.tasks.specs import Modality, Need, Spec
 
 Kind = Literal[

@@ -12,8 +12,8 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 from numpy.typing import NDArray
 
+from headway.data.check_report import Example, Finding, Level, Report
 from headway.data.example import TextKind
-from headway.data.report import Example, Finding, Level, Report
 from headway.data.survey import (
     CONTROL,
     EMPTY,

@@ -15,15 +15,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from headway.data.check import listed
+from headway.data.check_report import Finding, Report
 from headway.data.example import Example, Source, TextKind, in_example_blocks
-from headway.data.report import Finding, Report
 from headway.data.sealed import Facts
-from headway.data.tokens import lengths_file, side, token_dtype, tokens_file
+from headway.data.token_store import lengths_file, side, token_dtype, tokens_file
 from headway.data.workers import each
 from headway.data.workplace import GrowingFiles
 from headway.errors import DataError
-from headway.text.tokenizer import Tokenizer, Vocabularies
-from headway.text.words import Flat
+from headway.tokens.tokenizer import Tokenizer, Vocabularies
+from headway.tokens.word_cache import Flat
 
 LIMITS = (64, 128, 256, 512, 1024)
 """The numbers of tokens for which the report says how many examples are longer."""

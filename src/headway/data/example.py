@@ -6,15 +6,15 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, NamedTuple, cast
 
-from headway.config.run import RunSettings
 from headway.data.bind import Binding, Column, as_said, bind, column_of, plain
 from headway.data.columns import VALUES, check_words, labels_of
 from headway.data.files import parts
 from headway.data.readers.lines import UnequalCounts, open_aligned
 from headway.data.readers.open import Holds, open_table
-from headway.data.schemes import Detection, Scheme, to_bio
 from headway.data.table import ABSENT, Raw, Table
+from headway.data.tag_schemes import Detection, Scheme, to_bio
 from headway.errors import ConfigError, DataError
+from headway.settings.run import RunSettings
 from headway.tasks.specs import SPECS, Reads, spec_of
 
 TextKind = Literal["documents", "labelled", "tagged", "fields", "texts", "pairs"]

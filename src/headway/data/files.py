@@ -23,8 +23,8 @@ from io import BufferedReader, RawIOBase
 from pathlib import Path
 from typing import Any, BinaryIO, Protocol
 
-from headway.config.listed import listed
 from headway.errors import ConfigError, DataError, needs
+from headway.settings.listed import listed
 
 MAX_LINE = 10_000_000
 """Characters of one line. A longer one is no sentence, and often no text."""

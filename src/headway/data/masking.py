@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from headway.tasks.specs import FillSettings
-from headway.text.tokenizer import Tokenizer
+from headway.tokens.tokenizer import Tokenizer
 
 Numbers = NDArray[np.int64]
 

@@ -6,10 +6,10 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from headway.config.data import DataSettings
-from headway.config.run import RunSettings
 from headway.data.example import pair_source
 from headway.data.files import is_stream, spool
+from headway.settings.data import DataSettings
+from headway.settings.run import RunSettings
 from headway.tasks.specs import SPECS
 
 Pair = tuple[str, str]

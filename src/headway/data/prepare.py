@@ -19,15 +19,14 @@ from pathlib import Path
 
 import numpy as np
 
-from headway.config.run import RunSettings
 from headway.data import example
 from headway.data.check import PROBLEMS, UNITS, check_texts, sorted_labels
+from headway.data.check_report import Report
 from headway.data.encode import Encoder, Routed, Router, all_for_validation
 from headway.data.example import Source, TextKind, in_example_blocks, sources
-from headway.data.inputs import rereadable, wanted_inputs
-from headway.data.languages import Profiles
+from headway.data.fingerprint import rereadable, wanted_inputs
+from headway.data.language_id import Profiles
 from headway.data.readers import lines
-from headway.data.report import Report
 from headway.data.sealed import Facts, read_sealed, seal
 from headway.data.split import split_off
 from headway.data.store import (
@@ -42,9 +41,10 @@ from headway.data.survey import survey
 from headway.data.workplace import Workplace, tidy, workplace
 from headway.errors import DataError
 from headway.progress import SILENT, Progress
+from headway.settings.run import RunSettings
 from headway.tasks.specs import spec_of
-from headway.text.tokenizer import Tokenizer, Vocabularies
-from headway.text.train import train_on_texts, train_vocabularies
+from headway.tokens.tokenizer import Tokenizer, Vocabularies
+from headway.tokens.trainer import train_on_texts, train_vocabularies
 
 FEW_DOCUMENTS = 20
 """With fewer of them a tenth of the characters is held out instead of a tenth of the documents."""

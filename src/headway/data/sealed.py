@@ -8,8 +8,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from headway.config.durable import check_identity, identity
 from headway.errors import DataError, FolderError
+from headway.storage import check_identity, identity
 
 MANIFEST = "manifest.json"
 VERSION = 2

@@ -8,20 +8,20 @@ from dataclasses import asdict, dataclass, replace
 from itertools import islice
 from pathlib import Path
 
-from headway.config.data import DataSettings
-from headway.config.run import RunSettings
 from headway.data.bind import DEFAULTS, MEDIA, SEEN_AS, Binding, Kind, is_blank
+from headway.data.check_report import Report
 from headway.data.example import sources
 from headway.data.files import is_stream
-from headway.data.given import ROWS, Given
 from headway.data.media.folders import FolderSource
 from headway.data.media.items import found_items
 from headway.data.media.manifest import PARTS, ManifestSource
-from headway.data.media.reading import UNITS, Form
+from headway.data.media.open_item import UNITS, Form
 from headway.data.media.source import SEVERAL, TARGETS
 from headway.data.media.source import Source as MediaSource
-from headway.data.report import Report
+from headway.data.memory import ROWS, Given
 from headway.data.table import Table, is_missing, shown_value, value_in
+from headway.settings.data import DataSettings
+from headway.settings.run import RunSettings
 from headway.tasks.specs import Spec
 
 MOST_FILES = 3

@@ -15,8 +15,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from headway.data.check import UNITS
-from headway.data.fold import Hashes, Numbers, mixed
-from headway.data.report import Finding, Report
+from headway.data.check_report import Finding, Report
+from headway.data.hashing import Hashes, Numbers, mixed
 from headway.data.store import ImpossibleData
 from headway.data.survey import Survey
 from headway.errors import DataError

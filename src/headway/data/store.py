@@ -12,15 +12,15 @@ from typing import Any, Literal, overload
 import numpy as np
 from numpy.typing import NDArray
 
-from headway.data.fold import Hashes
+from headway.data.check_report import Report
+from headway.data.hashing import Hashes
 from headway.data.media.decoding import UNREADABLE, VALUES, read_facts
-from headway.data.media.reading import Form, What
+from headway.data.media.open_item import Form, What
 from headway.data.media.store import PictureStore, SoundStore
-from headway.data.report import Report
 from headway.data.sealed import WORDS, Facts, load_sealed
-from headway.data.tokens import TokenStore, side, tokens_file
+from headway.data.token_store import TokenStore, side, tokens_file
 from headway.errors import DataError
-from headway.text.tokenizer import Tokenizer, Vocabularies
+from headway.tokens.tokenizer import Tokenizer, Vocabularies
 
 DATA = "data"
 """The folder of a run that holds all of it."""

@@ -12,8 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from headway.data.example import Example, Source, in_example_blocks
-from headway.data.fold import Hashes, Texts, fold_hashes, mixed
-from headway.data.languages import Profiles, Trigrams
+from headway.data.hashing import Hashes, Texts, fold_hashes, mixed
+from headway.data.language_id import Profiles, Trigrams
 from headway.data.readers.lines import UnequalCounts
 from headway.data.workers import each
 

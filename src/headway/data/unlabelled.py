@@ -14,8 +14,6 @@ from dataclasses import replace
 from itertools import islice
 from pathlib import Path
 
-from headway.config.data import DataSettings
-from headway.config.run import RunSettings
 from headway.data.bind import Column, as_said, bind, is_named
 from headway.data.columns import VALUES
 from headway.data.example import Bound, needed, needs_of
@@ -27,6 +25,8 @@ from headway.data.readers.open import HEAD, open_table
 from headway.data.readers.parquet import MAGIC
 from headway.data.table import Table
 from headway.errors import DataError
+from headway.settings.data import DataSettings
+from headway.settings.run import RunSettings
 from headway.tasks.specs import WORDS, Reads
 
 Question = str | tuple[str, ...]

@@ -18,8 +18,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from headway.config.durable import check_identity, identity, read_json, replace_text, seal_json
 from headway.errors import FolderError, UserError
+from headway.storage import check_identity, identity, read_json, replace_text, seal_json
 
 WANTED, RECORD = "wanted.json", "record.json"
 BLOCK = 1 << 20

@@ -11,7 +11,7 @@ from torch import Tensor
 from headway.decode.steps import alignment_layer
 from headway.models.seq2seq import Seq2Seq
 from headway.nn.tap import record
-from headway.text.tokenizer import SPACE_MARK, Tokenizer
+from headway.tokens.tokenizer import SPACE_MARK, Tokenizer
 
 Pair = tuple[int, int]
 

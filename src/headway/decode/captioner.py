@@ -12,21 +12,21 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
-from headway.config.decode import DecodeSettings
-from headway.config.pictures import GRID_STRIDE, PictureSettings
 from headway.decode.align import Attention, attention_of, word_numbers
+from headway.decode.batching import batches
 from headway.decode.engine import Engine, SourceSearch
-from headway.decode.hypothesis import Hypothesis
-from headway.decode.lines import batches
 from headway.decode.outputs import LINE_END
 from headway.decode.recent import Recent
-from headway.decode.search import Searcher, Specials, evaluating
+from headway.decode.search.hypothesis import Hypothesis
+from headway.decode.search.search import Searcher, Specials, evaluating
 from headway.decode.translation import Box, Look, Output
-from headway.models.parts.pictures import PictureFront
+from headway.models.parts.vision import PictureFront
 from headway.models.seq2seq import Seq2Seq
 from headway.nn.linear import packed
 from headway.progress import OnProgress, unheard
-from headway.text.tokenizer import Tokenizer
+from headway.settings.decode import DecodeSettings
+from headway.settings.vision import GRID_STRIDE, PictureSettings
+from headway.tokens.tokenizer import Tokenizer
 
 Picture = NDArray[np.uint8]
 """T C Y X."""

@@ -5,20 +5,20 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable, Iterator, Sequence
 
-from headway.config.decode import DecodeSettings
+from headway.decode.batching import batches, live_windows, windows
 from headway.decode.completion import Completion, Output, Summary
 from headway.decode.engine import Engine, PromptSearch
-from headway.decode.hypothesis import Specials
-from headway.decode.lines import batches, live_windows, windows
-from headway.decode.prompts import Prefix, PromptSearcher, too_long
 from headway.decode.reading import OnToken, Reading
 from headway.decode.recent import Recent
-from headway.decode.speculative import SpeculativeSearcher
+from headway.decode.search.hypothesis import Specials
+from headway.decode.search.prompts import Prefix, PromptSearcher, too_long
+from headway.decode.search.speculative import SpeculativeSearcher
 from headway.errors import ConfigError, UserError
 from headway.models.decoder import Decoder
 from headway.nn.linear import packed
 from headway.progress import OnProgress, unheard
-from headway.text.tokenizer import Tokenizer
+from headway.settings.decode import DecodeSettings
+from headway.tokens.tokenizer import Tokenizer
 
 __all__ = ["Completer", "Completion", "Output", "Prompt"]
 

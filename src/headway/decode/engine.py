@@ -13,16 +13,16 @@ from typing import Any, NoReturn, Protocol, runtime_checkable
 import torch
 from torch import Tensor, nn
 
-from headway.config.decode import DecodeSettings
-from headway.decode.hypothesis import Hypothesis, Specials, Wish
-from headway.decode.prompts import Prefix
-from headway.decode.spelling import Speller
-from headway.decode.walk import Watch
+from headway.decode.search.greedy import Watch
+from headway.decode.search.hypothesis import Hypothesis, Specials, Wish
+from headway.decode.search.prompts import Prefix
+from headway.decode.speech.window import Speller
 from headway.errors import UserError
 from headway.models.decoder import Decoder
 from headway.models.encoder import Encoder
 from headway.nn.layout import Layout
-from headway.text.tokenizer import Tokenizer
+from headway.settings.decode import DecodeSettings
+from headway.tokens.tokenizer import Tokenizer
 
 Tokens = Sequence[Sequence[int]]
 

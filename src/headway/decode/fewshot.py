@@ -11,15 +11,15 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from headway.config.listed import listed
 from headway.data.files import open_lines
+from headway.decode.batching import batches, live_windows, windows
 from headway.decode.completer import Completer, shared_length
-from headway.decode.lines import batches, live_windows, windows
-from headway.decode.lm import read
-from headway.decode.prompts import Prefix, too_long
-from headway.decode.search import evaluating
+from headway.decode.language_model import read
+from headway.decode.search.prompts import Prefix, too_long
+from headway.decode.search.search import evaluating
 from headway.errors import DataError, UserError
 from headway.nn.linear import packed
+from headway.settings.listed import listed
 
 Normalise = Literal["none", "length", "prior"]
 

@@ -9,10 +9,10 @@ from dataclasses import dataclass, replace
 from torch import Tensor
 
 from headway.decode.align import Attention, align_words, source_words, word_numbers
-from headway.decode.hypothesis import Hypothesis
-from headway.decode.long import Part
+from headway.decode.long_input import Part
+from headway.decode.search.hypothesis import Hypothesis
 from headway.decode.translation import Output
-from headway.text.tokenizer import Tokenizer, Vocabularies
+from headway.tokens.tokenizer import Tokenizer, Vocabularies
 
 # A vocabulary of bytes can write line ends; a line must stay a line.
 LINE_END = re.compile(r"[\r\n]+")

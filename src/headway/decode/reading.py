@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-from headway.config.decode import DecodeSettings
 from headway.decode.completion import Output
-from headway.decode.hypothesis import Hypothesis
+from headway.decode.search.greedy import Watch
+from headway.decode.search.hypothesis import Hypothesis
 from headway.decode.stream import TextStream
-from headway.decode.walk import Watch
-from headway.text.tokenizer import Tokenizer
+from headway.settings.decode import DecodeSettings
+from headway.tokens.tokenizer import Tokenizer
 
 OnToken = Callable[[str], None]
 """Gets text as it becomes certain."""

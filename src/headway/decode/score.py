@@ -8,12 +8,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from headway.decode.lines import batches
-from headway.decode.search import evaluating
+from headway.decode.batching import batches
+from headway.decode.search.search import evaluating
 from headway.decode.translation import Score
 from headway.models.seq2seq import Seq2Seq
 from headway.nn.layout import Layout
-from headway.text.tokenizer import Tokenizer
+from headway.tokens.tokenizer import Tokenizer
 
 ROWS = 1024
 """Rows whose scores over the vocabulary are held at a time."""

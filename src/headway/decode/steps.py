@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from headway.models.seq2seq import Seq2Seq
-from headway.nn.attention import Memory
+from headway.nn.attention.attention import Memory
 from headway.nn.cache import Cache
 from headway.nn.layout import Layout, Tree
 from headway.nn.tap import record

@@ -10,25 +10,25 @@ from functools import partial
 
 import torch
 
-from headway.config.decode import DecodeSettings
-from headway.config.listed import listed
 from headway.decode.align import Attention, attention_of
-from headway.decode.bodies import learned
+from headway.decode.batching import LAST_WINDOW, batches, live_windows, one_ahead, windows
 from headway.decode.engine import AheadSearch, Batch, Engine, SourceSearch
-from headway.decode.hypothesis import NO_WISH, Hypothesis, Wish
-from headway.decode.lines import LAST_WINDOW, batches, live_windows, one_ahead, windows
-from headway.decode.long import Cutter, OnLong, Part, translation_of
+from headway.decode.long_input import Cutter, OnLong, Part, translation_of
 from headway.decode.outputs import Writer
-from headway.decode.phrases import banned_phrases, broken_bans
 from headway.decode.recent import Recent
 from headway.decode.score import target_scores
-from headway.decode.search import Searcher, Specials, evaluating
+from headway.decode.search.fixed_models import learned
+from headway.decode.search.hypothesis import NO_WISH, Hypothesis, Wish
+from headway.decode.search.phrases import banned_phrases, broken_bans
+from headway.decode.search.search import Searcher, Specials, evaluating
 from headway.decode.translation import Output, Score, Summary, TextWish, Translation
 from headway.decode.work import NOTHING, Work, next_wishes
 from headway.models.seq2seq import Seq2Seq
 from headway.nn.linear import packed
 from headway.progress import OnProgress, unheard
-from headway.text.tokenizer import Vocabularies
+from headway.settings.decode import DecodeSettings
+from headway.settings.listed import listed
+from headway.tokens.tokenizer import Vocabularies
 
 __all__ = ["OnLong", "Output", "Score", "Summary", "TextWish", "Translation", "Translator"]
 

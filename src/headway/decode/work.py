@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from itertools import islice
 
 from headway.decode.engine import Batch
-from headway.decode.long import Part
+from headway.decode.long_input import Part
 from headway.decode.translation import TextWish
 from headway.errors import UserError
 

@@ -5,14 +5,14 @@ from headway.inside import load, look
 look(load("tatoeba-de-en"), "Ich gehe nach Hause.").save("look.html")
 """
 
-from headway.inside.change import Change
-from headway.inside.factors import factors
-from headway.inside.foreign import from_torch
-from headway.inside.heads import heads
-from headway.inside.lens import lens
-from headway.inside.looking import look
-from headway.inside.reading import Ask, read
-from headway.inside.trace import Trace, trace
+from headway.inside.capture.foreign_modules import from_torch
+from headway.inside.capture.interventions import Change
+from headway.inside.capture.reading import Ask, read
+from headway.inside.capture.trace import Trace, trace
+from headway.inside.measure.factors.dictionary import factors
+from headway.inside.measure.heads import heads
+from headway.inside.measure.lens import lens
+from headway.inside.page.look import look
 from headway.tasks.opened import open_plain as load
 
 __all__ = [

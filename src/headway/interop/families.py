@@ -7,10 +7,10 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from headway.config.model import ModelSettings
-from headway.config.run import RunSettings
 from headway.errors import UserError
-from headway.interop.rules import Pair
+from headway.interop.name_pairs import Pair
+from headway.settings.model import ModelSettings
+from headway.settings.run import RunSettings
 
 FAMILIES = {
     "albert": "hf.albert:ALBERT",

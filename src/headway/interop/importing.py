@@ -19,25 +19,25 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from headway import __version__
-from headway.config.asked import Asked
-from headway.config.data import DataSettings
-from headway.config.decode import DecodeSettings
-from headway.config.durable import replace_text, seal_json
-from headway.config.folder import IMPORTED, TOKENIZER, write_config
-from headway.config.load import apply_override
-from headway.config.model import DecoderSettings, EncoderSettings, Seq2SeqSettings, family_of
-from headway.config.run import RunSettings, resolved_toml
-from headway.config.run import run_settings as from_values
 from headway.errors import ConfigError, UserError
 from headway.interop.families import Architecture
-from headway.interop.files import sha256
-from headway.interop.opening import OpenedSource, open_source
-from headway.interop.rules import Taken, to_ours
+from headway.interop.folder_files import sha256
+from headway.interop.name_pairs import Taken, to_ours
+from headway.interop.recognise import OpenedSource, open_source
 from headway.interop.weights import Weights
 from headway.interop.whole import check_free, new_folder
 from headway.models.build import build_model
 from headway.models.folder import describe_difference, save_weights
 from headway.progress import SILENT, Progress
+from headway.settings.asked import Asked
+from headway.settings.data import DataSettings
+from headway.settings.decode import DecodeSettings
+from headway.settings.folder import IMPORTED, TOKENIZER, write_config
+from headway.settings.load import apply_override
+from headway.settings.model import DecoderSettings, EncoderSettings, Seq2SeqSettings, family_of
+from headway.settings.run import RunSettings, resolved_toml
+from headway.settings.run import run_settings as from_values
+from headway.storage import replace_text, seal_json
 from headway.tasks.specs import (
     SPECS,
     ClassifySettings,
@@ -45,8 +45,8 @@ from headway.tasks.specs import (
     TranscribeSettings,
     front_reads,
 )
-from headway.text.rows import unused
-from headway.text.tokenizer import Vocabularies
+from headway.tokens.model_rows import unused
+from headway.tokens.tokenizer import Vocabularies
 
 IGNORED = "ignored.safetensors"
 """Tensors without a place here; an export gives them back."""

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from headway.interop.proof import Proof
-from headway.interop.reading import Reading
+from headway.interop.proof_inputs import Reading
 
 MOST_OFF = {"logits": 0.12, "vectors": 0.16}
 """The most that all scores together may be off, as a share of their spread. Set after measuring:

@@ -12,12 +12,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from headway.config.model import DecoderSettings
 from headway.errors import FolderError
 from headway.interop.families import Architecture
-from headway.interop.given import LONGEST, MOST_LAYERS, Given
-from headway.interop.rules import Change, Pair
+from headway.interop.foreign_config import LONGEST, MOST_LAYERS, Given
+from headway.interop.name_pairs import Change, Pair
 from headway.interop.weights import Entry, Weights
+from headway.settings.model import DecoderSettings
 
 MAGIC = 0x616B3432
 """`ak42`: the first number of files with a version; older ones begin with the width."""

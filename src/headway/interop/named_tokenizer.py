@@ -9,11 +9,11 @@ from pathlib import Path
 from typing import Any
 
 from headway.errors import DataError
-from headway.interop.files import inside
-from headway.text.files import tokenizer_files
-from headway.text.foreign import load_foreign
-from headway.text.llama2c import load_llama2c_tokenizer
-from headway.text.tokenizer import Vocabularies
+from headway.interop.folder_files import inside
+from headway.tokens.files import tokenizer_files
+from headway.tokens.foreign import load_foreign
+from headway.tokens.llama2c import load_llama2c_tokenizer
+from headway.tokens.tokenizer import Vocabularies
 
 NAMES = ("*.model", "*.spm", "*.tiktoken", "tokenizer.json", "tokenizer_config.json",
          "special_tokens_map.json", "added_tokens.json", "vocab.json", "vocab.txt",

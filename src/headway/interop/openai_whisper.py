@@ -9,7 +9,7 @@ from typing import Any
 from torch import Tensor
 
 from headway.interop.families import Architecture
-from headway.interop.given import LONGEST, Given
+from headway.interop.foreign_config import LONGEST, Given
 from headway.interop.hf.whisper import Names, whisper_pairs, whisper_settings
 from headway.interop.pickles import read_checkpoint
 from headway.interop.weights import Entry, Weights

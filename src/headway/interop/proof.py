@@ -17,8 +17,14 @@ import torch
 from numpy.typing import NDArray
 
 from headway import __version__
-from headway.config.durable import replace_text
-from headway.interop.reading import Reading, our_logits, proof_sentences, proof_texts, read_again
+from headway.interop.proof_inputs import (
+    Reading,
+    our_logits,
+    proof_sentences,
+    proof_texts,
+    read_again,
+)
+from headway.storage import replace_text
 
 __all__ = ["Proof", "Reading", "compared", "our_logits", "proof_sentences", "proof_texts",
            "read_again"]  # fmt: skip

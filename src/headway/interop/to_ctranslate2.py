@@ -12,21 +12,21 @@ import tokenizers
 from numpy.typing import NDArray
 from safetensors.torch import save_file
 
-from headway.config.folder import CONFIG, TOKENIZER
-from headway.config.model import DecoderSettings, Seq2SeqSettings
-from headway.decode.hypothesis import Specials
-from headway.decode.search import Searcher
+from headway.decode.search.hypothesis import Specials
+from headway.decode.search.search import Searcher
 from headway.errors import DataError, needs
 from headway.interop.ctranslate2.engine import HEADS, Ctranslate2Engine
 from headway.interop.ctranslate2.limits import check_exportable
 from headway.interop.ctranslate2.spec import spec_of
 from headway.interop.int8_proof import judged_as_int8
 from headway.interop.proof import Proof, compared
-from headway.interop.reading import Reading, our_logits, proof_texts
+from headway.interop.proof_inputs import Reading, our_logits, proof_texts
 from headway.models.encoder import Encoder
 from headway.models.seq2seq import Seq2Seq
+from headway.settings.folder import CONFIG, TOKENIZER
+from headway.settings.model import DecoderSettings, Seq2SeqSettings
 from headway.tasks.opened import Opened
-from headway.text.tokenizer import Tokenizer
+from headway.tokens.tokenizer import Tokenizer
 
 Scores = NDArray[np.float32]
 

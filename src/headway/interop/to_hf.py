@@ -16,13 +16,10 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
-from headway.config.durable import replace_text
-from headway.config.folder import IMPORTED, WEIGHTS
-from headway.config.kept import ALL_HEADS
-from headway.config.model import family_of
-from headway.decode.hypothesis import Specials
-from headway.decode.rules import never
+from headway.decode.filters import never
+from headway.decode.search.hypothesis import Specials
 from headway.errors import FolderError, UserError
+from headway.interop.convert import widened
 from headway.interop.families import FAMILIES, Architecture, family_named
 from headway.interop.hf import esm as hf_esm
 from headway.interop.hf import pegasus as hf_pegasus
@@ -31,9 +28,12 @@ from headway.interop.hf.generation import generation_config, whisper_generation
 from headway.interop.hf.modules import give_back_modules, write_modules
 from headway.interop.hf.preprocessing import PREPROCESSOR_JSON, preprocessor_config
 from headway.interop.hf.proof import prove
-from headway.interop.hf.tokens import give_back_tokenizer, special_ids, write_tokenizer
-from headway.interop.rules import to_theirs
-from headway.interop.writing import widened
+from headway.interop.hf.tokenizer import give_back_tokenizer, special_ids, write_tokenizer
+from headway.interop.name_pairs import to_theirs
+from headway.settings.folder import IMPORTED, WEIGHTS
+from headway.settings.model import family_of
+from headway.settings.pruned import ALL_HEADS
+from headway.storage import replace_text
 from headway.tasks.opened import Opened
 
 __all__ = ["prove", "write"]

@@ -16,8 +16,6 @@ import torch
 from torch.export import ExportedProgram
 
 from headway import __version__
-from headway.config.folder import CONFIG, TOKENIZER
-from headway.config.model import SoundEncoderSettings, SoundSeq2SeqSettings
 from headway.errors import needs
 from headway.interop.onnx.int8 import quantise
 from headway.interop.onnx.session import Session
@@ -25,6 +23,8 @@ from headway.interop.plain.graphs import Graph, graphs_of
 from headway.interop.plain.padded import prove_padded
 from headway.interop.plain.record import describe, named, quickly, recorded
 from headway.interop.proof import Proof
+from headway.settings.folder import CONFIG, TOKENIZER
+from headway.settings.model import SoundEncoderSettings, SoundSeq2SeqSettings
 from headway.tasks.opened import Opened
 
 OPSET = 20

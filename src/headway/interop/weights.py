@@ -13,7 +13,7 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from headway.errors import FolderError
-from headway.interop.files import inside, read_table
+from headway.interop.folder_files import inside, read_table
 from headway.interop.pickles import read_pickle
 
 LARGEST_HEADER = 16 << 20

@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor
 
-from headway.data.tokens import TokenStore
+from headway.data.token_store import TokenStore
 
 COMPARED_AT_ONCE = 256
 """Examples whose likeness to all others is held at a time."""

@@ -15,7 +15,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from headway.config.listed import listed
+from headway.settings.listed import listed
 
 Numbers = NDArray[np.float64]
 

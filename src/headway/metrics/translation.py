@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from headway.config.listed import listed
 from headway.errors import UserError, suggest
-from headway.text.moses import tokenise
+from headway.settings.listed import listed
+from headway.tokens.moses import tokenise
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

@@ -10,13 +10,13 @@ import torch
 from torch import nn
 from torch.overrides import TorchFunctionMode
 
-from headway.config.model import ModelSettings, family_of
+from headway.models.audio import sound_encoder, sound_seq2seq
 from headway.models.decoder import decoder
 from headway.models.encoder import encoder
-from headway.models.hearing import sound_encoder, sound_seq2seq
-from headway.models.seeing import picture_encoder, picture_seq2seq
 from headway.models.seq2seq import seq2seq
+from headway.models.vision import picture_encoder, picture_seq2seq
 from headway.nn.init import initialise
+from headway.settings.model import ModelSettings, family_of
 
 FAMILIES: dict[str, Callable[[Any], nn.Module]] = {
     "seq2seq": seq2seq,

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from torch import Tensor, nn
 
-from headway.config.model import DecoderSettings
 from headway.errors import UserError
 from headway.models.parts.body import stack, text_front
 from headway.models.parts.front import Front
@@ -12,6 +11,7 @@ from headway.models.parts.heads import Input, LabelHead, Readable, States, WordH
 from headway.nn.cache import Cache
 from headway.nn.embedding import Embedding
 from headway.nn.layout import Layout
+from headway.settings.model import DecoderSettings
 
 
 class Decoder(Readable):

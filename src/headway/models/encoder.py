@@ -6,7 +6,6 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from headway.config.model import EncoderSettings
 from headway.models.parts.body import norm_maker, stack, text_front
 from headway.models.parts.heads import (
     Input,
@@ -22,6 +21,7 @@ from headway.nn.embedding import Embedding
 from headway.nn.feedforward import ACTIVATIONS
 from headway.nn.layout import Layout
 from headway.nn.stack import Stack
+from headway.settings.model import EncoderSettings
 
 
 class Encoder(Readable):

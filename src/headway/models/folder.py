@@ -13,13 +13,20 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
-from headway.config.durable import HEX, replace_file
-from headway.config.folder import CONFIG, WEIGHTS, file_in, load_settings, run_folder, write_config
-from headway.config.model import ModelSettings
-from headway.config.toml import to_toml
 from headway.errors import FolderError
 from headway.models.build import build_model
 from headway.models.compact import from_int8
+from headway.settings.folder import (
+    CONFIG,
+    WEIGHTS,
+    file_in,
+    load_settings,
+    run_folder,
+    write_config,
+)
+from headway.settings.model import ModelSettings
+from headway.settings.toml import to_toml
+from headway.storage import HEX, replace_file
 
 __all__ = [
     "load_model",

@@ -6,15 +6,15 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from headway.config.model import Seq2SeqSettings
 from headway.errors import UserError
 from headway.models.parts.body import stack, text_front
 from headway.models.parts.front import Front
 from headway.models.parts.heads import Input, Model, States, WordHead
-from headway.nn.attention import Memory
+from headway.nn.attention.attention import Memory
 from headway.nn.cache import Cache
 from headway.nn.embedding import Embedding
 from headway.nn.layout import Layout
+from headway.settings.model import Seq2SeqSettings
 
 
 class Seq2Seq(Model):

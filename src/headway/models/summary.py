@@ -17,18 +17,18 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
-from headway.config.model import (
+from headway.errors import UserError
+from headway.models.build import build_model
+from headway.models.parts.audio import SoundFront
+from headway.models.parts.vision import PictureFront
+from headway.nn.layout import Layout
+from headway.settings.model import (
     EncoderSettings,
     ModelSettings,
     PictureEncoderSettings,
     Seq2SeqSettings,
     SoundEncoderSettings,
 )
-from headway.errors import UserError
-from headway.models.build import build_model
-from headway.models.parts.pictures import PictureFront
-from headway.models.parts.sounds import SoundFront
-from headway.nn.layout import Layout
 
 TRAINING_BYTES = 16
 """A parameter in fp32, its gradient, and Adam's two moments."""

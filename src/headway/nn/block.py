@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from torch import Tensor, nn
 
-from headway.nn.attention import Attention, Memory
+from headway.nn.attention.attention import Attention, Memory
 from headway.nn.cache import LayerCache
 from headway.nn.dropout import Dropout
 from headway.nn.feedforward import FeedForward

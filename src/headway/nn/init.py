@@ -15,7 +15,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from headway.nn.attention import Attention
+from headway.nn.attention.attention import Attention
 from headway.nn.block import Block
 from headway.nn.feedforward import FeedForward
 from headway.nn.positions import Grid2d

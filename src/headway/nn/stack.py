@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from torch import Tensor, nn
 
-from headway.nn.attention import Memory
+from headway.nn.attention.attention import Memory
 from headway.nn.block import Block
 from headway.nn.cache import Cache
 from headway.nn.layout import Layout

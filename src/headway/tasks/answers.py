@@ -17,12 +17,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, Self, SupportsIndex
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
-from headway.config.durable import replace_file, replace_text
 from headway.errors import UserError, suggest
+from headway.storage import replace_file, replace_text
 
 if TYPE_CHECKING:
+    from headway.decode.speech.word_times import Word
     from headway.decode.translation import Look
-    from headway.decode.wordtimes import Word
 
 Facts = dict[str, Any]
 """What JSON can hold."""
@@ -478,7 +478,7 @@ def _save_subtitles(answers: Answers, path: Path) -> None:
             f"{path}: subtitles are of one recording, and these are {len(answers):,}. Save each: "
             f"answers[0].save({path.name!r})"
         )
-    from headway.decode.subtitles import srt, vtt
+    from headway.decode.speech.subtitles import srt, vtt
 
     replace_text(path, (srt if path.suffix.lower() == ".srt" else vtt)(spoken[0].words))
 

@@ -9,23 +9,23 @@ from typing import Any
 
 from torch import nn
 
-from headway.config.data import DataSettings
-from headway.config.decode import DecodeSettings
-from headway.config.facts import DeviceFacts, Facts, Proposal, Survey, because
-from headway.config.model import PictureSettings
-from headway.config.run import Resolved, RunSettings
 from headway.data.media.prepared import prepare_media
 from headway.data.store import Prepared
 from headway.decode.captioner import Captioner
 from headway.errors import ConfigError, DataError
 from headway.models.seq2seq import Seq2Seq
 from headway.progress import OnProgress, Progress
-from headway.tasks.begun import begun_with, tokenizer_of
+from headway.settings.data import DataSettings
+from headway.settings.decode import DecodeSettings
+from headway.settings.facts import DeviceFacts, Facts, Proposal, Survey, because
+from headway.settings.model import PictureSettings
+from headway.settings.run import Resolved, RunSettings
 from headway.tasks.caption_scores import by_picture, described_pictures
+from headway.tasks.defaults import media_proposal, stored_front
 from headway.tasks.fronts import picture_shape, pixel_statistics, stored_form
-from headway.tasks.intake_pictures import PictureCuts
+from headway.tasks.intake_vision import PictureCuts
 from headway.tasks.kind import Predictor, Use
-from headway.tasks.proposals import media_proposal, stored_front
+from headway.tasks.parent import begun_with, tokenizer_of
 from headway.tasks.scores import Scores
 from headway.tasks.write import Exam, Some, Write
 from headway.tasks.write_items import PicturePlan, WriteItems

@@ -9,8 +9,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from headway.config.data import DataSettings
-from headway.config.model import PictureSettings
 from headway.data.media.prepared import evaluation_media
 from headway.data.media.store import PictureStore
 from headway.data.store import Columns, load_prepared
@@ -21,6 +19,8 @@ from headway.errors import UserError
 from headway.metrics.captions import SIGNATURE, match_interval
 from headway.metrics.translation import Interval
 from headway.progress import OnProgress, Progress
+from headway.settings.data import DataSettings
+from headway.settings.model import PictureSettings
 from headway.tasks.intake import front_of
 from headway.tasks.kind import Use
 from headway.tasks.scores import Row, Scores

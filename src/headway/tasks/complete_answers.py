@@ -9,20 +9,20 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, cast
 
-from headway.config.decode import DecodeSettings
-from headway.config.folder import run_folder
-from headway.config.listed import listed
-from headway.data.streams import Marks
+from headway.data.causal import Marks
 from headway.data.unlabelled import Question
 from headway.decode.completer import Completer, Completion, Output
 from headway.decode.fewshot import Choice, Chooser, Shots
 from headway.errors import DataError, UserError, suggest
 from headway.models.decoder import Decoder
+from headway.settings.decode import DecodeSettings
+from headway.settings.folder import run_folder
+from headway.settings.listed import listed
 from headway.tasks.answers import Answer, Facts, LabelAnswer, Show, TextAnswer, mean_probability
 from headway.tasks.continue_ import check_language, context_of
 from headway.tasks.kind import Predictor, Use
 from headway.tasks.opened import Opened, open_run
-from headway.text.tokenizer import Tokenizer
+from headway.tokens.tokenizer import Tokenizer
 
 Write = Callable[[str], None]
 

@@ -14,16 +14,12 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from headway.config.data import DataSettings
-from headway.config.facts import DeviceFacts, Facts, Proposal, because
-from headway.config.model import DecoderSettings, family_of
-from headway.config.run import Resolved, RunSettings
 from headway.data.batches import Fixed, Rows, StepPlan, filled, layout_of, moved
+from headway.data.causal import USUAL, DocumentStream, FieldStream, Stream, mark_names
 from headway.data.example import TextKind
 from headway.data.prepare import evaluation_set, prepare
-from headway.data.readings import ranges
+from headway.data.sequences import ranges
 from headway.data.store import Columns, Prepared, load_prepared
-from headway.data.streams import USUAL, DocumentStream, FieldStream, Stream, mark_names
 from headway.data.windows import Cut, drawn_cut, whole_cut, window_limit, window_shapes
 from headway.decode.completer import Completer
 from headway.errors import ConfigError, DataError, FolderError, UserError
@@ -33,18 +29,22 @@ from headway.models.parts.heads import Input
 from headway.nn.layout import loss_weights
 from headway.nn.loss import Smoothing
 from headway.progress import SILENT, OnProgress, Progress, unheard
-from headway.tasks.begun import begun_with, tokenizer_of
+from headway.settings.data import DataSettings
+from headway.settings.facts import DeviceFacts, Facts, Proposal, because
+from headway.settings.model import DecoderSettings, family_of
+from headway.settings.run import Resolved, RunSettings
+from headway.tasks.defaults import text_proposal
 from headway.tasks.intake_text import token_units
 from headway.tasks.items import Batch, Draw, Unit, batches_of
 from headway.tasks.kind import Predictor, Use
 from headway.tasks.losses import PLAIN, word_loss
 from headway.tasks.opened import Opened
-from headway.tasks.proposals import text_proposal
+from headway.tasks.parent import begun_with, tokenizer_of
 from headway.tasks.read import EachRow, Read
 from headway.tasks.scores import Row, Scores
 from headway.tasks.specs import METRICS, spec_of
 from headway.tasks.task import COUNTED, TOKENS, Frequencies, Objective, Part, TaskLoss
-from headway.text.tokenizer import Tokenizer
+from headway.tokens.tokenizer import Tokenizer
 
 BLOCK = 1024
 SAMPLES = 3

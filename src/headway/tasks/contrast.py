@@ -19,31 +19,31 @@ import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from headway.config.augment import AugmentSettings
-from headway.config.data import DataSettings
-from headway.config.facts import Choice, DeviceFacts, Facts, Proposal, because
-from headway.config.model import PictureSettings
-from headway.config.run import Resolved, RunSettings
 from headway.data.batches import Fixed, Rows, StepPlan, moved
 from headway.data.masking import Draws
+from headway.data.media.open_item import UNITS
 from headway.data.media.prepared import evaluation_media, prepare_media
-from headway.data.media.reading import UNITS
 from headway.data.media.source import Target
 from headway.data.prepare import evaluation_set, prepare
 from headway.data.store import Columns, Prepared, load_prepared
-from headway.data.tokens import TokenStore
+from headway.data.token_store import TokenStore
 from headway.errors import ConfigError
 from headway.metrics.retrieval import Retrieval, Vectors, bag_retrieval, chance, retrieval
 from headway.progress import OnProgress, Progress, unheard
+from headway.settings.augment import AugmentSettings
+from headway.settings.data import DataSettings
+from headway.settings.facts import Choice, DeviceFacts, Facts, Proposal, because
+from headway.settings.model import PictureSettings
+from headway.settings.run import Resolved, RunSettings
 from headway.tasks.answers import Facts as Shown
-from headway.tasks.begun import begun_with, tokenizer_of
+from headway.tasks.defaults import batch_tokens, media_proposal, stored_front, text_proposal
 from headway.tasks.fronts import media_shape
 from headway.tasks.intake import Cuts, Intake, front_of, intake_of
 from headway.tasks.intake_text import TextIntake
 from headway.tasks.items import Batch, Draw, Unit, batches_of, mean_by_owner, n_owners
 from headway.tasks.kind import Predictor, Use
 from headway.tasks.label import LabelItems
-from headway.tasks.label_choices import (
+from headway.tasks.label_defaults import (
     FROM_SCRATCH,
     augment_for,
     epochs_for,
@@ -55,12 +55,12 @@ from headway.tasks.label_choices import (
 )
 from headway.tasks.mask import check_unmixed
 from headway.tasks.media_given import what_of
-from headway.tasks.proposals import batch_tokens, media_proposal, stored_front, text_proposal
+from headway.tasks.parent import begun_with, tokenizer_of
 from headway.tasks.read import Read, readout_of
 from headway.tasks.scores import Baselines, Row, Scores
 from headway.tasks.specs import METRICS, Spec
 from headway.tasks.task import Chosen, Objective, Part, TaskLoss
-from headway.text.tokenizer import Tokenizer
+from headway.tokens.tokenizer import Tokenizer
 
 LONGEST = 256
 """Tokens that a model chosen here reads at once."""

@@ -14,14 +14,14 @@ from typing import Any
 import torch
 from torch import nn
 
-from headway.config.facts import Origin
-from headway.config.inherited import WITHOUT_VECTORS, changed, check_same
-from headway.config.model import ModelSettings, Seq2SeqSettings
-from headway.config.run import RunSettings
 from headway.errors import ConfigError
 from headway.models.parts.front import compute_in
 from headway.nn.stack import stacks
 from headway.progress import SILENT, Progress
+from headway.settings.facts import Origin
+from headway.settings.inherit import WITHOUT_VECTORS, changed, check_same
+from headway.settings.model import ModelSettings, Seq2SeqSettings
+from headway.settings.run import RunSettings
 from headway.tasks.kind import Note
 from headway.tasks.losses import plain
 from headway.tasks.opened import Opened, open_run

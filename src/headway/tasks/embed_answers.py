@@ -9,11 +9,11 @@ from pathlib import Path
 
 import numpy as np
 
-from headway.config.run import Resolved
 from headway.data.unlabelled import questions
-from headway.decode.lines import live_windows, windows
+from headway.decode.batching import live_windows, windows
 from headway.errors import DataError, UserError
 from headway.metrics.retrieval import Vectors, cosine
+from headway.settings.run import Resolved
 from headway.tasks.answers import Answer, Facts, NearAnswer, Plain, Show, VectorAnswer, save_array
 from headway.tasks.contrast import Side, unit_of, vectors_of
 from headway.tasks.intake import Line, intake_of

@@ -7,9 +7,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from headway.config.folder import SHIPPED, WEIGHTS
-from headway.config.run import RunSettings, media_front
 from headway.errors import FolderError, UserError, suggest
+from headway.settings.folder import SHIPPED, WEIGHTS
+from headway.settings.run import RunSettings, media_front
 
 if TYPE_CHECKING:
     from headway.decode.engine import Engine

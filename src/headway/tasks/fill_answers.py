@@ -12,19 +12,19 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from headway.config.model import EncoderSettings
-from headway.decode.lines import batches, live_windows, windows
+from headway.decode.batching import batches, live_windows, windows
 from headway.errors import DataError, FolderError
 from headway.models.encoder import Encoder
 from headway.models.parts.heads import Input
 from headway.nn.layout import Layout
 from headway.progress import OnProgress, unheard
+from headway.settings.model import EncoderSettings
 from headway.tasks.answers import Facts, GapAnswer, Guess, Plain, mean_probability
 from headway.tasks.gaps import ENDS, room_of
 from headway.tasks.kind import Use
 from headway.tasks.opened import Opened
 from headway.tasks.read import EachRow
-from headway.text.tokenizer import MASK_NAMES, Tokenizer
+from headway.tokens.tokenizer import MASK_NAMES, Tokenizer
 
 GAP = re.compile("|".join(map(re.escape, MASK_NAMES)))
 

@@ -14,18 +14,18 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from headway.config.facts import Survey, Values
-from headway.config.load import from_dict
-from headway.config.model import PictureSettings, SoundSettings, family_of
-from headway.config.run import RunSettings
+from headway.data.media.audio import SUFFIXES, sound_info
 from headway.data.media.items import media_items
 from headway.data.media.manifest import ManifestSource
-from headway.data.media.reading import UNITS, What
-from headway.data.media.sounds import SUFFIXES, sound_info
+from headway.data.media.open_item import UNITS, What
 from headway.data.media.store import PictureStore, SoundStore
 from headway.data.store import Prepared
 from headway.errors import ConfigError, DataError
-from headway.tasks.begun import model_named
+from headway.settings.facts import Survey, Values
+from headway.settings.load import from_dict
+from headway.settings.model import PictureSettings, SoundSettings, family_of
+from headway.settings.run import RunSettings
+from headway.tasks.parent import model_named
 
 LOOKED_AT = 32
 """Items whose form is looked at where nobody says which form to bring them to."""

@@ -13,8 +13,8 @@ from torch import nn
 
 from headway.data.batches import Fixed, Rows, StepPlan, filled, layout_of, moved
 from headway.data.masking import Draws, Masker, Numbers, Texts
-from headway.data.readings import ranges
-from headway.data.tokens import TokenStore
+from headway.data.sequences import ranges
+from headway.data.token_store import TokenStore
 from headway.data.windows import Cut, drawn_cut, whole_cut, window_limit, window_shapes
 from headway.errors import ConfigError
 from headway.models.parts.heads import Input
@@ -23,7 +23,7 @@ from headway.tasks.answers import Facts
 from headway.tasks.intake import Gone
 from headway.tasks.items import Batch, Draw, Unit
 from headway.tasks.specs import FillSettings
-from headway.text.tokenizer import Tokenizer
+from headway.tokens.tokenizer import Tokenizer
 
 ENDS = 2
 """The special tokens around every window."""

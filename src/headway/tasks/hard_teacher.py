@@ -8,13 +8,13 @@ from dataclasses import replace
 import torch
 from torch import Tensor, nn
 
-from headway.config.folder import load_run, run_folder
-from headway.config.model import PictureEncoderSettings, PictureSettings
-from headway.config.run import RunSettings
 from headway.errors import ConfigError
 from headway.models.parts.front import compute_in
 from headway.models.parts.heads import Input
 from headway.nn.layout import Layout
+from headway.settings.folder import load_run, run_folder
+from headway.settings.model import PictureEncoderSettings, PictureSettings
+from headway.settings.run import RunSettings
 from headway.tasks.opened import open_run
 from headway.tasks.read import OneClass
 from headway.tasks.specs import spec_of

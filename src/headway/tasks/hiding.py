@@ -11,12 +11,12 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from headway.config.model import PictureSettings, SoundSettings
 from headway.data.batches import Fixed, Rows, StepPlan, moved
 from headway.data.masking import Draws, Hider, Numbers
+from headway.models.parts.audio import Sound, SoundFront
 from headway.models.parts.heads import Input
-from headway.models.parts.pictures import PictureFront, Pictures
-from headway.models.parts.sounds import Sound, SoundFront
+from headway.models.parts.vision import PictureFront, Pictures
+from headway.settings.model import PictureSettings, SoundSettings
 from headway.tasks.answers import Facts
 from headway.tasks.intake import Cuts, Gone, OverCuts
 from headway.tasks.items import Batch, Draw

@@ -12,16 +12,16 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from headway.config.data import DataSettings
-from headway.config.run import Resolved
 from headway.data.media.items import media_items
 from headway.data.media.manifest import is_manifest
 from headway.data.media.source import Target
 from headway.data.store import Prepared
-from headway.decode.lines import live_windows, windows
+from headway.decode.batching import live_windows, windows
 from headway.errors import DataError, UserError
 from headway.metrics.speech import equal_error
 from headway.progress import OnProgress, unheard
+from headway.settings.data import DataSettings
+from headway.settings.run import Resolved
 from headway.tasks.answers import Answer, Facts, NearAnswer, Plain, Show, VectorAnswer
 from headway.tasks.intake import front_of, intake_of
 from headway.tasks.items import Batch, each_read

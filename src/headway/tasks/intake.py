@@ -19,20 +19,20 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from headway.config.augment import AugmentSettings
-from headway.config.model import PictureSettings, SoundSettings
-from headway.config.run import Resolved, RunSettings, media_front
 from headway.data.batches import Fixed, Rows, StepPlan
 from headway.data.store import Columns
 from headway.metrics.baselines import Text
 from headway.models.parts.heads import Input
 from headway.nn.devices import CPU
+from headway.settings.augment import AugmentSettings
+from headway.settings.model import PictureSettings, SoundSettings
+from headway.settings.run import Resolved, RunSettings, media_front
 from headway.tasks.answers import Facts
 from headway.tasks.items import Batch, Draw, Items, Numbers, Unit
 from headway.tasks.media_answers import FIRST_WINDOW
 from headway.tasks.media_given import Given, given_media
 from headway.tasks.specs import FillSettings, Modality, front_reads
-from headway.text.tokenizer import Tokenizer
+from headway.tokens.tokenizer import Tokenizer
 
 Texts = tuple[str, ...]
 """A text; a text and its other half; or the fields of a document, in their order."""
@@ -287,9 +287,9 @@ class MediaIntake(Generic[Front]):
 
 INTAKES: dict[Modality, str] = {
     "text": "intake_text.TextIntake",
-    "pictures": "intake_pictures.PictureIntake",
-    "videos": "intake_pictures.PictureIntake",
-    "sounds": "intake_sounds.SoundIntake",
+    "pictures": "intake_vision.PictureIntake",
+    "videos": "intake_vision.PictureIntake",
+    "sounds": "intake_audio.SoundIntake",
 }
 """A class for each kind of data, imported when it is needed, made by its `of`."""
 

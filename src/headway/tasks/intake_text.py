@@ -12,9 +12,6 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from headway.config.data import DataSettings
-from headway.config.listed import listed
-from headway.config.run import Resolved
 from headway.data.batches import (
     Fixed,
     Rows,
@@ -24,26 +21,29 @@ from headway.data.batches import (
     layout_of,
     with_ends,
 )
+from headway.data.causal import USUAL, FieldStream
 from headway.data.masking import Draws
 from headway.data.readers.jsonl import parse_object, value_text
-from headway.data.readings import Flat, TextReader
+from headway.data.sequences import Flat, TextReader
 from headway.data.store import Columns
-from headway.data.streams import USUAL, FieldStream
-from headway.data.tokens import TokenStore
-from headway.decode.lines import FIRST_WINDOW
+from headway.data.token_store import TokenStore
+from headway.decode.batching import FIRST_WINDOW
 from headway.errors import DataError
 from headway.metrics.baselines import Text
 from headway.metrics.retrieval import text_keys
 from headway.models.parts.heads import Input
 from headway.nn.devices import CPU
 from headway.nn.layout import Layout
+from headway.settings.data import DataSettings
+from headway.settings.listed import listed
+from headway.settings.run import Resolved
 from headway.tasks.answers import Facts
 from headway.tasks.gaps import Gaps, room_of
 from headway.tasks.intake import Line, Texts, WholeCuts
 from headway.tasks.items import Draw, Numbers, Unit
 from headway.tasks.media_given import Given
 from headway.tasks.specs import FillSettings
-from headway.text.tokenizer import Tokenizer
+from headway.tokens.tokenizer import Tokenizer
 
 DROP = 8
 """Names the draws of left-out words among those of a seed and an epoch."""

@@ -9,11 +9,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
-from headway.config.data import DataSettings
-from headway.config.facts import DeviceFacts, Facts, Proposal
-from headway.config.run import Resolved, RunSettings
 from headway.data.store import Prepared
 from headway.progress import SILENT, OnProgress, Progress, unheard
+from headway.settings.data import DataSettings
+from headway.settings.facts import DeviceFacts, Facts, Proposal
+from headway.settings.run import Resolved, RunSettings
 from headway.tasks.answers import Answer
 from headway.tasks.opened import Opened
 from headway.tasks.scores import Scores

@@ -17,22 +17,22 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from headway.config.data import DataSettings
-from headway.config.facts import DeviceFacts, Facts, Proposal, because
-from headway.config.run import Resolved, RunSettings, check_effect
 from headway.data.batches import Fixed, Rows, moved
 from headway.data.store import Columns, Prepared, load_prepared
-from headway.decode.lines import live_windows, windows
+from headway.decode.batching import live_windows, windows
 from headway.errors import DataError, UserError
 from headway.metrics.baselines import BagOfWords
 from headway.progress import OnProgress, Progress, unheard
+from headway.settings.data import DataSettings
+from headway.settings.facts import DeviceFacts, Facts, Proposal, because
+from headway.settings.run import Resolved, RunSettings, check_effect
 from headway.tasks.answers import Answer
 from headway.tasks.hard_teacher import Teacher, check_teacher
 from headway.tasks.intake import Cuts, Line, OverCuts, intake_of
 from headway.tasks.items import Batch, Draw, Numbers, each_read, mean_by_owner, n_owners
 from headway.tasks.kind import Predictor, Use
-from headway.tasks.label_choices import CHOICES, Head, answer_facts
 from headway.tasks.label_data import ScoredSet, prepare_labelled, scored_set, unit_of
+from headway.tasks.label_defaults import CHOICES, Head, answer_facts
 from headway.tasks.media_answers import noted, unread
 from headway.tasks.media_given import Given
 from headway.tasks.read import Read, readout_of

@@ -9,26 +9,26 @@ from typing import Any
 
 import numpy as np
 
-from headway.config.data import DataSettings
-from headway.config.run import Resolved, RunSettings
+from headway.data.causal import mark_names
 from headway.data.columns import number_of
 from headway.data.example import Source, TextKind
+from headway.data.media.open_item import UNITS
 from headway.data.media.prepared import evaluation_media, prepare_media
-from headway.data.media.reading import UNITS
 from headway.data.prepare import prepare
 from headway.data.store import Columns, Prepared
-from headway.data.streams import mark_names
 from headway.errors import DataError
 from headway.metrics.baselines import Text
 from headway.progress import SILENT, Progress
-from headway.tasks.begun import tokenizer_of
+from headway.settings.data import DataSettings
+from headway.settings.run import Resolved, RunSettings
 from headway.tasks.fronts import media_shape
 from headway.tasks.intake import Texts, front_of, intake_of
-from headway.tasks.label_choices import check_token, with_words
+from headway.tasks.label_defaults import check_token, with_words
 from headway.tasks.media_given import what_of
+from headway.tasks.parent import tokenizer_of
 from headway.tasks.specs import Modality, spec_of
 from headway.tasks.targets import Known, target_of
-from headway.text.tokenizer import Tokenizer
+from headway.tokens.tokenizer import Tokenizer
 
 
 @dataclass(frozen=True)

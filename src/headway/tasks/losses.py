@@ -14,10 +14,10 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from headway.config.run import RunSettings
-from headway.config.start import DistilSettings
 from headway.models.parts.heads import MaskedWordHead, WordHead
 from headway.nn.loss import Smoothing
+from headway.settings.run import RunSettings
+from headway.settings.start import DistilSettings
 from headway.tasks.read import Read, divergence
 from headway.tasks.task import Task, TaskLoss
 

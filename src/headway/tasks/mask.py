@@ -16,13 +16,9 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from headway.config.data import DataSettings
-from headway.config.facts import DeviceFacts, Facts, Proposal, because
-from headway.config.model import EncoderSettings, PictureSettings, family_of
-from headway.config.run import Resolved, RunSettings
 from headway.data.batches import StepPlan
+from headway.data.media.open_item import UNITS
 from headway.data.media.prepared import evaluation_media, prepare_media
-from headway.data.media.reading import UNITS
 from headway.data.prepare import evaluation_set, prepare
 from headway.data.store import Prepared, load_prepared
 from headway.errors import ConfigError, UserError
@@ -30,13 +26,17 @@ from headway.metrics.language import perplexity
 from headway.nn.devices import CPU
 from headway.nn.loss import Smoothing
 from headway.progress import OnProgress, Progress, unheard
-from headway.tasks.begun import begun_with, tokenizer_of
+from headway.settings.data import DataSettings
+from headway.settings.facts import DeviceFacts, Facts, Proposal, because
+from headway.settings.model import EncoderSettings, PictureSettings, family_of
+from headway.settings.run import Resolved, RunSettings
+from headway.tasks.defaults import media_proposal, stored_front, text_proposal
 from headway.tasks.fronts import media_shape
 from headway.tasks.gaps import ENDS, Gaps
 from headway.tasks.intake import Gone, Hiding, front_of, intake_of
 from headway.tasks.items import Batch, batches_of
 from headway.tasks.kind import Predictor, Use
-from headway.tasks.label_choices import (
+from headway.tasks.label_defaults import (
     augment_for,
     epochs_for,
     picture_facts,
@@ -46,7 +46,7 @@ from headway.tasks.label_choices import (
 )
 from headway.tasks.losses import PLAIN, word_loss
 from headway.tasks.media_given import what_of
-from headway.tasks.proposals import media_proposal, stored_front, text_proposal
+from headway.tasks.parent import begun_with, tokenizer_of
 from headway.tasks.read import EachRow, Read
 from headway.tasks.scores import Baselines, Row, Scores
 from headway.tasks.specs import METRICS, Modality, Spec
@@ -59,7 +59,7 @@ from headway.tasks.task import (
     n_examples,
     text_frequencies,
 )
-from headway.text.tokenizer import MASK, Tokenizer
+from headway.tokens.tokenizer import MASK, Tokenizer
 
 OF_LABELS = ("mixup", "cutmix")
 

@@ -7,15 +7,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from headway.config.data import DataSettings
-from headway.config.listed import listed
-from headway.config.model import PictureSettings, SoundSettings
+from headway.data.media.audio import is_silent
+from headway.data.media.image import SUFFIXES as PICTURES
 from headway.data.media.items import found_items
-from headway.data.media.pictures import SUFFIXES as PICTURES
-from headway.data.media.reading import UNITS, Form, What, is_file
-from headway.data.media.sounds import is_silent
+from headway.data.media.open_item import UNITS, Form, What, is_file
 from headway.data.media.source import ENDINGS, Target
 from headway.errors import DataError, UserError
+from headway.settings.data import DataSettings
+from headway.settings.listed import listed
+from headway.settings.model import PictureSettings, SoundSettings
 
 
 @dataclass(frozen=True)

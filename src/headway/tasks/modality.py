@@ -5,18 +5,18 @@ from __future__ import annotations
 from contextlib import suppress
 from pathlib import Path
 
-from headway.config.data import DataSettings
-from headway.config.model import PictureSettings, SoundSettings
-from headway.config.run import RunSettings
 from headway.data.media.arrays import npy_item, open_npy
+from headway.data.media.image import MOVING, n_frames
 from headway.data.media.items import CHANNELS
 from headway.data.media.manifest import is_manifest, read_manifest
-from headway.data.media.pictures import MOVING, n_frames
-from headway.data.media.reading import What
+from headway.data.media.open_item import What
 from headway.data.media.source import ENDINGS
 from headway.errors import DataError, UserError
-from headway.tasks.begun import begun_with
+from headway.settings.data import DataSettings
+from headway.settings.model import PictureSettings, SoundSettings
+from headway.settings.run import RunSettings
 from headway.tasks.media_given import what_of
+from headway.tasks.parent import begun_with
 from headway.tasks.specs import Modality, Spec, front_reads, possible
 
 STACK = 5

@@ -17,17 +17,6 @@ from typing import Any, TypeVar, cast
 import torch
 from torch import nn
 
-from headway.config.decode import DecodeSettings
-from headway.config.durable import read_json
-from headway.config.folder import IMPORTED, TOKENIZER, WEIGHTS, file_in, load_run, run_folders
-from headway.config.model import (
-    ModelSettings,
-    PictureEncoderSettings,
-    Seq2SeqSettings,
-    SoundEncoderSettings,
-)
-from headway.config.run import Resolved
-from headway.config.together import check_held, check_together
 from headway.decode.engine import Engine
 from headway.decode.precision import hold_in
 from headway.decode.recent import Recent
@@ -35,9 +24,20 @@ from headway.errors import FolderError, UserError
 from headway.models.folder import load_model
 from headway.nn.devices import CPU, pick_device
 from headway.nn.linear import pack, unpack
+from headway.settings.decode import DecodeSettings
+from headway.settings.ensemble import check_held, check_together
+from headway.settings.folder import IMPORTED, TOKENIZER, WEIGHTS, file_in, load_run, run_folders
+from headway.settings.model import (
+    ModelSettings,
+    PictureEncoderSettings,
+    Seq2SeqSettings,
+    SoundEncoderSettings,
+)
+from headway.settings.run import Resolved
+from headway.storage import read_json
 from headway.tasks.engines import engine_of
 from headway.tasks.specs import Spec, spec_of
-from headway.text.tokenizer import Vocabularies
+from headway.tokens.tokenizer import Vocabularies
 
 T = TypeVar("T")
 

@@ -15,9 +15,9 @@ from typing import ClassVar
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from headway.config.run import RunSettings
 from headway.models.parts.heads import Input, Model, Places, Readable, wide
-from headway.nn.attention import Memory
+from headway.nn.attention.attention import Memory
+from headway.settings.run import RunSettings
 from headway.tasks.specs import spec_of
 
 Scorer = Callable[[Tensor], Tensor]

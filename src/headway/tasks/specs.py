@@ -11,14 +11,14 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING, Literal
 
-from headway.config.body import check_values
-from headway.config.decode import DecodeSettings
-from headway.config.made import Made
 from headway.errors import ConfigError, suggest
+from headway.settings.body import check_values
+from headway.settings.decode import DecodeSettings
+from headway.settings.made import Made
 
 if TYPE_CHECKING:
-    from headway.config.model import ModelSettings
-    from headway.config.run import RunSettings
+    from headway.settings.model import ModelSettings
+    from headway.settings.run import RunSettings
 
 Modality = Literal["text", "pictures", "videos", "sounds"]
 """What a model is given."""

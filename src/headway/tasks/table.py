@@ -6,8 +6,8 @@ from collections.abc import Callable
 from dataclasses import is_dataclass
 from importlib import import_module
 
-from headway.config.model import PictureSettings, SoundSettings
-from headway.config.run import RunSettings
+from headway.settings.model import PictureSettings, SoundSettings
+from headway.settings.run import RunSettings
 from headway.tasks.kind import Kind
 from headway.tasks.modality import row_of
 from headway.tasks.specs import Spec

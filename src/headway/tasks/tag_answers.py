@@ -11,15 +11,15 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from headway.config.listed import listed
-from headway.config.run import Resolved
 from headway.data.readers.conll import DOCUMENT
-from headway.data.tokens import TokenStore
+from headway.data.token_store import TokenStore
 from headway.data.unlabelled import Question
-from headway.decode.lines import live_windows, windows
+from headway.decode.batching import live_windows, windows
 from headway.errors import DataError
 from headway.nn.crf import is_scheme
 from headway.progress import OnProgress, unheard
+from headway.settings.listed import listed
+from headway.settings.run import Resolved
 from headway.tasks.answers import Answer, Facts, Plain, TagAnswer
 from headway.tasks.kind import Use
 from headway.tasks.specs import WORDS
@@ -31,8 +31,8 @@ from headway.tasks.tags import (
     word_items,
     word_scores,
 )
-from headway.text.tokenizer import Tokenizer
-from headway.text.words import Flat
+from headway.tokens.tokenizer import Tokenizer
+from headway.tokens.word_cache import Flat
 
 
 @dataclass

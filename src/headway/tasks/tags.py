@@ -14,9 +14,6 @@ import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from headway.config.data import DataSettings
-from headway.config.facts import DeviceFacts, Facts, Proposal
-from headway.config.run import Resolved, RunSettings
 from headway.data.batches import (
     Fixed,
     Rows,
@@ -28,9 +25,9 @@ from headway.data.batches import (
 )
 from headway.data.example import sources
 from headway.data.prepare import prepare
-from headway.data.readings import WordReader
+from headway.data.sequences import WordReader
 from headway.data.store import Columns, Prepared, load_prepared
-from headway.data.tokens import TokenStore
+from headway.data.token_store import TokenStore
 from headway.errors import DataError, UserError
 from headway.metrics import spans as metrics
 from headway.metrics.baselines import FrequentTags
@@ -39,19 +36,22 @@ from headway.nn.crf import allowed_transitions, is_scheme, log_likelihood, viter
 from headway.nn.layout import Layout, loss_weights
 from headway.nn.loss import Smoothing
 from headway.progress import OnProgress, Progress, unheard
-from headway.tasks.begun import begun_with, tokenizer_of
+from headway.settings.data import DataSettings
+from headway.settings.facts import DeviceFacts, Facts, Proposal
+from headway.settings.run import Resolved, RunSettings
+from headway.tasks.defaults import text_proposal
 from headway.tasks.intake_text import token_units
 from headway.tasks.items import Batch, Draw, Unit, each_read
 from headway.tasks.kind import Predictor, Use
 from headway.tasks.losses import label_loss
-from headway.tasks.proposals import text_proposal
+from headway.tasks.parent import begun_with, tokenizer_of
 from headway.tasks.read import EachRow, Read, Scorer, asked
 from headway.tasks.scores import Baselines, Row, Scores
 from headway.tasks.specs import METRICS, spec_of
 from headway.tasks.targets import class_frequencies, shown_interval
 from headway.tasks.task import CLASSES, Frequencies, Objective, Part, TaskLoss, n_examples
-from headway.text.tokenizer import Tokenizer
-from headway.text.words import Flat
+from headway.tokens.tokenizer import Tokenizer
+from headway.tokens.word_cache import Flat
 
 LONGEST = 512
 """Tokens that a model chosen here reads at once; longer sentences are read in windows."""

@@ -13,15 +13,15 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from headway.config.run import Resolved
 from headway.data.store import Columns
-from headway.data.tokens import TokenStore
+from headway.data.token_store import TokenStore
 from headway.metrics import classification as metrics
 from headway.metrics import regression, several
 from headway.metrics.baselines import majority
 from headway.metrics.translation import Interval
 from headway.models.parts.heads import Angles
 from headway.nn.loss import Smoothing
+from headway.settings.run import Resolved
 from headway.tasks.answers import (
     Answer,
     Facts,

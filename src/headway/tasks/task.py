@@ -13,16 +13,16 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from headway.config.run import Resolved
 from headway.data.batches import Fixed, Rows, StepPlan
-from headway.data.tokens import TokenStore
+from headway.data.token_store import TokenStore
 from headway.metrics.language import perplexity, token_counts, unigram_loss
 from headway.progress import OnProgress, unheard
+from headway.settings.run import Resolved
 from headway.tasks.items import Batch, Draw, Items, n_owners
 from headway.tasks.read import Read
 from headway.tasks.scores import Scores
 from headway.tasks.specs import Metric
-from headway.text.tokenizer import Tokenizer
+from headway.tokens.tokenizer import Tokenizer
 
 T = TypeVar("T")
 

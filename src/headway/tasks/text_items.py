@@ -13,7 +13,7 @@ from typing import NamedTuple
 import numpy as np
 
 from headway.data.store import Columns
-from headway.data.tokens import TokenStore
+from headway.data.token_store import TokenStore
 from headway.tasks.fill_answers import gaps_in
 from headway.tasks.intake_text import TextCuts, TextIntake, asked_texts
 from headway.tasks.opened import Opened

@@ -9,24 +9,24 @@ from pathlib import Path
 import numpy as np
 from torch import nn
 
-from headway.config.data import DataSettings
-from headway.config.decode import DecodeSettings
-from headway.config.facts import DeviceFacts, Facts, Proposal
-from headway.config.model import SoundSettings
-from headway.config.run import Resolved, RunSettings
 from headway.data.batches import StepPlan
 from headway.data.media.prepared import prepare_media
 from headway.data.store import Columns, Prepared
-from headway.decode.spelling import speller
-from headway.decode.transcriber import Transcriber
+from headway.decode.speech.transcriber import Transcriber
+from headway.decode.speech.window import speller
 from headway.progress import OnProgress, Progress
-from headway.tasks.begun import begun_with, tokenizer_of
+from headway.settings.data import DataSettings
+from headway.settings.decode import DecodeSettings
+from headway.settings.facts import DeviceFacts, Facts, Proposal
+from headway.settings.model import SoundSettings
+from headway.settings.run import Resolved, RunSettings
 from headway.tasks.fronts import item_rows, sound_shape, stored_form
 from headway.tasks.intake import intake_of
-from headway.tasks.intake_sounds import SoundCuts
+from headway.tasks.intake_audio import SoundCuts
 from headway.tasks.kind import Predictor, Use
+from headway.tasks.parent import begun_with, tokenizer_of
 from headway.tasks.scores import Scores
-from headway.tasks.transcribe_choices import (
+from headway.tasks.transcribe_defaults import (
     check_rows,
     check_weight,
     propose,
@@ -34,7 +34,7 @@ from headway.tasks.transcribe_choices import (
 )
 from headway.tasks.write import Exam, Some, Write
 from headway.tasks.write_items import WriteItems
-from headway.text.tokenizer import Vocabularies
+from headway.tokens.tokenizer import Vocabularies
 
 LISTENED_AT_ONCE = 64
 """Recordings between two looks at whether to stop."""

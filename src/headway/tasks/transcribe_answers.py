@@ -8,18 +8,18 @@ from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 
-from headway.config.listed import listed
-from headway.config.model import SoundSettings
-from headway.config.run import RunSettings
+from headway.data.media.audio import SUFFIXES, stream_windows
 from headway.data.media.items import found_items
-from headway.data.media.reading import Form, is_file
-from headway.data.media.sounds import SUFFIXES, stream_windows
+from headway.data.media.open_item import Form, is_file
 from headway.data.media.source import MediaItem
-from headway.decode.listening import Samples
-from headway.decode.spelling import Speller, speller
-from headway.decode.subtitles import srt, vtt
-from headway.decode.transcriber import Transcriber, Transcript
+from headway.decode.speech.subtitles import srt, vtt
+from headway.decode.speech.transcriber import Transcriber, Transcript
+from headway.decode.speech.window import Speller, speller
+from headway.decode.speech.windows import Samples
 from headway.errors import DataError, UserError, suggest
+from headway.settings.listed import listed
+from headway.settings.model import SoundSettings
+from headway.settings.run import RunSettings
 from headway.tasks.answers import Answer, Facts, Segment, Show, SpokenAnswer
 from headway.tasks.intake import front_of
 from headway.tasks.kind import Use

@@ -12,11 +12,9 @@ from typing import Any
 
 import numpy as np
 
-from headway.config.data import DataSettings
-from headway.config.model import SoundSettings
 from headway.data.media.prepared import evaluation_media
-from headway.decode.transcriber import Transcript
-from headway.decode.wordtimes import Word
+from headway.decode.speech.transcriber import Transcript
+from headway.decode.speech.word_times import Word
 from headway.metrics.speech import (
     Errors,
     character_errors,
@@ -25,6 +23,8 @@ from headway.metrics.speech import (
     word_errors,
     words,
 )
+from headway.settings.data import DataSettings
+from headway.settings.model import SoundSettings
 from headway.tasks.kind import Use
 from headway.tasks.scores import Row, Scores
 from headway.tasks.transcribe_answers import transcriber_of

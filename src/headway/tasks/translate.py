@@ -9,21 +9,18 @@ from pathlib import Path
 import numpy as np
 from torch import nn
 
-from headway.config.data import DataSettings
-from headway.config.decode import DecodeSettings
-from headway.config.facts import DeviceFacts, Facts, Proposal, because
-from headway.config.folder import TOKENIZER, file_in, run_folder
-from headway.config.run import Resolved, RunSettings
 from headway.data.prepare import prepare
 from headway.data.store import Columns, Prepared, load_prepared
 from headway.decode.translator import Translator
 from headway.errors import DataError
 from headway.models.seq2seq import Seq2Seq
 from headway.progress import OnProgress, Progress
-from headway.tasks.begun import begun_with
-from headway.tasks.intake_text import SourceCuts
-from headway.tasks.kind import Use
-from headway.tasks.proposals import (
+from headway.settings.data import DataSettings
+from headway.settings.decode import DecodeSettings
+from headway.settings.facts import DeviceFacts, Facts, Proposal, because
+from headway.settings.folder import TOKENIZER, file_in, run_folder
+from headway.settings.run import Resolved, RunSettings
+from headway.tasks.defaults import (
     FINE_TUNING,
     LEARNS_FAST,
     begins,
@@ -31,14 +28,17 @@ from headway.tasks.proposals import (
     fresh_decoder,
     tuned_rate,
 )
+from headway.tasks.intake_text import SourceCuts
+from headway.tasks.kind import Use
+from headway.tasks.parent import begun_with
 from headway.tasks.scores import Scores
+from headway.tasks.sequence_distil import prepare_taught, with_taught
 from headway.tasks.specs import spec_of
-from headway.tasks.taught import prepare_taught, with_taught
 from headway.tasks.translate_scores import evaluate_translations
 from headway.tasks.write import Exam, Vary, Write
 from headway.tasks.write_answers import TranslationPredictor
 from headway.tasks.write_items import WriteItems
-from headway.text.tokenizer import Vocabularies
+from headway.tokens.tokenizer import Vocabularies
 
 PAPER = {
     "transformer-base": {"batch_tokens": 25_000, "steps": 100_000, "average": 5},

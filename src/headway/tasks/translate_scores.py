@@ -8,8 +8,6 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from headway.config.data import DataSettings
-from headway.config.decode import DecodeSettings
 from headway.data.files import open_lines
 from headway.data.pairs import read_pairs
 from headway.decode.translator import Translator
@@ -17,6 +15,8 @@ from headway.errors import UserError
 from headway.metrics import translation as metrics
 from headway.metrics.translation import Comparison, Interval, Score
 from headway.progress import SILENT, Progress
+from headway.settings.data import DataSettings
+from headway.settings.decode import DecodeSettings
 from headway.tasks.opened import Opened
 from headway.tasks.scores import Baselines, Row, Scores
 from headway.tasks.write_answers import translator_of

@@ -17,20 +17,20 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from headway.config.data import DataSettings
-from headway.config.decode import DecodeSettings
-from headway.config.facts import DeviceFacts, Facts, Proposal
-from headway.config.run import Resolved, RunSettings
 from headway.data.batches import StepPlan
 from headway.data.media.store import PictureStore, SoundStore
 from headway.data.store import Columns, Prepared, load_prepared
-from headway.decode.search import evaluating
+from headway.decode.search.search import evaluating
 from headway.errors import Stopped
 from headway.metrics.language import perplexity
 from headway.models.parts.heads import Input
 from headway.nn.ctc import ctc_loss
 from headway.nn.loss import Smoothing
 from headway.progress import OnProgress, Progress, unheard
+from headway.settings.data import DataSettings
+from headway.settings.decode import DecodeSettings
+from headway.settings.facts import DeviceFacts, Facts, Proposal
+from headway.settings.run import Resolved, RunSettings
 from headway.tasks.intake import intake_of
 from headway.tasks.items import Batch, Items
 from headway.tasks.kind import Predictor, Use
@@ -49,7 +49,7 @@ from headway.tasks.task import (
 )
 from headway.tasks.write_items import Words, WriteItems
 from headway.tasks.write_scores import measured
-from headway.text.tokenizer import Vocabularies
+from headway.tokens.tokenizer import Vocabularies
 
 AT_ONCE = 8192
 """Rows of a validation batch at most."""

@@ -9,18 +9,18 @@ from itertools import repeat
 from pathlib import Path
 from typing import Any
 
-from headway.config.data import DataSettings
-from headway.config.decode import DecodeSettings
-from headway.config.model import PictureSettings, Seq2SeqSettings, family_of
 from headway.data.files import open_lines
-from headway.data.media.reading import UNITS
+from headway.data.media.open_item import UNITS
 from headway.decode.align import pharaoh
+from headway.decode.batching import live_windows, windows
 from headway.decode.captioner import Captioner
-from headway.decode.lines import live_windows, windows
 from headway.decode.translation import Look
 from headway.decode.translator import OnLong, Output, TextWish, Translation, Translator
 from headway.errors import DataError, FolderError, UserError, suggest
 from headway.models.seq2seq import Seq2Seq
+from headway.settings.data import DataSettings
+from headway.settings.decode import DecodeSettings
+from headway.settings.model import PictureSettings, Seq2SeqSettings, family_of
 from headway.tasks.answers import Answer, Facts, Show, TextAnswer, mean_probability
 from headway.tasks.kind import Use
 from headway.tasks.media_answers import FIRST_WINDOW, unread

@@ -21,13 +21,13 @@ from headway.data.batches import (
     layout_of,
     moved,
 )
-from headway.data.tokens import TokenStore
+from headway.data.token_store import TokenStore
 from headway.models.parts.heads import Input
 from headway.nn.layout import Layout, loss_weights
 from headway.tasks.intake import Cuts
 from headway.tasks.intake_text import token_units
 from headway.tasks.items import Batch, Draw, Unit
-from headway.text.tokenizer import Tokenizer
+from headway.tokens.tokenizer import Tokenizer
 
 ROOM = 1.1
 """Target tokens that a step has room for, beyond what its pictures bring on average."""

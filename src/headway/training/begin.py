@@ -7,12 +7,12 @@ from typing import Any
 import torch
 from torch import nn
 
-from headway.config.run import Resolved
 from headway.models.parts.text import TextFront
 from headway.nn.lora import add_lora, merge_lora
+from headway.settings.run import Resolved
 from headway.tasks.distil import start_student
 from headway.tasks.kind import Note
-from headway.text.vectors import embedding_matrix
+from headway.tokens.word_vectors import embedding_matrix
 from headway.training.start import freeze, start_from
 
 

@@ -19,7 +19,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from headway.config.durable import replace_text, sync
+from headway.storage import replace_text, sync
 
 PLAN = "plan.jsonl"
 

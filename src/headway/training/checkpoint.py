@@ -17,8 +17,8 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor
 
-from headway.config.durable import sync
 from headway.errors import FolderError
+from headway.storage import sync
 from headway.training.manifest import read_manifest, verify
 from headway.training.snapshot import WEIGHTS, Snapshot, not_finite, read_snapshot, write_snapshot
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from headway.tasks.task import Part, Task
-from headway.training.ranks import Ranks
+from headway.training.distributed import Ranks
 
 AHEAD = 4
 """Steps that may wait to be used."""

@@ -10,7 +10,7 @@ from pathlib import Path
 from headway.tasks.specs import METRICS as SCORES
 from headway.tasks.specs import Metric
 from headway.training.chart import Point
-from headway.training.runlog import METRICS, Entry, entries
+from headway.training.log import METRICS, Entry, entries
 
 
 @dataclass

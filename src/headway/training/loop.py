@@ -16,23 +16,23 @@ from typing import Any, Protocol
 import torch
 from torch import nn
 
-from headway.config.train import ResolvedTrain
-from headway.decode.search import evaluating
+from headway.decode.search.search import evaluating
 from headway.errors import Stopped, UserError, out_of_memory
 from headway.models.folder import load_weights, model_weights
 from headway.nn.stack import stacks
 from headway.progress import Stage
+from headway.settings.train import ResolvedTrain
+from headway.tasks.custom_metrics import MetricFailed
 from headway.tasks.losses import LossOf
-from headway.tasks.own import MetricFailed
 from headway.tasks.scores import Scores
 from headway.tasks.task import Task
 from headway.training.budget import Budget, Decision
 from headway.training.checkpoint import Checkpoints, Snapshot
+from headway.training.distributed import Ranks
 from headway.training.ema import Ema
 from headway.training.feed import Cursor, Feed, StepItem, shared
 from headway.training.optim import load_optimizer_tensors, optimizer_tensors
 from headway.training.plateau import Plateau
-from headway.training.ranks import Ranks
 from headway.training.schedule import schedule_steps
 from headway.training.step import Step
 

@@ -11,8 +11,8 @@ from typing import Any
 import torch
 
 from headway import __version__
-from headway.config.durable import check_identity, identity, seal_json
 from headway.errors import FolderError
+from headway.storage import check_identity, identity, seal_json
 
 MANIFEST = "manifest.json"
 

@@ -9,10 +9,10 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from headway.config.train import TrainSettings
 from headway.errors import ConfigError, FolderError
-from headway.nn.attention import Attention
+from headway.nn.attention.attention import Attention
 from headway.nn.feedforward import FeedForward
+from headway.settings.train import TrainSettings
 from headway.training.muon import Muon
 
 FUSED = ("cpu", "cuda")

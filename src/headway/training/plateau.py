@@ -6,8 +6,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from headway.config.model import ModelSettings
-from headway.config.train import ResolvedTrain
+from headway.settings.model import ModelSettings
+from headway.settings.train import ResolvedTrain
 from headway.tasks.task import Task
 from headway.training.schedule import peak_lr, warmup_steps
 

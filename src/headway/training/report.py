@@ -15,18 +15,18 @@ from pathlib import Path
 from statistics import median
 
 from headway import __version__
-from headway.config.durable import replace_text
-from headway.config.folder import CONFIG
-from headway.config.run import RunSettings, load_run_settings
 from headway.errors import UserError
 from headway.progress import duration
+from headway.settings.folder import CONFIG
+from headway.settings.run import RunSettings, load_run_settings
+from headway.storage import replace_text
 from headway.tasks.specs import METRICS as SCORES
 from headway.tasks.specs import Metric, metrics_asked, spec_of
 from headway.training.chart import Point, Series, chart
 from headway.training.figures import figures
 from headway.training.history import History, finite, mean, number, read_history
+from headway.training.log import METRICS, Entry
 from headway.training.page import PAGE
-from headway.training.runlog import METRICS, Entry
 
 CHECK = "data/report.json"
 REPORT = "report.html"

@@ -11,23 +11,23 @@ from typing import Any
 
 import torch
 
-from headway.config.asked import Asked, nested
-from headway.config.facts import Choice, Choices, DeviceFacts, Facts, Proposal
-from headway.config.inherited import (
+from headway.data.batches import POOL
+from headway.errors import ConfigError
+from headway.models.summary import activations, count, outline
+from headway.settings.asked import Asked, nested
+from headway.settings.facts import Choice, Choices, DeviceFacts, Facts, Proposal
+from headway.settings.inherit import (
     check_task,
     gets_decoder,
     model_from,
     n_words,
     with_decoder,
 )
-from headway.config.load import model_settings
-from headway.config.model import ModelSettings, family_of
-from headway.config.presets import PRESETS
-from headway.config.run import Resolved, RunSettings, asked_of
-from headway.config.train import ResolvedTrain, TrainSettings
-from headway.data.batches import POOL
-from headway.errors import ConfigError
-from headway.models.summary import activations, count, outline
+from headway.settings.load import model_settings
+from headway.settings.model import ModelSettings, family_of
+from headway.settings.presets import PRESETS
+from headway.settings.run import Resolved, RunSettings, asked_of
+from headway.settings.train import ResolvedTrain, TrainSettings
 from headway.tasks.distil import student_model
 from headway.tasks.specs import check_metric, spec_of
 from headway.tasks.table import kind_of

@@ -11,9 +11,16 @@ from pathlib import Path
 
 import torch
 
-from headway.config.durable import replace_file
-from headway.config.folder import CONFIG, TOKENIZER, WEIGHTS, file_in, write_config
-from headway.config.run import (
+from headway.data.check_report import Report
+from headway.data.memory import FOLDER as GIVEN
+from headway.data.memory import Given, keep
+from headway.data.shown import Tables
+from headway.data.store import ImpossibleData, Prepared
+from headway.errors import FolderError, Stopped, needs
+from headway.models.folder import model_weights, save_weights
+from headway.progress import Progress, duration
+from headway.settings.folder import CONFIG, TOKENIZER, WEIGHTS, file_in, write_config
+from headway.settings.run import (
     Resolved,
     RunSettings,
     asked_of,
@@ -21,34 +28,27 @@ from headway.config.run import (
     read_resolved,
     resolved_toml,
 )
-from headway.data.given import FOLDER as GIVEN
-from headway.data.given import Given, keep
-from headway.data.report import Report
-from headway.data.shown import Tables
-from headway.data.store import ImpossibleData, Prepared
-from headway.errors import FolderError, Stopped, needs
-from headway.models.folder import model_weights, save_weights
-from headway.progress import Progress, duration
+from headway.storage import replace_file
+from headway.tasks.custom_metrics import Own
 from headway.tasks.distil import comparison_line
 from headway.tasks.kind import Kind
 from headway.tasks.modality import row_of
-from headway.tasks.own import Own
 from headway.tasks.table import kind_of_row
 from headway.tasks.task import Task
-from headway.training import plan
-from headway.training.board import Board
+from headway.training import estimate as plan
 from headway.training.budget import PLAN, UNTIMED, Budget, Decision, Journal, Wanted
 from headway.training.checkpoint import Checkpoints
+from headway.training.distributed import Ranks
 from headway.training.history import finite, mean, read_history
-from headway.training.home import Home
+from headway.training.log import METRICS, Heard, RunLog
 from headway.training.loop import Loop, State
-from headway.training.ranks import Ranks
 from headway.training.report import REPORT, write_report
 from headway.training.resolve import resolve_run
-from headway.training.runlog import METRICS, Heard, RunLog
+from headway.training.run_folder import Home
 from headway.training.schedule import schedule_line
 from headway.training.signals import StopSignal
 from headway.training.start import trainable
+from headway.training.tensorboard import Board
 from headway.training.threads import threads_here
 from headway.training.worker import Worker, choose
 

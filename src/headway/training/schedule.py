@@ -10,7 +10,7 @@ import math
 from bisect import bisect_left
 from collections.abc import Callable
 
-from headway.config.train import OF_SCHEDULES, ResolvedTrain
+from headway.settings.train import OF_SCHEDULES, ResolvedTrain
 
 PEAK = 1e-3
 """For schedules that have no rule of their own."""

@@ -16,8 +16,8 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from headway.config.durable import sync
 from headway.errors import FolderError
+from headway.storage import sync
 from headway.training.manifest import MANIFEST, Manifest
 
 STATE = "state.json"

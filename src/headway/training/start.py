@@ -13,12 +13,12 @@ from typing import cast
 import torch
 from torch import Tensor, nn
 
-from headway.config.inherited import check_same, check_task, gets_decoder
-from headway.config.model import family_of
-from headway.config.run import Resolved
 from headway.errors import ConfigError
 from headway.models.parts.text import TextFront
 from headway.nn.stack import stacks
+from headway.settings.inherit import check_same, check_task, gets_decoder
+from headway.settings.model import family_of
+from headway.settings.run import Resolved
 from headway.tasks.opened import open_run
 
 Note = Callable[[str], None]

@@ -15,9 +15,9 @@ import torch
 from torch import Tensor, nn
 
 from headway.tasks.losses import LossOf
-from headway.training.graph import GraphedStep
+from headway.training.cuda_graph import GraphedStep
+from headway.training.distributed import Ranks
 from headway.training.optim import set_lr
-from headway.training.ranks import Ranks
 
 
 @dataclass(frozen=True)

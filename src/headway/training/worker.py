@@ -12,37 +12,37 @@ import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from headway.config.durable import replace_text
-from headway.config.run import Resolved
-from headway.decode.search import evaluating
+from headway.decode.search.search import evaluating
 from headway.errors import ConfigError, FolderError, Stopped
 from headway.models.build import build_model
 from headway.models.folder import load_weights, model_weights
 from headway.models.parts.front import compute_in
-from headway.nn.attend import suits_short
+from headway.nn.attention.attend import suits_short
 from headway.nn.stack import stacks
 from headway.progress import SILENT, Progress
+from headway.settings.run import Resolved
+from headway.storage import replace_text
+from headway.tasks.custom_metrics import Own, measured
 from headway.tasks.distil import compare, load_teacher
 from headway.tasks.kind import Note
 from headway.tasks.losses import loss_for
-from headway.tasks.own import Own, measured
 from headway.tasks.scores import Baselines, Scores
 from headway.tasks.specs import spec_of
 from headway.tasks.table import kind_of
 from headway.tasks.task import Task
-from headway.training import plan
+from headway.training import estimate as plan
 from headway.training.average import average_of, newest_whole
 from headway.training.baseline import advice, beside
 from headway.training.begin import begin, merged, restrict
 from headway.training.budget import FEW, PATIENCE, Budget, Final
 from headway.training.checkpoint import Checkpoints
+from headway.training.distributed import Ranks
 from headway.training.ema import Ema
 from headway.training.feed import Cursor, StepItem, shared, walk
+from headway.training.log import RunLog
 from headway.training.loop import Loop, State, interrupted, ranking
 from headway.training.optim import build_optimizer
 from headway.training.plateau import Plateau
-from headway.training.ranks import Ranks
-from headway.training.runlog import RunLog
 from headway.training.schedule import learning_rate, schedule_steps
 from headway.training.start import rate_scales
 from headway.training.step import Step

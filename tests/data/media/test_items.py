@@ -14,11 +14,11 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from headway.config.data import DataSettings
-from headway.config.pictures import PictureSettings
 from headway.data.media.items import MediaItems, found_items, media_items
-from headway.data.media.reading import Form
+from headway.data.media.open_item import Form
 from headway.errors import DataError
+from headway.settings.data import DataSettings
+from headway.settings.vision import PictureSettings
 
 SHAPE = PictureSettings(height=8, width=8, patch=4, channels=3, frames=4)
 

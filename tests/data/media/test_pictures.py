@@ -13,8 +13,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from headway.data.media import pictures as media_pictures
-from headway.data.media.pictures import read_picture, sampled, video_reading
+from headway.data.media import image as media_pictures
+from headway.data.media.image import read_picture, sampled, video_reading
 from headway.data.media.pixels import resized, to_pixels
 from headway.errors import DataError
 

@@ -15,16 +15,16 @@ import soundfile
 import torch
 from PIL import Image
 
-from headway.config.data import DataSettings, TokenizerSettings
-from headway.config.pictures import PictureSettings
-from headway.config.run import RunSettings
-from headway.config.sounds import SoundSettings
 from headway.data.media import decoding
 from headway.data.media.prepared import evaluation_media, prepare_media
 from headway.data.media.splitting import choose_by_label
 from headway.data.media.store import PictureStore, SoundStore
 from headway.data.store import ImpossibleData, Prepared, load_prepared
 from headway.errors import DataError
+from headway.settings.audio import SoundSettings
+from headway.settings.data import DataSettings, TokenizerSettings
+from headway.settings.run import RunSettings
+from headway.settings.vision import PictureSettings
 
 SHAPE = PictureSettings(height=8, width=8, patch=4)
 Make = Callable[..., Path]

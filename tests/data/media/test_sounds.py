@@ -14,7 +14,7 @@ import pytest
 import soundfile
 from numpy.typing import NDArray
 
-from headway.data.media.sounds import (
+from headway.data.media.audio import (
     is_silent,
     read_samples,
     read_sound,
@@ -163,7 +163,7 @@ def test_a_real_recording_beyond_the_limit_is_refused_but_streams(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = write(tmp_path / "a.flac", tone(30))
-    monkeypatch.setattr("headway.data.media.sounds.MOST_S", 10.0)
+    monkeypatch.setattr("headway.data.media.audio.MOST_S", 10.0)
     with pytest.raises(DataError, match="lasts 30 s; up to 10 s are read as a whole"):
         read_sound(path, RATE)
     assert len(read_sound(path, RATE, 5, 15)) == 10 * RATE

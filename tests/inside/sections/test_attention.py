@@ -13,13 +13,13 @@ import pytest
 import torch
 
 from headway.decode.align import align_words, attention_of, pharaoh
-from headway.inside.looking import Looked
-from headway.inside.packing import unpack
-from headway.inside.page import page
-from headway.inside.sections import look_of
-from headway.inside.sections.attention import block_max, section
-from headway.inside.streams import Reading, Stream
-from headway.inside.trace import Trace, trace
+from headway.inside.capture.streams import Reading, Stream
+from headway.inside.capture.trace import Trace, trace
+from headway.inside.page.html import page
+from headway.inside.page.look import Looked
+from headway.inside.page.pack import unpack
+from headway.inside.page.sections import look_of
+from headway.inside.page.sections.attention import block_max, section
 from headway.tasks.opened import open_plain
 from tests.inside.browser import open_page
 

@@ -10,14 +10,14 @@ import pytest
 import torch
 
 from headway.errors import FolderError
-from headway.inside.factors import Factors, factors
-from headway.inside.looking import Looked
-from headway.inside.packing import Array, pack, unpack
-from headway.inside.page import page
-from headway.inside.reading import Ask
-from headway.inside.sections import look_of
-from headway.inside.sections.dictionary import section
-from headway.inside.trace import trace
+from headway.inside.capture.reading import Ask
+from headway.inside.capture.trace import trace
+from headway.inside.measure.factors.dictionary import Factors, factors
+from headway.inside.page.html import page
+from headway.inside.page.look import Looked
+from headway.inside.page.pack import Array, pack, unpack
+from headway.inside.page.sections import look_of
+from headway.inside.page.sections.dictionary import section
 from headway.tasks.opened import Opened, open_plain
 
 from ..browser import open_page

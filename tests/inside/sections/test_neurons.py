@@ -11,14 +11,14 @@ import numpy as np
 import pytest
 import torch
 
-from headway.inside.looking import Looked
-from headway.inside.nmf import nmf
-from headway.inside.packing import pack, unpack
-from headway.inside.page import page
-from headway.inside.reading import Ask
-from headway.inside.sections import look_of
-from headway.inside.sections.neurons import section
-from headway.inside.trace import trace
+from headway.inside.capture.reading import Ask
+from headway.inside.capture.trace import trace
+from headway.inside.measure.nmf import nmf
+from headway.inside.page.html import page
+from headway.inside.page.look import Looked
+from headway.inside.page.pack import pack, unpack
+from headway.inside.page.sections import look_of
+from headway.inside.page.sections.neurons import section
 from headway.tasks.opened import open_plain
 
 from ..browser import open_page

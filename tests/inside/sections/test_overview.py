@@ -10,12 +10,12 @@ from typing import Any
 import pytest
 import torch
 
-from headway.inside.looking import Looked
-from headway.inside.page import page
-from headway.inside.reading import Ask
-from headway.inside.sections import look_of, shown
-from headway.inside.sections.overview import evenness, favourite, loudness, section
-from headway.inside.trace import trace
+from headway.inside.capture.reading import Ask
+from headway.inside.capture.trace import trace
+from headway.inside.page.html import page
+from headway.inside.page.look import Looked
+from headway.inside.page.sections import look_of, shown
+from headway.inside.page.sections.overview import evenness, favourite, loudness, section
 from headway.tasks.opened import open_plain
 from tests.inside.browser import open_page
 

@@ -9,16 +9,16 @@ import numpy as np
 import pytest
 import torch
 
-from headway.inside import maps
-from headway.inside.change import Change
-from headway.inside.forward import say
-from headway.inside.looking import Looked
-from headway.inside.packing import pack, unpack
-from headway.inside.page import page
-from headway.inside.reading import Ask
-from headway.inside.sections import look_of
-from headway.inside.sections.saliency import METHODS, section
-from headway.inside.trace import trace
+from headway.inside.capture.forward import say
+from headway.inside.capture.interventions import Change
+from headway.inside.capture.reading import Ask
+from headway.inside.capture.trace import trace
+from headway.inside.measure import maps
+from headway.inside.page.html import page
+from headway.inside.page.look import Looked
+from headway.inside.page.pack import pack, unpack
+from headway.inside.page.sections import look_of
+from headway.inside.page.sections.saliency import METHODS, section
 from headway.tasks.opened import open_plain
 from tests.inside.browser import VALUES, open_page
 

@@ -9,15 +9,15 @@ from typing import Any
 import numpy as np
 import pytest
 
-from headway.inside.corpus import Corpus
-from headway.inside.looking import Looked
-from headway.inside.packing import pack, unpack
-from headway.inside.page import page
-from headway.inside.reading import Ask
-from headway.inside.search import Index
-from headway.inside.sections import look_of
-from headway.inside.sections.search import BUDGET, chosen, section
-from headway.inside.trace import trace
+from headway.inside.capture.corpus import Corpus
+from headway.inside.capture.reading import Ask
+from headway.inside.capture.trace import trace
+from headway.inside.measure.nearest_tokens import Index
+from headway.inside.page.html import page
+from headway.inside.page.look import Looked
+from headway.inside.page.pack import pack, unpack
+from headway.inside.page.sections import look_of
+from headway.inside.page.sections.search import BUDGET, chosen, section
 from headway.tasks.opened import open_plain
 
 from ...interop.padded_runs import tiny_run
@@ -73,7 +73,7 @@ def test_without_a_corpus_there_is_no_panel() -> None:
 
 def test_it_stays_within_its_budget(monkeypatch: pytest.MonkeyPatch) -> None:
     assert len(pack(section(looked()))) < BUDGET / 10
-    monkeypatch.setattr("headway.inside.sections.search.BUDGET", 2_000)
+    monkeypatch.setattr("headway.inside.page.sections.search.BUDGET", 2_000)
     made = section(looked())
     assert made is None or len(pack(made)) <= 2_000
 

@@ -8,9 +8,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from headway.nn.attend import attend
+from headway.nn.attention.attend import attend
+from headway.nn.attention.scope import Scope
 from headway.nn.layout import Layout
-from headway.nn.scope import Scope
 
 Check = Callable[..., None]
 Attend = Callable[[Tensor, Tensor, Tensor, Layout, Layout, Scope], Tensor]

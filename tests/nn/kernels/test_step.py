@@ -6,9 +6,9 @@ import pytest
 import torch
 
 from headway.errors import UserError
-from headway.nn.attend import attend
+from headway.nn.attention.attend import attend
+from headway.nn.attention.scope import Scope
 from headway.nn.layout import Layout, Tree
-from headway.nn.scope import Scope
 
 
 def inputs(

@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
-from headway.config.durable import sync
 from headway.errors import ConfigError, FolderError
+from headway.storage import sync
 
 FACTS = "made.json"
 """How the folder was made: the same facts make the same bytes."""

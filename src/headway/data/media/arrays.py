@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from headway.data.media.pictures import MAX_PIXELS
+from headway.data.media.image import MAX_PIXELS
 from headway.data.media.pixels import Pixels, to_frames
 from headway.errors import DataError
 

@@ -12,23 +12,23 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from headway.config.run import RunSettings
 from headway.data.check import sorted_labels
+from headway.data.check_report import Report
 from headway.data.media.check import check_media
 from headway.data.media.decoding import UNREADABLE, Decoder, read_facts
 from headway.data.media.items import MediaItems, check_there, found_items
-from headway.data.media.reading import Form
+from headway.data.media.open_item import Form
 from headway.data.media.source import Target, names_in
 from headway.data.media.splitting import split_off
 from headway.data.media.survey import Surveyed, survey
-from headway.data.report import Report
 from headway.data.store import ImpossibleData
-from headway.data.tokens import side, token_dtype, write_tokens
+from headway.data.token_store import side, token_dtype, write_tokens
 from headway.data.workplace import Workplace
 from headway.progress import Progress
-from headway.text.tokenizer import Tokenizer, Vocabularies
-from headway.text.train import train_on_texts
-from headway.text.words import Flat
+from headway.settings.run import RunSettings
+from headway.tokens.tokenizer import Tokenizer, Vocabularies
+from headway.tokens.trainer import train_on_texts
+from headway.tokens.word_cache import Flat
 
 SPLITS = ("train", "valid")
 EXAMPLES = 200

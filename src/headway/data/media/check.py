@@ -10,12 +10,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from headway.data.check import EXAMPLES, FEW, MANY, clipped, listed, repeats, sorted_labels
+from headway.data.check_report import Example, Finding, Level, Report
 from headway.data.media.decoding import FLAT, UNREADABLE
 from headway.data.media.items import MOST_NAMED
-from headway.data.media.reading import UNITS
+from headway.data.media.open_item import UNITS
 from headway.data.media.source import names_in
 from headway.data.media.survey import Surveyed
-from headway.data.report import Example, Finding, Level, Report
 
 MOST_UNREADABLE = 0.1
 """The share from which something must be wrong with all of them."""

@@ -22,9 +22,9 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from headway.data.media.audio import is_silent
 from headway.data.media.items import MediaItems
-from headway.data.media.reading import SHEETS, UNITS, Form
-from headway.data.media.sounds import is_silent
+from headway.data.media.open_item import SHEETS, UNITS, Form
 from headway.data.media.store import to_int16
 from headway.data.workplace import GrowingFiles
 from headway.errors import DataError

@@ -7,8 +7,8 @@ from functools import partial
 from pathlib import Path
 
 from headway.data.files import natural
-from headway.data.media.pictures import frame_files
-from headway.data.media.reading import UNITS, Form, What, leads_nowhere, read_media
+from headway.data.media.image import frame_files
+from headway.data.media.open_item import UNITS, Form, What, leads_nowhere, read_media
 from headway.data.media.source import MediaItem, Target, has_ending
 from headway.errors import DataError, one_line
 

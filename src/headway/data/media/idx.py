@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from headway.data.media.arrays import npy_frames, open_idx
-from headway.data.media.pictures import Reading
-from headway.data.media.reading import Form, in_form
+from headway.data.media.image import Reading
+from headway.data.media.open_item import Form, in_form
 from headway.data.media.source import MediaItem, Target
 from headway.errors import DataError
 

@@ -9,16 +9,16 @@ from functools import partial
 from itertools import accumulate
 from pathlib import Path
 
-from headway.config.data import DataSettings
 from headway.data.files import STDIN, parts
 from headway.data.media.arrays import open_npy
 from headway.data.media.folders import FolderSource, folder_source
 from headway.data.media.idx import IdxSource, idx_in_folder, is_idx
 from headway.data.media.manifest import ManifestSource, is_manifest
-from headway.data.media.reading import UNITS, Form, Part, Shape, What, read_media
+from headway.data.media.open_item import UNITS, Form, Part, Shape, What, read_media
 from headway.data.media.source import ENDINGS, MediaItem, Source, Target
 from headway.data.media.sprites import SpriteSource, is_sprite, is_sprite_folder
 from headway.errors import DataError
+from headway.settings.data import DataSettings
 
 MOST_NAMED = 20
 """Missing files that an error lists."""

@@ -8,17 +8,17 @@ from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from headway.config.data import DataSettings
 from headway.data.bind import Binding, Column, as_said, bind, plain
 from headway.data.columns import VALUES
 from headway.data.example import refused
-from headway.data.media.pictures import Reading
-from headway.data.media.reading import WHOLE, Form, Part, read_media
+from headway.data.media.image import Reading
+from headway.data.media.open_item import WHOLE, Form, Part, read_media
 from headway.data.media.source import MediaItem, Target, several
 from headway.data.readers.jsonl import value_text
 from headway.data.readers.open import open_table
 from headway.data.table import ABSENT, Raw, Table, is_missing
 from headway.errors import DataError
+from headway.settings.data import DataSettings
 from headway.tasks.specs import LABEL, MEDIA, WRITTEN
 
 ENDINGS = frozenset({".tsv", ".csv", ".jsonl", ".ndjson", ".json", ".parquet"})

@@ -17,25 +17,25 @@ from typing import Any
 
 import numpy as np
 
-from headway.config.durable import identity
-from headway.config.run import RunSettings
 from headway.data.check import listed
 from headway.data.files import parts
 from headway.data.media.build import MediaBuild, Wanted, write_labels, write_texts
 from headway.data.media.decoding import Decoder
 from headway.data.media.items import MOST_NAMED, MediaItems
 from headway.data.media.manifest import is_manifest
-from headway.data.media.reading import UNITS, Form, Shape, What
+from headway.data.media.open_item import UNITS, Form, Shape, What
 from headway.data.media.source import Target, names_in
 from headway.data.media.survey import Surveyed, survey
 from headway.data.sealed import read_sealed, seal
 from headway.data.store import DATA, Columns, Prepared, load_prepared, open_media
-from headway.data.tokens import side, token_dtype
+from headway.data.token_store import side, token_dtype
 from headway.data.workplace import tidy, workplace
 from headway.errors import DataError
 from headway.progress import SILENT, Progress
-from headway.text.files import tokenizer_files
-from headway.text.tokenizer import Tokenizer
+from headway.settings.run import RunSettings
+from headway.storage import identity
+from headway.tokens.files import tokenizer_files
+from headway.tokens.tokenizer import Tokenizer
 
 
 def prepare_media(

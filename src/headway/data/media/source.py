@@ -9,9 +9,9 @@ from typing import Any, Literal, Protocol
 
 from numpy.typing import NDArray
 
-from headway.data.media.pictures import MOVING, SUFFIXES, Reading
-from headway.data.media.reading import OPENERS, Form, What
-from headway.data.media.sounds import SUFFIXES as SOUNDS
+from headway.data.media.audio import SUFFIXES as SOUNDS
+from headway.data.media.image import MOVING, SUFFIXES, Reading
+from headway.data.media.open_item import OPENERS, Form, What
 
 Target = Literal["label", "text", "other", "none"]
 """What an item must come with. With `other` it is one of two that belong together, of which the

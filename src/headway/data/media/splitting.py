@@ -5,11 +5,11 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
+from headway.data.check_report import Finding, Report
 from headway.data.media.check import absent_labels
-from headway.data.media.reading import UNITS
+from headway.data.media.open_item import UNITS
 from headway.data.media.source import names_in
 from headway.data.media.survey import Surveyed
-from headway.data.report import Finding, Report
 from headway.data.split import choose_by_label, choose_rows, draws_of
 from headway.data.store import ImpossibleData
 from headway.errors import DataError

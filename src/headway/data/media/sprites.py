@@ -11,8 +11,8 @@ from typing import Any
 
 import numpy as np
 
-from headway.data.media.pictures import Reading
-from headway.data.media.reading import SHEETS, Form, in_form
+from headway.data.media.image import Reading
+from headway.data.media.open_item import SHEETS, Form, in_form
 from headway.data.media.source import MediaItem, Target
 from headway.errors import DataError
 

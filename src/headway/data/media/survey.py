@@ -10,14 +10,14 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from headway.config.data import DataSettings
-from headway.config.run import RunSettings
 from headway.data.columns import number_of
 from headway.data.media.decoding import UNREADABLE, Facts, read_facts, read_problems
 from headway.data.media.items import MediaItems
-from headway.data.media.reading import Form
+from headway.data.media.open_item import Form
 from headway.data.media.source import SEVERAL, MediaItem, Target, names_in, several
 from headway.errors import DataError
+from headway.settings.data import DataSettings
+from headway.settings.run import RunSettings
 
 
 @dataclass

@@ -16,7 +16,7 @@ from typing import Literal
 import numpy as np
 
 from headway.data.files import MAX_LINE, is_stream, open_lines, open_text, shown
-from headway.data.slip import where_lines_slip
+from headway.data.misalignment import where_lines_slip
 from headway.data.table import SAMPLE, Raw, Table
 from headway.errors import DataError
 

@@ -7,7 +7,6 @@ from itertools import islice
 from pathlib import Path
 from typing import Literal
 
-from headway.config.data import DataSettings
 from headway.data.bind import Column, is_header_for
 from headway.data.files import first_bytes, open_lines
 from headway.data.readers.conll import open_conll
@@ -16,6 +15,7 @@ from headway.data.readers.jsonl import is_json, open_jsonl
 from headway.data.readers.lines import open_plain
 from headway.data.readers.parquet import MAGIC, open_parquet
 from headway.data.table import Table
+from headway.settings.data import DataSettings
 
 HEAD = 50
 """Lines by which a table is told from text."""

@@ -14,13 +14,9 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor
 
-from headway.config.decode import DecodeSettings
-from headway.config.folder import file_in
-from headway.config.model import EncoderSettings, Seq2SeqSettings, TextSettings
-from headway.config.run import RunSettings
+from headway.decode.batching import batches
 from headway.decode.engine import BodyElsewhere, Engine, Tokens
-from headway.decode.hypothesis import Specials
-from headway.decode.lines import batches
+from headway.decode.search.hypothesis import Specials
 from headway.errors import FolderError, needs
 from headway.interop.ctranslate2.limits import positions_of
 from headway.interop.ctranslate2.options import AGAIN, ranks_again
@@ -29,6 +25,10 @@ from headway.interop.ctranslate2.search import SourceSearcher
 from headway.models.build import build_model
 from headway.models.encoder import Encoder
 from headway.nn.layout import Layout
+from headway.settings.decode import DecodeSettings
+from headway.settings.folder import file_in
+from headway.settings.model import EncoderSettings, Seq2SeqSettings, TextSettings
+from headway.settings.run import RunSettings
 from headway.tasks.opened import check_fits
 
 HEADS = "heads.safetensors"

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from headway.config.kept import ALL_HEADS
-from headway.config.model import (
+from headway.errors import ConfigError
+from headway.settings.model import (
     DecoderSettings,
     EncoderSettings,
     ModelSettings,
     Seq2SeqSettings,
     TextSettings,
 )
-from headway.errors import ConfigError
+from headway.settings.pruned import ALL_HEADS
 from headway.tasks.specs import spec_of
 
 ACTIVATIONS = {

@@ -10,11 +10,11 @@ from typing import Any
 
 import torch
 
-from headway.config.decode import DecodeSettings
-from headway.decode.hypothesis import Specials
-from headway.decode.penalties import length_penalty
-from headway.decode.rules import never
+from headway.decode.filters import never
+from headway.decode.search.hypothesis import Specials
+from headway.decode.search.penalties import length_penalty
 from headway.errors import ConfigError
+from headway.settings.decode import DecodeSettings
 
 MAPPED = {
     "beam": "beam_size",

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from headway.config.decode import DecodeSettings
 from headway.decode.engine import Tokens
-from headway.decode.hypothesis import Hypothesis, Specials
-from headway.decode.job import Job
-from headway.decode.prompts import Prefix, check_settings, too_long
-from headway.decode.walk import Watch
+from headway.decode.search.greedy import Watch
+from headway.decode.search.hypothesis import Hypothesis, Specials
+from headway.decode.search.job import Job
+from headway.decode.search.prompts import Prefix, check_settings, too_long
 from headway.interop.ctranslate2.options import check_options, search_options
 from headway.interop.ctranslate2.search import Ranking, spelled
+from headway.settings.decode import DecodeSettings
 
 
 class PromptSearcher:

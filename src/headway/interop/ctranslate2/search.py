@@ -7,13 +7,13 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
-from headway.config.decode import DecodeSettings
 from headway.decode.engine import Batch, Tokens
-from headway.decode.hypothesis import NO_WISH, Hypothesis, Phrase, Specials, Wish
-from headway.decode.job import Job
-from headway.decode.search import with_begin
+from headway.decode.search.hypothesis import NO_WISH, Hypothesis, Phrase, Specials, Wish
+from headway.decode.search.job import Job
+from headway.decode.search.search import with_begin
 from headway.errors import UserError
 from headway.interop.ctranslate2.options import check_options, divisors, power, search_options
+from headway.settings.decode import DecodeSettings
 
 FIRST = 64
 """Numbers of tokens whose penalties are computed at first."""

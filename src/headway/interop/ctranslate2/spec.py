@@ -12,7 +12,19 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from headway.config.model import (
+from headway.errors import needs
+from headway.interop.ctranslate2.limits import ACTIVATIONS, positions_of
+from headway.models.decoder import Decoder
+from headway.models.encoder import Encoder
+from headway.models.parts.text import TextFront
+from headway.models.seq2seq import Seq2Seq
+from headway.nn.attention.attention import Attention
+from headway.nn.block import Block
+from headway.nn.feedforward import FeedForward
+from headway.nn.norms import LayerNorm, RMSNorm
+from headway.nn.positions import Learned, Relative, Sinusoidal, sinusoids
+from headway.nn.stack import Stack
+from headway.settings.model import (
     DecoderSettings,
     EncoderSettings,
     ModelSettings,
@@ -20,18 +32,6 @@ from headway.config.model import (
     Side,
     TextSettings,
 )
-from headway.errors import needs
-from headway.interop.ctranslate2.limits import ACTIVATIONS, positions_of
-from headway.models.decoder import Decoder
-from headway.models.encoder import Encoder
-from headway.models.parts.text import TextFront
-from headway.models.seq2seq import Seq2Seq
-from headway.nn.attention import Attention
-from headway.nn.block import Block
-from headway.nn.feedforward import FeedForward
-from headway.nn.norms import LayerNorm, RMSNorm
-from headway.nn.positions import Learned, Relative, Sinusoidal, sinusoids
-from headway.nn.stack import Stack
 
 ROPE_SCALING = {"linear": "Linear", "llama3": "Llama3"}
 """Ours and theirs; `ntk` is another base."""

@@ -6,15 +6,15 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Any
 
-from headway.config.model import Seq2SeqSettings
-from headway.config.run import RunSettings
+from headway.interop.convert import BIASES, check_kind, check_said, their_activation
 from headway.interop.families import Architecture, Config
-from headway.interop.given import LONGEST, Given
+from headway.interop.foreign_config import LONGEST, Given
 from headway.interop.hf.generation import decode_settings
 from headway.interop.hf.interleaved import in_halves
 from headway.interop.hf.sides import read_sides, said_of_sides
-from headway.interop.rules import Change, Pair, both, stacked
-from headway.interop.writing import BIASES, check_kind, check_said, their_activation
+from headway.interop.name_pairs import Change, Pair, both, stacked
+from headway.settings.model import Seq2SeqSettings
+from headway.settings.run import RunSettings
 
 OFFSET = 2
 """Rows of the table of learned positions before the first."""

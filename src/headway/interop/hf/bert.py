@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from headway.config.model import EncoderSettings
 from headway.errors import UserError
+from headway.interop.convert import their_activation
 from headway.interop.families import Architecture
-from headway.interop.given import Given
+from headway.interop.foreign_config import Given
 from headway.interop.hf.encoders import (
     COUNTED,
     EncoderFamily,
@@ -17,8 +17,8 @@ from headway.interop.hf.encoders import (
     norm,
     refuse_variants,
 )
-from headway.interop.rules import Pair, both, stacked
-from headway.interop.writing import their_activation
+from headway.interop.name_pairs import Pair, both, stacked
+from headway.settings.model import EncoderSettings
 
 NEXT_SENTENCE = {r"cls\.seq_relationship\.\w+": "tells whether two sentences follow each other"}
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from headway.config.model import EncoderSettings
+from headway.interop.convert import their_activation
 from headway.interop.families import Architecture
-from headway.interop.given import Given
+from headway.interop.foreign_config import Given
 from headway.interop.hf.encoders import COUNTED, EncoderFamily, Seen, refuse_variants
-from headway.interop.rules import Pair, both, stacked
-from headway.interop.writing import their_activation
+from headway.interop.name_pairs import Pair, both, stacked
+from headway.settings.model import EncoderSettings
 
 EPS = 1e-12
 """Of all its norms; no configuration changes it."""

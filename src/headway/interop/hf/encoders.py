@@ -7,13 +7,13 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from headway.config.model import EncoderSettings
-from headway.config.run import RunSettings
 from headway.errors import ConfigError, UserError
+from headway.interop.convert import BIASES, check_said
 from headway.interop.families import Architecture, Config
-from headway.interop.given import Given
-from headway.interop.rules import Pair, both
-from headway.interop.writing import BIASES, check_said
+from headway.interop.foreign_config import Given
+from headway.interop.name_pairs import Pair, both
+from headway.settings.model import EncoderSettings
+from headway.settings.run import RunSettings
 
 KINDS: dict[str, tuple[str, tuple[str, ...]]] = {
     "Model": ("embed", ()),

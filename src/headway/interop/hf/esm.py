@@ -8,14 +8,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from headway.config.model import EncoderSettings, RopeSettings
 from headway.errors import UserError
 from headway.interop.families import Architecture, Config
-from headway.interop.given import LONGEST, Given
+from headway.interop.foreign_config import LONGEST, Given
 from headway.interop.hf.encoders import COUNTED, EncoderFamily, Seen
 from headway.interop.hf.roberta import roberta_heads
-from headway.interop.rules import Pair, both, stacked
+from headway.interop.name_pairs import Pair, both, stacked
 from headway.nn.positions import rope_rates
+from headway.settings.model import EncoderSettings, RopeSettings
 
 IGNORED = COUNTED | {
     r"(esm\.)?contact_head\.regression\.\w+": "tells which parts of a protein touch",

@@ -8,12 +8,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from headway.config.decode import DecodeSettings
-from headway.config.model import ModelSettings
-from headway.decode.hypothesis import Specials
-from headway.interop.given import Given
-from headway.text.tokenizer import Tokenizer
-from headway.text.whisper import LANGUAGES, NO_TIMES
+from headway.decode.search.hypothesis import Specials
+from headway.interop.foreign_config import Given
+from headway.settings.decode import DecodeSettings
+from headway.settings.model import ModelSettings
+from headway.tokens.tokenizer import Tokenizer
+from headway.tokens.whisper import LANGUAGES, NO_TIMES
 
 SAMPLING = {"temperature": "temperature", "top_p": "top_p", "min_p": "min_p"}
 WITHOUT_A_PLACE = {

@@ -6,14 +6,14 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Any
 
-from headway.config.model import DecoderSettings
-from headway.config.run import RunSettings
 from headway.errors import UserError
+from headway.interop.convert import BIASES, check_kind, check_said, their_activation
 from headway.interop.families import Architecture, Config
-from headway.interop.given import Given
-from headway.interop.hf.labelled import Label, label_head, language_model
-from headway.interop.rules import TURNED, Pair, both
-from headway.interop.writing import BIASES, check_kind, check_said, their_activation
+from headway.interop.foreign_config import Given
+from headway.interop.hf.lm_heads import Label, label_head, language_model
+from headway.interop.name_pairs import TURNED, Pair, both
+from headway.settings.model import DecoderSettings
+from headway.settings.run import RunSettings
 from headway.tasks.specs import spec_of
 
 IGNORED = {

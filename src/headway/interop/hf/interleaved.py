@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from headway.interop.families import Architecture
-from headway.interop.rules import Change, Pair
+from headway.interop.name_pairs import Change, Pair
 
 READERS = ("tokens.weight", "to_qkv.weight", "to_hidden.weight", "head.linear.weight")
 """Matrices whose rows are as wide as the stream."""

@@ -7,14 +7,14 @@ from collections.abc import Collection
 from dataclasses import dataclass, replace
 from typing import Any
 
-from headway.config.model import DecoderSettings, RopeSettings
-from headway.config.run import RunSettings
 from headway.errors import UserError
+from headway.interop.convert import GATES, check_kind, check_said
 from headway.interop.families import Architecture, Config
-from headway.interop.given import LONGEST, Given
-from headway.interop.hf.labelled import Label, label_head, language_model
-from headway.interop.rules import Pair, both, stacked
-from headway.interop.writing import GATES, check_kind, check_said
+from headway.interop.foreign_config import LONGEST, Given
+from headway.interop.hf.lm_heads import Label, label_head, language_model
+from headway.interop.name_pairs import Pair, both, stacked
+from headway.settings.model import DecoderSettings, RopeSettings
+from headway.settings.run import RunSettings
 
 IGNORED = {
     r"(.*\.)?rotary_emb\.inv_freq": "the rates of rotary positions, which are computed",

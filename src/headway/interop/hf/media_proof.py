@@ -14,14 +14,13 @@ from typing import Any
 import numpy as np
 import torch
 
-from headway.config.pictures import PictureSettings
-from headway.config.sounds import SoundSeq2SeqSettings
 from headway.interop.families import family_named
-from headway.interop.files import read_table
+from headway.interop.folder_files import read_table
 from headway.interop.hf.preprocessing import PREPROCESSOR_JSON, with_preprocessing
 from headway.interop.hf.quiet import quiet
 from headway.interop.importing import filled, take
-from headway.interop.media_reading import (
+from headway.interop.proof import Proof, Reading, compared
+from headway.interop.proof_media import (
     Item,
     Scores,
     proof_pictures,
@@ -29,11 +28,12 @@ from headway.interop.media_reading import (
     read_item,
     what_is_said,
 )
-from headway.interop.proof import Proof, Reading, compared
 from headway.interop.weights import open_weights
 from headway.models.build import build_model
 from headway.models.folder import load_weights
-from headway.models.parts.pictures import PictureFront
+from headway.models.parts.vision import PictureFront
+from headway.settings.audio import SoundSeq2SeqSettings
+from headway.settings.vision import PictureSettings
 from headway.tasks.intake import front_of
 from headway.tasks.opened import Opened
 

@@ -7,10 +7,10 @@ import shutil
 from pathlib import Path
 from typing import Any
 
-from headway.config.durable import replace_text
-from headway.config.model import DecoderSettings, EncoderSettings
-from headway.config.run import RunSettings
-from headway.interop.sentence import KEPT, MODULES, POOLINGS, SentenceFolder
+from headway.interop.sentence_transformers import KEPT, MODULES, POOLINGS, SentenceFolder
+from headway.settings.model import DecoderSettings, EncoderSettings
+from headway.settings.run import RunSettings
+from headway.storage import replace_text
 from headway.tasks.opened import Opened
 
 

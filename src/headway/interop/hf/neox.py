@@ -7,14 +7,14 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Any
 
-from headway.config.model import DecoderSettings, RopeSettings
-from headway.config.run import RunSettings
+from headway.interop.convert import check_kind, check_said, their_activation
 from headway.interop.families import Architecture, Config
-from headway.interop.given import LONGEST, Given
-from headway.interop.hf.labelled import Label, label_head, language_model
+from headway.interop.foreign_config import LONGEST, Given
 from headway.interop.hf.llama import rope_parameters, rope_settings, said_rope
-from headway.interop.rules import Change, Pair, both
-from headway.interop.writing import check_kind, check_said, their_activation
+from headway.interop.hf.lm_heads import Label, label_head, language_model
+from headway.interop.name_pairs import Change, Pair, both
+from headway.settings.model import DecoderSettings, RopeSettings
+from headway.settings.run import RunSettings
 
 IGNORED = {
     r"(.*\.)?attention\.(bias|masked_bias)": "the causal mask, which is computed",

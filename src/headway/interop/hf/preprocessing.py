@@ -6,11 +6,11 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from headway.config.model import ModelSettings
-from headway.config.pictures import PictureEncoderSettings, PictureSeq2SeqSettings, PictureSettings
-from headway.config.sounds import SoundSeq2SeqSettings, SoundSettings
 from headway.interop.families import Architecture
-from headway.interop.given import Given
+from headway.interop.foreign_config import Given
+from headway.settings.audio import SoundSeq2SeqSettings, SoundSettings
+from headway.settings.model import ModelSettings
+from headway.settings.vision import PictureEncoderSettings, PictureSeq2SeqSettings, PictureSettings
 
 PREPROCESSOR_JSON = "preprocessor_config.json"
 LEVELS = 255.0

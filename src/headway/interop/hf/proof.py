@@ -15,23 +15,23 @@ import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor
 
-from headway.config.folder import TOKENIZER
-from headway.config.model import TextSettings, family_of
 from headway.interop.families import family_named
-from headway.interop.files import read_table
+from headway.interop.folder_files import read_table
 from headway.interop.hf.media_proof import prove_media
 from headway.interop.hf.quiet import quiet
-from headway.interop.hf.tokens import ORIGINALS, around
+from headway.interop.hf.tokenizer import ORIGINALS, around
 from headway.interop.importing import filled
+from headway.interop.name_pairs import to_ours
 from headway.interop.proof import Proof, Reading, compared, our_logits, proof_texts, read_again
-from headway.interop.rules import to_ours
-from headway.interop.sentence import MODULES, SentenceFolder
+from headway.interop.sentence_transformers import MODULES, SentenceFolder
 from headway.interop.weights import open_weights
 from headway.models.build import build_model
 from headway.models.folder import load_weights
 from headway.nn.layout import Layout
+from headway.settings.folder import TOKENIZER
+from headway.settings.model import TextSettings, family_of
 from headway.tasks.opened import Opened
-from headway.text.vocabtxt import is_smiles
+from headway.tokens.vocabtxt import is_smiles
 
 CLASSES = {
     "seq2seq": "AutoModelForSeq2SeqLM",

@@ -6,9 +6,8 @@ from __future__ import annotations
 from collections.abc import Collection
 from typing import Any
 
-from headway.config.model import EncoderSettings
 from headway.interop.families import Architecture
-from headway.interop.given import Given
+from headway.interop.foreign_config import Given
 from headway.interop.hf.bert import bert_body, bert_config, bert_settings
 from headway.interop.hf.encoders import (
     COUNTED,
@@ -17,7 +16,8 @@ from headway.interop.hf.encoders import (
     refuse_variants,
     word_pairs,
 )
-from headway.interop.rules import Pair, both
+from headway.interop.name_pairs import Pair, both
+from headway.settings.model import EncoderSettings
 
 PADDING = 1
 """The number of the padding token; positions begin behind its row."""

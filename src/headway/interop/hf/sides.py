@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Collection
 from typing import TypedDict
 
-from headway.config.model import Seq2SeqSettings
-from headway.interop.given import Given
+from headway.interop.foreign_config import Given
+from headway.settings.model import Seq2SeqSettings
 
 KEYS = {"n_layers": "layers", "n_heads": "attention_heads", "d_ff": "ffn_dim"}
 """Ours, and theirs behind the name of a side."""

@@ -7,15 +7,15 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Any
 
-from headway.config.model import RelativeSettings, Seq2SeqSettings
-from headway.config.run import RunSettings
 from headway.errors import UserError
+from headway.interop.convert import check_kind, check_said
 from headway.interop.families import Architecture, Config
-from headway.interop.given import LONGEST, Given
+from headway.interop.foreign_config import LONGEST, Given
 from headway.interop.hf.bart import first_of
 from headway.interop.hf.generation import decode_settings
-from headway.interop.rules import Pair, both, stacked
-from headway.interop.writing import check_kind, check_said
+from headway.interop.name_pairs import Pair, both, stacked
+from headway.settings.model import RelativeSettings, Seq2SeqSettings
+from headway.settings.run import RunSettings
 
 FEED_FORWARD = {
     "relu": "relu",

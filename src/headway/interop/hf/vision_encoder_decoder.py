@@ -8,18 +8,18 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor
 
-from headway.config.model import DecoderSettings
-from headway.config.pictures import PictureEncoderSettings, PictureSeq2SeqSettings
-from headway.config.run import RunSettings
 from headway.errors import ConfigError, UserError
+from headway.interop.convert import BIASES, check_said
 from headway.interop.families import Architecture, Config
-from headway.interop.given import Given
+from headway.interop.foreign_config import Given
 from headway.interop.hf.generation import decode_settings
 from headway.interop.hf.gpt import GPT2
 from headway.interop.hf.gpt import IGNORED as OF_GPT2
 from headway.interop.hf.vit import HIDDEN, VIT, check_picture
-from headway.interop.rules import TURNED, Pair, both
-from headway.interop.writing import BIASES, check_said
+from headway.interop.name_pairs import TURNED, Pair, both
+from headway.settings.model import DecoderSettings
+from headway.settings.run import RunSettings
+from headway.settings.vision import PictureEncoderSettings, PictureSeq2SeqSettings
 
 T = TypeVar("T")
 

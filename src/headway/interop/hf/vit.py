@@ -8,13 +8,13 @@ from typing import Any
 
 from torch import Tensor
 
-from headway.config.pictures import PictureEncoderSettings, PictureSettings
-from headway.config.run import RunSettings
 from headway.errors import UserError
+from headway.interop.convert import BIASES, check_said, their_activation
 from headway.interop.families import Architecture, Config
-from headway.interop.given import Given
-from headway.interop.rules import Change, Pair, both, stacked
-from headway.interop.writing import BIASES, check_said, their_activation
+from headway.interop.foreign_config import Given
+from headway.interop.name_pairs import Change, Pair, both, stacked
+from headway.settings.run import RunSettings
+from headway.settings.vision import PictureEncoderSettings, PictureSettings
 
 LARGEST = 1 << 14
 """Pixels of a side."""

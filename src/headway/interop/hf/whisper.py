@@ -6,15 +6,15 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Any
 
-from headway.config.run import RunSettings
-from headway.config.sounds import SoundSeq2SeqSettings, SoundSettings
 from headway.errors import UserError
+from headway.interop.convert import BIASES, check_said, their_activation
 from headway.interop.families import Architecture, Config
-from headway.interop.given import LONGEST, Given
+from headway.interop.foreign_config import LONGEST, Given
 from headway.interop.hf.generation import decode_settings
 from headway.interop.hf.sides import read_sides, said_of_sides
-from headway.interop.rules import Change, Pair, both
-from headway.interop.writing import BIASES, check_said, their_activation
+from headway.interop.name_pairs import Change, Pair, both
+from headway.settings.audio import SoundSeq2SeqSettings, SoundSettings
+from headway.settings.run import RunSettings
 
 NORM_EPS = 1e-5
 """Always: it is in no configuration."""

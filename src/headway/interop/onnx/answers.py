@@ -8,22 +8,22 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from headway.config.model import PictureSettings, SoundSettings
-from headway.config.run import RunSettings, media_front
+from headway.decode.batching import batches
 from headway.decode.engine import Tokens
-from headway.decode.lines import batches
 from headway.errors import DataError
 from headway.interop.onnx.session import Session
 from headway.interop.plain.fronts import IDS, MASK, SEGMENTS
 from headway.interop.plain.graphs import EMBEDDING, LOGITS, SENTENCE, TRANSITIONS
 from headway.interop.plain.padded import Array, media_inputs, padded
+from headway.models.audio import Listener
 from headway.models.encoder import Encoder
-from headway.models.hearing import Listener
+from headway.models.parts.audio import Sound, SoundFront
 from headway.models.parts.front import Front
 from headway.models.parts.heads import Places, WordHead
-from headway.models.parts.pictures import PictureFront, Pictures
-from headway.models.parts.sounds import Sound, SoundFront
+from headway.models.parts.vision import PictureFront, Pictures
 from headway.nn.layout import Layout
+from headway.settings.model import PictureSettings, SoundSettings
+from headway.settings.run import RunSettings, media_front
 from headway.tasks.read import OneVector, readout_of
 
 TOKENS_AT_ONCE = 4096

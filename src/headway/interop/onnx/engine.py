@@ -14,17 +14,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from headway.config.decode import DecodeSettings
-from headway.config.folder import file_in
-from headway.config.model import Seq2SeqSettings, SoundSettings
-from headway.config.run import RunSettings, media_front
+from headway.decode.batching import batches
 from headway.decode.engine import Engine, Tokens
-from headway.decode.hypothesis import Specials
-from headway.decode.joint import joined
-from headway.decode.lines import batches
-from headway.decode.prompts import Prefix, PromptSearcher, check_settings
-from headway.decode.search import Searcher
-from headway.decode.spelling import CtcSpeller, DecoderSpeller, Speller
+from headway.decode.search.hypothesis import Specials
+from headway.decode.search.prompts import Prefix, PromptSearcher, check_settings
+from headway.decode.search.search import Searcher
+from headway.decode.speech.ctc import joined
+from headway.decode.speech.window import CtcSpeller, DecoderSpeller, Speller
 from headway.decode.steps import Steps
 from headway.errors import ConfigError
 from headway.interop.onnx.answers import Answers, CtcAnswers, MediaAnswers
@@ -49,11 +45,15 @@ from headway.interop.plain.padded import (
     sources_of,
     text_inputs,
 )
+from headway.models.audio import Listener
 from headway.models.encoder import Encoder
-from headway.models.hearing import Listener
 from headway.nn.layout import Layout
+from headway.settings.decode import DecodeSettings
+from headway.settings.folder import file_in
+from headway.settings.model import Seq2SeqSettings, SoundSettings
+from headway.settings.run import RunSettings, media_front
 from headway.tasks.specs import spec_of
-from headway.text.tokenizer import Tokenizer
+from headway.tokens.tokenizer import Tokenizer
 
 SCORES_AT_ONCE = 1 << 25
 """Scores that a graph gives in one call while a prompt is read; only the last ones are used."""

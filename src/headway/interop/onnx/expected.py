@@ -6,8 +6,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from headway.config.model import PictureSettings, Seq2SeqSettings, SoundSettings
-from headway.config.run import RunSettings, media_front
 from headway.errors import FolderError
 from headway.interop.onnx.session import Session
 from headway.interop.plain.fronts import HIDDEN_ROWS, IDS, LENGTHS, MASK, PIXELS, SEGMENTS, WAVEFORM
@@ -25,6 +23,8 @@ from headway.interop.plain.graphs import (
     STATES,
     layer_names,
 )
+from headway.settings.model import PictureSettings, Seq2SeqSettings, SoundSettings
+from headway.settings.run import RunSettings, media_front
 from headway.tasks.specs import spec_of
 
 

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from headway.interop.plain.positions import Distances, Turning, Turns, added_BHTS, turned
-from headway.nn.attention import Attention
+from headway.nn.attention.attention import Attention
 from headway.nn.block import Block, Parallel, PostNorm
 from headway.nn.positions import Relative
 from headway.nn.stack import Stack

@@ -15,9 +15,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from headway.interop.plain.positions import added_positions
-from headway.models.parts.pictures import PictureFront
-from headway.models.parts.sounds import WIDE, FlatConv, SoundFront
+from headway.models.parts.audio import WIDE, FlatConv, SoundFront
 from headway.models.parts.text import TextFront
+from headway.models.parts.vision import PictureFront
 from headway.nn.mel import FLOOR
 
 IDS, MASK, SEGMENTS = "input_ids", "attention_mask", "token_type_ids"

@@ -16,24 +16,24 @@ from math import prod
 import torch
 from torch import Tensor, nn
 
-from headway.config.model import (
-    ModelSettings,
-    PictureEncoderSettings,
-    PictureSeq2SeqSettings,
-    SoundEncoderSettings,
-    SoundSeq2SeqSettings,
-)
-from headway.config.run import Resolved
 from headway.decode.steps import alignment_layer
 from headway.interop.plain.body import Body, KeysValues, Source, keys_of
 from headway.interop.plain.fronts import IDS, MASK, AudioRows, ImageRows, PlainFront, TextRows
 from headway.interop.plain.positions import hidden
 from headway.models.decoder import Decoder
 from headway.models.encoder import Encoder
-from headway.models.parts.pictures import PictureFront
-from headway.models.parts.sounds import SoundFront
+from headway.models.parts.audio import SoundFront
 from headway.models.parts.text import TextFront
+from headway.models.parts.vision import PictureFront
 from headway.models.seq2seq import Seq2Seq
+from headway.settings.model import (
+    ModelSettings,
+    PictureEncoderSettings,
+    PictureSeq2SeqSettings,
+    SoundEncoderSettings,
+    SoundSeq2SeqSettings,
+)
+from headway.settings.run import Resolved
 from headway.tasks.read import OneVector, Readout, readout_of
 from headway.tasks.specs import spec_of
 

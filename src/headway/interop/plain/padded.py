@@ -10,22 +10,8 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from headway.config.model import (
-    Seq2SeqSettings,
-    SoundSeq2SeqSettings,
-)
-from headway.config.run import media_front
-from headway.data.media.reading import UNITS
+from headway.data.media.open_item import UNITS
 from headway.interop.int8_proof import judged_as_int8
-from headway.interop.media_reading import (
-    Item,
-    hidden_rows,
-    n_first,
-    proof_items,
-    read_ctc,
-    read_item,
-    what_is_said,
-)
 from headway.interop.plain.fronts import HIDDEN_ROWS, IDS, LENGTHS, MASK, PIXELS, SEGMENTS, WAVEFORM
 from headway.interop.plain.graphs import (
     ALONE,
@@ -41,7 +27,21 @@ from headway.interop.plain.graphs import (
     WRITER,
 )
 from headway.interop.proof import Proof, Reading, compared, our_logits, proof_texts
-from headway.models.parts.sounds import FULL_SCALE
+from headway.interop.proof_media import (
+    Item,
+    hidden_rows,
+    n_first,
+    proof_items,
+    read_ctc,
+    read_item,
+    what_is_said,
+)
+from headway.models.parts.audio import FULL_SCALE
+from headway.settings.model import (
+    Seq2SeqSettings,
+    SoundSeq2SeqSettings,
+)
+from headway.settings.run import media_front
 from headway.tasks.intake import Gone, front_of
 from headway.tasks.items import Batch
 from headway.tasks.media_given import what_of

@@ -6,8 +6,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from headway.nn.attention.scope import Scope
 from headway.nn.positions import Learned, Relative, Rotary, Sinusoidal, sinusoids
-from headway.nn.scope import Scope
 
 Turning = tuple[Tensor, Tensor]
 """Cosine and sine for each row (N 1 I)."""

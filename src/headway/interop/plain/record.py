@@ -15,9 +15,9 @@ import torch.fx.config
 from torch.export import Dim, ExportedProgram
 from torch.utils._sympy.value_ranges import ValueRanges
 
-from headway.config.durable import replace_text
-from headway.config.run import RunSettings
 from headway.interop.plain.graphs import ABOUT, PAST_AND_LENGTH, Graph
+from headway.settings.run import RunSettings
+from headway.storage import replace_text
 
 NAMES = "graphs.json"
 

@@ -8,9 +8,9 @@ from functools import partial
 
 from torch import nn
 
-from headway.config.model import BodySettings, Side, TextSettings
 from headway.models.parts.text import TextFront
-from headway.nn.attention import Attention
+from headway.nn.attention.attention import Attention
+from headway.nn.attention.scope import Scope
 from headway.nn.block import WIRINGS, Block
 from headway.nn.feedforward import FeedForward
 from headway.nn.linear import Linear
@@ -24,8 +24,8 @@ from headway.nn.positions import (
     Sinusoidal,
     rope_rates,
 )
-from headway.nn.scope import Scope
 from headway.nn.stack import Stack
+from headway.settings.model import BodySettings, Side, TextSettings
 
 
 def norm_maker(

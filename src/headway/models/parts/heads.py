@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from headway.errors import UserError
-from headway.nn.attention import Memory
+from headway.nn.attention.attention import Memory
 from headway.nn.dropout import Dropout
 from headway.nn.layout import Layout
 from headway.nn.linear import Linear

@@ -7,11 +7,11 @@ from math import log
 import torch
 from torch import Tensor, nn
 
-from headway.config.augment import AugmentSettings
 from headway.nn.augment.boxes import whole_boxes
 from headway.nn.augment.mixing import Mixed, mixed
 from headway.nn.augment.places import moved
 from headway.nn.augment.policy import drawn_operation
+from headway.settings.augment import AugmentSettings
 
 ERASED = (0.02, 0.33)
 """The area of what is erased, as a share of the picture's ..."""

@@ -21,9 +21,9 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from headway.nn.attention.scope import Scope
 from headway.nn.kernels import processors
 from headway.nn.layout import Layout
-from headway.nn.scope import Scope
 
 
 class Tile(NamedTuple):

@@ -12,8 +12,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from headway.nn.attention.scope import Scope
 from headway.nn.layout import Layout
-from headway.nn.scope import Scope
 
 TILE = 256 * 64
 """Numbers of keys, and of values, held at a time: what fits into registers."""

@@ -1,0 +1,154 @@
+"""Documents as a language model reads them: every token, and the one that follows it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from headway.data.token_store import TokenStore
+from headway.data.windows import Numbers
+from headway.tokens.tokenizer import Tokenizer
+
+USUAL = -1
+"""In place of an epoch: nothing is left to chance, as in validation."""
+
+
+class Stream(Protocol):
+    def lengths(self, epoch: int) -> Numbers:
+        """Tokens to be predicted of each document, its end included."""
+        ...
+
+    def read(
+        self, epoch: int, document: Numbers, start: Numbers, length: Numbers
+    ) -> tuple[Numbers, Numbers]:
+        """Of these windows, side by side: the tokens, and those that follow them."""
+        ...
+
+
+@dataclass(frozen=True)
+class DocumentStream:
+    """Plain documents: a start token, the text, an end token."""
+
+    store: TokenStore
+    bos: int
+    eos: int
+
+    def lengths(self, epoch: int) -> Numbers:
+        return self.store.lengths.astype(np.int64) + 1
+
+    def read(
+        self, epoch: int, document: Numbers, start: Numbers, length: Numbers
+    ) -> tuple[Numbers, Numbers]:
+        ends = np.cumsum(length)
+        place = np.arange(ends[-1] if len(ends) else 0) + np.repeat(start - ends + length, length)
+        document = np.repeat(document, length)
+        first, size = self.store.offsets[document], self.store.lengths[document]
+        tokens = self.store.tokens
+        if not len(tokens):  # documents without a word
+            tokens = np.zeros(1, np.uint16)
+        last = len(tokens) - 1
+        inputs = tokens[np.clip(first + place - 1, 0, last)].astype(np.int64)
+        labels = tokens[np.minimum(first + place, last)].astype(np.int64)
+        inputs[place == 0] = self.bos
+        labels[place == size] = self.eos
+        return inputs, labels
+
+
+class Marks(NamedTuple):
+    """The tokens before and behind a field."""
+
+    open: int
+    close: int
+
+    @classmethod
+    def of(cls, field_: str, tokenizer: Tokenizer) -> Marks:
+        before, behind = (tokenizer.special(mark) for mark in mark_names([field_]))
+        assert before is not None, f"the vocabulary has no marks of {field_}"
+        assert behind is not None
+        return cls(before, behind)
+
+
+def mark_names(fields: Sequence[str]) -> list[str]:
+    """What the marks of fields are called in a vocabulary."""
+    return [name for field_ in fields for name in (f"<{field_}>", f"</{field_}>")]
+
+
+@dataclass
+class FieldStream:
+    """Documents of fields, each between its marks, as GROVER reads news: in an order drawn anew in
+    every epoch, some of them left out, so that any field is learned given any others."""
+
+    fields: Mapping[str, TokenStore]
+    """By name; an empty text stands for a field that a document does not have."""
+
+    marks: Mapping[str, Marks]
+    bos: int
+    eos: int
+    drop: float
+    seed: int
+    _choices: dict[int, tuple[NDArray[np.bool_], Numbers]] = field(default_factory=dict)
+
+    @classmethod
+    def of(
+        cls,
+        fields: Mapping[str, TokenStore],
+        tokenizer: Tokenizer,
+        drop: float = 0.0,
+        seed: int = 0,
+    ) -> FieldStream:
+        marks = {name: Marks.of(name, tokenizer) for name in fields}
+        return cls(fields, marks, tokenizer.bos, tokenizer.eos, drop, seed)
+
+    def __post_init__(self) -> None:
+        self.sizes_DF = np.stack([s.lengths for s in self.fields.values()], 1).astype(np.int64)
+        self.names = list(self.fields)
+
+    def choice(self, epoch: int) -> tuple[NDArray[np.bool_], Numbers]:
+        """Which fields of each document are read, and in which order."""
+        if epoch not in self._choices:
+            present_DF = self.sizes_DF > 0
+            if epoch == USUAL:
+                order_DF = np.broadcast_to(np.arange(len(self.names)), present_DF.shape)
+                self._choices[epoch] = present_DF, order_DF
+            else:
+                draw = np.random.Generator(np.random.PCG64([self.seed, epoch, 2]))
+                kept_DF = present_DF & (draw.random(present_DF.shape) >= self.drop)
+                nothing_D = ~kept_DF.any(1)
+                kept_DF[nothing_D] = present_DF[nothing_D]
+                order_DF = np.argsort(draw.random(present_DF.shape), axis=1)
+                self._choices[epoch] = kept_DF, order_DF
+                for old in sorted(e for e in self._choices if e != USUAL)[:-2]:
+                    if old != epoch:
+                        del self._choices[old]
+        return self._choices[epoch]
+
+    def lengths(self, epoch: int) -> Numbers:
+        kept_DF, _ = self.choice(epoch)
+        total: Numbers = ((self.sizes_DF + 2) * kept_DF).sum(1) + 1
+        return total
+
+    def document(self, epoch: int, number: int) -> Numbers:
+        """All of it, from the start token to the end token."""
+        kept_DF, order_DF = self.choice(epoch)
+        parts: list[Numbers] = [np.array([self.bos])]
+        for place in order_DF[number]:
+            if kept_DF[number, place]:
+                name = self.names[place]
+                open_, close = self.marks[name]
+                tokens = self.fields[name][number].astype(np.int64)
+                parts += [np.array([open_]), tokens, np.array([close])]
+        return np.concatenate([*parts, np.array([self.eos])])
+
+    def read(
+        self, epoch: int, document: Numbers, start: Numbers, length: Numbers
+    ) -> tuple[Numbers, Numbers]:
+        inputs, labels = [], []
+        for number, first, size in zip(document, start, length, strict=True):
+            tokens = self.document(epoch, int(number))
+            inputs.append(tokens[first : first + size])
+            labels.append(tokens[first + 1 : first + size + 1])
+        return np.concatenate(inputs), np.concatenate(labels)

@@ -1,0 +1,234 @@
+"""Recordings from files: one channel of samples, and no surprises.
+
+What a header says is judged before anything is decoded and never decides how much memory is
+taken: files are read in blocks, up to a limit. Whatever is wrong with a file is a `DataError`
+that names it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from headway.data.media.arrays import npy_item
+from headway.data.media.audio_file import MOST_CHANNELS, UNKNOWN, lasting, no_samples, opened
+from headway.data.media.resample import Resampler, Samples
+from headway.data.media.resample import resample as resample
+from headway.errors import DataError
+
+if TYPE_CHECKING:
+    from soundfile import SoundFile
+
+SUFFIXES = frozenset({".wav", ".flac", ".ogg", ".oga", ".opus", ".mp3", ".aif", ".aiff", ".au"})
+
+MOST_S = 3600.0
+"""Seconds of a recording that is read as a whole: 230 MB at 16 kHz."""
+
+BLOCK = 1 << 16
+"""Samples that are decoded at once."""
+
+SILENT = 1e-4
+"""A recording that nowhere goes further from zero has nothing to hear: 80 dB below the top."""
+
+LOUDEST = 2.0**31
+"""No sample goes further from zero, not even where 32-bit numbers were written as floats. Squares
+of more than that leave the range of fp32 on their way to frames."""
+
+INEXACT = ("MP3", "OGG")
+"""Formats in which seeking lands somewhere near: these are decoded from their beginning."""
+
+
+class SoundInfo(NamedTuple):
+    """What the header says."""
+
+    rate: int
+    channels: int
+    seconds: float | None
+    """None where only decoding would tell."""
+
+
+def sound_info(path: str | Path) -> SoundInfo:
+    with opened(path) as file:
+        known = file.frames < UNKNOWN
+        return SoundInfo(
+            file.samplerate, file.channels, file.frames / file.samplerate if known else None
+        )
+
+
+def read_sound(
+    path: str | Path,
+    rate: int,
+    start: float | None = None,
+    end: float | None = None,
+    *,
+    npy_rate: int | None = None,
+    index: int | None = None,
+) -> Samples:
+    """Samples from −1 to 1 at this rate, channels averaged; from `start` to `end` in seconds.
+
+    An `.npy` file holds samples (int16, or floats from −1 to 1) taken at `npy_rate`, or at `rate`
+    where that is not given; of a stack of them `index` names the row.
+    """
+    samples_S, own = read_samples(path, start, end, npy_rate=npy_rate or rate, index=index)
+    return resample(samples_S, own, rate)
+
+
+def read_samples(
+    path: str | Path,
+    start: float | None = None,
+    end: float | None = None,
+    *,
+    npy_rate: int | None = None,
+    index: int | None = None,
+) -> tuple[Samples, int]:
+    """The same at the recording's own rate, and that rate."""
+    if Path(path).suffix.lower() == ".npy":
+        return _from_npy(str(path), start, end, npy_rate, index)
+    with opened(path) as file:
+        first, last = _part(path, start, end, file.frames / file.samplerate, file.samplerate)
+        if last - first > MOST_S * file.samplerate and file.frames < UNKNOWN:
+            raise _too_long(path, (last - first) / file.samplerate)
+        blocks, n = [], 0
+        for block_S in _blocks(file, path, first, last):
+            blocks.append(block_S)
+            n += len(block_S)
+            if n > MOST_S * file.samplerate:
+                raise _too_long(path, n / file.samplerate)
+        if not n:
+            raise no_samples(path)
+        return np.concatenate(blocks), int(file.samplerate)
+
+
+def stream_windows(
+    path: str | Path, rate: int, window_s: float, overlap_s: float = 0.0
+) -> Iterator[tuple[float, Samples]]:
+    """Windows of a recording of any length, each with its start in seconds, the last one shorter.
+
+    Each begins `window_s − overlap_s` after the one before. Only a window of it is ever held.
+    """
+    size, step = round(window_s * rate), round((window_s - overlap_s) * rate)
+    if not 0 < step <= size:
+        raise DataError(
+            f"windows of {window_s:g} s that overlap by {overlap_s:g} s do not move on: the "
+            "overlap must be 0 or more, and less than the window."
+        )
+    held_S, place, given = np.zeros(0, np.float32), 0, 0
+    for block_S in _resampled(path, rate):
+        held_S = np.concatenate([held_S, block_S])
+        while len(held_S) >= size:
+            yield place / rate, held_S[:size]
+            given = place + size
+            held_S, place = held_S[step:], place + step
+    if place + len(held_S) > given:
+        yield place / rate, held_S
+
+
+def is_silent(samples_S: Samples) -> bool:
+    """Whether there is nothing to hear. That is no error, but one should know."""
+    return float(np.abs(samples_S).max(initial=0.0)) < SILENT
+
+
+def _resampled(path: str | Path, rate: int) -> Iterator[Samples]:
+    with opened(path) as file:
+        resampler = Resampler(file.samplerate, rate)
+        n = 0
+        for block_S in _blocks(file, path, 0, file.frames):
+            n += len(block_S)
+            yield resampler.push(block_S)
+        if not n:
+            raise no_samples(path)
+        yield resampler.finish()
+
+
+def _blocks(file: SoundFile, path: str | Path, first: int, last: int) -> Iterator[Samples]:
+    """One channel of samples `first` up to `last`, in blocks; all of them, or an error."""
+    import soundfile
+
+    place = 0
+    if first and file.format not in INEXACT:
+        place = file.seek(first)
+    while place < last:
+        block_SC = np.full((min(BLOCK, last - place), file.channels), np.nan, np.float32)
+        try:
+            n = len(file.read(out=block_SC))
+        except soundfile.SoundFileError:
+            n = 0
+            if file.frames >= UNKNOWN:  # the end, here; what was decoded is in its place
+                n = int((~np.isnan(block_SC[:, 0])).sum())
+        if n:
+            yield one_channel(block_SC[max(0, first - place) : n], path)
+        place += n
+        if n < len(block_SC):
+            break
+    if place < last and file.frames < UNKNOWN:
+        raise DataError(
+            f"{path} is cut short or damaged: its header promises "
+            f"{lasting(file.frames / file.samplerate)}, but after "
+            f"{lasting(place / file.samplerate)} nothing more can be decoded."
+        )
+
+
+def _part(
+    path: str | Path, start: float | None, end: float | None, seconds: float, rate: int
+) -> tuple[int, int]:
+    """First and last sample of what is wanted. The end may be wrong by 10 ms, as people round."""
+    begin, stop = 0.0 if start is None else start, seconds if end is None else end
+    if not (0.0 <= begin < stop <= seconds + 0.01):
+        raise DataError(
+            f"{path} lasts {lasting(seconds)}: there is nothing from {begin:g} s to {stop:g} s."
+        )
+    return round(begin * rate), min(round(stop * rate), round(seconds * rate))
+
+
+def _from_npy(
+    path: str, start: float | None, end: float | None, rate: int | None, index: int | None
+) -> tuple[Samples, int]:
+    if rate is None:
+        raise DataError(f"{path} does not say its sampling rate: give it as `rate`.")
+    values: Any = npy_item(path, index)
+    if values.ndim not in (1, 2) or values.dtype.kind not in "if" or values.dtype.itemsize == 1:
+        raise DataError(
+            f"{path} holds {values.dtype} of shape {values.shape}; samples are int16 or float32, "
+            "along one axis, or along the first of two where there are channels."
+        )
+    if values.ndim == 2 and values.shape[1] > MOST_CHANNELS:
+        raise DataError(
+            f"{path} has the shape {values.shape}: a stack of recordings needs an `index`, and of "
+            f"channels, which come second, there are at most {MOST_CHANNELS}."
+        )
+    first, last = _part(path, start, end, len(values) / rate, rate)
+    if last - first > MOST_S * rate:
+        raise _too_long(path, (last - first) / rate)
+    with np.errstate(over="ignore"):  # what is too large becomes infinite, and is refused
+        part = np.asarray(values[first:last]).astype(np.float32)
+    if not len(part):
+        raise no_samples(path)
+    if values.dtype.kind == "i":
+        part /= -float(np.iinfo(values.dtype).min)
+    return one_channel(part if part.ndim == 2 else part[:, None], path), rate
+
+
+def one_channel(samples_SC: Samples, path: str | Path) -> Samples:
+    """The mean of all channels, of samples that can be some."""
+    if not samples_SC.size:
+        return np.zeros(0, np.float32)
+    furthest = np.abs(samples_SC).max()
+    if np.isfinite(furthest) and furthest > LOUDEST:
+        raise DataError(
+            f"{path} holds a sample of {furthest:.3g}: samples go from −1 to 1, so its numbers are "
+            "damaged or of another kind."
+        )
+    if not np.isfinite(furthest):
+        n = int((~np.isfinite(samples_SC)).sum())
+        raise DataError(f"{path} holds {n:,} samples that are no numbers (NaN or infinite).")
+    return samples_SC.mean(1)
+
+
+def _too_long(path: str | Path, seconds: float) -> DataError:
+    return DataError(
+        f"{path} lasts {lasting(seconds)}; up to {lasting(MOST_S)} are read as a whole. Cut it "
+        "into parts, or name a part by `start` and `end`."
+    )

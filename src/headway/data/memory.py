@@ -1,0 +1,387 @@
+"""Data as someone in Python has it, for all that reads files.
+
+Tables in memory are written down as lines of JSON with the columns that a task needs, and media
+without a file of their own beside them. So there is one way to read, check, split and remember
+data; a run can be taken up again with a fingerprint of what it was trained on; and every finding
+names a line that can be looked at. Columns are bound by their names, never by their order.
+"""
+
+from __future__ import annotations
+
+import filecmp
+import json
+import math
+import os
+import shutil
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from itertools import product
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any, Literal
+
+import numpy as np
+
+from headway.data.bind import (
+    DEFAULTS,
+    MEDIA,
+    PICTURES,
+    SOUNDS,
+    Column,
+    all_texts,
+    bind,
+    column_of,
+    plain,
+)
+from headway.data.media.memory import Loose
+from headway.data.table import Raw, Table, is_missing, shown_value, table_of
+from headway.errors import ConfigError, DataError, suggest
+from headway.settings.data import DataSettings
+from headway.settings.listed import listed
+from headway.storage import sync
+from headway.tasks.specs import ALIASES, LABEL, SPECS, Modality, spec_of
+
+FOLDER = "given"
+"""In a run folder: what was in memory."""
+
+ROWS, VALID = "rows", "valid"
+"""Names of what training and validation data are written to, there."""
+
+_LABEL = Column("label", "label", "label_field", LABEL.also)
+
+Layout = tuple[Literal["text", "pairs", "media"], tuple[Column, ...]]
+"""The setting that takes the files, and what they must have."""
+
+
+def layouts_of(task: str, what: Modality | None = None) -> tuple[Layout, ...]:
+    """What the data of a task may consist of. The first whose columns are all there is taken.
+    `what`: it can only be that."""
+    if task not in (*SPECS, *ALIASES):
+        raise ConfigError(f"unknown task {task!r}.{suggest(task, SPECS)}")
+    found: list[Layout] = []
+    for row in SPECS[task].rows if task in SPECS else (spec_of(task),):
+        if what is not None and row.modality != what:
+            continue
+        columns = tuple(column_of(need, row) for need in row.needs)
+        if row.reads == "texts":  # two of each, or one that is read twice
+            found += [("text", columns[:1]), ("pairs", columns[1:])]
+        elif row.reads == "pairs" or row.reads == "media":
+            found.append((row.reads, columns))
+        else:
+            found.append(("text", columns))
+    return tuple(found)
+
+
+@dataclass(frozen=True)
+class Given:
+    """Files, or a table with the columns that are taken from it."""
+
+    files: Literal["text", "pairs", "media"]
+    """The setting of `data` that takes the files; `valid_…` of it for validation."""
+
+    names: Mapping[str, str | tuple[str, ...]] = field(default_factory=dict)
+    """Which column is what, as settings of `data`: `text_field`, `label_field` …"""
+
+    paths: tuple[str, ...] = ()
+    table: Table | None = None
+    columns: Mapping[str, Column] = field(default_factory=dict)
+    """Of the table: what each column that is read is taken for."""
+
+    called: Mapping[str, str] = field(default_factory=dict)
+    """What columns are called in the file, where that is not their name."""
+
+    def settings(self, folder: Path, name: str = ROWS) -> dict[str, object]:
+        """As settings of `data`; a table will lie in the folder under this name."""
+        paths = self.paths if self.table is None else (str(folder / f"{name}.jsonl"),)
+        key = self.files if name == ROWS else f"valid_{self.files}"
+        return {key: list(paths), **self.names}
+
+    def beside(self, other: Given) -> Given:
+        """The other, whose columns are called as those of this one: settings name both at once."""
+        names = {**DEFAULTS, **self.names}
+        if other.files != self.files:
+            raise ConfigError(
+                f"the data is read as {self.files}, and the validation data as {other.files}. Both "
+                "must be of one kind."
+            )
+        called = {
+            name: str(names[column.setting])
+            for name, column in other.columns.items()
+            if column.setting and column.setting in names
+        }
+        return replace(other, names=self.names, called=called)
+
+    def write(self, folder: Path, name: str = ROWS) -> None:
+        """The table as a file of the folder; nothing where it names files."""
+        if self.table is None:
+            return
+        folder.mkdir(parents=True, exist_ok=True)
+        loose = Loose(folder / name)
+        path, n = folder / f"{name}.jsonl", 0
+        with path.open("w", encoding="utf-8", newline="\n") as file:
+            for raw in self.table.read(list(self.columns)):
+                n = raw.line
+                values = self._values(raw, f"row {n:,}", loose)
+                try:
+                    file.write(json.dumps(values, ensure_ascii=False) + "\n")
+                except UnicodeEncodeError as error:
+                    raise DataError(f"row {n:,} holds half of a surrogate pair.") from error
+        loose.close()
+        if not n:
+            raise DataError("there are no rows in the data.")
+        sync(path)
+
+    def _values(self, raw: Raw, where: str, loose: Loose) -> dict[str, Any]:
+        assert self.table is not None
+        assert raw.values is not None
+        found: dict[str, Any] = {}
+        for (name, column), value in zip(self.columns.items(), raw.values, strict=True):
+            value = plain(value)
+            called = self.called.get(name, name)
+            if name in self.table.classes:
+                value = _named(value, self.table.classes[name])
+            place = f"{where}: column {name!r}"
+            if column.kind in MEDIA:
+                found |= loose.put(value, column.kind, place, called)
+            elif column.kind == "text":
+                several = self.files == "media" and isinstance(value, list) and all_texts(value)
+                _put_in(found, called, value if several else _text(value, place), place)
+            else:
+                found[called if column.setting else column.name] = _VALUES[column.kind](
+                    value, place
+                )
+        return found
+
+
+def given(
+    task: str,
+    data: object,
+    needs: Mapping[str, str | Sequence[str]] | None = None,
+    usual: DataSettings | None = None,
+    like: Given | None = None,
+    what: Modality | None = None,
+) -> Given:
+    """The data with its columns bound: as `needs` says (`{"text": "review"}`), as `usual` has them
+    (a run's, for data to be read as its training data was), by their usual names, or because only
+    one column can be meant. A `ConfigError` lists all columns where that does not tell. What is
+    `like` other data has the columns that were bound there."""
+    table = table_of(data)
+    if like is not None and table is not None:
+        needs = {one.name: name for name, one in like.columns.items()} | dict(needs or {})
+    needs = {name: one for name, one in (needs or {}).items() if one is not None}
+    fields = tuple(listed(needs.pop("fields", ()))) or (usual.fields if usual else ())
+    layouts = _layouts(layouts_of(task, what), task, fields, usual)
+    known = list(dict.fromkeys(w for _, columns in layouts for one in columns for w in one.words))
+    for name in needs:
+        if name not in known:
+            raise ConfigError(
+                f"{name}= is nothing that the task {task} reads from its data."
+                f"{suggest(name, known)}"
+            )
+    if table is None:
+        return _of_files(data, layouts, needs)
+    if not table.sample:
+        raise DataError("there are no rows in the data.")
+    fits = [layout for layout in layouts if set(needs) <= _words(layout)]
+    errors = []
+    # A column that has the name of a picture is no text, though it could be read as one.
+    for guesses, (files, columns) in product((False, True), fits):
+        try:
+            bound = bind(table, _said(columns, needs), guesses=guesses)
+        except ConfigError as error:
+            errors.append(error)
+            continue
+        names = {column.setting: name for name, column in bound.items() if column.setting}
+        said: dict[str, str | tuple[str, ...]] = {**names}
+        return Given(files, said | ({"fields": fields} if fields else {}), (), table, bound)
+    if errors:
+        raise errors[len(fits)]  # of the first, with guesses
+    raise ConfigError(f"{', '.join(needs)} do not go together in the task {task}.")
+
+
+@contextmanager
+def in_files(
+    task: str,
+    data: object,
+    needs: Mapping[str, str | Sequence[str]] | None = None,
+    usual: DataSettings | None = None,
+    what: Modality | None = None,
+) -> Iterator[dict[str, object]]:
+    """The data as settings of `data`, for work that is done inside: a table is in a file until
+    then."""
+    found = given(task, data, needs, usual, what=what)
+    with TemporaryDirectory(prefix="headway-") as name:
+        found.write(Path(name))
+        yield found.settings(Path(name))
+
+
+def keep(folder: Path, parts: Mapping[str, Given], *, replace: bool = True) -> bool:
+    """Write tables into a folder, whole or not at all. What is there already, byte for byte, stays,
+    and files keep their times. False where something else is there that may not be replaced."""
+    parts = {name: one for name, one in parts.items() if one.table is not None}
+    beside = folder.with_name(f"{folder.name}.tmp")
+    shutil.rmtree(beside, ignore_errors=True)
+    if not parts:
+        return True
+    try:
+        for name, one in parts.items():
+            one.write(beside, name)
+        if _same(folder, beside):
+            return True
+        if folder.exists() and not replace:
+            return False
+        shutil.rmtree(folder, ignore_errors=True)
+        beside.rename(folder)
+        sync(folder.parent)
+        return True
+    finally:
+        shutil.rmtree(beside, ignore_errors=True)
+
+
+def _same(one: Path, other: Path) -> bool:
+    if not one.is_dir() or not other.is_dir():
+        return False
+    names = {path.relative_to(other) for path in other.rglob("*")}
+    if names != {path.relative_to(one) for path in one.rglob("*")}:
+        return False
+    files = [str(name) for name in names if (other / name).is_file()]
+    return len(filecmp.cmpfiles(one, other, files, shallow=False)[0]) == len(files)
+
+
+def _layouts(
+    layouts: tuple[Layout, ...], task: str, fields: Sequence[str], usual: DataSettings | None
+) -> tuple[Layout, ...]:
+    """With the names that a run has for its columns, and fields where it has some."""
+    if fields:
+        group = [Column(name, "field", "", optional=True) for name in fields]
+        label = [replace(_LABEL, optional=spec_of(task).answers != "label")]
+        layouts = (("text", (*group, *label)),)
+    if usual is None:
+        return layouts
+    kind = "media" if usual.media else "pairs" if usual.source or usual.pairs else "text"
+    kept = [layout for layout in layouts if layout[0] == kind] or list(layouts)
+    return tuple(
+        (files, tuple(_as_in_run(one, usual) for one in columns)) for files, columns in kept
+    )
+
+
+def _as_in_run(column: Column, usual: DataSettings) -> Column:
+    """With the name that the column had in training, where that is one and no number."""
+    name = getattr(usual, column.setting) if column.setting else ""
+    if not name or name.isdecimal():
+        return column
+    # A second text is read where it was; a label only where one must be there anyway.
+    return replace(column, own=name, optional=column.optional and column.kind == "label")
+
+
+def _said(columns: Sequence[Column], needs: Mapping[str, Any]) -> list[Column]:
+    """With the names that arguments have for them."""
+    found = []
+    for column in columns:
+        name = next((needs[word] for word in column.words if word in needs), None)
+        found.append(
+            column if name is None else replace(column, own=str(name), said=True, optional=False)
+        )
+    return found
+
+
+def _words(layout: Layout) -> set[str]:
+    return {word for column in layout[1] for word in column.words}
+
+
+def _of_files(data: object, layouts: Sequence[Layout], needs: Mapping[str, Any]) -> Given:
+    paths = tuple(os.fspath(path) for path in listed(data))
+    if not paths:
+        raise DataError("there is no file in the data.")
+    if any(" " in path and not Path(path).exists() for path in paths) and len(paths) > 1:
+        raise DataError(
+            f"there is no file {paths[0][:60]!r}. Texts in memory have the name of their column: "
+            '{"text": [...]}.'
+        )
+    media = [
+        layout for layout in layouts
+        if layout[0] == "media" and (len(layouts) == 1 or _looks_like_media(paths[0], layout[1][0]))
+    ]  # fmt: skip
+    named = [
+        layout for layout in layouts
+        if needs and set(needs) <= _words(layout)
+    ]  # fmt: skip
+    files, columns = (named or media or list(layouts))[0]
+    settings = {word: one.setting for one in columns for word in one.words}
+    names: dict[str, str | tuple[str, ...]] = {}
+    for name, column in needs.items():
+        names[settings[name]] = str(column)
+    if fields := tuple(one.name for one in columns if one.kind == "field"):
+        names["fields"] = fields
+    return Given(files, names, paths)
+
+
+def _looks_like_media(path: str, column: Column) -> bool:
+    """A folder of them, or one: what a task may also do without is told by what it is given."""
+    wanted = SOUNDS if column.kind == "audio" else (*PICTURES, ".npy")
+    if not Path(path).is_dir():
+        return path.lower().endswith(wanted)
+    some = (name for _, _, names in os.walk(path) for name in names)
+    return any(name.lower().endswith(wanted) for name in some)
+
+
+def _named(value: object, names: Sequence[str]) -> object:
+    """Numbers of classes as their names; -1 is Hugging Face's way to say: none."""
+    if isinstance(value, list | np.ndarray):
+        return [_named(plain(one), names) for one in value]
+    if isinstance(value, int) and not isinstance(value, bool):
+        return names[value] if 0 <= value < len(names) else None
+    return value
+
+
+def _text(value: object, where: str) -> str:
+    if is_missing(value):
+        return ""
+    if not isinstance(value, str):
+        raise DataError(f"{where} holds {shown_value(value)}, which is no text.")
+    return str(value)
+
+
+def _labels(value: object, where: str) -> object:
+    """One, or several at once."""
+    several = isinstance(value, list | tuple | np.ndarray)
+    return _list(value, where) if several else _label(value, where)
+
+
+def _label(value: object, where: str) -> str | int | float | bool:
+    if is_missing(value):
+        return ""
+    if not isinstance(value, str | int | float) or (
+        isinstance(value, float) and not math.isfinite(value)
+    ):
+        raise DataError(f"{where} holds {shown_value(value)}, which is no label.")
+    return value
+
+
+def _list(value: object, where: str) -> list[Any]:
+    found = value.tolist() if isinstance(value, np.ndarray) else value
+    if is_missing(found):
+        return []
+    if not isinstance(found, list | tuple):
+        raise DataError(f"{where} holds {shown_value(value)}, and a list is needed.")
+    return [_label(plain(one), where) for one in found]
+
+
+def _field(value: object, where: str) -> object:
+    if is_missing(value):
+        return ""
+    return _list(value, where) if isinstance(value, list | np.ndarray) else _label(value, where)
+
+
+_VALUES = {"label": _labels, "words": _list, "tags": _list, "field": _field}
+
+
+def _put_in(found: dict[str, Any], name: str, value: object, where: str) -> None:
+    """Where readers look for it: in a field of a field, if there is a dot."""
+    *outer, last = name.split(".")
+    for part in outer:
+        found = found.setdefault(part, {})
+        if not isinstance(found, dict):
+            raise DataError(f"{where}: {part!r} is a column too. Rename one of them.")
+    found[last] = value

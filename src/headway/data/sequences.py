@@ -1,0 +1,294 @@
+"""What a model reads of labelled examples: each between its special tokens, and long ones in
+overlapping windows.
+
+A text is read as `<s> a </s>`, or between whatever its published tokenizer puts around it; a pair
+as `<s> a </s> b </s>` (two end tokens in the middle where the tokenizer says so, as RoBERTa's).
+No reading is empty: it is `<s>` then. What is longer than the model reads becomes several readings:
+of a pair the longer text is cut and the other is in all of them; of tagged words each word belongs
+to the reading in which it stands farthest from the cuts.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import pairwise
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from headway.data.batches import Rows
+from headway.data.token_store import TokenStore
+from headway.errors import DataError
+
+Numbers = NDArray[np.int64]
+
+Ends = tuple[tuple[int, ...], tuple[int, ...]]
+"""Tokens before and behind a text."""
+
+
+class Flat(NamedTuple):
+    """Readings side by side."""
+
+    tokens: Numbers
+    lengths: Numbers
+    segments: Numbers
+    """1 for the second text of a pair and its end token."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class TextReader:
+    """Texts, or pairs of texts, as readings of at most `max_len` tokens."""
+
+    text: TokenStore
+    other: TokenStore | None
+    bos: int
+    eos: int
+    max_len: int
+    pair_ends: int = 1
+    """End tokens between the texts of a pair. With more than one there are no segments."""
+
+    ends: Ends | None = None
+    """What stands around a text that is no pair, if not `bos` and `eos`."""
+
+    @property
+    def around(self) -> Ends:
+        usual = (self.bos,), (self.eos,)
+        return usual if self.ends is None or self.other is not None else self.ends
+
+    @property
+    def n_special(self) -> int:
+        return sum(map(len, self.around)) + (0 if self.other is None else self.pair_ends)
+
+    @cached_property
+    def windows(self) -> tuple[Numbers, Numbers, Numbers]:
+        """Of each reading: its example, where it begins in the longer text, how much it takes."""
+        long, short = self._long, self._short
+        room = self.max_len - self.n_special - short
+        bad = np.flatnonzero((long > room) & (room < np.maximum(1, self.max_len // 8)))
+        if len(bad):
+            raise DataError(
+                f"both texts of pair {bad[0] + 1:,} are long: the shorter one has "
+                f"{short[bad[0]]:,} tokens, and the model reads {self.max_len:,} at once, so that "
+                "no window has room for both. Set model.max_len to more, or shorten it."
+            )
+        return overlapping(long, np.maximum(room, 1))
+
+    @cached_property
+    def needed(self) -> Numbers:
+        """Tokens that each example takes when it is read whole."""
+        return np.maximum(1, self._long + self._short + self.n_special)
+
+    @property
+    def example(self) -> Numbers:
+        return self.windows[0]
+
+    @cached_property
+    def lengths(self) -> Numbers:
+        """Of each reading, special tokens included."""
+        example, _, size = self.windows
+        return np.maximum(1, size + self._short[example] + self.n_special)
+
+    @cached_property
+    def _long(self) -> Numbers:
+        if self.other is not None:
+            return np.maximum(*self._sides)
+        return self.text.lengths.astype(np.int64)
+
+    @cached_property
+    def _short(self) -> Numbers:
+        return np.zeros_like(self._long) if self.other is None else np.minimum(*self._sides)
+
+    @cached_property
+    def _sides(self) -> tuple[Numbers, Numbers]:
+        assert self.other is not None
+        return self.text.lengths.astype(np.int64), self.other.lengths.astype(np.int64)
+
+    def read(self, rows: Rows) -> Flat:
+        """These readings."""
+        example, start, size = (part[rows] for part in self.windows)
+        lengths = self.lengths[rows]
+        at = np.cumsum(lengths) - lengths
+        tokens = _between(self.around, self.bos, lengths)
+        segments = np.zeros_like(tokens)
+        if self.other is None:
+            first = at + len(self.around[0])
+            _put(tokens, first, self.text, self.text.offsets[example] + start, size)
+            return Flat(tokens, lengths, segments)
+        tokens[:] = self.eos
+        tokens[at] = self.bos
+        first, second = self._sides[0][example], self._sides[1][example]
+        cut_first = first >= second
+        from_first = self.text.offsets[example] + np.where(cut_first, start, 0)
+        from_second = self.other.offsets[example] + np.where(cut_first, 0, start)
+        first, second = np.where(cut_first, size, first), np.where(cut_first, second, size)
+        _put(tokens, at + 1, self.text, from_first, first)
+        behind = at + first + 1 + self.pair_ends
+        _put(tokens, behind, self.other, from_second, second)
+        if self.pair_ends == 1:
+            segments[ranges(behind, second + 1)] = 1
+        return Flat(tokens, lengths, segments)
+
+
+@dataclass(frozen=True, kw_only=True)
+class WordReader:
+    """Sentences of words, which are pieces, as readings of at most `max_len` tokens.
+
+    A word of more pieces than a quarter of that is read by its first ones: its tag is read at the
+    first piece anyway.
+    """
+
+    text: TokenStore
+    pieces: TokenStore
+    """For each sentence the number of pieces of each word."""
+
+    bos: int
+    eos: int
+    max_len: int
+    ends: Ends | None = None
+    """What stands around a sentence, if not `bos` and `eos`."""
+
+    @property
+    def around(self) -> Ends:
+        return ((self.bos,), (self.eos,)) if self.ends is None else self.ends
+
+    @property
+    def n_special(self) -> int:
+        return sum(map(len, self.around))
+
+    @cached_property
+    def readings(self) -> tuple[Numbers, Numbers, Numbers, Numbers, Numbers]:
+        """Of each reading: its sentence, the first word read and the one behind the last, and the
+        first word it answers for and the one behind the last."""
+        sizes, room = self._sizes, max(1, self.max_len - self.n_special)
+        ends = np.cumsum(sizes)
+        found: list[tuple[int, int, int, int, int]] = []
+        offsets = self.pieces.offsets
+        total = np.diff(np.concatenate([[0], ends])[offsets])
+        for sentence in range(len(offsets) - 1):
+            n = int(offsets[sentence + 1] - offsets[sentence])
+            if total[sentence] <= room:
+                found.append((sentence, 0, n, 0, n))
+            else:
+                words = sizes[offsets[sentence] : offsets[sentence + 1]]
+                found += [(sentence, *cut) for cut in word_windows(words, room)]
+        columns = np.array(found, dtype=np.int64).reshape(-1, 5).T
+        return columns[0], columns[1], columns[2], columns[3], columns[4]
+
+    @cached_property
+    def lengths(self) -> Numbers:
+        sentence, first, last, _, _ = self.readings
+        ends = np.concatenate([[0], np.cumsum(self._sizes)])
+        at = self.pieces.offsets[sentence]
+        return np.maximum(1, ends[at + last] - ends[at + first] + self.n_special)
+
+    @property
+    def n_words(self) -> Numbers:
+        """Words that each reading answers for."""
+        _, _, _, first, last = self.readings
+        return last - first
+
+    @cached_property
+    def words(self) -> TokenStore:
+        """Numbers of the words, in the order of all sentences, that each reading answers for."""
+        sentence, _, _, first, last = self.readings
+        at = self.pieces.offsets[sentence]
+        return TokenStore(ranges(at + first, last - first), last - first)
+
+    @cached_property
+    def _sizes(self) -> Numbers:
+        """Pieces that are read of each word of all sentences."""
+        return np.minimum(self.pieces.tokens, self._most).astype(np.int64)
+
+    @property
+    def _most(self) -> int:
+        return max(1, (self.max_len - self.n_special) // 4)
+
+    @cached_property
+    def cut_words(self) -> int:
+        """Words that have more pieces than are read."""
+        return int((self.pieces.tokens > self._most).sum())
+
+    def read(self, rows: Rows) -> tuple[Flat, Numbers, Numbers]:
+        """These readings, the rows of the first pieces of their words, and how many words."""
+        sentence, first, last, own_first, own_last = (part[rows] for part in self.readings)
+        lengths = self.lengths[rows]
+        at = np.cumsum(lengths) - lengths
+        offset = self.pieces.offsets[sentence]
+        words = ranges(offset + first, last - first)
+        sizes, whole = self._sizes[words], self._starts
+        counts = last - first
+        # Where each word begins in its reading: the pieces of the words before it, and `<s>`.
+        ends = np.cumsum(sizes)
+        before = np.concatenate([[0], ends])[np.cumsum(counts) - counts]
+        place = ends - sizes - np.repeat(before, counts) + np.repeat(at, counts)
+        place += len(self.around[0])
+        tokens = _between(self.around, self.bos, lengths)
+        _put(tokens, place, self.text, whole[words], sizes)
+        own = ranges(np.cumsum(counts) - counts + own_first - first, own_last - own_first)
+        return Flat(tokens, lengths, np.zeros_like(tokens)), place[own], own_last - own_first
+
+    @cached_property
+    def _starts(self) -> Numbers:
+        """Where the pieces of each word of all sentences begin."""
+        all_sizes = np.asarray(self.pieces.tokens, dtype=np.int64)
+        return np.cumsum(all_sizes) - all_sizes
+
+
+def overlapping(lengths: Numbers, room: Numbers) -> tuple[Numbers, Numbers, Numbers]:
+    """Windows of at most `room` over sequences, each half over the one before it; all of them:
+    whose they are, where they start, how long they are. What fits is one window."""
+    stride = np.maximum(1, room // 2)
+    counts = 1 + np.maximum(0, -(-(lengths - room) // stride))
+    owner = np.repeat(np.arange(len(lengths)), counts)
+    number = np.arange(len(owner)) - np.repeat(np.cumsum(counts) - counts, counts)
+    size = np.minimum(lengths, room)
+    # The last window ends with its sequence.
+    start = np.minimum(number * stride[owner], (lengths - size)[owner])
+    return owner, start, size[owner]
+
+
+def word_windows(sizes: Numbers, room: int) -> list[tuple[int, int, int, int]]:
+    """Words read from and to, and those that a window answers for, from and to.
+
+    A window takes as many words as fit and starts half-way into the one before it; the words that
+    two windows share are divided in their middle.
+    """
+    ends = np.concatenate([[0], np.cumsum(sizes)])
+    reads: list[tuple[int, int]] = []
+    first, n = 0, len(sizes)
+    while True:
+        last = int(np.searchsorted(ends, ends[first] + room, side="right")) - 1
+        last = min(n, max(last, first + 1))
+        reads.append((first, last))
+        if last == n:
+            break
+        half = int(np.searchsorted(ends, (ends[first] + ends[last]) // 2, side="left"))
+        first = min(max(half, first + 1), last)
+    borders = [0]
+    borders += [(after[0] + before[1]) // 2 for before, after in pairwise(reads)]
+    borders.append(n)
+    return [(*read, own, end) for read, (own, end) in zip(reads, pairwise(borders), strict=True)]
+
+
+def ranges(starts: Numbers, lengths: Numbers) -> Numbers:
+    """`start, start + 1, …` of each, side by side."""
+    ends = np.cumsum(lengths)
+    total = int(ends[-1]) if len(ends) else 0
+    return np.arange(total) + np.repeat(starts - (ends - lengths), lengths)
+
+
+def _between(ends: Ends, bos: int, lengths: Numbers) -> Numbers:
+    """Readings that hold nothing yet but what stands around texts; `bos` elsewhere."""
+    tokens = np.full(int(lengths.sum()), bos, dtype=np.int64)
+    last = np.cumsum(lengths)
+    for place, token in enumerate(ends[0]):
+        tokens[last - lengths + place] = token
+    for place, token in enumerate(reversed(ends[1]), 1):
+        tokens[last - place] = token
+    return tokens
+
+
+def _put(into: Numbers, at: Numbers, tokens: TokenStore, starts: Numbers, lengths: Numbers) -> None:
+    into[ranges(at, lengths)] = tokens.tokens[ranges(starts, lengths)]

@@ -1,0 +1,107 @@
+"""Lines in windows: enough of them to sort by length, and not one line held back for long."""
+
+from __future__ import annotations
+
+import queue
+import threading
+from collections.abc import Iterable, Iterator, Sequence
+from typing import TypeVar
+
+from headway.settings.listed import listed
+
+FIRST_WINDOW, LAST_WINDOW = 128, 2048
+"""Lines decoded before the first of them comes out. Windows double, from soon to efficient."""
+
+GRACE = 0.02
+"""Seconds to wait for one more line where others wait already."""
+
+T = TypeVar("T")
+
+
+def windows(lines: Iterable[T], first: int = FIRST_WINDOW) -> Iterator[list[T]]:
+    """An error in reading comes after the lines that were read. `first`: lines of the first."""
+    size, window, source = first, [], iter(listed(lines))
+    failure: Exception | None = None
+    while True:
+        try:
+            window.append(next(source))
+        except StopIteration:
+            break
+        except Exception as error:
+            failure = error
+            break
+        if len(window) == size:
+            yield window
+            size, window = min(2 * size, LAST_WINDOW), []
+    if window:
+        yield window
+    if failure is not None:
+        raise failure
+
+
+def live_windows(lines: Iterable[T]) -> Iterator[list[T]]:
+    """As `windows`, but what is there goes out when no more comes: a person may be waiting.
+
+    The lines are read by a thread, which is left behind if the reader stops early.
+    """
+    waiting: queue.Queue[list[T] | BaseException | None] = queue.Queue(2 * LAST_WINDOW)
+
+    def read() -> None:
+        try:
+            for line in listed(lines):
+                waiting.put([line])
+            waiting.put(None)
+        except BaseException as error:
+            waiting.put(error)
+
+    threading.Thread(target=read, daemon=True).start()
+    size, ended = FIRST_WINDOW, False
+    while not ended:
+        window: list[T] = []
+        failure: BaseException | None = None
+        while len(window) < size and not ended:
+            try:
+                item = waiting.get(timeout=GRACE) if window else waiting.get()
+            except queue.Empty:
+                break
+            if isinstance(item, list):
+                window += item
+            else:
+                ended, failure = True, item
+        if window:
+            yield window
+            size = min(2 * size, LAST_WINDOW)
+        if failure is not None:
+            raise failure
+
+
+def one_ahead(items: Iterable[T]) -> Iterator[T]:
+    """Each item when the next one is made already; an error comes after what was made before it."""
+    held: list[T] = []
+    source, failure = iter(items), None
+    while True:
+        try:
+            item = next(source)
+        except StopIteration:
+            break
+        except Exception as error:
+            failure = error
+            break
+        yield from held
+        held = [item]
+    yield from held
+    if failure is not None:
+        raise failure
+
+
+def batches(lengths: Sequence[int], room: int) -> Iterator[list[int]]:
+    """Places in groups of similar length, longest first; a group's longest times its number is at
+    most `room`, or it is alone."""
+    group: list[int] = []
+    for place in sorted(range(len(lengths)), key=lambda place: -lengths[place]):
+        if group and lengths[group[0]] * (len(group) + 1) > room:
+            yield group
+            group = []
+        group.append(place)
+    if group:
+        yield group

@@ -1,0 +1,1 @@
+"""Searches, each under its own name: greedy, sample, beam, constrained, speculative, recorded."""

@@ -1,0 +1,191 @@
+"""Beam search whose outputs hold required phrases (after Post & Vilar 2018).
+
+Hypotheses stand in banks by how many required tokens they have, and every bank has its share of the
+beam: one that has begun a phrase need not compete with those that never will. The one that has most
+always has a place and a way on, so the phrases always come.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from headway.decode.search.best import best
+from headway.decode.search.hypothesis import Hypothesis, Phrase
+from headway.decode.search.job import Job
+from headway.decode.steps import Steps
+
+
+@dataclass(frozen=True)
+class Progress:
+    """What a hypothesis has of the phrases it needs."""
+
+    missing: tuple[Phrase, ...]
+    tail: Phrase = ()
+    """Its last tokens, as far as they begin a missing phrase."""
+
+    @property
+    def need(self) -> int:
+        """Tokens that it needs at least."""
+        return sum(map(len, self.missing)) - len(self.tail)
+
+    @property
+    def wanted(self) -> set[int]:
+        """Tokens that go on with a phrase, or begin one."""
+        size = len(self.tail)
+        begun = {p[size] for p in self.missing if p[:size] == self.tail}
+        return begun | {p[0] for p in self.missing}
+
+    def after(self, token: int) -> Progress:
+        """A phrase counts where its last token comes; no token counts for two phrases."""
+        seen = (*self.tail, token)
+        for start in range(len(seen)):
+            if seen[start:] in self.missing:
+                place = self.missing.index(seen[start:])
+                return Progress(self.missing[:place] + self.missing[place + 1 :])
+        for start in range(len(seen)):
+            if any(phrase[: len(seen) - start] == seen[start:] for phrase in self.missing):
+                return replace(self, tail=seen[start:])
+        return replace(self, tail=())
+
+
+@dataclass(frozen=True)
+class Branch:
+    """One hypothesis on its way, or a continuation of one."""
+
+    tokens: tuple[int, ...]
+    token_log_probs: tuple[float, ...]
+    log_prob: float
+    progress: Progress
+    parent: int = 0
+
+    def grown(self, parent: int, token: int, log_prob: float, *, eos: int) -> Branch:
+        return Branch(
+            (*self.tokens, token),
+            (*self.token_log_probs, log_prob),
+            self.log_prob + log_prob,
+            self.progress if token == eos else self.progress.after(token),
+            parent,
+        )
+
+
+class Beam:
+    """The hypotheses of one source."""
+
+    def __init__(self, job: Job, number: int, width: int) -> None:
+        wish = job.wishes[number]
+        self.job, self.number, self.width = job, number, width
+        self.limit, self.prefix = job.limits[number], wish.prefix
+        self.alive = [Branch((), (), 0.0, Progress(wish.required))]
+        self.ended: list[Hypothesis] = []
+        self.done = False
+
+    def grow(self, free_WV: Tensor, bound_WV: Tensor) -> None:
+        """One step, from log-probabilities as the model has them and as the rules leave them."""
+        eos, n = self.job.specials.eos, len(self.alive[0].tokens) + 1
+        found = list(self._continuations(free_WV, bound_WV))
+        new = [self._hypothesis(branch) for branch in found if branch.tokens[-1] == eos]
+        self.ended = sorted(self.ended + new, key=lambda h: -h.score)[: self.width]
+        alive = self._share(branch for branch in found if branch.tokens[-1] != eos)
+        n_best = self.job.settings.n_best
+        if not alive:
+            self.done = True
+            return
+        self.alive = alive
+        reachable = max(branch.log_prob for branch in alive) / self._divisor(self.limit)
+        safe = len(self.ended) >= n_best and self.ended[n_best - 1].score > reachable
+        self.done = safe or n >= self.limit
+
+    def _continuations(self, free_WV: Tensor, bound_WV: Tensor) -> Iterator[Branch]:
+        """The likeliest ones, and for each hypothesis those that further what it needs."""
+        eos, n = self.job.specials.eos, len(self.alive[0].tokens)
+        values_WC, tokens_WC = best(bound_WV, min(2 * self.width, bound_WV.shape[1]))
+        rows = zip(self.alive, values_WC.tolist(), tokens_WC.tolist(), strict=False)
+        for parent, (branch, values, tokens) in enumerate(rows):
+            chosen = dict(zip(tokens, values, strict=True))
+            if n >= len(self.prefix):
+                wanted = branch.progress.wanted or {eos}
+                more = {token: float(bound_WV[parent, token]) for token in wanted}
+                # What is required is allowed, whatever a rule says.
+                chosen |= {
+                    token: value
+                    if value > -math.inf or token == eos
+                    else float(free_WV[parent, token])
+                    for token, value in more.items()
+                }
+            for token, value in chosen.items():
+                if value > -math.inf and not (token == eos and branch.progress.need):
+                    yield branch.grown(parent, token, value, eos=eos)
+
+    def _share(self, branches: Iterator[Branch]) -> list[Branch]:
+        """The beam, given out in turns: the best of each bank, then the second best, ..."""
+        banks: dict[int, list[Branch]] = {}
+        for branch in sorted(branches, key=lambda branch: -branch.log_prob):
+            banks.setdefault(branch.progress.need, []).append(branch)
+        turns = [
+            (turn, need, branch) for need, bank in banks.items() for turn, branch in enumerate(bank)
+        ]
+        turns.sort(key=lambda entry: entry[:2])
+        return [branch for _, _, branch in turns[: self.width]]
+
+    def _divisor(self, length: int) -> float:
+        return float(self.job.penalty(torch.tensor(length)))
+
+    def _hypothesis(self, branch: Branch, *, finished: bool = True) -> Hypothesis:
+        score = branch.log_prob / self._divisor(len(branch.tokens))
+        tokens = branch.tokens[:-1] if finished else branch.tokens
+        values = list(branch.token_log_probs)
+        return Hypothesis(list(tokens), branch.log_prob, score, values, finished)
+
+    def result(self) -> list[Hypothesis]:
+        """Finished ones first; then, if they are too few, alive ones that have all they need."""
+        n_best = self.job.settings.n_best
+        whole = [branch for branch in self.alive if not branch.progress.need]
+        rest = [self._hypothesis(branch, finished=False) for branch in whole or self.alive]
+        return (self.ended + sorted(rest, key=lambda h: -h.score))[:n_best]
+
+
+MIN_WIDTH = 4
+"""A narrower beam would have to force phrases in at once."""
+
+
+def constrained_search(steps: Steps, job: Job, width: int) -> list[list[Hypothesis]]:
+    """The best outputs of each source that hold all its required phrases."""
+    beams = [Beam(job, number, width) for number in range(len(job.limits))]
+    going, device = list(beams), steps.device
+    tokens_BW = torch.full((len(beams), width), job.specials.bos, device=device)
+    while True:
+        free_RV = steps.step(tokens_BW)
+        bound_RV = free_RV.clone()
+        job.rules(bound_RV, _past(going, width, device), [beam.number for beam in going])
+        for place, beam in enumerate(going):
+            rows = slice(place * width, (place + 1) * width)
+            beam.grow(free_RV[rows].cpu(), bound_RV[rows].cpu())
+        parents = [_filled([branch.parent for branch in beam.alive], width) for beam in going]
+        staying = [place for place, beam in enumerate(going) if not beam.done]
+        if not staying:
+            return [beam.result() for beam in beams]
+        steps.reorder(torch.tensor(parents, device=device))
+        if len(staying) < len(going):
+            steps.keep(staying)
+            going = [going[place] for place in staying]
+        tokens_BW = torch.tensor(
+            [_filled([branch.tokens[-1] for branch in beam.alive], width) for beam in going],
+            device=device,
+        )
+
+
+def _past(beams: Sequence[Beam], width: int, device: torch.device) -> Tensor:
+    rows = [
+        branch.tokens for beam in beams for branch in (beam.alive + [beam.alive[0]] * width)[:width]
+    ]
+    return torch.tensor(rows, dtype=torch.long, device=device).view(len(rows), -1)
+
+
+def _filled(values: list[int], width: int) -> list[int]:
+    """Free places repeat the first hypothesis; nothing is read from them."""
+    return values + values[:1] * (width - len(values))

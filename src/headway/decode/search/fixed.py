@@ -1,0 +1,278 @@
+"""Searches whose tensors keep shape and place, so that a GPU can replay a recorded step.
+
+Nothing here asks the device for a number on the way: where a step stands, which sources are done
+and which hypothesis grew from which are tensors. Unrecorded, it runs on any device.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import fields, replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from headway.decode.filters import never
+from headway.decode.search.beam_step import Beams, Continuations, grow
+from headway.decode.search.best import best
+from headway.decode.search.fixed_models import Shape, body_of
+from headway.decode.search.greedy import Paths
+from headway.decode.search.job import Job
+from headway.decode.search.sample import chances, drawer
+from headway.models.decoder import Decoder
+from headway.models.seq2seq import Seq2Seq
+from headway.nn.cache import Cache
+from headway.nn.layout import Layout, Tree
+
+__all__ = ["FixedSearch", "Shape", "fits", "width_of"]
+
+
+class FixedCache(Cache):
+    """New keys go where a tensor says; what is seen of them is for the tree to say."""
+
+    def __init__(self, n_layers: int, n_sources: int, capacity: int, device: torch.device) -> None:
+        super().__init__(n_layers, n_sources, capacity)
+        self.at_1 = torch.zeros(1, dtype=torch.long, device=device)
+        self.rows_W = self.at_1
+        """Where the next keys go, among those of their source."""
+
+        self.used = self.capacity
+        """Rows that attention reads of each source: a bound, the same for all."""
+
+        unknown = Layout.in_cache([0] * self.n_rows, self.capacity, device)
+        self.keys = replace(unknown, lengths=None)
+
+    def keys_with(self, new: Layout) -> Layout:
+        return replace(self.keys, longest=self.used, tree=self.tree)
+
+    def write(self, grid_BSGK: Tensor, fresh_NGK: Tensor, new: Layout) -> None:
+        grid_BSGK.index_copy_(1, self.rows_W, fresh_NGK.unflatten(0, (self.n_rows, -1)))
+
+    def advance(self, new: Layout) -> None:
+        pass
+
+    def take_over(self, other: FixedCache, index_B: Tensor) -> None:
+        """What another cache holds of these sources."""
+        self.at_1.copy_(other.at_1)
+        for mine, theirs in zip(self.layers, other.layers, strict=True):
+            assert theirs.k_BSGK is not None
+            assert theirs.v_BSGK is not None
+            mine.k_BSGK = _into(mine.k_BSGK, theirs.k_BSGK[index_B])
+            mine.v_BSGK = _into(mine.v_BSGK, theirs.v_BSGK[index_B])
+            if theirs.memory is not None:
+                old = mine.memory or (None, None)
+                fresh = [
+                    x.unflatten(0, (other.n_rows, -1))[index_B].flatten(0, 1) for x in theirs.memory
+                ]
+                mine.memory = (_into(old[0], fresh[0]), _into(old[1], fresh[1]))
+
+
+class FixedSearch:
+    """Greedy search, sampling or beam search for batches that fit the shape: `begin`, then
+    `advance` until done."""
+
+    def __init__(self, model: Seq2Seq | Decoder, shape: Shape, job: Job) -> None:
+        self.model, self.shape, self.job = model, shape, job
+        self.device = next(model.parameters()).device
+        n_sources, width = shape.n_sources, shape.width
+        self.body = body_of(model, shape, job.specials.bos, self.device)
+        self.front = self.body.front
+        size = self.front + shape.room * width
+        self.cache = FixedCache(len(self.body.blocks), n_sources, size, self.device)
+        self.tokens_BW = torch.zeros(n_sources, width, dtype=torch.long, device=self.device)
+        self.may_BWS = torch.zeros(n_sources, width, size, dtype=torch.bool, device=self.device)
+        self.offset_B = torch.zeros(n_sources, dtype=torch.long, device=self.device)
+        self.position_B1S = torch.zeros(n_sources, 1, size, dtype=torch.long, device=self.device)
+        self.own_WW = torch.eye(width, dtype=torch.bool, device=self.device)
+        self.new_W = torch.arange(width, device=self.device)
+        self.draw = drawer(job.settings) if job.settings.sample else None
+        self.chances_BWT = torch.zeros(
+            (n_sources, width, shape.room if self.draw else 0),
+            dtype=torch.double, device=self.device,
+        )  # fmt: skip
+        self.penalty = job.settings.repetition_penalty
+        n_words = 0 if self.penalty == 1.0 else model.head.linear.out_features  # type: ignore[union-attr]
+        self.used_BWV = torch.zeros(
+            n_sources, width, n_words, dtype=torch.bool, device=self.device
+        )  # which tokens each hypothesis has, where that has a price
+        self.never_first_K = torch.tensor(
+            job.specials.never_first, dtype=torch.long, device=self.device
+        )
+        limit_B = torch.ones(n_sources, dtype=torch.long, device=self.device)
+        self.state: Beams | Paths = self._start(limit_B)
+        self.base = Layout.of([width] * n_sources, self.device)
+
+    def _start(self, limit_B: Tensor) -> Beams | Paths:
+        walks = self.draw is not None or self.shape.width == 1
+        start = Paths.start if walks else Beams.start
+        return start(limit_B, self.shape.width, self.shape.room)
+
+    def begin(
+        self,
+        sources: Sequence[Any],
+        limits: Sequence[int],
+        numbers: Sequence[Sequence[int]] | None = None,
+        prefix: Cache | None = None,
+    ) -> None:
+        """Take a batch: at most as many sources, as long ones and as long outputs as fit.
+
+        `numbers` tells sources apart where tokens are drawn; `prefix` is what prompts begin with.
+        """
+        lack = self.shape.n_sources - len(sources)
+        start = self.body.load(sources, self.cache, prefix)
+        self.tokens_BW.copy_(torch.tensor(start.tokens)[:, None].expand_as(self.tokens_BW))
+        self.offset_B.copy_(torch.tensor(start.offsets))
+        cell_S = torch.arange(self.cache.capacity, device=self.device)
+        step_S = (cell_S - self.front).div(self.shape.width, rounding_mode="floor")
+        before_BS = cell_S < self.offset_B[:, None].clamp(max=self.front)
+        self.may_BWS.copy_(before_BS[:, None].expand_as(self.may_BWS))
+        position_BS = torch.where(cell_S < self.front, cell_S, self.offset_B[:, None] + step_S)
+        self.position_B1S.copy_(position_BS[:, None])
+        self.used_BWV.zero_()
+        if self.penalty != 1.0 and self.job.prompts is not None:
+            for place, prompt in enumerate(sources):
+                self.used_BWV[place, :, torch.tensor(prompt, device=self.device)] = True
+        if self.draw is not None and numbers is not None:
+            drawn_NWT = chances(self.job.settings, numbers, self.shape.room)
+            self.chances_BWT[: len(sources)] = drawn_NWT.to(self.device)
+        limit_B = torch.tensor([*limits, *[1] * lack], device=self.device)
+        copy_state(self.state, self._start(limit_B))
+        # The places that no source takes are done before they begin.
+        self.done[len(sources) :] = True
+        self.cache.at_1.zero_()
+
+    def advance(self, used: int) -> None:
+        """One step; `used` bounds the tokens so far, this one included."""
+        state, at_1, eos = self.state, self.cache.at_1, self.job.specials.eos
+        scores_RV = self._scores(used)
+        self._rules(scores_RV)
+        if isinstance(state, Paths):
+            log_prob_BW, token_BW = self._picked(scores_RV)
+            self.tokens_BW.copy_(token_BW)
+            copy_state(state, state.after(token_BW, log_prob_BW, at_1, eos))
+        else:
+            candidates = best(scores_RV, min(2 * self.shape.width, scores_RV.shape[1]))
+            values, tokens = (x.unflatten(0, self.tokens_BW.shape) for x in candidates)
+            found = Continuations.of(state.log_prob_BW, values, tokens, None)
+            grown, parents_BW = grow(
+                state, found, at_1, eos=eos, penalty=self.job.penalty,
+                stop_at=self.job.settings.n_best,
+            )  # fmt: skip
+            self.tokens_BW.copy_(grown.tokens_BWT.index_select(2, at_1).squeeze(2))
+            copy_state(state, grown)
+            past_BWS = self.may_BWS[:, :, self.front : self._cells(used)]
+            for past in (past_BWS, self.used_BWV):
+                past.copy_(past.gather(1, parents_BW[:, :, None].expand_as(past)))
+        if self.penalty != 1.0:
+            self.used_BWV.scatter_(2, self.tokens_BW[:, :, None], True)
+        at_1 += 1
+
+    def _picked(self, scores_RV: Tensor) -> tuple[Tensor, Tensor]:
+        """The next token of each hypothesis, and its log-probability."""
+        if self.draw is None:
+            log_prob_R1, token_R1 = best(scores_RV, 1)
+        else:
+            chance_BW = self.chances_BWT.index_select(2, self.cache.at_1).squeeze(2)
+            token_R1 = self.draw(scores_RV, chance_BW.flatten())[:, None]
+            log_prob_R1 = scores_RV.gather(1, token_R1)
+        return log_prob_R1.view_as(self.tokens_BW), token_R1.view_as(self.tokens_BW)
+
+    def _cells(self, used: int) -> int:
+        return self.front + used * self.shape.width
+
+    def _scores(self, used: int) -> Tensor:
+        width, at_1, cells = self.shape.width, self.cache.at_1, self._cells(used)
+        by_step_BWTW = self.may_BWS[:, :, self.front :].unflatten(2, (-1, width))
+        own_BW1W = self.own_WW[:, None].expand(len(by_step_BWTW), -1, -1, -1)
+        by_step_BWTW.index_copy_(2, at_1, own_BW1W.contiguous())
+        self.cache.used = cells
+        self.cache.rows_W = at_1 * width + (self.front + self.new_W)
+        self.cache.tree = Tree(self.may_BWS[:, :, :cells], self.position_B1S[:, :, :cells])
+        position_B, reach = self.offset_B + at_1, self.front + used
+        if self.body.reach is not None:
+            # Those that are done go on in vain, and may not leave what the model knows.
+            position_B, reach = position_B.clamp(max=self.body.reach - 1), self.body.reach
+        position_N = position_B[:, None].expand_as(self.tokens_BW).flatten()
+        layout = replace(self.base, positions_N=position_N, reach=reach, memo={})
+        x_ND = self.body.vectors(self.tokens_BW.flatten(), layout, self.cache)
+        return self.model.scores(x_ND).float().log_softmax(-1)
+
+    def _rules(self, scores_RV: Tensor) -> None:
+        settings, specials = self.job.settings, self.job.specials
+        for token in never(settings, specials):
+            scores_RV[:, token] = -torch.inf
+        if settings.min_len:
+            too_early_1 = self.cache.at_1 < settings.min_len
+            scores_RV[:, specials.eos].masked_fill_(too_early_1, -torch.inf)
+        if self.penalty != 1.0:
+            used_RV = self.used_BWV.flatten(0, 1)
+            scores_RV.copy_(torch.where(used_RV, scores_RV * self.penalty, scores_RV))
+        begin = begin_of(self.job)
+        if len(self.never_first_K):
+            first_1 = self.cache.at_1 == (0 if begin is None else 1)
+            banned_RK = scores_RV.index_select(1, self.never_first_K)
+            banned_RK = banned_RK.masked_fill(first_1, -torch.inf)
+            scores_RV.index_copy_(1, self.never_first_K, banned_RK)
+        if begin is not None:  # it says nothing about the source: its probability is 1
+            begins_1 = self.cache.at_1 == 0
+            scores_RV.masked_fill_(begins_1, -torch.inf)
+            scores_RV[:, begin].masked_fill_(begins_1, 0.0)
+
+    def changing(self) -> list[Tensor]:
+        """All that a step changes and that has a row for each source, but for keys and values,
+        which a step only adds to."""
+        state = [getattr(self.state, field.name) for field in fields(self.state)]
+        return [*state, self.tokens_BW, self.may_BWS, self.used_BWV]
+
+    def _lasting(self) -> list[Tensor]:
+        """The same for what no step changes."""
+        return [self.offset_B, self.position_B1S, self.chances_BWT, *self.body.per_source()]
+
+    def take_over(self, other: FixedSearch, places: Sequence[int]) -> None:
+        """Go on with some sources of another search; only its number of sources is another."""
+        lack = self.shape.n_sources - len(places)
+        index_B = torch.tensor([*places, *[places[0]] * lack], device=self.device)
+        ours = self.changing() + self._lasting()
+        for mine, theirs in zip(ours, other.changing() + other._lasting(), strict=True):
+            mine.copy_(theirs[index_B])
+        self.done[len(places) :] = True
+        self.cache.take_over(other.cache, index_B)
+
+    @property
+    def done(self) -> Tensor:
+        return self.state.done_BW if isinstance(self.state, Paths) else self.state.done_B
+
+
+def fits(job: Job) -> bool:
+    """Whether this is a search of one model that fixed shapes can do."""
+    settings = job.settings
+    plain = settings.sample or (settings.groups == 1 and not settings.coverage)
+    begin = begin_of(job)
+    asked = any(
+        wish.required or wish.banned or wish.prefix != (() if begin is None else (begin,))
+        for wish in job.wishes
+    )
+    return plain and not settings.no_repeat_ngram and not asked
+
+
+def begin_of(job: Job) -> int | None:
+    """The token that every output begins with, if there is one; prompts have it already."""
+    return job.specials.target_begin if job.prompts is None else None
+
+
+def width_of(job: Job) -> int:
+    """Hypotheses of a source."""
+    return job.settings.n_best if job.settings.sample else job.settings.beam
+
+
+def _into(old: Tensor | None, new: Tensor) -> Tensor:
+    """The new values in the old place, if there is one: a recorded step knows only places."""
+    return new.clone() if old is None else old.copy_(new)
+
+
+def copy_state(old: Beams | Paths, new: Beams | Paths) -> None:
+    for field in fields(old):
+        before, after = getattr(old, field.name), getattr(new, field.name)
+        if before is not after:
+            before.copy_(after)

@@ -1,0 +1,155 @@
+"""What a fixed search asks of a model: take sources in, then give vectors for new tokens."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor, nn
+
+from headway.decode.language_model import fill
+from headway.decode.steps import encoded
+from headway.models.decoder import Decoder
+from headway.models.seq2seq import Seq2Seq
+from headway.nn.attention.attention import Memory
+from headway.nn.cache import Cache
+from headway.nn.layout import Layout, Tree
+from headway.nn.positions import Learned, Rotary, Sinusoidal
+
+
+@dataclass(frozen=True)
+class Shape:
+    """The sizes of everything that a recorded step touches."""
+
+    n_sources: int
+    width: int
+    source_room: int
+    """Rows of the longest source in the encoder's output, or tokens of the longest prompt."""
+
+    room: int
+    """Tokens of the longest output, end token included."""
+
+
+@dataclass(frozen=True)
+class Start:
+    """How a batch begins, by source."""
+
+    tokens: list[int]
+    """The first to be read."""
+
+    offsets: list[int]
+    """Their positions: what was read before is that long."""
+
+
+class Body(Protocol):
+    blocks: list[Any]
+    front: int
+    """Cells of the cache before those of the outputs."""
+
+    reach: int | None
+    """Positions that the model knows, if there is an end to them."""
+
+    def load(self, sources: Sequence[Any], cache: Cache, prefix: Cache | None) -> Start:
+        """Take a batch."""
+
+    def vectors(self, tokens_N: Tensor, layout: Layout, cache: Cache) -> Tensor: ...
+
+    def per_source(self) -> list[Tensor]:
+        """What it holds of each source, beside the cache."""
+
+
+class Seq2SeqBody:
+    """The source is encoded, and its keys for cross attention are kept."""
+
+    def __init__(self, model: Seq2Seq, shape: Shape, bos: int, device: torch.device) -> None:
+        self.model, self.shape, self.bos, self.device = model, shape, bos, device
+        self.blocks = list(model.decoder.blocks)  # type: ignore[arg-type]
+        self.front, self.reach = 0, learned(model.target_front)
+        n_sources, room = shape.n_sources, shape.source_room
+        self.sees_BWS = torch.zeros(n_sources, shape.width, room, dtype=torch.bool, device=device)
+        tree = Tree(self.sees_BWS, torch.zeros(room, device=device))
+        in_memory = Layout.in_cache([room] * n_sources, room, device, tree)
+        self.memory = Memory(torch.empty(0, device=device), replace(in_memory, lengths=None))
+
+    def load(self, sources: Sequence[Any], cache: Cache, prefix: Cache | None) -> Start:
+        room, n_sources = self.shape.source_room, self.shape.n_sources
+        memory = encoded(self.model, sources, self.device, room)
+        lack = n_sources - len(sources)
+        lengths = memory.layout.known_lengths()
+        lengths_B = torch.tensor([*lengths, *[1] * lack], device=self.device)
+        cell_S = torch.arange(room, device=self.device)
+        self.sees_BWS.copy_((cell_S < lengths_B[:, None])[:, None].expand_as(self.sees_BWS))
+        for layer, block in zip(cache.layers, self.blocks, strict=True):
+            fresh = block.cross.keys_of(memory)
+            if layer.memory is None:
+                k_MGK, v_MGK = (x.new_zeros(n_sources * room, *x.shape[1:]) for x in fresh)
+                layer.memory = (k_MGK, v_MGK)
+            for old, new in zip(layer.memory, fresh, strict=True):
+                old[: len(new)] = new
+        return Start([self.bos] * n_sources, [0] * n_sources)
+
+    def vectors(self, tokens_N: Tensor, layout: Layout, cache: Cache) -> Tensor:
+        return self.model.decode(tokens_N, layout, self.memory, cache)
+
+    def per_source(self) -> list[Tensor]:
+        return [self.sees_BWS]
+
+
+class DecoderBody:
+    """The prompt's keys stand in front; its last token is the first to be read."""
+
+    def __init__(self, model: Decoder, shape: Shape, device: torch.device) -> None:
+        self.model, self.shape, self.device = model, shape, device
+        self.blocks = list(model.stack.blocks)  # type: ignore[arg-type]
+        self.front, self.reach = shape.source_room, learned(model.front)
+
+    def load(self, sources: Sequence[Sequence[int]], cache: Cache, prefix: Cache | None) -> Start:
+        lack = self.shape.n_sources - len(sources)
+        lengths = [len(source) - 1 for source in sources]
+        longest = max(lengths)
+        if prefix is None:
+            prompts = Cache(len(self.blocks), len(sources), max(longest, 1))
+        else:
+            prompts = prefix.repeated(len(sources), longest)
+        fill(self.model, [source[:-1] for source in sources], prompts, self.device)
+        for mine, read in zip(cache.layers, prompts.layers, strict=True):
+            for name in ("k_BSGK", "v_BSGK"):
+                fresh_BSGK: Tensor | None = getattr(read, name)
+                if fresh_BSGK is None:  # not one prompt has more than a token
+                    continue
+                if getattr(mine, name) is None:
+                    size = (cache.n_rows, cache.capacity, *fresh_BSGK.shape[2:])
+                    setattr(mine, name, fresh_BSGK.new_zeros(size))
+                getattr(mine, name)[: len(sources), :longest] = fresh_BSGK[:, :longest]
+        return Start([*(source[-1] for source in sources), *[0] * lack], [*lengths, *[0] * lack])
+
+    def vectors(self, tokens_N: Tensor, layout: Layout, cache: Cache) -> Tensor:
+        return self.model(tokens_N, layout, cache)
+
+    def per_source(self) -> list[Tensor]:
+        return []
+
+
+def body_of(model: Seq2Seq | Decoder, shape: Shape, bos: int, device: torch.device) -> Body:
+    if isinstance(model, Decoder):
+        return DecoderBody(model, shape, device)
+    return Seq2SeqBody(model, shape, bos, device)
+
+
+def learned(front: nn.Module) -> int | None:
+    """The most positions that a front knows, if there is an end to them."""
+    tables = [part.table for part in front.modules() if isinstance(part, Learned)]
+    return min((table.num_embeddings for table in tables), default=None)
+
+
+def stretch(model: nn.Module, reach: int) -> None:
+    """Make tables of positions that have no end this long: a recording knows their place."""
+    layout = replace(Layout.of([1]), reach=reach)
+    for part in model.modules():
+        if isinstance(part, Sinusoidal) and reach > len(part.table_PD):
+            part(part.table_PD[:1], layout.to(part.table_PD.device))
+        elif isinstance(part, Rotary) and reach > len(part.cos_PI):
+            pair_11K = torch.cat([part.cos_PI[:1], part.sin_PI[:1]], dim=1)[:, None]
+            part(pair_11K, layout.to(pair_11K.device))

@@ -1,0 +1,136 @@
+"""Greedy decoding and sampling: each hypothesis goes its own way, a token at a time."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, fields, replace
+
+import torch
+from torch import Tensor
+
+from headway.decode.search.best import best
+from headway.decode.search.hypothesis import Hypothesis
+from headway.decode.search.job import Job
+from headway.decode.steps import Steps
+
+Pick = Callable[[Tensor, int, Sequence[int]], Tensor]
+"""From log-probabilities (R V), the number of tokens so far and the sources to a token a row."""
+
+Watch = Callable[[int, int, int], bool]
+"""From a source, the number of its hypothesis and the token just chosen to whether it ends here."""
+
+
+@dataclass(frozen=True)
+class Paths:
+    """B sources, W hypotheses each, room for T tokens."""
+
+    tokens_BWT: Tensor
+    log_probs_BWT: Tensor
+    length_BW: Tensor
+    """End token included; stands still once it came."""
+
+    done_BW: Tensor
+    limit_B: Tensor
+
+    @classmethod
+    def start(cls, limit_B: Tensor, width: int, room: int) -> Paths:
+        shape, device = (len(limit_B), width), limit_B.device
+        return cls(
+            tokens_BWT=torch.zeros(*shape, room, dtype=torch.long, device=device),
+            log_probs_BWT=torch.zeros(*shape, room, device=device),
+            length_BW=torch.zeros(shape, dtype=torch.long, device=device),
+            done_BW=torch.zeros(shape, dtype=torch.bool, device=device),
+            limit_B=limit_B,
+        )
+
+    @property
+    def done_B(self) -> Tensor:
+        return self.done_BW.all(1)
+
+    def after(self, token_BW: Tensor, log_prob_BW: Tensor, at_1: Tensor, eos: int) -> Paths:
+        """One more token each. `at_1` is the number of tokens so far, on the device."""
+        length_BW = self.length_BW + ~self.done_BW
+        ended_BW = (token_BW == eos) | (length_BW >= self.limit_B[:, None])
+        self.tokens_BWT.index_copy_(2, at_1, token_BW[:, :, None])
+        self.log_probs_BWT.index_copy_(2, at_1, log_prob_BW[:, :, None])
+        return replace(self, length_BW=length_BW, done_BW=self.done_BW | ended_BW)
+
+    def watched(
+        self, before: Paths, token_BW: Tensor, sources: Sequence[int], watch: Watch
+    ) -> Paths:
+        """Shown to `watch`, but for those that were done before this token."""
+        rows = zip(sources, token_BW.tolist(), before.done_BW.tolist(), strict=True)
+        stop = [
+            [not done[w] and watch(source, w, token) for w, token in enumerate(tokens)]
+            for source, tokens, done in rows
+        ]
+        return replace(self, done_BW=self.done_BW | torch.tensor(stop, device=token_BW.device))
+
+    def keep(self, index_B: Tensor) -> Paths:
+        return Paths(**{field.name: getattr(self, field.name)[index_B] for field in fields(self)})
+
+    def cpu(self) -> Paths:
+        return Paths(**{field.name: getattr(self, field.name).cpu() for field in fields(self)})
+
+    def hypotheses(self, place: int, job: Job) -> list[Hypothesis]:
+        """Those of one source, from the best down."""
+        rows = zip(
+            self.length_BW[place].tolist(),
+            self.tokens_BWT[place].tolist(),
+            self.log_probs_BWT[place].tolist(),
+            strict=True,
+        )
+        found = [hypothesis(tokens[:n], log_probs[:n], job) for n, tokens, log_probs in rows]
+        return sorted(found, key=lambda h: -h.score)
+
+
+def walk(
+    steps: Steps, job: Job, width: int, pick: Pick, watch: Watch | None = None
+) -> list[list[Hypothesis]]:
+    """`width` hypotheses for each source. Each step adds the token that `pick` chooses.
+
+    `watch` sees every token as it comes, and may end a hypothesis with it.
+    """
+    room, device = max(job.limits), steps.device
+    sources = list(range(len(job.limits)))
+    paths = Paths.start(torch.tensor(job.limits, device=device), width, room)
+    last_BW = torch.full((len(sources), width), job.specials.bos, device=device)
+    results: list[list[Hypothesis]] = [[] for _ in sources]
+    for at in range(room):
+        scores_RV = steps.step(last_BW)
+        job.rules(scores_RV, paths.tokens_BWT[:, :, :at].flatten(0, 1), sources)
+        token_R1 = pick(scores_RV, at, sources)[:, None]
+        log_prob_BW = scores_RV.gather(1, token_R1).view_as(last_BW)
+        last_BW = token_R1.view_as(last_BW)
+        at_1 = torch.tensor([at], device=device)
+        before, paths = paths, paths.after(last_BW, log_prob_BW, at_1, job.specials.eos)
+        if watch is not None:
+            paths = paths.watched(before, last_BW, sources, watch)
+        leaving = job.leaving(paths.done_B, at, len(sources))
+        if not leaving:
+            continue
+        gone = paths.keep(torch.tensor(leaving, device=device)).cpu()
+        for number, place in enumerate(leaving):
+            results[sources[place]] = gone.hypotheses(number, job)
+        staying = sorted(set(range(len(sources))) - set(leaving))
+        if not staying:
+            break
+        sources = [sources[place] for place in staying]
+        steps.keep(staying)
+        index_B = torch.tensor(staying, device=device)
+        paths, last_BW = paths.keep(index_B), last_BW[index_B]
+    return results
+
+
+def hypothesis(tokens: list[int], log_probs: list[float], job: Job) -> Hypothesis:
+    finished = bool(tokens) and tokens[-1] == job.specials.eos
+    log_prob = sum(log_probs)
+    divisor = float(job.penalty(torch.tensor(len(tokens))))
+    return Hypothesis(
+        tokens[:-1] if finished else tokens, log_prob, log_prob / divisor, log_probs, finished
+    )
+
+
+def most_likely(scores_RV: Tensor, at: int, sources: Sequence[int]) -> Tensor:
+    """`Pick`: greedy decoding."""
+    return best(scores_RV, 1)[1].squeeze(1)

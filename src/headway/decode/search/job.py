@@ -1,0 +1,96 @@
+"""What every search is given besides the steps: limits, rules, penalties."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from torch import Tensor
+
+from headway.decode.filters import Rules
+from headway.decode.search.hypothesis import NO_WISH, Specials, Wish
+from headway.decode.search.penalties import Penalty, length_penalty
+from headway.settings.decode import DecodeSettings
+
+LEAVE_AT = 1 / 8
+"""Finished sources leave the batch when they are this share of it: moving the others has a cost."""
+
+LOOK_EVERY = 4
+"""Steps between looks at what is finished on a GPU, which would have to wait each time."""
+
+NEW_TOKENS = 256
+"""Most tokens of an output where neither a setting nor the model knows an end."""
+
+
+@dataclass(frozen=True)
+class Job:
+    settings: DecodeSettings
+    specials: Specials
+    limits: Sequence[int]
+    """Most tokens of each output, end token included."""
+
+    wishes: Sequence[Wish]
+    rules: Rules
+    penalty: Penalty
+    prompts: Sequence[Sequence[int]] | None = None
+    """What the outputs go on from, where there is no source."""
+
+    @classmethod
+    def completing(
+        cls,
+        settings: DecodeSettings,
+        specials: Specials,
+        prompts: Sequence[Sequence[int]],
+        context: int | None,
+    ) -> Job:
+        """For models that go on with a prompt. `context`: the most tokens that they read.
+
+        The last token of an output is not read, so it may stand behind the context's end.
+        """
+        limits = []
+        for prompt in prompts:
+            room = NEW_TOKENS if context is None else context - len(prompt) + 1
+            limits.append(room if settings.max_len is None else min(room, settings.max_len))
+        wishes = [NO_WISH] * len(prompts)
+        rules = Rules(settings, specials, wishes, prompts)
+        return cls(settings, specials, limits, wishes, rules, length_penalty(settings), prompts)
+
+    @classmethod
+    def of(
+        cls,
+        settings: DecodeSettings,
+        specials: Specials,
+        lengths: Sequence[int],
+        wishes: Sequence[Wish],
+        reach: int | None,
+    ) -> Job:
+        """`reach`: the most positions that the model knows, if there is an end to them."""
+        limits = []
+        for length, wish in zip(lengths, wishes, strict=True):
+            limit = length + settings.extra_len
+            if settings.max_len is not None:
+                limit = min(limit, settings.max_len)
+            asked = len(wish.prefix) + sum(map(len, wish.required)) + 1
+            limit = max(limit, asked)
+            limits.append(limit if reach is None else min(limit, reach))
+        rules = Rules(settings, specials, wishes)
+        return cls(settings, specials, limits, wishes, rules, length_penalty(settings))
+
+    def pick(self, places: Sequence[int]) -> Job:
+        """The same for these sources alone."""
+        wishes = [self.wishes[place] for place in places]
+        return replace(
+            self,
+            limits=[self.limits[place] for place in places],
+            wishes=wishes,
+            rules=Rules(self.settings, self.specials, wishes),
+        )
+
+    def leaving(self, done_B: Tensor, at: int, n_sources: int) -> list[int]:
+        """The sources to take out now, if it is worth it."""
+        last = at + 1 >= max(self.limits)
+        if done_B.is_cuda and not last and (at + 1) % LOOK_EVERY:
+            return []
+        places: list[int] = done_B.nonzero().squeeze(1).tolist()
+        enough = last or len(places) == n_sources or len(places) >= LEAVE_AT * n_sources
+        return places if enough else []

@@ -1,0 +1,199 @@
+"""Fixed searches kept from batch to batch, their steps recorded as CUDA graphs and replayed.
+
+A step of a small batch is hundreds of kernels of a few microseconds each: the time goes into
+launching them. A recorded step is launched once. The host looks at the device only now and then.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from headway.decode.search.beam_step import Beams, hypotheses
+from headway.decode.search.fixed import FixedSearch, Shape, width_of
+from headway.decode.search.fixed_models import stretch
+from headway.decode.search.greedy import Paths, Watch
+from headway.decode.search.hypothesis import Hypothesis
+from headway.decode.search.job import Job
+from headway.models.decoder import Decoder
+from headway.models.seq2seq import Seq2Seq
+from headway.nn.cache import Cache
+
+SOURCES = (1, 2, 4, 8, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024)
+"""Sizes of batches that are recorded; a batch between two of them is filled up."""
+
+LENGTHS = (16, 32, 64, 128, 256, 512, 1024, 2048, 4096)
+"""The same for lengths."""
+
+SOURCE_LENGTHS = (16, 32, 64, 128, 256, 512, 768, 1024, 1536, 2048, 3072, 4096)
+"""The same for sources, which are encoded once: long ones lose less to what is filled up."""
+
+FEWEST = 8
+"""A batch of fewer sources takes as long, so none moves to a smaller one."""
+
+LOOK_EVERY = 8
+"""Steps between two looks at what is done."""
+
+WARM_UPS = 2
+"""Calls before recording, in which libraries allocate what they keep."""
+
+
+class Recorded:
+    """Searches of one model with one way to decode. On a CPU they run unrecorded."""
+
+    def __init__(self, model: Seq2Seq | Decoder) -> None:
+        self.model = model
+        self.front = model.front if isinstance(model, Decoder) else model.source_front
+        self.weights: tuple[int, ...] = ()
+        """Where they are; a graph knows only places."""
+
+        self.free = True
+        """A search holds its state here: who watches one and asks for another gets that unrecorded.
+        """
+
+        self.searches: dict[Shape, FixedSearch] = {}
+        self.graphs: dict[tuple[Shape, int], torch.cuda.CUDAGraph] = {}
+        self.pool = _new_pool()
+
+    def search(
+        self,
+        sources: Sequence[Any],
+        job: Job,
+        numbers: Sequence[Sequence[int]] | None = None,
+        *,
+        prefix: Cache | None = None,
+        watch: Watch | None = None,
+    ) -> list[list[Hypothesis]]:
+        """`numbers`, `prefix` and `watch` are those of `PromptSearcher`."""
+        self.free = False
+        try:
+            return self._searched(sources, job, numbers, prefix, watch)
+        finally:
+            self.free = True
+
+    def _searched(
+        self,
+        sources: Sequence[Any],
+        job: Job,
+        numbers: Sequence[Sequence[int]] | None,
+        prefix: Cache | None,
+        watch: Watch | None,
+    ) -> list[list[Hypothesis]]:
+        shape = Shape(
+            n_sources=_room(SOURCES, len(sources)),
+            width=width_of(job),
+            source_room=_room(SOURCE_LENGTHS, max(map(self.front.rows, sources))),
+            room=_room(LENGTHS, max(job.limits)),
+        )
+        stretch(self.model, shape.source_room + shape.room)
+        held = [*self.model.parameters(), *self.model.buffers()]
+        weights = tuple(weight.data_ptr() for weight in held)
+        if weights != self.weights:  # another model is in its place: nothing recorded holds
+            self.weights = weights
+            self.searches.clear()
+            self.graphs.clear()
+            self.pool = _new_pool()  # one that no graph holds any more cannot be used again
+        search = self._search(shape, job)
+        search.begin(sources, job.limits, numbers, prefix)
+        going = list(range(len(sources)))
+        results: dict[int, list[Hypothesis]] = {}
+        last, seen = max(job.limits), 0
+        for n in range(1, last + 1):
+            self._advance(search, _room(LENGTHS, n))
+            if n % LOOK_EVERY and n != last:
+                continue
+            if watch is not None:
+                show(search, going, seen, watch)
+                seen = n
+            done = search.state.done_B.tolist()
+            staying = [place for place in range(len(going)) if not done[place]]
+            if not staying or n == last:
+                break
+            smaller = _room(SOURCES, max(len(staying), FEWEST))
+            if 2 * smaller <= search.shape.n_sources:
+                results |= _taken(search, going, job)
+                going = [going[place] for place in staying]
+                search = self._moved(search, smaller, staying, job)
+        results |= _taken(search, going, job)
+        return [results[number] for number in range(len(sources))]
+
+    def _search(self, shape: Shape, job: Job) -> FixedSearch:
+        if shape not in self.searches:
+            self.searches[shape] = FixedSearch(self.model, shape, job)
+        return self.searches[shape]
+
+    def _moved(
+        self, search: FixedSearch, n_sources: int, going: Sequence[int], job: Job
+    ) -> FixedSearch:
+        """The sources that go on, in a search of fewer."""
+        old = search.shape
+        smaller = self._search(Shape(n_sources, old.width, old.source_room, old.room), job)
+        smaller.take_over(search, going)
+        return smaller
+
+    def _advance(self, search: FixedSearch, used: int) -> None:
+        used = min(used, search.shape.room)
+        if search.device.type != "cuda":
+            search.advance(used)
+            return
+        key = (search.shape, used)
+        if key not in self.graphs:
+            self.graphs[key] = self._record(search, used)
+        self.graphs[key].replay()
+
+    def _record(self, search: FixedSearch, used: int) -> torch.cuda.CUDAGraph:
+        """The next step as a graph. The search stands afterwards where it stood before."""
+        places = [*search.changing(), search.cache.at_1]
+        before = [place.clone() for place in places]
+        side = torch.cuda.Stream()
+        side.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(side):
+            for _ in range(WARM_UPS):
+                search.advance(used)
+                for place, value in zip(places, before, strict=True):
+                    place.copy_(value)
+        torch.cuda.current_stream().wait_stream(side)
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph, pool=self.pool, capture_error_mode="thread_local"):
+            search.advance(used)
+        return graph
+
+
+def _new_pool() -> Any:
+    """Memory that the graphs share."""
+    return torch.cuda.graph_pool_handle() if torch.cuda.is_available() else None
+
+
+def show(search: FixedSearch, numbers: Sequence[int], seen: int, watch: Watch) -> None:
+    """Let `watch` see the tokens that came since; what it ends is done, and has no more tokens."""
+    state = search.state
+    assert isinstance(state, Paths), "a beam search changes its mind"
+    tokens, lengths = state.tokens_BWT[:, :, seen:].tolist(), state.length_BW.tolist()
+    for place, number in enumerate(numbers):
+        for w, length in enumerate(lengths[place]):
+            new = tokens[place][w][: max(0, length - seen)]
+            ended = next((i for i, token in enumerate(new) if watch(number, w, token)), None)
+            if ended is not None:
+                state.length_BW[place, w] = seen + ended + 1
+                state.done_BW[place, w] = True
+
+
+def _taken(search: FixedSearch, numbers: Sequence[int], job: Job) -> dict[int, list[Hypothesis]]:
+    """The outputs as they stand; those of a source that goes on are taken again later."""
+    state = search.state.cpu()
+    if isinstance(state, Beams):
+        n_best, penalty = job.settings.n_best, job.penalty
+        return {
+            number: hypotheses(state, place, n_best, penalty)
+            for place, number in enumerate(numbers)
+        }
+    return {number: state.hypotheses(place, job) for place, number in enumerate(numbers)}
+
+
+def _room(sizes: Sequence[int], wanted: int) -> int:
+    """The smallest size that is enough; beyond the last one, what is wanted."""
+    place = bisect_left(sizes, wanted)
+    return sizes[place] if place < len(sizes) else wanted

@@ -1,0 +1,116 @@
+"""Tokens drawn at random: from everything, or from what is likely enough."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from headway.decode.search.best import best
+from headway.decode.search.greedy import Pick
+from headway.settings.decode import DecodeSettings
+
+FEW = 512
+"""Up to so many tokens that top-k leaves, nothing is computed for the others."""
+
+NUCLEUS = 1024
+"""The most likely tokens that are looked at for top-p, before all of them are."""
+
+
+def sampler(settings: DecodeSettings, numbers: Sequence[Sequence[int]], room: int) -> Pick:
+    """Draw from the distribution. What a source gets depends on its number and the seed alone.
+
+    `numbers` tells the sources apart; a line has the same ones whatever stands around it.
+    """
+    chances_NWT, draw = chances(settings, numbers, room), drawer(settings)
+
+    def pick(scores_RV: Tensor, at: int, sources: Sequence[int]) -> Tensor:
+        chance_R = chances_NWT[list(sources), :, at].flatten().to(scores_RV.device)
+        return draw(scores_RV, chance_R)
+
+    return pick
+
+
+def chances(settings: DecodeSettings, numbers: Sequence[Sequence[int]], room: int) -> Tensor:
+    """Numbers from 0 to 1 for each source, each of its draws and each token (N W T)."""
+    draws = [
+        [np.random.default_rng([settings.seed, *number, w]).random(room) for number in numbers]
+        for w in range(settings.n_best)
+    ]
+    return torch.from_numpy(np.array(draws)).transpose(0, 1)
+
+
+def drawer(settings: DecodeSettings) -> Callable[[Tensor, Tensor], Tensor]:
+    """From log-probabilities (R V) and a chance a row to a token a row."""
+    rest = replace(settings, top_k=0)
+
+    def draw(scores_RV: Tensor, chance_R: Tensor) -> Tensor:
+        few = None
+        if 0 < settings.top_k <= min(FEW, scores_RV.shape[1]):
+            few = best(scores_RV, settings.top_k)
+        elif not settings.top_k and settings.top_p < 1.0:
+            few = nucleus(scores_RV, settings)
+        if few is None:
+            return drawn(probabilities(scores_RV, settings), chance_R)
+        tokens_RC, order_RC = few[1].sort(1)  # so that near equals never change places
+        values_RC = few[0].gather(1, order_RC)
+        left = rest if settings.top_k else replace(rest, top_p=1.0)
+        place_R = drawn(probabilities(values_RC, left), chance_R)
+        return tokens_RC.gather(1, place_R[:, None]).squeeze(1)
+
+    return draw
+
+
+def nucleus(scores_RV: Tensor, settings: DecodeSettings) -> tuple[Tensor, Tensor] | None:
+    """What top-p leaves, with its tokens, found without sorting a whole vocabulary.
+
+    None where that may need more than a few tokens, and on a GPU, which would have to wait to know.
+    """
+    if scores_RV.is_cuda or scores_RV.shape[1] <= 4 * NUCLEUS:
+        return None
+    values_RC, tokens_RC = best(scores_RV, NUCLEUS)
+    total_R1 = (scores_RV / settings.temperature).logsumexp(-1, keepdim=True)
+    probs_RC = (values_RC / settings.temperature - total_R1).exp().double()
+    enough_RC = probs_RC.cumsum(-1) - probs_RC >= settings.top_p  # without this token already
+    if not enough_RC[:, -1].all():
+        return None
+    return values_RC.masked_fill(enough_RC, -torch.inf), tokens_RC
+
+
+def probabilities(scores_RV: Tensor, settings: DecodeSettings) -> Tensor:
+    """What tokens are drawn from: temperature, then what top-k, top-p and min-p leave.
+
+    In 64 bits, so that another rounding of the scores practically never draws another token.
+    """
+    return allowed(scores_RV / settings.temperature, settings).softmax(-1).double()
+
+
+def drawn(probs_RV: Tensor, chance_R: Tensor) -> Tensor:
+    """The token of each row at its chance, from 0 to 1, of what the row adds up to."""
+    total_RV = probs_RV.cumsum(-1)
+    place_R1 = chance_R[:, None] * total_RV[:, -1:]
+    token_R1 = torch.searchsorted(total_RV, place_R1, right=True)
+    return token_R1.squeeze(1).clamp(max=probs_RV.shape[1] - 1)
+
+
+def allowed(scores_RV: Tensor, settings: DecodeSettings) -> Tensor:
+    """Scores with -inf for what top-k, top-p and min-p leave out; each looks at what the one
+    before it left, renormalised."""
+    if settings.top_k:
+        k = min(settings.top_k, scores_RV.shape[1])
+        least_R1 = scores_RV.topk(k).values[:, -1:]
+        scores_RV = scores_RV.masked_fill(scores_RV < least_R1, -torch.inf)
+    if settings.top_p < 1.0:
+        sorted_RV, order_RV = scores_RV.sort(dim=-1, descending=True)
+        probs_RV = sorted_RV.softmax(-1).double()
+        enough_RV = probs_RV.cumsum(-1) - probs_RV >= settings.top_p  # without this token already
+        out_RV = torch.zeros_like(enough_RV).scatter_(1, order_RV, enough_RV)
+        scores_RV = scores_RV.masked_fill(out_RV, -torch.inf)
+    if settings.min_p:
+        probs_RV = scores_RV.softmax(-1)
+        too_small = probs_RV < settings.min_p * probs_RV.amax(-1, keepdim=True)
+        scores_RV = scores_RV.masked_fill(too_small, -torch.inf)
+    return scores_RV

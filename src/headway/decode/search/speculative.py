@@ -1,0 +1,244 @@
+"""Speculative decoding: a small model guesses ahead, the model reads all guesses in one pass.
+
+What comes out is what the model alone would write: without sampling the same tokens, with sampling
+tokens of the same distribution (Leviathan et al. 2022, Chen et al. 2023).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from headway.decode.language_model import read
+from headway.decode.search.fixed_models import learned
+from headway.decode.search.greedy import Watch, hypothesis
+from headway.decode.search.hypothesis import Hypothesis, Specials
+from headway.decode.search.job import Job
+from headway.decode.search.prompts import Prefix, PromptSearcher
+from headway.decode.search.sample import drawn, probabilities
+from headway.decode.search.search import evaluating
+from headway.errors import ConfigError, UserError
+from headway.models.decoder import Decoder
+from headway.nn.cache import Cache
+from headway.settings.decode import DecodeSettings
+
+AHEAD = 4
+"""Tokens guessed before the model reads them."""
+
+
+class Reader:
+    """One text that grows, and now and then loses its end, as a model has read it."""
+
+    def __init__(self, model: Decoder, cache: Cache) -> None:
+        self.model, self.cache = model, cache
+        self.device = next(model.parameters()).device
+
+    def scores(self, text: Sequence[int], n_last: int) -> Tensor:
+        """Log-probabilities of what follows each of the last tokens; what is new is read."""
+        fresh = text[self.cache.lengths[0] :]
+        assert len(fresh) >= n_last
+        layout = self.cache.layout([len(fresh)], self.device)
+        x_ND = self.model(torch.tensor(fresh, device=self.device), layout, self.cache)
+        return self.model.scores(x_ND[-n_last:]).float().log_softmax(-1)
+
+    def forget(self, n_kept: int) -> None:
+        """What lies behind so many tokens was guessed wrong."""
+        self.cache.trim([min(n_kept, self.cache.lengths[0])])
+
+
+@dataclass
+class Written:
+    """An output as far as it has come."""
+
+    tokens: list[int] = field(default_factory=list)
+    log_probs: list[float] = field(default_factory=list)
+
+
+class SpeculativeSearcher:
+    """As `PromptSearcher`, one text at a time, for greedy decoding and sampling."""
+
+    def __init__(
+        self,
+        model: Decoder,
+        draft: Decoder,
+        settings: DecodeSettings,
+        specials: Specials,
+        context: int | None = None,
+        draft_context: int | None = None,
+        ahead: int = AHEAD,
+    ) -> None:
+        self.plain = PromptSearcher([model], settings, specials, context)
+        self.model, self.draft, self.ahead = model, draft, ahead
+        self.settings, self.specials, self.context = settings, specials, self.plain.context
+        self.proposed = self.accepted = 0
+        ends = [end for end in (draft_context, learned(draft.front)) if end is not None]
+        check_draft(model, draft, self.context, min(ends, default=None))
+        if not settings.sample and settings.beam > 1:
+            raise ConfigError(
+                f"a draft model does not go together with decode.beam={settings.beam}: guesses "
+                "are checked against one text. Use decode.beam=1 or decode.sample=true."
+            )
+
+    @torch.no_grad()
+    def __call__(
+        self,
+        prompts: Sequence[Sequence[int]],
+        numbers: Sequence[Sequence[int]] | None = None,
+        *,
+        prefix: Prefix | None = None,
+        watch: Watch | None = None,
+    ) -> list[list[Hypothesis]]:
+        if not prompts:
+            return []
+        self.plain.check(prompts)
+        job = Job.completing(self.settings, self.specials, prompts, self.context)
+        numbers = [[place] for place in range(len(prompts))] if numbers is None else numbers
+        width = self.settings.n_best if self.settings.sample else 1
+        results = []
+        with evaluating([self.model, self.draft]):
+            for place in range(len(prompts)):
+                starts = self._starts(prompts[place], None if prefix is None else prefix.caches[0])
+                found = []
+                for w in range(width):
+                    dice = np.random.default_rng([self.settings.seed, *numbers[place], w])
+                    text = _Text(self, job, place, w, dice)
+                    model, draft = (Reader(m, start.repeated(1, 1)) for m, start in starts)
+                    found.append(hypothesis(*text.write(model, draft, watch), job))
+                results.append(sorted(found, key=lambda h: -h.score))
+        return results
+
+    def _starts(self, prompt: Sequence[int], prefix: Cache | None) -> list[tuple[Decoder, Cache]]:
+        """Each model and what it has read of the prompt: all but its last token."""
+        starts = []
+        for model, known in ((self.model, prefix), (self.draft, None)):
+            if len(prompt) == 1:
+                cache = Cache(len(model.stack.blocks), 1, 1)  # type: ignore[arg-type]
+            elif known is not None and known.lengths[0] >= len(prompt) - 1:
+                cache = known.repeated(1, 1)
+                cache.trim([len(prompt) - 1])
+            else:
+                cache = read(model, [prompt[:-1]], 0, known)[0]
+            starts.append((model, cache))
+        return starts
+
+
+@dataclass
+class _Text:
+    """One output being written."""
+
+    owner: SpeculativeSearcher
+    job: Job
+    place: int
+    w: int
+    dice: np.random.Generator
+
+    def write(
+        self, model: Reader, draft: Reader, watch: Watch | None
+    ) -> tuple[list[int], list[float]]:
+        assert self.job.prompts is not None
+        prompt, limit = list(self.job.prompts[self.place]), self.job.limits[self.place]
+        written, eos = Written(), self.job.specials.eos
+        while True:
+            text = prompt + written.tokens
+            guesses, guessed = self._guesses(draft, text, limit - len(written.tokens) - 1)
+            scores_TV = model.scores(text + guesses, len(guesses) + 1)
+            for token, log_prob in self._checked(scores_TV, guesses, guessed, written):
+                written.tokens.append(token)
+                written.log_probs.append(log_prob)
+                stopped = watch is not None and watch(self.place, self.w, token)
+                if stopped or token == eos or len(written.tokens) == limit:
+                    return written.tokens, written.log_probs
+            n_read = len(prompt) + len(written.tokens) - 1
+            model.forget(n_read)
+            draft.forget(n_read)
+
+    def _guesses(self, draft: Reader, text: list[int], room: int) -> tuple[list[int], list[Tensor]]:
+        """Tokens that the draft would go on with, and the probabilities they were drawn from."""
+        if self.owner.context is not None:
+            room = min(room, self.owner.context - len(text))
+        assert self.job.prompts is not None
+        n_prompt = len(self.job.prompts[self.place])
+        tokens: list[int] = []
+        chances: list[Tensor] = []
+        for _ in range(min(self.owner.ahead, room)):
+            scores_1V = draft.scores(text + tokens, 1)
+            self._rules(scores_1V, (text + tokens)[n_prompt:])
+            probs_V = self._probabilities(scores_1V)
+            tokens.append(self._pick(probs_V))
+            chances.append(probs_V)
+            if tokens[-1] == self.job.specials.eos:
+                break
+        return tokens, chances
+
+    def _checked(
+        self, scores_TV: Tensor, guesses: list[int], guessed: list[Tensor], written: Written
+    ) -> list[tuple[int, float]]:
+        """The guesses that are right, and one token more: instead of the first wrong one, or
+        behind the last."""
+        found: list[tuple[int, float]] = []
+        past = list(written.tokens)
+        for at in range(len(guesses) + 1):
+            scores_1V = scores_TV[at : at + 1]
+            self._rules(scores_1V, past)
+            probs_V = self._probabilities(scores_1V)
+            right = at < len(guesses) and self._accepts(guesses[at], probs_V, guessed[at])
+            if right:
+                token = guesses[at]
+            elif at < len(guesses):
+                rest_V = (probs_V - guessed[at]).clamp(min=0.0)
+                token = self._pick(rest_V if rest_V.sum() > 0 else probs_V)
+            else:
+                token = self._pick(probs_V)
+            found.append((token, float(scores_1V[0, token])))
+            past.append(token)
+            if at < len(guesses):
+                self.owner.proposed += 1
+                self.owner.accepted += right
+            if not right:
+                break
+        return found
+
+    def _accepts(self, guess: int, probs_V: Tensor, guessed_V: Tensor) -> bool:
+        if not self.job.settings.sample:
+            return int(probs_V.argmax()) == guess
+        return bool(self.dice.random() * guessed_V[guess] < probs_V[guess])
+
+    def _probabilities(self, scores_1V: Tensor) -> Tensor:
+        """What a token is drawn from; without sampling all of it is on the most likely one."""
+        if self.job.settings.sample:
+            return probabilities(scores_1V, self.job.settings)[0]
+        best_V = torch.zeros_like(scores_1V[0], dtype=torch.double)
+        best_V[scores_1V[0].argmax()] = 1.0
+        return best_V
+
+    def _pick(self, probs_V: Tensor) -> int:
+        if not self.job.settings.sample:
+            return int(probs_V.argmax())
+        chance_1 = torch.tensor([self.dice.random()], dtype=torch.double, device=probs_V.device)
+        return int(drawn(probs_V[None], chance_1))
+
+    def _rules(self, scores_1V: Tensor, past: list[int]) -> None:
+        past_1T = torch.tensor([past], dtype=torch.long, device=scores_1V.device)
+        self.job.rules(scores_1V, past_1T, [self.place])
+
+
+def check_draft(
+    model: Decoder, draft: Decoder, context: int | None, draft_context: int | None
+) -> None:
+    """A draft has the vocabulary of the model and reads as far."""
+    sizes = [part.front.tokens.num_embeddings for part in (model, draft)]  # type: ignore[union-attr]
+    if sizes[0] != sizes[1]:
+        raise UserError(
+            f"the draft model has {sizes[1]:,} tokens and the model {sizes[0]:,}: a draft must "
+            "have the same vocabulary. Distil one from the model, or train it with its tokenizer."
+        )
+    if draft_context is not None and (context is None or draft_context < context):
+        reads = "has no such limit" if context is None else f"reads {context:,}"
+        raise UserError(
+            f"the draft model reads {draft_context:,} tokens and the model {reads}. Use a draft "
+            "that was trained with the same max_len."
+        )

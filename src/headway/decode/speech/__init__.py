@@ -1,0 +1,1 @@
+"""What only speech needs: windows of long recordings, CTC, guards, word times, subtitles."""

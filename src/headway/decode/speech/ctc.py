@@ -1,0 +1,143 @@
+"""CTC as a second opinion while a decoder writes (Watanabe et al. 2017).
+
+CTC knows the chance that what was said begins with given tokens, so it can score the next token as
+a decoder does. Here it is steps like any other's: a search takes it alone, or added to others.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from headway.decode.search.search import Searcher, Specials
+from headway.decode.steps import Seq2SeqSteps, Steps
+from headway.models.seq2seq import Seq2Seq
+from headway.nn.ctc import PrefixScorer
+from headway.nn.layout import Layout
+from headway.settings.decode import DecodeSettings
+
+LEAST = -1e5
+"""Stands in for the logarithm of zero where it would be subtracted from itself."""
+
+
+class CtcSteps:
+    """`Steps` of CTC: W beginnings for each of B recordings, and what may come next."""
+
+    def __init__(self, scorer: PrefixScorer, n_sources: int, width: int) -> None:
+        self.scorer, self.width = scorer, width
+        self.device = scorer.log_BTV.device
+        self.chance_BTV = scorer.log_BTV[:, :, : scorer.blank].double().exp()
+        every_B = torch.arange(n_sources, device=self.device)
+        self.state = scorer.start(every_B.repeat_interleave(width))
+        self.from_H = torch.arange(n_sources * width, device=self.device)
+        """What each beginning goes on from, among those of the state."""
+
+        self.begun = False
+
+    @property
+    def attention_BWS(self) -> Tensor:
+        raise NotImplementedError("CTC attends to nothing")
+
+    def step(self, tokens_BW: Tensor) -> Tensor:
+        """`Steps`. The first tokens begin the outputs and are not said."""
+        if self.begun:
+            self.state = self.scorer.advance(self.state, self.from_H, tokens_BW.flatten())
+        else:
+            self.state = self.scorer.start(self.state.number_H[self.from_H])
+        self.from_H = torch.arange(tokens_BW.numel(), device=self.device)
+        self.begun = True
+        state = self.state
+        next_HV = self._next(torch.logaddexp(state.symbol_HT, state.blank_HT))
+        # What was said last is said again only behind a blank.
+        last_H1 = state.last_H.clamp(min=0)[:, None]
+        again_H1 = self.scorer.scores(state, last_H1).double()
+        again_H1 = again_H1.where(state.last_H[:, None] >= 0, next_HV.gather(1, last_H1))
+        next_HV.scatter_(1, last_H1, again_H1)
+        next_HV[:, self.scorer.end] = self.scorer.whole(state)
+        found_HV = next_HV - state.score_H[:, None]
+        return found_HV.nan_to_num(nan=-torch.inf).clamp(max=0.0).float()
+
+    def _next(self, ways_HT: Tensor) -> Tensor:
+        """log P that a text begins with a beginning and each token: a sum over the rows that could
+        be the token's first, as one product of matrices."""
+        ways_HT = ways_HT[:, :-1]  # behind the end of a recording no token has a chance
+        top_H1 = ways_HT.amax(1, keepdim=True).clamp(min=LEAST)
+        ways_BWT = (ways_HT - top_H1).exp().unflatten(0, (-1, self.width))
+        sums_BWV = ways_BWT @ self.chance_BTV[self.state.number_H[:: self.width]]
+        return sums_BWV.flatten(0, 1).log() + top_H1
+
+    def reorder(self, parents_BW: Tensor) -> None:
+        first_B1 = torch.arange(len(parents_BW), device=self.device)[:, None] * self.width
+        self.from_H = self.from_H[(parents_BW + first_B1).flatten()]
+
+    def keep(self, sources: Sequence[int]) -> None:
+        index_B = torch.tensor(sources, dtype=torch.long, device=self.device)
+        self.from_H = self.from_H.unflatten(0, (-1, self.width))[index_B].flatten()
+
+
+class JointSteps:
+    """A decoder's steps and another's, added: (1 − weight) · log P + weight · log P of the other.
+
+    `skip`: tokens after the first that the other has no say in, such as what every output of an
+    imported model begins with.
+    """
+
+    def __init__(self, steps: Steps, other: Steps, weight: float, skip: int = 0) -> None:
+        self.steps, self.other, self.weight, self.skip = steps, other, weight, skip
+        self.device, self.at = steps.device, 0
+
+    @property
+    def attention_BWS(self) -> Tensor:
+        return self.steps.attention_BWS
+
+    def step(self, tokens_BW: Tensor) -> Tensor:
+        scores_RV = self.steps.step(tokens_BW)
+        self.at += 1
+        if self.at <= self.skip:
+            return scores_RV
+        other_RV = self.other.step(tokens_BW)
+        return scores_RV.mul_(1.0 - self.weight).add_(other_RV, alpha=self.weight)
+
+    def reorder(self, parents_BW: Tensor) -> None:
+        self.steps.reorder(parents_BW)
+        self.other.reorder(parents_BW)
+
+    def keep(self, sources: Sequence[int]) -> None:
+        self.steps.keep(sources)
+        self.other.keep(sources)
+
+
+class JointSearcher(Searcher):
+    """`Searcher` for a model with a CTC head on its encoder; a weight of 0 leaves that out."""
+
+    def __init__(
+        self, model: Seq2Seq, settings: DecodeSettings, specials: Specials, weight: float
+    ) -> None:
+        super().__init__([model], settings, specials)
+        self.weight = weight
+        if weight:
+            self.recorded = None  # its graphs know of no second opinion
+
+    def steps(
+        self, sources: Sequence[Any], *, width: int, capacity: int, watch: bool = False
+    ) -> Steps:
+        steps = super().steps(sources, width=width, capacity=capacity, watch=watch)
+        if not self.weight:
+            return steps
+        assert isinstance(steps, Seq2SeqSteps)
+        head = self.models[0].ctc
+        assert head is not None, "a weight for CTC and no head for it"
+        scores_MV = head(steps.memory.x_MD)
+        return joined(steps, scores_MV, steps.memory.layout, self.specials, self.weight, width)
+
+
+def joined(
+    steps: Steps, scores_MV: Tensor, rows: Layout, specials: Specials, weight: float, width: int
+) -> JointSteps:
+    """A decoder's steps with the opinion of CTC, which scores the symbols of each row so."""
+    scorer = PrefixScorer(scores_MV, rows, scores_MV.shape[1] - 1, specials.eos)
+    other = CtcSteps(scorer, rows.n_sequences, width)
+    return JointSteps(steps, other, weight, 0 if specials.target_begin is None else 1)

@@ -1,0 +1,56 @@
+"""Words with times as subtitles: SRT and WebVTT."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from headway.decode.speech.word_times import Word
+
+MOST_CHARACTERS = 42
+MOST_S = 6.0
+PAUSE_S = 0.8
+"""A pause as long as this begins a new subtitle, as does too long a line or too long a time."""
+
+
+def lines_of(words: Sequence[Word]) -> list[list[Word]]:
+    found: list[list[Word]] = []
+    for word in words:
+        line = found[-1] if found else []
+        length = sum(len(other.text) + 1 for other in line) + len(word.text)
+        fits = (
+            line
+            and length <= MOST_CHARACTERS
+            and word.end - line[0].start <= MOST_S
+            and word.start - line[-1].end < PAUSE_S
+        )
+        if fits:
+            line.append(word)
+        else:
+            found.append([word])
+    return found
+
+
+def srt(words: Sequence[Word], first: int = 1) -> str:
+    """Subtitles numbered from `first` on, with an empty line between them."""
+    return "\n".join(
+        f"{number}\n{_clock(line[0].start, ',')} --> {_clock(line[-1].end, ',')}\n{_text(line)}\n"
+        for number, line in enumerate(lines_of(words), first)
+    )
+
+
+def vtt(words: Sequence[Word]) -> str:
+    return "WEBVTT\n\n" + "\n".join(
+        f"{_clock(line[0].start, '.')} --> {_clock(line[-1].end, '.')}\n{_text(line)}\n"
+        for line in lines_of(words)
+    )
+
+
+def _text(line: Sequence[Word]) -> str:
+    return " ".join(word.text for word in line)
+
+
+def _clock(seconds: float, point: str) -> str:
+    whole = round(1000 * seconds)
+    minutes, thousandths = divmod(whole, 60_000)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours:02d}:{minutes:02d}:{thousandths // 1000:02d}{point}{thousandths % 1000:03d}"

@@ -1,0 +1,220 @@
+"""Recordings in, text out: windows, guards against what a decoder makes up, words with times."""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from headway.decode.align import word_numbers
+from headway.decode.batching import batches
+from headway.decode.search.hypothesis import Hypothesis
+from headway.decode.speech.guards import Doubt, compression_ratio, is_silent
+from headway.decode.speech.transcript import Heard, Segment, Summary, Transcript
+from headway.decode.speech.window import Speller
+from headway.decode.speech.windows import Samples, Window, windows_of
+from headway.decode.speech.word_times import snapped, words_of
+from headway.errors import DataError
+from headway.progress import OnProgress, unheard
+from headway.settings.audio import SoundSettings
+from headway.settings.decode import DecodeSettings
+from headway.tokens.tokenizer import Tokenizer
+
+__all__ = ["Heard", "Summary", "Transcriber", "Transcript"]
+
+FULL_SCALE = 32768.0
+"""The loudest sample of 16 bits."""
+
+NO_SPEECH = 0.6
+"""A doubtful window has no speech if the model holds that for likelier than this."""
+
+
+class Transcriber:
+    """Windows are transcribed in batches of like length; answers have the order of the input.
+
+    `times`: words with when they were said. `guard`: silent
+    windows give no text, and doubtful ones are tried in other ways. `between` is called
+    between two batches.
+    """
+
+    def __init__(
+        self,
+        speller: Speller,
+        tokenizer: Tokenizer,
+        settings: DecodeSettings,
+        shape: SoundSettings,
+        *,
+        times: bool = False,
+        guard: bool = True,
+        between: OnProgress = unheard,
+    ) -> None:
+        self.tokenizer, self.settings, self.shape = tokenizer, settings, shape
+        self.times, self.guard, self.between = times, guard, between
+        self.speller = speller
+        self.summary = Summary()
+
+    @property
+    def window_s(self) -> float:
+        """The longest recording that the model reads at once."""
+        return self.shape.pad_s or self.shape.max_rows * self.shape.row_seconds
+
+    def transcribe(
+        self, recordings: Iterable[Iterable[Any]], *, live: bool = False
+    ) -> Iterator[Transcript | DataError]:
+        """Each recording is blocks of samples at the model's rate, 16 bits or float. One whose
+        blocks cannot be read gives its error; the others go on. `live`: each as soon as it is read.
+
+        Held at a time: the windows of a batch, whatever the length of the recordings.
+        """
+        waiting: deque[tuple[Transcript, list[DataError]]] = deque()
+        pending: list[tuple[Transcript, Window]] = []
+        rows = 0
+        for blocks in recordings:
+            found, failed = Transcript(), list[DataError]()
+            waiting.append((found, failed))
+            try:
+                for window in windows_of(map(_as_float, blocks), self.shape.rate, self.window_s):
+                    pending.append((found, window))
+                    rows += self.shape.rows_of(len(window.samples))
+                    if rows >= self._room:
+                        self._answer(pending)
+                        pending, rows = [], 0
+            except DataError as error:
+                failed.append(error)
+            if live or not pending:
+                self._answer(pending)
+                pending, rows = [], 0
+                yield from self._given(waiting)
+        self._answer(pending)
+        yield from self._given(waiting)
+
+    @property
+    def _room(self) -> int:
+        width = self.settings.n_best if self.settings.sample else self.settings.beam
+        return max(1, self.settings.batch_tokens // width)
+
+    def _given(
+        self, waiting: deque[tuple[Transcript, list[DataError]]]
+    ) -> Iterator[Transcript | DataError]:
+        while waiting:
+            found, failed = waiting.popleft()
+            self.summary.recordings += 1
+            self.summary.seconds += found.seconds
+            yield failed[0] if failed else found
+
+    def _answer(self, pending: Sequence[tuple[Transcript, Window]]) -> None:
+        heard = self.hear([window.samples for _, window in pending])
+        for (found, window), said in zip(pending, heard, strict=True):
+            end = window.start + len(window.samples) / self.shape.rate
+            found.segments.append(Segment(window.start, end, said))
+
+    def hear(self, waves: Sequence[Any]) -> list[Heard]:
+        """What is said in each of the windows: samples at the model's rate, 16 bits or float."""
+        start = time.perf_counter()
+        floats = [_as_float(wave) for wave in waves]
+        found: dict[int, Heard] = {}
+        speaking = []
+        for place, wave in enumerate(floats):
+            if not len(wave) or (self.guard and is_silent(wave, self.shape.rate)):
+                found[place] = Heard("", is_silent=True)
+            else:
+                speaking.append(place)
+        lengths = [self.shape.rows_of(len(floats[place])) for place in speaking]
+        for group in batches(lengths, self._room):
+            places = [speaking[number] for number in group]
+            heard = self._batch([floats[place] for place in places])
+            found |= dict(zip(places, heard, strict=True))
+            self.between(len(found), len(waves))
+        results = [found[place] for place in range(len(waves))]
+        self.summary.windows += len(results)
+        self.summary.silent += sum(heard.is_silent for heard in results)
+        self.summary.doubtful += sum(heard.is_doubtful for heard in results)
+        self.summary.took += time.perf_counter() - start
+        return results
+
+    def _batch(self, waves: Sequence[Samples]) -> list[Heard]:
+        said = self.speller.spell(waves)
+        tries = [1] * len(waves)
+        doubts = [self._doubt(found) for found in said]
+        if self.guard:
+            self._try_again(waves, said, doubts, tries)
+        heard = [
+            Heard(self._text(found), doubt.log_prob, tries=n, is_doubtful=doubt.is_doubtful)
+            for found, doubt, n in zip(said, doubts, tries, strict=True)
+        ]
+        for place, found in enumerate(heard):
+            doubtful = self.guard and found.is_doubtful
+            if doubtful and self.speller.silence(waves[place]) > NO_SPEECH:
+                heard[place] = Heard("", is_silent=True, tries=found.tries)
+        return self._with_times(waves, said, heard) if self.times else heard
+
+    def _try_again(
+        self,
+        waves: Sequence[Samples],
+        said: list[Hypothesis],
+        doubts: list[Doubt],
+        tries: list[int],
+    ) -> None:
+        """Other ways for what is doubtful, until one is not; the least doubtful one stays."""
+        for temperature in self.speller.temperatures:
+            places = [place for place, doubt in enumerate(doubts) if doubt.is_doubtful]
+            if not places:
+                return
+            others = self.speller.again([waves[place] for place in places], temperature)
+            for place, other in zip(places, others, strict=True):
+                tries[place] += 1
+                doubt = self._doubt(other)
+                if doubt.less_than(doubts[place]):
+                    said[place], doubts[place] = other, doubt
+
+    def _doubt(self, found: Hypothesis) -> Doubt:
+        n = max(1, len(found.token_log_probs))
+        ratio = compression_ratio(self._text(found))
+        return Doubt(ratio, sum(found.token_log_probs) / n, found.finished)
+
+    def _text(self, found: Hypothesis) -> str:
+        return self.tokenizer.decode(found.tokens).strip()
+
+    def _with_times(
+        self, waves: Sequence[Samples], said: Sequence[Hypothesis], heard: Sequence[Heard]
+    ) -> list[Heard]:
+        spoken = [place for place, found in enumerate(heard) if found.text]
+        if not spoken:
+            return list(heard)
+        rows = self.speller.rows(
+            [waves[place] for place in spoken], [said[place].tokens for place in spoken]
+        )
+        results = list(heard)
+        for place, of_tokens in zip(spoken, rows, strict=True):
+            found = said[place]
+            pieces = self.tokenizer.tokens(found.tokens)
+            numbers = word_numbers(pieces)
+            words = words_of(
+                self._words(found, numbers), pieces, numbers, of_tokens, found.token_log_probs,
+                self.shape.row_seconds,
+            )  # fmt: skip
+            exact = snapped(words, waves[place], self.shape.rate)
+            results[place] = replace(heard[place], words=tuple(exact))
+        return results
+
+    def _words(self, found: Hypothesis, numbers: Sequence[int]) -> list[str]:
+        """The text of each word; where the pieces say so, parts of a word without spaces."""
+        words = self._text(found).split()
+        n_words = max(numbers, default=-1) + 1
+        if len(words) == n_words:
+            return words
+        pieces: list[list[int]] = [[] for _ in range(n_words)]
+        for token, number in zip(found.tokens, numbers, strict=True):
+            pieces[number].append(token)
+        return [self.tokenizer.decode(ids).strip() for ids in pieces]
+
+
+def _as_float(wave: Any) -> Samples:
+    samples = np.asarray(wave)
+    if samples.dtype == np.int16:
+        return samples.astype(np.float32) / FULL_SCALE
+    return samples.astype(np.float32, copy=False)

@@ -1,0 +1,337 @@
+"""When each word was said, read off attention: heads that follow the sound, and the best path.
+
+A head that aligns looks, for each word, at the rows where it is said, and goes on in time. So the
+share of its attention that lies on one path without steps back tells such heads from others, and
+nobody has to say which they are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from headway.tokens.tokenizer import SPACE_MARK
+
+Floats = NDArray[np.floating[Any]]
+
+MOST_HEADS = 6
+GOOD_SHARE = 0.7
+"""A head aligns if its share on the path is this much of the best head's."""
+
+FOLLOWS = 0.5
+"""Heads follow the sound if their attention in the stretches of the words is this far on the way
+from what chance would put there to all of it."""
+
+MOST_CHANCE = 0.6
+"""What chance has may be this much at most, or nothing can be told: a single word fills its sound,
+and whatever looks at the sound looks at the word."""
+
+SMOOTH = 5
+"""Rows whose median stands for a row: single peaks of attention mean nothing."""
+
+
+@dataclass(frozen=True)
+class Word:
+    text: str
+    start: float
+    end: float
+    """Seconds."""
+
+    confidence: float
+    """The geometric mean of its tokens' probabilities."""
+
+
+def monotone_path(worth_TS: Floats) -> NDArray[np.int64]:
+    """For each row of the sound (S) its token (T), such that the worth on the way is largest.
+
+    The first row belongs to the first token and the last to the last; from a row to the next the
+    token stays or is the next one. With fewer rows than tokens, some tokens have none.
+    """
+    n_tokens, n_rows = worth_TS.shape
+    if n_rows < n_tokens:
+        return np.arange(n_rows) * n_tokens // max(n_rows, 1)
+    best_T = np.full(n_tokens, -np.inf)
+    best_T[0] = worth_TS[0, 0]
+    came_ST = np.zeros((n_rows, n_tokens), np.bool_)
+    """Whether the best way to a token at a row comes from the token before it."""
+    for row in range(1, n_rows):
+        before_T = np.concatenate([[-np.inf], best_T[:-1]])
+        came_ST[row] = before_T > best_T
+        best_T = np.maximum(before_T, best_T) + worth_TS[:, row]
+    path_S = np.empty(n_rows, np.int64)
+    token = n_tokens - 1
+    for row in range(n_rows - 1, -1, -1):
+        path_S[row] = token
+        token -= int(came_ST[row, token])
+    return path_S
+
+
+def share_on_path(attention_TS: Floats) -> float:
+    """How much of a head's attention lies on its best path: near 1 for a head that follows the
+    sound, 1/T for one that looks everywhere, or always at one place. What it gives to rows that
+    are not there, such as those that windows are filled up with, is lost."""
+    if attention_TS.shape[1] < len(attention_TS):
+        return 0.0
+    path_S = monotone_path(attention_TS)
+    on_path = attention_TS[path_S, np.arange(len(path_S))].sum()
+    return float(on_path / len(attention_TS))
+
+
+def alignment_heads(
+    examples: Sequence[Floats], of_last: int | None = None, most: int = MOST_HEADS
+) -> tuple[list[int], list[float]]:
+    """The numbers of the heads that align, from the best down, and the shares of all of them.
+
+    Each example is what all heads attend to (heads, tokens and the end, rows of the sound), layer
+    by layer. `of_last`: the number of heads of the last layer, which are then chosen from. Below it
+    heads follow the sound as well, but many look at the word that was written last; what the last
+    layer looks at is the word to be written.
+    """
+    if not examples:
+        return [], []
+    shares = np.mean(
+        [[share_on_path(attention_TS) for attention_TS in of_heads] for of_heads in examples], 0
+    )
+    first = 0 if of_last is None else len(shares) - of_last
+    order = first + np.argsort(-shares[first:], kind="stable")[:most]
+    chosen = [int(h) for h in order if shares[h] >= GOOD_SHARE * shares[order[0]]]
+    return chosen, shares.tolist()
+
+
+def token_rows(attention_HTS: Floats) -> list[tuple[int, int]]:
+    """The first row of each token and the one behind its last, from heads that align.
+
+    The last of the T tokens is the end: the rows behind the speech are its.
+    """
+    mean, std = attention_HTS.mean(1, keepdims=True), attention_HTS.std(1, keepdims=True)
+    # Against what the other tokens give a row, so that rows which all look at say nothing.
+    worth_HTS = (attention_HTS - mean) / np.maximum(std, 1e-9)
+    worth_TS = _smooth(worth_HTS).mean(0)
+    path_S = monotone_path(worth_TS)
+    n_tokens = worth_TS.shape[0]
+    first = np.searchsorted(path_S, np.arange(n_tokens), side="left")
+    last = np.searchsorted(path_S, np.arange(n_tokens), side="right")
+    return [(int(a), int(b)) for a, b in zip(first, last, strict=True)]
+
+
+@dataclass(frozen=True)
+class Held:
+    """How much of the attention lies where the rows of tokens say that it does."""
+
+    line: float
+    """On the rows of the token that looks."""
+
+    words: float
+    """On the rows of the word that this token is part of: of a word written in letters, the places
+    of the letters mean little, and the stretch of the word much."""
+
+    chance: float
+    """What attention that is the same everywhere has there (`words`)."""
+
+    @property
+    def tells(self) -> bool:
+        return self.chance <= MOST_CHANCE
+
+    @property
+    def follows(self) -> bool:
+        return self.tells and self.words - self.chance >= FOLLOWS * (1 - self.chance)
+
+
+def held_by(rows: Sequence[tuple[int, int]], attention_TS: Floats, numbers: Sequence[int]) -> Held:
+    """`numbers`: of the word of each token, -1 for those that are in none."""
+    spans: dict[int, tuple[int, int]] = {}
+    for number, (first, last) in zip(numbers, rows, strict=True):
+        a, b = spans.get(number, (first, last))
+        spans[number] = min(a, first), max(b, last)
+    inside = [(t, spans[number]) for t, number in enumerate(numbers) if number >= 0]
+    n_rows = attention_TS.shape[1]
+    on_line = [float(attention_TS[t, a:b].sum()) for t, (a, b) in enumerate(rows)]
+    on_words = [float(attention_TS[t, a:b].sum()) for t, (a, b) in inside]
+    by_chance = [(b - a) / max(n_rows, 1) for _, (a, b) in inside]
+    return Held(*(float(np.mean(x)) if x else 0.0 for x in (on_line, on_words, by_chance)))
+
+
+def _smooth(worth_HTS: Floats) -> Floats:
+    half = min(SMOOTH // 2, (worth_HTS.shape[2] - 1) // 2)
+    if half < 1:
+        return worth_HTS
+    padded = np.pad(worth_HTS, ((0, 0), (0, 0), (half, half)), mode="reflect")
+    windows = np.lib.stride_tricks.sliding_window_view(padded, 2 * half + 1, axis=2)
+    found: Floats = np.median(windows, axis=-1)
+    return found
+
+
+def words_of(
+    texts: Sequence[str],
+    pieces: Sequence[str],
+    numbers: Sequence[int],
+    rows: Sequence[tuple[int, int]],
+    log_probs: Sequence[float],
+    row_s: float,
+) -> list[Word]:
+    """Words from their tokens: `numbers` says which word each token belongs to, `rows` where it
+    lies in the sound; a row is `row_s` seconds. Spaces are written, not said: they have no part in
+    the time of a word."""
+    found = []
+    for number, text in enumerate(texts):
+        mine = [place for place, of in enumerate(numbers) if of == number]
+        if not mine:
+            continue
+        logs = [log_probs[place] for place in mine]
+        said = [place for place in mine if not is_space(pieces[place])] or mine
+        start, end = min(rows[p][0] for p in said), max(rows[p][1] for p in said)
+        confidence = float(np.exp(np.mean(logs)))
+        found.append(Word(text, start * row_s, end * row_s, min(confidence, 1.0)))
+    return found
+
+
+def is_space(piece: str) -> bool:
+    return not piece.replace(SPACE_MARK, " ").strip()
+
+
+FRAME_S = 0.01
+QUIET_SHARE = 0.05
+"""Of the loudest frame nearby: what is below is a pause and belongs to no word."""
+
+NEAR_FRAMES = 15
+"""How far a pause may lie from the border that the model gave."""
+
+
+CLEAR_SHARE = 0.02
+"""Of the loudest frame within a second: what is below for two frames or more is a clear pause."""
+
+DISTANCE = 0.1
+"""What a pause is worth less, in frames of its own length, for each frame it is away from the
+border that the model gave: the places where CTC says its tokens may be far from the words."""
+
+MOST_WORTH = 20
+"""Frames: a longer pause is no better a border."""
+
+SHORTEST = 15
+"""Frames of a word between two pauses."""
+
+
+def loudness(samples: Floats, rate: int) -> Floats:
+    """The root mean square of every hundredth of a second."""
+    step = max(1, round(FRAME_S * rate))
+    n_frames = len(samples) // step
+    frames = samples[: n_frames * step].reshape(n_frames, step).astype(np.float32)
+    level: Floats = np.sqrt((frames**2).mean(1)) if n_frames else np.zeros(0, np.float32)
+    return level
+
+
+def snapped(words: Sequence[Word], samples: Floats, rate: int) -> list[Word]:
+    """The words with the pauses between them taken off.
+
+    A model's rows are coarse, it may give a pause to the word before or behind it, and CTC may say
+    its tokens far from where they are heard. So where the sound has enough clear pauses for every
+    border between two words, words stand between pauses: those that are long and near to the
+    model's borders. Otherwise the pause nearest to each border counts, if it is close: the first
+    word ends and the second begins at its edges, and without one both stay where they were.
+    """
+    level_A = loudness(samples, rate)
+    if not words or not len(level_A) or not level_A.max():
+        return list(words)
+    between = _clear(level_A, words)
+    if between is not None:
+        starts, ends = [end for _, end in between[:-1]], [start for start, _ in between[1:]]
+        return [
+            replace(word, start=start * FRAME_S, end=end * FRAME_S)
+            for word, start, end in zip(words, starts, ends, strict=True)
+        ]
+    found = list(words)
+    for place in range(len(words) + 1):
+        before = words[place - 1] if place else None
+        after = words[place] if place < len(words) else None
+        pause = _pause(level_A, before, after)
+        if pause is None:
+            continue
+        start, end = (frame * FRAME_S for frame in pause)
+        if before is not None:
+            found[place - 1] = replace(found[place - 1], end=max(start, found[place - 1].start))
+        if after is not None:
+            found[place] = replace(after, start=min(end, after.end))
+    return found
+
+
+def _clear(level_A: Floats, words: Sequence[Word]) -> list[tuple[int, int]] | None:
+    """What is around the words: the quiet before the first, a clear pause for each border, and the
+    quiet behind the last. None if the pauses are too few."""
+    n = len(level_A)
+    reach = round(1 / FRAME_S)
+    padded = np.pad(level_A, reach)
+    near_A = np.lib.stride_tricks.sliding_window_view(padded, 2 * reach + 1).max(-1)
+    runs = [(a, b) for a, b in _runs(level_A <= CLEAR_SHARE * near_A) if b - a > 1]
+    before = runs[0] if runs and runs[0][0] == 0 else (0, 0)
+    behind = runs[-1] if runs and runs[-1][1] == n else (n, n)
+    inner = [
+        run for run in runs
+        if run[0] >= before[1] + SHORTEST and run[1] <= behind[0] - SHORTEST
+    ]  # fmt: skip
+    borders = [_frame((a.end + b.start) / 2) for a, b in pairwise(words)]
+    chosen = _chosen(np.array(inner), borders) if borders else []
+    return None if chosen is None else [before, *(inner[place] for place in chosen), behind]
+
+
+def _chosen(runs_P2: NDArray[np.int64], borders: Sequence[int]) -> list[int] | None:
+    """The numbers of the pauses, one for each border and in order, that are worth most together."""
+    if len(runs_P2) < len(borders):
+        return None
+    length_P, middle_P = np.minimum(runs_P2[:, 1] - runs_P2[:, 0], MOST_WORTH), runs_P2.mean(1)
+    # How many pauses end early enough before each one for a word to be between them.
+    room_P = np.searchsorted(runs_P2[:, 1], runs_P2[:, 0] - SHORTEST, side="right")
+    best_P = np.zeros(len(runs_P2))
+    came: list[NDArray[np.int64]] = []
+    for number, border in enumerate(borders):
+        if number:
+            # The best of the first pauses, for each number of them; of none there is no best.
+            top = np.concatenate([[-np.inf], np.maximum.accumulate(best_P)])
+            is_new = np.concatenate([[False], best_P >= top[1:]])
+            at = np.maximum.accumulate(np.where(is_new, np.arange(len(top)), 0)) - 1
+            best_P, from_P = top[room_P], at[room_P]
+            came.append(from_P)
+        best_P = best_P + length_P - DISTANCE * np.abs(middle_P - border)
+    place = int(np.argmax(best_P))
+    if not np.isfinite(best_P[place]):
+        return None
+    path = [place]
+    for from_P in reversed(came):
+        path.append(int(from_P[path[-1]]))
+    return path[::-1]
+
+
+def _pause(level_A: Floats, before: Word | None, after: Word | None) -> tuple[int, int] | None:
+    """First frame and end of the pause between two words; at the ends of a recording what is quiet
+    up to its beginning or its end."""
+    first = 0 if before is None else _frame((before.start + before.end) / 2)
+    last = len(level_A) if after is None else _frame((after.start + after.end) / 2)
+    near = level_A[first:last]
+    if len(near) < 3:
+        return None
+    limit = QUIET_SHARE * float(level_A[max(0, first - 20) : last + 20].max())
+    runs = [(first + a, first + b) for a, b in _runs(near <= limit)]
+    if before is None:
+        return next((run for run in runs if run[0] == 0), None)
+    if after is None:
+        return next((run for run in runs if run[1] == len(level_A)), None)
+    low, high = sorted((_frame(before.end), _frame(after.start)))
+    away = {run: max(0, run[0] - high, low - run[1]) for run in runs if run[1] - run[0] > 1}
+    if not away:
+        return None
+    best = min(away, key=lambda run: (away[run], run[0] - run[1]))
+    return best if away[best] <= NEAR_FRAMES else None
+
+
+def _runs(is_quiet: NDArray[np.bool_]) -> list[tuple[int, int]]:
+    """Where stretches of True begin and end."""
+    edges = np.flatnonzero(np.diff(np.concatenate([[False], is_quiet, [False]]).astype(np.int8)))
+    return [(int(a), int(b)) for a, b in edges.reshape(-1, 2)]
+
+
+def _frame(seconds: float) -> int:
+    return round(seconds / FRAME_S)

@@ -1,0 +1,1 @@
+"""What a model reads and does, written down: readings, traces, interventions, studies' corpora."""

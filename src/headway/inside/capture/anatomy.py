@@ -1,0 +1,115 @@
+"""The parts of a model by the names that everything in here uses, whatever the family.
+
+A model that writes one thing from another attends in three ways: `encoder` (source to source),
+`decoder` (target to target) and `cross` (target to source). Every other model has one way, `self`
+(text to text, or patch to patch). A stack has the name of its own attention.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from torch import Tensor, nn
+
+from headway.errors import UserError, suggest
+from headway.models.parts.front import Front
+from headway.models.seq2seq import Seq2Seq
+from headway.nn.attention.attention import Attention
+from headway.nn.block import Block
+from headway.nn.stack import Stack
+
+
+@dataclass(frozen=True)
+class AttentionKind:
+    name: str
+    rows: str
+    """The stream that asks."""
+
+    columns: str
+    """The stream that is attended to."""
+
+    layers: list[Attention]
+    """One a layer; where layers share their weights it is the same one again and again."""
+
+
+@dataclass(frozen=True)
+class StackPart:
+    name: str
+    stream: str
+    front: Front
+    stack: Stack
+
+    @property
+    def blocks(self) -> list[Block]:
+        return list(self.stack.blocks)  # type: ignore[arg-type]
+
+
+@dataclass(frozen=True)
+class Anatomy:
+    stacks: list[StackPart]
+    """What is read first comes first; the last one is the one that answers."""
+
+    kinds: list[AttentionKind]
+
+    @classmethod
+    def of(cls, model: nn.Module) -> Anatomy:
+        if isinstance(model, Seq2Seq):
+            encoder = StackPart(
+                "encoder", "source", _front(model.source_front), _stack(model.encoder)
+            )
+            decoder = StackPart(
+                "decoder", "target", _front(model.target_front), _stack(model.decoder)
+            )
+            cross = [block.cross for block in decoder.blocks if block.cross is not None]
+            return cls(
+                [encoder, decoder],
+                [_own(encoder), _own(decoder), AttentionKind("cross", "target", "source", cross)],
+            )
+        front = _front(model.front)
+        part = StackPart("self", front.reads, front, _stack(model.stack))
+        return cls([part], [_own(part)])
+
+    @property
+    def is_pair(self) -> bool:
+        """Whether one stream is written from another."""
+        return len(self.stacks) > 1
+
+    def kind(self, name: str) -> AttentionKind:
+        found = {kind.name: kind for kind in self.kinds}
+        if name not in found:
+            raise UserError(f"this model has no attention {name!r}.{suggest(name, found)}")
+        return found[name]
+
+    def stack(self, name: str) -> StackPart:
+        found = {part.name: part for part in self.stacks}
+        if name not in found:
+            raise UserError(f"this model has no stack {name!r}.{suggest(name, found)}")
+        return found[name]
+
+    def head(self, kind: str, layer: int, head: int) -> Attention:
+        """The attention that a head is part of; an error where there is no such head."""
+        layers = self.kind(kind).layers
+        if not 0 <= layer < len(layers):
+            raise UserError(f"{kind} attention has layers 1 to {len(layers)}, not {layer + 1}.")
+        n_heads = layers[layer].n_heads
+        if not 0 <= head < n_heads:
+            raise UserError(
+                f"layer {layer + 1} of {kind} attention has heads 1 to {n_heads}, not {head + 1}."
+            )
+        return layers[layer]
+
+
+def _own(part: StackPart) -> AttentionKind:
+    return AttentionKind(
+        part.name, part.stream, part.stream, [block.attention for block in part.blocks]
+    )
+
+
+def _front(module: nn.Module | Tensor) -> Front:
+    assert isinstance(module, Front)
+    return module
+
+
+def _stack(module: nn.Module | Tensor) -> Stack:
+    assert isinstance(module, Stack)
+    return module

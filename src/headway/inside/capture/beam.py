@@ -1,0 +1,156 @@
+"""The search for an answer, looked at: its tree, and any of its hypotheses read again."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import replace
+from typing import Any, cast
+
+from torch import Tensor
+
+from headway.decode.align import attention_of
+from headway.decode.search.hypothesis import NO_WISH, Specials, Wish
+from headway.decode.search.job import Job
+from headway.decode.search.prompts import PromptSearcher
+from headway.decode.search.search import Searcher, evaluating, with_begin
+from headway.decode.speech.ctc import JointSearcher
+from headway.errors import UserError
+from headway.inside.capture.anatomy import Anatomy
+from headway.inside.capture.beam_observer import Recorder
+from headway.inside.capture.beam_tree import BeamTree, Node
+from headway.inside.capture.media import Media
+from headway.inside.capture.streams import Output, Reading, Stream
+from headway.models.decoder import Decoder
+from headway.models.seq2seq import Seq2Seq
+from headway.settings.decode import DecodeSettings
+from headway.tasks.continue_ import context_of
+from headway.tasks.opened import Opened
+from headway.tasks.read import EachRow, readout_of
+
+__all__ = ["BeamTree", "Node", "beam_tree", "cross_rows", "rerun", "searches"]
+
+BEAM = 4
+"""For runs whose own way is to draw tokens, which is no search."""
+
+
+def searches(run: Opened) -> bool:
+    """Whether this run finds its answer by a search, token by token."""
+    return run.spec.writes and readout_of(run.settings) != EachRow("ctc")
+
+
+def searcher_for(run: Opened, model: Seq2Seq, decode: DecodeSettings) -> Searcher:
+    """How the run itself searches: with CTC as a second opinion, if it has that."""
+    specials = Specials.of(run.vocab.target)
+    if model.ctc is None:
+        return Searcher([model], decode, specials)
+    return JointSearcher(model, decode, specials, run.settings.transcribe.ctc)
+
+
+def beam_tree(
+    run: Opened,
+    text: str | Sequence[int] | Media,
+    decode: DecodeSettings | None = None,
+    *,
+    wish: Wish = NO_WISH,
+    new: int = 24,
+) -> BeamTree:
+    """The tree of the search for the translation of a text, for the words of a picture or a
+    recording, or for what follows a text.
+
+    `text` may be tokens as the model reads them, special ones and all. `decode`: the run's own
+    settings if None; a run that draws tokens is searched with a beam of 4. `wish`: a prefix and
+    banned phrases of a translation. `new`: most tokens that a language model adds.
+    """
+    if not searches(run):
+        raise UserError(
+            f"{run.folder.name} is a run of `{run.settings.task}`, which answers at once: there is "
+            "no search to look at. Models that write have one."
+        )
+    if wish.required:
+        raise UserError("the tree of a search with required phrases cannot be drawn. Leave them.")
+    settings = _settings(run, decode, new)
+    searcher: Searcher | PromptSearcher
+    target, specials = run.vocab.target, Specials.of(run.vocab.target)
+    if Anatomy.of(run.model).is_pair:
+        source = run.vocab.source
+        item: Any = text.item if isinstance(text, Media) else text
+        if isinstance(text, str):
+            item = source.as_source(source.encode(text))
+        prompt = item
+        searcher = searcher_for(run, cast(Seq2Seq, run.model), settings)
+        wishes = with_begin([wish], target.target_begin)
+        job = Job.of(settings, specials, [searcher.rows(item)], wishes, searcher.reach())
+    else:
+        assert not isinstance(text, Media)
+        model = cast(Decoder, run.model)
+        prompt = target.as_prompt(target.encode(text)) if isinstance(text, str) else text
+        searcher = PromptSearcher([model], settings, specials, context_of(run.settings))
+        searcher.check([prompt])
+        job = Job.completing(settings, specials, [prompt], searcher.context)
+    recorder = Recorder(job, target.tokens)
+    if isinstance(searcher, Searcher):
+        [found] = searcher([item], [wish], witness=recorder)
+    else:
+        [found] = searcher([prompt], witness=recorder)
+    return replace(recorder.tree(found), given=() if isinstance(text, Media) else tuple(prompt))
+
+
+def rerun(run: Opened, reading: Reading, tree: BeamTree, node: Node | int) -> Reading:
+    """A hypothesis of the search for a reading, kept or not, as a reading of its own.
+
+    Its tokens are given, so that `trace` shows what the model did with exactly them; it stops
+    where the hypothesis stopped.
+    """
+    node = tree.nodes[node] if isinstance(node, int) else node
+    if not node.tokens:
+        raise UserError("node 0 is the beginning of all hypotheses and holds no token of its own.")
+    target = run.vocab.target
+    if tree.kind == "source":
+        ids, said = [target.bos, *node.tokens[:-1]], node.tokens
+        streams = {"source": reading.first, "target": Stream.of("target", ids, target)}
+    else:
+        ids = [*tree.given, *node.tokens[:-1]]
+        said = (*ids[1:], node.token)
+        streams = {"text": Stream.of("text", ids, target)}
+    names = target.tokens(said)
+    outputs = (Output(row, id, names[row]) for row, id in enumerate(said))
+    ended = node.fate in ("ended", "lost")
+    return replace(reading, streams=streams, outputs=tuple(outputs), finished=ended)
+
+
+def cross_rows(
+    run: Opened,
+    tree: BeamTree,
+    wanted: Collection[int] | None = None,
+    layer: int | None = None,
+) -> dict[int, Tensor]:
+    """For every node that was asked for its next token, what it then saw of the source (S).
+    `wanted`: for these nodes alone, with all before them.
+
+    All continuations of a node come from the same look at the source, so that the attention of any
+    hypothesis, kept or not, is that of the nodes before its tokens, one a row. It comes from
+    teacher-forced passes over the longest of them: the mean over the heads of a layer, the last but
+    one if none is given.
+    """
+    if not Anatomy.of(run.model).is_pair:
+        return {}
+    model = cast(Seq2Seq, run.model)
+    asked = [node for node in tree.nodes if node.next and (wanted is None or node.id in wanted)]
+    inner = {node.parent for node in asked}
+    ends = [node for node in asked if node.id not in inner]
+    sources, targets = [list(tree.given)] * len(ends), [list(node.tokens) for node in ends]
+    with evaluating([model]):
+        found = attention_of(model, sources, targets, run.vocab.target.bos, layer)
+    rows: dict[int, Tensor] = {}
+    for node, attention_TS in zip(ends, found, strict=True):
+        path = [0, *(one.id for one in tree.path(node))]
+        rows |= dict(zip(path, attention_TS, strict=True))
+    return rows
+
+
+def _settings(run: Opened, decode: DecodeSettings | None, new: int) -> DecodeSettings:
+    own = run.settings.decode
+    settings = decode or (replace(own, beam=max(own.beam, BEAM)) if own.sample else own)
+    if run.spec.continues:
+        settings = replace(settings, max_len=min(new, settings.max_len or new))
+    return replace(settings, sample=False, n_best=min(settings.n_best, settings.beam))

@@ -1,0 +1,316 @@
+"""Examples to study a model on, of the kind that it reads: texts, pictures, videos, recordings.
+
+They come from files, from memory, or from the validation data that a run keeps, with the answers
+that are right where someone knows them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from itertools import chain, islice
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from headway.data.example import Source, TextKind
+from headway.data.files import open_lines, shown
+from headway.data.media.open_item import UNITS
+from headway.data.media.prepared import evaluation_media
+from headway.data.media.source import Target
+from headway.data.pairs import read_pairs
+from headway.data.readers.jsonl import is_json
+from headway.data.store import Columns, load_prepared
+from headway.data.unlabelled import questions
+from headway.errors import DataError, FolderError
+from headway.inside.capture.media import Media, media_settings, of_item
+from headway.settings.data import DataSettings
+from headway.settings.listed import listed
+from headway.tasks.intake_text import texts_of
+from headway.tasks.label_data import labelled_examples
+from headway.tasks.media_given import check_kind, found_file, what_of
+from headway.tasks.opened import Opened
+
+MAX_CHARACTERS = 8_000_000
+"""Of a corpus; what comes behind is left out, and `Corpus.cut` says so."""
+
+MAX_BYTES = 256_000_000
+"""The same of pixels or samples."""
+
+MAX_LINES = 50_000
+"""Of the validation data of a run."""
+
+
+@dataclass(frozen=True)
+class Corpus:
+    """Texts, or pictures, videos or recordings, and what is right for each where that is known."""
+
+    name: str
+    examples: tuple[str | Media, ...]
+    targets: tuple[str, ...] | None = None
+    """What a model that writes should write."""
+
+    labels: tuple[int, ...] | None = None
+    """The numbers of the labels."""
+
+    cut: bool = False
+    """There was more than fits."""
+
+    @classmethod
+    def of(cls, paths: str | Path | Sequence[str | Path], run: Opened) -> Corpus:
+        """Text files, a line each (JSONL and labelled tables are read as in training). For a
+        translator a line may be `source<TAB>target`. For a run of pictures or recordings folders,
+        manifests and files; labels and texts are taken where these have them."""
+        names = [str(path) for path in listed(paths)]
+        if media_settings(run) is not None:
+            return _of_media_files(run, names)
+        lines, cut = _bounded(line for path in names for line in _lines_of(path, run))
+        where = ", ".join(map(shown, names))
+        if not lines:
+            raise DataError(f"{where} holds no text. Give a file with a text a line.")
+        if run.spec.reads != "pairs" or not any("\t" in line for line in lines):
+            return cls(where, tuple(lines), cut=cut)
+        pairs = [line.split("\t") for line in lines]
+        for number, cells in enumerate(pairs, 1):
+            if len(cells) < 2 or not cells[0].strip() or not cells[1].strip():
+                raise DataError(
+                    f"{where}, text {number:,} is no pair: other lines have a source, a tab and a "
+                    "target. Give pairs in all lines, or sources alone."
+                )
+        return cls(where, tuple(c[0] for c in pairs), tuple(c[1] for c in pairs), cut=cut)
+
+    @classmethod
+    def of_lines(cls, lines: Iterable[str], targets: Iterable[str] | None = None) -> Corpus:
+        """Lines that are in memory already."""
+        given = [line.strip() for line in listed(lines)]
+        pairs = list(zip(given, given if targets is None else listed(targets), strict=True))
+        kept = [pair for pair in pairs if pair[0] and pair[1].strip()]
+        if not kept:
+            raise DataError("the corpus holds no text.")
+        others = None if targets is None else tuple(pair[1] for pair in kept)
+        return cls("the given text", tuple(pair[0] for pair in kept), others)
+
+    @classmethod
+    def of_test_set(cls, files: DataSettings, run: Opened) -> Corpus:
+        """Test data in the form in which `headway evaluate` takes it."""
+        spec, name = run.spec, "the test set"
+        if spec.reads == "media":
+            return _of_media(run, files, _target(run), name)
+        if spec.reads == "pairs":
+            return _of_pairs(list(read_pairs(files.source, files.target, files.pairs, files)), name)
+        if spec.answers == "label":
+            texts, labels = labelled_examples(run.settings, files)
+            lines = tuple("\t".join(part for part in text if part) for text in texts)
+            return cls(name, lines, labels=tuple(labels.tolist()))
+        if not files.pairs and spec.reads not in ("tagged", "documents"):
+            return cls.of(files.text, run)
+        found, cut = _bounded(_texts_in(files, run))
+        return replace(cls.of_lines(found), cut=cut)
+
+    @classmethod
+    def own(cls, run: Opened) -> Corpus:
+        """The validation data that a run keeps in its folder."""
+        name = "its validation data"
+        if not keeps_data(run):
+            raise FolderError(
+                f"{run.folder.name} keeps no data of its own to study it on. Give some: "
+                f"{file_options(run)}."
+            )
+        prepared = load_prepared(run.folder)
+        if run.spec.reads == "media":
+            texts = None
+            if "text" in prepared.valid:
+                ids = (prepared.valid["text"][row] for row in range(prepared.valid.n))
+                texts = [prepared.tokenizer.decode(row.tolist()) for row in ids]
+            places = [str(example["place"]) for example in prepared.valid_examples]
+            labels = _labels(prepared.valid, prepared.labels, run)
+            return _of_set(run, prepared.valid, name, places, texts, labels)
+        if run.spec.reads == "pairs":
+            return _of_pairs(prepared.valid_pairs[:MAX_LINES], name)
+        found = texts_of(prepared.valid, prepared.tokenizer, MAX_LINES)
+        lines = ["\t".join(part for part in text if part) for text in found]
+        kept = [number for number, line in enumerate(lines) if line.strip()]
+        labels = _labels(prepared.valid, prepared.labels, run)
+        return cls(
+            name,
+            tuple(lines[number].strip() for number in kept),
+            labels=None if labels is None else tuple(labels[number] for number in kept),
+        )
+
+    @property
+    def unit(self) -> str:
+        """What its examples are, for people."""
+        first = self.examples[0]
+        return "texts" if isinstance(first, str) else first.unit
+
+    @property
+    def lines(self) -> list[str]:
+        """Those that are texts."""
+        return [example for example in self.examples if isinstance(example, str)]
+
+    def __len__(self) -> int:
+        return len(self.examples)
+
+    def part(self, start: int, end: int) -> Corpus:
+        """The examples from one to before another."""
+        return replace(
+            self,
+            examples=self.examples[start:end],
+            targets=None if self.targets is None else self.targets[start:end],
+            labels=None if self.labels is None else self.labels[start:end],
+        )
+
+    def first(self, n: int) -> Corpus:
+        """The first `n` examples."""
+        return replace(self.part(0, n), cut=self.cut or len(self) > n)
+
+
+def keeps_data(run: Opened) -> bool:
+    return (run.folder / "data").is_dir()
+
+
+def file_options(run: Opened) -> str:
+    """How a test set is given to commands."""
+    if run.spec.reads == "media":
+        return "--media PATH"
+    return "--source FILE --target FILE" if run.spec.reads == "pairs" else "--text FILE"
+
+
+def _texts_in(files: DataSettings, run: Opened) -> Iterator[str]:
+    """Texts alone; of pairs of them the first."""
+    if files.pairs:
+        yield from (first for first, _ in read_pairs((), (), files.pairs, files))
+        return
+    kind: TextKind = "tagged" if run.spec.reads == "tagged" else "documents"
+    if kind == "documents" and files.fields:
+        kind = "fields"
+    items = Source(kind, replace(run.settings, data=files), files.text)
+    yield from (" ".join(filter(None, map(item.text, items.columns))) for item in items)
+
+
+def _of_pairs(pairs: Sequence[tuple[str, str]], name: str) -> Corpus:
+    if not pairs:
+        raise DataError(f"{name} is empty.")
+    sources, targets = zip(*pairs, strict=True)
+    return Corpus(name, sources, targets)
+
+
+def _labels(columns: Columns, names: Sequence[str], run: Opened) -> tuple[int, ...] | None:
+    """The numbers that the model has for these labels."""
+    if "label" not in columns:
+        return None
+    numbers = {name: number for number, name in enumerate(run.settings.labels)}
+    return tuple(numbers[names[label]] for label in columns["label"].tolist())
+
+
+def _target(run: Opened) -> Target:
+    """What examples of media come with, where all that is asked for is there."""
+    if run.spec.answers == "label":
+        return "label"
+    return "text" if run.spec.writes else "none"
+
+
+def _of_media_files(run: Opened, paths: Sequence[str]) -> Corpus:
+    settings = media_settings(run)
+    assert settings is not None
+    places = [found_file(path, run.folder) for path in paths]
+    for place in places:
+        check_kind(place, what_of(settings))
+    data = replace(run.settings.data, media=tuple(map(str, places)), valid_media=())
+    where = ", ".join(map(shown, paths))
+    try:
+        return _of_media(run, data, _target(run), where)
+    except DataError:  # nothing is right or wrong of files alone: the model's own answers count
+        return _of_media(run, data, "none", where)
+
+
+def _of_media(run: Opened, data: DataSettings, target: Target, name: str) -> Corpus:
+    """Read as a test set is."""
+    settings = media_settings(run)
+    assert settings is not None
+    found = evaluation_media(
+        what_of(settings), replace(run.settings, data=data), settings,
+        target=target, labels=run.settings.labels,
+    )  # fmt: skip
+    texts = [" ".join(text.split()) for text in found.targets] if target == "text" else None
+    labels = _labels(found.items, run.settings.labels, run)
+    return _of_set(run, found.items, name, found.places, texts, labels)
+
+
+def _of_set(
+    run: Opened,
+    items: Columns,
+    name: str,
+    places: Sequence[str],
+    texts: Sequence[str] | None,
+    labels: tuple[int, ...] | None,
+) -> Corpus:
+    settings = media_settings(run)
+    assert settings is not None
+    examples: list[Media] = []
+    size = 0
+    for row in range(items.n):
+        values: NDArray[Any] = items.media[row]
+        size += values.nbytes
+        if examples and size > MAX_BYTES:
+            break
+        if values.dtype == np.int16:  # as sounds are stored
+            values = values.astype(np.float32) / 32768.0
+        place = places[row] if row < len(places) else f"example {row + 1:,}"
+        examples.append(of_item(place, values, settings))
+    if not examples:
+        raise DataError(f"{name} holds no {UNITS[what_of(settings)]}.")
+    n = len(examples)
+    return Corpus(
+        name,
+        tuple(examples),
+        None if texts is None else tuple(texts[:n]),
+        None if labels is None else labels[:n],
+        cut=n < items.n,
+    )
+
+
+def _bounded(lines: Iterator[str]) -> tuple[list[str], bool]:
+    found: list[str] = []
+    size = 0
+    for line in lines:
+        if not line.strip():
+            continue
+        size += len(line)
+        if size > MAX_CHARACTERS:
+            return found, True
+        found.append(line.strip())
+    return found, False
+
+
+def _lines_of(path: str, run: Opened) -> Iterator[str]:
+    settings, reads = run.settings.data, run.spec.reads
+    lines = open_lines(path, settings.encoding)
+    head = list(islice(lines, 20))
+    suffixes = set(Path(path).suffixes)
+    if head and is_json(path, head[0], settings.text_field):
+        if reads == "pairs":
+            return (_joined(pair) for pair in read_pairs((), (), (path,), settings) if any(pair))
+        return (_joined(listed(one)) for one in questions(path, reads, run.settings) if one)
+    if reads == "labelled" and suffixes & {".tsv", ".csv"}:
+        asked = questions(path, reads, run.settings)
+        return (_joined(listed(one)) for one in asked)
+    if reads != "pairs" and not (reads == "labelled" and settings.other_field):
+        _refuse_tables(path, head)
+    return chain(head, lines)
+
+
+def _joined(texts: Sequence[str]) -> str:
+    return "\t".join(" ".join(text.split()) for text in texts).strip()
+
+
+def _refuse_tables(path: str, head: list[str]) -> None:
+    """A table where text belongs would be learned from as if tabs and labels were words."""
+    full = [line for line in head if line.strip()]
+    if full and all("\t" in line for line in full):
+        raise DataError(
+            f"{shown(path)} has a tab in every line, as pairs, labelled or tagged text have; this "
+            "run reads plain text, a text a line. Give the text alone, e.g. `cut -f1`."
+        )

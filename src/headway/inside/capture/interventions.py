@@ -1,0 +1,76 @@
+"""What is done to a model while it reads: tokens hidden from the others, heads switched off."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from headway.errors import UserError
+from headway.inside.capture.anatomy import Anatomy
+from headway.nn.attention.attention import Attention
+from headway.nn.layout import Tree
+
+
+@dataclass(frozen=True)
+class Change:
+    hidden: frozenset[tuple[str, int]] = frozenset()
+    """Stream and place of tokens that no other token may attend to, in any layer."""
+
+    off: frozenset[tuple[str, int, int]] = frozenset()
+    """Kind, layer and head whose output is zero. Layers that share their weights share this."""
+
+    def places(self, stream: str) -> list[int]:
+        return sorted(place for name, place in self.hidden if name == stream)
+
+    def check(self, lengths: dict[str, int]) -> None:
+        for stream, place in sorted(self.hidden):
+            if stream not in lengths:
+                raise UserError(f"there is no stream {stream!r} here, but {', '.join(lengths)}.")
+            if not 0 <= place < lengths[stream]:
+                raise UserError(
+                    f"{stream} has {lengths[stream]} tokens, so there is no token {place + 1} "
+                    "to hide."
+                )
+
+
+NO_CHANGE = Change()
+
+
+@contextmanager
+def gated(model: nn.Module, change: Change) -> Iterator[None]:
+    """The heads are off inside; afterwards the gates are as before."""
+    anatomy, gates = Anatomy.of(model), dict[Attention, Tensor]()
+    for kind, layer, head in change.off:
+        attention = anatomy.head(kind, layer, head)
+        if attention not in gates:
+            weight = attention.to_out.weight
+            gates[attention] = torch.ones(attention.n_heads, device=weight.device)
+        gates[attention][head] = 0.0
+    before = {attention: attention.gate_H for attention in gates}
+    try:
+        for attention, gate_H in gates.items():
+            old_H = before[attention]
+            attention.gate_H = gate_H if old_H is None else gate_H * old_H
+        yield
+    finally:
+        for attention, gate in before.items():
+            attention.gate_H = gate
+
+
+def hiding(
+    n_rows: int, n_columns: int, places: Sequence[list[int]], *, causal: bool, own: bool
+) -> Tree:
+    """Who sees whom in sequences of one length, each with its own columns hidden; with `own` a
+    token sees itself."""
+    may_BTS = torch.ones(len(places), n_rows, n_columns, dtype=torch.bool)
+    for may_TS, hidden in zip(may_BTS, places, strict=True):
+        may_TS[:, hidden] = False
+    if own:
+        may_BTS |= torch.eye(n_rows, n_columns, dtype=torch.bool)
+    if causal:
+        may_BTS &= torch.ones(n_rows, n_columns, dtype=torch.bool).tril()
+    return Tree(may_BTS, torch.arange(n_columns))

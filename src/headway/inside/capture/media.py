@@ -1,0 +1,221 @@
+"""A picture, a video or a recording as a model reads it: what was read, and the names of its rows.
+
+A row of a picture is a patch and has its place as its name, "row 3, column 5"; a row of a recording
+is a stretch of time, named by its beginning, "0.24 s".
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from headway.data.media.items import found_items
+from headway.data.media.manifest import is_manifest
+from headway.data.media.open_item import UNITS, Form, Part, What, read_media
+from headway.errors import UserError
+from headway.inside.capture.streams import Stream
+from headway.settings.audio import SoundSettings
+from headway.settings.vision import PictureSettings
+from headway.tasks.media_given import check_kind, what_of
+from headway.tasks.opened import Opened
+
+Kind = Literal["picture", "sound"]
+
+NAMES = {"pictures": "a picture", "videos": "a video", "sounds": "a recording"}
+
+MAX_ROWS = 4096
+"""Of an example that is studied: the attention of every head is a square of them."""
+
+FIRST_ROWS = ("class", "distil")
+"""Names of the rows that a picture has before its patches."""
+
+
+@dataclass(frozen=True)
+class Media:
+    kind: Kind
+    name: str
+    """Of the file, without its folder."""
+
+    item: NDArray[Any] = field(compare=False, repr=False)
+    """As the front takes it: frames (T C Y X, uint8), or samples (float32)."""
+
+    grid: tuple[int, int, int] = (1, 0, 0)
+    """Of a picture: patches by time, height and width."""
+
+    extra: int = 0
+    """Of a picture: rows before its patches."""
+
+    tubelet: int = 1
+    """Of a video: frames that a patch spans."""
+
+    rate: int = 0
+    """Of a recording: samples a second."""
+
+    row_s: float = 0.0
+    """Of a recording: seconds that a row stands for."""
+
+    n_rows: int = 0
+
+    @classmethod
+    def of_picture(cls, name: str, frames_TCYX: NDArray[Any], settings: PictureSettings) -> Media:
+        n_frames, _, height, width = frames_TCYX.shape
+        return cls(
+            "picture",
+            name,
+            frames_TCYX,
+            grid=settings.grid_of(n_frames, height, width),
+            extra=settings.extra,
+            tubelet=settings.tubelet,
+            n_rows=settings.rows_of(n_frames, height, width),
+        )
+
+    @classmethod
+    def of_sound(cls, name: str, samples_S: NDArray[Any], settings: SoundSettings) -> Media:
+        return cls(
+            "sound",
+            name,
+            samples_S,
+            rate=settings.rate,
+            row_s=settings.row_seconds,
+            n_rows=settings.rows_of(len(samples_S)),
+        )
+
+    @property
+    def unit(self) -> str:
+        """What there are several of, for people."""
+        what: What = "sounds" if self.kind == "sound" else "pictures"
+        return UNITS["videos" if self.kind == "picture" and len(self.item) > 1 else what]
+
+    @property
+    def seconds(self) -> float:
+        """Of a recording, without what it is filled up with."""
+        return len(self.item) / self.rate
+
+    @property
+    def heard_rows(self) -> int:
+        """Of a recording: rows that are not all silence that it was filled up with."""
+        return min(self.n_rows, max(1, round(np.ceil(self.seconds / self.row_s - 1e-6))))
+
+    @property
+    def is_own(self) -> list[bool]:
+        """For each row whether it is a part of the picture or recording."""
+        n = self.heard_rows if self.kind == "sound" else self.n_rows
+        return [self.extra <= row < n for row in range(self.n_rows)]
+
+    def stream(self, name: str) -> Stream:
+        """Its rows as the tokens of a stream, each a word of its own."""
+        pieces = [*FIRST_ROWS[: self.extra], *self._places()]
+        special = tuple(place < self.extra for place in range(len(pieces)))
+        words = tuple(-1 if apart else at - self.extra for at, apart in enumerate(special))
+        return Stream(name, (-1,) * len(pieces), tuple(pieces), words, special)
+
+    def _places(self) -> list[str]:
+        if self.kind == "sound":
+            digits = 2 if self.row_s >= 0.01 else 3
+            return [f"{row * self.row_s:.{digits}f} s" for row in range(self.n_rows)]
+        time, lines, columns = self.grid
+        frames = [f"frame {t * self.tubelet + 1}, " if time > 1 else "" for t in range(time)]
+        return [
+            f"{frame}row {y + 1}, column {x + 1}"
+            for frame in frames
+            for y in range(lines)
+            for x in range(columns)
+        ]
+
+    def around(self, row: int) -> NDArray[np.uint8] | None:
+        """Of a picture: a patch with those beside it (T C Y X); None for what is no patch."""
+        place = row - self.extra
+        if self.kind == "sound" or place < 0:
+            return None
+        time, lines, columns = self.grid
+        t, y, x = np.unravel_index(place, self.grid)
+        height, width = self.item.shape[-2:]
+        high, wide = height / lines, width / columns
+        top, bottom = (int(np.clip((y + step) * high, 0, height)) for step in (-1, 2))
+        left, right = (int(np.clip((x + step) * wide, 0, width)) for step in (-1, 2))
+        first = int(t) * self.tubelet if time > 1 else 0
+        return np.asarray(self.item[first : first + 1, :, top:bottom, left:right], np.uint8)
+
+    def short(self) -> list[str]:
+        """The same for where there is little room: "3·5"."""
+        names = self.stream("").pieces
+        for word in ("frame ", "row ", "column ", " s"):
+            names = tuple(name.replace(word, "") for name in names)
+        return [name.replace(", ", "·") for name in names]
+
+    def facts(self) -> dict[str, Any]:
+        """As JSON, without the pixels or samples."""
+        kept = ("kind", "name", "grid", "extra", "tubelet", "rate", "row_s", "n_rows")
+        return {name: getattr(self, name) for name in kept}
+
+    @classmethod
+    def from_facts(cls, facts: dict[str, Any], item: NDArray[Any]) -> Media:
+        return cls(item=item, **{**facts, "grid": tuple(facts["grid"])})
+
+
+def media_settings(run: Opened) -> PictureSettings | SoundSettings | None:
+    """How the run reads pictures or recordings; None: it reads text."""
+    shape = run.settings.model
+    found = getattr(shape, "picture", None) or getattr(shape, "sound", None)
+    assert found is None or isinstance(found, PictureSettings | SoundSettings)
+    return found
+
+
+def what_it_reads(run: Opened) -> str:
+    """In a word: text, a picture, a video or a recording."""
+    settings = media_settings(run)
+    return "text" if settings is None else NAMES[what_of(settings)]
+
+
+def exceeds(run: Opened, media: Media) -> bool:
+    """Whether it has more rows than the model has places for, or than can be looked at."""
+    most = getattr(media_settings(run), "most_rows", None)
+    return media.n_rows > (MAX_ROWS if most is None else most)
+
+
+def open_media(run: Opened, path: Path | str) -> Media:
+    """A file, brought to what the run was trained on. Of many items in one file, which: `NAME:12`
+    is line 12 of a manifest, or item 12, counted from 0, of an `.npy` stack."""
+    settings = media_settings(run)
+    if settings is None:
+        raise UserError(f"{run.folder.name} reads text, not files.")
+    place = Path(path)
+    if not place.exists() and (run.folder / place).is_file():
+        place = run.folder / place  # an example that comes with a model
+    form = Form.of(what_of(settings), settings)
+    name, _, number = str(place).rpartition(":")
+    if place.exists() or not number.isdecimal() or not Path(name).is_file():
+        check_kind(place, form.what)
+        return of_item(place.name, read_media(str(place), form).values, settings)
+    if not is_manifest(Path(name)):
+        part = Part(index=int(number))
+        return of_item(place.name, read_media(name, form, part).values, settings)
+    for item in found_items([name], run.settings.data, form, "none"):
+        if item.place == place.name:
+            return of_item(place.name, item.open(), settings)
+    raise UserError(f"{name} has no item in line {number}.")
+
+
+def of_item(name: str, item: NDArray[Any], settings: PictureSettings | SoundSettings) -> Media:
+    if isinstance(settings, SoundSettings):
+        return Media.of_sound(name, item, settings)
+    return Media.of_picture(name, item, settings)
+
+
+def check_given(run: Opened, text: str | None, file: Path | str | None) -> None:
+    """What is given has to be what the run reads."""
+    reads = what_it_reads(run)
+    if reads == "text" and file is not None:
+        raise UserError(
+            f"{run.folder.name} reads text, so a file cannot be looked at. Give a text: --text "
+            "'A sentence.'"
+        )
+    if reads != "text" and text is not None:
+        raise UserError(f"{run.folder.name} reads {reads}, not text. Give a file: --file PATH.")
+    if text is None and file is None:
+        way = "a text to look at: --text 'A sentence.'"
+        raise UserError(f"give {way if reads == 'text' else f'{reads} to look at: --file PATH.'}")

@@ -1,0 +1,107 @@
+"""A trace from a file may come from any program: does all of it fit together?"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, TypeVar
+
+from torch import Tensor
+
+from headway.errors import DataError
+from headway.inside.capture.streams import Reading
+
+if TYPE_CHECKING:
+    from headway.inside.capture.trace import Trace
+
+Value = TypeVar("Value")
+
+ONLY = "text"
+"""The stream of a model that reads but one; of pictures and recordings it is `picture` or `sound`.
+"""
+
+KINDS = {
+    "encoder": ("source", "source"),
+    "decoder": ("target", "target"),
+    "cross": ("target", "source"),
+    "self": (ONLY, ONLY),
+}
+"""Of each kind of attention the stream that asks and the one that is attended to."""
+
+STACKS = {"encoder": "source", "decoder": "target", "self": ONLY}
+"""Of each stack the stream that it reads."""
+
+
+def check(trace: Trace) -> None:
+    """Every tensor has the axes that its name promises; what does not fit is named."""
+    _check_streams(trace.reading)
+    for group in ("attention", "gradients"):
+        for kind, layers in getattr(trace, group).items():
+            rows, columns = (_length(trace.reading, name) for name in _known(kind, KINDS, group))
+            _check_shapes(f"{group}.{kind}", layers, (None, rows, columns))
+    for kind, layers in trace.values.items():
+        columns = _length(trace.reading, _known(kind, KINDS, "values")[1])
+        _check_shapes(f"values.{kind}", layers, (columns, None, None))
+    for group in ("states", "hidden"):
+        for stack, layers in getattr(trace, group).items():
+            rows = _length(trace.reading, _known(stack, STACKS, group))
+            _check_shapes(f"{group}.{stack}", layers, (rows, None))
+    if not trace.attention:
+        raise DataError("it has no attention. Name its tensors attention.KIND.LAYER.")
+    _check_outputs(trace)
+
+
+def _check_streams(reading: Reading) -> None:
+    if not reading.streams:
+        raise DataError("its reading has no streams.")
+    for name, stream in reading.streams.items():
+        n = len(stream.pieces)
+        for field in ("ids", "words", "special"):
+            if len(getattr(stream, field)) != n:
+                found = len(getattr(stream, field))
+                raise DataError(f"stream {name} has {n} pieces, but {found} {field}.")
+        if not all(isinstance(piece, str) for piece in stream.pieces):
+            raise DataError(f"the pieces of stream {name} must be texts.")
+
+
+def _check_outputs(trace: Trace) -> None:
+    outputs, scores_RC = trace.reading.outputs, trace.scores_RC
+    n = len(trace.reading.last)
+    for output in outputs:
+        if output.row is not None and not 0 <= output.row < n:
+            raise DataError(f"output {output.name!r} is read from row {output.row} of {n}.")
+    if not outputs or scores_RC is None:
+        return
+    if scores_RC.ndim != 2 or len(scores_RC) != len(outputs):
+        raise DataError(
+            f"scores has the shape {tuple(scores_RC.shape)}, and there are {len(outputs)} outputs."
+        )
+    largest = max(output.id for output in outputs)
+    if largest >= scores_RC.shape[1]:
+        raise DataError(f"scores has {scores_RC.shape[1]} columns and an output the id {largest}.")
+
+
+def _check_shapes(name: str, layers: Sequence[Tensor], expected: tuple[int | None, ...]) -> None:
+    wanted = " × ".join("any" if size is None else str(size) for size in expected)
+    for layer, tensor in enumerate(layers):
+        shape = tuple(tensor.shape)
+        fits = len(shape) == len(expected) and all(
+            size is None or size == found for size, found in zip(expected, shape, strict=True)
+        )
+        if not fits:
+            raise DataError(f"{name}.{layer} has the shape {shape} and should have {wanted}.")
+        if not bool(tensor.isfinite().all()):
+            raise DataError(f"{name}.{layer} holds numbers that are not finite.")
+
+
+def _known(name: str, table: Mapping[str, Value], group: str) -> Value:
+    if name not in table:
+        raise DataError(f"{group}.{name}: known are {', '.join(table)}.")
+    return table[name]
+
+
+def _length(reading: Reading, stream: str) -> int:
+    if stream == ONLY and list(reading.streams) in (["picture"], ["sound"]):
+        stream = reading.first.name
+    if stream not in reading.streams:
+        raise DataError(f"there is no stream {stream!r}, but {', '.join(reading.streams)}.")
+    return len(reading.streams[stream])

@@ -1,0 +1,252 @@
+"""One reading of one text with everything that happened inside: the same schema for all families.
+
+It is plain tensors and plain facts, saved as `trace.safetensors` and `trace.json`, so that other
+programs can write one, too.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
+from torch import Tensor, nn
+
+from headway import __version__
+from headway.decode.search.hypothesis import Wish
+from headway.errors import DataError, FolderError, UserError
+from headway.inside.capture.anatomy import Anatomy
+from headway.inside.capture.beam import BeamTree, beam_tree, searches
+from headway.inside.capture.forward import say
+from headway.inside.capture.interventions import NO_CHANGE, Change, gated
+from headway.inside.capture.media import Media
+from headway.inside.capture.reading import PLAINLY, Ask, Reading, read
+from headway.inside.capture.schema import check
+from headway.nn.tap import record
+from headway.settings.model import family_of
+from headway.storage import replace_file, replace_text
+from headway.tasks.opened import Opened
+
+TENSORS, FACTS = "trace.safetensors", "trace.json"
+VERSION = 1
+GROUPS = ("attention", "values", "states", "hidden", "gradients")
+"""Fields of a trace that are lists of tensors by name, a tensor a layer."""
+
+MOST_WEIGHTS = 1 << 28
+"""Attention weights that are recorded: 1 GiB, and as much again several times for a page."""
+
+
+@dataclass(frozen=True)
+class Trace:
+    reading: Reading
+    attention: dict[str, list[Tensor]]
+    """By kind, of each layer the weights (H T S): rows of T sum to 1."""
+
+    values: dict[str, list[Tensor]] = field(default_factory=dict)
+    """By kind, of each layer the value vectors (S G K) that the weights add up."""
+
+    states: dict[str, list[Tensor]] = field(default_factory=dict)
+    """By stack the residual stream (T D): what the front hands over, then after every layer,
+    before the final norm."""
+
+    hidden: dict[str, list[Tensor]] = field(default_factory=dict)
+    """By stack, of each layer the feed-forward activations (T F)."""
+
+    scores_RC: Tensor | None = None
+    """A row for each output of the reading."""
+
+    gradients: dict[str, list[Tensor]] = field(default_factory=dict)
+    """By kind, of the summed log-probabilities of all outputs, by the attention weights (H T S)."""
+
+    beam: BeamTree | None = None
+    meta: dict[str, Any] = field(default_factory=dict)
+
+    def save(self, folder: Path) -> None:
+        tensors = {
+            f"{group}.{name}.{layer}": tensor.detach().contiguous()
+            for group in GROUPS
+            for name, layers in getattr(self, group).items()
+            for layer, tensor in enumerate(layers)
+        }
+        if self.scores_RC is not None:
+            tensors["scores"] = self.scores_RC.detach().contiguous()
+        if self.reading.media is not None:
+            tensors["media"] = torch.from_numpy(self.reading.media.item.copy())
+        facts = {
+            "version": VERSION,
+            "reading": self.reading.facts(),
+            "beam": None if self.beam is None else self.beam.to_dict(),
+            "meta": self.meta,
+        }
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            replace_file(folder / TENSORS, lambda part: save_file(tensors, part))
+            (folder / TENSORS).chmod(0o644)  # the library lets only its owner read it
+            replace_text(folder / FACTS, json.dumps(facts, ensure_ascii=False, indent=1) + "\n")
+        except OSError as error:
+            raise FolderError(f"cannot write the trace to {folder}: {error.strerror}.") from error
+
+    @classmethod
+    def load(cls, folder: Path) -> Trace:
+        try:
+            facts = json.loads((folder / FACTS).read_text(encoding="utf-8"))
+            tensors = load_file(folder / TENSORS)
+            groups = {group: _layers(tensors, group) for group in GROUPS}
+            beam = facts["beam"]
+            reading = Reading.from_facts(facts["reading"])
+            if "media" in tensors:
+                media = Media.from_facts(facts["reading"]["media"], tensors["media"].numpy())
+                reading = replace(reading, media=media)
+            found = cls(
+                reading=reading,
+                scores_RC=tensors.get("scores"),
+                beam=None if beam is None else BeamTree.from_dict(beam),
+                meta=facts["meta"],
+                **groups,
+            )
+            check(found)
+            return found
+        except DataError as error:
+            raise FolderError(f"the trace in {folder} does not fit together: {error}") from error
+        except (OSError, SafetensorError, ValueError, KeyError, TypeError) as error:
+            raise FolderError(
+                f"{folder} holds no trace that can be read ({type(error).__name__}: {error}). A "
+                f"trace is {TENSORS} and {FACTS}, as docs/look.md describes them."
+            ) from error
+
+
+def trace(
+    run: Opened,
+    text: str | Path | Media | Reading,
+    ask: Ask = PLAINLY,
+    change: Change = NO_CHANGE,
+    *,
+    gradients: bool = False,
+    beam: bool = False,
+) -> Trace:
+    """Everything that happens inside while the run reads a text, or a picture, a video or a
+    recording by its file.
+
+    `gradients`: also how the outputs hang on every attention weight. `beam`: also the search that
+    led to the output. A `Reading` is taken as it is: nothing is searched.
+    """
+    reading = text if isinstance(text, Reading) else read(run, text, ask, change)
+    found = _recorded(run, reading, change, gradients=gradients)
+    asked = ask.output is None and (ask.new > 0 or "target" in reading.streams)
+    if beam and searches(run) and asked and not change.hidden:
+        with gated(run.model, change):
+            found = replace(found, beam=_search(run, reading, ask))
+    return found
+
+
+def _search(run: Opened, reading: Reading, ask: Ask) -> BeamTree:
+    begin = tuple(run.vocab.target.encode(ask.begin)) if ask.begin else ()
+    if "source" in reading.streams:
+        source = list(reading.first.ids) if reading.media is None else reading.media
+        return beam_tree(run, source, ask.decode, wish=Wish(prefix=begin))
+    ids = list(reading.last.ids[: reading.n_given + len(begin)])
+    return beam_tree(run, ids, ask.decode, new=ask.new)
+
+
+def _recorded(run: Opened, reading: Reading, change: Change, *, gradients: bool) -> Trace:
+    anatomy = Anatomy.of(run.model)
+    _check_size(anatomy, reading)
+    fronts: dict[str, Tensor] = {}
+    hooks = [part.front.register_forward_hook(_keep(fronts, part.name)) for part in anatomy.stacks]
+    taps = (".weights", ".v", ".stream", ".hidden")
+    try:
+        with (
+            torch.set_grad_enabled(gradients),
+            record(run.model, *taps, gradients=gradients) as got,
+        ):
+            said = say(run, reading, change)
+            if gradients:
+                said.log_probs_R.sum().backward()
+    finally:
+        for hook in hooks:
+            hook.remove()
+        run.model.zero_grad(set_to_none=True)
+    seen = _Seen(run.model, got)
+    attention = {kind.name: [seen.of(layer.weights)[0] for layer in kind.layers]
+                 for kind in anatomy.kinds}  # fmt: skip
+    return Trace(
+        reading=reading,
+        attention={name: [w.detach() for w in layers] for name, layers in attention.items()},
+        values={k.name: [seen.of(layer.v).detach() for layer in k.layers] for k in anatomy.kinds},
+        states={
+            part.name: [fronts[part.name], *(seen.of(b.stream).detach() for b in part.blocks)]
+            for part in anatomy.stacks
+        },
+        hidden={
+            part.name: [seen.of(b.feed_forward.hidden).detach() for b in part.blocks]
+            for part in anatomy.stacks
+        },
+        scores_RC=said.scores_RC.detach(),
+        gradients={
+            name: [torch.zeros_like(w) if w.grad is None else w.grad for w in layers]
+            for name, layers in attention.items()
+        }
+        if gradients
+        else {},
+        meta=_meta(run, change),
+    )
+
+
+def _check_size(anatomy: Anatomy, reading: Reading) -> None:
+    """Before anything is computed: what is recorded must fit, and so must what is made of it."""
+    sizes = {name: len(stream) for name, stream in reading.streams.items()}
+    n = sum(layer.n_heads * sizes[kind.rows] * sizes[kind.columns]
+            for kind in anatomy.kinds for layer in kind.layers)  # fmt: skip
+    if n > MOST_WEIGHTS:
+        shown = " and ".join(f"{size:,}" for size in sizes.values())
+        raise UserError(
+            f"there are too many tokens to look at ({shown}): all heads together have {n:,} "
+            f"attention weights, and up to {MOST_WEIGHTS:,} are recorded. Give less text."
+        )
+
+
+class _Seen:
+    """What taps recorded, in the order of the calls: shared layers pass the same tap repeatedly."""
+
+    def __init__(self, model: nn.Module, got: Mapping[str, list[Any]]) -> None:
+        names = {id(module): name for name, module in model.named_modules()}
+        self.names, self.calls = names, {name: iter(calls) for name, calls in got.items()}
+
+    def of(self, tap: nn.Module) -> Any:
+        return next(self.calls[self.names[id(tap)]])
+
+
+def _keep(into: dict[str, Tensor], name: str) -> Any:
+    def hook(module: nn.Module, given: Any, out: Tensor) -> None:
+        into[name] = out.detach().clone()
+
+    return hook
+
+
+def _meta(run: Opened, change: Change) -> dict[str, Any]:
+    model = run.shape
+    return {
+        "headway": __version__,
+        "run": run.folder.name,
+        "task": run.settings.task,
+        "family": family_of(model),
+        "d_model": model.d_model,
+        "parameters": sum(parameter.numel() for parameter in run.model.parameters()),
+        "labels": list(run.settings.labels),
+        "hidden": sorted([stream, place] for stream, place in change.hidden),
+        "off": sorted(f"{kind}.{layer}.{head}" for kind, layer, head in change.off),
+    }
+
+
+def _layers(tensors: Mapping[str, Tensor], group: str) -> dict[str, list[Tensor]]:
+    found: dict[str, dict[int, Tensor]] = {}
+    for name, tensor in tensors.items():
+        kind, _, layer = name.removeprefix(f"{group}.").rpartition(".")
+        if name.startswith(f"{group}."):
+            found.setdefault(kind, {})[int(layer)] = tensor
+    return {kind: [layers[n] for n in range(len(layers))] for kind, layers in found.items()}

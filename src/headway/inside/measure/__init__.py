@@ -1,0 +1,1 @@
+"""Numbers about what was captured: maps, heads, lenses, positions, factors, truth."""

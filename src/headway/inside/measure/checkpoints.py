@@ -1,0 +1,190 @@
+"""The same input through all kept checkpoints of a run, and what changes on the way."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from headway.errors import FolderError, UserError
+from headway.inside.capture.reading import Reading
+from headway.inside.capture.trace import Trace, trace
+from headway.models.build import build_model
+from headway.models.folder import load_weights
+from headway.nn.lora import merge_tensors
+from headway.tasks.opened import Opened
+from headway.training.checkpoint import Checkpoints
+from headway.training.history import History, read_history
+
+FINAL = "final"
+
+Measures = dict[str, dict[str, float]]
+"""By figure and, in it, by line: one number each."""
+
+
+@dataclass(frozen=True)
+class Stage:
+    """A run as it was at one moment of its training."""
+
+    label: str
+    step: int
+    run: Opened
+
+
+def checkpoints_of(run: Opened, *, asked: bool = False) -> list[Path]:
+    """Those that a run has kept, oldest first; none is an error only if someone asked for them."""
+    paths = Checkpoints(run.folder, 1, lambda line: None, owner=False).paths()
+    if not paths and asked:
+        made = "an imported model" if run.imported else f"{run.folder}"
+        raise UserError(
+            f"{made} has no checkpoints to slide through: there is no folder checkpoints/step-N "
+            "in it. Training keeps train.keep of them, and copies of a run often leave them out; "
+            "look without --checkpoints to see the final weights."
+        )
+    return paths
+
+
+def stages(
+    run: Opened, note: Callable[[str], None] = lambda line: None, *, asked: bool = False
+) -> Iterator[Stage]:
+    """The run at each checkpoint that is whole, then as it is. One model at a time is made.
+
+    A damaged checkpoint is passed over, and `note` is told in a line.
+    """
+    last_step = 0
+    for path in checkpoints_of(run, asked=asked):
+        try:
+            stage = stage_at(run, path)
+        except FolderError as error:
+            note(f"warning: {error} The slider leaves it out.".replace("\n", " "))
+            continue
+        last_step = stage.step
+        yield stage
+    yield Stage(FINAL, _final_step(run, last_step), run)
+
+
+def kept(run: Opened) -> str | None:
+    """What the final weights are, in the run's own words: `average of the last 5`, say."""
+    ended = history(run).end
+    said = ended[-1].get("kept") if ended else None
+    return said if isinstance(said, str) else None
+
+
+def _final_step(run: Opened, last: int) -> int:
+    """Of the checkpoint that was kept as the best one, else of the end of the training."""
+    named = re.search(r"step-(\d+)", kept(run) or "")
+    if named:
+        return int(named[1])
+    ended = history(run).end
+    return int(ended[-1]["step"]) if ended else last
+
+
+def stage_at(run: Opened, checkpoint: Path) -> Stage:
+    """The run with the weights of a checkpoint, in a model of its own."""
+    weights = merge_tensors(Checkpoints.weights(checkpoint), run.settings.lora.alpha)
+    model = build_model(run.shape).eval()
+    load_weights(model, weights, f"{checkpoint} does not fit the model of {run.folder}.")
+    return Stage(label_of(checkpoint), _step(checkpoint), run.with_model(model))
+
+
+def label_of(checkpoint: Path) -> str:
+    return f"step {_step(checkpoint):,}"
+
+
+def _step(checkpoint: Path) -> int:
+    return int(checkpoint.name.removeprefix("step-"))
+
+
+def along(
+    run: Opened,
+    reading: Reading,
+    note: Callable[[str], None] = lambda line: None,
+    *,
+    asked: bool = False,
+) -> list[tuple[str, int, Trace]]:
+    """Label, step and trace of every stage. All read the same: what the final model wrote."""
+    return [
+        (stage.label, stage.step, trace(stage.run, reading))
+        for stage in stages(run, note, asked=asked)
+    ]
+
+
+def history(run: Opened) -> History:
+    """What the run wrote of itself while it learned; empty where that is gone."""
+    return read_history(run.folder)
+
+
+def measures(now: Trace, final: Trace) -> Measures:
+    """How far a stage has come with this input; `final` is the trace of the finished model."""
+    found: Measures = {"loss": _loss(now, final), "entropy": {}, "pattern": {}}
+    for kind, layers in now.attention.items():
+        weights_HTS = torch.cat([layer.float() for layer in layers])
+        found["entropy"][kind] = entropy(weights_HTS)
+        name, heads_H = _pattern(kind, weights_HTS)
+        found["pattern"][f"{kind}: {name}"] = float(heads_H.max())
+    for stack, states in now.states.items():
+        figure = found.setdefault(f"residual.{stack}", {})
+        likeness = found.setdefault(f"cka.{stack}", {})
+        pairs = zip(states, final.states[stack], strict=True)
+        for layer, (state_TD, end_TD) in enumerate(pairs):
+            name = "input" if layer == 0 else f"layer {layer}"
+            figure[name] = rank_residual(state_TD)
+            likeness[name] = linear_cka(state_TD, end_TD)
+    return {name: values for name, values in found.items() if values}
+
+
+def entropy(weights_HTS: Tensor) -> float:
+    """Mean over heads and rows, in nats: 0 looks at one token, ln S at all S alike."""
+    return float(-(weights_HTS * weights_HTS.clamp_min(1e-12).log()).sum(-1).mean())
+
+
+def previous_H(weights_HTS: Tensor) -> Tensor:
+    """Mean weight that each head gives to the token before; zero for a text of one token."""
+    if weights_HTS.shape[1] < 2:
+        return weights_HTS.new_zeros(len(weights_HTS))
+    return weights_HTS.diagonal(-1, dim1=1, dim2=2).mean(-1)
+
+
+def diagonal_H(weights_HTS: Tensor) -> Tensor:
+    """Mean weight within one token of the line from the first corner to the last."""
+    _, n_rows, n_columns = weights_HTS.shape
+    steps_T = torch.arange(n_rows) * ((n_columns - 1) / max(n_rows - 1, 1))
+    near_TS = (torch.arange(n_columns) - steps_T[:, None]).abs() <= 1.0
+    return (weights_HTS * near_TS).sum(-1).mean(-1)
+
+
+def rank_residual(x_TD: Tensor) -> float:
+    """‖X − mean‖ / ‖X‖: what tells the tokens apart; 0 when all have become the same vector."""
+    x_TD = x_TD.double()
+    return float((x_TD - x_TD.mean(0)).norm() / x_TD.norm().clamp_min(1e-30))
+
+
+def linear_cka(x_TD: Tensor, y_TD: Tensor) -> float:
+    """Likeness of two sets of states whatever their rotation and scale: 1 is the same."""
+    x_TD, y_TD = x_TD.double() - x_TD.double().mean(0), y_TD.double() - y_TD.double().mean(0)
+    # Through products of tokens with tokens, of which there are fewer than dimensions.
+    x_TT, y_TT = x_TD @ x_TD.T, y_TD @ y_TD.T
+    size = x_TT.norm() * y_TT.norm()
+    return float((x_TT * y_TT).sum() / size) if size > 0 else 1.0
+
+
+def _pattern(kind: str, weights_HTS: Tensor) -> tuple[str, Tensor]:
+    if kind == "cross":
+        return "diagonal", diagonal_H(weights_HTS)
+    return "previous token", previous_H(weights_HTS)
+
+
+def _loss(now: Trace, final: Trace) -> dict[str, float]:
+    """Of what the final model wrote, in nats a token; of a vector, how far it has turned."""
+    ids = torch.tensor([output.id for output in now.reading.outputs])
+    if not len(ids) or now.scores_RC is None or final.scores_RC is None:
+        return {}
+    if (ids < 0).any():
+        same = torch.nn.functional.cosine_similarity(now.scores_RC, final.scores_RC, dim=-1)
+        return {"1 − cosine with the final vector": float(1.0 - same.mean())}
+    logs_RC = now.scores_RC.float().log_softmax(-1)
+    return {"these outputs": float(-logs_RC.gather(1, ids[:, None]).mean())}

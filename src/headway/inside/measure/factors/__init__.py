@@ -1,0 +1,1 @@
+"""Transformer factors: dictionaries of directions that states are sums of."""

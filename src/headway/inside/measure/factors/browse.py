@@ -1,0 +1,212 @@
+"""What there is to see of each factor: where it fires, in which layers, what it does to the output.
+
+The activation of a factor at a token is the largest of its codes over the layers; how often it
+fires is counted in the layer where it is strongest on average. States have a mean length of one, so
+activations compare across layers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from headway.inside.capture.passages import Passage
+from headway.inside.capture.states import batches, states_of, stream_of
+from headway.inside.measure.factors.dictionary import Factors
+from headway.inside.measure.factors.effects import effects, promoted
+from headway.inside.measure.factors.recovery import figures
+from headway.tasks.opened import Opened
+
+BEFORE, BEHIND = 10, 6
+"""Tokens of a context on both sides of the strongest."""
+
+CONTEXTS = 8
+
+
+@dataclass(frozen=True)
+class Context:
+    """A place where a factor fires."""
+
+    passage: int
+    """Its number among those looked through."""
+
+    stream: str
+    place: int
+    first: int
+    values: tuple[float, ...]
+    """Activations of the tokens from `first` on."""
+
+
+@dataclass(frozen=True)
+class Fired:
+    """Every activation in the text looked through, as a table sorted by factor, then by row."""
+
+    factor_E: NDArray[np.int64]
+    row_E: NDArray[np.int64]
+    value_E: NDArray[np.float32]
+    passage_N: NDArray[np.int64]
+    """For each row the number of its passage ..."""
+
+    place_N: NDArray[np.int64]
+    stream_N: NDArray[np.int64]
+    """... its place there, and the number of its stream."""
+
+    totals: _Totals
+
+    def of(self, factor: int) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
+        """Rows and activations of a factor."""
+        first, last = np.searchsorted(self.factor_E, [factor, factor + 1])
+        return self.row_E[first:last], self.value_E[first:last]
+
+
+def browsed(
+    run: Opened,
+    found: Factors,
+    texts: Sequence[Passage],
+    test: Sequence[Passage],
+    note: Callable[[str], None],
+) -> Factors:
+    """The same factors with figures and entries."""
+    note("looking up where the factors fire")
+    looked = _some(texts, found.settings.n_browse)
+    fired = fire(run, found, looked)
+    contexts = [contexts_of(fired, factor, list(looked[0].ids)) for factor in range(found.n)]
+    note("measuring what the model loses")
+    measured = figures(run, found, test)
+    profile_SA, fires_A = fired.totals.profile_SA, fired.totals.fires_A
+    measured |= {
+        "dead": float((fired.totals.sum_SA.sum(0) == 0).mean()),
+        "browsed_tokens": len(fired.place_N),
+        "corpus_tokens": sum(text.n_tokens for text in texts),
+        "rows": "tokens" if texts[0].media is None else "rows",
+    }
+    note("removing every factor from its best contexts")
+    moved = effects(run, found, looked, contexts, profile_SA.argmax(0).tolist())
+    words = promoted(run, found)
+    entries = tuple(
+        _entry(run, looked, contexts[a], profile_SA[:, a], float(fires_A[a]))
+        | {"effect": moved[a], **words[a]}
+        for a in range(found.n)
+    )
+    return replace(found, figures=measured, entries=entries)
+
+
+def _some(texts: Sequence[Passage], tokens: int) -> list[Passage]:
+    """Passages spread over the whole text, about so many tokens."""
+    total = sum(text.n_tokens for text in texts)
+    every = max(1, round(total / tokens))
+    return list(texts[::every])
+
+
+@torch.no_grad()
+def fire(run: Opened, found: Factors, texts: Sequence[Passage]) -> Fired:
+    """Run the texts and note every activation. Memory grows with what fires, not with n."""
+    device = next(run.model.parameters()).device
+    totals = _Totals(len(found.sites), found.n)
+    parts: list[tuple[NDArray[Any], ...]] = []
+    places: list[NDArray[np.int64]] = []
+    n_rows = first = 0
+    for batch in batches(run, texts):
+        states = states_of(run.model, batch)
+        for number, stream in enumerate(batch.streams):
+            words_N = batch.ordinary(run, stream)
+            own = [site for site in found.sites if stream_of(run.model, site) == stream]
+            strongest_NA = torch.zeros(int(words_N.sum()), found.n, device=device)
+            for site in own:
+                code_NA = found.codes(states[site][words_N], site)
+                totals.add(found.sites.index(site), code_NA)
+                strongest_NA = torch.maximum(strongest_NA, code_NA)
+            where_N2 = np.array(list(batch.places(stream)), np.int64)[words_N.cpu().numpy()]
+            streams_N = np.full(len(where_N2), number)
+            places.append(np.column_stack([where_N2[:, 0] + first, where_N2[:, 1], streams_N]))
+            row_E, factor_E = torch.nonzero(strongest_NA, as_tuple=True)
+            entries = (factor_E, row_E + n_rows, strongest_NA[row_E, factor_E])
+            parts.append(tuple(part.cpu().numpy() for part in entries))
+            n_rows += len(where_N2)
+        first += len(batch.passages)
+    factors, rows, values = (np.concatenate(part) for part in zip(*parts, strict=True))
+    order = np.lexsort((rows, factors))
+    passage_N, place_N, stream_N = np.concatenate(places).T
+    return Fired(factors[order], rows[order], values[order], passage_N, place_N, stream_N, totals)
+
+
+class _Totals:
+    """Of each site and factor the sum of the codes, and how many were above zero."""
+
+    def __init__(self, n_sites: int, n: int) -> None:
+        self.sum_SA = np.zeros((n_sites, n))
+        self.fired_SA = np.zeros((n_sites, n), np.int64)
+        self.words_S1 = np.zeros((n_sites, 1), np.int64)
+
+    def add(self, site: int, code_NA: Tensor) -> None:
+        self.sum_SA[site] += code_NA.sum(0).double().cpu().numpy()
+        self.fired_SA[site] += (code_NA > 0).sum(0).cpu().numpy()
+        self.words_S1[site] += len(code_NA)
+
+    @property
+    def profile_SA(self) -> NDArray[np.float64]:
+        return self.sum_SA / np.maximum(self.words_S1, 1)
+
+    @property
+    def fires_A(self) -> NDArray[np.float64]:
+        """Share of the tokens, in the layer where the factor is strongest on average."""
+        site_1A = self.profile_SA.argmax(0)[None]
+        share_SA = self.fired_SA / np.maximum(self.words_S1, 1)
+        return np.take_along_axis(share_SA, site_1A, 0)[0]
+
+
+def contexts_of(fired: Fired, factor: int, streams: Sequence[str]) -> list[Context]:
+    """The places where a factor is strongest, at most one of each passage."""
+    rows, values = fired.of(factor)
+    found: list[Context] = []
+    taken = set[tuple[int, int]]()
+    for best in np.argsort(-values, kind="stable"):
+        row = rows[best]
+        passage, stream = int(fired.passage_N[row]), int(fired.stream_N[row])
+        if (passage, stream) in taken:
+            continue
+        taken.add((passage, stream))
+        place = int(fired.place_N[row])
+        first = max(0, place - BEFORE)
+        near = (fired.passage_N[rows] == passage) & (fired.stream_N[rows] == stream)
+        window = [0.0] * (place + BEHIND + 1 - first)
+        for other, value in zip(fired.place_N[rows[near]], values[near], strict=True):
+            if first <= other <= place + BEHIND:
+                window[int(other) - first] = float(value)
+        found.append(Context(passage, streams[stream], place, first, tuple(window)))
+        if len(found) == CONTEXTS:
+            break
+    return found
+
+
+def _entry(
+    run: Opened,
+    texts: Sequence[Passage],
+    contexts: Sequence[Context],
+    profile_S: NDArray[np.float64],
+    fires: float,
+) -> dict[str, Any]:
+    """`fires`: share of tokens; `strength`: the largest activation; `profile`: mean activation by
+    site; `site`: the number of the strongest; `contexts`: pieces with activations."""
+    return {
+        "fires": round(fires, 6),
+        "strength": round(max((max(c.values) for c in contexts), default=0.0), 4),
+        "profile": [round(float(value), 6) for value in profile_S],
+        "site": int(profile_S.argmax()),
+        "contexts": [_shown(run, texts[context.passage], context) for context in contexts],
+    }
+
+
+def _shown(run: Opened, text: Passage, context: Context) -> dict[str, Any]:
+    end = context.first + len(context.values)
+    shown = text.shown(run, context.stream, context.place, context.first, end)
+    values = [round(value, 3) for value in context.values[: len(shown["pieces"])]]
+    if text.is_media(context.stream):  # the place alone, and what it is a part of
+        values = [round(context.values[context.place - context.first], 3), 0.0]
+    return {"stream": context.stream, "line": text.line, **shown, "values": values}

@@ -1,0 +1,253 @@
+"""Transformer factors: a dictionary of directions that the states of all layers are sums of.
+
+Every layer's states are centred and scaled to a mean length of one with numbers of their own, so
+that one dictionary serves all layers and no layer drowns the others.
+"""
+
+from __future__ import annotations
+
+import copy
+import json
+import time
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+
+from headway.errors import DataError, FolderError
+from headway.inside.capture.corpus import Corpus, file_options
+from headway.inside.capture.passages import Passage, passages
+from headway.inside.capture.states import Site
+from headway.inside.measure.factors.learn import PER_FACTOR, Learning, chosen_sites, sampled
+from headway.inside.measure.factors.solvers import Coder, SparseCoder, TopKCoder, learned
+from headway.settings.load import from_dict
+from headway.storage import replace_file, replace_text
+from headway.tasks.opened import Opened
+
+TENSORS, FACTS = "factors.safetensors", "factors.json"
+VERSION = 1
+HELD_OUT = 10
+"""Every so many-th passage is not learned from but measured on."""
+
+Note = Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class Factors:
+    settings: Learning
+    sites: tuple[Site, ...]
+    """Where states were taken from; profiles have a number for each."""
+
+    coder: Coder
+    mean_SD: Tensor
+    scale_S: Tensor
+    figures: dict[str, Any] = field(default_factory=dict)
+    """Explained variance, active factors, dead ones, loss recovered; all on held-out text."""
+
+    entries: tuple[dict[str, Any], ...] = ()
+    """What there is to browse of each factor; see `browsing.entries`."""
+
+    run: dict[str, Any] = field(default_factory=dict)
+    """What model this is of."""
+
+    @property
+    def atoms_AD(self) -> Tensor:
+        return self.coder.atoms_AD.detach()
+
+    @property
+    def n(self) -> int:
+        return len(self.coder.atoms_AD)
+
+    def codes(self, x_ND: Tensor, site: Site) -> Tensor:
+        """How much each factor fires for states of a site."""
+        s = self.sites.index(site)
+        return self.coder.codes((x_ND.float() - self.mean_SD[s]) / self.scale_S[s])
+
+    def rebuilt(self, code_NA: Tensor, site: Site) -> Tensor:
+        s = self.sites.index(site)
+        return self.coder.rebuilt(code_NA) * self.scale_S[s] + self.mean_SD[s]
+
+    def part(self, factor: int, code_N: Tensor, site: Site) -> Tensor:
+        """What one factor adds to states of a site."""
+        s = self.sites.index(site)
+        return code_N[:, None] * self.atoms_AD[factor] * self.scale_S[s]
+
+    def to_cpu(self) -> Factors:
+        mean_SD, scale_S = self.mean_SD.cpu(), self.scale_S.cpu()
+        return replace(self, coder=self.coder.to("cpu"), mean_SD=mean_SD, scale_S=scale_S)
+
+    def check_fits(self, run: Opened) -> None:
+        if self.run != identity(run):
+            raise FolderError(
+                f"these factors were learned from another model ({self.run.get('name')}: "
+                f"{self.run.get('task')}, width {self.run.get('d_model')}), not from "
+                f"{run.folder.name}. Learn them anew: headway factors {run.folder.name} "
+                f"{file_options(run)}"
+            )
+
+    def save(self, folder: Path) -> None:
+        tensors = {"atoms": self.atoms_AD, "mean": self.mean_SD, "scale": self.scale_S}
+        if isinstance(self.coder, TopKCoder):
+            tensors |= {"reader": self.coder.reader_AD, "bias": self.coder.bias_A}
+        facts = {
+            "version": VERSION,
+            "run": self.run,
+            "settings": asdict(self.settings),
+            "l1": getattr(self.coder, "l1", None),
+            "sites": [list(site) for site in self.sites],
+            "figures": self.figures,
+            "factors": list(self.entries),
+        }
+        plain = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            replace_file(folder / TENSORS, lambda part: save_file(plain, part))
+            (folder / TENSORS).chmod(0o644)
+            replace_text(folder / FACTS, json.dumps(facts, ensure_ascii=False) + "\n")
+        except OSError as error:
+            raise FolderError(f"cannot write factors to {folder}: {error.strerror}.") from error
+
+    @classmethod
+    def load(cls, folder: Path) -> Factors:
+        try:
+            facts = json.loads((folder / FACTS).read_text(encoding="utf-8"))
+            tensors = load_file(folder / TENSORS)
+            settings = Learning(**facts["settings"])
+            coder: Coder
+            if settings.method == "sparse":
+                coder = SparseCoder(tensors["atoms"], facts["l1"])
+            else:
+                parts = (tensors[name] for name in ("atoms", "reader", "bias"))
+                coder = TopKCoder.of(*parts, k=int(settings.k))
+            return cls(
+                settings,
+                tuple((str(stack), int(layer)) for stack, layer in facts["sites"]),
+                coder,
+                tensors["mean"],
+                tensors["scale"],
+                facts["figures"],
+                tuple(facts["factors"]),
+                facts["run"],
+            )
+        except (OSError, SafetensorError, ValueError, KeyError, TypeError) as error:
+            raise FolderError(
+                f"{folder} holds no factors that can be read ({type(error).__name__}: {error}). "
+                f"`headway factors RUN --text FILE --out {folder}` writes {TENSORS} and {FACTS}."
+            ) from error
+
+
+def identity(run: Opened) -> dict[str, Any]:
+    model = run.shape
+    size = sum(parameter.numel() for parameter in run.model.parameters())
+    return {
+        "name": run.folder.name,
+        "task": run.settings.task,
+        "d_model": model.d_model,
+        "vocab_size": getattr(model, "vocab_size", 0),  # some have labels alone
+        "parameters": size,
+    }
+
+
+def factors(
+    run: Opened,
+    lines: Corpus | Iterable[str],
+    *,
+    device: torch.device | str = "cpu",
+    note: Note = lambda text: None,
+    **settings: Any,
+) -> Factors:
+    """Learn a dictionary of a run's states from text, measure it, and look up where its factors
+    fire. `settings` are those of `Learning`: method, n, k, l1, layers, steps, minutes, seed …"""
+    from headway.inside.measure.factors.browse import browsed
+
+    learning = from_dict(Learning, settings)
+    corpus = lines if isinstance(lines, Corpus) else Corpus.of_lines(lines)
+    if torch.device(device).type != "cpu":
+        run = run.with_model(copy.deepcopy(run.model).to(device))
+    sites = chosen_sites(run, learning.layers)
+    texts = passages(run, corpus, learning.tokens)
+    n_tokens = sum(text.n_tokens for text in texts)
+    if n_tokens < learning.needed or len(texts) < HELD_OUT:
+        raise _too_small(corpus, n_tokens, len(texts), learning)
+    rows = "tokens" if corpus.lines else "rows"
+    layers = f"{len(sites)} layers of {_stacks(sites)}"
+    note(f"{n_tokens:,} {rows} in {len(texts):,} {corpus.unit}; {layers}")
+    test = texts[HELD_OUT - 1 :: HELD_OUT]
+    train = [text for number, text in enumerate(texts) if number % HELD_OUT != HELD_OUT - 1]
+    found = learn(run, train, sites, learning, note)
+    return browsed(run, found, texts, test, note).to_cpu()
+
+
+def _too_small(corpus: Corpus, n_tokens: int, n_texts: int, learning: Learning) -> DataError:
+    fewer = n_tokens // (2 * PER_FACTOR)
+    way = f", or fewer factors: n={fewer}" if fewer >= 8 and n_texts >= HELD_OUT else ""
+    rows, unit = ("tokens", "texts") if corpus.lines else ("rows", corpus.unit)
+    more = "text" if corpus.lines else unit
+    return DataError(
+        f"{corpus.name} is too small for {learning.n:,} factors: {rows} {n_tokens:,}, needed "
+        f"{learning.needed:,}; {unit} {n_texts:,}, needed {HELD_OUT}. Give more {more}{way}."
+    )
+
+
+def learn(
+    run: Opened,
+    texts: Sequence[Passage],
+    sites: Sequence[Site],
+    learning: Learning,
+    note: Note = lambda text: None,
+) -> Factors:
+    """The dictionary alone, without figures and without anything to browse."""
+    rows_RD, site_R = sampled(run, texts, sites, learning)
+    mean_SD, scale_S = moments(rows_RD, site_R, len(sites))
+    rows_RD.sub_(mean_SD[site_R]).div_(scale_S[site_R, None])
+    device = next(run.model.parameters()).device
+    note(f"{len(rows_RD):,} states; {learning.n:,} factors, {learning.n_steps:,} steps")
+    started = time.monotonic()
+
+    def heard(step: int, coder: Coder, code_NA: Tensor) -> bool:
+        if (step + 1) % max(1, learning.n_steps // 5) == 0:
+            active = float((code_NA > 0).sum(1).float().mean())
+            note(f"step {step + 1:,}: {active:.1f} factors fire at a time")
+        spent = (time.monotonic() - started) / 60
+        return learning.minutes is not None and spent > learning.minutes
+
+    def begin(atoms_AD: Tensor) -> Coder:
+        if learning.method == "topk":
+            return TopKCoder(atoms_AD, int(learning.k))
+        return SparseCoder(atoms_AD) if learning.l1 is None else SparseCoder(atoms_AD, learning.l1)
+
+    aim = learning.k if learning.l1 is None else None
+    coder = learned(
+        rows_RD.to(device),
+        begin,
+        learning.n,
+        k=aim,
+        steps=learning.n_steps,
+        seed=learning.seed,
+        batch=256 if learning.method == "sparse" else 512,
+        note=heard,
+    )
+    return Factors(
+        learning, tuple(sites), coder, mean_SD.to(device), scale_S.to(device), run=identity(run)
+    )
+
+
+def moments(rows_RD: Tensor, site_R: Tensor, n_sites: int) -> tuple[Tensor, Tensor]:
+    """Of each site the mean state, and the mean length of states without it."""
+    mean_SD = torch.zeros(n_sites, rows_RD.shape[1])
+    scale_S = torch.ones(n_sites)
+    for site in range(n_sites):
+        own_RD = rows_RD[site_R == site]
+        if len(own_RD):
+            mean_SD[site] = own_RD.mean(0)
+            scale_S[site] = (own_RD - mean_SD[site]).norm(dim=1).mean().clamp(min=1e-6)
+    return mean_SD, scale_S
+
+
+def _stacks(sites: Sequence[Site]) -> str:
+    return " and ".join(dict.fromkeys(stack for stack, _ in sites))

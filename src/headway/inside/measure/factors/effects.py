@@ -1,0 +1,179 @@
+"""What a factor does to the output: the words it speaks for, and what changes when it is gone."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from headway.inside.capture.anatomy import Anatomy
+from headway.inside.capture.forward import gives_vector
+from headway.inside.capture.states import READ_AT_ONCE, Batch, Site, edited, stream_of, watched
+from headway.inside.measure.ablation import AT_ONCE, Answers, answers, losses
+from headway.nn.layout import Layout
+from headway.tasks.opened import Opened
+from headway.tasks.read import readout_of
+
+if TYPE_CHECKING:
+    from headway.inside.capture.passages import Passage
+    from headway.inside.measure.factors.browse import Context
+    from headway.inside.measure.factors.dictionary import Factors
+
+REMOVED = 3
+"""Contexts of a factor that it is removed from."""
+
+WORDS = 8
+
+
+class Job(NamedTuple):
+    factor: int
+    site: Site
+    context: Context
+    passage: Passage
+
+
+@torch.no_grad()
+def effects(
+    run: Opened,
+    found: Factors,
+    texts: Sequence[Passage],
+    contexts: Sequence[Sequence[Context]],
+    sites: Sequence[int],
+) -> list[dict[str, float] | None]:
+    """For each factor: `nats`, how much the loss grows, and `kl`, how far the answers move, when
+    its part is taken from the states of the layer where it is strongest, over its best contexts
+    and the answers that are read there. None for a factor that never fires."""
+    jobs = [
+        Job(factor, found.sites[sites[factor]], context, texts[context.passage])
+        for factor, many in enumerate(contexts)
+        for context in many[:REMOVED]
+        if stream_of(run.model, found.sites[sites[factor]]) == context.stream
+    ]
+    sums: dict[int, list[tuple[float, float]]] = defaultdict(list)
+    held: list[Job] = []
+    for number, job in enumerate(jobs):
+        held.append(job)
+        size = sum(one.passage.n_tokens for one in held)
+        if size >= READ_AT_ONCE or number == len(jobs) - 1:
+            for one, value in zip(held, _removed(run, found, held), strict=True):
+                sums[one.factor].append(value)
+            held = []
+    return [_mean(sums[factor]) if factor in sums else None for factor in range(found.n)]
+
+
+def _mean(values: list[tuple[float, float]]) -> dict[str, float]:
+    nats, kl = (sum(part) / len(values) for part in zip(*values, strict=True))
+    return {"nats": round(nats, 4), "kl": round(kl, 4)}
+
+
+def _removed(run: Opened, found: Factors, jobs: list[Job]) -> list[tuple[float, float]]:
+    batch = Batch.of(run, [job.passage for job in jobs])
+    with watched(run.model) as states:
+        clean = answers(run, batch)
+    parts: dict[Site, tuple[Tensor, Tensor]] = {}
+    for site in {job.site for job in jobs}:
+        parts[site] = _parts(run, found, batch, jobs, site, states[site])
+
+    def without(site: Site, x_ND: Tensor) -> Tensor | None:
+        if site not in parts:
+            return None
+        rows_R, part_RD = parts[site]
+        return x_ND.index_add(0, rows_R, -part_RD.to(x_ND.dtype))
+
+    with edited(run.model, without):
+        changed = answers(run, batch)
+    before_R, behind_R, kl_R = losses(clean, changed)
+    found_values = []
+    for number, job in enumerate(jobs):
+        rows_R = _read_there(clean, number, job, batch.last)
+        grew = (behind_R[rows_R] - before_R[rows_R]).mean() if rows_R.any() else torch.tensor(0.0)
+        moved = kl_R[rows_R].mean() if rows_R.any() else torch.tensor(0.0)
+        found_values.append((float(grew), float(moved)))
+    return found_values
+
+
+def _parts(
+    run: Opened, found: Factors, batch: Batch, jobs: list[Job], site: Site, x_ND: Tensor
+) -> tuple[Tensor, Tensor]:
+    """Rows of a site, and what the factors of the jobs add to them."""
+    starts = batch.streams[stream_of(run.model, site)].layout.starts_B.tolist()
+    rows, factor = [], []
+    for number, job in enumerate(jobs):
+        fires = [i for i, value in enumerate(job.context.values) if value > 0]
+        if job.site == site:
+            rows += [starts[number] + job.context.first + i for i in fires]
+            factor += [job.factor] * len(fires)
+    rows_R = torch.tensor(rows, device=x_ND.device, dtype=torch.long)
+    factor_R = torch.tensor(factor, device=x_ND.device, dtype=torch.long)
+    code_R = found.codes(x_ND[rows_R], site).gather(1, factor_R[:, None])
+    scale = found.scale_S[found.sites.index(site)]
+    return rows_R, code_R * found.atoms_AD[factor_R] * scale
+
+
+def _read_there(clean: Answers, number: int, job: Job, last: str) -> Tensor:
+    """Answers of the context; of the whole text where they are read from all of it, or in the
+    other language."""
+    own_R = clean.owner_R == number
+    if job.context.stream != last or (clean.place_R < 0).any():
+        return own_R
+    end = job.context.first + len(job.context.values)
+    return own_R & (clean.place_R >= job.context.first) & (clean.place_R < end)
+
+
+@torch.no_grad()
+def promoted(run: Opened, found: Factors) -> list[dict[str, Any]]:
+    """For each factor the words (or labels) whose score rises or falls most when it is added with
+    activation 1 to the mean state of the last layer. Nothing where no head reads states."""
+    part = Anatomy.of(run.model).stacks[-1]
+    own = [site for site in found.sites if site[0] == part.name]
+    readout = readout_of(run.settings)
+    poolers = readout.pools and "pooled" in getattr(run.model, "heads", {})
+    if not own or poolers or gives_vector(run) or not run.spec.is_likely:
+        return [{} for _ in range(found.n)]
+    s = found.sites.index(own[-1])
+
+    n_first = getattr(run.model, "n_first", None) or 1
+
+    def read(x_RD: Tensor) -> Tensor:
+        norm = part.stack.final_norm
+        x_RD = x_RD if norm is None else norm(x_RD)
+        if not readout.pools:
+            return readout.of(run.model, x_RD, Layout.of([len(x_RD)], x_RD.device)).answers()
+        each = Layout.of([n_first] * len(x_RD), x_RD.device)  # as if every row were an example
+        return readout.of(run.model, x_RD.repeat_interleave(n_first, 0), each).answers()
+
+    middle_1C = read(found.mean_SD[s][None])
+    names = _Names(run)
+    entries: list[dict[str, Any]] = []
+    for atoms_AD in (found.atoms_AD * found.scale_S[s]).split(AT_ONCE):
+        gain_AC = read(found.mean_SD[s] + atoms_AD) - middle_1C
+        gain_AC -= gain_AC.mean(1, keepdim=True)
+        n = min(WORDS, gain_AC.shape[1] // 2)
+        for sign, name in ((1, "promotes"), (-1, "suppresses")):
+            top = (sign * gain_AC).topk(n, dim=1)
+            listed = [
+                [[names(c), round(sign * value, 3)] for c, value in zip(ids, values, strict=True)]
+                for ids, values in zip(top.indices.tolist(), top.values.tolist(), strict=True)
+            ]
+            if sign == 1:
+                entries += [{name: words} for words in listed]
+            else:
+                for entry, words in zip(entries[-len(listed) :], listed, strict=True):
+                    entry[name] = words
+    return entries
+
+
+class _Names:
+    """Of words or labels by their numbers."""
+
+    def __init__(self, run: Opened) -> None:
+        self.words = run.vocab.target if run.spec.in_words else None
+        self.labels = run.settings.labels
+
+    def __call__(self, number: int) -> str:
+        if self.words is not None:
+            return self.words.tokens([number])[0]
+        return self.labels[number] if number < len(self.labels) else str(number)

@@ -1,0 +1,155 @@
+"""How a dictionary of factors is learned: its settings, and a bounded sample of states."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from headway.errors import ConfigError
+from headway.inside.capture.passages import Passage
+from headway.inside.capture.states import Site, batches, sites_of, states_of, stream_of
+from headway.settings.model import check_values
+from headway.tasks.opened import Opened
+
+PER_FACTOR = 8
+"""Tokens of the corpus for each factor, at least."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Learning:
+    method: Literal["sparse", "topk"] = "sparse"
+    """`sparse`: sparse coding as Yun et al. 2021. `topk`: a TopK sparse autoencoder."""
+
+    n: int = 512
+    """Factors."""
+
+    k: float = 16.0
+    """Factors that fire at a time: exactly (topk), or on average (sparse, unless l1 is given)."""
+
+    l1: float | None = None
+    """Of sparse coding: the price of a unit of activation; states have a mean length of one."""
+
+    layers: str = "all"
+    """Numbers of layers (0: the embedding) and names of stacks, with commas."""
+
+    tokens: int = 60_000
+    """Most tokens of the corpus that are read."""
+
+    rows: int = 60_000
+    """Most states that are held and learned from, a random sample over layers and tokens."""
+
+    browse: int | None = None
+    """Tokens in which factors are looked up. None: 12,000 (sparse), 40,000 (topk)."""
+
+    steps: int | None = None
+    """None: 400 (sparse), 2,000 (topk)."""
+
+    minutes: float | None = None
+    """Learning ends after so long; the result then hangs on the machine."""
+
+    seed: int = 1
+
+    def __post_init__(self) -> None:
+        check_values(self)
+        for name in ("n", "rows", "tokens"):
+            if getattr(self, name) < 2:
+                raise ConfigError(f"{name}={getattr(self, name)} must be at least 2.")
+        if not 1 <= self.k <= self.n:
+            raise ConfigError(f"k={self.k:g} must be from 1 to n={self.n}.")
+        if self.method == "topk" and (self.l1 is not None or self.k != int(self.k)):
+            raise ConfigError("topk keeps a whole number of factors, k, and has no l1.")
+        for name in ("l1", "minutes", "steps", "browse"):
+            value = getattr(self, name)
+            if value is not None and value <= 0:
+                raise ConfigError(f"{name}={value:g} must be positive.")
+
+    @property
+    def n_steps(self) -> int:
+        return self.steps or {"sparse": 400, "topk": 2000}[self.method]
+
+    @property
+    def n_browse(self) -> int:
+        return self.browse or {"sparse": 12_000, "topk": 40_000}[self.method]
+
+    @property
+    def needed(self) -> int:
+        """Tokens that a corpus must have."""
+        return PER_FACTOR * self.n
+
+
+def chosen_sites(run: Opened, layers: str) -> list[Site]:
+    """`all`, `last`, `0,3,5`, `decoder`, `decoder,2`: stacks, and layers of them."""
+    every = sites_of(run.model)
+    stacks = list(dict.fromkeys(name for name, _ in every))
+    top = {name: max(layer for stack, layer in every if stack == name) for name in stacks}
+    names, numbers = set[str](), set[int]()
+    found = [] if layers == "last" else every
+    for word in [] if layers in ("all", "last") else layers.split(","):
+        if word.strip() in stacks:
+            names.add(word.strip())
+        elif word.strip().isdecimal() and int(word) <= max(top.values()):
+            numbers.add(int(word))
+        else:
+            raise ConfigError(
+                f"layers={layers!r}: {word.strip()!r} is none of this model. Stacks: "
+                f"{', '.join(stacks)}; layers: 0 to {max(top.values())} (0: the embedding); or all."
+            )
+    if layers == "last":
+        found = [(name, layer) for name, layer in every if layer == top[name]]
+    return [
+        site
+        for site in found
+        if (not names or site[0] in names) and (not numbers or site[1] in numbers)
+    ]
+
+
+class Reservoir:
+    """A uniform sample of rows that come one after another, however many there are."""
+
+    def __init__(self, size: int, seed: int) -> None:
+        self.size, self.seen = size, 0
+        self.random = torch.Generator().manual_seed(seed)
+        self.rows_RD = torch.zeros(0)
+        self.site_R = torch.zeros(0, dtype=torch.long)
+
+    def add(self, x_ND: Tensor, site: int) -> None:
+        x_ND = x_ND.float().cpu()
+        if not len(x_ND):
+            return
+        if not len(self.rows_RD):
+            self.rows_RD = torch.zeros(self.size, x_ND.shape[1])
+            self.site_R = torch.zeros(self.size, dtype=torch.long)
+        # Row number t takes the place of a random one of the t that came, if that is still held.
+        number_N = self.seen + torch.arange(len(x_ND))
+        drawn_N = torch.rand(len(x_ND), generator=self.random, dtype=torch.float64)
+        place_N = (drawn_N * (number_N + 1)).long()
+        place_N = torch.where(number_N < self.size, number_N, place_N)
+        kept_N = place_N < self.size
+        rows = torch.nonzero(kept_N).flatten().tolist()
+        for row, place in zip(rows, place_N[kept_N].tolist(), strict=True):
+            self.rows_RD[place] = x_ND[row]
+            self.site_R[place] = site
+        self.seen += len(x_ND)
+
+    def held(self) -> tuple[Tensor, Tensor]:
+        n = min(self.seen, self.size)
+        return self.rows_RD[:n], self.site_R[:n]
+
+
+@torch.no_grad()
+def sampled(
+    run: Opened, texts: Sequence[Passage], sites: Sequence[Site], learning: Learning
+) -> tuple[Tensor, Tensor]:
+    """States of words at these sites, and the number of the site of each."""
+    reservoir = Reservoir(learning.rows, learning.seed)
+    for batch in batches(run, texts):
+        states = states_of(run.model, batch)
+        for number, site in enumerate(sites):
+            stream = stream_of(run.model, site)
+            words_N = batch.ordinary(run, stream)
+            reservoir.add(states[site][words_N], number)
+    return reservoir.held()

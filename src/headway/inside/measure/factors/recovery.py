@@ -1,0 +1,131 @@
+"""How much of a model's states a dictionary holds, measured on text it was not learned from."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from headway.inside.capture.passages import Passage
+from headway.inside.capture.states import Site, batches, edited, stream_of, watched
+from headway.inside.measure.ablation import answers, losses, unit
+from headway.tasks.opened import Opened
+
+if TYPE_CHECKING:
+    from headway.inside.measure.factors.dictionary import Factors
+
+MAX_TOKENS = 4_000
+MASKED = 0.15
+
+
+@torch.no_grad()
+def figures(run: Opened, found: Factors, texts: Sequence[Passage]) -> dict[str, Any]:
+    """`explained`: share of the variance, `l0`: factors that fire at a time, both over all layers;
+    `layers`: for each the same and the model's loss as it is (`loss`), with the layer's states
+    rebuilt from factors (`rebuilt`), by their mean (`mean`) and by zero (`zero`). `recovered` is
+    (zero − rebuilt) / (zero − loss), `recovered_mean` the same against the mean."""
+    texts = _first(_masked(run, texts, found.settings.seed), MAX_TOKENS)
+    sums = [_Sums() for _ in found.sites]
+    for batch in batches(run, texts):
+        with watched(run.model) as states:
+            clean = answers(run, batch)
+        for number, site in enumerate(found.sites):
+            stream = stream_of(run.model, site)
+            words_N = batch.ordinary(run, stream)
+            x_ND = states[site][words_N]
+            code_NA = found.codes(x_ND, site)
+            rebuilt_ND = found.rebuilt(code_NA, site)
+            own = sums[number]
+            own.left += float((x_ND - rebuilt_ND).square().sum() / found.scale_S[number] ** 2)
+            middle_D = found.mean_SD[number]
+            own.total += float((x_ND - middle_D).square().sum() / found.scale_S[number] ** 2)
+            own.active += int((code_NA > 0).sum())
+            own.n += len(x_ND)
+            others = {"rebuilt": rebuilt_ND, "mean": middle_D, "zero": torch.zeros_like(middle_D)}
+            for name, value in others.items():
+                with edited(run.model, _instead(site, words_N, value)):
+                    changed = answers(run, batch)
+                before_R, behind_R, _ = losses(clean, changed)
+                own.add("loss", before_R if name == "rebuilt" else None)
+                own.add(name, behind_R)
+    layers = [own.facts() for own in sums]
+    return {
+        "explained": round(1 - sum(s.left for s in sums) / sum(s.total for s in sums), 4),
+        "l0": round(sum(s.active for s in sums) / sum(s.n for s in sums), 2),
+        "recovered": _average(layers, "recovered"),
+        "recovered_mean": _average(layers, "recovered_mean"),
+        "unit": unit(run),
+        "layers": layers,
+        "held_out_tokens": sum(text.n_tokens for text in texts),
+    }
+
+
+class _Sums:
+    def __init__(self) -> None:
+        self.left = self.total = 0.0
+        self.active = self.n = 0
+        self.losses: dict[str, list[Tensor]] = {}
+
+    def add(self, name: str, values_R: Tensor | None) -> None:
+        if values_R is not None:
+            self.losses.setdefault(name, []).append(values_R)
+
+    def facts(self) -> dict[str, Any]:
+        found = {name: float(torch.cat(parts).mean()) for name, parts in self.losses.items()}
+        loss, rebuilt = found["loss"], found["rebuilt"]
+        facts: dict[str, Any] = {name: round(value, 4) for name, value in found.items()}
+        facts["explained"] = round(1 - self.left / max(self.total, 1e-12), 4)
+        facts["l0"] = round(self.active / max(self.n, 1), 2)
+        for name, base in (("recovered", "zero"), ("recovered_mean", "mean")):
+            lost = found[base] - loss
+            facts[name] = round((found[base] - rebuilt) / lost, 4) if lost > 1e-3 else None
+        return facts
+
+
+def _average(layers: list[dict[str, Any]], name: str) -> float | None:
+    values = [layer[name] for layer in layers if layer[name] is not None]
+    return round(sum(values) / len(values), 4) if values else None
+
+
+def _instead(
+    wanted: Site, words_N: Tensor, value: Tensor
+) -> Callable[[Site, Tensor], Tensor | None]:
+    def edit(site: Site, x_ND: Tensor) -> Tensor | None:
+        if site != wanted:
+            return None
+        x_ND = x_ND.clone()
+        x_ND[words_N] = value.to(x_ND.dtype)
+        return x_ND
+
+    return edit
+
+
+def _masked(run: Opened, texts: Sequence[Passage], seed: int) -> list[Passage]:
+    """For a model that fills gaps: examples with gaps, since what can be seen is no question."""
+    if run.spec.answers == "gaps" and texts[0].media is not None:
+        return [replace(text, hides=True) for text in texts]
+    mask = run.vocab.target.mask if run.spec.answers == "gaps" else None
+    if mask is None:
+        return list(texts)
+    random = torch.Generator().manual_seed(seed)
+    found = []
+    for text in texts:
+        ids = text.ids["text"]
+        drawn = torch.rand(len(ids), generator=random) < MASKED
+        gaps = {i: id for i, id in enumerate(ids) if drawn[i] and 0 < i < len(ids) - 1}
+        new = [mask if i in gaps else id for i, id in enumerate(ids)]
+        if gaps:
+            found.append(replace(text, ids={"text": new}, gaps=gaps))
+    return found or list(texts)
+
+
+def _first(texts: Sequence[Passage], tokens: int) -> list[Passage]:
+    found: list[Passage] = []
+    for text in texts:
+        if sum(one.n_tokens for one in found) >= tokens:
+            break
+        found.append(text)
+    return found

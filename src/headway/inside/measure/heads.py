@@ -1,0 +1,233 @@
+"""What each head is worth and what it does: importance, entropy, distance, roles.
+
+Importance is that of Michel et al. 2019: every head has a gate g = 1, and its importance is the
+mean over texts of |dL/dg|, where L is the mean loss of the outputs of a text in nats (of a vector:
+its length along its own direction). It costs one pass back for each text and no training.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from headway.inside.capture.anatomy import Anatomy, AttentionKind
+from headway.inside.capture.corpus import Corpus
+from headway.inside.capture.examples import N_EXAMPLES, examples
+from headway.inside.capture.forward import say
+from headway.inside.capture.interventions import NO_CHANGE, Change
+from headway.inside.capture.streams import Output, Reading, Stream
+from headway.inside.measure.head_facts import HeadFacts, Heads
+from headway.inside.measure.head_roles import (
+    Frequencies,
+    Means,
+    add_alignment,
+    add_columns,
+    add_places,
+    add_repeats,
+    is_punctuation,
+    roles_of,
+)
+from headway.nn.tap import record
+from headway.tasks.opened import Opened
+
+__all__ = ["HeadFacts", "Heads", "heads"]
+
+ALIGNED = 40
+"""Texts that alignment is measured on: it takes a pass back for every output."""
+
+REPEATS, PERIOD = 8, 24
+"""Texts of random tokens, and how many of them come twice."""
+
+
+def heads(
+    run: Opened,
+    texts: Corpus | Sequence[str] | Sequence[Reading] | str,
+    *,
+    n: int = N_EXAMPLES,
+    importance: bool = True,
+    change: Change = NO_CHANGE,
+) -> Heads:
+    """Every head of a run, judged by some texts. Readings are taken as they are.
+
+    `change`: what is done to the model meanwhile. A head that is off is worth nothing.
+    """
+    readings, source = _readings(run, texts, n)
+    kinds = Anatomy.of(run.model).kinds
+    seen = {(kind.name, layer): _Layer() for kind in kinds for layer in range(len(kind.layers))}
+    frequencies = Frequencies(readings)
+    total = 0.0
+    for number, reading in enumerate(readings):
+        passed = _pass(run, reading, change, gradients=importance)
+        total += passed.loss
+        aligned = _aligned(run, reading, change) if number < ALIGNED else ([], [])
+        for kind in kinds:
+            for layer in range(len(kind.layers)):
+                one = passed.layers[kind.name, layer]
+                seen[kind.name, layer].add(kind, one, reading, frequencies, aligned)
+    if run.spec.continues:
+        _repeat(run, seen, replace(change, hidden=frozenset()))
+    found = [
+        fact
+        for (kind, layer), one in seen.items()
+        for fact in one.facts(kind, layer, run.shape.kept_heads.of(kind, layer))
+    ]
+    n_outputs = sum(len(reading.outputs) for reading in readings)
+    loss = total / len(readings)
+    return Heads(tuple(found), len(readings), n_outputs, loss, source, readings[0].unit)
+
+
+def _readings(run: Opened, texts: Any, n: int) -> tuple[list[Reading], str]:
+    if isinstance(texts, str):
+        texts = [texts]
+    if isinstance(texts, Corpus):
+        return examples(run, texts, n), texts.name
+    if texts and isinstance(texts[0], Reading):
+        return list(texts), ""
+    return examples(run, Corpus.of_lines(texts), n), "the given texts"
+
+
+@dataclass(frozen=True)
+class _Seen:
+    weights_HTS: Tensor
+    importance_H: Tensor
+    causal: bool
+
+
+@dataclass(frozen=True)
+class _Passed:
+    loss: float
+    layers: dict[tuple[str, int], _Seen]
+
+
+def _pass(run: Opened, reading: Reading, change: Change, *, gradients: bool) -> _Passed:
+    """One text there and back. dL/dg of a head is the sum over its output of output × gradient,
+    which also tells the calls of layers apart that share their weights."""
+    with (
+        torch.set_grad_enabled(gradients),
+        record(run.model, "weights", "heads", gradients=True) as got,
+    ):
+        loss = -say(run, reading, change).log_probs_R.mean()
+        names = {part: name for name, part in run.model.named_modules()}
+        calls = {name: iter(entries) for name, entries in got.items()}
+        outputs: dict[tuple[str, int], tuple[Tensor, Tensor, bool]] = {}
+        for kind in Anatomy.of(run.model).kinds:
+            for layer, attention in enumerate(kind.layers):
+                weights_HTS = next(calls[names[attention.weights]])[0]
+                out_NHK = next(calls[names[attention.heads]])
+                outputs[kind.name, layer] = (weights_HTS, out_NHK, attention.scope.causal)
+        grads: Sequence[Tensor | None] = [None] * len(outputs)
+        if gradients:
+            outs = [out_NHK for _, out_NHK, _ in outputs.values()]
+            grads = torch.autograd.grad(loss, outs, allow_unused=True)
+    layers = {}
+    for (place, (weights_HTS, out_NHK, causal)), grad in zip(outputs.items(), grads, strict=True):
+        worth_H = torch.zeros(len(weights_HTS))
+        if grad is not None:
+            worth_H = (grad * out_NHK).sum((0, 2)).abs().detach()
+        layers[place] = _Seen(weights_HTS.detach(), worth_H, causal)
+    return _Passed(float(loss.detach()), layers)
+
+
+class _Layer:
+    """What is known so far of the heads of one layer."""
+
+    def __init__(self) -> None:
+        self.means, self.even = Means(), Means()
+
+    def add(
+        self,
+        kind: AttentionKind,
+        seen: _Seen,
+        reading: Reading,
+        frequencies: Frequencies,
+        aligned: tuple[list[int], list[int]],
+    ) -> None:
+        means, weights_HTS = self.means, seen.weights_HTS
+        n_rows, n_columns = weights_HTS.shape[1:]
+        means.add("importance", seen.importance_H, 1)
+        entropy_HT = -(weights_HTS * weights_HTS.clamp(min=1e-12).log()).sum(-1)
+        means.add("entropy", entropy_HT.sum(1), n_rows)
+        sees_T = torch.full((n_rows,), float(n_columns))
+        if seen.causal:
+            sees_T = sees_T.minimum(torch.arange(n_rows) + 1.0)
+        most_T = sees_T.log()
+        means.add("evenness", entropy_HT[:, most_T > 0].sum(1), float(most_T.sum()))
+        # Where both texts are one, a token's own place is the diagonal.
+        own_T = torch.arange(n_rows) * (1.0 if kind.name != "cross" else n_columns / n_rows)
+        distance_TS = (torch.arange(n_columns) - own_T[:, None]).abs()
+        means.add("distance", (weights_HTS * distance_TS).sum((1, 2)), n_rows)
+        columns = reading.streams[kind.columns]
+        rare = frequencies.rarest(columns)
+        add_columns(means, self.even, weights_HTS, columns, rare, causal=seen.causal)
+        if kind.name == "cross":
+            add_alignment(means, self.even, weights_HTS, *aligned)
+        else:
+            add_places(means, self.even, weights_HTS, causal=seen.causal)
+
+    def facts(self, kind: str, layer: int, kept: tuple[int, ...] | None) -> list[HeadFacts]:
+        plain = ("importance", "entropy", "evenness", "distance")
+        by_name = {name: self.means.of(name) for name in self.means.sums}
+        even = {name: float(self.even.of(name)) for name in self.even.sums}  # type: ignore[arg-type]
+        found = []
+        for head in range(len(self.means.sums["importance"])):
+            values = {name: float(x_H[head]) for name, x_H in by_name.items() if x_H is not None}
+            scores = {name: value for name, value in values.items() if name not in plain}
+            numbers = {name: values.get(name, 0.0) for name in plain}
+            roles = roles_of(scores, even)
+            number = head if kept is None else kept[head]
+            found.append(
+                HeadFacts(kind, layer, head, number, scores=scores, roles=roles, **numbers)
+            )
+        return found
+
+
+def _aligned(run: Opened, reading: Reading, change: Change) -> tuple[list[int], list[int]]:
+    """For each output that is a word, its row and the source token that it hangs on most: where
+    |gradient × input| of its log-probability, summed over the vector, is largest."""
+    if "source" not in reading.streams:
+        return [], []
+    encoder = Anatomy.of(run.model).stack("encoder")
+    given: list[Tensor] = []
+    hook = encoder.front.register_forward_hook(lambda module, x, out: given.append(out))
+    try:
+        with torch.enable_grad():
+            log_probs_R = say(run, reading, change).log_probs_R
+            pairs = []
+            for number, output in enumerate(reading.outputs):
+                if output.row is None or _is_apart(run, output):
+                    continue
+                (grad,) = torch.autograd.grad(log_probs_R[number], given[0], retain_graph=True)
+                worth_S = (grad * given[0]).sum(-1).abs()
+                worth_S[torch.tensor(reading.streams["source"].special)] = 0.0
+                pairs.append((output.row, int(worth_S.argmax())))
+    finally:
+        hook.remove()
+    return [row for row, _ in pairs], [column for _, column in pairs]
+
+
+def _is_apart(run: Opened, output: Output) -> bool:
+    return output.id in run.vocab.target.specials or is_punctuation(output.name)
+
+
+@torch.no_grad()
+def _repeat(run: Opened, seen: dict[tuple[str, int], _Layer], change: Change) -> None:
+    """Random tokens, read twice."""
+    tokenizer = run.vocab.target
+    random = torch.Generator().manual_seed(0)
+    ordinary = [i for i in range(tokenizer.vocab_size) if i not in tokenizer.specials]
+    period = min(PERIOD, len(ordinary), (run.shape.max_len - 1) // 2)
+    if period < 4:
+        return
+    for _ in range(REPEATS):  # no token twice in a half, or there would be two to go back to
+        drawn = torch.randperm(len(ordinary), generator=random)[:period].tolist()
+        half = [ordinary[i] for i in drawn]
+        ids = tokenizer.begun([*half, *half])
+        stream = Stream("text", tuple(ids), ("",) * len(ids), (-1,) * len(ids), (False,) * len(ids))
+        reading = Reading("", "complete", {"text": stream}, (Output(0, ids[1], ""),))
+        for place, one in _pass(run, reading, change, gradients=False).layers.items():
+            layer = seen[place]
+            add_repeats(layer.means, layer.even, one.weights_HTS, len(ids) - 2 * period, period)

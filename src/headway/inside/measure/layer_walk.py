@@ -1,0 +1,202 @@
+"""One token through one layer, with all the numbers: the Illustrated Transformer on your own model.
+
+A walk is a list of steps: which vectors go in, which comes out, and the weights between them, so
+that a reader, or a page, can compute each step again.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from headway.errors import UserError
+from headway.inside.capture.anatomy import Anatomy, StackPart
+from headway.inside.capture.trace import Trace
+from headway.inside.measure.layer_steps import Step, Story
+from headway.inside.measure.layer_sublayers import (
+    NEURONS,
+    HeadAt,
+    attention_steps,
+    feed_forward_steps,
+)
+from headway.nn.block import Block, Parallel, PostNorm
+from headway.tasks.opened import Opened
+
+WEIGHTS = 48_000
+"""Numbers of weights that a walk brings along: about 100 kB of a page."""
+
+Wish = tuple[str, int | None, int | None, int | None]
+"""Kind of attention, layer, head and row, counted from 0; None: choose one."""
+
+
+@dataclass(frozen=True)
+class At:
+    kind: str
+    layer: int
+    head: int
+    row: int
+
+
+@dataclass(frozen=True)
+class Walk:
+    at: At
+    stack: str
+    heads: dict[str, int]
+    """The head that is followed, of each kind of attention in the layer."""
+
+    focus: dict[str, int]
+    """The column that it attends to most."""
+
+    vectors: dict[str, Tensor]
+    """By name, as the model computed them."""
+
+    labels: dict[str, str]
+    """How formulas write the vectors."""
+
+    steps: list[Step]
+
+
+@torch.no_grad()
+def walk(run: Opened, found: Trace, at: Wish | None = None) -> Walk:
+    """Chosen, where `at` does not say: the last token that was said, the middle layer, and the
+    head that looks most sharply at another word."""
+    anatomy = Anatomy.of(run.model)
+    place = _place(anatomy, found, at)
+    part = next(p for p in anatomy.stacks if p.stream == anatomy.kind(place.kind).rows)
+    block = part.blocks[place.layer]
+    kinds = [part.name] if block.cross is None else [part.name, "cross"]
+    heads = {
+        kind: place.head if kind == place.kind else _sharpest(anatomy, found, kind, place)
+        for kind in kinds
+    }
+    brought = NEURONS * (3 if block.feed_forward.is_gated else 2) * run.shape.d_model
+    tour = _Tour(Story((WEIGHTS - brought) // (4 * len(kinds))), found, place, part, heads)
+    tour.whole(block, _memory(anatomy, found, block))
+    story = tour.story
+    true_D = found.states[part.name][place.layer + 1][place.row]
+    error = (story.vectors["end"] - true_D).abs().max()
+    assert error <= 1e-4 * true_D.abs().max().clamp(min=1), "the walk left the trace"
+    return Walk(place, part.name, heads, tour.focus, story.vectors, story.labels, story.steps)
+
+
+def _place(anatomy: Anatomy, found: Trace, at: Wish | None) -> At:
+    name, layer, head, row = (anatomy.kinds[-1].name, None, None, None) if at is None else at
+    kind = anatomy.kind(name)
+    layer = len(kind.layers) // 2 if layer is None else layer
+    anatomy.head(name, layer, head or 0)
+    rows = found.reading.streams[kind.rows]
+    if row is None:
+        row = _last_word(found) if kind.rows == found.reading.last.name else len(rows) // 2
+    if not 0 <= row < len(rows):
+        raise UserError(f"{rows.name} has {len(rows)} tokens, so there is no token {row + 1}.")
+    first = At(name, layer, 0, row)
+    return At(name, layer, _sharpest(anatomy, found, name, first) if head is None else head, row)
+
+
+def _last_word(found: Trace) -> int:
+    """The row that said the last token before the end; else the last word of the text."""
+    reading = found.reading
+    rows = [output.row for output in reading.outputs if output.row is not None]
+    if rows:
+        ends = reading.writes and reading.finished and len(rows) > 1
+        return rows[-2] if ends else rows[-1]
+    plain = [row for row, apart in enumerate(reading.last.special) if not apart]
+    return plain[-1] if plain else 0
+
+
+def _sharpest(anatomy: Anatomy, found: Trace, kind: str, place: At) -> int:
+    """The head with the largest weight on one word other than the token itself."""
+    columns = anatomy.kind(kind).columns
+    weights_HS = found.attention[kind][place.layer][:, place.row].clone()
+    weights_HS[:, list(found.reading.streams[columns].special)] = 0
+    if kind != "cross":
+        weights_HS[:, place.row] = 0
+    return int(weights_HS.amax(1).argmax())
+
+
+def _memory(anatomy: Anatomy, found: Trace, block: Block) -> Tensor | None:
+    if block.cross is None:
+        return None
+    norm, last_SD = anatomy.stack("encoder").stack.final_norm, found.states["encoder"][-1]
+    return last_SD if norm is None else norm(last_SD)
+
+
+class _Tour:
+    """The three wirings of a layer, step by step."""
+
+    def __init__(
+        self, story: Story, found: Trace, place: At, part: StackPart, heads: dict[str, int]
+    ) -> None:
+        self.story, self.found, self.place, self.part, self.heads = story, found, place, part, heads
+        self.x_TD = found.states[part.name][place.layer]
+        self.focus: dict[str, int] = {}
+
+    def whole(self, block: Block, memory_SD: Tensor | None) -> None:
+        x = self.story.vector(("x", "x"), self.x_TD[self.place.row])
+        came = "the layer before left it" if self.place.layer else "embedding and position made it"
+        words = f"One vector stands for the token, as {came}."
+        self.story.add(Step("start", "The token as it comes in", words, (), x))
+        wiring = {Parallel: self._parallel, PostNorm: self._post}
+        wiring.get(type(block), self._pre)(block, memory_SD)
+
+    def _pre(self, block: Block, memory_SD: Tensor | None) -> None:
+        words = "A norm before each part of the layer: numbers of one size go in."
+        n = self.story.norm(block.norm_attention, "x", ("n", "n"), words)
+        x = self._kept("x", self._own(block, n, block.norm_attention(self.x_TD)), ("x1", "x′"))
+        if memory_SD is not None and block.norm_cross is not None:
+            n = self.story.norm(block.norm_cross, x, ("n1", "n′"), words)
+            x = self._kept(x, self._cross(block, n, memory_SD), ("x2", "x″"))
+        assert block.norm_feed_forward is not None
+        n = self.story.norm(block.norm_feed_forward, x, ("n2", "m"), words)
+        self._kept(x, feed_forward_steps(self.story, block.feed_forward, n), ("end", "y"))
+
+    def _post(self, block: Block, memory_SD: Tensor | None) -> None:
+        words = "After each part of the layer a norm brings the numbers back to one size."
+        s = self._kept("x", self._own(block, "x", self.x_TD), ("s1", "s"))
+        x = self.story.norm(block.norm_attention, s, ("x1", "x′"), words)
+        if memory_SD is not None and block.norm_cross is not None:
+            s = self._kept(x, self._cross(block, x, memory_SD), ("s2", "s′"))
+            x = self.story.norm(block.norm_cross, s, ("x2", "x″"), words)
+        f = feed_forward_steps(self.story, block.feed_forward, x)
+        assert block.norm_feed_forward is not None
+        self.story.norm(block.norm_feed_forward, self._kept(x, f, ("s3", "t")), ("end", "y"), words)
+
+    def _parallel(self, block: Block, memory_SD: Tensor | None) -> None:
+        words = "One norm serves all parts of this layer, which work side by side."
+        n = self.story.norm(block.norm_attention, "x", ("n", "n"), words)
+        parts = ["x", self._own(block, n, block.norm_attention(self.x_TD))]
+        if memory_SD is not None:
+            parts.append(self._cross(block, n, memory_SD))
+        parts.append(feed_forward_steps(self.story, block.feed_forward, n))
+        words = "What the parts found is added to what came in: the residual path."
+        self.story.plus(tuple(parts), ("end", "y"), "Add everything to x", words)
+
+    def _kept(self, x: str, added: str, out: tuple[str, str]) -> str:
+        words = "The token keeps what it was, and what was found is added: the residual path."
+        return self.story.plus((x, added), out, f"Add to {self.story.labels[x]}", words)
+
+    def _own(self, block: Block, source: str, x_TD: Tensor) -> str:
+        return self._attention(self.part.name, block, source, x_TD)
+
+    def _cross(self, block: Block, source: str, memory_SD: Tensor) -> str:
+        return self._attention("cross", block, source, memory_SD)
+
+    def _attention(self, kind: str, block: Block, source: str, read_SD: Tensor) -> str:
+        attention = block.cross if kind == "cross" else block.attention
+        assert attention is not None
+        layer, row = self.place.layer, self.place.row
+        off = (name.split(".") for name in self.found.meta.get("off", ()))
+        at = HeadAt(
+            kind=kind,
+            attention=attention,
+            head=self.heads[kind],
+            row=row,
+            read_SD=read_SD,
+            weights_HS=self.found.attention[kind][layer][:, row],
+            values_SGK=self.found.values[kind][layer],
+            off=frozenset(int(head) for name, at, head in off if (name, int(at)) == (kind, layer)),
+        )
+        self.focus[kind] = at.focus
+        return attention_steps(self.story, at, source)

@@ -1,0 +1,79 @@
+"""Maps of what a model looked at: for every output, how much each token it has read counts.
+
+`make(run, trace, ["rollout", "norm"])` gives them by name; `METHODS` is the table of all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+
+from headway.errors import UserError, suggest
+from headway.inside.capture.trace import Trace
+from headway.inside.measure.maps.agreement import agreement, spearman
+from headway.inside.measure.maps.attention import head_maps, layer_maps
+from headway.inside.measure.maps.flow import flow
+from headway.inside.measure.maps.integrated import baseline_TD, integrated
+from headway.inside.measure.maps.map import CAUTION, Map, readout_RT, written_words
+from headway.inside.measure.maps.norms import head_norm_maps, norm_maps
+from headway.inside.measure.maps.occlusion import occlusion
+from headway.inside.measure.maps.rollout import rollout
+from headway.inside.measure.maps.slopes import gradient_maps
+from headway.settings.listed import listed
+from headway.tasks.opened import Opened
+
+__all__ = [
+    "CAUTION",
+    "COSTLY",
+    "METHODS",
+    "Map",
+    "agreement",
+    "baseline_TD",
+    "flow",
+    "gradient_maps",
+    "head_maps",
+    "head_norm_maps",
+    "integrated",
+    "known",
+    "layer_maps",
+    "make",
+    "norm_maps",
+    "occlusion",
+    "readout_RT",
+    "rollout",
+    "spearman",
+    "written_words",
+]
+
+STEPS = 64
+"""Of integrated gradients, where many maps are made at once; its facts say the error."""
+
+METHODS: dict[str, Callable[[Opened, Trace], list[Map]]] = {
+    "heads": head_maps,
+    "mean": lambda run, trace: layer_maps(run, trace, "mean"),
+    "max": lambda run, trace: layer_maps(run, trace, "max"),
+    "rollout": lambda run, trace: [rollout(run, trace)],
+    "norm": norm_maps,
+    "flow": lambda run, trace: [flow(run, trace)],
+    "gradients": gradient_maps,
+    "integrated": lambda run, trace: [integrated(run, trace, most=STEPS)],
+    "occlusion": lambda run, trace: [occlusion(run, trace)],
+}
+"""From the cheapest on. A method may make several maps: `gradients` makes `gradxattention` and
+`gradxinput`, `heads` one for each head."""
+
+COSTLY = ("flow", "gradients", "integrated", "occlusion")
+"""Methods that run the model again and again, or take time in other ways."""
+
+
+def make(run: Opened, trace: Trace, names: Iterable[str] = METHODS) -> list[Map]:
+    """The maps of these methods, in their order."""
+    return [map_ for name in known(names) for map_ in METHODS[name](run, trace)]
+
+
+def known(names: Iterable[str]) -> list[str]:
+    """The same names, or an error for one that is no method."""
+    found = list(listed(names))
+    for name in found:
+        if name not in METHODS:
+            raise UserError(f"unknown map {name!r}.{suggest(name, METHODS)}")
+    return found

@@ -1,0 +1,38 @@
+"""Maps that are read off attention as it is: each head, and the mean or maximum of a layer."""
+
+from __future__ import annotations
+
+from torch import Tensor
+
+from headway.inside.capture.trace import Trace
+from headway.inside.measure.maps.map import Map, readout_RT, streams_of
+from headway.tasks.opened import Opened
+
+
+def head_maps(run: Opened | None, trace: Trace) -> list[Map]:
+    """A map for each head whose rows are the stream that answers: `cross.2.5`."""
+    return [
+        Map.of(f"{name}.{head}", {columns: weights_HRS[head]})
+        for name, columns, weights_HRS in _layers(run, trace)
+        for head in range(len(weights_HRS))
+    ]
+
+
+def layer_maps(run: Opened | None, trace: Trace, how: str) -> list[Map]:
+    """The `mean` or the `max` over the heads of each layer: `cross.2.mean`."""
+    made = []
+    for name, columns, weights_HRS in _layers(run, trace):
+        over_RS = weights_HRS.mean(0) if how == "mean" else weights_HRS.amax(0)
+        made.append(Map.of(f"{name}.{how}", {columns: over_RS}))
+    return made
+
+
+def _layers(run: Opened | None, trace: Trace) -> list[tuple[str, str, Tensor]]:
+    """Name, stream of the columns and weights for every layer, a row an output."""
+    reads_RT = readout_RT(run, trace.reading)
+    return [
+        (f"{kind}.{layer}", streams_of(kind, trace.reading)[1], reads_RT @ weights_HTS.float())
+        for kind, layers in trace.attention.items()
+        if streams_of(kind, trace.reading)[0] == trace.reading.last.name
+        for layer, weights_HTS in enumerate(layers)
+    ]

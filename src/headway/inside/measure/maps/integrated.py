@@ -1,0 +1,209 @@
+"""Integrated gradients (Sundararajan et al., 2017): slopes all along the way from a text that says
+nothing to the text itself. They add up to what the text changes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from headway.errors import UserError, suggest
+from headway.inside.capture.anatomy import Anatomy, StackPart
+from headway.inside.capture.forward import NO_CHANGE, TOGETHER, Change, say_each
+from headway.inside.capture.streams import Reading
+from headway.inside.capture.trace import Trace
+from headway.inside.measure.maps.map import Map
+from headway.inside.measure.maps.slopes import Fronts, fronts_of, slopes_of
+from headway.models.parts.text import TextFront
+from headway.nn.layout import Layout
+from headway.tasks.opened import Opened
+
+ENOUGH = 0.01
+"""The error at which no more steps are taken."""
+
+NODES = 4
+"""Steps in one piece of the way (Gauss's rule)."""
+
+MOST_STEPS = 256
+LEAST_EFFECT = 0.1
+"""In nats. Of an output that the text changes by less, the error is measured by this."""
+
+SAMPLE = 256
+"""Tokens that the mean input is the mean of, spread evenly over the vocabulary."""
+
+
+@dataclass(frozen=True)
+class _Piece:
+    """A part of the way, for some of the outputs. What its slopes add up to should be what the
+    model says differently at its two ends, so every piece knows its own error."""
+
+    start: float
+    end: float
+    rows_Q: Tensor
+    sums_QX: Tensor
+    """A column for each token of all streams."""
+
+    off_Q: Tensor
+
+    def only(self, chosen_Q: Tensor) -> _Piece:
+        parts = (x[chosen_Q] for x in (self.rows_Q, self.sums_QX, self.off_Q))
+        return _Piece(self.start, self.end, *parts)
+
+
+def integrated(
+    run: Opened,
+    trace: Trace,
+    baseline: str = "mean",
+    fronts: Fronts | None = None,
+    change: Change = NO_CHANGE,
+    most: int = MOST_STEPS,
+) -> Map:
+    """Pieces of the way are halved where they are off until the sum of each row is within 1 % of
+    what the text changes, or `most` steps are made.
+
+    `baseline`: `mean` is the mean of tokens at each place (see `baseline_TD`), `zero` is nothing at
+    all. The map's facts say the most steps of a row and the largest error that is left.
+    """
+    given = fronts_of(trace) | dict(fronts or {})
+    nothing = {name: baseline_TD(run, trace.reading, name, baseline) for name in given}
+    way = _Way(run, trace.reading, change, given, nothing)
+    effect_R = (way.says_R(1.0) - way.says_R(0.0)).abs().clamp(min=LEAST_EFFECT)
+    sums_RX, error_R, steps_R = _walked(way, effect_R, most)
+    streams = {part.name: part.stream for part in Anatomy.of(run.model).stacks}
+    columns = tuple((streams[name], len(x_TD)) for name, x_TD in given.items())
+    facts = {"steps": int(steps_R.max()), "error": float(error_R.max())}
+    return Map("integrated", columns, sums_RX, facts)
+
+
+def _walked(way: _Way, effect_R: Tensor, most: int) -> tuple[Tensor, Tensor, Tensor]:
+    """Sums, the error that is left, and the steps made, of each row."""
+    everyone_R = torch.arange(len(effect_R))
+    pieces = way.pieces((0.0, 0.5, 1.0), everyone_R)
+    steps_R = torch.full_like(everyone_R, 2 * NODES)
+    while True:
+        off_R = torch.zeros_like(effect_R)
+        for piece in pieces:
+            off_R[piece.rows_Q] += piece.off_Q
+        error_R = off_R.abs() / effect_R
+        open_R = (error_R > ENOUGH) & (steps_R + 2 * NODES <= most)
+        if not open_R.any():
+            break
+        # The piece that is furthest off for a row that is not yet right, and all rows like that.
+        wrong = [(p.off_Q.abs() / effect_R[p.rows_Q]) * open_R[p.rows_Q] for p in pieces]
+        worst = max(range(len(pieces)), key=lambda number: float(wrong[number].max()))
+        piece, halve_Q = pieces.pop(worst), wrong[worst] > ENOUGH / 10
+        if not halve_Q.any():
+            halve_Q = wrong[worst] == wrong[worst].max()
+        pieces += [piece.only(~halve_Q)] if not halve_Q.all() else []
+        rows_Q, middle = piece.rows_Q[halve_Q], (piece.start + piece.end) / 2
+        pieces += way.pieces((piece.start, middle, piece.end), rows_Q)
+        steps_R[rows_Q] += 2 * NODES
+    sums_RX = torch.zeros(len(effect_R), pieces[0].sums_QX.shape[1])
+    for piece in pieces:
+        sums_RX[piece.rows_Q] += piece.sums_QX
+    return sums_RX, error_R, steps_R
+
+
+class _Way:
+    """The straight way from one input to another."""
+
+    def __init__(
+        self, run: Opened, reading: Reading, change: Change, given: Fronts, nothing: Fronts
+    ) -> None:
+        self.run, self.reading, self.change = run, reading, change
+        self.given, self.nothing = given, nothing
+        self.said: dict[float, Tensor] = {}
+
+    def says_R(self, place: float) -> Tensor:
+        if place not in self.said:
+            with torch.no_grad():
+                [self.said[place]] = self._say_PR(self._at([place]), 1)
+        return self.said[place]
+
+    def pieces(self, ends: Sequence[float], rows_Q: Tensor) -> list[_Piece]:
+        """What lies between each of these places and the next."""
+        nodes, weights = np.polynomial.legendre.leggauss(NODES)
+        halves = [(start + end, end - start) for start, end in pairwise(ends)]
+        places = [(both + wide * float(node)) / 2 for both, wide in halves for node in nodes]
+        slopes = iter(self._slopes_PQX(places, rows_Q).split(NODES))
+        weights_P = torch.from_numpy(weights).float()
+        found = []
+        for start, end in pairwise(ends):
+            sums_QX = torch.einsum("p,pqx->qx", weights_P * (end - start) / 2, next(slopes))
+            said_Q = (self.says_R(end) - self.says_R(start))[rows_Q]
+            found.append(_Piece(start, end, rows_Q, sums_QX, sums_QX.sum(1) - said_Q))
+        return found
+
+    def _slopes_PQX(self, places: Sequence[float], rows_Q: Tensor) -> Tensor:
+        """Slope times the whole way, at each place for these outputs, a column a token."""
+        n_tokens = sum(map(len, self.given.values()))
+        at_once = max(1, TOGETHER // (len(rows_Q) * n_tokens))
+        parts = [places[start : start + at_once] for start in range(0, len(places), at_once)]
+        return torch.cat([self._slopes_together(part, rows_Q) for part in parts])
+
+    def _slopes_together(self, places: Sequence[float], rows_Q: Tensor) -> Tensor:
+        n = len(places)
+        inputs = {name: x_ND.requires_grad_() for name, x_ND in self._at(places).items()}
+        with torch.enable_grad():
+            # Each place hangs on its own input alone: slopes of the sum are those of all places.
+            said_Q = self._say_PR(inputs, n)[:, rows_Q].sum(0)
+            slopes = slopes_of(said_Q, list(inputs.values()))
+        ways = [self.given[name] - self.nothing[name] for name in inputs]
+        touched = [
+            (slope_QND.unflatten(1, (n, -1)) * way_TD).sum(3)
+            for slope_QND, way_TD in zip(slopes, ways, strict=True)
+        ]
+        return torch.cat(touched, 2).transpose(0, 1)
+
+    def _at(self, places: Sequence[float]) -> dict[str, Tensor]:
+        """The inputs at these places, one behind another."""
+        return {
+            name: torch.cat([torch.lerp(self.nothing[name], x_TD, place) for place in places])
+            for name, x_TD in self.given.items()
+        }
+
+    def _say_PR(self, inputs: Fronts, n: int) -> Tensor:
+        said = say_each(self.run, self.reading, [self.change] * n, fronts=inputs)
+        return torch.stack([each.log_probs_R for each in said])
+
+
+def baseline_TD(run: Opened, reading: Reading, stack: str, kind: str) -> Tensor:
+    """What a front hands over for a text that says nothing, the mean of `SAMPLE` tokens at each
+    place; for a picture of one colour, its own mean; for silence."""
+    part = Anatomy.of(run.model).stack(stack)
+    stream = reading.streams[part.stream]
+    if kind == "mean" and reading.media is not None and part.stream != "target":
+        return _empty_TD(part, reading)
+    if kind == "mean":
+        return _mean_TD(part, reading, len(stream))
+    if kind != "zero":
+        raise UserError(f"unknown baseline {kind!r}.{suggest(kind, ['mean', 'zero'])}")
+    return torch.zeros_like(baseline_TD(run, reading, stack, "mean"))
+
+
+@torch.no_grad()
+def _empty_TD(part: StackPart, reading: Reading) -> Tensor:
+    assert reading.media is not None
+    item = reading.media.item
+    nothing = np.zeros_like(item)
+    if reading.media.kind == "picture":
+        nothing[:] = item.mean((0, 2, 3), keepdims=True).round()
+    return part.front(*part.front.collate([nothing]))
+
+
+@torch.no_grad()
+def _mean_TD(part: StackPart, reading: Reading, length: int) -> Tensor:
+    """The mean over tokens spread over the vocabulary, at each place for itself."""
+    assert isinstance(part.front, TextFront)
+    size = part.front.tokens.num_embeddings
+    ids_B = torch.linspace(0, size - 1, min(size, SAMPLE)).long()
+    layout = Layout.of([length] * len(ids_B))
+    ids_N = ids_B.repeat_interleave(length)
+    if part.stream == "text" and reading.segments:
+        segments_N = torch.tensor(reading.segments).repeat(len(ids_B))
+        return part.front(ids_N, layout, segments_N).unflatten(0, (-1, length)).mean(0)
+    return part.front(ids_N, layout).unflatten(0, (-1, length)).mean(0)

@@ -1,0 +1,100 @@
+"""A map says, for every output of a model, how much each token it has read counts."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+from headway.inside.capture.streams import Reading
+from headway.tasks.opened import Opened
+
+CAUTION = "Weights are not importance: see how well a map finds what is known."
+
+
+@dataclass(frozen=True)
+class Map:
+    name: str
+    columns: tuple[tuple[str, int], ...]
+    """Streams whose tokens are the columns, in this order, and how many each has."""
+
+    weights_RS: Tensor
+    """A row for each output of the reading. Maps of gradients have negative weights, too."""
+
+    facts: dict[str, float] = field(default_factory=dict)
+    """What is to be said about how it was made: steps, error."""
+
+    @classmethod
+    def of(
+        cls, name: str, parts: Mapping[str, Tensor], facts: dict[str, float] | None = None
+    ) -> Map:
+        columns = tuple((stream, part_RS.shape[1]) for stream, part_RS in parts.items())
+        return cls(name, columns, torch.cat(list(parts.values()), 1), facts or {})
+
+    @property
+    def streams(self) -> tuple[str, ...]:
+        return tuple(stream for stream, _ in self.columns)
+
+    def parts(self) -> dict[str, Tensor]:
+        """The columns of each stream."""
+        sizes = [size for _, size in self.columns]
+        return dict(zip(self.streams, self.weights_RS.split(sizes, 1), strict=True))
+
+    def share_R(self, stream: str) -> Tensor | None:
+        """What part of each row falls on a stream, signs left out; None if it is all or nothing.
+
+        The shares of all streams sum to 1. A row without any weight is shared alike.
+        """
+        if stream not in self.streams or len(self.columns) < 2:
+            return None
+        sums_XR = torch.stack([part_RS.abs().sum(1) for part_RS in self.parts().values()])
+        total_R = sums_XR.sum(0)
+        share_R = sums_XR[self.streams.index(stream)] / total_R.clamp(min=1e-30)
+        return torch.where(total_R > 0, share_R, torch.full_like(share_R, 1 / len(self.columns)))
+
+
+STREAMS = {
+    "encoder": ("source", "source"),
+    "decoder": ("target", "target"),
+    "cross": ("target", "source"),
+}
+
+
+def streams_of(kind: str, reading: Reading) -> tuple[str, str]:
+    """Of a kind of attention the stream of its rows and that of its columns."""
+    only = reading.first.name
+    return STREAMS.get(kind, (only, only))
+
+
+def readout_RT(run: Opened | None, reading: Reading) -> Tensor:
+    """Which rows of the last stream each output is read from; a row sums to 1.
+
+    A class or a vector of a whole text is read where the model pools it.
+    """
+    model = None if run is None else run.model
+    pooling = getattr(model, "pooling", "first")
+    weights_RT = torch.zeros(len(reading.outputs), len(reading.last))
+    for number, output in enumerate(reading.outputs):
+        if output.row is not None:
+            weights_RT[number, output.row] = 1.0
+        elif pooling == "mean":
+            weights_RT[number] = 1 / len(reading.last)
+        else:
+            weights_RT[number, -1 if pooling == "last" else 0] = 1.0
+        if output.row is None and "distilled" in getattr(model, "heads", ()):
+            # The mean of two answers, of which the other is read from the second row.
+            weights_RT[number] /= 2
+            weights_RT[number, 1] += 0.5
+    return weights_RT
+
+
+def written_words(reading: Reading) -> list[int]:
+    """For each output the number of the word of the last stream that it writes, -1 for none.
+
+    What a translator or a language model writes in a row stands one place behind it.
+    """
+    words = [*reading.last.words, -1]
+    behind = int(reading.writes)
+    return [-1 if output.row is None else words[output.row + behind] for output in reading.outputs]

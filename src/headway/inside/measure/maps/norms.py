@@ -1,0 +1,72 @@
+"""How much attention really adds: weights times the vectors they weigh (Kobayashi et al., 2020)."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from headway.inside.capture.anatomy import Anatomy
+from headway.inside.capture.trace import Trace
+from headway.inside.measure.maps.map import Map, readout_RT
+from headway.nn.attention.attention import Attention
+from headway.tasks.opened import Opened
+
+
+def norm_maps(run: Opened, trace: Trace) -> list[Map]:
+    """`norm`, the mean over layers with all streams as columns, then each layer: `cross.2.norm`.
+
+    A token's weight is the length of the vector that it adds to a row, all heads together.
+    """
+    reads_RT = readout_RT(run, trace.reading)
+    layers: dict[str, list[Tensor]] = {}
+    single = []
+    for kind in Anatomy.of(run.model).kinds:
+        if kind.rows != trace.reading.last.name:
+            continue
+        for number, attention in enumerate(kind.layers):
+            weights_HTS = trace.attention[kind.name][number].float()
+            added_TS = added_norms(weights_HTS, moved(attention, trace.values[kind.name][number]))
+            layers.setdefault(kind.columns, []).append(reads_RT @ added_TS)
+            single.append(
+                Map.of(f"{kind.name}.{number}.norm", {kind.columns: layers[kind.columns][-1]})
+            )
+    streams = [name for name in trace.reading.streams if name in layers]
+    whole = {name: torch.stack(layers[name]).mean(0) for name in streams}
+    return [Map.of("norm", whole), *single]
+
+
+def head_norm_maps(run: Opened, trace: Trace) -> list[Map]:
+    """The same for each head alone: `cross.2.5.norm`."""
+    reads_RT = readout_RT(run, trace.reading)
+    made = []
+    for kind in Anatomy.of(run.model).kinds:
+        if kind.rows != trace.reading.last.name:
+            continue
+        for number, attention in enumerate(kind.layers):
+            lengths_SH = moved(attention, trace.values[kind.name][number]).norm(dim=-1)
+            weights_HTS = trace.attention[kind.name][number].float() * lengths_SH.T[:, None]
+            made += [
+                Map.of(f"{kind.name}.{number}.{head}.norm", {kind.columns: reads_RT @ weights_TS})
+                for head, weights_TS in enumerate(weights_HTS)
+            ]
+    return made
+
+
+@torch.no_grad()
+def moved(attention: Attention, values_SGK: Tensor) -> Tensor:
+    """What each token would add by each head at weight 1 (S H D): its value through `to_out`."""
+    values_SHK = values_SGK.float().repeat_interleave(attention.n_heads // values_SGK.shape[1], 1)
+    out_DHK = attention.to_out.weight.float().unflatten(1, values_SHK.shape[1:])
+    moved_SHD = torch.einsum("shk,dhk->shd", values_SHK, out_DHK)
+    gate_H = attention.gate_H
+    return moved_SHD if gate_H is None else moved_SHD * gate_H[:, None]
+
+
+def added_norms(weights_HTS: Tensor, moved_SHD: Tensor) -> Tensor:
+    """Lengths of the vectors that columns add to rows; a row at a time, which saves memory."""
+    return torch.stack(
+        [
+            torch.einsum("hs,shd->sd", weights_HS, moved_SHD).norm(dim=-1)
+            for weights_HS in weights_HTS.unbind(1)
+        ]
+    )

@@ -1,0 +1,39 @@
+"""What changes when a token is hidden: the plainest map, and one that asks the model itself."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import torch
+
+from headway.inside.capture.forward import NO_CHANGE, TOGETHER, Change, say_each
+from headway.inside.capture.trace import Trace
+from headway.inside.measure.maps.map import Map
+from headway.tasks.opened import Opened
+
+
+@torch.no_grad()
+def occlusion(run: Opened, trace: Trace, change: Change = NO_CHANGE) -> Map:
+    """By how much the log-probability of each output falls when no other token may attend to a
+    token, for all tokens in turn; of a vector, how much less far it goes in its direction.
+
+    A token still sees itself. So the weight of the very token that an output is read from is what
+    it does through others, not what it does for itself.
+    """
+    reading = trace.reading
+    sizes = {name: len(stream) for name, stream in reading.streams.items()}
+    hiding = [
+        replace(change, hidden=change.hidden | {(name, place)})
+        for name, size in sizes.items()
+        for place in range(size)
+    ]
+    changes = list(dict.fromkeys([change, *hiding]))  # what is hidden anyway changes nothing
+    at_once = max(1, TOGETHER // sum(sizes.values()))
+    said = [
+        each.log_probs_R
+        for start in range(0, len(changes), at_once)
+        for each in say_each(run, reading, changes[start : start + at_once])
+    ]
+    said_with = dict(zip(changes, said, strict=True))
+    falls = [said_with[change] - said_with[without] for without in hiding]
+    return Map("occlusion", tuple(sizes.items()), torch.stack(falls, 1))

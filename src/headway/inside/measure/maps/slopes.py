@@ -1,0 +1,116 @@
+"""What each output hangs on, by gradients: of attention weights, and of the fronts' vectors."""
+
+from __future__ import annotations
+
+import contextlib
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from headway.inside.capture.anatomy import Anatomy
+from headway.inside.capture.forward import NO_CHANGE, Change, say
+from headway.inside.capture.streams import Reading
+from headway.inside.capture.trace import Trace
+from headway.inside.measure.maps.map import Map, readout_RT
+from headway.inside.measure.maps.rollout import rolled
+from headway.nn.tap import record
+from headway.tasks.opened import Opened
+
+SEVERAL = 4
+"""Numbers from which on their gradients are quicker together than one by one."""
+
+Fronts = Mapping[str, Tensor]
+"""By stack what its front hands over, a row a token."""
+
+
+@dataclass(frozen=True)
+class Slopes:
+    """Gradients of one output."""
+
+    fronts: dict[str, Tensor]
+    attention: dict[str, list[Tensor]]
+    """By kind and layer (H T S)."""
+
+
+def fronts_of(trace: Trace) -> dict[str, Tensor]:
+    return {name: states[0] for name, states in trace.states.items()}
+
+
+def gradient_maps(
+    run: Opened, trace: Trace, fronts: Fronts | None = None, change: Change = NO_CHANGE
+) -> list[Map]:
+    """`gradxattention` and `gradxinput`, of the same backward passes.
+
+    `fronts`: other inputs than those of the text, by stack; zeros take a stream away.
+    """
+    given = fronts_of(trace) | dict(fronts or {})
+    reads_RT = readout_RT(run, trace.reading)
+    streams = {part.name: part.stream for part in Anatomy.of(run.model).stacks}
+    weighed: dict[str, list[Tensor]] = {stream: [] for stream in streams.values()}
+    touched: dict[str, list[Tensor]] = {stream: [] for stream in streams.values()}
+    for row, (slopes, weights) in enumerate(_each(run, trace.reading, given, change)):
+        for stack, slope_TD in slopes.fronts.items():
+            touched[streams[stack]].append((slope_TD * given[stack]).sum(1))
+        helps = {
+            kind: [(slope * w).relu().mean(0) for slope, w in zip(of, weights[kind], strict=True)]
+            for kind, of in slopes.attention.items()
+        }
+        for stream, x_TS in rolled(helps, 1.0, 1.0, trace.reading.last.name).items():
+            own = torch.eye(len(x_TS)) if stream == trace.reading.last.name else 0.0
+            weighed[stream].append(reads_RT[row] @ (x_TS - own))
+    return [
+        Map.of("gradxattention", {name: torch.stack(rows) for name, rows in weighed.items()}),
+        Map.of("gradxinput", {name: torch.stack(rows) for name, rows in touched.items()}),
+    ]
+
+
+def _each(
+    run: Opened, reading: Reading, fronts: Fronts, change: Change
+) -> Iterator[tuple[Slopes, dict[str, list[Tensor]]]]:
+    """For each output its slopes, and the attention weights that they belong to."""
+    kinds = Anatomy.of(run.model).kinds
+    inputs = {name: x_TD.detach().clone().requires_grad_() for name, x_TD in fronts.items()}
+    with torch.enable_grad(), record(run.model, ".weights", gradients=True) as got:
+        worth_R = say(run, reading, change, fronts=inputs).log_probs_R
+    names = {id(module): name for name, module in run.model.named_modules()}
+    calls = {name: iter(seen) for name, seen in got.items()}
+    weights = {
+        kind.name: [next(calls[names[id(layer.weights)]])[0] for layer in kind.layers]
+        for kind in kinds
+    }
+    leaves = [*inputs.values(), *(w for layers in weights.values() for w in layers)]
+    held = {kind: [w.detach() for w in layers] for kind, layers in weights.items()}
+    for row in range(len(worth_R)):
+        slopes = iter(slopes_of(worth_R[row : row + 1], leaves))
+        yield (
+            Slopes(
+                {name: next(slopes)[0] for name in inputs},
+                {kind: [next(slopes)[0] for _ in layers] for kind, layers in weights.items()},
+            ),
+            held,
+        )
+
+
+def slopes_of(worth_R: Tensor, leaves: Sequence[Tensor]) -> list[Tensor]:
+    """For each leaf the gradients of all the numbers by it, one after another."""
+    if len(worth_R) >= SEVERAL:
+        with contextlib.suppress(RuntimeError), warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # torch says where it has no quick way
+            return list(
+                torch.autograd.grad(
+                    worth_R,
+                    leaves,
+                    torch.eye(len(worth_R)),
+                    retain_graph=True,
+                    is_grads_batched=True,
+                    materialize_grads=True,
+                )
+            )
+    rows = [
+        torch.autograd.grad(one, leaves, retain_graph=True, materialize_grads=True)
+        for one in worth_R
+    ]
+    return [torch.stack(of_leaf) for of_leaf in zip(*rows, strict=True)]

@@ -1,0 +1,110 @@
+"""What each output looked at in a picture or a recording: every head, and maps through all layers.
+
+A row is an output, a column a patch or a stretch of sound.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from torch import Tensor
+
+from headway.errors import UserError
+from headway.inside.capture.streams import Reading
+from headway.inside.capture.trace import Trace
+from headway.inside.measure.maps.integrated import integrated
+from headway.inside.measure.maps.map import Map, readout_RT, streams_of, written_words
+from headway.inside.measure.maps.norms import norm_maps
+from headway.inside.measure.maps.occlusion import occlusion
+from headway.inside.measure.maps.rollout import rollout
+from headway.inside.measure.maps.slopes import gradient_maps
+from headway.tasks.opened import Opened
+
+SLOPE_WORK, HIDE_WORK, PATH_WORK = 6_000, 3_000, 400
+"""Outputs times rows of the source up to which gradients, occlusion and integrated gradients are
+made without being asked for."""
+
+STEPS = 64
+
+
+@dataclass(frozen=True)
+class Method:
+    key: str
+    label: str
+    how: str
+    """What it is, in a sentence."""
+
+
+METHODS = {
+    method.key: method
+    for method in (
+        Method("rollout", "Rollout", "Attention followed through all layers down to the input."),
+        Method("norm", "Norm", "Weights times the vectors they weigh, all layers together."),
+        Method("gradxattention", "Gradient × attention", "Attention that helps the output."),
+        Method("gradxinput", "Gradient × input", "Size of the slope of the log-probability."),
+        Method(
+            "integrated",
+            "Integrated gradients",
+            "Slopes on the way from one mean colour, or silence.",
+        ),
+        Method("occlusion", "Occlusion", "The log-probability lost when this part is hidden."),
+    )
+}
+
+
+def looking_kind(reading: Reading) -> str:
+    """The attention that looks at the input: across, or of the only stack."""
+    return "cross" if "target" in reading.streams else "self"
+
+
+def head_weights(run: Opened | None, trace: Trace) -> list[Tensor]:
+    """Of each layer what the heads look at when an output is read (H R S)."""
+    reads_RT = readout_RT(run, trace.reading)
+    return [reads_RT @ layer.float() for layer in trace.attention[looking_kind(trace.reading)]]
+
+
+def whole_maps(looked: Any) -> tuple[dict[str, Tensor], dict[str, str]]:
+    """Maps that are not of a single head (R S), by their key; and what was left out, and why."""
+    run, trace, change = looked.run, looked.trace, looked.change
+    source = streams_of(looking_kind(trace.reading), trace.reading)[1]
+    work = len(trace.reading.outputs) * len(trace.reading.streams[source])
+    makers: dict[str, tuple[bool, Callable[[], list[Map]]]] = {
+        "rollout": (True, lambda: [rollout(run, trace)]),
+        "norm": (True, lambda: norm_maps(run, trace)[:1]),
+        "gradxinput": (work <= SLOPE_WORK, lambda: gradient_maps(run, trace, change=change)),
+        "integrated": (
+            work <= PATH_WORK,
+            lambda: [integrated(run, trace, change=change, most=STEPS)],
+        ),
+        "occlusion": (work <= HIDE_WORK, lambda: [occlusion(run, trace, change)]),
+    }
+    made: dict[str, Tensor] = {}
+    skipped: dict[str, str] = {}
+    for key, (is_quick, maker) in makers.items():
+        label = METHODS[key].label
+        if run is None and key != "rollout":
+            skipped[label] = "needs the model itself"
+        elif not (is_quick or looked.slow):
+            skipped[label] = "takes long: look with --slow"
+        else:
+            try:
+                made |= {map_.name: map_.parts()[source] for map_ in maker()}
+            except UserError as error:
+                skipped[label] = str(error)
+    return {key: made[key] for key in METHODS if key in made}, skipped
+
+
+def word_groups(reading: Reading) -> list[dict[str, Any]]:
+    """The words of the answer, each with the numbers of the outputs that wrote it. A label is one
+    word; the end of a text, and other special tokens, are words of their own."""
+    numbers = written_words(reading)
+    groups: list[dict[str, Any]] = []
+    for row, (number, output) in enumerate(zip(numbers, reading.outputs, strict=True)):
+        if groups and number >= 0 and groups[-1]["word"] == number:
+            groups[-1]["name"] += output.name
+            groups[-1]["rows"].append(row)
+        else:
+            groups.append({"name": output.name, "rows": [row], "word": number})
+    return groups

@@ -1,0 +1,160 @@
+"""The nearest tokens of a corpus: by the state of a layer, or by the factors that fire there.
+
+Exact: every token of the corpus is compared. States are centred first by their mean over the
+corpus, since in most models all states share one large part, which makes everything look alike.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from headway.errors import UserError
+from headway.inside.capture.corpus import Corpus
+from headway.inside.capture.passages import Passage, Shown, passages
+from headway.inside.capture.states import Site, batches, sites_of, states_of, stream_of
+from headway.inside.capture.trace import Trace
+from headway.inside.measure.factors.dictionary import Factors
+from headway.tasks.opened import Opened
+
+MAX_TOKENS = 50_000
+AT_ONCE = 8192
+"""Tokens compared at a time: in f32, though they are held in f16."""
+
+Vectors = NDArray[np.float32]
+
+
+@dataclass(frozen=True)
+class Hit:
+    cosine: float
+    passage: int
+    place: int
+
+
+@dataclass(frozen=True)
+class Index:
+    """Tokens of a corpus by their states at one site; first and last tokens of texts are not in."""
+
+    run: Opened
+    site: Site
+    texts: list[Passage]
+    where_N2: NDArray[np.int32]
+    """Passage and place of each token."""
+
+    unit_ND: NDArray[np.float16]
+    length_N: Vectors
+    middle_D: Vectors
+    factors: Factors | None = None
+    """Then rows are not states but what fires."""
+
+    @classmethod
+    def of(
+        cls,
+        run: Opened,
+        lines: Corpus | Iterable[str],
+        layer: int,
+        *,
+        stack: str | None = None,
+        factors: Factors | None = None,
+        max_tokens: int = MAX_TOKENS,
+    ) -> Index:
+        """Of a layer (0: the embedding) of a stack, the last one unless named."""
+        sites = sites_of(run.model)
+        wanted = (sites[-1][0] if stack is None else stack, layer)
+        if wanted not in sites:
+            there = ", ".join(f"{name} {number}" for name, number in sites)
+            raise UserError(f"this model has no layer {layer} of {wanted[0]!r}. It has: {there}.")
+        return indexes(run, lines, [wanted], factors=factors, max_tokens=max_tokens)[wanted]
+
+    @property
+    def stream(self) -> str:
+        return stream_of(self.run.model, self.site)
+
+    def nearest(self, trace: Trace, stream: str, place: int, top: int = 10) -> list[Hit]:
+        """The tokens of the corpus most like one token of a traced text, nearest first."""
+        if stream != self.stream:
+            raise UserError(f"this index is of {self.stream}, not of {stream}.")
+        x_1D = trace.states[self.site[0]][self.site[1]][place : place + 1]
+        return self.nearest_to(self.rows(x_1D.detach()), top)[0]
+
+    def rows(self, x_ND: torch.Tensor) -> Vectors:
+        """What is compared of states of this site."""
+        if self.factors is not None:
+            x_ND = self.factors.codes(x_ND, self.site)
+        return np.asarray(x_ND.float().numpy() - self.middle_D, np.float32)
+
+    def nearest_to(self, x_QD: Vectors, top: int) -> list[list[Hit]]:
+        like_QN = self.cosines(x_QD)
+        top = min(top, like_QN.shape[1])
+        best_QK = np.argsort(-like_QN, axis=1, kind="stable")[:, :top]
+        return [
+            [Hit(float(like[n]), *map(int, self.where_N2[n])) for n in best]
+            for like, best in zip(like_QN, best_QK, strict=True)
+        ]
+
+    def cosines(self, x_QD: Vectors) -> Vectors:
+        unit_QD = x_QD / np.maximum(np.linalg.norm(x_QD, axis=1, keepdims=True), 1e-12)
+        parts = [
+            unit_QD @ self.unit_ND[first : first + AT_ONCE].astype(np.float32).T
+            for first in range(0, len(self.unit_ND), AT_ONCE)
+        ]
+        return np.concatenate(parts, axis=1)
+
+    def strongest(self, factor: int, top: int = 10) -> list[tuple[float, int, int]]:
+        """Where a factor fires most: activation, passage and place."""
+        if self.factors is None:
+            raise UserError("this index holds states. Make it with factors=… to search by factor.")
+        value_N = self.unit_ND[:, factor].astype(np.float32) * self.length_N
+        value_N += self.middle_D[factor]
+        best = np.argsort(-value_N, kind="stable")[:top]
+        places = self.where_N2[best].tolist()
+        return [(float(value_N[n]), *place) for n, place in zip(best, places, strict=True)]
+
+    def shown(self, passage: int, place: int, before: int = 8, behind: int = 5) -> Shown:
+        """A place in its context, for people."""
+        first, end = max(0, place - before), place + behind + 1
+        return self.texts[passage].shown(self.run, self.stream, place, first, end)
+
+
+@torch.no_grad()
+def indexes(
+    run: Opened,
+    lines: Corpus | Iterable[str],
+    sites: Sequence[Site],
+    *,
+    factors: Factors | None = None,
+    max_tokens: int = MAX_TOKENS,
+) -> dict[Site, Index]:
+    """Several layers in one pass over the corpus."""
+    corpus = lines if isinstance(lines, Corpus) else Corpus.of_lines(lines)
+    decoding = any(stream_of(run.model, site) == "target" for site in sites)
+    texts = passages(run, corpus, min(max_tokens, MAX_TOKENS), write=decoding)
+    rows: dict[Site, list[Vectors]] = {site: [] for site in sites}
+    where: dict[str, list[NDArray[np.int32]]] = {}
+    first = 0
+    for batch in batches(run, texts):
+        states = states_of(run.model, batch)
+        for stream in batch.streams:
+            words_N = batch.ordinary(run, stream)
+            places = np.array(list(batch.places(stream)), np.int32)[words_N.numpy()]
+            where.setdefault(stream, []).append(places + np.array([first, 0], np.int32))
+            for site in sites:
+                if stream_of(run.model, site) == stream:
+                    x_ND = states[site][words_N]
+                    x_ND = x_ND if factors is None else factors.codes(x_ND, site)
+                    rows[site].append(x_ND.float().numpy())
+        first += len(batch.passages)
+    found = {}
+    for site in sites:
+        where_N2 = np.concatenate(where[stream_of(run.model, site)])
+        all_ND = np.concatenate(rows.pop(site))
+        middle_D = all_ND.mean(0)
+        all_ND -= middle_D
+        length_N = np.maximum(np.linalg.norm(all_ND, axis=1), 1e-12)
+        unit_ND = (all_ND / length_N[:, None]).astype(np.float16)
+        found[site] = Index(run, site, texts, where_N2, unit_ND, length_N, middle_D, factors)
+    return found

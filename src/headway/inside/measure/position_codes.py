@@ -1,0 +1,219 @@
+"""How a model knows where a token stands, as numbers: the code, and what can be measured of it.
+
+Learned and sinusoidal codes are added to the embeddings; rotary ones turn queries and keys; ALiBi
+and relative ones are numbers that are added to the scores, by distance.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor, nn
+
+from headway.inside.capture.anatomy import Anatomy, StackPart
+from headway.inside.measure.maps.agreement import spearman
+from headway.models.parts.text import TextFront
+from headway.nn.positions import Alibi, Learned, Relative, Rotary, Sinusoidal, sinusoids
+
+MOST_PLACES = 512
+"""Of a table that is looked at: enough to see its far end, and quick."""
+
+STILL = 0.1
+"""A dimension that moves less than this, of a code between -1 and 1, tells places hardly apart."""
+
+
+@dataclass(frozen=True)
+class PositionCode:
+    """Of one stack, or of several whose codes are equal."""
+
+    kind: str
+    """learned, sinusoidal, sinusoidal-halves, rotary, alibi or relative."""
+
+    stacks: tuple[str, ...]
+    table_PD: Tensor | None = None
+    """A row a place. Of a rotary code: the cosines of its angles, then the sines."""
+
+    rate_I: Tensor | None = None
+    """Radians a place, of each pair of numbers that turns: sinusoids and rotary."""
+
+    bias_HR: Tensor | None = None
+    """Added to the scores of each head at the `distances`."""
+
+    distances: tuple[int, ...] = ()
+    """Key place less query place."""
+
+    @property
+    def pairs(self) -> tuple[list[int], list[int]]:
+        """Columns of the table that are the sines and the cosines of the `rate_I`."""
+        assert self.rate_I is not None
+        half = len(self.rate_I)
+        first, second = list(range(half)), list(range(half, 2 * half))
+        if self.kind == "rotary":
+            return second, first
+        if self.kind == "sinusoidal-halves":
+            return first, second
+        return list(range(0, 2 * half, 2)), list(range(1, 2 * half, 2))
+
+    def of_length(self, n_places: int) -> PositionCode:
+        """The first places alone."""
+        assert self.table_PD is not None
+        return replace(self, table_PD=self.table_PD[:n_places])
+
+
+def codes(model: nn.Module, n_places: int = MOST_PLACES) -> list[PositionCode]:
+    """Every code of the model; none, if nothing tells its tokens where they stand."""
+    found = [code for part in Anatomy.of(model).stacks for code in _codes_of(part, n_places)]
+    merged: list[PositionCode] = []
+    for code in found:
+        same = next((i for i, other in enumerate(merged) if _equal(code, other)), None)
+        if same is None:
+            merged.append(code)
+        else:
+            merged[same] = replace(merged[same], stacks=merged[same].stacks + code.stacks)
+    return merged
+
+
+@torch.no_grad()
+def _codes_of(part: StackPart, n_places: int) -> list[PositionCode]:
+    found: list[PositionCode] = []
+    added = part.front.positions if isinstance(part.front, TextFront) else None
+    rotary = part.blocks[0].attention.rotary
+    if isinstance(added, Learned):
+        table_PD = added.table.weight.detach().float()[:n_places]
+        found.append(PositionCode("learned", (part.name,), table_PD))
+    if isinstance(added, Sinusoidal):
+        found.append(_sinusoidal(part.name, added, n_places))
+    if isinstance(rotary, Rotary):
+        angle_PI = torch.arange(n_places).double()[:, None] * rotary.rates()
+        table_PD = torch.cat([angle_PI.cos(), angle_PI.sin()], dim=1).float()
+        found.append(PositionCode("rotary", (part.name,), table_PD, rotary.rates()))
+    bias = part.stack.bias
+    if isinstance(bias, Alibi | Relative):
+        causal = part.blocks[0].attention.scope.causal
+        ahead = 0 if causal else min(n_places, 129) - 1
+        distances = torch.arange(-min(n_places, 129) + 1, ahead + 1)
+        bias_HR = bias(distances[None]).squeeze(-2).float()
+        kind = "alibi" if isinstance(bias, Alibi) else "relative"
+        places = tuple(distances.tolist())
+        found.append(PositionCode(kind, (part.name,), bias_HR=bias_HR, distances=places))
+    return found
+
+
+def _sinusoidal(stack: str, added: Sinusoidal, n_places: int) -> PositionCode:
+    width = added.table_PD.shape[1]
+    table_PD = sinusoids(n_places, width, halves=added.halves)
+    kind = "sinusoidal-halves" if added.halves else "sinusoidal"
+    rate_I = 10_000.0 ** -(torch.arange(0, width, 2).double() / width)
+    return PositionCode(kind, (stack,), table_PD, rate_I)
+
+
+def _equal(one: PositionCode, other: PositionCode) -> bool:
+    if (one.kind, one.distances) != (other.kind, other.distances):
+        return False
+    for a, b in ((one.table_PD, other.table_PD), (one.bias_HR, other.bias_HR)):
+        if (a is None) != (b is None) or (a is not None and b is not None and not a.equal(b)):
+            return False
+    return True
+
+
+@dataclass(frozen=True)
+class Kernel:
+    """How alike the codes of two places are, by their distance."""
+
+    value_R: Tensor
+    """Cosine of two places this far apart, averaged over where they stand; 1 at distance 0."""
+
+    spread_R: Tensor
+    """Standard deviation over where they stand: zero where only the distance matters."""
+
+    twin: float
+    """Distance of the two most alike places, as vectors of length 1."""
+
+    twin_apart: int
+    """How many places apart those stand. More than a few: the code comes round again."""
+
+    spearman: float
+    """Rank correlation of the distance of the vectors with the distance of the places."""
+
+    @property
+    def distance_R(self) -> Tensor:
+        """Of vectors of length 1 that have this cosine."""
+        return (2 - 2 * self.value_R).clamp(min=0).sqrt()
+
+
+def kernel(table_PD: Tensor) -> Kernel:
+    unit_PD = torch.nn.functional.normalize(table_PD.double(), dim=-1)
+    cosine_PP = unit_PD @ unit_PD.T
+    diagonals = [cosine_PP.diagonal(apart) for apart in range(len(cosine_PP))]
+    value_R = torch.stack([line.mean() for line in diagonals])
+    spread_R = torch.stack([line.std(correction=0) for line in diagonals])
+    far_R = (2 - 2 * value_R).clamp(min=0).sqrt()[1:]
+    others_PP = cosine_PP - 4 * torch.eye(len(cosine_PP))
+    place, other = divmod(int(others_PP.argmax()), len(cosine_PP))
+    return Kernel(
+        value_R,
+        spread_R,
+        twin=float((2 - 2 * others_PP[place, other]).clamp(min=0).sqrt()),
+        twin_apart=abs(place - other),
+        spearman=_spearman(far_R, torch.arange(1, len(table_PD))),
+    )
+
+
+def slow_share(code: PositionCode, n_places: int) -> float:
+    """Share of the dimensions that hardly move over so many places, and are free for meaning."""
+    assert code.table_PD is not None
+    table_PD = code.table_PD[:n_places]
+    range_D = table_PD.amax(0) - table_PD.amin(0)
+    # A trained code has any size; a tenth of its dimensions move more than this.
+    size = float(range_D.quantile(0.9)) / 2 if code.rate_I is None else 1.0
+    return float((range_D < STILL * size).float().mean())
+
+
+@dataclass(frozen=True)
+class PositionUse:
+    """What the trained part of a model does with each dimension of the code."""
+
+    code_D: Tensor
+    """Variance of the code over the places; of a rotary code: the rates."""
+
+    use_D: Tensor
+    """Variance of the token embeddings; of a rotary code: size of queries times size of keys."""
+
+    spearman: float
+    """Negative: meaning keeps to where the code is quiet."""
+
+
+@torch.no_grad()
+def use(model: nn.Module, code: PositionCode, n_places: int) -> PositionUse | None:
+    """Of the first stack that has the code; None for codes without dimensions."""
+    part = Anatomy.of(model).stack(code.stacks[0])
+    if code.table_PD is None:
+        return None
+    if code.kind == "rotary":
+        assert code.rate_I is not None
+        code_D, use_D = code.rate_I, _pair_sizes(part)
+    else:
+        assert isinstance(part.front, TextFront)
+        table_VD = part.front.tokens.weight.detach().double() * part.front.scale
+        code_D, use_D = code.table_PD[:n_places].double().var(0), table_VD.var(0)
+    return PositionUse(code_D, use_D, _spearman(code_D, use_D))
+
+
+def _pair_sizes(part: StackPart) -> Tensor:
+    """Size of the weights of queries times that of keys, for each pair that turns together."""
+    sizes = []
+    for block in part.blocks:
+        n_q, n_k, _ = block.attention.sizes
+        rows_E = block.attention.to_qkv.weight.detach().double().square().sum(1)
+        both = [rows_E[:n_q], rows_E[n_q : n_q + n_k]]
+        q_I, k_I = (
+            rows.view(-1, 2, block.attention.d_head // 2).sum(1).mean(0).sqrt() for rows in both
+        )
+        sizes.append(q_I * k_I)
+    return torch.stack(sizes).mean(0)
+
+
+def _spearman(one: Tensor, other: Tensor) -> float:
+    """0 where there is no rank correlation to speak of."""
+    return spearman(one.double().numpy(), other.double().numpy()) or 0.0

@@ -1,0 +1,147 @@
+"""A run before and after something was taken out of it: size, loss, score and speed."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+import torch
+
+from headway.inside.capture.forward import say
+from headway.inside.capture.passages import Passage
+from headway.inside.capture.states import Batch, vectors_of
+from headway.inside.capture.streams import Reading
+from headway.inside.measure.ablation import unit
+from headway.inside.measure.pruning_curve import evaluated, headline
+from headway.models.summary import count
+from headway.settings.data import DataSettings
+from headway.settings.folder import WEIGHTS
+from headway.tasks.kind import Use
+from headway.tasks.media_given import Given
+from headway.tasks.opened import Opened, open_run
+from headway.tasks.table import kind_of
+
+ROUNDS = 5
+"""Times that each of the two is timed, in turns, so that what else a machine does hits both."""
+
+TIMED = 32
+"""Texts of a round."""
+
+PROMPT, WRITTEN = 8, 32
+"""Tokens that a language model is given and writes, where it is timed."""
+
+
+@dataclass(frozen=True)
+class Line:
+    """One thing measured of both."""
+
+    name: str
+    before: float
+    after: float
+    note: str = ""
+    digits: int = 0
+
+
+def compare(
+    before: Opened, after: Opened, readings: Sequence[Reading], files: DataSettings | None
+) -> list[Line]:
+    """`readings`: for loss and speed; `files`: test data for the task's own metric."""
+    lines = [
+        Line("parameters", count(before.model), count(after.model)),
+        Line("heads", before.shape.n_kept_heads, after.shape.n_kept_heads, "in all layers"),
+        Line("bytes", _size(before), _size(after), WEIGHTS),
+    ]
+    if readings and not readings[0].direction:
+        note = f"{unit(before)} an output, {len(readings):,} {readings[0].unit}"
+        lines.append(Line("loss", mean_loss(before, readings), mean_loss(after, readings), note, 4))
+    if files is not None:
+        spec = before.spec
+        first, second = (headline(spec, evaluated(run.folder, files)) for run in (before, after))
+        lines.append(Line(spec.headline.axis, first, second, "on the test set", 2))
+    return lines + (_speeds(before, after, readings) if readings else [])
+
+
+@torch.no_grad()
+def mean_loss(run: Opened, readings: Sequence[Reading]) -> float:
+    """Mean over texts of the mean over their outputs."""
+    losses = [-float(say(run, reading).log_probs_R.mean()) for reading in readings]
+    return sum(losses) / len(losses)
+
+
+def _size(run: Opened) -> int:
+    return (run.folder / WEIGHTS).stat().st_size
+
+
+def _speeds(before: Opened, after: Opened, readings: Sequence[Reading]) -> list[Line]:
+    found = []
+    few = readings[:TIMED]
+    rows = "tokens" if few[0].media is None else "rows"
+    times = f"median of {ROUNDS}, in turns, {len(few)} {readings[0].unit}"
+    if before.spec.writes:
+        what = "new" if before.spec.continues else "target"
+        one, other = _in_turns(_predicting(before, few), _predicting(after, few))
+        found.append(Line("prediction", one, other, f"{what} tokens a second, {times}"))
+    one, other = _in_turns(_reading(before, few), _reading(after, few))
+    found.append(Line("forward", one, other, f"{rows} a second, {times}"))
+    return found
+
+
+def _in_turns(*jobs: Callable[[], float]) -> list[float]:
+    """Tokens a second of each job, which says how many tokens it did."""
+    for job in jobs:
+        job()  # the first time is slower
+    speeds: list[list[float]] = [[] for _ in jobs]
+    for _ in range(ROUNDS):
+        for job, mine in zip(jobs, speeds, strict=True):
+            begun = time.perf_counter()
+            tokens = job()
+            mine.append(tokens / max(time.perf_counter() - begun, 1e-9))
+    return [statistics.median(mine) for mine in speeds]
+
+
+def _reading(run: Opened, readings: Sequence[Reading]) -> Callable[[], float]:
+    ids = [{name: list(s.ids) for name, s in reading.streams.items()} for reading in readings]
+    batch = Batch.of(
+        run,
+        [
+            Passage(number, one, media=reading.media)
+            for number, (one, reading) in enumerate(zip(ids, readings, strict=True))
+        ],
+    )
+    n_tokens = float(sum(passage.n_tokens for passage in batch.passages))
+
+    @torch.no_grad()
+    def job() -> float:
+        vectors_of(run.model, batch)
+        return n_tokens
+
+    return job
+
+
+def _predicting(run: Opened, readings: Sequence[Reading]) -> Callable[[], float]:
+    settings, tokenizer = run.settings, run.vocab.target
+    given = [_question(reading) for reading in readings]
+    if run.spec.continues:
+        decode = replace(settings.decode, max_len=WRITTEN, min_len=WRITTEN, sample=False, beam=1)
+        settings = replace(settings, decode=decode)
+        given = [tokenizer.decode(tokenizer.encode(str(text))[:PROMPT]) for text in given]
+    opened = open_run(run.folder, device="cpu", settings=settings)
+    predictor = kind_of(settings).predictor(Use(opened, settings))
+
+    def job() -> float:
+        answers = list(predictor.answers(given))
+        if run.spec.continues:
+            return float(WRITTEN * len(answers))
+        written = (getattr(one, "tokens", None) or tokenizer.encode(one.text) for one in answers)
+        return float(sum(len(tokens) + 1 for tokens in written))
+
+    return job
+
+
+def _question(reading: Reading) -> str | Given:
+    """What was read, as a predictor is asked."""
+    if reading.media is not None:
+        return Given(reading.media.name, reading.media.item)
+    return " ".join(reading.text.split())

@@ -1,0 +1,187 @@
+"""Heads taken out of a model: what is left computes as if the others gave nothing."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import replace
+from functools import partial
+from itertools import groupby
+from operator import itemgetter
+from pathlib import Path
+
+import torch
+from safetensors import safe_open
+from torch import Tensor, nn
+
+from headway.errors import UserError, suggest
+from headway.inside.capture.anatomy import Anatomy
+from headway.models.build import build_model
+from headway.models.compact import SCALE, to_int8
+from headway.models.folder import load_weights, model_weights, save_weights
+from headway.nn.attention.attention import Attention
+from headway.settings.folder import TOKENIZER, WEIGHTS, file_in, write_config
+from headway.settings.model import ModelSettings
+from headway.settings.pruned import KeptHeads
+from headway.settings.run import resolved_toml
+from headway.storage import replace_file
+from headway.tasks.opened import Opened
+
+Head = tuple[str, int, int]
+"""Kind of attention, layer, head; counted from 0 among those that the model has."""
+
+
+def name_of(head: Head) -> str:
+    """`cross.1.3`, as in all data: from 0."""
+    return ".".join(map(str, head))
+
+
+def all_heads(settings: ModelSettings) -> list[Head]:
+    """Those that can be taken out; layers that are one and the same count once."""
+    return [
+        (kind, layer, head)
+        for kind, n_layers in settings.attention_layers.items()
+        for layer in range(n_layers)
+        for head in range(len(_numbers(settings, kind, layer)))
+    ]
+
+
+def units(settings: ModelSettings) -> list[tuple[Head, ...]]:
+    """What goes together: heads that share keys and values; of one key for all, each alone."""
+    found: list[tuple[Head, ...]] = []
+    for kind, of_kind in groupby(all_heads(settings), key=itemgetter(0)):
+        side, heads = settings.side(kind), list(of_kind)
+        size = 1 if side.kv_heads == 1 else side.n_heads // side.kv_heads
+        found += (tuple(heads[first : first + size]) for first in range(0, len(heads), size))
+    return found
+
+
+def without(settings: ModelSettings, gone: Collection[Head]) -> KeptHeads:
+    """The heads that are left. An error names a head that is not there, or an attention without
+    any."""
+    known = set(all_heads(settings))
+    for head in gone:
+        if head not in known:
+            raise UserError(_no_head(settings, head))
+    kept: dict[str, list[tuple[int, ...]]] = {}
+    for kind, n_layers in settings.attention_layers.items():
+        for layer in range(n_layers):
+            numbers = _numbers(settings, kind, layer)
+            left = tuple(n for place, n in enumerate(numbers) if (kind, layer, place) not in gone)
+            if not left:
+                raise UserError(
+                    f"no head of {kind} layer {layer + 1} would be left. Every attention keeps at "
+                    "least one."
+                )
+            kept.setdefault(kind, []).append(left)
+    whole = {kind: tuple(range(settings.side(kind).n_heads)) for kind in kept}
+    return KeptHeads(
+        **{
+            kind: tuple(layers) if any(heads != whole[kind] for heads in layers) else None
+            for kind, layers in kept.items()
+        }
+    )
+
+
+def _numbers(settings: ModelSettings, kind: str, layer: int) -> tuple[int, ...]:
+    return settings.kept_heads.of(kind, layer) or tuple(range(settings.side(kind).n_heads))
+
+
+def _no_head(settings: ModelSettings, head: Head) -> str:
+    """What there is instead, counted from 1 as messages do."""
+    kind, layer, number = head
+    layers = settings.attention_layers
+    gone = f"there is no head {number + 1} in layer {layer + 1} of {kind} attention. "
+    if kind not in layers:
+        return f"{gone}The kinds of attention are {', '.join(layers)}.{suggest(kind, layers)}"
+    if layer >= layers[kind]:
+        shared = getattr(settings, "share_layers", False)
+        why = " (all layers are one and the same)" if shared else ""
+        return f"{gone}It has layers 1 to {layers[kind]}{why}."
+    return f"{gone}That layer has heads 1 to {len(_numbers(settings, kind, layer))}."
+
+
+def least(
+    order: Sequence[tuple[Head, ...]], n_heads: int, settings: ModelSettings
+) -> frozenset[Head]:
+    """So many heads from the front of `order` (units), but never the last of an attention.
+
+    Units that do not fit are passed over, so it may be a few fewer where heads go in groups.
+    """
+    left: dict[tuple[str, int], int] = {}
+    for kind, layer, _ in all_heads(settings):
+        left[kind, layer] = left.get((kind, layer), 0) + 1
+    gone: list[Head] = []
+    for unit in order:
+        place = unit[0][:2]
+        if len(gone) + len(unit) <= n_heads and left[place] > len(unit):
+            gone += unit
+            left[place] -= len(unit)
+    return frozenset(gone)
+
+
+def prunable(settings: ModelSettings, kind: str | None = None) -> int:
+    """The most heads that can go, of one kind or all: every attention keeps a unit."""
+    queue = [unit for unit in units(settings) if kind in (None, unit[0][0])]
+    return len(least(queue, settings.n_kept_heads, settings))
+
+
+def pruned(model: nn.Module, settings: ModelSettings, gone: Iterable[Head]) -> nn.Module:
+    """A new model without these heads; `settings` are those of the model as it is."""
+    kept = without(settings, frozenset(gone))
+    small = build_model(replace(settings, kept_heads=kept))
+    names = {part: name for name, part in model.named_modules() if isinstance(part, Attention)}
+    weights = model_weights(model)
+    for kind in Anatomy.of(model).kinds:
+        for layer, attention in enumerate(dict.fromkeys(kind.layers)):
+            left = kept.of(kind.name, layer)
+            if left is not None:
+                numbers = _numbers(settings, kind.name, layer)
+                places = [numbers.index(number) for number in left]
+                _cut(weights, f"{names[attention]}.", attention, places)
+    load_weights(small, weights)
+    return small.train(model.training)
+
+
+def _cut(weights: dict[str, Tensor], where: str, attention: Attention, heads: list[int]) -> None:
+    """Leave these heads of one attention in the weights."""
+    sharing, width = attention.n_heads // attention.n_kv_heads, attention.d_head
+    groups = list(dict.fromkeys(head // sharing for head in heads))
+    chosen = dict(zip("qkv", (heads, groups, groups), strict=True))
+
+    def rows(x: Tensor, kept: list[int]) -> Tensor:
+        return x.unflatten(0, (-1, width))[kept].flatten(0, 1)
+
+    for name in ("to_qkv.weight", "to_qkv.bias"):
+        if where + name in weights:
+            parts = zip(weights[where + name].split(attention.sizes), chosen.values(), strict=True)
+            weights[where + name] = torch.cat([rows(part, kept) for part, kept in parts])
+    for letter, kept in chosen.items():
+        name = f"{where}some_bias.{letter}"
+        if name in weights:
+            weights[name] = rows(weights[name], kept)
+    out = f"{where}to_out.weight"
+    weights[out] = rows(weights[out].T, heads).T
+
+
+def save_pruned(run: Opened, gone: Iterable[Head], out: Path, *, compact: bool = True) -> None:
+    """A run folder with the same settings but for the heads, and its tokenizer.
+
+    `compact`: stored in 8 bits where the run is. Its settings are written last: a folder that has
+    them is whole.
+    """
+    gone = frozenset(gone)
+    small = pruned(run.model, run.shape, gone)
+    shape = replace(run.shape, kept_heads=without(run.shape, gone))
+    weights = model_weights(small)
+    int8 = compact and _is_int8(file_in(run.folder, WEIGHTS))
+    save_weights(out, to_int8(weights) if int8 else weights)
+    if run.words is not None:  # labels of pictures have none
+        words = file_in(run.folder, TOKENIZER)
+        replace_file(out / TOKENIZER, partial(shutil.copyfile, words))
+    write_config(out, resolved_toml(replace(run.settings, model=shape)))
+
+
+def _is_int8(path: Path) -> bool:
+    with safe_open(path, framework="pt") as file:
+        return any(name.endswith(SCALE) for name in file.keys())  # noqa: SIM118

@@ -1,0 +1,182 @@
+"""What pruning costs, measured: heads go in order, and the task's own metric is taken each time."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import json
+import random
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+from headway.errors import FolderError
+from headway.inside.measure.heads import Heads
+from headway.inside.measure.pruning import Head, least, save_pruned, units
+from headway.settings.data import DataSettings
+from headway.settings.model import ModelSettings
+from headway.storage import read_json, replace_text, seal_json
+from headway.tasks.kind import Use
+from headway.tasks.opened import Opened, open_run
+from headway.tasks.scores import Scores
+from headway.tasks.specs import Spec
+from headway.tasks.table import kind_of
+
+SHARES = (0.0, 0.1, 0.25, 0.5, 0.75, 0.9)
+CURVE = "heads.json"
+"""In a run folder: what was measured of its heads."""
+
+ORDERS = ("importance", "random", "most important first")
+
+
+@dataclass(frozen=True)
+class Point:
+    order: str
+    """One of `ORDERS`."""
+
+    kind: str
+    """The only kind of attention that heads were taken from; `all`: any."""
+
+    share: float
+    """That was asked for; at least one head of each attention stays."""
+
+    gone: int
+    score: float
+    """In the unit of the task's metric."""
+
+    loss: float | None = None
+
+
+@dataclass(frozen=True)
+class Curve:
+    points: tuple[Point, ...]
+    metric: str
+    """As people write it."""
+
+    higher_is_better: bool
+    n_heads: int
+    data: str = ""
+    """What it was measured on."""
+
+    def facts(self) -> dict[str, Any]:
+        return asdict(self)
+
+    @classmethod
+    def from_facts(cls, facts: Mapping[str, Any]) -> Curve:
+        return cls(**{**facts, "points": tuple(Point(**point) for point in facts["points"])})
+
+
+def ordered(
+    settings: ModelSettings, worth: Mapping[Head, float], kind: str = "all"
+) -> list[tuple[Head, ...]]:
+    """Units of heads, the least important first. Of layers that share weights the worth adds up."""
+    total: dict[tuple[Head, ...], float] = {}
+    for unit in units(settings):
+        if kind in ("all", unit[0][0]):
+            total[unit] = sum(_worth(settings, worth, head) for head in unit)
+    return sorted(total, key=lambda unit: (total[unit], unit))
+
+
+def _worth(settings: ModelSettings, worth: Mapping[Head, float], head: Head) -> float:
+    if getattr(settings, "share_layers", False):
+        return sum(value for (_, _, place), value in worth.items() if place == head[2])
+    return worth[head]
+
+
+def curve(
+    run: Opened,
+    files: DataSettings,
+    found: Heads,
+    *,
+    shares: Sequence[float] = SHARES,
+    kinds: Sequence[str] | None = None,
+    orders: Sequence[str] = ("importance", "random"),
+    note: Callable[[str], None] = lambda line: None,
+) -> Curve:
+    """Scores of physically pruned runs on test data in the form that `headway evaluate` takes.
+
+    `kinds`: take heads of these alone, one after another; for a translator by default each of its
+    three, beside `all`. Orders other than importance are measured for `all`.
+    """
+    layers = run.shape.attention_layers
+    chosen = ["all", *(layers if len(layers) > 1 else ())] if kinds is None else list(kinds)
+    worth = found.importance()
+    metric = run.spec.headline
+    shown, higher = metric.axis, not metric.lower
+    known: dict[frozenset[Head], tuple[float, float | None]] = {}
+    points = []
+    for order in orders:
+        for kind in chosen if order == "importance" else [k for k in chosen if k == "all"]:
+            queue = _queue(run.shape, worth, kind, order)
+            n_heads = sum(map(len, queue))
+            before: frozenset[Head] | None = None
+            for share in shares:
+                gone = least(queue, round(share * n_heads), run.shape)
+                if gone == before:  # no more can go
+                    continue
+                before = gone
+                if gone not in known:
+                    known[gone] = measured(run, files, gone)
+                score, loss = known[gone]
+                points.append(Point(order, kind, share, len(gone), score, loss))
+                note(f"{order}, {kind}: {len(gone)} of {n_heads} heads out: {shown} {score:.2f}")
+    data = ", ".join([*files.source, *files.pairs, *files.text, *files.media])
+    return Curve(tuple(points), shown, higher, run.shape.n_kept_heads, data)
+
+
+def _queue(
+    settings: ModelSettings, worth: Mapping[Head, float], kind: str, order: str
+) -> list[tuple[Head, ...]]:
+    queue = ordered(settings, worth, kind)
+    if order == "random":
+        random.Random(0).shuffle(queue)
+    return queue[::-1] if order == ORDERS[2] else queue
+
+
+def measured(
+    run: Opened, files: DataSettings, gone: Collection[Head]
+) -> tuple[float, float | None]:
+    """The task's metric, and the loss where it has one, of the run without these heads."""
+    with TemporaryDirectory() as folder:
+        save_pruned(run, gone, Path(folder), compact=False)
+        found = evaluated(Path(folder), files)
+    return headline(run.spec, found), found.facts.get("loss")
+
+
+def evaluated(folder: Path, files: DataSettings, **decode: Any) -> Scores:
+    """As `headway evaluate` scores a run; quietly. `decode`: changes to how it searches."""
+    opened = open_run(folder, device="cpu")
+    settings = replace(opened.settings, decode=replace(opened.settings.decode, **decode))
+    with contextlib.redirect_stderr(io.StringIO()):
+        return kind_of(settings).evaluation(Use(opened, settings), files)
+
+
+def headline(spec: Spec, found: Scores) -> float:
+    """What the heads of a run are measured by."""
+    name = spec.headline.name
+    if "scores" in found.facts:
+        scores = {score["name"].lower(): score["value"] for score in found.facts["scores"]}
+        return float(scores[name])
+    return float(found.facts[name])
+
+
+def save_found(folder: Path, found: Heads, measured: Curve | None) -> None:
+    """Beside the model, where `headway look` finds it."""
+    facts = {"heads": found.facts(), "curve": None if measured is None else measured.facts()}
+    replace_text(folder / CURVE, seal_json(json.dumps(facts, ensure_ascii=False, indent=1)))
+
+
+def load_found(folder: Path) -> tuple[Heads, Curve | None] | None:
+    path = folder / CURVE
+    if not path.is_file():
+        return None
+    try:
+        facts = read_json(path)
+        curve = facts["curve"]
+        return Heads.from_facts(facts["heads"]), None if curve is None else Curve.from_facts(curve)
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise FolderError(
+            f"{path} is not what `headway prune --curve` writes ({error}). Delete it."
+        ) from error

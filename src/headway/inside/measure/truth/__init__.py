@@ -1,0 +1,54 @@
+"""The truth meter: where it is known what a model has to look at, how often do its maps say so?
+
+`measure(run, cases)` judges maps and heads beside chance; the other functions make cases.
+"""
+
+from headway.inside.measure.truth.atoms import atom_case, atom_maps
+from headway.inside.measure.truth.case import Case, Link, word_case
+from headway.inside.measure.truth.measure import (
+    Best,
+    Score,
+    Truth,
+    centre_map,
+    chance_error,
+    diagonal_map,
+    measure,
+    random_map,
+)
+from headway.inside.measure.truth.repeats import repeats
+from headway.inside.measure.truth.seen import Spoken, recordings, scenes
+from headway.inside.measure.truth.times import boundary_errors, even_times, measured_times
+from headway.inside.measure.truth.toys import TOYS, copies, grammar, reverses
+from headway.inside.measure.truth.words import Known, aligned, copied_words, read_known, write_known
+
+__all__ = [
+    "TOYS",
+    "Best",
+    "Case",
+    "Known",
+    "Link",
+    "Score",
+    "Spoken",
+    "Truth",
+    "aligned",
+    "atom_case",
+    "atom_maps",
+    "boundary_errors",
+    "centre_map",
+    "chance_error",
+    "copied_words",
+    "copies",
+    "diagonal_map",
+    "even_times",
+    "grammar",
+    "measure",
+    "measured_times",
+    "random_map",
+    "read_known",
+    "recordings",
+    "repeats",
+    "reverses",
+    "scenes",
+    "word_case",
+    "write_known",
+]

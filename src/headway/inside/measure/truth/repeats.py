@@ -1,0 +1,56 @@
+"""Truth of language models: what they copy from an earlier place of the same text."""
+
+from __future__ import annotations
+
+import random
+
+import torch
+
+from headway.errors import UserError
+from headway.inside.capture.forward import say
+from headway.inside.capture.streams import Output, Reading, Stream
+from headway.inside.measure.truth.case import Case, Link
+from headway.tasks.opened import Opened
+
+TEXTS, HALF = 200, 32
+"""How many texts, and the tokens of each that come again."""
+
+
+@torch.no_grad()
+def repeats(run: Opened, n: int = TEXTS, length: int = HALF, seed: int = 1) -> list[Case]:
+    """Random tokens, and the same once more. Whoever gets the second half right has copied it, and
+    the truth is the place behind the earlier occurrence. Only what the model does get right counts.
+
+    No token comes twice in the first half, so that there is one such place.
+    """
+    if not run.spec.continues:
+        raise UserError("repeated tokens are for language models (task complete).")
+    tokenizer = run.vocab.source
+    ordinary = [i for i in range(tokenizer.vocab_size) if i not in tokenizer.specials]
+    if len(ordinary) < length:
+        raise UserError(f"{length} different tokens are needed, and there are {len(ordinary)}.")
+    picks, cases = random.Random(seed), []
+    for _ in range(n):
+        half = picks.sample(ordinary, length)
+        ids = [tokenizer.bos, *half, *half]
+        names = tokenizer.tokens(ids)
+        reading = Reading(
+            text=tokenizer.decode(half),
+            task="complete",
+            streams={"text": Stream.of("text", ids, tokenizer)},
+            outputs=tuple(Output(n - 1, ids[n], names[n]) for n in range(1, len(ids))),
+            n_given=len(ids),
+        )
+        best_R = say(run, reading).scores_RC.argmax(-1)
+        copying = [row for row in range(length + 1, 2 * length) if best_R[row] == ids[row + 1]]
+        links = tuple(_link(row, length) for row in copying)
+        if links:
+            columns = tuple((place,) for place in range(len(ids)))
+            cases.append(Case(reading, "text", columns, links, "tokens"))
+    return cases
+
+
+def _link(row: int, length: int) -> Link:
+    """Row `row` writes token row + 1, which stood `length` places before."""
+    right = frozenset({row + 1 - length})
+    return Link((row,), right, right, tuple(range(row + 1)))

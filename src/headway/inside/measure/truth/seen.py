@@ -1,0 +1,217 @@
+"""Truth of pictures, videos and recordings: where the thing that a word names is to be seen, and
+when a word was said.
+
+A map points at its strongest patch (or stretch of sound). It is right if that lies in the box of
+the thing, or in the time of the word: the pointing game (Zhang et al. 2016).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from headway.data.files import open_lines
+from headway.data.media.items import found_items
+from headway.data.media.manifest import is_manifest
+from headway.data.media.open_item import Form
+from headway.data.media.source import MediaItem
+from headway.data.readers.jsonl import parse_object
+from headway.errors import DataError, UserError
+from headway.inside.capture.media import Media, media_settings, of_item
+from headway.inside.capture.reading import Ask, Output, Reading, read
+from headway.inside.measure.maps.map import written_words
+from headway.inside.measure.truth.case import Case, Link, word_groups
+from headway.tasks.media_given import what_of
+from headway.tasks.opened import Opened
+
+Box = tuple[float, float, float, float]
+"""Left, top, right and bottom, in shares of the picture that the model reads."""
+
+
+@dataclass(frozen=True)
+class Spoken:
+    """A recording, its case, and when its words begin and end, in seconds."""
+
+    case: Case
+    times: tuple[tuple[float, float], ...]
+
+
+def scenes(run: Opened, manifest: Path, most: int) -> list[Case]:
+    """Cases of pictures and videos whose things have boxes: `objects` in each line of the manifest,
+    with the `words` of the text that name a thing, counted from 0, and its `box` (of a video also
+    `boxes`, one a frame)."""
+    found = []
+    for item, facts, where in _lines(run, manifest, most):
+        case = _scene(run, item, facts, where)
+        if case is not None:
+            found.append(case)
+    return found
+
+
+def _scene(run: Opened, item: MediaItem, facts: dict[str, Any], where: str) -> Case | None:
+    settings = media_settings(run)
+    assert settings is not None
+    seen = item.read()
+    media = of_item(item.place, seen.values, settings)
+    things = facts.get("objects")
+    if not isinstance(things, list):
+        raise DataError(f"{where} has no objects with boxes. `headway make shapes` writes such.")
+    size = (seen.height, seen.width)
+    patches = [right_patches(media, boxes_of(thing, media, size, where)) for thing in things]
+    if run.spec.writes:
+        return _captioned(run, media, facts, things, patches, where)
+    return _labelled(run, media, facts, things, patches)
+
+
+def _captioned(
+    run: Opened, media: Media, facts: dict[str, Any], things: list[Any],
+    patches: list[frozenset[int]], where: str,
+) -> Case | None:  # fmt: skip
+    reading = read(run, media, Ask(output=str(facts.get("text", ""))))
+    written = word_groups(written_words(reading))
+    links = []
+    for thing, right in zip(things, patches, strict=True):
+        numbers = thing.get("words")
+        if not isinstance(numbers, list) or not all(isinstance(n, int) for n in numbers):
+            raise DataError(f"{where}: an object says by `words` which words name it.")
+        rows = [written[number] for number in numbers if number in written]
+        if right and len(rows) == len(numbers):
+            links += [Link(of_word, right, right) for of_word in rows]
+    return _case(reading, "source", media, links) if links else None
+
+
+def _labelled(
+    run: Opened, media: Media, facts: dict[str, Any], things: list[Any],
+    patches: list[frozenset[int]],
+) -> Case | None:  # fmt: skip
+    """A label that names a thing, or a picture with one thing only."""
+    label = facts.get("label")
+    named = [right for thing, right in zip(things, patches, strict=True)
+             if thing.get("name") == label or len(things) == 1]  # fmt: skip
+    if label not in run.settings.labels or len(named) != 1 or not named[0]:
+        return None
+    reading = read(run, media)
+    output = Output(None, run.settings.labels.index(label), str(label))
+    link = Link((0,), named[0], named[0])
+    return _case(replace(reading, outputs=(output,)), reading.last.name, media, [link])
+
+
+def _case(reading: Reading, stream: str, media: Media, links: list[Link]) -> Case:
+    columns = tuple((place,) for place in range(media.extra, media.n_rows))
+    return Case(reading, stream, columns, tuple(links))
+
+
+def boxes_of(
+    thing: dict[str, Any], media: Media, size: tuple[int, int], where: str
+) -> list[Box | None]:
+    """Of each time step of the patches the box of the thing; None: it is not to be seen then.
+    `size`: rows and columns of the picture in its file."""
+    every = thing.get("boxes") or [thing.get("box")]
+    n_times = media.grid[0]
+    found = []
+    for time in range(n_times):
+        first, last = time * len(every) // n_times, (time + 1) * len(every) // n_times
+        # A tubelet spans several frames: the box in the middle of them.
+        box = every[min((first + max(first, last - 1)) // 2, len(every) - 1)]
+        found.append(None if box is None else _brought(box, size, media.item.shape[-2:], where))
+    return found
+
+
+def _brought(box: Any, size: tuple[int, int], now: tuple[int, ...], where: str) -> Box:
+    """As pictures are brought to the size of the model: their middle part, in its proportions."""
+    if not isinstance(box, list) or len(box) != 4:
+        raise DataError(f"{where}: a box is four numbers: left, top, right, bottom.")
+    factor = max(now[0] / size[0], now[1] / size[1])
+    kept = [min(old, round(new / factor)) for old, new in zip(size, now, strict=True)]
+    top, left = ((old - part) // 2 for old, part in zip(size, kept, strict=True))
+    x0, y0, x1, y1 = (float(x) for x in box)
+    return (x0 - left) / kept[1], (y0 - top) / kept[0], (x1 - left) / kept[1], (y1 - top) / kept[0]
+
+
+def right_patches(media: Media, boxes: list[Box | None]) -> frozenset[int]:
+    """Patches, counted without the first rows, whose middle lies in the box; of a thing smaller
+    than that, the patch in which its own middle lies."""
+    _, lines, columns = media.grid
+    found = set()
+    for time, box in enumerate(boxes):
+        if box is None:
+            continue
+        x0, y0, x1, y1 = box
+        inside = {
+            (y, x)
+            for y in range(lines)
+            for x in range(columns)
+            if x0 <= (x + 0.5) / columns < x1 and y0 <= (y + 0.5) / lines < y1
+        }
+        if not inside:
+            middle = (y0 + y1) / 2, (x0 + x1) / 2
+            inside = {(int(middle[0] * lines), int(middle[1] * columns))}
+        found |= {
+            (time * lines + y) * columns + x
+            for y, x in inside
+            if 0 <= y < lines and 0 <= x < columns
+        }
+    return frozenset(found)
+
+
+def recordings(run: Opened, manifest: Path, most: int) -> list[Spoken]:
+    """Recordings with the times of their words: `words` in each line of the manifest, each with
+    `word`, `start` and `end`. The model reads the text that is given."""
+    settings = media_settings(run)
+    assert settings is not None
+    found = []
+    for item, facts, where in _lines(run, manifest, most):
+        words = facts.get("words")
+        if not isinstance(words, list) or not words:
+            raise DataError(f"{where} has no words with times. `headway make digits` writes such.")
+        times = tuple(_time(word, where) for word in words)
+        media = of_item(item.place, item.open(), settings)
+        text = " ".join(str(word.get("word", "")) for word in words)
+        reading = read(run, media, Ask(output=text))
+        written = word_groups(written_words(reading))
+        if len(written) != len(words):
+            continue  # the tokenizer parts words in another way than spaces do
+        links = []
+        for of_word, (start, end) in zip(written.values(), times, strict=True):
+            right = right_rows(media, start, end)
+            if right:
+                links.append(Link(of_word, right, right))
+        columns = tuple((row,) for row in range(media.heard_rows))
+        found.append(Spoken(Case(reading, "source", columns, tuple(links)), times))
+    return found
+
+
+def right_rows(media: Media, start: float, end: float) -> frozenset[int]:
+    """Rows whose middle lies in the time of a word."""
+    rows = range(media.heard_rows)
+    return frozenset(row for row in rows if start <= (row + 0.5) * media.row_s < end)
+
+
+def _time(word: Any, where: str) -> tuple[float, float]:
+    try:
+        start, end = float(word["start"]), float(word["end"])
+    except (TypeError, KeyError, ValueError) as error:
+        raise DataError(f"{where}: a word has `word`, `start` and `end`, in seconds.") from error
+    return start, end
+
+
+def _lines(
+    run: Opened, manifest: Path, most: int
+) -> Iterator[tuple[MediaItem, dict[str, Any], str]]:
+    """The first items of a manifest, each with all that its line says."""
+    settings = media_settings(run)
+    if settings is None:
+        raise UserError(f"{run.folder.name} reads text: --media has no effect on it.")
+    if not is_manifest(manifest) or manifest.suffix not in (".jsonl", ".ndjson"):
+        raise UserError(f"{manifest} must be a JSONL manifest: boxes and times are lists.")
+    form = Form.of(what_of(settings), settings)
+    items = iter(found_items([str(manifest)], run.settings.data, form, "none"))
+    for number, line in enumerate(open_lines(str(manifest)), 1):
+        if most < 1:
+            return
+        if line.strip():
+            most -= 1
+            where = f"{manifest}, line {number:,}"
+            yield next(items), parse_object(line, where), where

@@ -1,0 +1,142 @@
+"""How far word times are from the truth, by every way to tell them, beside words spread evenly."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from statistics import median
+from typing import Any
+
+import torch
+
+from headway.decode.speech.word_times import Word
+from headway.inside.capture.media import Media
+from headway.inside.capture.trace import Trace, trace
+from headway.inside.measure.maps import COSTLY, Map, make
+from headway.inside.measure.media_maps import head_weights
+from headway.inside.measure.truth.case import Case
+from headway.inside.measure.truth.measure import Maker
+from headway.inside.measure.truth.seen import Spoken
+from headway.inside.measure.word_times import (
+    Rows,
+    at_pauses,
+    by_ctc,
+    by_heads,
+    ctc_logs,
+    spoken_words,
+)
+from headway.tasks.opened import Opened
+
+Times = Sequence[tuple[float, float]]
+
+
+def boundary_errors(found: Times, known: Times) -> list[float]:
+    """Seconds between where words begin and end and where they are said to."""
+    pairs = zip(found, known, strict=True)
+    return [abs(a - b) for mine, right in pairs for a, b in zip(mine, right, strict=True)]
+
+
+def even_times(media: Media, n_words: int) -> Times:
+    """Words side by side, each as long as the others, with the pauses taken off: what hears pauses
+    and knows nothing of the words."""
+    return _ends(at_pauses(media, _even_words(media, n_words)))
+
+
+def _even_words(media: Media, n_words: int) -> list[Word]:
+    step = media.seconds / n_words
+    return [Word("", n * step, (n + 1) * step, 1.0) for n in range(n_words)]
+
+
+def _ends(words: Sequence[Word]) -> Times:
+    return [(word.start, word.end) for word in words]
+
+
+def measured_times(run: Opened, cases: Sequence[Spoken]) -> dict[str, Any]:
+    """The median error of boundaries in milliseconds, by each way to tell them: as the rows say
+    (`own_ms`), and with the borders moved to pauses (`median_ms`).
+
+    `attention`: by the heads that were found in each recording alone. `best head`: a single head
+    that was chosen on one half of the recordings and is judged on the other.
+    """
+    errors: dict[str, list[float]] = {}
+    own: dict[str, list[float]] = {}
+    of_heads: dict[tuple[int, int], tuple[list[float], list[float]]] = {}
+    for number, spoken in enumerate(cases):
+        seen = trace(run, spoken.case.reading)
+        media = seen.reading.media
+        assert media is not None
+        ways: dict[str, Rows | None] = {}
+        aligned = by_heads(seen)
+        if aligned is not None:
+            ways["attention"] = aligned.rows
+            for layer, shares in enumerate(aligned.shares):
+                for head in range(len(shares)):
+                    one = by_heads(seen, [(layer, head)])
+                    assert one is not None
+                    _, found = _errors(seen, one.rows, spoken)
+                    of_heads.setdefault((layer, head), ([], []))[number % 2].extend(found)
+        logs_SV = ctc_logs(run, seen)
+        if logs_SV is not None:
+            ways["CTC"] = by_ctc(logs_SV, seen.reading)
+        for name, rows in ways.items():
+            if rows is not None:
+                before, behind = _errors(seen, rows, spoken)
+                own.setdefault(name, []).extend(before)
+                errors.setdefault(name, []).extend(behind)
+        plain = _ends(_even_words(media, len(spoken.times)))
+        own.setdefault("evenly", []).extend(boundary_errors(plain, spoken.times))
+        even = even_times(media, len(spoken.times))
+        errors.setdefault("evenly", []).extend(boundary_errors(even, spoken.times))
+    return {
+        "own_ms": _medians(own),
+        "median_ms": _medians(errors) | _best_head(of_heads),
+        "words": sum(len(case.times) for case in cases),
+    }
+
+
+def with_aligning(methods: Sequence[str], few: int) -> Maker:
+    """The maps of `measure`, and one more, `aligning`: the mean of the heads that were found to
+    follow the sound."""
+    count = iter(range(1 << 30))
+
+    def make_maps(run: Opened, case: Case) -> list[Map]:
+        number = next(count)
+        wanted = [m for m in methods if m not in COSTLY or number < few]
+        seen = trace(run, case.reading)
+        aligned = by_heads(seen)
+        made = make(run, seen, [name for name in wanted if name != "flow"])
+        if aligned is None:
+            return made
+        layers = head_weights(run, seen)
+        mean_RS = torch.stack([layers[layer][head] for layer, head in aligned.heads]).mean(0)
+        return [*made, Map.of("aligning", {case.stream: mean_RS})]
+
+    return make_maps
+
+
+def _errors(seen: Trace, rows: Rows, spoken: Spoken) -> tuple[list[float], list[float]]:
+    """Of the words as the rows say, and of those between pauses."""
+    media = seen.reading.media
+    assert media is not None
+    words = spoken_words(seen.reading, rows, None)
+    before, behind = (
+        boundary_errors(_ends(found), spoken.times) for found in (words, at_pauses(media, words))
+    )
+    return before, behind
+
+
+def _medians(errors: dict[str, list[float]]) -> dict[str, float]:
+    return {name: _ms(found) for name, found in errors.items() if found}
+
+
+def _best_head(
+    of_heads: dict[tuple[int, int], tuple[list[float], list[float]]],
+) -> dict[str, float]:
+    chosen = {place: median(first) for place, (first, last) in of_heads.items() if first and last}
+    if not chosen:
+        return {}
+    layer, head = min(chosen, key=lambda place: chosen[place])
+    return {f"head cross.{layer}.{head}": _ms(of_heads[layer, head][1])}
+
+
+def _ms(found: list[float]) -> float:
+    return round(1000 * median(found), 1)

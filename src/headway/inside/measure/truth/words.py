@@ -1,0 +1,125 @@
+"""Truth of translations: alignments that are given, and words that stand the same on both sides."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from headway.errors import DataError, UserError
+from headway.inside.capture.reading import Ask, read
+from headway.inside.capture.streams import Reading, Stream
+from headway.inside.measure.alignments import read_pharaoh
+from headway.inside.measure.maps.map import written_words
+from headway.inside.measure.truth.case import Case, word_case, word_groups
+from headway.tasks.opened import Opened
+from headway.tokens.pieces import SPACE_MARK
+
+SIGNS = ".,;:!?\"'()[]«»„“”‚‘’…–—-"
+
+
+@dataclass(frozen=True)
+class Known:
+    """A source, its translation and, if it is known, which word belongs to which."""
+
+    source: str
+    target: str
+    links: tuple[tuple[int, int], ...] = ()
+
+
+def read_known(path: Path) -> list[Known]:
+    """Lines of source, tab, target and, if it is known, another tab and pairs such as `0-0 1-2`."""
+    try:
+        lines = path.read_text(encoding="utf-8").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise DataError(f"cannot read {path}: {error}.") from error
+    found = []
+    for number, line in enumerate(lines, 1):
+        if not line.strip():
+            continue
+        fields = line.split("\t")
+        where = f"line {number} of {path}"
+        if len(fields) not in (2, 3):
+            raise DataError(
+                f"{where} has {len(fields)} fields. Each line has a source, a tab and its "
+                "translation; behind another tab there may be an alignment such as 0-0 1-2."
+            )
+        links = read_pharaoh(fields[2], where) if len(fields) == 3 else []
+        found.append(Known(fields[0], fields[1], tuple(links)))
+    return found
+
+
+def aligned(run: Opened, pairs: Iterable[Known]) -> list[Case]:
+    """Cases of pairs whose alignment is known. The model reads the translation that is given."""
+    made = (_case(run, pair) for pair in pairs if pair.links)
+    return [case for case in made if case is not None]
+
+
+def _case(run: Opened, pair: Known) -> Case | None:
+    reading = _read(run, pair.source, pair.target)
+    return None if reading is None else word_case(reading, list(pair.links))
+
+
+def copied_words(run: Opened, pairs: Iterable[tuple[str, str]]) -> list[Case]:
+    """Names and numbers are often copied, so where they stand once on each side it is known what
+    they were made from, and nobody has to align them by hand.
+
+    Only words with a digit or a capital letter count, for small words mean different things (`was`,
+    `die`); and none that begins both sentences, where every word has a capital letter.
+    """
+    cases = []
+    for source, target in pairs:
+        if not _common(source.split(), target.split()):
+            continue
+        reading = _read(run, source, target)
+        if reading is None:
+            continue
+        ours = _words(reading.streams["source"], reading.streams["source"].words)
+        theirs = _words(reading.last, reading.last.words)
+        if len(theirs) != len(word_groups(written_words(reading))):
+            continue
+        case = word_case(reading, _common(ours, theirs))
+        if case is not None:
+            cases.append(case)
+    return cases
+
+
+def _read(run: Opened, source: str, target: str) -> Reading | None:
+    """None for what is too long or empty for the model."""
+    try:
+        return read(run, source, Ask(output=target)) if target.strip() else None
+    except UserError:
+        return None
+
+
+def _words(stream: Stream, words: Sequence[int]) -> list[str]:
+    return [
+        "".join(stream.pieces[place] for place in places).replace(SPACE_MARK, " ").strip()
+        for places in word_groups(list(words)).values()
+    ]
+
+
+def _common(ours: Sequence[str], theirs: Sequence[str]) -> list[tuple[int, int]]:
+    """Numbers of the words that stand once on either side and can only be the same."""
+    left, right = ([word.strip(SIGNS) for word in side] for side in (ours, theirs))
+    return [
+        (i, right.index(word))
+        for i, word in enumerate(left)
+        if _is_name(word)
+        and left.count(word) == 1
+        and right.count(word) == 1
+        and (i > 0 or right.index(word) > 0)
+    ]
+
+
+def _is_name(word: str) -> bool:
+    return any(c.isdigit() for c in word) or (len(word) > 1 and word[0].isupper())
+
+
+def write_known(pairs: Iterable[Known], path: Path) -> None:
+    """As `read_known` reads them."""
+    lines = [
+        "\t".join([pair.source, pair.target, " ".join(f"{s}-{t}" for s, t in pair.links)])
+        for pair in pairs
+    ]
+    path.write_text("\n".join(lines) + "\n", encoding="utf-8")

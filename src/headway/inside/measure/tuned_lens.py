@@ -1,0 +1,260 @@
+"""The tuned lens: an affine map for each layer, so that its vectors speak the last layer's tongue.
+
+Fitted to say what the last layer says (Belrose et al. 2023). The plain lens is where each map
+starts, and where it stays if the fit does not help on lines that are kept for choosing.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from itertools import islice
+from pathlib import Path
+
+import numpy as np
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
+from torch import Tensor
+
+from headway.errors import DataError, FolderError, UserError
+from headway.inside.capture.anatomy import Anatomy
+from headway.inside.capture.corpus import Corpus
+from headway.inside.capture.examples import with_hidden_rows
+from headway.inside.capture.forward import gives_vector
+from headway.inside.capture.media import Media, exceeds
+from headway.inside.capture.reading import Ask, Output, Reading, Stream, read
+from headway.inside.capture.trace import trace
+from headway.nn.layout import Layout
+from headway.settings.listed import listed
+from headway.storage import replace_file
+from headway.tasks.opened import Opened
+from headway.tasks.read import Read, readout_of
+
+FEWEST = 20
+"""Lines of text, without which nothing can be held out."""
+
+MOST = 2000
+"""Examples of a corpus; more change little."""
+
+STEPS, LOOKS = 320, 16
+"""Of the fit, and how often it is looked at whether it helps."""
+
+ROWS = 128
+"""About as many tokens in a step."""
+
+RATE = 5e-3
+SHRINK = 0.02
+"""Weight decay towards the plain lens, a share of a step."""
+
+HIDDEN = 0.15
+"""Share of the tokens that a model which fills gaps is asked for, where a line has no gap."""
+
+
+@dataclass(frozen=True)
+class Tuned:
+    """Layer l is read as x + x·matrix + shift; the last layer has no map."""
+
+    matrix_LDD: Tensor
+    shift_LD: Tensor
+    plain_L: Tensor
+    """Divergence from the last layer, in nats, of the plain lens (of what is rebuilt: the mean
+    squared difference); on lines for this alone."""
+
+    tuned_L: Tensor
+    """The same with the maps."""
+
+    n_lines: int
+    n_held_out: int
+
+    def after(self, layer: int, x_ND: Tensor) -> Tensor:
+        return x_ND + x_ND @ self.matrix_LDD[layer] + self.shift_LD[layer]
+
+    def check(self, n_layers: int, width: int) -> None:
+        """An error if it was made for another model."""
+        if self.shift_LD.shape != (n_layers, width):
+            mine = " × ".join(map(str, self.shift_LD.shape))
+            raise UserError(
+                f"this tuned lens is for layers × width = {mine}, and the model has "
+                f"{n_layers} × {width}. Fit one for this run."
+            )
+
+    def save(self, path: Path) -> None:
+        tensors = {
+            "matrix": self.matrix_LDD,
+            "shift": self.shift_LD,
+            "plain": self.plain_L,
+            "tuned": self.tuned_L,
+        }
+        facts = {"lines": self.n_lines, "held_out": self.n_held_out}
+        kept = {name: tensor.contiguous() for name, tensor in tensors.items()}
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            replace_file(path, lambda part: save_file(kept, part, {"lens": json.dumps(facts)}))
+        except OSError as error:
+            raise FolderError(f"cannot write {path}: {error.strerror}.") from error
+
+    @classmethod
+    def load(cls, path: Path) -> Tuned:
+        try:
+            with safe_open(path, "pt") as file:
+                facts = json.loads(file.metadata()["lens"])
+                matrix_LDD, shift_LD, plain_L, tuned_L = map(
+                    file.get_tensor, ("matrix", "shift", "plain", "tuned")
+                )
+            n_layers, width = shift_LD.shape
+            shapes = [(n_layers, width, width), (n_layers,), (n_layers,)]
+            if [tuple(each.shape) for each in (matrix_LDD, plain_L, tuned_L)] != shapes:
+                raise ValueError("its tensors do not fit each other")
+            counts = int(facts["lines"]), int(facts["held_out"])
+            return cls(matrix_LDD, shift_LD, plain_L, tuned_L, *counts)
+        except (OSError, SafetensorError, ValueError, KeyError, TypeError) as error:
+            raise FolderError(
+                f"{path} is no tuned lens ({type(error).__name__}: {error}). "
+                "`headway.inside.tune(run, lines).save(path)` writes one."
+            ) from error
+
+
+@dataclass(frozen=True)
+class _Line:
+    """The vectors of one example: of each layer those that the head reads."""
+
+    states_LTD: Tensor
+
+
+def tune(run: Opened, lines: Corpus | Sequence[str], seed: int = 0) -> Tuned:
+    """Fit the maps on eight tenths of the lines, keep each as it was when another tenth said best
+    (which may be before the first step), and measure on the last tenth, which chooses nothing."""
+    corpus = lines if isinstance(lines, Corpus) else None
+    texts: list[str | Media]
+    if isinstance(lines, Corpus):
+        texts = list(lines.first(MOST).examples)
+    else:
+        texts = [line for line in listed(lines) if line.strip()]
+    if gives_vector(run):
+        raise UserError(
+            "this run gives a vector, no words or labels, so there is nothing to tune a lens to."
+        )
+    texts = [one for one in texts if isinstance(one, str) or not exceeds(run, one)]
+    if len(texts) < FEWEST:
+        what = "lines of text" if corpus is None or corpus.lines else corpus.unit
+        raise DataError(
+            f"{len(texts)} {what} are too few to tune a lens: it needs {FEWEST}, better "
+            "some hundreds."
+        )
+    rng = np.random.default_rng(seed)
+    order = rng.permutation(len(texts))
+    tenth = max(1, len(texts) // 10)
+    read_lines = [_line(run, texts[number], int(number), rng) for number in order]
+    read_lines = [line for line in read_lines if line.states_LTD.shape[1]]
+    held, choose, fit = read_lines[:tenth], read_lines[tenth : 2 * tenth], read_lines[2 * tenth :]
+    found = _fitted(run, fit, choose, rng)
+    plain_L = _divergence(run, held, None)
+    tuned_L = _divergence(run, held, found)
+    return Tuned(*found, plain_L, tuned_L, n_lines=len(texts), n_held_out=tenth)
+
+
+def _fitted(
+    run: Opened, fit: list[_Line], choose: list[_Line], rng: np.random.Generator
+) -> tuple[Tensor, Tensor]:
+    n_layers, _, width = fit[0].states_LTD.shape
+    matrix_LDD = torch.zeros(n_layers - 1, width, width, requires_grad=True)
+    shift_LD = torch.zeros(n_layers - 1, width, requires_grad=True)
+    best = (matrix_LDD.detach().clone(), shift_LD.detach().clone())
+    best_L = _divergence(run, choose, None)
+    optimiser = torch.optim.AdamW([matrix_LDD, shift_LD], lr=RATE, weight_decay=SHRINK)
+    schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimiser, STEPS)
+    for number, batch in enumerate(islice(_endless(fit, rng), STEPS), 1):
+        kl_L = _batch_divergence(run, batch, (matrix_LDD, shift_LD)).mean(1)
+        matrix_LDD.grad, shift_LD.grad = torch.autograd.grad(kl_L.sum(), [matrix_LDD, shift_LD])
+        optimiser.step()
+        schedule.step()
+        if number % (STEPS // LOOKS):
+            continue
+        maps = (matrix_LDD.detach(), shift_LD.detach())
+        now_L = _divergence(run, choose, maps)
+        better = now_L < best_L
+        best_L = torch.where(better, now_L, best_L)
+        for kept, new in zip(best, maps, strict=True):
+            kept[better] = new[better]
+    return best
+
+
+@torch.no_grad()
+def _divergence(run: Opened, lines: list[_Line], maps: tuple[Tensor, Tensor] | None) -> Tensor:
+    """Of each layer but the last from the last one, over all outputs of the lines."""
+    found = [_batch_divergence(run, batch, maps) for batch in _batches(lines)]
+    return torch.cat(found, dim=1).mean(1)
+
+
+def _batch_divergence(
+    run: Opened, batch: list[_Line], maps: tuple[Tensor, Tensor] | None
+) -> Tensor:
+    states_LND = torch.cat([line.states_LTD for line in batch], dim=1)
+    layout = Layout.of([line.states_LTD.shape[1] for line in batch])
+    with torch.no_grad():
+        last_RC = _said(run, states_LND[-1], layout).answers()
+    found = []
+    for layer, x_ND in enumerate(states_LND[:-1]):
+        read = _said(run, _mapped(x_ND, maps, layer), layout)
+        found.append(read.apart(read.answers(), last_RC, 1.0))
+    return torch.stack(found)
+
+
+def _mapped(x_ND: Tensor, maps: tuple[Tensor, Tensor] | None, layer: int) -> Tensor:
+    return x_ND if maps is None else x_ND + x_ND @ maps[0][layer] + maps[1][layer]
+
+
+def _said(run: Opened, x_ND: Tensor, layout: Layout) -> Read:
+    """Of the rows, or of the examples where the head reads whole ones."""
+    norm = Anatomy.of(run.model).stacks[-1].stack.final_norm
+    x_ND = x_ND if norm is None else norm(x_ND)
+    return readout_of(run.settings).of(run.model, x_ND, layout)
+
+
+def _endless(lines: list[_Line], rng: np.random.Generator) -> Iterator[list[_Line]]:
+    while True:
+        yield from _batches([lines[number] for number in rng.permutation(len(lines))])
+
+
+def _batches(lines: list[_Line]) -> Iterator[list[_Line]]:
+    batch: list[_Line] = []
+    for line in lines:
+        batch.append(line)
+        if sum(one.states_LTD.shape[1] for one in batch) >= ROWS:
+            yield batch
+            batch = []
+    if batch:
+        yield batch
+
+
+def _line(run: Opened, text: str | Media, number: int, rng: np.random.Generator) -> _Line:
+    # A language model reads the line and adds nothing; who writes an answer does so without a beam.
+    gaps = run.spec.answers == "gaps"
+    if gaps and not isinstance(text, str):
+        reading = with_hidden_rows(run, text, number)
+    else:
+        reading = read(run, text, Ask(decode=replace(run.settings.decode, beam=1), new=0))
+        reading = _with_gaps(reading, run, rng) if gaps else reading
+    states = trace(run, reading).states[Anatomy.of(run.model).stacks[-1].name]
+    rows = [output.row for output in reading.outputs if output.row is not None]
+    states_LTD = torch.stack(states)
+    return _Line(states_LTD[:, rows] if rows or not reading.outputs else states_LTD)
+
+
+def _with_gaps(reading: Reading, run: Opened, rng: np.random.Generator) -> Reading:
+    """Some tokens hidden, as in training; a text that has gaps keeps those."""
+    tokenizer, text = run.vocab.source, reading.last
+    assert tokenizer.mask is not None
+    if tokenizer.mask in text.ids:
+        return reading
+    plain = [row for row, apart in enumerate(text.special) if not apart]
+    n_hidden = max(1, round(HIDDEN * len(plain)))
+    rows = sorted(int(row) for row in rng.choice(plain, min(n_hidden, len(plain)), replace=False))
+    ids = [tokenizer.mask if row in rows else id for row, id in enumerate(text.ids)]
+    return replace(
+        reading,
+        streams={"text": Stream.of("text", ids, tokenizer)},
+        outputs=tuple(Output(row, text.ids[row], text.pieces[row]) for row in rows),
+    )

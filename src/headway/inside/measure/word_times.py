@@ -1,0 +1,174 @@
+"""When each word of a transcript was said: by the heads that follow the sound, and by CTC."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from headway.decode.speech.word_times import (
+    Held,
+    Word,
+    alignment_heads,
+    held_by,
+    snapped,
+    token_rows,
+    words_of,
+)
+from headway.inside.capture.anatomy import Anatomy
+from headway.inside.capture.media import Media
+from headway.inside.capture.streams import Reading
+from headway.inside.capture.trace import Trace
+from headway.inside.measure.maps.map import written_words
+from headway.inside.page.sections import shown
+from headway.nn.ctc import align
+from headway.tasks.opened import Opened
+from headway.tasks.read import asked
+
+Rows = list[tuple[int, int]]
+"""The first row of the sound of each output, and the one behind its last."""
+
+
+@dataclass(frozen=True)
+class Aligned:
+    """How outputs lie in the sound, by the heads that follow it best."""
+
+    heads: list[tuple[int, int]]
+    """Layer and head of those, the best first."""
+
+    shares: list[list[float]]
+    """Of every head of every layer: how much of its attention lies on one path through time."""
+
+    rows: Rows
+
+    held: Held
+    """How much of the attention of these heads lies there."""
+
+    def says(self) -> str:
+        """What may be said about the line, from what was measured on it."""
+        held = self.held
+        shares = (
+            f"The line holds {held.line:.0%} of their attention; {held.words:.0%} lies in the "
+            f"stretch that it gives to the word being written, where chance would put "
+            f"{held.chance:.0%}: "
+        )
+        if not held.tells:
+            return shares + "with so few words it cannot be told whether they follow the sound."
+        if held.follows:
+            return shares + "these heads follow the sound."
+        return shares + "these heads do not follow the sound, and the line tells no times."
+
+
+def by_heads(trace: Trace, given: list[tuple[int, int]] | None = None) -> Aligned | None:
+    """From cross attention; None where there is none. `given`: heads that are known to align."""
+    media = trace.reading.media
+    layers = trace.attention.get("cross")
+    if media is None or not layers or not trace.reading.outputs:
+        return None
+    n_first = _n_begin(trace.reading)
+    places = [(layer, head) for layer, x in enumerate(layers) for head in range(len(x))]
+    every_HTS = torch.cat([x.float() for x in layers])[:, n_first:, : media.heard_rows].numpy()
+    numbers, shares = alignment_heads([every_HTS], len(layers[-1]))
+    if given is not None:
+        numbers = [places.index(place) for place in given]
+    rows = token_rows(every_HTS[numbers])
+    of_words = zip(trace.reading.outputs, word_of_each(trace.reading), strict=True)
+    words = {output.row: number for output, number in of_words}
+    of_rows = [words.get(n_first + t, -1) for t in range(len(rows))]
+    held = held_by(rows, every_HTS[numbers].mean(0), of_rows)
+    by_layer = iter(shares)
+    return Aligned(
+        [places[number] for number in numbers],
+        [[next(by_layer) for _ in layer] for layer in layers],
+        [(0, 0)] * n_first + rows,
+        held,
+    )
+
+
+def _n_begin(reading: Reading) -> int:
+    """Outputs before the first word that every answer begins with, whatever is said."""
+    special = reading.last.special
+    n = 0
+    while n + 1 < len(special) and special[n + 1]:
+        n += 1
+    return n
+
+
+@torch.no_grad()
+def ctc_logs(run: Opened, trace: Trace) -> Tensor | None:
+    """Log-probabilities of all symbols and, last, of the blank, for each row that is no silence the
+    recording was filled up with (S V); None where the model has no such head."""
+    model, media = run.model, trace.reading.media
+    has = getattr(run.shape, "ctc", False) or "ctc" in getattr(run.shape, "heads", ())
+    if media is None or not has:
+        return None
+    head = asked(model).head_named("ctc")
+    part = Anatomy.of(model).stacks[0]
+    x_SD, norm = trace.states[part.name][-1], part.stack.final_norm
+    logs_SV: Tensor = head(x_SD if norm is None else norm(x_SD)).float().log_softmax(-1)
+    return logs_SV[: media.heard_rows]
+
+
+def by_ctc(logs_SV: Tensor, reading: Reading) -> Rows | None:
+    """Where CTC hears each output that is a word; None where it cannot have been said so."""
+    numbers = written_words(reading)
+    spoken = [place for place, number in enumerate(numbers) if number >= 0]
+    if not reading.writes:
+        spoken = list(range(len(reading.outputs)))
+    symbols = [reading.outputs[place].id for place in spoken]
+    found = align(logs_SV, symbols, logs_SV.shape[1] - 1) if symbols else None
+    if found is None:
+        return None
+    rows: Rows = [(0, 0)] * len(reading.outputs)
+    for place, first, last in zip(spoken, found.first, found.last, strict=True):
+        rows[place] = (first, last + 1)
+    return rows
+
+
+def spoken_words(reading: Reading, rows: Rows, scores_RC: Tensor | None) -> list[Word]:
+    """The words of the answer with the seconds at which they begin and end, as the rows say."""
+    media = reading.media
+    assert media is not None
+    numbers = word_of_each(reading)
+    pieces: dict[int, str] = {}
+    for number, output in zip(numbers, reading.outputs, strict=True):
+        if number >= 0:
+            pieces[number] = pieces.get(number, "") + output.name
+    texts = [shown(pieces.get(number, "")) for number in range(max(numbers, default=-1) + 1)]
+    logs = _log_probs(reading, scores_RC)
+    names = [output.name for output in reading.outputs]
+    return words_of(texts, names, numbers, rows, logs, media.row_s)
+
+
+def at_pauses(media: Media, words: Sequence[Word]) -> list[Word]:
+    """The words with their borders moved to pauses. Where these are clear they tell the times, and
+    two ways that heard different things come out the same."""
+    return snapped(words, wave_of(media), media.rate)
+
+
+def word_of_each(reading: Reading) -> list[int]:
+    """The number of the word that each output is part of; -1 for special tokens."""
+    if reading.writes:
+        return written_words(reading)
+    from headway.decode.align import word_numbers
+
+    return word_numbers([output.name for output in reading.outputs])
+
+
+def _log_probs(reading: Reading, scores_RC: Tensor | None) -> list[float]:
+    if scores_RC is None:
+        return [0.0] * len(reading.outputs)
+    ids_R1 = torch.tensor([output.id for output in reading.outputs])[:, None]
+    logs_R: Tensor = scores_RC.float().log_softmax(-1).gather(1, ids_R1).squeeze(1)
+    return [float(x) for x in logs_R]
+
+
+def wave_of(media: Media) -> np.ndarray:
+    """Its samples between -1 and 1."""
+    samples = media.item
+    if samples.dtype == np.int16:
+        return samples.astype(np.float32) / 32768.0
+    return samples.astype(np.float32, copy=False)

@@ -1,0 +1,118 @@
+"""Two looks side by side: what can be compared number by number, and the reason where not."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from headway.errors import UserError
+from headway.inside.capture.trace import Trace
+from headway.inside.page.sections import shown
+from headway.tasks.opened import Opened
+
+if TYPE_CHECKING:
+    from headway.inside.page.look import Looked
+
+TOP = 3
+"""Likeliest answers that are kept of each output."""
+
+Fits = dict[str, str | None]
+"""By kind of attention, and `outputs`: None where numbers can be subtracted, else why not."""
+
+
+def check_pair(first: Looked, second: Looked) -> dict[str, Any]:
+    """What the page needs to put the second beside the first; nothing in common is an error."""
+    one, other = first.trace, second.trace
+    if not set(one.attention) & set(other.attention):
+        raise UserError(
+            f"these two cannot be compared: one has {_listed(one)} attention and the other "
+            f"{_listed(other)}. Compare runs of one family."
+        )
+    sides = [side(looked.run, looked.trace) for looked in (first, second)]
+    return {"pair": True, "fits": fits(one, other), "sides": sides}
+
+
+def of_stages(stages: Sequence[tuple[Opened, Trace]]) -> dict[str, Any]:
+    """The same for any two moments of one training: all of them read the same tokens."""
+    found = [side(run, trace) for run, trace in stages]
+    first = stages[0][1]
+    return {"pair": False, "fits": fits(first, first), "sides": found}
+
+
+def fits(one: Trace, other: Trace) -> Fits:
+    """Differences need the same heads and the same number of tokens."""
+    found: Fits = {}
+    for kind in dict.fromkeys([*one.attention, *other.attention]):
+        if kind not in one.attention or kind not in other.attention:
+            found[kind] = f"only one of the two has {kind} attention"
+            continue
+        shapes, others = _shapes(one, kind), _shapes(other, kind)
+        if [heads for heads, _ in shapes] != [heads for heads, _ in others]:
+            found[kind] = f"{_heads(shapes)} cannot be subtracted from {_heads(others)}"
+        elif shapes != others:
+            (_, a), (_, b) = shapes[0], others[0]
+            found[kind] = f"the maps have {_size(a)} tokens and {_size(b)}"
+        else:
+            found[kind] = None
+    ids = [[output.id for output in each.reading.outputs] for each in (one, other)]
+    same = ids[0] == ids[1] and _columns(one) == _columns(other)
+    found["outputs"] = None if same else "the two give different outputs"
+    return found
+
+
+def side(run: Opened | None, trace: Trace) -> dict[str, Any]:
+    """The outputs of one look: how sure each was, and what else was likely."""
+    scores_RC, outputs = trace.scores_RC, trace.reading.outputs
+    if scores_RC is None or not outputs or any(output.id < 0 for output in outputs):
+        return {"outputs": []}
+    logs_RC = scores_RC.float().log_softmax(-1)
+    top = logs_RC.topk(min(TOP, logs_RC.shape[1]), dim=-1)
+    return {
+        "outputs": [
+            {
+                "name": shown(output.name),
+                "id": output.id,
+                "log_prob": float(logs_C[output.id]),
+                "top": _named(run, trace, values_K, ids_K),
+            }
+            for output, logs_C, values_K, ids_K in zip(
+                outputs, logs_RC, top.values, top.indices, strict=True
+            )
+        ]
+    }
+
+
+def _named(run: Opened | None, trace: Trace, logs_K: Tensor, ids_K: Tensor) -> list[list[Any]]:
+    ids = [int(id) for id in ids_K]
+    names = [str(id) for id in ids]
+    if trace.reading.labelled:
+        labels = trace.meta.get("labels", [])
+        names = [labels[id] if id < len(labels) else str(id) for id in ids]
+    elif run is not None:
+        names = [shown(name) for name in run.vocab.target.tokens(ids)]
+    shares = torch.exp(logs_K).tolist()
+    return [[name, share] for name, share in zip(names, shares, strict=True)]
+
+
+def _shapes(trace: Trace, kind: str) -> list[tuple[int, tuple[int, int]]]:
+    """Heads, and rows by columns, of each layer."""
+    return [(w.shape[0], (w.shape[1], w.shape[2])) for w in trace.attention[kind]]
+
+
+def _columns(trace: Trace) -> int:
+    return 0 if trace.scores_RC is None else trace.scores_RC.shape[1]
+
+
+def _heads(shapes: list[tuple[int, tuple[int, int]]]) -> str:
+    return f"{len(shapes)} layers × {shapes[0][0]} heads"
+
+
+def _size(shape: tuple[int, int]) -> str:
+    return f"{shape[0]} × {shape[1]}"
+
+
+def _listed(trace: Trace) -> str:
+    return " and ".join(trace.attention)

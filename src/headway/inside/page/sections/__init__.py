@@ -1,0 +1,83 @@
+"""The sections of a page. Each is one file here that makes the data and one panel in `web/panels/`.
+
+A section's module has `section(looked)`, which gives a dict of JSON values and `Array`s, or None
+where this model or text has no such panel.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from importlib import import_module
+from typing import Any
+
+from headway.settings.listed import listed
+from headway.tokens.pieces import SPACE_MARK
+
+SECTIONS: dict[str, str] = {
+    "overview": "headway.inside.page.sections.overview",
+    "picture": "headway.inside.page.sections.picture",
+    "sound": "headway.inside.page.sections.sound",
+    "walk": "headway.inside.page.sections.walk",
+    "attention": "headway.inside.page.sections.attention",
+    "beam": "headway.inside.page.sections.beam",
+    "saliency": "headway.inside.page.sections.saliency",
+    "lens": "headway.inside.page.sections.lens",
+    "neurons": "headway.inside.page.sections.neurons",
+    "dictionary": "headway.inside.page.sections.dictionary",
+    "heads": "headway.inside.page.sections.heads",
+    "positions": "headway.inside.page.sections.positions",
+    "search": "headway.inside.page.sections.search",
+    "training": "headway.inside.page.sections.training",
+    "compare": "headway.inside.page.sections.compare",
+}
+"""Name and module of every section, in the order of the tabs."""
+
+OF_MEDIA = ("picture", "sound")
+"""Sections of pictures, videos and recordings."""
+
+OF_SEVERAL = ("training", "compare")
+"""Sections that no look has alone."""
+
+
+def shown(piece: str) -> str:
+    """A token as a page writes it: without the mark of the space before it."""
+    bare = piece.replace(SPACE_MARK, " ").strip(" ")
+    return bare or "␣"
+
+
+def sections(looked: Any, names: Iterable[str] = SECTIONS) -> dict[str, dict[str, Any]]:
+    """The sections that this look has, by name."""
+    made = {name: import_module(SECTIONS[name]).section(looked) for name in listed(names)}
+    return {name: section for name, section in made.items() if section is not None}
+
+
+def _short(reading: Any, stream: str) -> dict[str, Any]:
+    """Patches and stretches of sound have long names, and short ones for the sides of maps."""
+    if reading.media is None or stream == "target":
+        return {}
+    return {"short": reading.media.short()}
+
+
+def look_of(label: str, looked: Any, names: Iterable[str] = SECTIONS) -> dict[str, Any]:
+    """One look of a page: what was read, and its sections."""
+    reading = looked.trace.reading
+    return {
+        "label": label,
+        "task": reading.task,
+        "text": reading.text,
+        "streams": {
+            name: {
+                "pieces": [shown(piece) for piece in stream.pieces],
+                "words": list(stream.words),
+                "special": list(stream.special),
+                **_short(reading, name),
+            }
+            for name, stream in reading.streams.items()
+        },
+        "outputs": [
+            {"row": output.row, "id": output.id, "name": shown(output.name)}
+            for output in reading.outputs
+        ],
+        "truth": looked.truth,
+        "sections": sections(looked, names),
+    }

@@ -1,0 +1,59 @@
+"""All attention weights of one text, by kind, layer and head, in eight bits: off by 1/510 at most.
+
+Above `MOST` tokens a map is kept as the largest weight of each block of tokens, so that nothing
+strong is lost, and exactly in the rows that the user pinned.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch.nn.functional as F
+from torch import Tensor
+
+from headway.inside.measure.maps.map import streams_of
+from headway.inside.page.pack import Array
+
+MOST = 256
+
+FIRST = {"cross": 0, "decoder": 1, "encoder": 2}
+"""What a translator's page shows first is what the words of the output come from."""
+
+
+def section(looked: Any) -> dict[str, Any] | None:
+    trace = looked.trace
+    if not trace.attention:
+        return None
+    names = sorted(trace.attention, key=lambda name: FIRST.get(name, 0))
+    return {"kinds": [_kind(name, trace, tuple(looked.pins)) for name in names]}
+
+
+def _kind(name: str, trace: Any, pins: tuple[int, ...]) -> dict[str, Any]:
+    layers: list[Tensor] = trace.attention[name]
+    rows, columns = streams_of(name, trace.reading)
+    block = block_size(max(max(layer.shape[-2:]) for layer in layers))
+    found = {
+        "name": name,
+        "rows": rows,
+        "columns": columns,
+        "block": block,
+        "layers": [Array(block_max(layer, block), "u8", (0, 1)) for layer in layers],
+    }
+    if block > 1:
+        pinned = [row for row in pins if row < layers[0].shape[1]]
+        found["pinned"] = pinned
+        found["exact"] = [Array(layer[:, pinned], "f16") for layer in layers]
+    return found
+
+
+def block_size(tokens: int) -> int:
+    """Tokens to a side of a block; 1 for maps that are kept whole."""
+    return -(-tokens // MOST)
+
+
+def block_max(weights_HTS: Tensor, block: int) -> Tensor:
+    """The largest weight of every block of tokens by tokens; the last ones may be smaller."""
+    if block == 1 or not weights_HTS.numel():
+        return weights_HTS
+    right, down = -weights_HTS.shape[2] % block, -weights_HTS.shape[1] % block
+    return F.max_pool2d(F.pad(weights_HTS[None].float(), (0, right, 0, down)), block)[0]

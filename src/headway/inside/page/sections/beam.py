@@ -1,0 +1,203 @@
+"""The search as a tree: what was kept, what was cut and why, and what each hypothesis looked at."""
+
+from __future__ import annotations
+
+from heapq import heappop, heappush
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from headway.inside.capture.beam import cross_rows
+from headway.inside.capture.beam_tree import BeamTree, Node, spelled
+from headway.inside.capture.interventions import gated
+from headway.inside.measure.alignments import aligning_layer
+from headway.inside.page.pack import Array
+
+if TYPE_CHECKING:
+    from headway.inside.page.look import Looked
+
+PLACES = "①②③④⑤⑥⑦⑧⑨"
+COLUMNS = [
+    "step", "group", "hypotheses", "scored", "ruled out", "taken up", "the rest",
+    "best of the rest",
+]  # fmt: skip
+HINT = (
+    "Token by token from left to right: ★ won, ✗ was cut (point at it to read why), thick lines "
+    "are likely tokens. Click a node, or walk with the arrow keys."
+)
+SEEN = (
+    "What each token saw of the source: mean over the heads of {layer}, from a second pass with "
+    "this text given."
+)
+NOTE = "The other tabs show an output that was made in another way than by this search."
+FACTS = ["parent", "step", "group", "rank", "piece", "log_prob", "score", "fate", "why"]
+"""What is known of each node, as a table for export."""
+
+LONGEST = 11
+"""Characters of a token in the tree."""
+
+MOST_CELLS = 60_000
+"""Bytes of attention that a page holds; beyond, only what led to finished hypotheses has some."""
+
+
+def section(looked: Looked) -> dict[str, Any] | None:
+    tree = looked.trace.beam
+    if tree is None:
+        return None
+    nodes, lasting = tree.nodes, _lasting(tree)
+    rows = _rows(tree, lasting)
+    totals = {
+        "scored": tree.scored,
+        "ruled_out": sum(count.ruled_out for count in tree.counts),
+        "expanded": tree.expanded,
+        "kept": tree.kept,
+        "cut": tree.cut,
+        "rest": sum(count.rest for count in tree.counts),
+    }
+    return {
+        "summary": tree.summary,
+        "stopped": f"The search stopped because {tree.stopped}.",
+        "hint": HINT,
+        "about": "The node that is picked in the tree. Its colours are probabilities.",
+        "facts": FACTS,
+        "note": "" if _shown(looked, tree) else NOTE,
+        "seen": SEEN.format(layer=_layer(looked)[1]),
+        "settings": {
+            "beam": tree.beam,
+            "groups": tree.groups,
+            "alpha": tree.alpha,
+            "penalty": tree.penalty,
+            "limit": tree.limit,
+            "kind": tree.kind,
+        },
+        "totals": totals,
+        "tally": (
+            f"{totals['scored']:,} continuations were scored: {totals['expanded']:,} taken up, "
+            f"{totals['ruled_out']:,} ruled out, {totals['rest']:,} not among the best of a step."
+        ),
+        "outputs": list(tree.outputs),
+        "label": [_label(tree, node) for node in nodes],
+        "row": Array(_whole(rows), "u16"),
+        "live": Array(_whole(lasting), "u16"),
+        "parent": Array(_whole(node.parent for node in nodes), "i32"),
+        "piece": [node.piece for node in nodes],
+        "token_log_prob": Array(torch.tensor([node.token_log_prob for node in nodes]), "f32"),
+        "log_prob": Array(torch.tensor([node.log_prob for node in nodes]), "f32"),
+        "score": Array(torch.tensor([node.score for node in nodes]), "f32"),
+        "step": Array(_whole(node.step for node in nodes), "u16"),
+        "rank": Array(_whole(node.rank for node in nodes), "u16"),
+        "group": Array(_whole(node.group for node in nodes), "u16"),
+        "fate": [node.fate for node in nodes],
+        "why": [node.why for node in nodes],
+        "place": Array(_whole(node.place or 0 for node in nodes), "u16"),
+        "next": {str(node.id): _next(tree, node) for node in nodes if node.next},
+        "columns": COLUMNS,
+        "counts": [
+            [c.step, c.group + 1, c.alive, c.scored, c.ruled_out, c.listed, c.rest, c.rest_best]
+            for c in tree.counts
+        ],
+        "attention": _attention(looked, tree),
+    }
+
+
+def _whole(values: Any) -> Any:
+    return torch.tensor(list(values), dtype=torch.int32)
+
+
+def _label(tree: BeamTree, node: Node) -> str:
+    """What the tree writes into a node: finished ones show their place and score."""
+    if node.id == tree.outputs[0]:
+        return f"★ {_score(node)}"
+    if node.place:
+        return (
+            f"{PLACES[node.place - 1] if node.place <= len(PLACES) else node.place} {_score(node)}"
+        )
+    [text] = spelled(["end" if node.fate == "lost" else node.piece])
+    short = text if len(text) <= LONGEST else text[: LONGEST - 1] + "…"
+    return f"{short} ✗" if node.fate in ("cut", "lost") else short
+
+
+def _score(node: Node) -> str:
+    return f"{node.score:.2f}".replace("-", "−")
+
+
+def _lasting(tree: BeamTree) -> list[int]:
+    """2 on the best path, 1 where something was still going or ended well at last, 0 elsewhere."""
+    lasting = [int(node.fate in ("ended", "limit", "overtaken")) for node in tree.nodes]
+    for node in reversed(tree.nodes[1:]):
+        lasting[node.parent] = max(lasting[node.parent], lasting[node.id])
+    for node in (tree.nodes[0], *tree.path(tree.best)):
+        lasting[node.id] = 2
+    return lasting
+
+
+def _rows(tree: BeamTree, lasting: list[int]) -> list[int]:
+    """Where each node stands below the best path, which is row 0.
+
+    A line is a node and its best child, again and again. Lines that lasted come first, long ones
+    before short ones; each takes the first free row below the one that it left.
+    """
+    nodes = tree.nodes
+
+    def line(number: int) -> list[int]:
+        found = [number]
+        while tree.children[found[-1]]:
+            best = max(tree.children[found[-1]], key=lambda c: (lasting[c], -nodes[c].rank))
+            found.append(best)
+        return found
+
+    def turn(number: int) -> tuple[int, int, int, list[int]]:
+        found = line(number)
+        return -lasting[number], -len(found), -number, found
+
+    rows, taken = [0] * len(nodes), set[tuple[int, int]]()
+    waiting = [turn(0)]
+    while waiting:
+        *_, found = heappop(waiting)
+        row = rows[nodes[found[0]].parent] + 1 if found[0] else 0
+        while any((row, nodes[number].step) in taken for number in found):
+            row += 1
+        for number, after in zip(found, [*found[1:], -1], strict=True):
+            rows[number] = row
+            taken.add((row, nodes[number].step))
+            for child in tree.children[number]:
+                if child != after:
+                    heappush(waiting, turn(child))
+    return rows
+
+
+def _next(tree: BeamTree, node: Node) -> list[list[Any]]:
+    """Piece, log-probability and node of each of the best next tokens; -1: it is no node."""
+    children = {tree.nodes[child].token: child for child in tree.children[node.id]}
+    return [[o.piece, round(o.log_prob, 5), children.get(o.token, -1)] for o in node.next]
+
+
+def _shown(looked: Looked, tree: BeamTree) -> bool:
+    """Whether the page is about the best of this search; a language model goes on greedily."""
+    reading = looked.trace.reading
+    if tree.kind == "source":
+        return [output.id for output in reading.outputs] == list(tree.best.tokens)
+    written = tree.best.tokens[:-1] if tree.best.fate == "ended" else tree.best.tokens
+    return reading.last.ids[len(tree.given) :] == written
+
+
+def _layer(looked: Looked) -> tuple[int, str]:
+    return aligning_layer(len(looked.trace.attention.get("cross", ())), looked.truth)
+
+
+def _attention(looked: Looked, tree: BeamTree) -> dict[str, Any] | None:
+    """A row for each node that was asked, and the row of each node; -1: it has none. What the words
+    of a picture or a recording saw is drawn over it, in a tab of its own."""
+    if looked.run is None or tree.kind != "source" or not tree.given:
+        return None
+    wanted = None
+    if sum(bool(node.next) for node in tree.nodes) * len(tree.given) > MOST_CELLS:
+        ends = [node for node in tree.nodes if node.fate in ("ended", "limit")]
+        wanted = {0} | {one.id for end in ends for one in tree.path(end)}
+    with gated(looked.run.model, looked.change):
+        rows = cross_rows(looked.run, tree, wanted, _layer(looked)[0])
+    place = {number: place for place, number in enumerate(rows)}
+    return {
+        "rows": Array(torch.stack(list(rows.values())), "u8"),
+        "row": Array(_whole(place.get(node.id, -1) for node in tree.nodes), "i32"),
+    }

@@ -1,0 +1,94 @@
+"""The factors that `headway factors` learned: where each fires, what it does, and on this text."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from headway.inside.measure.factors.dictionary import Factors
+from headway.inside.measure.maps.map import streams_of
+from headway.inside.page.pack import Array
+from headway.inside.page.sections import shown
+
+MOST = 256
+"""Factors on a page; those that fire on this text come first, then those that fire most often."""
+
+CONTEXTS = 5
+SHOWN = ("stream", "at", "pieces", "picture")
+
+
+def section(looked: Any) -> dict[str, Any] | None:
+    if looked.factors is None or looked.run is None:
+        return None
+    found = Factors.load(looked.factors)
+    found.check_fits(looked.run)
+    here = on_text(found, looked.trace)
+    strongest_A = np.max([values.max(1) for values in here.values()], axis=0)
+    often_A = np.array([entry["fires"] for entry in found.entries])
+    order = np.lexsort((-often_A, -strongest_A))[:MOST]
+    return {
+        "figures": _figures(found),
+        "sites": [list(site) for site in found.sites],
+        "total": found.n,
+        "numbers": order.tolist(),
+        "factors": [_entry(found.entries[a]) for a in order],
+        "values": Array(_windows([found.entries[a] for a in order]), "f16"),
+        "here": {name: Array(values[order], "f16") for name, values in here.items()},
+    }
+
+
+@torch.no_grad()
+def on_text(found: Factors, trace: Any) -> dict[str, NDArray[np.float32]]:
+    """For each stream the activation of every factor (rows) at every token: the largest over the
+    layers, and zero at special tokens."""
+    here: dict[str, NDArray[np.float32]] = {}
+    for site in found.sites:
+        stack, layer = site
+        stream, _ = streams_of(stack, trace.reading)
+        code_AT = found.codes(trace.states[stack][layer].detach(), site).T.numpy().copy()
+        code_AT[:, np.array(trace.reading.streams[stream].special)] = 0.0
+        here[stream] = np.maximum(here[stream], code_AT) if stream in here else code_AT
+    return here
+
+
+def _figures(found: Factors) -> dict[str, Any]:
+    return found.figures | {
+        "method": found.settings.method,
+        "n": found.n,
+        "k": found.settings.k,
+        "unit": found.figures.get("unit", "nats"),
+    }
+
+
+def _entry(entry: dict[str, Any]) -> dict[str, Any]:
+    words: dict[str, Any] = {
+        name: [[shown(word), value] for word, value in entry[name]]
+        for name in ("promotes", "suppresses")
+        if name in entry
+    }
+    return {
+        "fires": entry["fires"],
+        "strength": entry["strength"],
+        "profile": [round(value, 4) for value in entry["profile"]],
+        "site": entry["site"],
+        "effect": entry["effect"],
+        **words,
+        "contexts": [
+            [context[name] for name in SHOWN if name in context]
+            for context in entry["contexts"][:CONTEXTS]
+        ],
+    }
+
+
+def _windows(entries: list[dict[str, Any]]) -> NDArray[np.float32]:
+    """Activations of the tokens of all contexts, with zeros behind short ones."""
+    many = [entry["contexts"][:CONTEXTS] for entry in entries]
+    width = max((len(c["pieces"]) for contexts in many for c in contexts), default=1)
+    values = np.zeros((len(entries), CONTEXTS, width), np.float32)
+    for a, contexts in enumerate(many):
+        for c, context in enumerate(contexts):
+            values[a, c, : len(context["values"])] = context["values"]
+    return values

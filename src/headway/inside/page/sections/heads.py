@@ -1,0 +1,145 @@
+"""What each head is worth, what it does, and what pruning costs where someone measured it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from headway.inside.capture.anatomy import Anatomy
+from headway.inside.capture.corpus import file_options
+from headway.inside.capture.forward import gives_vector
+from headway.inside.capture.interventions import NO_CHANGE
+from headway.inside.measure import ablation as judging
+from headway.inside.measure.head_roles import LIFT, ROLES
+from headway.inside.measure.heads import HeadFacts, Heads, heads
+from headway.inside.measure.pruning_curve import Curve, load_found
+from headway.tasks.opened import Opened
+
+FEW = 64
+"""Texts of a corpus that a page takes; more change little and take their time."""
+
+DIGITS = 6
+
+MEASURES = {
+    "importance": ("blues", "", "Mean over texts of |dL/dg|: how the loss moves with its gate."),
+    "entropy": ("oranges", "nats", "Of its attention: 0 looks at one token, more is spread wider."),
+    "distance": ("oranges", "tokens", "Mean distance of what it looks at."),
+}
+"""What heads are coloured by: colours, unit, meaning."""
+
+
+def section(looked: Any) -> dict[str, Any] | None:
+    run: Opened | None = looked.run
+    if run is None or not looked.trace.reading.outputs:
+        return None
+    # What was measured is about the final weights, with all their heads.
+    is_own = looked.final and looked.change == NO_CHANGE
+    saved = load_found(run.folder) if is_own else None
+    if saved is not None and not _fits(saved[0], run):
+        saved = None  # of another model that was in this folder
+    if looked.corpus is not None:
+        # Tokens are hidden in this text, heads are off in all.
+        off = replace(looked.change, hidden=frozenset())
+        found = heads(run, looked.corpus, n=FEW, change=off)
+    elif saved is not None:
+        found = saved[0]
+    else:
+        found = heads(run, [looked.trace.reading], change=looked.change)
+    whole = looked.corpus is not None or saved is not None
+    unit = "length" if gives_vector(run) else judging.unit(run)
+    return {
+        "kinds": _kinds(run),
+        "heads": [_head(one) for one in found.heads],
+        "roles": [
+            {"name": r.name, "mark": r.mark, "threshold": r.threshold, "meaning": r.meaning}
+            for r in ROLES.values()
+        ],
+        "role_note": f"A role also takes {LIFT:g} times what even attention would get. A head "
+        "without a letter has none of them.",
+        "measures": [
+            {"key": key, "map": colours, "unit": own or unit, "title": title}
+            for key, (colours, own, title) in MEASURES.items()
+        ],
+        "n_texts": found.n_texts,
+        "n_outputs": found.n_outputs,
+        "loss": _short(found.loss),
+        "one_text": not whole,
+        "scope": _scope(found, whole),
+        "curve": None if saved is None or saved[1] is None else _curve(saved[1]),
+        "command": f"headway prune {run.folder.name} --curve {file_options(run)}",
+    }
+
+
+def _scope(found: Heads, whole: bool) -> str:
+    outputs = f"{found.n_outputs:,} output{'s' * (found.n_outputs != 1)}"
+    if not whole:
+        return f"On this text only: {outputs}. Give a corpus for what holds in general."
+    where = f": {found.source}" if found.source else ""
+    return f"Measured on {found.n_texts:,} {found.unit} with {outputs}{where}."
+
+
+def _fits(found: Heads, run: Opened) -> bool:
+    known = {
+        (kind.name, layer): attention.n_heads
+        for kind in Anatomy.of(run.model).kinds
+        for layer, attention in enumerate(kind.layers)
+    }
+    counted: dict[tuple[str, int], int] = {}
+    for head in found.heads:
+        counted[head.kind, head.layer] = counted.get((head.kind, head.layer), 0) + 1
+    return counted == known
+
+
+def _kinds(run: Opened) -> list[dict[str, Any]]:
+    """`n_heads`: of the whole layer; some may be gone."""
+    return [
+        {
+            "name": kind.name,
+            "rows": kind.rows,
+            "columns": kind.columns,
+            "n_layers": len(kind.layers),
+            "n_heads": run.shape.side(kind.name).n_heads,
+            "shared": len(kind.layers) > 1 and len(set(kind.layers)) == 1,
+        }
+        for kind in Anatomy.of(run.model).kinds
+    ]
+
+
+def _head(one: HeadFacts) -> dict[str, Any]:
+    return {
+        "kind": one.kind,
+        "layer": one.layer,
+        "head": one.head,
+        "number": one.number,
+        "importance": _short(one.importance),
+        "entropy": _short(one.entropy),
+        "evenness": _short(one.evenness),
+        "distance": _short(one.distance),
+        "roles": list(one.roles),
+        "scores": {name: _short(score) for name, score in one.scores.items()},
+    }
+
+
+def _short(value: float) -> float:
+    return float(f"{value:.{DIGITS}g}")
+
+
+def _curve(curve: Curve) -> dict[str, Any]:
+    series: dict[str, list[list[float]]] = {}
+    for point in curve.points:
+        name = point.kind if point.order == "importance" else f"{point.kind}, {point.order}"
+        line = series.setdefault(name, [])
+        if [point.gone, _short(point.score)] not in line:
+            line.append([point.gone, _short(point.score)])
+    by_kind = " “all” may take any head, the others heads of their kind." * (len(series) > 2)
+    data = f" Test set: {curve.data}." if curve.data else ""
+    return {
+        "hint": f"Heads are taken out for good, the least important first, and {curve.metric} is "
+        "measured each time. As long as a line stays level, the heads were not needed.",
+        "note": f"At least one head of every attention stays.{by_kind} “random” is the "
+        f"control.{data}",
+        "series": [{"name": name, "points": points} for name, points in series.items()],
+        "metric": curve.metric,
+        "higher_is_better": curve.higher_is_better,
+        "n_heads": curve.n_heads,
+    }

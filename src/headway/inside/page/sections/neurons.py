@@ -1,0 +1,76 @@
+"""Factors of the feed-forward activations of this text: which neurons fire together, and where."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from headway.inside.measure.maps.map import streams_of
+from headway.inside.measure.nmf import Nmf, nmf
+from headway.inside.page.pack import Array
+
+NUMBERS = (2, 3, 4, 6, 8, 12)
+"""How many factors one may choose, beside the usual number."""
+
+USUAL = 6
+MOST_ROWS = 1024
+"""Tokens, patches or stretches of sound; longer streams have no factors on a page."""
+
+MOST_NUMBERS = 2_000_000
+"""Activations of a stack; of more there is the usual number of factors alone."""
+
+TOP = 6
+
+
+def section(looked: Any) -> dict[str, Any] | None:
+    trace = looked.trace
+    stacks = {}
+    for part, layers in trace.hidden.items():
+        stream = trace.reading.streams.get(streams_of(part, trace.reading)[0])
+        if stream is not None and 2 <= len(stream) <= MOST_ROWS and layers:
+            stacks[part] = _stack(layers, stream.name)
+    return {"stacks": stacks} if stacks else None
+
+
+def _stack(layers: list[Tensor], stream: str) -> dict[str, Any]:
+    x_TF = torch.cat([layer.detach().float() for layer in layers], dim=1)
+    n_tokens = len(x_TF)
+    usual = max(1, min(USUAL, n_tokens // 3))
+    others = [n for n in NUMBERS if n <= n_tokens // 2] if x_TF.numel() <= MOST_NUMBERS else []
+    numbers = sorted({usual, *others})
+    widths = [layer.shape[1] for layer in layers]
+    return {
+        "stream": stream,
+        "layers": len(layers),
+        "neurons": widths[0],
+        "usual": usual,
+        "clipped": _clipped(x_TF),
+        "choices": {str(n): _facts(nmf(x_TF, n), widths) for n in numbers},
+    }
+
+
+def _clipped(x_TF: Tensor) -> float:
+    """The share of |x|² that is below zero and so not in the factors."""
+    total = float(x_TF.square().sum())
+    return round(float(x_TF.clamp(max=0).square().sum()) / total, 4) if total else 0.0
+
+
+def _facts(found: Nmf, widths: list[int]) -> dict[str, Any]:
+    """`weights`: factors by tokens; `layers`: each factor's share by layer; `top`: its strongest
+    neurons as layer, number and loading."""
+    shares_KL = torch.stack([p.square().sum(1) for p in found.parts_KF.split(widths, 1)], 1)
+    starts = torch.tensor([0, *widths]).cumsum(0)
+    best = found.parts_KF.topk(min(TOP, found.parts_KF.shape[1]), dim=1)
+    layer_KN = torch.bucketize(best.indices, starts[1:], right=True)
+    number_KN = best.indices - starts[layer_KN]
+    return {
+        "weights": Array(found.weights_TK.T.contiguous(), "f16"),
+        "layers": Array(shares_KL, "f16"),
+        "explained": round(found.explained, 4),
+        "top": [
+            [[int(a), int(b), round(float(c), 3)] for a, b, c in zip(*row, strict=True)]
+            for row in zip(layer_KN, number_KN, best.values, strict=True)
+        ],
+    }

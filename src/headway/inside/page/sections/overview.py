@@ -1,0 +1,252 @@
+"""What the model is, what it answered, and what strikes the eye in its attention."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from headway.inside.capture.anatomy import Anatomy
+from headway.inside.measure.maps.map import streams_of
+from headway.inside.page.sections import shown
+from headway.tasks.opened import Opened
+
+SINK = 0.6
+"""A head looks at one token nearly always when that token gets this share of its attention."""
+
+EVEN = 0.98
+"""A head spreads its attention evenly at this share of the greatest possible entropy."""
+
+SILENT = 0.05
+"""A head adds next to nothing below this share of what the heads of its layer add on average."""
+
+CHOICES = 5
+BLANK = "∅"
+"""Of CTC: no symbol here."""
+
+FEWEST = 6
+"""Tokens from which on a share of attention says anything."""
+
+
+def section(looked: Any) -> dict[str, Any] | None:
+    return {
+        "numbers": _numbers(looked),
+        "answer": _answer(looked),
+        "warnings": [*_answer_warnings(looked), *_head_warnings(looked)],
+    }
+
+
+def _numbers(looked: Any) -> list[dict[str, Any]]:
+    """Six numbers; fewer where only a trace is known."""
+    trace, run = looked.trace, looked.run
+    heads = sum(layer.shape[0] for layers in trace.attention.values() for layer in layers)
+    found: list[tuple[str, Any, str]] = [
+        ("layers", " + ".join(str(len(states) - 1) for states in trace.states.values()) or
+         str(max(map(len, trace.attention.values()), default=0)), "of attention and feed-forward"),
+        ("heads", heads, "ways to look, in all layers"),
+    ]  # fmt: skip
+    if run is not None:
+        parameters = sum(parameter.numel() for parameter in run.model.parameters())
+        neurons = run.shape.each("d_ff")
+        found.insert(0, ("parameters", parameters, "numbers that training chose"))
+        found += [
+            ("width", run.shape.d_model, "numbers that a token is inside"),
+            (
+                "feed-forward",
+                neurons[0] if len(neurons) == 1 else " + ".join(map(str, neurons)),
+                "neurons in every layer",
+            ),
+            _knows(looked),
+        ]
+    return [{"name": name, "value": value, "note": note} for name, value, note in found]
+
+
+def _is_number(run: Opened | None) -> bool:
+    return run is not None and run.spec.answers == "number"
+
+
+def _knows(looked: Any) -> tuple[str, Any, str]:
+    if _is_number(looked.run):
+        return "number", 1, "that it answers with"
+    if looked.trace.reading.labelled and looked.trace.reading.media is not None:
+        return "labels", len(looked.run.settings.labels), "that it tells apart"
+    if looked.run.words is None:
+        return "vector", looked.run.shape.d_model, "numbers that it answers with"
+    return "vocabulary", looked.run.shape.vocab_size, "tokens it knows"
+
+
+def _answer(looked: Any) -> dict[str, Any]:
+    """Of each output its probability and the choices beside it."""
+    trace = looked.trace
+    outputs = trace.reading.outputs
+    if _is_number(looked.run):
+        return {"kind": "number", "size": 1, "said": outputs[0].name}
+    if trace.reading.answers == "vector" or trace.reading.direction or trace.scores_RC is None:
+        vector = trace.scores_RC
+        length = None if vector is None else float(vector.float().norm())
+        return {
+            "kind": "vector",
+            "size": 0 if vector is None else vector.shape[-1],
+            "length": length,
+        }
+    several = looked.run is not None and looked.run.spec.answers == "labels"
+    scores_RC = trace.scores_RC.float()
+    probs_RC = scores_RC.sigmoid() if several else scores_RC.softmax(-1)
+    best = probs_RC.topk(min(CHOICES, probs_RC.shape[-1]), dim=-1)
+    items = []
+    for row, output in enumerate(outputs):
+        rivals = zip(best.indices[row].tolist(), best.values[row].tolist(), strict=True)
+        items.append(
+            {
+                "name": shown(output.name),
+                "row": output.row,
+                "p": float(probs_RC[row, output.id]),
+                "choices": [[_name(looked, id), p] for id, p in rivals],
+            }
+        )
+    # Of a text that goes on: how many of the outputs were given, not chosen.
+    given = max(0, trace.reading.n_given - 1) if trace.reading.continues else 0
+    return {
+        "kind": "classify" if trace.reading.answers == "label" else trace.reading.task,
+        "writes": trace.reading.writes,
+        "items": items,
+        "given": given,
+    }
+
+
+def _name(looked: Any, id: int) -> str:
+    labels = looked.trace.meta.get("labels") or []
+    if labels and looked.trace.reading.labelled:
+        return str(labels[id])
+    if looked.run is None:
+        return str(id)
+    target = looked.run.vocab.target
+    return BLANK if id >= target.vocab_size else shown(target.tokens([id])[0])
+
+
+def _answer_warnings(looked: Any) -> list[dict[str, Any]]:
+    reading = looked.trace.reading
+    found = []
+    if not reading.finished and "target" in reading.streams:
+        found.append(_warning("The answer did not end by itself: it was cut."))
+    if looked.run is not None and reading.media is None:
+        sides = {"target": looked.run.vocab.target}
+        unknown = sum(
+            id == sides.get(name, looked.run.vocab.source).unk
+            for name, stream in reading.streams.items()
+            for id in stream.ids
+        )
+        if unknown:
+            found.append(
+                _warning(f"{_count(unknown, 'token')} of the text the model does not know.")
+            )
+    off = looked.trace.meta.get("off") or []
+    if off:
+        found.append(_warning(f"Heads switched off: {', '.join(map(_counted, off))}."))
+    if looked.trace.meta.get("hidden"):
+        places = looked.trace.meta["hidden"]
+        pieces = [shown(reading.streams[name].pieces[at]) for name, at in places]
+        found.append(_warning(f"Hidden from the other tokens: {', '.join(pieces)}."))
+    return found
+
+
+def _head_warnings(looked: Any) -> list[dict[str, Any]]:
+    sinks, evens, silent = [], [], []
+    total = 0
+    for kind, layers in looked.trace.attention.items():
+        columns = _pieces(looked.trace.reading, kind, layers[0].shape[-1])
+        for layer, weights_HTS in enumerate(layers):
+            name = f"{kind}.{layer}"
+            total += len(weights_HTS)
+            share_H, place_H = favourite(weights_HTS)
+            sinks += [
+                (f"{name}.{head}", columns[int(place_H[head])], float(share))
+                for head, share in enumerate(share_H)
+                if share > SINK
+            ]
+            even_H = evenness(weights_HTS)
+            evens += [(f"{name}.{head}", "", float(x)) for head, x in enumerate(even_H) if x > EVEN]
+            silent += [
+                (f"{name}.{head}", "", float(x))
+                for head, x in enumerate(loudness(looked, kind, layer))
+                if x < SILENT
+            ]
+    said = []
+    if sinks:
+        mean = sum(share for _, _, share in sinks) / len(sinks)
+        tokens = sorted({token for _, token, _ in sinks})
+        many = (
+            f"{len(sinks)} heads of {total} attend"
+            if len(sinks) > 1
+            else f"1 head of {total} attends"
+        )
+        share = f"{100 * mean:.0f}\N{NO-BREAK SPACE}%"
+        text = f"{many} to one token nearly always: {share} ({', '.join(tokens[:4])})."
+        said.append(_warning(text, sinks))
+    if evens:
+        many = f"{len(evens)} heads spread" if len(evens) > 1 else "1 head spreads"
+        said.append(_warning(f"{many} attention evenly over all tokens.", evens))
+    if silent:
+        text = f"{_count(len(silent), 'dead head')}: next to nothing comes out, wherever it looks."
+        said.append(_warning(text, silent))
+    return said
+
+
+def favourite(weights_HTS: Tensor) -> tuple[Tensor, Tensor]:
+    """Of each head the largest share that one token gets over the rows that see at least `FEWEST`
+    tokens, and that token's place; shares are 0 for texts too short to say."""
+    seen_T = (weights_HTS > 0).any(0).sum(-1)
+    rows = weights_HTS[:, seen_T >= FEWEST]
+    if not rows.shape[0] or not rows.shape[1]:
+        nothing = weights_HTS.new_zeros(len(weights_HTS))
+        return nothing, nothing.long()
+    best = rows.mean(1).max(-1)
+    return best.values, best.indices
+
+
+def evenness(weights_HTS: Tensor) -> Tensor:
+    """Entropy over the greatest entropy possible, in rows that see at least `FEWEST` tokens."""
+    seen_T = (weights_HTS > 0).any(0).sum(-1)
+    keep_T = seen_T >= FEWEST
+    if not bool(keep_T.any()):
+        return weights_HTS.new_zeros(len(weights_HTS))
+    entropy_HT = torch.special.entr(weights_HTS.float()).sum(-1)[:, keep_T]
+    return (entropy_HT / seen_T[keep_T].log()).mean(1)
+
+
+def loudness(looked: Any, kind: str, layer: int) -> list[float]:
+    """The mean length of what each head adds to the stream over the mean of its layer's heads."""
+    if looked.run is None or kind not in looked.trace.values:
+        return []
+    module = Anatomy.of(looked.run.model).kind(kind).layers[layer]
+    weights_HTS = looked.trace.attention[kind][layer].float()
+    n_heads = len(weights_HTS)
+    if n_heads < 2:
+        return []
+    values_SGK = looked.trace.values[kind][layer].float()
+    values_HSK = values_SGK.repeat_interleave(n_heads // values_SGK.shape[1], 1).transpose(0, 1)
+    out_HDK = module.to_out.weight.detach().float().unflatten(1, (n_heads, -1)).transpose(0, 1)
+    length_H = (
+        torch.einsum("hts,hsk,hdk->htd", weights_HTS, values_HSK, out_HDK).norm(dim=-1).mean(1)
+    )
+    return [float(x) for x in length_H / length_H.mean().clamp_min(1e-12)]
+
+
+def _pieces(reading: Any, kind: str, n: int) -> list[str]:
+    stream = reading.streams.get(streams_of(kind, reading)[1])
+    return [str(place) for place in range(n)] if stream is None else [*map(shown, stream.pieces)]
+
+
+def _warning(text: str, heads: list[tuple[str, str, float]] | None = None) -> dict[str, Any]:
+    return {"text": text, "heads": [list(head) for head in heads or []]}
+
+
+def _counted(head: str) -> str:
+    """`cross.0.1` as people count: cross 1.2."""
+    kind, layer, number = head.split(".")
+    return f"{kind} {int(layer) + 1}.{int(number) + 1}"
+
+
+def _count(n: int, what: str) -> str:
+    return f"{n} {what}{'' if n == 1 else 's'}"

@@ -1,0 +1,82 @@
+"""How the model knows places: the code as a picture, and what was measured of it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from headway.inside.measure.position_codes import PositionCode, codes, kernel, slow_share, use
+from headway.inside.measure.position_shift import rotation, shift
+from headway.inside.page.pack import Array
+
+PLACES = 64
+"""Rows of the picture; fewer where a code is wide."""
+
+CELLS = 24_000
+SHIFTS = (1, 4, 16)
+SHIFTED = 256
+"""Places that shifts are fitted and tested on: half and half."""
+
+CORNER = 24
+"""Rows of the picture of a shift matrix: its fastest pairs."""
+
+
+def section(looked: Any) -> dict[str, Any] | None:
+    if looked.run is None:
+        return None
+    streams = looked.trace.reading.streams
+    n_tokens = max(len(stream) for stream in streams.values())
+    found = [_code(looked.run.model, code, n_tokens) for code in codes(looked.run.model)]
+    return {"codes": found, "n_tokens": n_tokens} if found else None
+
+
+def _code(model: torch.nn.Module, code: PositionCode, n_tokens: int) -> dict[str, Any]:
+    facts: dict[str, Any] = {"kind": code.kind, "stacks": list(code.stacks)}
+    if code.bias_HR is not None:
+        return {**facts, "bias": Array(code.bias_HR, "f32"), "distances": list(code.distances)}
+    assert code.table_PD is not None
+    n_table, width = code.table_PD.shape
+    # Over a handful of words every code stands still: fifty places are a sentence.
+    n_places = min(n_table, max(n_tokens, 50))
+    picture_PD = code.table_PD[: max(16, min(PLACES, CELLS // width))]
+    found, used = kernel(code.table_PD), use(model, code, n_places)
+    assert used is not None
+    facts |= {
+        "n_places": n_places,
+        "n_table": n_table,
+        "picture": Array(picture_PD, "f16" if code.rate_I is None else "u8"),
+        # A trained code may have one huge number, beside which all others would be grey.
+        "colours": float(picture_PD.abs().flatten().quantile(0.995)),
+        "kernel": Array(found.value_R, "f32"),
+        "spread": Array(found.spread_R, "f32"),
+        "twin": found.twin,
+        "twin_apart": found.twin_apart,
+        "kernel_spearman": found.spearman,
+        "shifts": [_shift(code, k) for k in SHIFTS if 4 * k < n_table],
+        "slow": [[n, slow_share(code, n)] for n in (20, 50, 100, 512) if n <= n_table],
+        "slow_here": slow_share(code, n_places),
+        "code_use": Array(_share(used.code_D), "f32"),
+        "use": Array(_share(used.use_D), "f32"),
+        "use_spearman": used.spearman,
+    }
+    if code.rate_I is not None:
+        facts["turn"] = Array(_corner(code), "f32")
+    return facts
+
+
+def _shift(code: PositionCode, k: int) -> dict[str, Any]:
+    found = shift(code.of_length(SHIFTED), k)
+    return {name: getattr(found, name) for name in ("k", "exact", "fitted", "tested", "blocks")}
+
+
+def _corner(code: PositionCode) -> Tensor:
+    """The matrix of a shift by one place, pair beside pair, for the fastest pairs."""
+    order = [column for pair in zip(*code.pairs, strict=True) for column in pair][:CORNER]
+    return rotation(code, 1)[order][:, order]
+
+
+def _share(values_D: Tensor) -> Tensor:
+    """Of the largest, so that two scales fit one chart."""
+    return values_D / values_D.max().clamp(min=1e-30)

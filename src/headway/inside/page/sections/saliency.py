@@ -1,0 +1,171 @@
+"""What each output hangs on, by every kind of map, each with how far it agrees with occlusion."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from headway.errors import UserError
+from headway.inside.capture.streams import Reading
+from headway.inside.measure.maps import CAUTION, Map, agreement
+from headway.inside.measure.maps.attention import layer_maps
+from headway.inside.measure.maps.flow import flow
+from headway.inside.measure.maps.integrated import integrated
+from headway.inside.measure.maps.norms import norm_maps
+from headway.inside.measure.maps.occlusion import occlusion
+from headway.inside.measure.maps.rollout import rollout
+from headway.inside.measure.maps.slopes import gradient_maps
+from headway.inside.page.pack import Array
+
+LONGEST = 64
+"""Tokens of all streams up to which maps that take time are made."""
+
+FLOW_WORK, PATH_WORK = 25_000, 400
+"""Outputs times tokens squared for the flow, outputs times tokens for integrated gradients: what is
+made within seconds. `--slow` makes the others, too."""
+
+STEPS = 128
+MOST_CELLS = 40_000
+"""Numbers of a map with layers; above it only the last layer is kept."""
+
+MOST_TOKENS = 256
+"""Tokens of a stream; longer texts have no such panel."""
+
+
+@dataclass(frozen=True)
+class Method:
+    key: str
+    label: str
+    how: str
+    """What it is, in a sentence."""
+
+    has_share: bool = False
+    """Whether it can tell how much the source counts beside the prefix."""
+
+
+METHODS = {
+    method.key: method
+    for method in (
+        Method("mean", "Mean of heads", "The mean of all attention heads of a layer."),
+        Method("max", "Max of heads", "The strongest attention head of a layer, token by token."),
+        Method("norm", "Norm", "Weights times the vectors they weigh: what really is added.", True),
+        Method("rollout", "Rollout", "Attention followed through all layers down to the tokens."),
+        Method("flow", "Flow", "The most that can flow through attention from output to token."),
+        Method("gradxattention", "Gradient × attention", "Attention that helps the output.", True),
+        Method("gradxinput", "Gradient × input", "Slope of the log-probability.", True),
+        Method("integrated", "Integrated gradients", "Slopes from no text to this text.", True),
+        Method("occlusion", "Occlusion", "The log-probability lost when a token is hidden.", True),
+    )
+}
+SIGNED = ("gradxinput", "integrated", "occlusion")
+
+OF_VECTORS = {
+    "gradxinput": "Slope of the vector's length along its own direction.",
+    "occlusion": "How much shorter the vector is, along its own direction, when a token is hidden.",
+}
+"""A vector has no probability; its length is what changes."""
+
+
+def section(looked: Any) -> dict[str, Any] | None:
+    reading: Reading = looked.trace.reading
+    if reading.media is not None:
+        return None  # its maps are drawn over the picture or the sound
+    known = looked.trace.attention.keys() in ({"self"}, {"encoder", "decoder", "cross"})
+    too_long = max(map(len, reading.streams.values()), default=0) > MOST_TOKENS
+    if not known or not reading.outputs or too_long:
+        return None
+    made, skipped = _made(looked)
+    judge = made["occlusion"][0] if "occlusion" in made else None
+    return {
+        "columns": [[name, len(stream)] for name, stream in reading.streams.items()],
+        "causal": reading.writes,
+        "pooling": getattr(getattr(looked.run, "model", None), "pooling", "first"),
+        "methods": [
+            _packed(METHODS[key], made[key], judge, reading) for key in METHODS if key in made
+        ],
+        "skipped": [[METHODS[key].label, why] for key, why in skipped.items()],
+        "caution": CAUTION,
+    }
+
+
+def _made(looked: Any) -> tuple[dict[str, list[Map]], dict[str, str]]:
+    """The maps of each method, one a layer where it has layers; and what was left out, and why."""
+    run, trace, change = looked.run, looked.trace, looked.change
+    reading: Reading = trace.reading
+    n_tokens, n_outputs = sum(map(len, reading.streams.values())), len(reading.outputs)
+    made = {
+        "mean": _joined(layer_maps(run, trace, "mean"), reading),
+        "max": _joined(layer_maps(run, trace, "max"), reading),
+        "rollout": [rollout(run, trace)],
+    }
+    skipped: dict[str, str] = {}
+    if run is not None and trace.values:
+        made["norm"] = _joined(norm_maps(run, trace)[1:], reading)
+    makers: dict[str, tuple[bool, Callable[[], list[Map]]]] = {
+        "flow": (n_outputs * n_tokens**2 <= FLOW_WORK, lambda: [flow(run, trace)]),
+        "gradxinput": (True, lambda: gradient_maps(run, trace, change=change)),
+        "integrated": (
+            n_outputs * n_tokens <= PATH_WORK,
+            lambda: [integrated(run, trace, change=change, most=STEPS)],
+        ),
+        "occlusion": (True, lambda: [occlusion(run, trace, change)]),
+    }
+    for key, (is_quick, maker) in makers.items():
+        if run is None and key != "flow":
+            skipped[key] = "needs the model itself"
+        elif not looked.slow and (n_tokens > LONGEST or not is_quick):
+            skipped[key] = f"takes long ({n_tokens} tokens, {n_outputs} outputs): look with --slow"
+        else:
+            try:
+                made |= {map_.name: [map_] for map_ in maker()}
+            except UserError as error:
+                skipped[key] = str(error)
+    return made, skipped
+
+
+def _joined(maps: Iterable[Map], reading: Reading) -> list[Map]:
+    """Maps of one layer, of several kinds of attention, become one with all their columns."""
+    layers: dict[int, list[Map]] = {}
+    for map_ in maps:
+        layers.setdefault(int(map_.name.split(".")[1]), []).append(map_)
+    joined = []
+    for _, parts in sorted(layers.items()):
+        columns = {stream: part for map_ in parts for stream, part in map_.parts().items()}
+        named = next((map_.name for map_ in parts if map_.name.startswith("cross")), parts[0].name)
+        order = [stream for stream in reading.streams if stream in columns]
+        joined.append(Map.of(named, {stream: columns[stream] for stream in order}))
+    return joined
+
+
+def _packed(method: Method, maps: list[Map], judge: Map | None, reading: Reading) -> dict[str, Any]:
+    first = 0
+    if sum(map_.weights_RS.numel() for map_ in maps) > MOST_CELLS:
+        first, maps = len(maps) - 1, maps[-1:]
+    shares = [map_.share_R("source") for map_ in maps] if method.has_share else []
+    is_vector = reading.answers == "vector" or bool(reading.direction)
+    unit = "in length along its own direction" if is_vector else "in nats"
+    is_plain = method.key in ("mean", "max")
+    weights = torch.stack([map_.weights_RS for map_ in maps])
+    return {
+        "key": method.key,
+        "label": method.label,
+        "how": OF_VECTORS.get(method.key, method.how) if is_vector else method.how,
+        "first": first,
+        "names": [map_.name for map_ in maps],
+        "signed": method.key in SIGNED,
+        "weights": Array(weights, "u8", (0, 1)) if is_plain else Array(weights, "f16"),
+        "shares": [None if share is None else _numbers(share) for share in shares],
+        "agree": [
+            None if judge is None or method.key == "occlusion" else agreement(map_, judge, reading)
+            for map_ in maps
+        ],
+        "unit": unit if method.key in ("integrated", "occlusion") else "",
+        "facts": maps[0].facts,
+    }
+
+
+def _numbers(x_R: torch.Tensor) -> list[float]:
+    return [round(float(x), 4) for x in x_R]

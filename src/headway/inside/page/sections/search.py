@@ -1,0 +1,107 @@
+"""For the tokens of this text the nearest tokens of a corpus, by the states of a few layers."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+from weakref import WeakKeyDictionary
+
+from torch import nn
+
+from headway.inside.capture.anatomy import Anatomy
+from headway.inside.capture.corpus import Corpus
+from headway.inside.capture.states import Site
+from headway.inside.measure.nearest_tokens import Index, indexes
+from headway.inside.page.pack import Array, pack
+from headway.tasks.opened import Opened
+
+TOKENS = 12_000
+"""Of the corpus, for a page."""
+
+LAYERS = 6
+"""Of a stack, and the embedding; of more, so many evenly spaced, the first and the last among them.
+"""
+
+MOST = 64
+"""Tokens of the text that are looked up, in each stream."""
+
+BUDGET, WITH_PICTURES = 200_000, 600_000
+TRIED = [(6, True), (4, True), (2, True), *((hits, False) for hits in range(6, 0, -1))]
+"""Nearest tokens, and whether patches are shown; the first that fits is on the page."""
+
+_KNOWN: WeakKeyDictionary[nn.Module, tuple[Corpus, dict[Site, Index]]] = WeakKeyDictionary()
+"""A served page asks again and again about the same corpus."""
+
+
+def section(looked: Any) -> dict[str, Any] | None:
+    if looked.corpus is None or looked.run is None:
+        return None
+    found = _indexes(looked.run, looked.corpus)
+    for hits, pictures in TRIED:
+        made = _made(looked, found, hits, pictures)
+        if len(pack(made)) <= (WITH_PICTURES if pictures else BUDGET):
+            return made
+    return None
+
+
+def chosen(run: Opened, corpus: Corpus) -> list[Site]:
+    """The embedding and the layers, of every stack that reads the corpus."""
+    parts = Anatomy.of(run.model).stacks
+    if len(parts) > 1 and corpus.targets is None:
+        parts = parts[:1]
+    return [(part.name, layer) for part in parts for layer in [0, *_spaced(len(part.blocks))]]
+
+
+def _spaced(n_layers: int) -> list[int]:
+    """Of 12 layers 1, 3, 5, 8, 10 and 12."""
+    n = min(n_layers, LAYERS)
+    return [1 + (2 * step * (n_layers - 1) + n - 1) // (2 * max(n - 1, 1)) for step in range(n)]
+
+
+def _indexes(run: Opened, corpus: Corpus) -> dict[Site, Index]:
+    known = _KNOWN.get(run.model)
+    if known is None or known[0] is not corpus:
+        known = corpus, indexes(run, corpus, chosen(run, corpus), max_tokens=TOKENS)
+        _KNOWN[run.model] = known
+    return known[1]
+
+
+def _made(looked: Any, found: dict[Site, Index], n_hits: int, pictures: bool) -> dict[str, Any]:
+    contexts: dict[tuple[str, int, int], int] = {}
+    texts: list[list[Any]] = []
+    layers = []
+    for (stack, layer), index in found.items():
+        stream = looked.trace.reading.streams[index.stream]
+        places = [i for i, special in enumerate(stream.special) if not special][:MOST]
+        x_TD = looked.trace.states[stack][layer].detach()
+        rows = []
+        cosines = []
+        for hits in index.nearest_to(index.rows(x_TD[places]), n_hits):
+            numbers = []
+            for hit in hits:
+                key = (index.stream, hit.passage, hit.place)
+                if key not in contexts:
+                    contexts[key] = len(texts)
+                    context = index.shown(hit.passage, hit.place)
+                    looks = [context["picture"]] if pictures and "picture" in context else []
+                    texts.append([context["at"], context["pieces"], *looks])
+                numbers.append(contexts[key])
+            rows.append(numbers)
+            cosines.append([hit.cosine for hit in hits])
+        layers.append(
+            {
+                "stack": stack,
+                "layer": layer,
+                "stream": index.stream,
+                "places": places,
+                "hits": rows,
+                "cosines": Array(cosines, "f16"),
+            }
+        )
+    n_tokens = {index.stream: len(index.where_N2) for index in found.values()}
+    return {
+        "corpus": ", ".join(Path(name).name for name in looked.corpus.name.split(", ")),
+        "tokens": n_tokens,
+        "texts": texts,
+        "layers": layers,
+    }

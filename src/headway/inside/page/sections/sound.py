@@ -1,0 +1,191 @@
+"""A recording: its log-mel picture and its wave, what each word looked at, and when it was said."""
+
+from __future__ import annotations
+
+import base64
+import io
+import wave
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from headway.inside.capture.anatomy import Anatomy
+from headway.inside.capture.media import Media
+from headway.inside.measure.maps.map import CAUTION
+from headway.inside.measure.media_maps import (
+    METHODS,
+    head_weights,
+    looking_kind,
+    whole_maps,
+    word_groups,
+)
+from headway.inside.measure.word_times import (
+    Aligned,
+    at_pauses,
+    by_ctc,
+    by_heads,
+    ctc_logs,
+    spoken_words,
+    wave_of,
+)
+from headway.inside.page.pack import Array
+from headway.inside.page.sections import shown
+from headway.inside.page.sections.overview import BLANK
+from headway.inside.page.sections.picture import first_map, sized
+from headway.models.parts.audio import SoundFront
+
+MOST_FRAMES = 1200
+"""Columns of the log-mel picture in a page; of more, neighbours become one."""
+
+WAVE_COLUMNS = 900
+MOST_AUDIO = 300_000
+"""Bytes of a recording that a page holds, to be played."""
+
+MOST_CELLS = 1_500_000
+"""Weights of all heads that a page holds; of more, only the heads that align and the means."""
+
+
+def section(looked: Any) -> dict[str, Any] | None:
+    media: Media | None = looked.trace.reading.media
+    if media is None or media.kind != "sound":
+        return None
+    reading = looked.trace.reading
+    kind, n = looking_kind(reading), media.heard_rows
+    aligned = by_heads(looked.trace)
+    logs_SV = None if looked.run is None else ctc_logs(looked.run, looked.trace)
+    maps, skipped = whole_maps(looked) if reading.outputs else ({}, {})
+    return {
+        "kind": kind,
+        "seconds": media.seconds,
+        "row_s": media.row_s,
+        "n_rows": n,
+        "groups": [{**group, "name": shown(group["name"])} for group in word_groups(reading)],
+        **(_heard(looked, media) if looked.final else {}),
+        **_heads(looked, aligned, n),
+        "maps": [
+            {
+                "key": key,
+                "label": METHODS[key].label,
+                "how": METHODS[key].how,
+                "weights": Array(sized(key, x_RS)[:, :n], "f16"),
+            }
+            for key, x_RS in maps.items()
+        ],
+        "skipped": [[label, why] for label, why in skipped.items()],
+        "times": _times(looked, aligned, logs_SV),
+        "ctc": None if logs_SV is None else _ctc(looked, logs_SV),
+        "first": first_map(looked, kind, [*(["aligning"] if aligned else []), *maps], ("mean",)),
+        "caution": CAUTION,
+    }
+
+
+def _heads(looked: Any, aligned: Aligned | None, n: int) -> dict[str, Any]:
+    """All heads, or where that is too much those that align; the means of layers always."""
+    layers = head_weights(looked.run, looked.trace)
+    found: dict[str, Any] = {
+        "aligning": [] if aligned is None else [list(place) for place in aligned.heads],
+        "shares": None if aligned is None else aligned.shares,
+        "rows": None if aligned is None else [list(pair) for pair in aligned.rows],
+        "follows": aligned is not None and aligned.held.follows,
+        "says": "" if aligned is None else aligned.says(),
+        "means": [Array(x_HRS.mean(0)[:, :n], "f16") for x_HRS in layers],
+    }
+    if sum(x_HRS[:, :, :n].numel() for x_HRS in layers) <= MOST_CELLS:
+        return {**found, "heads": [Array(x_HRS[:, :, :n], "f16") for x_HRS in layers]}
+    kept = [] if aligned is None else aligned.heads
+    some = {f"{layer}.{head}": Array(layers[layer][head][:, :n], "f16") for layer, head in kept}
+    return {**found, "heads": None, "some": some}
+
+
+def _heard(looked: Any, media: Media) -> dict[str, Any]:
+    """What the ear and the model get: the wave, the frames, the recording itself if it is short."""
+    return {
+        "mel": _mel(looked, media),
+        "wave": Array(_outline(media), "f16"),
+        "audio": _playable(media),
+    }
+
+
+@torch.no_grad()
+def _mel(looked: Any, media: Media) -> Array | None:
+    """Frames by bands, as the front makes them, without what the recording is filled up with."""
+    if looked.run is None:
+        return None
+    front = Anatomy.of(looked.run.model).stacks[0].front
+    assert isinstance(front, SoundFront)
+    sound, _ = front.collate([media.item])
+    n_frames = max(1, round(media.seconds * media.rate / front.shape.hop))
+    mel_AF = front.mel(sound)[:n_frames]
+    by = -(-len(mel_AF) // MOST_FRAMES)
+    if by > 1:
+        mel_AF = F.avg_pool1d(mel_AF.T[None], by, ceil_mode=True)[0].T
+    return Array(mel_AF.contiguous(), "u8")
+
+
+def _outline(media: Media) -> Tensor:
+    """The lowest and the highest sample of each column, between -1 and 1 (2 W)."""
+    samples = wave_of(media)
+    parts = np.array_split(samples, min(WAVE_COLUMNS, len(samples)))
+    loudest = max(float(np.abs(samples).max(initial=0.0)), 1e-9)
+    ends = np.array([[part.min() for part in parts], [part.max() for part in parts]])
+    return torch.from_numpy(ends / loudest)
+
+
+def _playable(media: Media) -> str | None:
+    """As a `data:` address of a WAV file with 16 bits; None where it is too long."""
+    if 2 * len(media.item) > MOST_AUDIO:
+        return None
+    values = np.clip(np.rint(wave_of(media) * 32767.0), -32768, 32767).astype("<i2")
+    file = io.BytesIO()
+    with wave.open(file, "wb") as out:
+        out.setnchannels(1)
+        out.setsampwidth(2)
+        out.setframerate(media.rate)
+        out.writeframes(values.tobytes())
+    return "data:audio/wav;base64," + base64.b64encode(file.getvalue()).decode()
+
+
+def _times(looked: Any, aligned: Aligned | None, logs_SV: Tensor | None) -> list[dict[str, Any]]:
+    """Ways to tell when words were said, CTC first where there is one: each word as the way itself
+    has it, and where it stands when its borders are moved to pauses."""
+    reading, ways = looked.trace.reading, []
+    facts = ((looked.truth or {}).get("facts") or {}).get("times") or {}
+    heard = None if logs_SV is None else by_ctc(logs_SV, reading)
+    if heard is not None:
+        ways.append(("CTC", "the best way of CTC through the rows", heard))
+    if aligned is not None:
+        follow = "follow" if aligned.held.follows else "come nearest to following"
+        ways.append(("attention", f"the heads that {follow} the sound", aligned.rows))
+    found = []
+    for key, how, rows in ways:
+        words = spoken_words(reading, rows, looked.trace.scores_RC)
+        moved = at_pauses(reading.media, words)
+        found.append(
+            {
+                "key": key,
+                "how": how,
+                "own_ms": (facts.get("own_ms") or {}).get(key),
+                "median_ms": (facts.get("median_ms") or {}).get(key),
+                "words": [
+                    {"text": own.text, "start": own.start, "end": own.end,
+                     "moved": [late.start, late.end], "confidence": own.confidence}
+                    for own, late in zip(words, moved, strict=True)
+                ],
+            }
+        )  # fmt: skip
+    return found
+
+
+def _ctc(looked: Any, logs_SV: Tensor) -> dict[str, Any]:
+    """The probabilities of the symbols of the answer, and of the blank, over time."""
+    target, blank = looked.run.vocab.target, logs_SV.shape[1] - 1
+    outputs = looked.trace.reading.outputs
+    ids = list(dict.fromkeys(output.id for output in outputs if output.id not in target.specials))
+    names = [shown(name) for name in target.tokens(ids)]
+    return {
+        "names": [*names, BLANK],
+        "probabilities": Array(logs_SV[:, [*ids, blank]].exp().T.contiguous(), "f16"),
+    }

@@ -1,0 +1,102 @@
+"""What changed while the run learned: curves over its checkpoints. All looks of a page share it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+from headway.inside.capture.trace import Trace
+from headway.inside.measure.checkpoints import Measures, Stage, history, kept, measures
+from headway.inside.measure.lens import lens
+from headway.tasks.opened import Opened
+from headway.training.history import mean
+
+MOST_POINTS = 300
+"""Of the run's own loss, which may have a line for every few steps."""
+
+TITLES = {
+    "own": ("Loss while training", "nats a token", "What the run logged of its own training data."),
+    "loss": ("Loss of this text", "nats a token", "How surprised each stage is by these outputs."),
+    "turned": ("Distance from the final vector", "1 − cosine", "0: it points the same way."),
+    "decided": ("Where it is decided", "layer", "Mean first layer from which on the lens stays."),
+    "entropy": ("Width of attention", "nats", "Mean entropy: 0 is one token, more is wider."),
+    "pattern": (
+        "Patterns of heads",
+        "weight",
+        "Of the best head: on the token before, or near the diagonal of cross attention.",
+    ),
+    "residual": ("How far tokens differ", "‖X − mean‖ / ‖X‖", "0: all tokens are one vector."),
+    "cka": ("Likeness to the final states", "linear CKA", "1: the same up to turn and scale."),
+}
+"""Heading, unit and one line of how to read it, by figure."""
+
+
+def section(looked: Any) -> None:
+    """No look has one of its own; see `of_stages`."""
+    return None
+
+
+def of_stages(run: Opened, stages: Sequence[tuple[Stage, Trace]]) -> dict[str, Any]:
+    """The curves, from every stage and its trace; the last is the finished run."""
+    final = stages[-1][1]
+    found = [_measured(stage, trace, final) for stage, trace in stages]
+    figures = [figure for figure in [_own(run)] if figure is not None]
+    # Figures of one kind stand together: the same for every stack.
+    for name in sorted(found[-1], key=lambda name: [*TITLES].index(name.partition(".")[0])):
+        kind, _, stack = name.partition(".")
+        title, unit, hint = TITLES[kind]
+        lines = dict.fromkeys(line for each in found for line in each.get(name, {}))
+        figures.append(
+            {
+                "name": name,
+                "title": f"{title}: {stack}" if stack and _several(found, kind) else title,
+                "unit": unit,
+                "hint": hint,
+                "series": [
+                    {"name": line, "values": [each.get(name, {}).get(line) for each in found]}
+                    for line in lines
+                ],
+            }
+        )
+    return {
+        "labels": [stage.label for stage, _ in stages],
+        "steps": [stage.step for stage, _ in stages],
+        "figures": figures,
+        "n_tokens": len(final.reading.last),
+        "kept": kept(run),
+    }
+
+
+def _measured(stage: Stage, trace: Trace, final: Trace) -> Measures:
+    found = measures(trace, final)
+    loss = found.pop("loss", {})
+    is_vector = any(output.id < 0 for output in trace.reading.outputs)
+    first: Measures = {"turned" if is_vector else "loss": loss} if loss else {}
+    if not is_vector and trace.reading.outputs:
+        seen = lens(stage.run, trace)
+        last = len(seen.rank_LR) - 1
+        # An output that never leads is decided by the search, behind the last layer.
+        depths = [last if depth is None else depth for depth in seen.decided]
+        first["decided"] = {"mean of the outputs": sum(depths) / len(depths)}
+    return {**first, **found}
+
+
+def _own(run: Opened) -> dict[str, Any] | None:
+    """The curves of `metrics.jsonl`, thinned to what a small chart can show."""
+    lines, past = [], history(run)
+    for name, kind in (("training", "train"), ("validation", "valid")):
+        points = [point for point in past.points(kind, "loss") if math.isfinite(point[1])]
+        size = math.ceil(len(points) / MOST_POINTS) or 1
+        groups = [points[at : at + size] for at in range(0, len(points), size)]
+        thinned = [[group[-1][0], mean(group)] for group in groups]
+        if thinned:
+            lines.append({"name": name, "points": thinned})
+    if not lines:
+        return None
+    title, unit, hint = TITLES["own"]
+    return {"name": "own", "title": title, "unit": unit, "hint": hint, "series": lines}
+
+
+def _several(found: Sequence[Measures], kind: str) -> bool:
+    return sum(name.startswith(f"{kind}.") for name in found[-1]) > 1

@@ -1,0 +1,58 @@
+"""One token through one layer, with the weights that a page needs to compute it again."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from headway.inside.capture.anatomy import Anatomy
+from headway.inside.measure.layer_steps import Step
+from headway.inside.measure.layer_walk import walk
+from headway.inside.page.pack import Array
+from headway.inside.page.sections import shown
+
+
+def section(looked: Any) -> dict[str, Any] | None:
+    run, trace = looked.run, looked.trace
+    if run is None or not trace.states:
+        return None
+    found = walk(run, trace, looked.walk)
+    kinds = Anatomy.of(run.model).kinds
+    streams = {kind.name: [kind.rows, kind.columns] for kind in kinds}
+    outputs = {output.row: shown(output.name) for output in trace.reading.outputs}
+    rows = streams[found.at.kind][0]
+    return {
+        "at": asdict(found.at),
+        "stack": found.stack,
+        "token": shown(trace.reading.streams[rows].pieces[found.at.row]),
+        "says": outputs.get(found.at.row) if rows == trace.reading.last.name else None,
+        "heads": found.heads,
+        "focus": found.focus,
+        "streams": streams,
+        "n_heads": {kind.name: [layer.n_heads for layer in kind.layers] for kind in kinds},
+        "vectors": {name: Array(values, "f32") for name, values in found.vectors.items()},
+        "labels": found.labels,
+        "steps": [_step(step) for step in found.steps],
+    }
+
+
+def _step(step: Step) -> dict[str, Any]:
+    return {
+        "kind": step.kind,
+        "title": step.title,
+        "words": step.words,
+        "inputs": list(step.inputs),
+        "out": step.out,
+        **{name: _packed(value) for name, value in step.numbers.items()},
+    }
+
+
+def _packed(value: Any) -> Any:
+    if not isinstance(value, Tensor):
+        return value
+    if not value.is_floating_point():
+        return Array(value, "i32")
+    return Array(value, "f16" if value.dtype == torch.float16 else "f32")

@@ -1,0 +1,178 @@
+"""What a served page asks for: JSON from the browser becomes a text, an `Ask` and a `Change`."""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, fields, replace
+from typing import Any
+
+from headway.errors import UserError, suggest
+from headway.inside.capture.interventions import Change
+from headway.inside.capture.reading import NEW_TOKENS, Ask
+from headway.settings.decode import DecodeSettings
+
+MOST_TEXT = 20_000
+"""Characters of a text; the model's own limit comes first for nearly all models."""
+
+MOST_BEAM, MOST_NEW = 32, 512
+"""One computation must not hold the server for minutes."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Request:
+    """As the page sends it. Places, layers and heads count from 0."""
+
+    text: str
+    output: str | None = None
+    """What the model shall read as its own output; None: it writes it itself."""
+
+    force: str = ""
+    """What the output has to begin with."""
+
+    hidden: tuple[tuple[str, int], ...] = ()
+    """Streams and places of tokens that no other token may attend to."""
+
+    off: tuple[str, ...] = ()
+    """Heads that are switched off: `cross.2.5`."""
+
+    beam: int | None = None
+    alpha: float | None = None
+    temperature: float | None = None
+    """Draw tokens at this temperature instead of searching."""
+
+    seed: int = 1
+    new: int = NEW_TOKENS
+    checkpoint: str | None = None
+    """The label of a stage of the training; None: the final weights."""
+
+    walk: tuple[str, int, int, int] | None = None
+    """Kind, layer, head and row of the token that the tab Walk follows; None: as it chooses."""
+
+    maps: bool = False
+    """Whether saliency maps are made, too: they run the model a hundred times."""
+
+    def ask(self, usual: DecodeSettings) -> Ask:
+        """`usual`: how the run searches where the request says nothing."""
+        given: dict[str, Any] = {"beam": self.beam, "alpha": self.alpha}
+        given = {name: value for name, value in given.items() if value is not None}
+        if self.temperature is not None:
+            given |= {"sample": True, "temperature": self.temperature, "seed": self.seed}
+        if self.beam is not None:
+            given |= {"n_best": 1, "groups": 1}  # which a smaller beam may not allow
+        decode = replace(usual, **given)
+        return Ask(output=self.output, begin=self.force, decode=decode, new=self.new)
+
+    def change(self) -> Change:
+        return Change(hidden=frozenset(self.hidden), off=frozenset(map(head_named, self.off)))
+
+
+def parse(body: bytes) -> Request:
+    """Every value is checked; what is wrong is a `UserError` of one sentence or two."""
+    try:
+        values = json.loads(body)
+    except (ValueError, RecursionError) as error:
+        raise UserError(f"the request is no JSON ({error}).") from error
+    if not isinstance(values, dict):
+        raise UserError("the request must be a JSON object with at least a text.")
+    known = {field.name for field in fields(Request)}
+    for name in values:
+        if name not in known:
+            raise UserError(f"unknown key {name[:60]!r}.{suggest(name, sorted(known))}")
+    if "text" not in values:
+        raise UserError("the request has no text.")
+    return Request(**{name: READERS[name](name, value) for name, value in values.items()})
+
+
+def head_named(name: str) -> tuple[str, int, int]:
+    """`cross.2.5` is head 5 of layer 2 of cross attention, all counted from 0."""
+    kind, *numbers = name.split(".")
+    if len(numbers) != 2 or not all(re.fullmatch("[0-9]{1,9}", part) for part in numbers):
+        raise UserError(f"{name[:60]!r} names no head. Write kind.layer.head, such as cross.0.3.")
+    return kind, int(numbers[0]), int(numbers[1])
+
+
+def _text(name: str, value: object) -> str:
+    if not isinstance(value, str):
+        raise UserError(f"{name} must be a text.")
+    if len(value) > MOST_TEXT:
+        raise UserError(f"{name} has {len(value):,} characters; at most {MOST_TEXT:,} are read.")
+    return value
+
+
+def _maybe(read: Callable[[str, Any], Any]) -> Callable[[str, Any], Any]:
+    return lambda name, value: None if value is None else read(name, value)
+
+
+def _whole(low: int, high: int) -> Callable[[str, Any], int]:
+    def read(name: str, value: object) -> int:
+        if not isinstance(value, int) or isinstance(value, bool) or not low <= value <= high:
+            raise UserError(f"{name} must be a whole number from {low} to {high:,}.")
+        return value
+
+    return read
+
+
+def _number(name: str, value: object) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise UserError(f"{name} must be a number.")
+    if not abs(value) <= sys.float_info.max:  # nor is NaN, which is no less than anything
+        raise UserError(f"{name} must be a number.")
+    return float(value)
+
+
+def _yes(name: str, value: object) -> bool:
+    if not isinstance(value, bool):
+        raise UserError(f"{name} must be true or false.")
+    return value
+
+
+def _list(name: str, value: object) -> list[Any]:
+    if not isinstance(value, list) or len(value) > 10_000:
+        raise UserError(f"{name} must be a list.")
+    return value
+
+
+def _hidden(name: str, value: object) -> tuple[tuple[str, int], ...]:
+    found = []
+    for entry in _list(name, value):
+        stream, place = entry if isinstance(entry, list) and len(entry) == 2 else (None, None)
+        if not isinstance(stream, str) or not isinstance(place, int) or isinstance(place, bool):
+            raise UserError(f'{name} must be a list of pairs such as ["source", 3].')
+        found.append((stream, place))
+    return tuple(found)
+
+
+def _walk(name: str, value: object) -> tuple[str, int, int, int]:
+    kind, *numbers = _list(name, value) or [None]
+    whole = [n for n in numbers if isinstance(n, int) and not isinstance(n, bool) and n >= 0]
+    if not isinstance(kind, str) or len(numbers) != 3 or len(whole) != 3:
+        raise UserError(f'{name} must be kind, layer, head and row, such as ["cross", 0, 3, 2].')
+    return kind, whole[0], whole[1], whole[2]
+
+
+def _heads(name: str, value: object) -> tuple[str, ...]:
+    heads = tuple(_text(name, entry) for entry in _list(name, value))
+    for head in heads:
+        head_named(head)
+    return heads
+
+
+READERS: Mapping[str, Callable[[str, Any], Any]] = {
+    "text": _text,
+    "output": _maybe(_text),
+    "force": _text,
+    "hidden": _hidden,
+    "off": _heads,
+    "beam": _maybe(_whole(1, MOST_BEAM)),
+    "alpha": _maybe(_number),
+    "temperature": _maybe(_number),
+    "seed": _whole(0, 2**31 - 1),
+    "new": _whole(1, MOST_NEW),
+    "checkpoint": _maybe(_text),
+    "walk": _maybe(_walk),
+    "maps": _yes,
+}
+"""How each key of a request is read."""

@@ -1,0 +1,264 @@
+"""What happened inside a model as text for a terminal: map, alignment, search and lens."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from textwrap import wrap
+from typing import TYPE_CHECKING, Any
+
+import torch
+from rich.cells import cell_len
+from torch import Tensor
+
+from headway.inside.capture.beam_tree import BeamTree, Node
+from headway.inside.capture.streams import Stream
+from headway.inside.capture.trace import Trace
+from headway.inside.measure.alignments import aligning_layer
+from headway.inside.measure.lens import Lens, lens
+from headway.inside.measure.maps.map import CAUTION
+from headway.inside.page.sections.lens import names
+from headway.inside.page.terminal_rows import pieces_of, ticks
+from headway.inside.page.terminal_text import INKS, Ink, bands, ink_for, width_of
+
+if TYPE_CHECKING:
+    from headway.inside.page.look import Looked
+
+LABEL = 12
+"""Most cells of a token beside a heatmap, and above it."""
+
+MOST_ROWS = 40
+RUNNERS_UP = 4
+BESIDE = 4
+"""Tokens that are named beside the best path, for each step."""
+
+
+def show(
+    found: Looked | Trace, stream: Any = None, *, width: int | None = None, ink: str | None = None
+) -> str:
+    """All that fits a terminal. What `stream` can show decides about colours and width, unless
+    they are given: `ink` is `colour`, `blocks` or `ascii`."""
+    hand = ink_for(stream) if ink is None else INKS[ink]
+    room = width_of(stream) if width is None else width
+    trace = found if isinstance(found, Trace) else found.trace
+    truth = None if isinstance(found, Trace) else found.truth
+    run = None if isinstance(found, Trace) else found.run
+    parts = [_head(trace, hand, room), heatmap(trace, hand, room, truth)]
+    if "cross" in trace.attention:
+        parts.append(alignment(trace, hand, room, truth))
+    if trace.beam is not None:
+        parts.append(search(trace.beam, hand, room))
+    if run is not None and trace.states and trace.reading.outputs:
+        seen = lens(run, trace)
+        ids = sorted({int(i) for i in seen.top_LRK.unique()})
+        words = dict(zip(ids, names(run, ids), strict=True))
+        parts.append(layers(seen, words, hand, room))
+    lines = [line.rstrip() for part in parts if part for line in (*part, "")]
+    return "\n".join(lines[:-1])
+
+
+def _title(name: str, rest: str, ink: Ink, width: int) -> str:
+    text = ink.fit(f"{name}  {rest}", width).rstrip()
+    return ink.strong(text[: len(name)]) + ink.soft(text[len(name) :])
+
+
+def _head(trace: Trace, ink: Ink, width: int) -> list[str]:
+    reading, meta = trace.reading, trace.meta
+    facts = [str(meta[key]) for key in ("run", "task", "family", "module") if key in meta]
+    lines = [ink.strong(ink.fit(ink.safe(f" {ink.dot} ".join(facts)) or "trace", width).rstrip())]
+    if reading.writes:
+        last = reading.last
+        written = zip(last.pieces, last.special, strict=True)
+        said = "".join(piece for piece, apart in list(written)[reading.n_given :] if not apart)
+    else:
+        said = " ".join(output.name for output in reading.outputs)
+    for name, text in (("reads", reading.text), ("says", said)):
+        lines.append(f"{name:6} {ink.fit(ink.safe(text).strip(), width - 7)}")
+    return lines
+
+
+def default_map(trace: Trace, truth: dict[str, Any] | None = None) -> tuple[str, str]:
+    """Kind of attention and name of the map that says most at a glance: across texts the layer
+    that aligns best, where that was measured."""
+    kind = "cross" if "cross" in trace.attention else list(trace.attention)[-1]
+    n_layers = len(trace.attention[kind])
+    layer = aligning_layer(n_layers, truth)[0] if kind == "cross" else n_layers - 1
+    return kind, f"{kind}.{layer}.mean"
+
+
+def heatmap(trace: Trace, ink: Ink, width: int, truth: dict[str, Any] | None = None) -> list[str]:
+    """Rows are tokens that ask, columns what they attend to: the mean over the heads of a layer."""
+    kind, name = default_map(trace, truth)
+    layer = int(name.split(".")[1])
+    weights_TS = trace.attention[kind][layer].mean(0)
+    rows, columns = _sides(trace, kind)
+    pooled, cell = _fitted(weights_TS, width - LABEL - 1)
+    n_rows = min(len(pooled), MOST_ROWS)
+    side = [ink.fit(ink.word(rows[r]), LABEL) for r in range(n_rows)]
+    lines = [_title("map", f"{kind} attention, layer {layer + 1}, mean over heads", ink, width)]
+    media = trace.reading.media
+    if media is not None and len(columns) == media.n_rows:
+        size = -(-len(columns) // pooled.shape[1])
+        above = ticks(media, size, cell, width - LABEL - 1)
+        lines += [" " * (LABEL + 1) + line for line in above]
+    elif len(columns) == pooled.shape[1]:
+        lines += [" " * (LABEL + 1) + line for line in _upright(columns, cell, ink)]
+    else:
+        lines.append(f"{'':{LABEL}} {len(columns)} tokens, the largest of neighbours in a cell")
+    top = float(weights_TS.max()) or 1.0
+    for label, row in zip(side, pooled[:n_rows].tolist(), strict=True):
+        lines.append(f"{label} " + "".join(ink.cell(value / top, cell) for value in row))
+    if len(pooled) > n_rows:
+        lines.append(f"{'':{LABEL}} and {len(pooled) - n_rows} rows more")
+    scale = "".join(ink.cell(share / 4, 2) for share in range(5))
+    score = (truth or {}).get("maps", {}).get(name)
+    right = "not validated"
+    if score is not None:
+        right = f"P@1 {score['p1']:.2f} (random {score['random']:.2f})"
+    lines.append(f"{'':{LABEL}} 0 {scale} {top:.2f}")
+    notes = [f"truth: {right}", *wrap(CAUTION, width - LABEL - 1)]
+    lines += [ink.soft(f"{'':{LABEL}} {note}") for note in notes]
+    return lines
+
+
+def _sides(trace: Trace, kind: str) -> tuple[list[str], list[str]]:
+    """Rows of a decoder are named by what they say, not by what they read."""
+    reading = trace.reading
+    asking, asked = reading.last, reading.last
+    if kind == "encoder":
+        asking = asked = reading.first
+    elif kind == "cross":
+        asked = reading.first
+    rows = pieces_of(reading, asking)
+    if kind == "cross" and len(reading.outputs) == len(rows):
+        rows = [output.name for output in reading.outputs]
+    return rows, pieces_of(reading, asked)
+
+
+def _fitted(weights_TS: Tensor, room: int) -> tuple[Tensor, int]:
+    """As many columns as there is room for, and the width of one: 2, 1, or the largest of
+    neighbours in 1."""
+    n_columns = weights_TS.shape[1]
+    if n_columns <= room:
+        return weights_TS, 2 if 2 * n_columns <= room else 1
+    size = -(-n_columns // room)
+    padded = torch.nn.functional.pad(weights_TS, (0, -n_columns % size))
+    return padded.unflatten(1, (-1, size)).amax(2), 1
+
+
+def _upright(pieces: Sequence[str], cell: int, ink: Ink) -> list[str]:
+    """Tokens from top to bottom, ending at the line below."""
+    words = [ink.word(piece) for piece in pieces]
+    # A wide sign would push all columns behind it aside.
+    words = ["".join(c if cell_len(c) == 1 else "?" for c in word) for word in words]
+    cut = [w if len(w) <= LABEL else w[: LABEL - len(ink.dots)] + ink.dots for w in words]
+    height = max(map(len, cut), default=0)
+    rows = zip(*(word.rjust(height) for word in cut), strict=True)
+    return ["".join(sign.ljust(cell) for sign in row).rstrip() for row in rows]
+
+
+def alignment(trace: Trace, ink: Ink, width: int, truth: dict[str, Any] | None = None) -> list[str]:
+    """Each written word, and the source word that it attends to most."""
+    source, target = trace.reading.first, trace.reading.last
+    _, name = default_map(trace, truth)
+    weights_TS = trace.attention["cross"][int(name.split(".")[1])].mean(0)
+    said, written = _words(target)
+    heard, read = _words(source)
+    if trace.reading.media is not None:  # a place is a word of its own
+        named = zip(pieces_of(trace.reading, source), source.special, strict=True)
+        read = [piece for piece, apart in named if not apart]
+    said = [*said[1:], -1][: len(weights_TS)]
+    if not written or not read:
+        return []
+    shares_YX = torch.zeros(len(written), len(read))
+    for row, word in enumerate(said):
+        for column, from_word in enumerate(heard):
+            if word >= 0 and from_word >= 0:
+                shares_YX[word, from_word] += weights_TS[row, column]
+    shares_YX /= torch.tensor([max(1, said.count(word)) for word in range(len(written))])[:, None]
+    best = shares_YX.max(1)
+    table = [
+        [ink.word(word) for word in written],
+        [ink.word(read[place]) for place in best.indices.tolist()],
+        [f"{share:.2f}" for share in best.values.tolist()],
+    ]
+    lines = [_title("alignment", "the source word that each word attends to most", ink, width)]
+    return lines + _banded(table, ["target", "source", "share"], ink, width)
+
+
+def _words(stream: Stream) -> tuple[list[int], list[str]]:
+    """The number of each token's word, and the words. A sign is a word of its own: a full stop
+    looks elsewhere than the word before it. Special tokens have the number -1."""
+    numbers: list[int] = []
+    words: list[str] = []
+    before: tuple[int, bool] | None = None
+    for piece, word in zip(stream.pieces, stream.words, strict=True):
+        now = (word, any(c.isalnum() for c in piece))
+        if word < 0:
+            numbers.append(-1)
+            continue
+        if now != before:
+            words.append("")
+        words[-1] += piece
+        numbers.append(len(words) - 1)
+        before = now
+    return numbers, words
+
+
+def _banded(
+    table: Sequence[Sequence[str]], heads: Sequence[str], ink: Ink, width: int, most: int = 14
+) -> list[str]:
+    """Rows of words under each other, in bands that fit the width."""
+    first = max(map(cell_len, heads)) + 1
+    widths = [2 + min(most, max(map(cell_len, column))) for column in zip(*table, strict=True)]
+    lines: list[str] = []
+    for places in bands(widths, width - first):
+        lines += [""] if lines else []
+        for head, row in zip(heads, table, strict=True):
+            words = (ink.fit(row[place], widths[place] - 2) + "  " for place in places)
+            lines.append(ink.soft(ink.fit(head, first)) + "".join(words).rstrip())
+    return lines
+
+
+def search(tree: BeamTree, ink: Ink, width: int) -> list[str]:
+    """The finished hypotheses, then the best path with what was kept and cut beside it."""
+    lines = [_title("beam", ink.safe(tree.summary), ink, width)]
+    ends = sorted((n for n in tree.nodes if n.place), key=lambda n: (n.place or 0, n.group))
+    ends = ends or [tree.nodes[number] for number in tree.outputs]
+    for node in ends[:RUNNERS_UP]:
+        mark = ink.star if node.id == tree.outputs[0] else str(node.place or "")
+        text = ink.fit(ink.safe(tree.text(node)), width - 13).rstrip()
+        lines.append(f"{mark:>3} {node.score:7.2f}  {text}")
+    head = f"{'step':>7} {'':{LABEL}} {'p':>5}  beside it: + went on, {ink.cross} cut"
+    lines.append(ink.soft(ink.fit(head, width).rstrip()))
+    for node in tree.path(tree.best):
+        prob = f"{torch.tensor(node.token_log_prob).exp().item():.2f}"
+        head = f"{node.step:>7} {ink.fit(ink.word(node.piece), LABEL)} {prob:>5}  "
+        lines.append(head + ink.fit(_beside(tree, node, ink), width - cell_len(head)).rstrip())
+    why = wrap(f"stopped because {ink.safe(tree.stopped)}", width - 8)
+    return [*lines, *(f"{'':7} {line}" for line in why)]
+
+
+def _beside(tree: BeamTree, node: Node, ink: Ink) -> str:
+    others = [tree.nodes[number] for number in tree.children[node.parent] if number != node.id]
+    kept = [n for n in others if n.fate not in ("cut", "lost")]
+    cut = [n for n in others if n.fate in ("cut", "lost")]
+    parts = [f"+{ink.word(n.piece)}" for n in kept[:BESIDE]]
+    parts += [f"{ink.cross}{ink.word(n.piece)}" for n in cut[: max(1, BESIDE - len(parts))]]
+    reason = f" ({cut[0].why.partition(': ')[2] or cut[0].why})" if cut else ""
+    return " ".join(parts) + ink.safe(reason)
+
+
+def layers(seen: Lens, words: dict[int, str], ink: Ink, width: int) -> list[str]:
+    """What each layer would say, and the first from which on it stays what is said."""
+    heads = ["input", *(f"layer {n}" for n in range(1, len(seen.rank_LR)))]
+    if seen.is_vector:
+        lines = [_title("lens", "how near each layer's vector is to the last", ink, width)]
+        for head, cosine in zip(heads, seen.chosen_LR[:, 0].tolist(), strict=True):
+            bar = ink.shades[-1] * round(max(0.0, cosine) * (width - 24))
+            lines.append(f"{head:9} cosine {cosine:5.2f} {bar}")
+        return lines
+    lines = [_title("lens", "what the model would say after each layer", ink, width)]
+    table = [[ink.word(words[int(id)]) for id in top_R.tolist()] for top_R in seen.top_LRK[:, :, 0]]
+    table.append([ink.word(output.name) for output in seen.outputs])
+    table.append(["-" if layer is None else str(layer) for layer in seen.decided])
+    return lines + _banded(table, [*heads, "said", "decided"], ink, width, most=11)

@@ -1,0 +1,50 @@
+"""Names for the rows of a picture or a recording where there is little room: in a terminal."""
+
+from __future__ import annotations
+
+from headway.inside.capture.media import Media
+from headway.inside.capture.streams import Reading, Stream
+
+NOTES = {
+    "picture": "each column is a patch: row,column",
+    "video": "each column is a patch: frame,row,column",
+    "sound": "each column is a moment of the recording",
+}
+EVERY_S = (0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 20.0, 60.0)
+
+
+def pieces_of(reading: Reading, stream: Stream) -> list[str]:
+    """The tokens of a stream; patches are "3,5" (row, column), moments stay "0.24 s"."""
+    media = reading.media
+    if media is None or media.kind == "sound" or stream != reading.first:
+        return list(stream.pieces)
+    return [name.replace("·", ",") for name in media.short()]
+
+
+def ticks(media: Media, size: int, cell: int, room: int) -> list[str]:
+    """What stands above a heatmap whose columns are its rows: the beginning of each row of patches,
+    or the seconds. `size`: rows to a column; `cell`: how wide a column is drawn."""
+    marks = _times(media, size, cell) if media.kind == "sound" else _patches(media)
+    line = ""
+    for row, name in marks:
+        at = row // size * cell
+        if (line and at <= len(line)) or at + len(name) > room:
+            continue  # no room for this one
+        line = line.ljust(at) + name
+    kind = "video" if media.grid[0] > 1 else media.kind
+    return [NOTES[kind], line]
+
+
+def _patches(media: Media) -> list[tuple[int, str]]:
+    step = media.grid[2]
+    names = [name.replace("·", ",") for name in media.short()]
+    return [(row, names[row]) for row in range(media.extra, media.n_rows, step)]
+
+
+def _times(media: Media, size: int, cell: int) -> list[tuple[int, str]]:
+    """At round seconds, far enough apart for their names."""
+    a_cell = media.row_s * size / cell
+    step = next((s for s in EVERY_S if s >= 8 * a_cell), EVERY_S[-1])
+    n_marks = int(media.n_rows * media.row_s / step) + 1
+    marks = [(round(n * step / media.row_s), f"{n * step:g} s") for n in range(n_marks)]
+    return [mark for mark in marks if mark[0] < media.n_rows]

@@ -1,0 +1,104 @@
+"""Whether a model of ours is one that another format can say, and its weights as said there."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import fields
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from headway.errors import UserError
+from headway.interop.foreign_config import THEIR_ACTIVATIONS
+from headway.models.build import build_model
+from headway.settings.model import ModelSettings, family_of
+from headway.settings.text import DECODER_KEYS
+
+GATES = {"swiglu": "silu", "geglu": "gelu", "geglu-tanh": "gelu_pytorch_tanh"}
+"""Our gated activations, and what their gate goes through."""
+
+FREE = {"init", "embeddings", "tune_embeddings", "dropout", "attention_dropout", "ff_dropout",
+        "source_vocab_size", "heads", *DECODER_KEYS, *DECODER_KEYS.values()}  # fmt: skip
+"""Settings without effect on what a model computes, or compared by what they come to."""
+
+DERIVED = "source_vocab"
+SIDE = {"n_layers": "n_layers", "n_heads": "n_heads", "kv_heads": "n_kv_heads",
+        "head_width": "d_head", "d_ff": "d_ff", "activation": "activation",
+        "norm_eps": "norm_eps"}  # fmt: skip
+"""What is compared of each stack, and the setting that says it."""
+
+BIASES = ("attention_bias", "ff_bias", "head_bias")
+"""What a model may lack and another have: there it is zero."""
+
+
+def their_activation(ours: str) -> str:
+    if ours not in THEIR_ACTIVATIONS:
+        raise UserError(f"its feed-forward layers have no gate, and this has activation={ours!r}.")
+    return THEIR_ACTIVATIONS[ours]
+
+
+def check_kind(ours: ModelSettings | None, kind: type[ModelSettings], name: str) -> None:
+    if not isinstance(ours, kind):
+        what = "nothing" if ours is None else f"a {family_of(ours)} model"
+        raise UserError(f"{name} is another family of models, and this is {what}.")
+
+
+def check_said(
+    ours: ModelSettings,
+    said: ModelSettings,
+    name: str,
+    *,
+    wider: Collection[str] = (),
+    free: Collection[str] = (),
+) -> None:
+    """Refuse settings that did not survive being said in another's words.
+
+    `wider`: what may be there although the model lacks it. `free`: what the caller takes care of.
+    """
+    names = [field.name for field in fields(ours) if field.name not in FREE]
+    names += [DERIVED] * hasattr(ours, DERIVED)
+    values = [(key, key, getattr(ours, key), getattr(said, key)) for key in names]
+    for side in ours.sides:
+        here, there = ours.side(side), said.side(side)
+        values += [
+            (ours.own_key(side, base), base, getattr(here, value), getattr(there, value))
+            for value, base in SIDE.items()
+        ]
+    for key, base, here, there in values:
+        if here == there or base in free or (base in wider and _within(here, there)):
+            continue
+        raise UserError(
+            f"{name} has no word for model.{key} = {_shown(here)}: there it is {_shown(there)}."
+        )
+
+
+def _within(here: Any, there: Any) -> bool:
+    """Whether zeros make up for what is lacking."""
+    return set(here) <= set(there) if isinstance(here, str) else there and not here
+
+
+def _shown(value: Any) -> str:
+    return str(value).lower() if isinstance(value, bool) else repr(value)
+
+
+def widened(model: nn.Module, settings: ModelSettings) -> dict[str, Tensor]:
+    """The weights of a model as those of settings with more biases: what it lacks is zero."""
+    have = dict(model.state_dict())
+    found: dict[str, Tensor] = {}
+    for name, shape in build_model(settings, device="meta").state_dict().items():
+        zeros = torch.zeros(shape.shape)
+        found[name] = have[name] if name in have else _biases(have, name, zeros)
+    lost = [name for name in have if name not in found and ".some_bias." not in name]
+    return found | {name: have[name] for name in lost}
+
+
+def _biases(have: Mapping[str, Tensor], name: str, zeros: Tensor) -> Tensor:
+    """Biases that only some of q, k and v have, as one; else zeros."""
+    place, found, what = name.rpartition(".to_qkv.")
+    if not found or what != "bias":
+        return zeros
+    n_q = have[f"{place}.to_out.weight"].shape[1]
+    n_kv = (len(zeros) - n_q) // 2
+    parts = zip("qkv", zeros.split([n_q, n_kv, n_kv]), strict=True)
+    return torch.cat([have.get(f"{place}.some_bias.{letter}", part) for letter, part in parts])

@@ -1,0 +1,139 @@
+"""A foreign configuration, read key by key: a wrong type, an absurd number or a variant that is not
+supported is refused by its name, before any weight is read."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from typing import Any
+
+from headway.errors import ConfigError, one_line
+from headway.settings.body import Activation
+
+ACTIVATIONS: dict[str, Activation] = {
+    "relu": "relu",
+    "gelu": "gelu",
+    "gelu_python": "gelu",
+    "gelu_new": "gelu-tanh",
+    "gelu_fast": "gelu-tanh",
+    "gelu_pytorch_tanh": "gelu-tanh",
+    "silu": "silu",
+    "swish": "silu",
+    "relu2": "relu2",
+}
+"""Their names of activations, and ours."""
+
+THEIR_ACTIVATIONS: dict[str, str] = {
+    "relu": "relu",
+    "gelu": "gelu",
+    "gelu-tanh": "gelu_new",
+    "silu": "silu",
+    "relu2": "relu2",
+}
+"""And back. Gates are said elsewhere, if at all."""
+
+MOST = 1 << 24
+"""No size is larger; the sizes of a file decide in the end, but products must not overflow."""
+
+LONGEST = 1 << 20
+"""Positions without weights are computed, so no file bounds them; this does."""
+
+MOST_LAYERS = 2000
+
+
+class Given:
+    """The values of a `config.json`. A default stands for a key that is absent."""
+
+    def __init__(self, values: Mapping[str, Any], where: str = "config.json") -> None:
+        self.values, self.where = values, where
+
+    def whole(
+        self, key: str, default: int | None = None, *, least: int = 1, most: int = MOST
+    ) -> int:
+        value = self._value(key, default)
+        if type(value) is not int or not least <= value <= most:
+            raise self.error(key, f"must be a whole number from {least} to {most}")
+        return value
+
+    def number(
+        self, key: str, default: float | None = None, *, least: float = 0.0, most: float = 1e9
+    ) -> float:
+        value = self._value(key, default)
+        if type(value) not in (int, float) or not least <= value <= most:  # nan is not either
+            raise self.error(key, f"must be a number from {least:g} to {most:g}")
+        return float(value)
+
+    def share(self, key: str, default: float | None = None) -> float:
+        """A rate of dropout."""
+        return self.number(key, default, most=0.999)
+
+    def flag(self, key: str, default: bool | None = None) -> bool:
+        value = self._value(key, default)
+        if type(value) is not bool:
+            raise self.error(key, "must be true or false")
+        return value
+
+    def word(self, key: str, default: str | None = None) -> str:
+        value = self._value(key, default)
+        if type(value) is not str:
+            raise self.error(key, "must be text")
+        return value
+
+    def activation(self, key: str, default: str | None = None) -> Activation:
+        name = self.word(key, default)
+        if name not in ACTIVATIONS:
+            known = ", ".join(ACTIVATIONS)
+            raise self.error(key, f"is not an activation that headway has ({known})")
+        return ACTIVATIONS[name]
+
+    def layers(self, key: str, names: Collection[str], default: int | None = None) -> int:
+        """A number of layers, each of which has tensors in the file."""
+        n = self.whole(key, default, most=MOST_LAYERS)
+        if n > len(names):
+            raise self.error(key, f"says more layers than the file has tensors ({len(names)})")
+        return n
+
+    def only(self, key: str, allowed: Any, reason: str) -> None:
+        """Refuse any other value than this one (or one of these), if the key is there at all."""
+        value = self.values.get(key)
+        fine = allowed if isinstance(allowed, tuple) else (allowed,)
+        if value is not None and not any(value == one for one in fine):
+            raise self.error(key, f"is not supported: {reason}")
+
+    def table(self, key: str) -> dict[str, Any]:
+        """A nested table; an empty one where the key is absent."""
+        value = self.values.get(key) or {}
+        if not isinstance(value, dict):
+            raise self.error(key, "must be a table")
+        return value
+
+    def labels(self) -> tuple[str, ...]:
+        """The names of classes or tags, in the order of their numbers."""
+        table = self.table("id2label")
+        if not table:
+            n = self.whole("num_labels", 2, most=1 << 20)
+            return tuple(f"LABEL_{i}" for i in range(n))
+        try:
+            named = {int(number): str(label) for number, label in table.items()}
+        except (TypeError, ValueError) as error:
+            raise self.error("id2label", "must be a table from numbers to names") from error
+        if sorted(named) != list(range(len(named))) or len(set(named.values())) < len(named):
+            raise self.error("id2label", "must name each of the labels 0, 1, 2 ... once")
+        return tuple(one_line(named[i], "id2label") for i in range(len(named)))
+
+    def architecture(self) -> str | None:
+        """The class that wrote the model, as transformers calls it; None if it is not said."""
+        listed = self.values.get("architectures") or []
+        if not isinstance(listed, list) or not all(isinstance(name, str) for name in listed):
+            raise self.error("architectures", "must be a list of names")
+        return listed[0] if listed else None
+
+    def error(self, key: str, reason: str) -> ConfigError:
+        shown = repr(self.values.get(key))
+        shown = shown if len(shown) <= 80 else shown[:77] + "..."
+        return ConfigError(f"{self.where}: {key} = {shown} {reason}.")
+
+    def _value(self, key: str, default: Any) -> Any:
+        value = self.values.get(key)
+        if value is None and default is None:
+            raise ConfigError(f"{self.where}: {key} is missing.")
+        return default if value is None else value

@@ -1,0 +1,119 @@
+"""What a foreign language model reads out: the next word, or classes or tags."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from headway.errors import UserError
+from headway.interop.families import Architecture
+from headway.interop.foreign_config import Given
+from headway.interop.hf.generation import decode_settings
+from headway.interop.name_pairs import Pair
+from headway.settings.model import DecoderSettings
+from headway.settings.run import RunSettings
+from headway.tasks.specs import spec_of
+
+
+@dataclass(frozen=True)
+class Label:
+    """A head of a decoder and the names of its labels."""
+
+    task: str
+    names: tuple[str, ...] = ()
+    layer: str = ""
+    """Their name of the linear layer."""
+
+    @classmethod
+    def of_run(cls, settings: RunSettings) -> Label:
+        if "decoder" not in spec_of(settings).families:
+            raise UserError(f"a language model does not do the task {settings.task}.")
+        return cls(settings.task, settings.labels)
+
+    @property
+    def head(self) -> str:
+        return next(iter(spec_of(self.task).heads), "")
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """Of a `DecoderSettings`."""
+        if not self.head:
+            return {"heads": ("words",)}
+        return {"heads": (self.head,), "n_labels": len(self.names)}
+
+    def pairs(self) -> list[Pair]:
+        """Classes have no bias there; ours is zero after an import."""
+        if not self.head:
+            return []
+        ours = f"heads.{self.head}.linear"
+        pairs = [Pair(f"{self.layer}.weight", f"{ours}.weight")]
+        if self.head == "tags":
+            pairs.append(Pair(f"{self.layer}.bias", f"{ours}.bias"))
+        return pairs
+
+    @property
+    def zeros(self) -> tuple[str, ...]:
+        """Ours that have no tensor there."""
+        return ("heads.classes.linear.bias",) if self.head == "classes" else ()
+
+    def config(self, base: str, words: str) -> dict[str, Any]:
+        """Of a `config.json`: the class, and the labels where there are any."""
+        name = {
+            "text": words,
+            "vector": f"{base}Model",
+            "label": f"{base}ForSequenceClassification",
+            "tags": f"{base}ForTokenClassification",
+        }[spec_of(self.task).answers]
+        facts: dict[str, Any] = {"architectures": [name]}
+        if self.head:
+            facts["id2label"] = {str(i): label for i, label in enumerate(self.names)}
+            facts["label2id"] = {label: i for i, label in enumerate(self.names)}
+        return facts
+
+
+def label_head(given: Given, words: Collection[str], tags: str = "score") -> Label:
+    """`words`: the classes that predict the next token, which is also what is done where no class
+    is named. `tags`: what the layer of a token classifier is called.
+    """
+    name = given.architecture()
+    if name is None or name in words:
+        return Label("complete")
+    if name.endswith("ForSequenceClassification"):
+        labels = given.labels()
+        given.only("problem_type", "single_label_classification", "a text has one class here")
+        if len(labels) < 2:
+            raise given.error("id2label", "has one label: a number as answer is not supported")
+        return Label("classify", labels, "score")
+    if name.endswith("ForTokenClassification"):
+        return Label("tag", given.labels(), tags)
+    known = ", ".join(words)
+    raise given.error("architectures", f"is a head that headway does not have (it has {known})")
+
+
+def language_model(
+    label: Label,
+    model: DecoderSettings,
+    pairs: list[Pair],
+    ignored: dict[str, str],
+    config: Mapping[str, Any],
+    generation: Mapping[str, Any],
+) -> Architecture:
+    """A decoder with this head; how to decode matters only where it writes."""
+    decode, notes = decode_settings(config, generation, has_source=False)
+    if label.head:
+        decode = {}
+        notes = (
+            "texts are read here between a first and an end token; if the model was trained "
+            "without them, train it a little further with `headway train --from`.",
+        )
+    return Architecture(
+        task=label.task,
+        model=model,
+        pairs=pairs,
+        ignored=ignored,
+        zeros=label.zeros,
+        labels=label.names,
+        decode=decode,
+        notes=notes,
+    )

@@ -1,0 +1,156 @@
+"""The tokenizer of a run for `transformers`: its JSON with a rule that adds what we add."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+from headway.settings.folder import TOKENIZER
+from headway.settings.model import EncoderSettings, Seq2SeqSettings
+from headway.storage import replace_text
+from headway.tasks.opened import Opened
+from headway.tokens.tokenizer import Tokenizer
+
+PADS = ("<pad>", "[PAD]", "<|pad|>", "<PAD>")
+ORIGINALS = "tokenizer"
+"""Where an imported run keeps the files of its tokenizer."""
+
+KNOWN_NAMES = (("tokenizer.json",), ("vocab.json", "merges.txt"), ("vocab.txt",),
+               ("source.spm", "target.spm", "vocab.json"), ("spiece.model",), ("tokenizer.model",),
+               ("sentencepiece.bpe.model",))  # fmt: skip
+"""Files by which `transformers` finds a tokenizer: one of these, each with all that it names."""
+
+TARGET = "target"
+"""The folder of the second tokenizer, where source and target have one each."""
+
+
+def around(run: Opened) -> tuple[list[int], list[int]]:
+    """The special tokens before and behind a text, as the task of the run reads it."""
+    tokenizer = run.vocab.source
+    if run.spec.modality == "sounds":  # what it is to write: it reads no text
+        return [tokenizer.bos, *_present(tokenizer.target_begin)], [tokenizer.eos]
+    if isinstance(run.shape, Seq2SeqSettings):
+        return _present(tokenizer.source_begin), [tokenizer.eos]
+    if run.spec.continues:
+        return [*tokenizer.prompt_ends[0]], [*tokenizer.prompt_ends[1]]
+    return [*tokenizer.text_ends[0]], [*tokenizer.text_ends[1]]
+
+
+def _present(token: int | None) -> list[int]:
+    return [] if token is None else [token]
+
+
+def special_ids(run: Opened) -> dict[str, Any]:
+    """For config.json and generation_config.json."""
+    target = run.vocab.target
+    ids: dict[str, Any] = {"bos_token_id": target.bos, "eos_token_id": target.eos}
+    if target.more_ends:
+        ids["eos_token_id"] = [target.eos, *target.more_ends]
+    ids["pad_token_id"] = padding(target)
+    if isinstance(run.shape, Seq2SeqSettings):
+        ids |= {"decoder_start_token_id": target.bos, "forced_eos_token_id": target.eos}
+        if target.target_begin is not None:
+            ids["forced_bos_token_id"] = target.target_begin
+    return ids
+
+
+def padding(tokenizer: Tokenizer) -> int:
+    """We have no padding. Another than the end token is taken where there is one: there the last
+    token that is none is looked for."""
+    found = (tokenizer.special(name) for name in PADS)
+    own = next((i for i in found if i is not None), None)
+    return tokenizer.unk if own is None else own
+
+
+def give_back_tokenizer(run: Opened, out: Path) -> None:
+    """The original files of an imported run. Those that `transformers` does not look for by their
+    names, as a tokenizer of the user's choice may have, are written in our way."""
+    files = [p for p in sorted((run.folder / ORIGINALS).glob("*"))
+             if p.is_file() and not p.is_symlink()]  # fmt: skip
+    names = {path.name for path in files}
+    if not any(names.issuperset(together) for together in KNOWN_NAMES):
+        write_tokenizer(run, out)
+        return
+    for path in files:
+        shutil.copyfile(path, out / path.name)
+    if names == {TOKENIZER}:  # else the class of the model would cut text in its own way
+        _write_config(run, run.vocab.source, out)
+
+
+def write_tokenizer(run: Opened, out: Path) -> None:
+    """tokenizer.json and tokenizer_config.json; of two vocabularies the second in a folder."""
+    source, target = run.vocab.source, run.vocab.target
+    before, behind = around(run)
+    _write(run, source, out, (before, behind))
+    if not run.vocab.joint:
+        (out / TARGET).mkdir()
+        _write(run, target, out / TARGET, (_present(target.target_begin), [target.eos]))
+
+
+def _write(run: Opened, tokenizer: Tokenizer, out: Path, ends: tuple[list[int], list[int]]) -> None:
+    facts = json.loads(tokenizer.library_json())
+    facts["post_processor"] = _post_processor(run, tokenizer, *ends)
+    replace_text(out / TOKENIZER, json.dumps(facts, ensure_ascii=False))
+    _write_config(run, tokenizer, out)
+
+
+def _write_config(run: Opened, tokenizer: Tokenizer, out: Path) -> None:
+    values = _config(run, tokenizer)
+    replace_text(out / "tokenizer_config.json", json.dumps(values, indent=2) + "\n")
+
+
+def _post_processor(
+    run: Opened, tokenizer: Tokenizer, before: list[int], behind: list[int]
+) -> dict[str, Any]:
+    """A template of `tokenizers`; of a pair the second text and its end are of segment 1."""
+
+    def special(token: int, segment: int = 0) -> dict[str, Any]:
+        return {"SpecialToken": {"id": name_of(tokenizer, token), "type_id": segment}}
+
+    def text(which: str, segment: int = 0) -> dict[str, Any]:
+        return {"Sequence": {"id": which, "type_id": segment}}
+
+    single = [*map(special, before), text("A"), *map(special, behind)]
+    second = 1 if getattr(run.shape, "n_segments", 0) > 1 else 0
+    ends = behind * tokenizer.pair_ends
+    pair = [*map(special, before), text("A"), *map(special, ends), text("B", second)]
+    pair += [special(token, second) for token in behind]
+    tokens = {
+        name_of(tokenizer, i): {"id": name_of(tokenizer, i), "ids": [i],
+                                "tokens": [name_of(tokenizer, i)]}
+        for i in (*before, *behind)
+    }  # fmt: skip
+    return {
+        "type": "TemplateProcessing",
+        "single": single,
+        "pair": pair,
+        "special_tokens": tokens,
+    }
+
+
+def name_of(tokenizer: Tokenizer, token: int) -> str:
+    return tokenizer.tokens([token])[0]
+
+
+def _config(run: Opened, tokenizer: Tokenizer) -> dict[str, Any]:
+    fills = run.spec.answers == "gaps"
+    names = ["input_ids", "attention_mask"]
+    if isinstance(run.shape, EncoderSettings) and run.shape.n_segments > 1:
+        names.insert(1, "token_type_ids")
+    values: dict[str, Any] = {
+        "tokenizer_class": "PreTrainedTokenizerFast",
+        "bos_token": name_of(tokenizer, tokenizer.bos),
+        "eos_token": name_of(tokenizer, tokenizer.eos),
+        "unk_token": name_of(tokenizer, tokenizer.unk),
+        "pad_token": name_of(tokenizer, padding(tokenizer)),
+        "model_max_length": run.shape.max_len,
+        "model_input_names": names,
+        "clean_up_tokenization_spaces": False,
+        # Text that spells a special token stays text, unless it marks a gap.
+        "split_special_tokens": not fills,
+    }
+    if tokenizer.mask is not None:
+        values["mask_token"] = name_of(tokenizer, tokenizer.mask)
+    return values

@@ -1,0 +1,198 @@
+"""What a source is: a folder of Hugging Face or sentence-transformers, a file of llama2.c or of
+OpenAI's Whisper, an id of the hub. Opened, it says everything but the numbers."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from headway.errors import FolderError, UserError
+from headway.interop.families import Architecture, family_named
+from headway.interop.folder_files import inside, read_table
+from headway.interop.foreign_config import Given
+from headway.interop.hf.preprocessing import PREPROCESSOR_JSON, with_preprocessing
+from headway.interop.hub import download
+from headway.interop.llama2c import read_llama2c
+from headway.interop.named_tokenizer import files_named, files_of, load_beside, load_named
+from headway.interop.openai_whisper import read_openai_whisper
+from headway.interop.sentence_transformers import MODULES, SentenceFolder
+from headway.interop.weights import Weights, open_weights
+from headway.settings.folder import CONFIG
+from headway.settings.model import PictureEncoderSettings, Seq2SeqSettings, TextSettings
+from headway.tokens.tokenizer import Vocabularies
+
+HUB_ID = re.compile(r"([A-Za-z0-9][\w.-]*/)?[A-Za-z0-9][\w.-]*")
+"""Old models have no owner in their name, such as gpt2."""
+CONFIG_JSON = "config.json"
+GENERATION_JSON = "generation_config.json"
+
+
+@dataclass(frozen=True)
+class OpenedSource:
+    kind: str
+    """In words."""
+
+    name: str
+    """Of the folder, the file, or on the hub."""
+
+    model_type: str
+    architecture: Architecture
+    weights: Weights
+    vocabularies: Callable[[], Vocabularies] | None
+    """None where there are no words."""
+
+    tokenizer_files: list[Path] = field(default_factory=list)
+    config: dict[str, Any] = field(default_factory=dict)
+    generation: dict[str, Any] = field(default_factory=dict)
+    preprocessor: dict[str, Any] = field(default_factory=dict)
+    sentence: SentenceFolder | None = None
+    """What makes the folder one of sentence-transformers."""
+
+
+def open_source(source: str, tokenizer: Path | None, note: Callable[[str], None]) -> OpenedSource:
+    """`tokenizer`: a file or a folder instead of what stands beside the weights."""
+    path = Path(source)
+    if path.is_dir():
+        return _folder(path, path.absolute().name, tokenizer)
+    if path.is_file():
+        return _file(path, tokenizer)
+    if HUB_ID.fullmatch(source):
+        note(f"there is no folder {source}; asking the hub")
+        return _folder(download(source), source, tokenizer)
+    raise FolderError(
+        f"there is no {source}. Give a model folder with its config.json, a .bin file of llama2.c, "
+        "a .pt file of Whisper, or owner/name on the Hugging Face hub."
+    )
+
+
+def _file(path: Path, tokenizer: Path | None) -> OpenedSource:
+    if path.suffix in (".pt", ".pth"):
+        return _openai(path, tokenizer)
+    if path.suffix != ".bin":
+        raise UserError(
+            f"{path} is not a source by itself: give the folder with config.json, a .bin file "
+            "of llama2.c, or a .pt file of Whisper."
+        )
+    config, found, weights = read_llama2c(path)
+    words = tokenizer or _beside(path)
+    assert isinstance(found.model, TextSettings)
+    size, like = found.model.vocab_size, {"model_type": "llama"}
+    return OpenedSource(
+        kind="llama2.c file",
+        name=path.name,
+        model_type="llama2.c",
+        architecture=found,
+        weights=weights,
+        vocabularies=lambda: load_named(words, None, like, size),
+        tokenizer_files=files_named(words),
+        config=config,
+    )
+
+
+def _openai(path: Path, tokenizer: Path | None) -> OpenedSource:
+    """Its vocabulary is part of OpenAI's program, so it has to be named."""
+    dims, found, weights = read_openai_whisper(path)
+    if tokenizer is None:
+        raise UserError(
+            f"{path} has no vocabulary in it. Name one with --tokenizer: of an English model "
+            "encoder.json and vocab.bpe of GPT-2, of others multilingual.tiktoken."
+        )
+    assert isinstance(found.model, TextSettings)
+    words, size, like = tokenizer, found.model.vocab_size, {"model_type": "whisper"}
+    return OpenedSource(
+        kind="OpenAI Whisper file",
+        name=path.name,
+        model_type="openai-whisper",
+        architecture=found,
+        weights=weights,
+        vocabularies=lambda: load_named(words, None, like, size),
+        tokenizer_files=files_named(words),
+        config=dims,
+    )
+
+
+def _beside(path: Path) -> Path:
+    """The tokenizer of a llama2.c file: the only other .bin file that can be one."""
+    found = [p for p in sorted(path.parent.glob("tok*.bin")) if p != path]
+    if len(found) != 1:
+        names = ", ".join(p.name for p in found) or "none"
+        raise UserError(
+            f"a file of llama2.c needs a tokenizer beside it (tok*.bin, here: {names}). "
+            "Say which one with --tokenizer FILE."
+        )
+    return found[0]
+
+
+def _folder(folder: Path, name: str, tokenizer: Path | None) -> OpenedSource:
+    if not (folder / MODULES).is_file():
+        return _plain(folder, name, tokenizer)
+    sentence = SentenceFolder(folder)
+    opened = _plain(sentence.home, name, tokenizer)
+    return replace(
+        opened,
+        kind="sentence-transformers folder",
+        architecture=sentence.applied(opened.architecture),
+        sentence=sentence,
+    )
+
+
+def _plain(folder: Path, name: str, tokenizer: Path | None) -> OpenedSource:
+    if not (folder / CONFIG_JSON).is_file():
+        if (folder / CONFIG).is_file():
+            raise FolderError(
+                f"{folder} is a run of headway already ({CONFIG}): predict, evaluate, export and "
+                "`train --from` take it as it is."
+            )
+        raise FolderError(f"there is no {CONFIG_JSON} in {folder}.")
+    config = read_table(inside(folder, CONFIG_JSON))
+    generation = {}
+    if (folder / GENERATION_JSON).is_file():
+        generation = read_table(inside(folder, GENERATION_JSON))
+    given = Given(config)
+    model_type = given.word("model_type")
+    family = family_named(model_type)
+    if config.get("quantization_config") is not None:
+        raise given.error("quantization_config", "is not supported: fp32, fp16 and bf16 are read")
+    weights = open_weights(folder)
+    found = family.read(config, weights.keys(), generation)
+    preprocessor = {}
+    if (folder / PREPROCESSOR_JSON).is_file():
+        preprocessor = read_table(inside(folder, PREPROCESSOR_JSON))
+    found = with_preprocessing(found, preprocessor)
+    model = found.model
+    source = model.source_vocab if type(model) is Seq2SeqSettings else None
+    sizes = getattr(model, "vocab_size", 0), source
+
+    def words() -> Vocabularies:
+        if tokenizer is None:
+            return load_beside(folder, config, *sizes)
+        return load_named(tokenizer, folder, config, *sizes)
+
+    if isinstance(model, PictureEncoderSettings):
+        if tokenizer is not None:
+            raise UserError("this model has no words: leave --tokenizer out.")
+        return OpenedSource(
+            kind="Hugging Face folder",
+            name=name,
+            model_type=model_type,
+            architecture=found,
+            weights=weights,
+            vocabularies=None,
+            config=config,
+            preprocessor=preprocessor,
+        )
+    return OpenedSource(
+        kind="Hugging Face folder",
+        name=name,
+        model_type=model_type,
+        architecture=found,
+        weights=weights,
+        vocabularies=words,
+        tokenizer_files=files_of(folder) if tokenizer is None else files_named(tokenizer),
+        config=config,
+        generation=generation,
+        preprocessor=preprocessor,
+    )

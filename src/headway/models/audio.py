@@ -1,0 +1,60 @@
+"""Families that listen: encoders of recordings (speakers, CTC) and transcribers like Whisper."""
+
+from __future__ import annotations
+
+from math import prod
+
+from torch import nn
+
+from headway.models.encoder import Encoder
+from headway.models.parts.audio import SoundFront
+from headway.models.parts.body import stack
+from headway.models.parts.heads import LabelHead, RebuildHead, WordHead
+from headway.models.seq2seq import Seq2Seq, composed
+from headway.nn.embedding import Embedding
+from headway.settings.model import SoundEncoderSettings, SoundSeq2SeqSettings
+
+
+class Listener(Encoder):
+    """`forward` gives a vector a row, which is a few frames of a recording."""
+
+    @property
+    def ctc(self) -> WordHead:
+        """Scores of symbols, the last of them the blank, for each row."""
+        head = self.head_named("ctc")
+        assert isinstance(head, WordHead)
+        return head
+
+
+def sound_encoder(settings: SoundEncoderSettings) -> Listener:
+    return Listener(
+        SoundFront(
+            settings.sound,
+            settings.d_model,
+            dropout=settings.dropout,
+            masks="rebuild" in settings.heads,
+        ),
+        stack(settings, causal=False),
+        nn.ModuleDict({name: _head(settings, name) for name in settings.heads}),
+        settings.pooling,
+    )
+
+
+def _head(settings: SoundEncoderSettings, name: str) -> nn.Module:
+    if name == "ctc":
+        return _symbols(settings)
+    if name == "rebuild":
+        sound = settings.sound
+        return RebuildHead(settings.d_model, sound.bands * prod(sound.strides))
+    return LabelHead(settings.d_model, settings.n_labels, settings.dropout)
+
+
+def sound_seq2seq(settings: SoundSeq2SeqSettings) -> Seq2Seq:
+    target = Embedding(settings.vocab_size, settings.d_model)
+    front = SoundFront(settings.sound, settings.d_model, dropout=settings.dropout)
+    ctc = _symbols(settings) if settings.ctc else None
+    return composed(settings, front, target, ctc=ctc)
+
+
+def _symbols(settings: SoundEncoderSettings | SoundSeq2SeqSettings) -> WordHead:
+    return WordHead(settings.d_model, settings.vocab_size + 1, None, bias=True)

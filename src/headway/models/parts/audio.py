@@ -1,0 +1,197 @@
+"""The sound front: recordings of any length become rows, side by side, and none is padded."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import prod
+from typing import Any
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from headway.models.parts.front import Front, on_device
+from headway.nn.dropout import Dropout
+from headway.nn.layout import Layout
+from headway.nn.linear import Linear
+from headway.nn.mel import LogMel
+from headway.nn.positions import Learned, Sinusoidal
+from headway.settings.audio import SoundSettings
+
+WIDE = 3
+"""Frames that a convolution sees."""
+
+FULL_SCALE = 32768.0
+"""The loudest sample of 16 bits."""
+
+
+USUAL_S = 10.0
+"""Seconds of a recording, where none is at hand to ask."""
+
+
+@dataclass(frozen=True)
+class Sound:
+    """A flat batch of recordings and where everything in it lies."""
+
+    samples_S: Tensor
+    """Between -1 and 1."""
+
+    centre_A: Tensor
+    """The middle sample of each frame."""
+
+    low_A: Tensor
+    high_A: Tensor
+    """Where its recording begins and ends."""
+
+    number_A: Tensor
+    """Which recording it is of."""
+
+    taps: tuple[Tensor, ...]
+    """For each convolution the rows that each of its results reads (N 3); one behind the last row
+    stands for silence at the ends."""
+
+    n_recordings: int
+    speed_A: Tensor | None = None
+    """How much quicker than recorded each frame is heard, where some are."""
+
+    mel_AF: Tensor | None = None
+    """Taken in the place of the recordings' own, where someone has changed it."""
+
+    hidden_N: Tensor | None = None
+    """True for rows that the model must do without."""
+
+
+def collate_sounds(
+    items: Sequence[Any], shape: SoundSettings, speeds: Sequence[float] | None = None
+) -> tuple[Sound, list[int]]:
+    """Recordings (16-bit or float samples at the settings' rate) as a batch, and their rows.
+
+    `speeds`: 1.1 is heard a tenth quicker, and so higher and shorter.
+    """
+    waves = [_wave(item, shape) for item in items]
+    n_samples = np.array([len(wave) for wave in waves], dtype=np.int64)
+    speed = np.ones(len(waves), np.float32) if speeds is None else np.array(speeds, np.float32)
+    if shape.most_rows is not None:  # none becomes too long by being slow
+        most = shape.most_rows * prod(shape.strides) * shape.hop
+        speed = np.maximum(speed, np.minimum(n_samples / most, 1.0).astype(np.float32))
+    heard = (n_samples / speed).astype(np.int64)
+    frames = np.array([shape.frames_of(n) for n in heard.tolist()], dtype=np.int64)
+    starts = np.cumsum(n_samples) - n_samples
+    number = np.repeat(np.arange(len(waves)), frames)
+    place = np.arange(int(frames.sum())) - np.repeat(np.cumsum(frames) - frames, frames)
+    low = starts[number]
+    taps = []
+    lengths = frames
+    for stride in shape.strides:
+        tap, lengths = _taps(lengths, stride)
+        taps.append(torch.from_numpy(tap))
+    sound = Sound(
+        samples_S=torch.from_numpy(np.concatenate(waves)),
+        centre_A=torch.from_numpy(
+            low + np.rint(place * shape.hop * speed[number]).astype(np.int64)
+        ),
+        low_A=torch.from_numpy(low),
+        high_A=torch.from_numpy(low + n_samples[number]),
+        number_A=torch.from_numpy(number),
+        taps=tuple(taps),
+        n_recordings=len(waves),
+        speed_A=None if speeds is None else torch.from_numpy(speed[number]),
+    )
+    return sound, lengths.tolist()
+
+
+def _wave(item: Any, shape: SoundSettings) -> NDArray[np.float32]:
+    samples = np.asarray(item)
+    wave = samples.astype(np.float32)
+    if samples.dtype == np.int16:
+        wave /= FULL_SCALE
+    least = max(1, round(shape.pad_s * shape.rate))
+    return np.pad(wave, (0, least - len(wave))) if len(wave) < least else wave
+
+
+def _taps(lengths: NDArray[np.int64], stride: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Which rows each result of a convolution reads, and how many results each recording has."""
+    after = -(-lengths // stride)
+    number = np.repeat(np.arange(len(lengths)), after)
+    place = np.arange(int(after.sum())) - np.repeat(np.cumsum(after) - after, after)
+    reads = (place * stride)[:, None] + np.arange(WIDE) - WIDE // 2
+    inside = (reads >= 0) & (reads < lengths[number][:, None])
+    starts = (np.cumsum(lengths) - lengths)[number]
+    return np.where(inside, reads + starts[:, None], int(lengths.sum())), after
+
+
+class FlatConv(nn.Module):
+    """A convolution over time that stays within each recording: a matrix over three rows."""
+
+    def __init__(self, n_in: int, n_out: int) -> None:
+        super().__init__()
+        self.linear = Linear(WIDE * n_in, n_out)
+
+    def forward(self, x_AD: Tensor, taps_N3: Tensor) -> Tensor:
+        silent_AD = torch.cat([x_AD, x_AD.new_zeros(1, x_AD.shape[1])])
+        return F.gelu(self.linear(silent_AD[taps_N3].flatten(1)))
+
+
+class SoundFront(Front):
+    """Log-mel frames, convolutions that join them, positions in time."""
+
+    reads = "sound"
+
+    def __init__(
+        self, shape: SoundSettings, width: int, *, dropout: float = 0.0, masks: bool = False
+    ) -> None:
+        """`masks`: there is a vector that stands for hidden rows."""
+        super().__init__()
+        self.shape = shape
+        self.log_mel = LogMel(shape.rate, shape.n_fft, shape.hop, shape.bands, shape.scale)
+        inputs = [shape.bands, *[width] * (len(shape.strides) - 1)]
+        self.convolutions = nn.ModuleList(FlatConv(n_in, width) for n_in in inputs)
+        self.positions: nn.Module | None = None
+        if shape.positions == "learned":
+            self.positions = Learned(width, shape.max_rows)
+        elif shape.positions != "none":
+            whisper = shape.positions == "whisper"
+            self.positions = Sinusoidal(width, shape.max_rows, halves=whisper, whisper=whisper)
+        self.mask = nn.Embedding(1, width) if masks else None
+        self.drop = Dropout(dropout)
+
+    def rows(self, item: Any) -> int:
+        return self.shape.rows_of(len(item))
+
+    def collate(
+        self, items: Sequence[Any], device: torch.device | str = "cpu"
+    ) -> tuple[Sound, Layout]:
+        sound, lengths = collate_sounds(items, self.shape)
+        return on_device(sound, device), Layout.of(lengths, device)
+
+    def blanks(self, n_rows: int) -> list[Any]:
+        silence = np.zeros(int(USUAL_S * self.shape.rate), np.float32)
+        return [silence] * max(1, -(-n_rows // self.rows(silence)))
+
+    @torch.no_grad()
+    def mel(self, sound: Sound) -> Tensor:
+        """The frames of all recordings, in fp32."""
+        if sound.mel_AF is not None:
+            return sound.mel_AF
+        return self.log_mel(
+            sound.samples_S,
+            sound.centre_A,
+            sound.low_A,
+            sound.high_A,
+            sound.number_A,
+            sound.n_recordings,
+            sound.speed_A,
+        )
+
+    def forward(self, sound: Sound, layout: Layout) -> Tensor:
+        x_ND = self.typed(self.mel(sound))
+        for convolution, taps_N3 in zip(self.convolutions, sound.taps, strict=True):
+            x_ND = convolution(x_ND, taps_N3)
+        if sound.hidden_N is not None and self.mask is not None:
+            x_ND = torch.where(sound.hidden_N[:, None], self.mask.weight.to(x_ND.dtype), x_ND)
+        if self.positions is not None:
+            x_ND = self.positions(x_ND, layout)
+        return self.drop(x_ND)

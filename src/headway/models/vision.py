@@ -1,0 +1,59 @@
+"""Families that look: ViT and DeiT (an encoder of patches), and captioners (with a decoder)."""
+
+from __future__ import annotations
+
+from torch import Tensor, nn
+
+from headway.models.encoder import Encoder
+from headway.models.parts.body import stack
+from headway.models.parts.heads import LabelHead, Places, Pooler, RebuildHead
+from headway.models.parts.vision import PictureFront
+from headway.models.seq2seq import Seq2Seq, composed
+from headway.nn.embedding import Embedding
+from headway.settings.model import PictureEncoderSettings, PictureSeq2SeqSettings
+
+
+class Viewer(Encoder):
+    """`forward` gives a vector a row: first the class token, where there is one, then patches."""
+
+    def class_rows(self, x_ND: Tensor, layout: Places) -> dict[str, Tensor]:
+        """Without ViT's pooler. Two where one head learned from a teacher, as in DeiT: its token
+        stands behind the class token."""
+        rows = {"classes": layout.pooled(x_ND, self.pooling)}
+        if "distilled" in self.heads:
+            rows["distilled"] = layout.nth(x_ND, 1)
+        return rows
+
+    @property
+    def n_first(self) -> int | None:
+        n_first = super().n_first
+        return 2 if n_first and "distilled" in self.heads else n_first
+
+
+def picture_encoder(settings: PictureEncoderSettings) -> Viewer:
+    return Viewer(
+        PictureFront(
+            settings.picture,
+            settings.d_model,
+            dropout=settings.dropout,
+            masks="rebuild" in settings.heads,
+        ),
+        stack(settings, causal=False),
+        nn.ModuleDict({name: _head(settings, name) for name in settings.heads}),
+        settings.pooling,
+    )
+
+
+def _head(settings: PictureEncoderSettings, name: str) -> nn.Module:
+    if name == "rebuild":
+        picture = settings.picture
+        return RebuildHead(settings.d_model, picture.channels * picture.tubelet * picture.patch**2)
+    if name == "pooled":
+        return Pooler(settings.d_model, settings.pooling)
+    return LabelHead(settings.d_model, settings.n_labels, settings.dropout)
+
+
+def picture_seq2seq(settings: PictureSeq2SeqSettings) -> Seq2Seq:
+    target = Embedding(settings.vocab_size, settings.d_model)
+    front = PictureFront(settings.picture, settings.d_model, dropout=settings.dropout)
+    return composed(settings, front, target)

@@ -1,0 +1,1 @@
+"""Attention: the module, the one seam `attend`, and the back ends behind it."""

@@ -1,0 +1,241 @@
+"""The one seam of attention: every family calls `attend`, and only `attend` knows the back ends.
+
+A back end is a function and a statement of what it cannot do; `attend` takes the first that can.
+They give the same result: `explicit` is the definition, the others are held to it by tests.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from headway.errors import UserError, suggest
+from headway.nn.attention.dense import attend_dense, tree_distance
+from headway.nn.attention.scope import Scope, allowed_TS
+from headway.nn.kernels import HAS_TRITON
+from headway.nn.layout import Layout
+
+SHORT_LIMIT = 128
+"""Rows of the largest tile of the `short` kernel."""
+
+FEW_LONG = 1024, 64
+"""Longer sequences may stand among short ones there: up to so many rows, where there are at most so
+many on average. One program works through all of such a sequence, which takes it as long as dozens
+of short ones; where most are long, `varlen` is quicker."""
+
+STEP_LIMIT = 16
+"""Queries of a sequence that the `step` kernel takes: each reads its keys by itself."""
+
+KERNEL_TYPES = (torch.bfloat16, torch.float16)
+
+Refusal = Callable[[Tensor, Tensor, Layout, Layout, Scope], str | None]
+Run = Callable[[Tensor, Tensor, Tensor, Layout, Layout, Scope], Tensor]
+
+
+@dataclass(frozen=True)
+class BackEnd:
+    refuses: Refusal
+    """Why it cannot do this call, in words, or None if it can."""
+
+    run: Run
+
+
+def attend(
+    q_NHK: Tensor,
+    k_MGK: Tensor,
+    v_MGK: Tensor,
+    queries: Layout,
+    keys: Layout,
+    scope: Scope = Scope(),
+    back_end: str | None = None,
+) -> Tensor:
+    """Attention inside each sequence of a flat batch: query rows of sequence b see its key rows.
+
+    Queries stand side by side; keys may have gaps between sequences, as in a cache. A sequence with
+    fewer queries than keys has the last ones. A query that may see no key gets zeros.
+    """
+    assert queries.bounds is not None, "queries must stand side by side"
+    if back_end is not None:
+        return _named(back_end, q_NHK, k_MGK, queries, keys, scope).run(
+            q_NHK, k_MGK, v_MGK, queries, keys, scope
+        )
+    for choice in BACK_ENDS.values():
+        if choice.refuses(q_NHK, k_MGK, queries, keys, scope) is None:
+            return choice.run(q_NHK, k_MGK, v_MGK, queries, keys, scope)
+    raise AssertionError("`explicit` refuses nothing")
+
+
+def _named(
+    name: str, q_NHK: Tensor, k_MGK: Tensor, queries: Layout, keys: Layout, scope: Scope
+) -> BackEnd:
+    if name not in BACK_ENDS:
+        raise UserError(f"unknown attention back end {name!r}.{suggest(name, BACK_ENDS)}")
+    reason = BACK_ENDS[name].refuses(q_NHK, k_MGK, queries, keys, scope)
+    if reason is not None:
+        raise UserError(f"attention back end {name!r} cannot do this: {reason}.")
+    return BACK_ENDS[name]
+
+
+def attend_explicit(
+    q_NHK: Tensor, k_MGK: Tensor, v_MGK: Tensor, queries: Layout, keys: Layout, scope: Scope
+) -> tuple[Tensor, list[Tensor]]:
+    """Softmax written out, a sequence at a time: the definition. Hands out the weights (H T S)."""
+    n_heads, width = q_NHK.shape[1:]
+    repeats = n_heads // k_MGK.shape[1]
+    scale = scope.scale_for(width)
+    weights: list[Tensor] = []
+    outs: list[Tensor] = []
+    sequences = zip(queries.split(q_NHK), keys.split(k_MGK), keys.split(v_MGK), strict=True)
+    for number, (q_THK, k_SGK, v_SGK) in enumerate(sequences):
+        k_SHK, v_SHK = k_SGK.repeat_interleave(repeats, 1), v_SGK.repeat_interleave(repeats, 1)
+        scores_HTS = torch.einsum("thk,shk->hts", q_THK, k_SHK) * scale
+        distance_TS = scope.distance_TS(scores_HTS)
+        may_TS = allowed_TS(scope, scores_HTS)
+        if keys.tree is not None:
+            distance_TS = tree_distance(keys.tree, queries)[number, :, : len(k_SGK)]
+            may_TS = keys.tree.may_BTS[number, :, : len(k_SGK)]
+            if scope.window is not None:
+                may_TS = may_TS & (distance_TS.abs() < scope.window)
+        if scope.bias is not None:
+            scores_HTS = scores_HTS + scope.bias(distance_TS).to(scores_HTS)
+        blind_T1 = ~may_TS.any(-1, keepdim=True)  # sees nothing: zeros, not 0/0
+        weights_HTS = scores_HTS.masked_fill(~may_TS & ~blind_T1, -math.inf).softmax(-1)
+        weights_HTS = weights_HTS.masked_fill(blind_T1, 0.0)
+        weights.append(weights_HTS)
+        outs.append(torch.einsum("hts,shk->thk", F.dropout(weights_HTS, scope.dropout), v_SHK))
+    return torch.cat(outs) if outs else torch.zeros_like(q_NHK), weights
+
+
+def _run_explicit(
+    q_NHK: Tensor, k_MGK: Tensor, v_MGK: Tensor, queries: Layout, keys: Layout, scope: Scope
+) -> Tensor:
+    return attend_explicit(q_NHK, k_MGK, v_MGK, queries, keys, scope)[0]
+
+
+def _run_short(
+    q_NHK: Tensor, k_MGK: Tensor, v_MGK: Tensor, queries: Layout, keys: Layout, scope: Scope
+) -> Tensor:
+    from headway.nn.kernels.short import attend_short  # Triton is there only beside CUDA
+
+    return attend_short(q_NHK, k_MGK, v_MGK, queries, keys, scope)
+
+
+def _run_step(
+    q_NHK: Tensor, k_MGK: Tensor, v_MGK: Tensor, queries: Layout, keys: Layout, scope: Scope
+) -> Tensor:
+    from headway.nn.kernels.step import attend_step
+
+    return attend_step(q_NHK, k_MGK, v_MGK, queries, keys, scope)
+
+
+def _run_varlen(
+    q_NHK: Tensor, k_MGK: Tensor, v_MGK: Tensor, queries: Layout, keys: Layout, scope: Scope
+) -> Tensor:
+    from headway.nn.attention.varlen import attend_varlen
+
+    return attend_varlen(q_NHK, k_MGK, v_MGK, queries, keys, scope)
+
+
+def _kernel_refuses(q_NHK: Tensor) -> str | None:
+    if not q_NHK.is_cuda:
+        return f"it needs a CUDA device and the tensors are on {q_NHK.device.type}"
+    if q_NHK.dtype not in KERNEL_TYPES:
+        return f"it computes in bf16 or fp16 and the tensors are {q_NHK.dtype}"
+    return None
+
+
+def suits_short(longest: int, n_rows: int, n_sequences: int) -> bool:
+    """Whether sequences of so many rows at most, and so many in all, are work for `short`."""
+    most, mean = FEW_LONG
+    return longest <= SHORT_LIMIT or (longest <= most and n_rows <= mean * n_sequences)
+
+
+def _short_refuses(
+    q_NHK: Tensor, k_MGK: Tensor, queries: Layout, keys: Layout, scope: Scope
+) -> str | None:
+    if not all(
+        suits_short(side.longest, side.n_rows, side.n_sequences) for side in (queries, keys)
+    ):
+        longest = max(queries.longest, keys.longest)
+        return f"a sequence may have {longest} rows, and most of them are not short"
+    if scope.bias is not None:
+        return "it knows no position bias"
+    if keys.tree is not None:
+        return "it takes each sequence for one line of text, not for hypotheses that branch"
+    if keys.bounds is None and k_MGK.requires_grad:
+        return "it gives no gradient to keys with gaps between them"
+    if not HAS_TRITON:
+        return "it needs Triton, which is not installed"
+    if not 16 <= q_NHK.shape[-1] <= 128:
+        return f"heads are {q_NHK.shape[-1]} wide and it takes 16 to 128"
+    return _kernel_refuses(q_NHK)
+
+
+def _step_refuses(
+    q_NHK: Tensor, k_MGK: Tensor, queries: Layout, keys: Layout, scope: Scope
+) -> str | None:
+    if keys.tree is None:
+        return "it serves the steps of a search, in which a tree says what each query sees"
+    if not queries.is_full_grid or keys.stride is None:
+        return "it needs as many queries and as many cells for every sequence"
+    if scope.window is not None or scope.bias is not None or scope.dropout:
+        return "it knows no window, no position bias and no dropout"
+    if torch.is_grad_enabled() and (q_NHK.requires_grad or k_MGK.requires_grad):
+        return "it gives no gradients"
+    if not HAS_TRITON:
+        return "it needs Triton, which is not installed"
+    if not q_NHK.is_cuda:
+        return f"it needs a CUDA device and the tensors are on {q_NHK.device.type}"
+    if q_NHK.dtype not in (*KERNEL_TYPES, torch.float32):
+        return f"it computes in fp32, bf16 or fp16 and the tensors are {q_NHK.dtype}"
+    if queries.longest > STEP_LIMIT or q_NHK.shape[-1] > 256:
+        return f"it takes {STEP_LIMIT} queries of a sequence at most, and heads up to 256 wide"
+    return None
+
+
+def _grid_refuses(
+    q_NHK: Tensor, k_MGK: Tensor, queries: Layout, keys: Layout, scope: Scope
+) -> str | None:
+    if not (queries.is_full_grid and keys.is_full_grid) or keys.tree is not None:
+        return "it needs as many rows of every sequence, side by side"
+    if scope.bias is not None or scope.window is not None or scope.dropout:
+        return "it is quicker than others only without bias, window and dropout"
+    if q_NHK.shape[-1] % 8 or q_NHK.shape[-1] > 128:
+        return f"heads are {q_NHK.shape[-1]} wide and it takes multiples of 8 up to 128"
+    return _kernel_refuses(q_NHK)
+
+
+def _varlen_refuses(
+    q_NHK: Tensor, k_MGK: Tensor, queries: Layout, keys: Layout, scope: Scope
+) -> str | None:
+    if queries.bounds is None or keys.bounds is None:
+        return "it needs the sequences side by side, without gaps"
+    if scope.bias is not None:
+        return "it knows no position bias"
+    if scope.dropout:
+        return "it knows no attention dropout"
+    if q_NHK.shape[-1] % 8 or q_NHK.shape[-1] > 256:
+        return f"heads are {q_NHK.shape[-1]} wide and it takes multiples of 8 up to 256"
+    return _kernel_refuses(q_NHK)
+
+
+def _nothing_refused(
+    q_NHK: Tensor, k_MGK: Tensor, queries: Layout, keys: Layout, scope: Scope
+) -> str | None:
+    return None
+
+
+BACK_ENDS: dict[str, BackEnd] = {
+    "step": BackEnd(_step_refuses, _run_step),
+    "short": BackEnd(_short_refuses, _run_short),
+    "grid": BackEnd(_grid_refuses, attend_dense),
+    "varlen": BackEnd(_varlen_refuses, _run_varlen),
+    "dense": BackEnd(_nothing_refused, attend_dense),
+    "explicit": BackEnd(_nothing_refused, _run_explicit),
+}
+"""In order of preference."""

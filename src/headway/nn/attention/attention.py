@@ -1,0 +1,148 @@
+"""One attention for all: self, masked and cross attention differ only in what is passed in."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from headway.nn.attention.attend import attend, attend_explicit
+from headway.nn.attention.scope import Scope
+from headway.nn.cache import LayerCache
+from headway.nn.layout import Layout
+from headway.nn.linear import Linear
+from headway.nn.positions import BiasOfSome, Rotary
+from headway.nn.tap import Tap
+
+
+class Memory(NamedTuple):
+    """What a decoder attends to: the encoder's output and where its sequences lie."""
+
+    x_MD: Tensor
+    layout: Layout
+
+
+class Attention(nn.Module):
+    """Attend from `x_ND` to a memory, or to `x_ND` itself when there is none.
+
+    The three projections are one matrix, so that self-attention is one product; cross attention
+    uses its upper rows for queries and its lower rows for keys and values.
+    """
+
+    def __init__(
+        self,
+        d_model: int,
+        n_heads: int,
+        *,
+        n_kv_heads: int | None = None,
+        d_head: int | None = None,
+        bias: str = "",
+        scope: Scope = Scope(),
+        rotary: Rotary | None = None,
+        qk_norm: tuple[nn.Module, nn.Module] | None = None,
+    ) -> None:
+        super().__init__()
+        self.n_heads = n_heads
+        self.n_kv_heads = n_heads if n_kv_heads is None else n_kv_heads
+        self.d_head = d_model // n_heads if d_head is None else d_head
+        self.scope = scope
+        self.to_qkv = Linear(d_model, sum(self.sizes), bias=set("qkv") <= set(bias))
+        self.to_out = Linear(n_heads * self.d_head, d_model, bias="o" in bias)
+        self.some_bias = nn.ParameterDict()
+        if self.to_qkv.bias is None:
+            for name, size in zip("qkv", self.sizes, strict=True):
+                if name in bias:
+                    self.some_bias[name] = nn.Parameter(torch.zeros(size))
+        self.bias = scope.bias if isinstance(scope.bias, BiasOfSome) else None
+        """Its own part of the stack's; here so that it moves along with the model."""
+        self.rotary = rotary
+        self.norm_q = None if qk_norm is None else qk_norm[0]
+        self.norm_k = None if qk_norm is None else qk_norm[1]
+        self.gate_H: Tensor | None = None
+        """Multiplies each head's output. None, and free, unless someone is studying heads."""
+        self.q, self.k, self.v = Tap(), Tap(), Tap()
+        self.weights, self.heads = Tap(), Tap()
+
+    @property
+    def sizes(self) -> tuple[int, int, int]:
+        """Rows of `to_qkv` for queries, keys and values."""
+        n_kv = self.n_kv_heads * self.d_head
+        return self.n_heads * self.d_head, n_kv, n_kv
+
+    def forward(
+        self,
+        x_ND: Tensor,
+        layout: Layout,
+        memory: Memory | None = None,
+        cache: LayerCache | None = None,
+    ) -> Tensor:
+        if memory is None:
+            q_NHK, k_MGK, v_MGK = self.projected(x_ND, layout)
+            keys = layout
+            if cache is not None:
+                k_MGK, v_MGK, keys = cache.append(k_MGK, v_MGK, layout)
+        else:
+            q_NHK = self._project_q(x_ND)
+            k_MGK, v_MGK = self._project_memory(memory, cache)
+            keys = memory.layout
+        out_NHK = self._attend(self.q(q_NHK), self.k(k_MGK), self.v(v_MGK), layout, keys)
+        if self.gate_H is not None:
+            out_NHK = out_NHK * self.gate_H[:, None].to(out_NHK.dtype)
+        out_NHK = self.heads(out_NHK)
+        return self.to_out(out_NHK.flatten(1))
+
+    def _attend(
+        self, q_NHK: Tensor, k_MGK: Tensor, v_MGK: Tensor, queries: Layout, keys: Layout
+    ) -> Tensor:
+        scope = self.scope if self.training else self.scope.without_dropout()
+        if not self.weights.is_recording:
+            return attend(q_NHK, k_MGK, v_MGK, queries, keys, scope)
+        out_NHK, weights = attend_explicit(q_NHK, k_MGK, v_MGK, queries, keys, scope)
+        self.weights(weights)
+        return out_NHK
+
+    def projected(self, x_ND: Tensor, layout: Layout) -> tuple[Tensor, Tensor, Tensor]:
+        """Queries, keys and values of the rows themselves."""
+        qkv_NE = self.to_qkv.product(x_ND, self._qkv_bias())
+        q_NHK, k_NGK, v_NGK = (self._heads(part) for part in qkv_NE.split(self.sizes, dim=-1))
+        q_NHK, k_NGK = self._normed(q_NHK, self.norm_q), self._normed(k_NGK, self.norm_k)
+        if self.rotary is not None:
+            q_NHK, k_NGK = self.rotary(q_NHK, layout), self.rotary(k_NGK, layout)
+        return q_NHK, k_NGK, v_NGK
+
+    def _project_q(self, x_ND: Tensor) -> Tensor:
+        n_q, bias_E = self.sizes[0], self._qkv_bias()
+        q_NE = self.to_qkv.product(x_ND, None if bias_E is None else bias_E[:n_q], slice(n_q))
+        return self._normed(self._heads(q_NE), self.norm_q)
+
+    def _project_memory(self, memory: Memory, cache: LayerCache | None) -> tuple[Tensor, Tensor]:
+        """Keys and values of the memory; with a cache they are computed by the first call alone."""
+        if cache is None:
+            return self.keys_of(memory)
+        if cache.memory is None:
+            cache.memory = self.keys_of(memory)
+        return cache.memory
+
+    def keys_of(self, memory: Memory) -> tuple[Tensor, Tensor]:
+        """Keys and values of a memory, whoever asks."""
+        n_q, bias_E = self.sizes[0], self._qkv_bias()
+        bias_E = None if bias_E is None else bias_E[n_q:]
+        kv_ME = self.to_qkv.product(memory.x_MD, bias_E, slice(n_q, None))
+        k_MGK, v_MGK = (self._heads(part) for part in kv_ME.chunk(2, dim=-1))
+        return self._normed(k_MGK, self.norm_k), v_MGK
+
+    def _heads(self, x_NE: Tensor) -> Tensor:
+        # Quicker than `unflatten`, which counts in a step of one token.
+        return x_NE.view(len(x_NE), x_NE.shape[1] // self.d_head, self.d_head)
+
+    @staticmethod
+    def _normed(x_NHK: Tensor, norm: nn.Module | None) -> Tensor:
+        return x_NHK if norm is None else norm(x_NHK)
+
+    def _qkv_bias(self) -> Tensor | None:
+        if self.to_qkv.bias is not None or not self.some_bias:
+            return self.to_qkv.bias
+        zero = next(iter(self.some_bias.values())).new_zeros  # weights of eight bits are packed
+        parts = zip("qkv", self.sizes, strict=True)
+        return torch.cat([self.some_bias.get(name, zero(size)) for name, size in parts])

@@ -1,0 +1,100 @@
+"""How text is generated from a trained model."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from headway.errors import ConfigError
+from headway.settings.body import check_values
+from headway.settings.made import Made
+
+
+@dataclass(frozen=True, kw_only=True)
+class DecodeSettings(Made):
+    """The defaults are the paper's search: beam 4, GNMT's length penalty with 0.6."""
+
+    beam: int = 4
+    """Hypotheses kept; 1 is greedy."""
+
+    length_penalty: Literal["gnmt", "power", "none"] = "gnmt"
+    """What log P is divided by: ((5+n)/6)^alpha, n^alpha, or nothing; n counts the end token."""
+
+    alpha: float = 0.6
+    coverage: float = 0.0
+    """GNMT's coverage penalty: weight of Σ log min(attention a source token got, 1)."""
+
+    n_best: int = 1
+    extra_len: int = 50
+    """An output has at most this many tokens more than its source, end token included."""
+
+    max_len: int | None = None
+    """At most this many tokens, end token included, whatever the source."""
+
+    min_len: int = 0
+    """At least this many tokens before the end token."""
+
+    sample: bool = False
+    """Draw tokens instead of searching; `n_best` draws independent ones."""
+
+    temperature: float = 1.0
+    top_k: int = 0
+    top_p: float = 1.0
+    min_p: float = 0.0
+    seed: int = 1
+    groups: int = 1
+    """Diverse beam search: the beam is cut into this many groups ..."""
+
+    diversity: float = 0.5
+    """... each of which pays this for every token that an earlier group chose at the same step."""
+
+    repetition_penalty: float = 1.0
+    no_repeat_ngram: int = 0
+    """No sequence of this many tokens comes twice; 0: no ban."""
+
+    unknown: Literal["keep", "ban", "copy"] = "ban"
+    """What becomes of the unknown token: written out, never produced, or replaced by the source
+    word it attends to most."""
+
+    stop: tuple[str, ...] = ()
+    """Text that ends an output; it is not part of it."""
+
+    precision: Literal["fp32", "bf16", "int8"] = "fp32"
+    """What weights are held in, made so once: `bf16` halves what a GPU reads for every token,
+    `int8` quarters what a CPU reads. Tokens of nearly equal probability may change places."""
+
+    batch_tokens: int = 4096
+    """Source tokens decoded together, times the beam."""
+
+    def __post_init__(self) -> None:
+        check_values(self)
+        for name in ("beam", "n_best", "groups", "batch_tokens"):
+            if getattr(self, name) < 1:
+                raise ConfigError(f"{name}={getattr(self, name)} must be at least 1.")
+        for name in ("alpha", "coverage", "extra_len", "min_len", "top_k", "no_repeat_ngram"):
+            if getattr(self, name) < 0:
+                raise ConfigError(f"{name}={getattr(self, name):g} must be 0 or more.")
+        if self.max_len is not None and self.max_len < 1:
+            raise ConfigError(f"max_len={self.max_len} must be at least 1.")
+        if self.temperature <= 0:
+            raise ConfigError(
+                f"temperature={self.temperature:g} must be positive. For the most likely token "
+                "every time use sample=false beam=1."
+            )
+        if not 0.0 < self.top_p <= 1.0 or not 0.0 <= self.min_p <= 1.0:
+            raise ConfigError(
+                f"top_p={self.top_p:g} must be above 0 and at most 1, and min_p={self.min_p:g} "
+                "from 0 to 1."
+            )
+        if self.repetition_penalty <= 0:
+            raise ConfigError(f"repetition_penalty={self.repetition_penalty:g} must be positive.")
+        if self.beam % self.groups:
+            raise ConfigError(
+                f"beam={self.beam} does not divide into groups={self.groups}. "
+                f"Try beam={self.groups * max(2, self.beam // self.groups)}."
+            )
+        if self.n_best > self.beam and not self.sample:
+            raise ConfigError(
+                f"n_best={self.n_best} hypotheses need a beam of at least that many; "
+                f"beam={self.beam}."
+            )

@@ -1,0 +1,50 @@
+"""Recipes: settings in a TOML file that reach a published result, by name."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from headway.errors import ConfigError, suggest
+from headway.settings.data import FILES
+from headway.settings.run import load_run_settings
+
+FOLDER = Path(__file__).parent / "recipes"
+
+
+def recipe_names() -> list[str]:
+    return sorted(path.stem for path in FOLDER.glob("*.toml"))
+
+
+def recipe_path(name: str) -> Path:
+    """A recipe of ours by its name, or a TOML file of the user's."""
+    path = Path(name)
+    if path.suffix == ".toml" and path.is_file():
+        return path
+    if name not in recipe_names():
+        raise ConfigError(f"unknown recipe {name!r}.{suggest(name, recipe_names())}")
+    return FOLDER / f"{name}.toml"
+
+
+def about(path: Path) -> str:
+    """The first comment line of a recipe."""
+    first = path.read_text(encoding="utf-8").split("\n", 1)[0]
+    return first.removeprefix("#").strip()
+
+
+def in_folder(path: Path, data: Path) -> dict[str, Any]:
+    """The files that a recipe names, looked for in a folder."""
+    settings = load_run_settings(path, [], is_recipe=True).data
+    files = {name: getattr(settings, name) for name in FILES}
+    found = {
+        f"data.{name}": [str(data / file) for file in of_side]
+        for name, of_side in files.items()
+        if of_side
+    }
+    missing = [file for names in found.values() for file in names if not Path(file).exists()]
+    if missing:
+        raise ConfigError(
+            f"the recipe {path.stem} reads {', '.join(Path(m).name for m in missing)}, which "
+            f"{'is' if len(missing) == 1 else 'are'} not in {data}."
+        )
+    return found

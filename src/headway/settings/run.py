@@ -1,0 +1,520 @@
+"""All settings of a run, from a recipe and `key=value` words, and back to `config.toml`.
+
+What was asked for is kept beside what it came to, so that the same command can be told from
+another one when a run is taken up again.
+"""
+
+from __future__ import annotations
+
+import tomllib
+from collections import ChainMap
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
+from math import lcm
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from headway.errors import ConfigError, DataError, FolderError, one_line, suggest
+from headway.settings.asked import FROM_PYTHON, Asked, Lines, Noted, flat
+from headway.settings.augment import AugmentSettings
+from headway.settings.data import FILES, DataSettings, TokenizerSettings
+from headway.settings.decode import DecodeSettings
+from headway.settings.load import (
+    Locate,
+    apply_override,
+    from_dict,
+    in_file,
+    model_settings,
+    nowhere,
+)
+from headway.settings.model import (
+    FAMILY_SETTINGS,
+    ModelSettings,
+    PictureSettings,
+    SoundSettings,
+    family_of,
+)
+from headway.settings.start import DistilSettings, LoraSettings, StartSettings
+from headway.settings.synonyms import setting_here
+from headway.settings.toml import (
+    commented,
+    comments_of,
+    parse,
+    read_text,
+    section_toml,
+    to_toml,
+    toml_value,
+)
+from headway.settings.train import OF_SCHEDULES, ResolvedTrain, TrainSettings
+from headway.settings.upgrade import FORMAT, completed, new_key, rename, upgraded
+from headway.settings.value_types import setting_types
+from headway.tasks.specs import (
+    ALIASES,
+    SECTIONS,
+    SPECS,
+    CaptionSettings,
+    ClassifySettings,
+    CompleteSettings,
+    EmbedSettings,
+    FillSettings,
+    IdentifySettings,
+    Spec,
+    TagSettings,
+    TranscribeSettings,
+    check_metric,
+    possible,
+    spec_of,
+)
+
+OF_TASKS = SECTIONS
+"""The sections that only the task of their name reads."""
+
+SETTINGS: Mapping[str, type[Any]] = ChainMap(
+    OF_TASKS,  # which may grow, and come last all the same
+    {
+        "data": DataSettings,
+        "tokenizer": TokenizerSettings,
+        "train": TrainSettings,
+        "decode": DecodeSettings,
+        "start": StartSettings,
+        "lora": LoraSettings,
+        "distil": DistilSettings,
+        "augment": AugmentSettings,
+    },
+)
+
+BESIDE = ("format", "task", "fingerprint", "labels", "asked")
+"""What else the settings of a run hold, beside these sections and the model."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunSettings:
+    task: str
+    data: DataSettings = DataSettings()
+    tokenizer: TokenizerSettings = TokenizerSettings()
+    model: ModelSettings | None = None
+    """None until it is chosen from the data."""
+
+    train: TrainSettings = TrainSettings()
+    decode: DecodeSettings = DecodeSettings()
+    complete: CompleteSettings = CompleteSettings()
+    fill: FillSettings = FillSettings()
+    classify: ClassifySettings = ClassifySettings()
+    tag: TagSettings = TagSettings()
+    embed: EmbedSettings = EmbedSettings()
+    caption: CaptionSettings = CaptionSettings()
+    transcribe: TranscribeSettings = TranscribeSettings()
+    identify: IdentifySettings = IdentifySettings()
+    registered: Mapping[str, object] = field(default_factory=dict)
+    """Sections of tasks of other packages, which are attributes too."""
+
+    augment: AugmentSettings = AugmentSettings()
+    start: StartSettings = StartSettings()
+    lora: LoraSettings = LoraSettings()
+    distil: DistilSettings = DistilSettings()
+    labels: tuple[str, ...] = ()
+    """Names of classes or tags, as the training data has them."""
+
+    fingerprint: str = ""
+    """Of the data as it was prepared: the run goes on with the same data or not at all."""
+
+    asked: Asked = field(default_factory=Asked)
+    """What the user set, in a recipe, by words, by options or in Python."""
+
+    @property
+    def origin(self) -> str:
+        """The run whose model and vocabulary this one has: its teacher, or the one it starts from;
+        empty where there is none."""
+        return self.distil.teacher or self.start.run
+
+    if not TYPE_CHECKING:  # which is to know nothing but the fields
+
+        def __getattr__(self, name: str) -> object:
+            if name in OF_TASKS:
+                return self.registered.get(name) or OF_TASKS[name]()
+            raise AttributeError(f"settings of a run have no {name!r}")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Resolved(RunSettings):
+    """Complete: what was asked for, and what was chosen where nobody asked."""
+
+    model: ModelSettings = field()
+    train: ResolvedTrain = field()
+    why: Mapping[str, str] = field(default_factory=dict, compare=False)
+    """Dotted keys of what was chosen, each with the reason."""
+
+
+def asked_of(settings: RunSettings) -> Asked:
+    """All that was asked for: also what stands in settings that were made in Python and is not as
+    it would be anyway."""
+    found = Asked() if settings.asked else Asked({"task": settings.task}, FROM_PYTHON)
+    for name in SETTINGS:
+        found |= Asked.from_settings(getattr(settings, name), name)
+    if settings.model is not None and not settings.asked.under("model"):
+        found |= Asked({"model.family": family_of(settings.model)}, FROM_PYTHON)
+        found |= Asked.from_settings(settings.model, "model")
+        # Every model has some numbers of words; those of a run follow from its tokenizer.
+        found = found.without("model.vocab_size", "model.source_vocab_size")
+    return settings.asked | found.without(*settings.asked)
+
+
+def media_front(settings: RunSettings) -> PictureSettings | SoundSettings | None:
+    """How images or recordings are read, of a model that looks or listens."""
+    found = getattr(settings.model, "picture", None) or getattr(settings.model, "sound", None)
+    return found if isinstance(found, PictureSettings | SoundSettings) else None
+
+
+def load_run_settings(
+    path: Path | None,
+    overrides: Sequence[str],
+    given: Mapping[str, Any] | None = None,
+    *,
+    is_recipe: bool = False,
+) -> RunSettings:
+    """A file, changed by what the command's own options gave, changed by `key=value` words.
+
+    `is_recipe`: all of it is asked for, also where a run or a dry run wrote it.
+    """
+    text = read_text(path) if path else ""
+    values = parse(text, path) if path else {}
+    given = given if isinstance(given, Asked) else Asked.from_flags(given or {})
+    if is_recipe:
+        _of_another_machine(values)
+        values = {k: v for k, v in values.items() if k not in ("format", "asked", "fingerprint")}
+    for key, value in given.items():
+        _put(values, key.split("."), value)
+    named = Asked.from_words(overrides)
+    words = {apply_override(values, word): word for word in overrides}
+    words |= {key: f"{key}={value}" for key, value in given.items()}
+    for key, other in (("train.steps", "epochs"), ("train.epochs", "steps")):
+        train = values.get("train")
+        if key in words and f"train.{other}" not in words and isinstance(train, dict):
+            train.pop(other, None)  # the word replaces what the file says in the other unit
+    settings = run_settings(values, in_file(path, text, words) if path else nowhere)
+    if "asked" in values:
+        return replace(settings, asked=Asked(settings.asked, Noted(text)))
+    # The order is that of the values, in which a recipe comes first.
+    places = Asked(settings.asked, Lines(path.name, text) if path else "")
+    for said in (given, named):
+        places |= said.renamed(new_key, task=settings.task)
+    return replace(settings, asked=places.only(settings.asked))
+
+
+def load_model_settings(path: Path | None, overrides: list[str]) -> ModelSettings:
+    """The `[model]` section of a file, changed by `model.n_layers=4` style words. Later wins."""
+    text = read_text(path) if path else ""
+    values = parse(text, path) if path else {}
+    values = {
+        name: value for name, value in values.items() if name not in (*SETTINGS, *BESIDE, *ALIASES)
+    }
+    words = {apply_override(values, word): word for word in overrides}
+    locate = in_file(path, text, words) if path else nowhere
+    for name, value in values.items():
+        if name != "model":
+            raise ConfigError(f"{locate(name)}{_unknown_at_top(name, value)}")
+    return model_settings(values.get("model", {}), "model.", locate)
+
+
+def _unknown_at_top(name: str, value: object) -> str:
+    settings = {"preset", "family"}.union(
+        *(setting_types(kind) for kind in FAMILY_SETTINGS.values())
+    )
+    if name in settings:
+        return f"unknown setting {name!r}. Did you mean 'model.{name}'?"
+    kind = "section" if isinstance(value, dict) else "setting"
+    return f"unknown {kind} {name!r}. Known sections: model."
+
+
+def _of_another_machine(values: dict[str, Any]) -> None:
+    """Leave out of what a run wrote the threads that it had, unless someone asked for them: how
+    many are quick is measured where and when a run begins."""
+    asked, train = values.get("asked"), values.get("train")
+    if isinstance(asked, dict) and isinstance(train, dict) and "train.threads" not in asked:
+        train.pop("threads", None)
+
+
+def load_resolved(
+    path: Path, overrides: Sequence[str] = (), given: Mapping[str, object] | None = None
+) -> Resolved:
+    """The `config.toml` of a run, changed by options and by words."""
+    settings = load_run_settings(path, overrides, given)
+    if settings.model is None:
+        raise FolderError(f"{path} names no model.")
+    return _resolved(settings, read_text(path))
+
+
+def read_resolved(text: str) -> Resolved:
+    """What `resolved_toml` wrote."""
+    settings = run_settings(tomllib.loads(text))
+    return _resolved(replace(settings, asked=Asked(settings.asked, Noted(text))), text)
+
+
+def _resolved(settings: RunSettings, text: str) -> Resolved:
+    values = {one.name: getattr(settings, one.name) for one in fields(settings)}
+    values["train"] = completed(settings.train, spec_of(settings).scores[0])
+    comments = comments_of(text)
+    why = {
+        f"{section}.{name}": comment.removeprefix(CHOSEN)
+        for section, found in comments.items()
+        for name, comment in found.items()
+        if comment.startswith(CHOSEN)
+    }
+    return Resolved(**values, why=why)
+
+
+CHOSEN, ASKED = "chosen: ", "asked: "
+"""What comments behind the values of a run begin with."""
+
+
+def run_settings(values: dict[str, Any], locate: Locate = nowhere) -> RunSettings:
+    try:
+        values = upgraded(values)
+    except ConfigError as error:
+        raise ConfigError(f"{locate('format')}{error}") from error
+    locate = rename(values, locate)
+    asked = values.pop("asked", None)
+    sections = SETTINGS
+    known = ["task", "model", *sections]
+    fingerprint = str(values.pop("fingerprint", ""))
+    try:
+        labels = tuple(one_line(str(label), "labels") for label in values.pop("labels", ()))
+    except DataError as error:
+        raise DataError(f"{locate('labels')}{error}") from error
+    for name in values:
+        if name not in known:
+            kind = "section" if isinstance(values[name], dict) else "setting"
+            near = _home(name, sections) or suggest(name, known)
+            raise ConfigError(f"{locate(name)}unknown {kind} {name!r}.{near}")
+    task = values.get("task", "translate")
+    if task not in SPECS:
+        raise ConfigError(f"{locate('task')}unknown task {task!r}.{suggest(str(task), SPECS)}")
+    for name in OF_TASKS:
+        if name in values and name != task:
+            raise ConfigError(
+                f"{locate(name)}the settings of {name!r} have no effect on the task {task!r}."
+            )
+    built: dict[str, Any] = {
+        name: from_dict(cls, values.get(name, {}), f"{name}.", locate)
+        for name, cls in sections.items()
+    }
+    model = values.get("model", {})
+    if isinstance(model, dict) and ("preset" in model or "family" in model):
+        built["model"] = model_settings(model, "model.", locate)
+    elif model:
+        # Changes to a model that the data will choose: checked now against a family of the task.
+        _check_changes(model, SPECS[task].all_families, locate)
+    built["asked"] = Asked(values if asked is None else asked)
+    own = {one.name for one in fields(RunSettings)}
+    built["registered"] = {name: built.pop(name) for name in OF_TASKS if name not in own}
+    settings = RunSettings(task=task, fingerprint=fingerprint, labels=labels, **built)
+    if asked is None:  # what a run wrote is left alone: it has been trained
+        check_metric(settings.train.metric, task, spec_of(settings).scores, locate)
+        check_effect(settings, possible(settings), locate)
+    return settings
+
+
+def check_effect(settings: RunSettings, rows: Sequence[Spec], locate: Locate = nowhere) -> None:
+    """Refuse settings that have no effect on a run of one of these rows: of several until its data
+    says which."""
+    _check_augment(settings, rows, locate)
+    _check_others(settings, rows[0], locate)
+
+
+def _check_augment(settings: RunSettings, rows: Sequence[Spec], locate: Locate) -> None:
+    """Refuse changes of pictures to a task of recordings, and the other way round."""
+    reads = {"sounds" if row.modality == "sounds" else "pictures" for row in rows
+             if row.modality != "text"}  # fmt: skip
+    if not reads and any(key.startswith("augment.") for key in settings.asked):
+        raise ConfigError(
+            f"{locate('augment')}the settings of 'augment' change pictures and recordings; the "
+            f"task {settings.task!r} reads text."
+        )
+    wrong = settings.augment.without_effect(*reads) if len(reads) == 1 else []
+    if wrong:
+        key = f"augment.{wrong[0]}"
+        seen, changed = "pictures", "recordings"
+        if "sounds" in reads:
+            seen, changed = changed, seen
+        raise ConfigError(
+            f"{locate(key)}{key} changes {changed} and has no effect on the task "
+            f"{settings.task!r} of {seen}. Leave it out."
+        )
+
+
+def _check_others(settings: RunSettings, spec: Spec, locate: Locate) -> None:
+    """Refuse settings of training and of the tokenizer that the task would pass over, where they
+    are not what they would be anyway."""
+    rebuilds = "rebuild" in spec.heads
+    reasons: dict[str, str] = {}
+    if not spec.is_likely:
+        numbers = "a vector" if spec.answers == "vector" else "what it rebuilds"
+        unlikely = f"on the task {spec.name}: {numbers} has no probabilities to compare"
+        reasons |= {"train.rdrop": unlikely, "distil.temperature": unlikely}
+    elif settings.distil.teacher and not spec.by_sequence:
+        reasons["train.rdrop"] = "on a student, whose answers are compared with its teacher's"
+    if spec.by_sequence:
+        written = f"on the task {spec.name}, whose students learn from what their teacher writes"
+        terms = ("soft", "hard", "cosine", "temperature")
+        reasons |= {f"distil.{name}": written for name in terms}
+    smoothed = ""
+    if spec.answers == "vector":
+        smoothed = f"on the task {spec.name}, which has no words or classes to share out"
+    elif rebuilds:
+        smoothed = f"on {spec.name} with pictures or recordings, which rebuilds numbers"
+    elif spec.answers == "number":
+        smoothed = "on numbers, which have no classes to share out"
+        reasons["distil.temperature"] = "on numbers, which have no probabilities"
+    elif settings.tag.crf:
+        smoothed = "with tag.crf=true, which scores whole sentences"
+    elif settings.transcribe.ctc == 1.0:
+        smoothed = "with transcribe.ctc=1, which has no decoder"
+    if spec.answers == "labels":
+        each = "on several labels, each of which is smoothed for itself"
+        reasons["train.smoothing_kind"] = each
+    if smoothed:
+        reasons |= {"train.smoothing": smoothed, "train.smoothing_kind": smoothed}
+    if not settings.identify.margin:
+        reasons["identify.scale"] = "without identify.margin"
+    if spec.modality != "pictures":
+        reasons["classify.teacher"] = f"on {spec.modality}: it teaches to see pictures"
+    if spec.modality != "text" and not spec.writes:
+        words = [key for key in settings.asked if key.startswith("tokenizer.")]
+        reasons |= dict.fromkeys(words, f"on the task {spec.name}, where nothing is written")
+    if "train.schedule" in settings.asked:
+        reasons |= {
+            f"train.{name}": f"with train.schedule={settings.train.schedule}"
+            for name, schedules in OF_SCHEDULES.items()
+            if settings.train.schedule not in schedules
+        }
+    if spec.reads == "documents" and not settings.data.fields:
+        reasons["data.bad"] = "here, where no line can be wrong"
+    unread = {one.name for one in fields(DataSettings)}.difference(FILES, spec.data)
+    given = " with media" if spec.reads == "media" else ""
+    passed = f"on the task {spec.name}{given}, which does not read it"
+    reasons |= {f"data.{name}": passed for name in unread}
+    if spec.answers in ("label", "number"):
+        reasons["data.label_separator"] = "without classify.answer=labels"
+    if spec.reads != "pairs":
+        reasons["tokenizer.joint"] = f"on the task {spec.name}, whose texts are of one side"
+    if spec.settings is FillSettings:
+        foreign = FILL_MEDIA if spec.modality == "text" else FILL_TEXT
+        what = "text" if spec.modality == "text" else "pictures and recordings"
+        reasons |= {f"fill.{name}": f"on {what}" for name in foreign}
+    if spec.modality != "text":
+        reasons["embed.drop_words"] = f"on {spec.modality}, which have no words"
+    for key, reason in reasons.items():
+        value = settings.asked.get(key)
+        # That of smoothing is each task's own: none, where it would have no effect.
+        usual = 0.0 if key == "train.smoothing" else _default(key)
+        if key in settings.asked and value != usual:
+            raise ConfigError(f"{locate(key)}{key} has no effect {reason}. Leave it out.")
+
+
+FILL_TEXT = ("context", "whole_words", "random", "keep")
+FILL_MEDIA = ("what", "span")
+"""Of `fill`, with text alone and with media alone."""
+
+
+def _default(key: str) -> Any:
+    """Of a dotted key, as `asked` has it."""
+    section, _, name = key.partition(".")
+    return flat({key: getattr(SETTINGS[section](), name)})[key]
+
+
+def _check_changes(model: dict[str, Any], families: Sequence[str], locate: Locate) -> None:
+    """Refuse what is a setting of none of the families. Which heads and widths go together is seen
+    when the rest of the model is chosen."""
+    errors = []
+    groups = [model.get(key) for key in ("n_kv_heads", "n_decoder_kv_heads")]
+    shared = lcm(*(n for n in groups if isinstance(n, int) and n > 0))
+    loose: dict[str, Any] = {"n_heads": shared, "d_head": 64}
+    for family in families:
+        if family == "picture-encoder":
+            picture = model.get("picture")
+            distils = isinstance(picture, dict) and picture.get("distil_token")
+            heads = ["classes", "distilled"] if distils else ["classes"]
+            loose |= {"pooling": "mean", "heads": heads}
+        changed = {"family": family, **loose, **model}
+        if isinstance(model.get("picture"), dict):
+            changed["picture"] = _loose_picture(model["picture"])
+        try:
+            model_settings(changed, "model.", locate)
+            return
+        except ConfigError as error:
+            errors.append(error)
+    raise errors[0]
+
+
+def _loose_picture(asked: dict[str, Any]) -> dict[str, Any]:
+    """Sizes that go with those asked for, as the pictures themselves will bring them."""
+    loose: dict[str, Any] = {}
+    patch, tubelet = asked.get("patch", 1), asked.get("tubelet", 1)
+    if "height" in asked or "width" in asked or type(patch) is not int or patch > 224:
+        loose |= {"height": patch, "width": patch, "patch": 1}
+    if type(tubelet) is int:
+        loose["frames"] = tubelet
+    return {**loose, **asked}
+
+
+def resolved_toml(settings: RunSettings) -> str:
+    """The complete `config.toml` of a run. Behind each value stands why it was chosen, or where it
+    was asked for, unless it is what it always is."""
+    why = settings.why if isinstance(settings, Resolved) else {}
+
+    def comment(key: str) -> str:
+        if key in why:
+            return CHOSEN + why[key]
+        whence = settings.asked.whence(key) if key in settings.asked else ""
+        return ASKED + whence if whence else ""
+
+    parts = [f"format = {FORMAT}\ntask = {toml_value(settings.task)}\n"]
+    if settings.fingerprint:
+        parts.append(f"fingerprint = {toml_value(settings.fingerprint)}\n")
+    if settings.labels:
+        parts.append(f"labels = {toml_value(settings.labels)}\n")
+    if settings.model is not None:
+        parts.append(to_toml(settings.model, comment))
+    for name, kind in SETTINGS.items():
+        values = getattr(settings, name)
+        usual = name in ("data", "tokenizer", "train", "decode", settings.task)
+        if usual or values != kind():
+            parts.append(section_toml(name, values, comment))
+    asked = [
+        commented(f"{toml_value(key)} = {toml_value(value)}", settings.asked.whence(key))
+        for key, value in settings.asked.items()
+    ]
+    parts.append(
+        "\n".join(["# What the command asked for; the rest was chosen.", "[asked]", *asked]) + "\n"
+    )
+    return "\n".join(parts)
+
+
+def differences(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
+    """The keys that two commands do not agree on, each with both values."""
+    return [
+        f"{key}: {_shown(before, key)} then, {_shown(now, key)} now"
+        for key in sorted(before.keys() | now.keys())
+        if before.get(key, None) != now.get(key, None)
+    ]
+
+
+def _shown(values: Mapping[str, Any], key: str) -> str:
+    return toml_value(values[key]) if key in values else "not set"
+
+
+def _put(values: dict[str, Any], path: list[str], value: Any) -> None:
+    for section in path[:-1]:
+        values = values.setdefault(section, {})
+        if not isinstance(values, dict):
+            return  # a mistake that is named when the section is read
+    values[path[-1]] = value
+
+
+def _home(name: str, sections: Mapping[str, type]) -> str:
+    """Where a setting that stands outside its section belongs."""
+    for section, cls in sections.items():
+        if name in {f.name for f in fields(cls)}:
+            return f" Did you mean '{section}.{name}'?"
+    here = setting_here(name)
+    return f" Did you mean '{here}'?" if here else ""

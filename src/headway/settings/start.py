@@ -1,0 +1,77 @@
+"""What a run starts from: the weights of another, with LoRA or without, or a teacher."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from headway.errors import ConfigError
+from headway.settings.body import check_values
+from headway.settings.made import Made
+
+
+@dataclass(frozen=True, kw_only=True)
+class StartSettings(Made):
+    """Where the weights come from before training: `--from RUN`."""
+
+    run: str = ""
+    freeze: int = 0
+    """The front and so many of the first layers stay as they are; -1: all but the heads."""
+
+    layer_decay: float = 1.0
+    """Each layer learns at this share of the rate of the one above it."""
+
+    def __post_init__(self) -> None:
+        check_values(self)
+        if self.freeze < -1:
+            raise ConfigError(f"freeze={self.freeze} must be -1 (all but the heads), 0 or more.")
+        if not 0.0 < self.layer_decay <= 1.0:
+            raise ConfigError(f"layer_decay={self.layer_decay:g} must be above 0, at most 1.")
+        if not self.run and (self.freeze or self.layer_decay != 1.0):
+            raise ConfigError("freeze and layer_decay have no effect without --from RUN.")
+
+
+@dataclass(frozen=True, kw_only=True)
+class LoraSettings(Made):
+    """Low-rank changes of frozen weights (Hu et al. 2021); 0: train the weights themselves."""
+
+    rank: int = 0
+    alpha: float = 16.0
+    targets: Literal["attention", "all"] = "all"
+    """Which matrices: those of attention, or those of the feed-forward layers too."""
+
+    def __post_init__(self) -> None:
+        check_values(self)
+        if self.rank < 0:
+            raise ConfigError(f"rank={self.rank} must be 0 (no LoRA) or more.")
+        if self.alpha <= 0:
+            raise ConfigError(f"alpha={self.alpha:g} must be positive.")
+
+
+@dataclass(frozen=True, kw_only=True)
+class DistilSettings(Made):
+    """Learning from a teacher run, as DistilBERT: the weights of the three terms of its loss."""
+
+    teacher: str = ""
+    layers: int | None = None
+    """Layers of the student. None: half of the teacher's."""
+
+    temperature: float = 2.0
+    soft: float = 5.0
+    """For agreeing with the teacher's probabilities ..."""
+
+    hard: float = 2.0
+    """... for the task itself ..."""
+
+    cosine: float = 1.0
+    """... and for last hidden states that point the same way."""
+
+    def __post_init__(self) -> None:
+        check_values(self)
+        for name in ("soft", "hard", "cosine"):
+            if getattr(self, name) < 0:
+                raise ConfigError(f"{name}={getattr(self, name):g} must be 0 or more.")
+        if self.temperature <= 0:
+            raise ConfigError(f"temperature={self.temperature:g} must be positive.")
+        if self.layers is not None and self.layers < 1:
+            raise ConfigError(f"layers={self.layers} must be at least 1.")

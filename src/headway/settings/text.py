@@ -1,0 +1,254 @@
+"""The families that read text: encoder-decoder, encoder, decoder."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from headway.errors import ConfigError
+from headway.settings.body import (
+    Activation,
+    BodySettings,
+    Pooling,
+    Positions,
+    Scheme,
+    Wiring,
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class TextSettings(BodySettings):
+    """What every text family has beside its body: words."""
+
+    vocab_size: int = 37_000
+    embedding_scale: bool = True
+    """Multiply token embeddings by √d_model."""
+
+    embedding_norm: bool = False
+    """A norm on the sum of embeddings, as in BERT."""
+
+    head_bias: bool = False
+    """A bias per word in the vocabulary scores."""
+
+    embeddings: str | None = None
+    """A file of word vectors (word2vec's or GloVe's text form) that token embeddings start from."""
+
+    tune_embeddings: bool = True
+    """Whether vectors from a file are trained further."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.vocab_size < 1:
+            raise ConfigError(f"vocab_size={self.vocab_size} must be at least 1.")
+        if not self.tune_embeddings and self.embeddings is None:
+            raise ConfigError(
+                "tune_embeddings=false has no effect without word vectors. Name a file: "
+                "embeddings=vectors.txt."
+            )
+
+
+DECODER_KEYS = {
+    "n_layers": "n_decoder_layers",
+    "n_heads": "n_decoder_heads",
+    "n_kv_heads": "n_decoder_kv_heads",
+    "d_head": "d_decoder_head",
+    "d_ff": "d_decoder_ff",
+    "activation": "decoder_activation",
+    "norm_eps": "decoder_norm_eps",
+}
+"""Settings of both sides, and what the decoder alone has for them."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Seq2SeqSettings(TextSettings):
+    """The encoder-decoder of "Attention Is All You Need"."""
+
+    n_decoder_layers: int | None = None
+    """None: as many as the encoder has (`n_layers`)."""
+
+    n_decoder_heads: int | None = None
+    """Of its attention to itself and to the source. None: as the encoder (`n_heads`)."""
+
+    n_decoder_kv_heads: int | None = None
+    """None: `n_kv_heads`, or where that is open too as many as the decoder has heads."""
+
+    d_decoder_head: int | None = None
+    """None: `d_head`, or where that is open too `d_model` by the decoder's heads."""
+
+    d_decoder_ff: int | None = None
+    """None: as the encoder (`d_ff`)."""
+
+    decoder_activation: Activation | None = None
+    """None: as the encoder (`activation`)."""
+
+    decoder_norm_eps: float | None = None
+    """None: as the encoder (`norm_eps`)."""
+
+    source_vocab_size: int | None = None
+    """None: one vocabulary for source and target (`vocab_size`)."""
+
+    tie: Literal["all", "source-target", "source-softmax", "target-softmax", "none"] = "all"
+    """Which of source embedding, target embedding and softmax are one matrix."""
+
+    scale_head: bool = False
+    """Divide the stream by √d_model before it is scored, as T5 does where the softmax is tied."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.source_vocab < 1:
+            raise ConfigError(f"source_vocab_size={self.source_vocab_size} must be at least 1.")
+        shares_source = self.tie in ("all", "source-target", "source-softmax")
+        if shares_source and self.source_vocab != self.vocab_size:
+            raise ConfigError(
+                f"tie={self.tie!r} makes the source embedding one matrix with another, but "
+                f"source_vocab_size={self.source_vocab} and vocab_size={self.vocab_size} differ. "
+                "Use tie=target-softmax, or one shared vocabulary."
+            )
+
+    @property
+    def sides(self) -> tuple[str, ...]:
+        return ("encoder", "decoder")
+
+    def own_key(self, kind: str, name: str) -> str:
+        return name if kind == "encoder" else DECODER_KEYS[name]
+
+    @property
+    def attention_layers(self) -> dict[str, int]:
+        return {
+            "encoder": self.n_layers,
+            "decoder": self.decoder_layers,
+            "cross": self.decoder_layers,
+        }
+
+    @property
+    def decoder_layers(self) -> int:
+        return self.side("decoder").n_layers
+
+    @property
+    def source_vocab(self) -> int:
+        return self.vocab_size if self.source_vocab_size is None else self.source_vocab_size
+
+
+@dataclass(frozen=True, kw_only=True)
+class EncoderSettings(TextSettings):
+    """BERT, DistilBERT, MiniLM: an encoder that reads in both directions. Defaults: BERT-base."""
+
+    vocab_size: int = 30_522
+    d_model: int = 768
+    n_layers: int = 12
+    n_heads: int = 12
+    d_ff: int = 3072
+    max_len: int = 512
+    activation: Activation = "gelu"
+    norm_eps: float = 1e-12
+    positions: Positions = "learned"
+    attention_bias: str = "qkvo"
+    embedding_scale: bool = False
+    embedding_norm: bool = True
+    head_bias: bool = True
+    attention_dropout: float = 0.1
+    init: Scheme = "bert"
+
+    d_embedding: int | None = None
+    """Width of the embeddings, which a matrix then brings to `d_model`, as in ALBERT. None:
+    `d_model`."""
+
+    share_layers: bool = False
+    """All layers are one and the same, as in ALBERT."""
+
+    n_segments: int = 2
+    """Kinds of segment embedding (sentence A, sentence B). 0: none, as in DistilBERT."""
+
+    heads: tuple[Literal["words", "pooled", "classes", "tags"], ...] = ("words", "pooled")
+    """What is read out: masked words, BERT's pooled vector, classes of a text, tags of words."""
+
+    pooling: Pooling = "first"
+    """How a text becomes one vector: its first token, its last, or the mean of all."""
+
+    pooler: Literal["tanh", "relu"] = "tanh"
+    """What ends the layer of the pooled head: BERT's and RoBERTa's, or DistilBERT's."""
+
+    n_labels: int = 0
+    """Classes or tags, when there is such a head."""
+
+    tag_transitions: bool = False
+    """Scores for one tag after another beside those of each tag: a linear-chain CRF."""
+
+    tie: bool = True
+    """Word scores use the embedding matrix."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        _check_heads(self.heads, self.n_labels, self.tag_transitions)
+        if self.n_segments < 0:
+            raise ConfigError(f"n_segments={self.n_segments} must be 0 (none) or more.")
+        if self.d_embedding is not None and self.d_embedding < 1:
+            raise ConfigError(f"d_embedding={self.d_embedding} must be at least 1.")
+        if self.positions.startswith("sinusoidal") and self.embedding_width % 2:
+            raise ConfigError(
+                f"sinusoidal positions are pairs of sine and cosine, so "
+                f"d_embedding={self.d_embedding} must be even."
+            )
+        if self.pooler != "tanh" and "pooled" not in self.heads:
+            raise ConfigError(f"pooler={self.pooler!r} has no effect without a 'pooled' head.")
+
+    @property
+    def attention_layers(self) -> dict[str, int]:
+        return {"self": 1 if self.share_layers else self.n_layers}
+
+    @property
+    def embedding_width(self) -> int:
+        return self.d_model if self.d_embedding is None else self.d_embedding
+
+
+@dataclass(frozen=True, kw_only=True)
+class DecoderSettings(TextSettings):
+    """GPT, GPT-2, Llama-style: a decoder that predicts the next token. Defaults: GPT-2 small."""
+
+    vocab_size: int = 50_257
+    d_model: int = 768
+    n_layers: int = 12
+    n_heads: int = 12
+    d_ff: int = 3072
+    activation: Activation = "gelu-tanh"
+    norm_eps: float = 1e-5
+    wiring: Wiring = "pre"
+    positions: Positions = "learned"
+    attention_bias: str = "qkvo"
+    embedding_scale: bool = False
+    attention_dropout: float = 0.1
+    init: Scheme = "gpt2"
+
+    heads: tuple[Literal["words", "classes", "tags"], ...] = ("words",)
+    """What is read out: the next word, classes of a text, tags of words."""
+
+    pooling: Pooling = "last"
+    """How a text becomes one vector: only its last token has seen all of it."""
+
+    n_labels: int = 0
+    """Classes or tags, when there is such a head."""
+
+    tag_transitions: bool = False
+    """Scores for one tag after another beside those of each tag: a linear-chain CRF."""
+
+    tie: bool = True
+    """Word scores use the embedding matrix."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        _check_heads(self.heads, self.n_labels, self.tag_transitions)
+
+
+def _check_heads(heads: tuple[str, ...], n_labels: int, tag_transitions: bool) -> None:
+    if len(set(heads)) != len(heads):
+        raise ConfigError(f"heads={list(heads)} names a head twice.")
+    labelled = [head for head in heads if head in ("classes", "tags")]
+    if labelled and n_labels < 1:
+        raise ConfigError(f"a {labelled[0]!r} head needs n_labels, the number of labels.")
+    if n_labels and not labelled:
+        raise ConfigError(
+            f"n_labels={n_labels} has no effect without a 'classes' or 'tags' head. "
+            f"Add one: heads={[*heads, 'classes']}."
+        )
+    if tag_transitions and "tags" not in heads:
+        raise ConfigError("tag_transitions has no effect without a 'tags' head.")

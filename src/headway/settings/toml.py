@@ -1,0 +1,150 @@
+"""Settings as TOML text: reading with errors that name the line, and writing every setting back."""
+
+from __future__ import annotations
+
+import json
+import tomllib
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from dataclasses import fields, is_dataclass
+from pathlib import Path
+from typing import Any
+
+from headway.errors import ConfigError
+from headway.settings.model import ModelSettings, family_of
+
+
+def read_text(path: Path) -> str:
+    try:
+        return path.read_bytes().decode("utf-8-sig")  # some editors put a mark at the start
+    except FileNotFoundError as error:
+        raise ConfigError(f"there is no file {path}.") from error
+    except OSError as error:
+        raise ConfigError(f"cannot read {path}: {error.strerror}.") from error
+    except UnicodeDecodeError as error:
+        line = error.object[: error.start].count(b"\n") + 1
+        raise ConfigError(
+            f"{path}, line {line}: not UTF-8 (byte 0x{error.object[error.start]:02x}). "
+            "Save it as UTF-8."
+        ) from error
+
+
+def parse(text: str, path: Path) -> dict[str, Any]:
+    try:
+        return tomllib.loads(text)
+    except RecursionError as error:
+        raise ConfigError(f"{path} nests lists or tables too deeply.") from error
+    except ValueError as error:  # also numbers with too many digits, which are no TOMLDecodeError
+        raise ConfigError(f"{path} is not TOML: {error}.") from error
+
+
+def line_of(text: str, key: str) -> int | None:
+    """The line where a dotted key is set, in text that parses."""
+    return lines_of(text).get(key)
+
+
+def lines_of(text: str) -> dict[str, int]:
+    """The line of each dotted key and section, in text that parses.
+
+    It is that of the first statement after which the parser knows the key, so quoting, dotted names
+    and inline tables need no second parser here. Quadratic in the length of the file: fine for
+    settings, and it runs only when there is an error to report or a run to write down.
+    """
+    lines = text.split("\n")
+    start = 1
+    found: dict[str, int] = {}
+    for end in range(1, len(lines) + 1):
+        try:
+            values = tomllib.loads("\n".join(lines[:end]) + "\n")
+        except tomllib.TOMLDecodeError:
+            continue  # in the middle of a statement of several lines
+        for key in _keys(values, ""):
+            found.setdefault(key, start)
+        start = end + 1
+    return found
+
+
+def _keys(values: dict[str, Any], where: str) -> Iterator[str]:
+    for name, value in values.items():
+        yield f"{where}{name}"
+        if isinstance(value, dict):
+            yield from _keys(value, f"{where}{name}.")
+
+
+def comments_of(text: str) -> dict[str, dict[str, str]]:
+    """What stands behind the values of each section of text that headway wrote, a value a line."""
+    found: dict[str, dict[str, str]] = {}
+    section = ""
+    for line in text.split("\n"):
+        if line.startswith("["):
+            section = line.strip("[]")
+        first, *rest = line.split(COMMENT)
+        for n, word in enumerate(rest):
+            with suppress(tomllib.TOMLDecodeError):  # then the sign is a part of the value
+                for name in tomllib.loads(COMMENT.join([first, *rest[:n]])):
+                    found.setdefault(section, {})[name] = COMMENT.join([word, *rest[n + 1 :]])
+                break
+    return found
+
+
+COMMENT = "  # "
+
+
+def commented(statement: str, comment: str) -> str:
+    """A line: the statement, and behind it what is said about it, which ends with the line."""
+    shown = "".join(sign if sign.isprintable() else " " for sign in comment)
+    return f"{statement}{COMMENT}{shown}" if comment else statement
+
+
+Comment = Callable[[str], str]
+"""What is to be said behind a dotted key; nothing, if that is empty."""
+
+
+def uncommented(key: str) -> str:
+    return ""
+
+
+def to_toml(settings: ModelSettings, comment: Comment = uncommented) -> str:
+    """The complete `[model]` section. Loading it gives equal settings."""
+    return section_toml("model", settings, comment, family=family_of(settings))
+
+
+def section_toml(name: str, settings: Any, comment: Comment = uncommented, **first: str) -> str:
+    """Values first, then one table for each nested group of settings.
+
+    TOML has no null: None is written by leaving the key out, which is why None may only ever be
+    the default of an optional setting. Nor is 0 written where it means that a run has none.
+    """
+    lines, tables = [f"[{name}]"], []
+
+    def say(key: str, value: object) -> None:
+        lines.append(commented(f"{key} = {toml_value(value)}", comment(f"{name}.{key}")))
+
+    for key, text in first.items():
+        say(key, text)
+    unset = getattr(settings, "unset", ())
+    for field in fields(settings):
+        value = getattr(settings, field.name)
+        if is_dataclass(value):
+            table = section_toml(f"{name}.{field.name}", value, comment)
+            if "=" in table:  # nothing is set in it: it need not be there
+                tables.append("\n" + table)
+        elif value is not None and field.name not in unset:
+            say(field.name, value)
+    return "\n".join(lines) + "\n" + "".join(tables)
+
+
+def toml_value(value: Any) -> str:
+    """A value as one would write it in a settings file."""
+    if value is None:
+        return "none"
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, str):
+        # JSON's strings are TOML's, but for one control character that JSON leaves as it is.
+        return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
+    if isinstance(value, list | tuple):
+        return "[" + ", ".join(toml_value(item) for item in value) + "]"
+    if isinstance(value, dict):
+        return "{" + ", ".join(f"{key} = {toml_value(item)}" for key, item in value.items()) + "}"
+    return str(value)

@@ -1,0 +1,246 @@
+"""What tasks have in common in choosing what nobody asked for. Each adds its own in `propose`.
+
+Nothing is looked up here: the same settings and facts make the same proposal.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from headway.nn.attention.attend import SHORT_LIMIT
+from headway.settings.facts import Choice, DeviceFacts, Facts, Proposal, Values, because
+from headway.settings.inherit import gets_decoder
+from headway.settings.model import ModelSettings
+from headway.settings.run import RunSettings
+from headway.tasks.fronts import flat_front
+from headway.tasks.specs import spec_of
+
+FINE_TUNING: dict[str, Any] = {
+    "optimizer": "adamw", "schedule": "linear", "lr": 3e-4, "clip": 1.0, "weight_decay": 0.01,
+}  # fmt: skip
+PUBLISHED_RATE = 1e-4, 0.0384
+"""The most at which imported weights are trained further, and what is divided by the model's width:
+5e-5 for BERT-base. More makes them forget what they know."""
+
+LORA_RATE = 2e-3
+"""Low-rank changes begin at zero and are few: they take a higher rate than the weights would."""
+
+FROM_SCRATCH: dict[str, Any] = {
+    "optimizer": "muon", "schedule": "linear", "lr": 8e-3, "clip": 1.0, "smoothing": 0.0,
+}  # fmt: skip
+PAPER: dict[str, Any] = {
+    "optimizer": "adamw", "schedule": "cosine", "lr": 6e-4, "clip": 1.0, "smoothing": 0.0,
+    "weight_decay": 0.1, "beta2": 0.95, "eps": 1e-8, "floor": 0.1,
+}  # fmt: skip
+"""For presets of published models."""
+
+MODERN_TEXT: dict[str, Any] = {
+    "wiring": "pre",
+    "positions": "rotary",
+    "attention_bias": "",
+    "attention_dropout": 0.0,
+    "embedding_scale": False,
+    "init": "small",
+}
+"""Of models that nobody named: what learns fastest from little text, by trying."""
+
+OF_FAMILY: dict[str, dict[str, Any]] = {
+    "encoder": {"embedding_norm": False, "n_segments": 0, "pooling": "mean"},
+    "decoder": {},
+}
+MODERN_MEDIA: dict[str, Any] = {"wiring": "pre", "activation": "gelu", "init": "small"}
+
+LEARNS_FAST = "of what was tried it learns fastest from little"
+OWN = "as the task has it"
+
+
+def begins(settings: RunSettings, amount: str, device: DeviceFacts) -> str:
+    """How training begins, as a reason for how it goes on."""
+    if settings.distil.teacher:
+        return f"learns from {settings.distil.teacher}, {amount}"
+    if settings.start.run:
+        return f"starts from {settings.start.run}, {amount}"
+    if settings.model is not None:
+        return "as models of published sizes are trained"
+    return f"{amount} from scratch on {device.shown}"
+
+
+def tuned_rate(settings: RunSettings, facts: Facts, model: ModelSettings) -> dict[str, Choice]:
+    """The peak rate for weights that come from a run, ours or imported."""
+    run = settings.start.run
+    if facts.begun is None or not facts.begun.imported:
+        why = f"starts from {run}, which knows something already"
+        return because(why, "train", {"lr": float(FINE_TUNING["lr"])})
+    most, at_width = PUBLISHED_RATE
+    why = f"{run} was imported: more makes a model of its width forget what it knows"
+    return because(why, "train", {"lr": min(most, at_width / model.d_model)})
+
+
+def fresh_decoder(settings: RunSettings, facts: Facts, family: str) -> bool:
+    """Whether the run starts from an encoder, behind which nothing knows yet how to write."""
+    starts = facts.begun is not None and bool(settings.start.run)
+    return starts and facts.begun is not None and gets_decoder(facts.begun.model, family)
+
+
+def text_proposal(
+    settings: RunSettings,
+    facts: Facts,
+    device: DeviceFacts,
+    amount: str,
+    *,
+    longest: int,
+    epochs: int,
+    needs: Values | None = None,
+    training: Values | None = None,
+    tuning: Values | None = None,
+    least_dropout: float = 0.0,
+    metrics: tuple[str, ...] = (),
+) -> Proposal:
+    """Of the tasks in one language. `needs`: what the model must have. `training`: where the task
+    differs from the usual; `tuning`: the same for one that starts from another.
+
+    `least_dropout` is for a run that starts from another: text is often learned without dropout,
+    few labels not."""
+    family = spec_of(settings).families[0]
+    shape = shape_for(facts.n_tokens, device)
+    kept: dict[str, Choice] = {}
+    if facts.begun is not None:
+        kept |= _dropout(facts.begun.model, least_dropout)
+        if not device.is_cpu and longest > SHORT_LIMIT:
+            why = "none of the kernels for these lengths has it"
+            kept |= because(why, "model", {"attention_dropout": 0.0})
+    return Proposal(
+        needs=because(OWN, "model", needs or {}),
+        model=because("the usual one of the task", "model", {"family": family})
+        | because(LEARNS_FAST, "model", {**MODERN_TEXT, **OF_FAMILY[family]})
+        | because(f"{facts.n_tokens:,} tokens on {device.shown}", "model", shape),
+        kept=kept,
+        others=training_of(settings, facts, device, amount, training or {}, tuning or {}),
+        room=longest,
+        n_tokens=facts.n_tokens,
+        epochs=epochs,
+        batch_tokens=batch_tokens(facts.n_tokens, device),
+        amount=amount,
+        metrics=metrics or spec_of(settings).scores,
+    )
+
+
+def media_proposal(
+    settings: RunSettings,
+    facts: Facts,
+    device: DeviceFacts,
+    amount: str,
+    *,
+    n_rows: int,
+    longest: int,
+    epochs: int,
+    family: str = "",
+    needs: Values | None = None,
+    shape: Values | None = None,
+    front: Values | None = None,
+    training: Values | None = None,
+    tuning: Values | None = None,
+    augment: Values | None = None,
+    metrics: tuple[str, ...] = (),
+) -> Proposal:
+    """Of the tasks on pictures, videos and recordings, in rows of patches or frames. `shape` and
+    `front` are of a model that nobody named: layers and widths, and what reads the media."""
+    family = family or spec_of(settings).families[0]
+    chosen = {"family": family, **MODERN_MEDIA}
+    anew = fresh_decoder(settings, facts, family)
+    return Proposal(
+        needs=because(OWN, "model", needs or {}),
+        model=because("the usual one of the task", "model", chosen)
+        | because(f"{amount} on {device.shown}", "model", shape or {})
+        | because("goes with the form of the data", "model", front or {}),
+        kept={} if facts.begun is None else _dropout(facts.begun.model, 0.0),
+        others=training_of(settings, facts, device, amount, training or {}, tuning or {}, anew=anew)
+        | because("hardly changes what an example shows", "augment", augment or {}),
+        room=longest,
+        n_tokens=n_rows,
+        epochs=epochs,
+        batch_tokens=batch_rows(n_rows, facts.n, longest, device),
+        amount=amount,
+        metrics=metrics or spec_of(settings).scores,
+    )
+
+
+def training_of(
+    settings: RunSettings, facts: Facts, device: DeviceFacts, amount: str,
+    training: Values, tuning: Values, *, anew: bool = False,
+) -> dict[str, Choice]:  # fmt: skip
+    """How text and media are trained, from scratch or from the weights of another run. `anew`: a
+    decoder is, behind the encoder of a run."""
+    starts, why = facts.begun is not None, begins(settings, amount, device)
+    if anew:
+        return decoder_training(settings, facts, {**FROM_SCRATCH, **training}, tuning)
+    usual = FROM_SCRATCH if settings.model is None else PAPER
+    if starts:
+        usual = {**FINE_TUNING, "smoothing": 0.0}
+    found = because(why, "train", {**usual, **(tuning if starts else training)})
+    if settings.distil.teacher:
+        found |= because("what a teacher says is soft already", "train", {"smoothing": 0.0})
+    if settings.lora.rank:
+        why = "low-rank changes begin at zero and are few"
+        found |= because(why, "train", {"lr": LORA_RATE})
+    elif settings.start.run and facts.begun is not None:
+        found |= tuned_rate(settings, facts, facts.begun.model)
+    return found
+
+
+def decoder_training(
+    settings: RunSettings, facts: Facts, training: Values, tuning: Values
+) -> dict[str, Choice]:
+    """As from scratch, so that a fresh decoder learns to write; but gently where the encoder was
+    imported, which would forget what it knows."""
+    assert facts.begun is not None
+    why = f"the decoder behind the encoder of {settings.start.run} is fresh"
+    if not facts.begun.imported:
+        return because(why, "train", training)
+    why += ", and the encoder was imported"
+    return because(why, "train", {**FINE_TUNING, "smoothing": 0.0, **tuning})
+
+
+def stored_front(facts: Facts) -> dict[str, object]:
+    """The stored form as settings of a model, with the colours that were counted."""
+    assert facts.front is not None
+    colours = {f"picture.{name}": values for name, values in facts.colours.items()}
+    return flat_front(facts.front) | colours
+
+
+def _dropout(model: ModelSettings, least: float) -> dict[str, Choice]:
+    few = "few examples are learned by heart without it"
+    why = few if model.dropout < least else "as the run that it starts from"
+    return because(why, "model", {"dropout": max(model.dropout, least)})
+
+
+def shape_for(n_tokens: int, device: DeviceFacts) -> dict[str, int]:
+    """Layers and widths for so many tokens an epoch."""
+    small = {"n_layers": 4, "d_model": 128, "n_heads": 4, "d_ff": 512}
+    middle = {"n_layers": 6, "d_model": 256, "n_heads": 4, "d_ff": 1024}
+    large = {"n_layers": 8, "d_model": 512, "n_heads": 8, "d_ff": 2048}
+    base = {"n_layers": 12, "d_model": 768, "n_heads": 12, "d_ff": 3072}
+    limits = (2e7, 2e9, 1e11, 1e12) if device.is_cpu else (5e5, 2e7, 2e8, 1e12)
+    return next(
+        shape
+        for limit, shape in zip(limits, (small, middle, large, base), strict=True)
+        if n_tokens < limit
+    )
+
+
+def batch_tokens(n_tokens: int, device: DeviceFacts) -> int:
+    """About a hundred steps an epoch, within what a device likes."""
+    most = 4096 if device.is_cpu else 65_536
+    tokens = 1024
+    while tokens < most and tokens < n_tokens / 100:
+        tokens *= 2
+    return tokens
+
+
+def batch_rows(n_rows: int, n_items: int, longest: int, device: DeviceFacts) -> int:
+    """The same in whole items of the usual size."""
+    most = 128 if device.is_cpu else 512
+    n = 16
+    while 2 * n <= most and n < n_items / 100:
+        n *= 2
+    return max(longest, round(n * n_rows / max(1, n_items)))

@@ -1,0 +1,143 @@
+"""Recordings as a model hears them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import cast
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from headway.data.batches import Fixed, Rows, StepPlan
+from headway.data.masking import Hider
+from headway.data.media.store import SoundStore
+from headway.data.store import Columns
+from headway.models.parts.audio import Sound, SoundFront, collate_sounds
+from headway.models.parts.heads import Input
+from headway.nn.devices import CPU
+from headway.nn.layout import Layout
+from headway.nn.mel import SpecAugment
+from headway.settings.augment import AugmentSettings
+from headway.settings.model import SoundSettings
+from headway.tasks.hiding import HiddenFrames
+from headway.tasks.intake import MediaIntake, WholeCuts
+from headway.tasks.items import Draw, Unit
+from headway.tasks.specs import FillSettings
+
+
+@dataclass(frozen=True)
+class SoundCuts(WholeCuts):
+    store: SoundStore
+    shape: SoundSettings
+    changes: SoundChanges | None = None
+
+    @cached_property
+    def lengths(self) -> Rows:
+        return sound_rows(self.store, self.shape)
+
+    def collate(
+        self,
+        rows: Rows,
+        device: torch.device = CPU,
+        fixed: Fixed | None = None,
+        draw: Draw | None = None,
+    ) -> Input:
+        waves = [self.store[row] for row in rows.tolist()]
+        speeds = None
+        if draw is not None and self.changes is not None:
+            key = draw.seed, draw.epoch, *[draw.reading] * bool(draw.reading)
+            speeds = self.changes.speeds(rows.tolist(), *key)
+        sound, lengths = collate_sounds(waves, self.shape, speeds)
+        return Input(sound, Layout.of(lengths))
+
+    def fixed(self, plan: StepPlan, micro_tokens: int) -> None:
+        """Frames lie elsewhere in every batch."""
+        return None
+
+    def units(self, row: int) -> list[Unit]:
+        second = self.shape.row_seconds
+        n = int(self.lengths[row])
+        return [Unit(time=(at * second, (at + 1) * second)) for at in range(n)]
+
+
+@dataclass(frozen=True)
+class SoundIntake(MediaIntake[SoundSettings]):
+    def cut(self, columns: Columns) -> SoundCuts:
+        return SoundCuts(columns.sounds, self.shape, self.changes)
+
+    def columns(self, examples: Sequence[NDArray[np.int16]]) -> Columns:
+        """Of samples in memory, from −1 to 1."""
+        return Columns({"audio": SoundStore.of(examples, self.shape.rate)})
+
+    @property
+    def changes(self) -> SoundChanges:
+        return SoundChanges(self.augment)
+
+    def vary(self, model: nn.Module, stream: Input, targets_BC: Tensor) -> tuple[Input, Tensor]:
+        reads = model.source_front if hasattr(model, "source_front") else model.front
+        front = cast(SoundFront, reads)
+        return replace(stream, values=self.changes(front, stream.values)), targets_BC
+
+    def hide(self, columns: Columns, how: FillSettings) -> HiddenFrames:
+        hider, samples = Hider(how.mask, how.span), columns.sounds.lengths
+        return HiddenFrames(self.vary, self.cut(columns), hider, shape=self.shape, samples=samples)
+
+
+def sound_rows(store: SoundStore, shape: SoundSettings) -> Rows:
+    """Rows of the flat batch that each becomes."""
+    found = {n: shape.rows_of(n) for n in np.unique(store.lengths).tolist()}
+    return np.array([found[n] for n in store.lengths.tolist()], dtype=np.int64)
+
+
+@dataclass(frozen=True)
+class SoundChanges:
+    """Of recordings: their speed is drawn before they are collated, the rest on the device."""
+
+    settings: AugmentSettings
+
+    @torch.no_grad()
+    def __call__(self, front: SoundFront, sound: Sound) -> Sound:
+        """Loudness, noise, and stretches of bands and time that are not heard."""
+        settings = self.settings
+        if settings.noise or settings.gain_db:
+            sound = replace(sound, samples_S=self._disturbed(sound))
+        if settings.bands or settings.spans:
+            hide = SpecAugment(
+                settings.bands, settings.band_width, settings.spans, settings.span_width
+            )
+            mel_AF = hide(front.mel(sound), sound.number_A, sound.n_recordings)
+            sound = replace(sound, mel_AF=mel_AF)
+        return sound
+
+    def _disturbed(self, sound: Sound) -> Tensor:
+        """Each recording louder or quieter, with noise of a share of its own loudness."""
+        samples_S, n = sound.samples_S, sound.n_recordings
+        number_S = _numbers(sound)
+        draw_2B = torch.rand(2, n, device=samples_S.device)
+        if self.settings.noise:
+            sizes_B = torch.bincount(number_S, minlength=n).clamp(min=1)
+            power_B = samples_S.new_zeros(n).index_add(0, number_S, samples_S.square()) / sizes_B
+            share_B = self.settings.noise * draw_2B[0] * power_B.sqrt()
+            samples_S = samples_S + torch.randn_like(samples_S) * share_B[number_S]
+        decibels_B = self.settings.gain_db * (2 * draw_2B[1] - 1)
+        return samples_S * (10 ** (decibels_B / 20))[number_S]
+
+    def speeds(self, rows: Sequence[int], *key: int) -> list[float] | None:
+        """How much quicker each of these recordings is heard; it is then shorter and higher too.
+        `key`: what the draws follow from beside the number of a recording."""
+        share = self.settings.speed
+        if not share:
+            return None
+        draws = [np.random.Generator(np.random.PCG64([*key, row])) for row in rows]
+        return [float(draw.uniform(1 - share, 1 + share)) for draw in draws]
+
+
+def _numbers(sound: Sound) -> Tensor:
+    """The recording of each sample."""
+    begins_S = torch.zeros_like(sound.samples_S, dtype=torch.long)
+    begins_S[sound.low_A] = 1
+    return begins_S.cumsum(0) - 1

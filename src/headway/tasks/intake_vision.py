@@ -1,0 +1,186 @@
+"""Pictures and videos as a model reads them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from headway.data.batches import Fixed, Rows, StepPlan
+from headway.data.masking import Hider
+from headway.data.media.store import PictureStore
+from headway.data.store import Columns
+from headway.models.parts.heads import Input
+from headway.models.parts.vision import Pictures, collate_pictures
+from headway.nn.augment import Augment
+from headway.nn.devices import CPU
+from headway.nn.layout import Layout
+from headway.settings.augment import AugmentSettings
+from headway.settings.model import PictureSettings
+from headway.settings.vision import GRID_STRIDE
+from headway.tasks.answers import Facts
+from headway.tasks.hiding import HiddenPatches
+from headway.tasks.intake import MediaIntake, WholeCuts
+from headway.tasks.items import Draw, Numbers, Unit
+from headway.tasks.specs import FillSettings
+from headway.tasks.thumbnails import thumbnails
+
+
+@dataclass(frozen=True)
+class Held:
+    """Which of the pictures that are on the device."""
+
+    rows_B: Tensor
+
+
+@dataclass(frozen=True)
+class PictureCuts(WholeCuts):
+    store: PictureStore
+    shape: PictureSettings
+
+    @cached_property
+    def lengths(self) -> Rows:
+        return picture_rows(self.store, self.shape)
+
+    @cached_property
+    def longest(self) -> int:
+        return int(self.lengths.max())
+
+    def collate(
+        self,
+        rows: Rows,
+        device: torch.device = CPU,
+        fixed: Fixed | None = None,
+        draw: Draw | None = None,
+    ) -> Input:
+        """In the fixed form the first ones come again until it is full."""
+        if fixed is not None:
+            rows = np.resize(rows, fixed.n_sequences)
+        layout = Layout.of(self.lengths[rows].tolist())
+        if fixed is not None and fixed.longest_target is not None:
+            # Beside texts, whose layout must be of the same form.
+            layout = Layout.fixed(
+                self.lengths[rows].tolist(), n_rows=fixed.source_rows,
+                n_sequences=fixed.n_sequences, longest=fixed.longest,
+            )  # fmt: skip
+        if self._held(device) is not None:
+            return Input(Held(torch.from_numpy(rows)), layout)
+        if self.store.equal is not None:
+            return Input(Pictures((self.store.gather(rows),)), layout)
+        pictures = [self.store[row] for row in rows.tolist()]
+        return Input(collate_pictures(pictures, self.shape)[0], layout)
+
+    def shown(self, stream: Input) -> Input:
+        if not isinstance(stream.values, Held):
+            return stream
+        rows_B = stream.values.rows_B
+        held = self._held(rows_B.device)
+        assert held is not None
+        return replace(stream, values=Pictures((held.index_select(0, rows_B),)))
+
+    def fixed(self, plan: StepPlan, micro_tokens: int) -> Fixed | None:
+        """Where all pictures are of one size; else there is none."""
+        if self.store.equal is None:
+            return None
+        n = max(1, plan.part_limit(micro_tokens) // self.longest)
+        rows = n * self.longest
+        return Fixed(source_rows=rows, target_rows=rows, n_sequences=n, longest=self.longest)
+
+    def units(self, row: int) -> list[Unit]:
+        frames, _, height, width = self.store.shapes[row].tolist()
+        return patch_units(self.shape, frames, height, width)
+
+    def _held(self, device: torch.device) -> Tensor | None:
+        """All pictures, where the device has room for them."""
+        if device.type == "cpu":
+            return None
+        place = torch.empty(0, device=device).device  # "cuda" and "cuda:0" are one place
+        if place not in self._copies:
+            self._copies[place] = self.store.on(place).copy
+        return self._copies[place]
+
+    @cached_property
+    def _copies(self) -> dict[torch.device, Tensor | None]:
+        return {}
+
+
+@dataclass(frozen=True)
+class PictureIntake(MediaIntake[PictureSettings]):
+    def figures(
+        self, columns: Columns, shares_NC: Numbers, labels_N: Rows, names: Sequence[str]
+    ) -> Facts:
+        """Small pictures: what is taken for what, and what is recognised best and worst."""
+        return {
+            "pictures": thumbnails(
+                columns.pictures, np.log(np.maximum(shares_NC, 1e-300)), labels_N, names
+            )
+        }
+
+    def cut(self, columns: Columns) -> PictureCuts:
+        return PictureCuts(columns.pictures, self.shape)
+
+    def columns(self, examples: Sequence[NDArray[np.uint8]]) -> Columns:
+        """Of pixels in memory (T C Y X)."""
+        return Columns({"image": PictureStore.of(examples)})
+
+    @cached_property
+    def changes(self) -> PictureChanges:
+        return PictureChanges(self.augment)
+
+    def vary(self, model: nn.Module, stream: Input, targets_BC: Tensor) -> tuple[Input, Tensor]:
+        given, targets_BC = self.changes(stream.values, targets_BC)
+        return replace(stream, values=given), targets_BC
+
+    def hide(self, columns: Columns, how: FillSettings) -> HiddenPatches:
+        hider = Hider(how.mask, how.span)
+        return HiddenPatches(self.vary, self.cut(columns), hider, shape=self.shape)
+
+
+class PictureChanges:
+    """Of pictures and videos, on the device that they are on."""
+
+    def __init__(self, settings: AugmentSettings) -> None:
+        self.augment = Augment(settings)
+        changed = ("flip", "crop", "rand", "erase", "mixup", "cutmix")
+        self.none = not any(getattr(settings, name) for name in changed)
+
+    def __call__(self, given: Pictures, targets_BC: Tensor) -> tuple[Pictures, Tensor]:
+        """All of one size; targets (B C) are shared out where two pictures become one."""
+        if self.none:
+            return given, targets_BC
+        (group,) = given.groups
+        with torch.no_grad():
+            x_BTCYX = self.augment(group)
+            if self.augment.mixes:
+                x_BTCYX, targets_BC, *_ = self.augment.mix(x_BTCYX, targets_BC)
+        return replace(given, groups=(x_BTCYX,)), targets_BC
+
+
+def picture_rows(store: PictureStore, shape: PictureSettings) -> Rows:
+    """Rows of the flat batch that each becomes."""
+    shapes, place = np.unique(np.asarray(store.shapes), axis=0, return_inverse=True)
+    rows = np.array([shape.rows_of(t, y, x) for t, _, y, x in shapes.tolist()], dtype=np.int64)
+    return rows[place.reshape(-1)]
+
+
+def patch_units(shape: PictureSettings, frames: int, height: int, width: int) -> list[Unit]:
+    """First rows, then patches by time, height and width."""
+    time, lines, columns = shape.grid_of(frames, height, width)
+    grid = shape.stem == "grid"
+    side, step = (GRID_STRIDE, GRID_STRIDE) if grid else (shape.patch, shape.step)
+    names = [name for name, there in (("class", shape.class_token), ("distil", shape.distil_token))
+             if there]  # fmt: skip
+    found = [Unit(text=name, special=True) for name in names]
+    for t in range(time):
+        span = (float(t * shape.tubelet), float((t + 1) * shape.tubelet)) if time > 1 else None
+        for y in range(lines):
+            for x in range(columns):
+                left, top = x * step, y * step
+                box = (left, top, min(left + side, width), min(top + side, height))
+                found.append(Unit(box=box, time=span))
+    return found

@@ -1,0 +1,287 @@
+"""What a labeller is made of where nobody says, by what it reads."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from headway.data.store import Columns, Prepared
+from headway.errors import ConfigError
+from headway.settings.facts import DeviceFacts, Facts, Proposal
+from headway.settings.model import PictureSettings
+from headway.settings.run import RunSettings
+from headway.tasks.defaults import media_proposal, stored_front, text_proposal
+from headway.tasks.fronts import (
+    SMALL_PICTURE,
+    STANDARD,
+    item_rows,
+    picture_shape,
+    pixel_statistics,
+    sound_shape,
+    stored_form,
+)
+from headway.tasks.intake_text import TextIntake
+from headway.tasks.parent import begun_with
+from headway.tasks.specs import Modality, Spec, answering, spec_of
+from headway.tasks.targets import TOP
+from headway.tokens.tokenizer import Tokenizer
+
+LONGEST = 512
+"""Tokens that a model chosen here reads at once; longer texts are read in windows."""
+
+SUBWORDS = ("bpe", "unigram", "wordpiece")
+VOCAB_SIZE = 8192
+"""Of sub-words, where nobody says: whole words tell more about a label than their pieces."""
+
+SMALL_TOKENS = 1_000_000
+SMALL: dict[str, Any] = {"n_layers": 2, "dropout": 0.3}
+"""Of a model that nobody named, for less text than that: more layers learn it by heart sooner."""
+
+LEAST_GRID = 24
+"""Pixels of a side from which on the cells of a feature grid, 8 pixels apart, are enough."""
+
+FROM_SCRATCH: dict[str, Any] = {
+    "optimizer": "muon", "schedule": "linear", "weight_decay": 0.05, "clip": 1.0,
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Head:
+    """What follows from the kind of answer."""
+
+    width: int
+    metrics: tuple[str, ...]
+    smoothing: float
+
+    @classmethod
+    def of(cls, row: Spec, facts: Facts) -> Head:
+        """Of numbers and of labels that are right or not nothing is shared out."""
+        row, n = answering(row, facts.answer), len(facts.labels)
+        metrics = tuple(name for name in row.scores if name != "top5" or n > TOP)
+        return cls(n or 1, metrics, 0.1 if row.answers == "label" else 0.0)
+
+
+def answer_facts(facts: Facts, prepared: Prepared) -> Facts:
+    """With what the answers are."""
+    if "labels" in prepared.train:
+        return replace(facts, answer="labels")
+    if "number" not in prepared.train:
+        return facts
+    numbers_N = np.asarray(prepared.train["number"], np.float64)
+    mean, std = float(numbers_N.mean()), float(numbers_N.std())
+    short = [float(f"{one:.7g}") for one in (mean, std if std > 0 else 1.0)]
+    return replace(facts, answer="number", mean=short[0], std=short[1])
+
+
+# Text
+
+
+def with_words(settings: RunSettings) -> RunSettings:
+    """With a size of the vocabulary, where nobody says."""
+    if settings.tokenizer.vocab_size is not None or settings.tokenizer.kind not in SUBWORDS:
+        return settings
+    return replace(settings, tokenizer=replace(settings.tokenizer, vocab_size=VOCAB_SIZE))
+
+
+def text_facts(settings: RunSettings, prepared: Prepared) -> Facts:
+    needed = [_needed(part, prepared.tokenizer) for part in (prepared.train, prepared.valid)]
+    return Facts(
+        n=prepared.train.n,
+        n_tokens=int(needed[0].sum()),
+        longest=int(np.concatenate(needed).max()),
+        vocab_size=prepared.tokenizer.vocab_size,
+        labels=tuple(prepared.labels),
+        begun=begun_with(settings),
+    )
+
+
+def _needed(part: Columns, tokenizer: Tokenizer) -> NDArray[np.int64]:
+    """Tokens of each text, read whole."""
+    return TextIntake(tokenizer, 1 << 40).cut(part).needed
+
+
+def text_labels(settings: RunSettings, facts: Facts, device: DeviceFacts, head: Head) -> Proposal:
+    windows = settings.data.long == "windows"
+    needs: dict[str, object] = {"heads": ("classes",), "n_labels": head.width}
+    if settings.model is None and not settings.start.run:
+        needs |= SMALL if facts.n_tokens < SMALL_TOKENS else {}
+    return text_proposal(
+        settings,
+        facts,
+        device,
+        f"{facts.n:,} texts of {facts.n_tokens:,} tokens",
+        longest=min(facts.longest, LONGEST) if windows else facts.longest,
+        epochs=3 if facts.n_tokens < 50 * SMALL_TOKENS else 2,
+        needs=needs,
+        least_dropout=0.2,
+        training={"lr": 4e-3, "smoothing": head.smoothing},
+        tuning={"smoothing": head.smoothing},
+        metrics=head.metrics,
+    )
+
+
+# Pictures and videos
+
+
+def picture_facts(settings: RunSettings, prepared: Prepared) -> Facts:
+    stored = stored_form(prepared)
+    return Facts(
+        n=prepared.train.n,
+        labels=tuple(prepared.labels),
+        front=picture_shape(settings, prepared.what, stored=stored),
+        stored=stored,
+        colours=pixel_statistics(prepared.train.pictures),
+        begun=begun_with(settings),
+    )
+
+
+def picture_labels(
+    settings: RunSettings, facts: Facts, device: DeviceFacts, head: Head
+) -> Proposal:
+    shape = with_stem(facts.picture, settings, device)
+    rows = facts.rows(shape)
+    heads = ("classes", "distilled") if shape.distil_token else ("classes",)
+    return media_proposal(
+        settings,
+        facts,
+        device,
+        f"{facts.n:,} {spec_of(settings).modality}",
+        n_rows=rows * facts.n,
+        longest=rows,
+        epochs=epochs_for(facts.n, device),
+        needs={"heads": heads, "n_labels": head.width},
+        shape=small_vit(shape, facts.n, device),
+        front=stored_front(replace(facts, front=shape)),
+        training={
+            **FROM_SCRATCH,
+            "lr": 8e-3 if device.is_cpu else 4e-3,
+            "smoothing": head.smoothing,
+        },
+        tuning={"smoothing": head.smoothing},
+        augment=augment_for(shape),
+        metrics=head.metrics,
+    )
+
+
+def epochs_for(n_items: int, device: DeviceFacts) -> int:
+    """Few pictures are seen more often; a CPU has less patience."""
+    few, some, many = (60, 20, 5) if device.is_cpu else (300, 100, 30)
+    return few if n_items < 5_000 else some if n_items < 50_000 else many
+
+
+def small_vit(shape: PictureSettings, n_items: int, device: DeviceFacts) -> dict[str, object]:
+    """A model for so many pictures: convolutions first, which know that neighbours belong together
+    and spare a ViT from learning it, and no more layers than the data can fill. On a CPU the
+    convolutions also leave it few rows to read."""
+    tiny = {"n_layers": 3, "d_model": 96, "n_heads": 3, "d_ff": 192}
+    small = {"n_layers": 6, "d_model": 192, "n_heads": 3, "d_ff": 576}
+    middle = {"n_layers": 9, "d_model": 256, "n_heads": 4, "d_ff": 768}
+    large = {"n_layers": 12, "d_model": 384, "n_heads": 6, "d_ff": 1536}
+    if device.is_cpu:
+        size = tiny
+    else:
+        size = small if n_items < 10_000 else middle if n_items < 300_000 else large
+    return {**size, "pooling": "first" if shape.class_token else "mean"}
+
+
+def with_stem(
+    shape: PictureSettings, settings: RunSettings, device: DeviceFacts
+) -> PictureSettings:
+    """What makes rows of pixels, where nobody says."""
+    asked = settings.asked.under("model.picture")
+    named = settings.model is not None or bool(settings.origin)
+    if named or "stem" in asked or "patch" in asked or shape.frames > 1:
+        return shape
+    if max(shape.height, shape.width) > SMALL_PICTURE:
+        return shape
+    if device.is_cpu and min(shape.height, shape.width) >= LEAST_GRID:
+        return replace(shape, stem="grid", stem_width=16)
+    return replace(shape, stem="conv", stem_width=16 if device.is_cpu else 64)
+
+
+def augment_for(shape: PictureSettings) -> dict[str, object]:
+    """What hardly ever changes what a picture shows: it may stand a little elsewhere. Mirrored
+    digits are others, so mirroring and stronger changes are the user's to ask for."""
+    return {"crop": max(1, min(shape.height, shape.width) // 16)}
+
+
+def check_token(settings: RunSettings, what: Modality) -> None:
+    """A teacher and a token that learns from it go together."""
+    if what != "pictures":
+        return
+    teacher = settings.classify.teacher
+    token = settings.asked.get("model.picture.distil_token")
+    if teacher and not token and settings.model is None and not settings.origin:
+        raise ConfigError(
+            "classify.teacher teaches the distillation token, and the model has none. Set "
+            "model.picture.distil_token=true."
+        )
+    if token and not teacher and not settings.origin:
+        raise ConfigError(
+            "model.picture.distil_token learns from another run: name it with classify.teacher=RUN."
+        )
+
+
+# Recordings
+
+
+def sound_facts(settings: RunSettings, prepared: Prepared) -> Facts:
+    stored = stored_form(prepared)
+    front = sound_shape(settings, STANDARD, stored)
+    rows_N = item_rows(prepared.train.media, front)
+    return Facts(
+        n=len(rows_N),
+        n_tokens=int(rows_N.sum()),
+        longest=int(rows_N.max()),
+        labels=tuple(prepared.labels),
+        front=front,
+        stored=stored,
+        begun=begun_with(settings),
+    )
+
+
+def sound_labels(settings: RunSettings, facts: Facts, device: DeviceFacts, head: Head) -> Proposal:
+    return media_proposal(
+        settings,
+        facts,
+        device,
+        f"{facts.n:,} recordings",
+        n_rows=facts.n_tokens,
+        longest=facts.longest,
+        epochs=15 if device.is_cpu else 40,
+        family="sound-encoder",
+        needs={"heads": ("classes",), "n_labels": head.width},
+        shape={**size_for(device), "dropout": 0.1},
+        front=stored_front(facts),
+        training={**FROM_SCRATCH, "lr": 4e-3, "smoothing": head.smoothing},
+        tuning={"smoothing": head.smoothing},
+        augment={"bands": 2, "band_width": 12, "spans": 2, "span_width": 15},
+        metrics=head.metrics,
+    )
+
+
+def size_for(device: DeviceFacts) -> dict[str, object]:
+    """Layers and widths of a model that listens and has little to say."""
+    if device.is_cpu:
+        return {"n_layers": 4, "d_model": 128, "n_heads": 4, "d_ff": 256}
+    return {"n_layers": 6, "d_model": 256, "n_heads": 4, "d_ff": 768}
+
+
+@dataclass(frozen=True)
+class Choices:
+    """Of one kind of data."""
+
+    facts: Callable[[RunSettings, Any], Facts]
+    propose: Callable[[RunSettings, Facts, DeviceFacts, Head], Proposal]
+
+
+CHOICES = {
+    "text": Choices(text_facts, text_labels),
+    "pictures": Choices(picture_facts, picture_labels),
+    "videos": Choices(picture_facts, picture_labels),
+    "sounds": Choices(sound_facts, sound_labels),
+}

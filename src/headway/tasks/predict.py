@@ -1,0 +1,151 @@
+"""Questions to opened runs: one after another, answers in their order, whoever else asks.
+
+The lock of the models is held while a predictor computes, and not while it waits for more input:
+so callers take turns, and what gives the input may ask the same models.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
+
+from headway.decode.batching import FIRST_WINDOW
+from headway.errors import DataError, UserError
+from headway.settings.run import media_front
+from headway.tasks.answers import Answer
+from headway.tasks.inputs import Asked
+from headway.tasks.kind import Predictor, Use
+from headway.tasks.media_answers import FIRST_WINDOW as FIRST_MEDIA
+from headway.tasks.table import kind_of
+
+
+class Stream(Iterator[Answer]):
+    """Answers to `questions`, as a predictor takes them. `keep`: what cannot be answered has its
+    error in its place; else the first such error is raised. `again`: where one of several ends the
+    search, each is asked once more, alone. `live`: each answer as soon as it is there."""
+
+    def __init__(
+        self,
+        use: Use,
+        questions: Iterable[Asked],
+        *,
+        keep: bool = False,
+        again: bool = True,
+        live: bool = False,
+    ) -> None:
+        self.use, self.keep, self.again, self.live = use, keep, again, live
+        if not live:
+            use = replace(use, between=use.opened.give_way)
+        with use.opened.lock:  # some compute something first
+            self.predictor: Predictor = kind_of(use.settings).predictor(use)
+        self._source = iter(questions)
+        self._size = FIRST_WINDOW if media_front(use.settings) is None else FIRST_MEDIA
+        self._ready: deque[Asked] = deque()
+        self._asked: deque[Asked] = deque()
+        """Of which there is no answer yet."""
+
+        self._failed: deque[tuple[int, Asked]] = deque()
+        """What could not be asked, with its number."""
+
+        self._given = self._taken = 0
+        self._ended: Exception | None = None
+        self._answers = self._run()
+
+    def __next__(self) -> Answer:
+        return next(self._answers)
+
+    def close(self) -> None:
+        self._answers.close()  # type: ignore[attr-defined]
+
+    def summary(self) -> str:
+        """What was done so far, for people."""
+        return self.predictor.summary()
+
+    def _run(self) -> Iterator[Answer]:
+        answers = self.predictor.answers(self._feed(), self.live)
+        while True:
+            try:
+                with self.use.opened.lock:
+                    answer = next(answers, None)
+            except UserError:
+                if not (self.keep and self.again):
+                    raise
+                yield from self._one_by_one()
+                answers = self.predictor.answers(self._feed(), self.live)
+                continue
+            yield from self._errors()
+            if answer is None:
+                break
+            asked = self._asked.popleft() if self._asked else Asked(None)
+            yield self._given_out(answer, asked)
+        yield from self._errors()
+        if self._ended is not None:
+            raise self._ended
+
+    def _one_by_one(self) -> Iterator[Answer]:
+        """What was asked together when one of them could not be answered."""
+        while self._asked:
+            yield from self._errors()
+            asked = self._asked.popleft()
+            try:
+                with self.use.opened.lock:
+                    answer = next(iter(self.predictor.answers([asked.question])))
+            except UserError as error:
+                answer = Answer(error=str(error))
+            yield self._given_out(answer, asked)
+
+    def _given_out(self, answer: Answer, asked: Asked) -> Answer:
+        if answer.error and not self.keep:
+            raise DataError(answer.error)
+        self._given += 1
+        return answer if asked.id is None else replace(answer, id=asked.id)
+
+    def _errors(self) -> Iterator[Answer]:
+        """Of inputs that come before the next answer."""
+        while self._failed and self._failed[0][0] == self._given:
+            _, asked = self._failed.popleft()
+            self._given += 1
+            yield Answer(error=str(asked.error), id=asked.id)
+
+    def _feed(self) -> Iterator[object]:
+        while True:
+            if not self._ready:
+                self._wait()
+            if not self._ready:
+                return
+            asked = self._ready.popleft()
+            self._asked.append(asked)
+            yield asked.question
+
+    def _wait(self) -> None:
+        """Take some more, while others may compute. A reader of its own has no lock to give."""
+        lock = self.use.opened.lock
+        if self.live:
+            self._fill(1)
+            return
+        lock.release()
+        try:
+            self._fill(self._size)
+        finally:
+            lock.acquire()
+
+    def _fill(self, size: int) -> None:
+        if self._ended is not None:
+            return
+        while len(self._ready) < size:
+            try:
+                asked = next(self._source)
+            except StopIteration:
+                return
+            except Exception as error:  # which comes after the answers to what was read
+                self._ended = error
+                return
+            self._taken += 1
+            if asked.error is None:
+                self._ready.append(asked)
+            elif self.keep:
+                self._failed.append((self._taken - 1, asked))
+            else:
+                self._ended = asked.error
+                return

@@ -1,0 +1,172 @@
+"""Sequence-level distillation (Kim and Rush 2016): a student translator learns from what its
+teacher makes of the training sources, which is simpler than what people wrote.
+
+The teacher's translations lie beside the prepared data, in `data/train.taught.*`. They are made
+once; a process that is killed goes on behind the last block it wrote.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from headway.data.prepare import prepare
+from headway.data.store import DATA, Prepared
+from headway.data.token_store import TokenStore, lengths_file, tokens_file
+from headway.decode.search.fixed_models import learned
+from headway.errors import FolderError
+from headway.nn.devices import pick_device
+from headway.progress import Progress
+from headway.settings.folder import TOKENIZER, file_in, run_folder
+from headway.settings.run import RunSettings
+from headway.storage import (
+    check_identity,
+    read_json,
+    replace_file,
+    replace_text,
+    seal_json,
+)
+from headway.tasks.opened import open_run
+from headway.tasks.write_answers import translator_of
+
+NAME = "train.taught"
+BLOCK = 2048
+"""Sentences between two writes."""
+
+
+def prepare_taught(
+    settings: RunSettings, folder: Path, progress: Progress, device: torch.device | str = "auto"
+) -> Prepared:
+    """What `prepare` gives, with the teacher's vocabulary, and its words as what is learned."""
+    where = pick_device(str(device))
+    prepared = prepare("pairs", with_teachers_words(settings), folder, progress)
+    return taught(prepared, settings, folder, where, progress)
+
+
+def with_teachers_words(settings: RunSettings) -> RunSettings:
+    """The settings to prepare the data with: the student has the teacher's vocabulary."""
+    path = file_in(run_folder(settings.distil.teacher), TOKENIZER)
+    return replace(settings, tokenizer=replace(settings.tokenizer, file=str(path)))
+
+
+def taught(
+    prepared: Prepared,
+    settings: RunSettings,
+    folder: Path,
+    device: torch.device,
+    progress: Progress,
+) -> Prepared:
+    """The same data with the teacher's translations as targets of the training pairs; those of
+    the validation pairs stay what people wrote."""
+    name = folder / DATA / NAME
+    try:
+        made = _check(name)
+    except FolderError as error:
+        progress.note(f"{error} The teacher translates again.")
+        made = False
+    if not made:
+        targets = list(_translated(prepared, settings, name.with_suffix(".part"), device, progress))
+        _write(name, targets, str(prepared.train["target"].tokens.dtype.str))
+        name.with_suffix(".part").unlink(missing_ok=True)
+    return with_taught(prepared, folder)
+
+
+def _check(name: Path) -> bool:
+    """Whether the teacher's words are there; refused if they are not as they were written."""
+    if not lengths_file(name).exists():
+        return False
+    sums = name.with_suffix(".json")
+    if sums.exists():  # older versions made none
+        try:
+            for file, promised in read_json(sums).items():
+                check_identity(name.with_name(file), promised)
+        except (OSError, ValueError) as error:
+            raise FolderError(f"{sums} is damaged: {error}.") from error
+    return True
+
+
+def with_taught(prepared: Prepared, folder: Path) -> Prepared:
+    """The data with what the teacher made of it before, if it did."""
+    name = folder / DATA / NAME
+    if not _check(name):
+        return prepared
+    store = TokenStore.open(name, str(prepared.train["target"].tokens.dtype.str))
+    return replace(prepared, train=prepared.train.changed({"target": store}))
+
+
+def _translated(
+    prepared: Prepared,
+    settings: RunSettings,
+    part: Path,
+    device: torch.device,
+    progress: Progress,
+) -> Iterator[list[int]]:
+    """Target ids for every training source; what a killed process wrote is used again."""
+    source, target = prepared.words.source, prepared.words.target
+    rows = prepared.train["source"]
+    done = _blocks(part)
+    yield from (ids for block in done for ids in block)
+    first = sum(map(len, done))
+    if first == len(rows):
+        return
+    teacher = translator_of(open_run(settings.distil.teacher, device=str(device)), on_long="cut")
+    # A text need not have the tokens that wrote it: it may have more than the student can read.
+    reach = learned(teacher.models[0].target_front)
+    room = None if reach is None else reach - 1 - (target.target_begin is not None)
+    stage = progress.stage("the teacher translates", len(rows), done=first)
+    with part.open("a", encoding="utf-8") as file, stage:
+        for begin in range(first, len(rows), BLOCK):
+            numbers = range(begin, min(begin + BLOCK, len(rows)))
+            lines = [source.decode(rows[number].tolist()) for number in numbers]
+            block = target.encode_batch([found.text for found in teacher.translate(lines)])
+            block = [ids[:room] for ids in block]
+            file.write(_line(block))
+            file.flush()
+            yield from block
+            stage.update(numbers.stop)
+
+
+def _blocks(part: Path) -> list[list[list[int]]]:
+    """What was written whole, up to the first line that is not as it was written: the last one may
+    be half of one."""
+    if not part.exists():
+        return []
+    blocks = []
+    with part.open(encoding="utf-8", errors="replace", newline="\n") as file:
+        for line in file:
+            try:
+                block = json.loads(line.partition(" ")[2])
+            except ValueError:
+                break
+            if _line(block) != line:
+                break
+            blocks.append(block)
+    part.write_text("".join(map(_line, blocks)), encoding="utf-8")
+    return blocks
+
+
+def _line(block: list[list[int]]) -> str:
+    text = json.dumps(block)
+    return f"{hashlib.sha256(text.encode()).hexdigest()} {text}\n"
+
+
+def _write(name: Path, targets: Sequence[Sequence[int]], dtype: str) -> None:
+    """The tokens, checksums of both files, and the lengths last: where they are, all is there."""
+    tokens = np.array([token for ids in targets for token in ids], dtype)
+    lengths = np.array([len(ids) for ids in targets], "<i4")
+    files = {tokens_file(name): tokens.tobytes(), lengths_file(name): lengths.tobytes()}
+    sums = {
+        path.name: {"size": len(data), "sha256": hashlib.sha256(data).hexdigest()}
+        for path, data in files.items()
+    }
+    lengths_file(name).unlink(missing_ok=True)
+    replace_text(name.with_suffix(".json"), seal_json(json.dumps(sums)))
+    for path, data in files.items():
+        replace_file(path, partial(Path.write_bytes, data=data))

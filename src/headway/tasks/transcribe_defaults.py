@@ -1,0 +1,153 @@
+"""What is chosen for a transcriber where nobody says, and what cannot be chosen."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from headway.data.batches import POOL
+from headway.data.store import Prepared
+from headway.errors import ConfigError, DataError
+from headway.settings.facts import DeviceFacts, Facts, Origin, Proposal, because
+from headway.settings.inherit import n_words
+from headway.settings.model import ModelSettings, SoundSettings, family_of
+from headway.settings.run import Resolved, RunSettings
+from headway.tasks.defaults import media_proposal, stored_front
+from headway.tasks.fronts import item_rows
+from headway.tasks.parent import begun_with, model_named
+
+MIN_ROWS = 16
+"""The shortest window: a tiny one may be all that a test has."""
+
+
+def propose(settings: RunSettings, facts: Facts, device: DeviceFacts) -> Proposal:
+    weight = weight_of(settings, None if facts.begun is None else facts.begun.model)
+    alone = weight == 1.0
+    # Longer recordings are read in windows: a model knows no lengths but those that it heard.
+    front = replace(facts.sound, max_rows=max(MIN_ROWS, facts.longest))
+    needs: dict[str, object] = {"heads": ("ctc",)} if alone else {}
+    if not alone and (not settings.origin or "transcribe.ctc" in settings.asked):
+        needs["ctc"] = weight > 0
+    limit = int(1.5 * facts.longest_text) + 16
+    # CTC has no smoothing, and its grids are padded: recordings of like length side by side.
+    usual = {"smoothing": 0.0 if alone else 0.1, "pool": POOL}
+    found = media_proposal(
+        settings,
+        facts,
+        device,
+        f"{facts.n:,} recordings of {facts.n_tokens:,} rows",
+        n_rows=facts.n_tokens,
+        longest=facts.longest,
+        epochs=epochs_for(facts.n_tokens),
+        family="sound-encoder" if alone else "sound-seq2seq",
+        needs=needs,
+        shape={**shape_for(facts.n_tokens, device, alone), "max_len": limit},
+        front=stored_front(replace(facts, front=front)),
+        training={"lr": 8e-3, **usual},
+        tuning=usual,
+        augment={"bands": 2, "band_width": max(1, front.bands // 5), "spans": 2,
+                 "span_width": 25, "speed": 0.1},
+    )  # fmt: skip
+    why = f"half as much again as the longest text, which has {facts.longest_text} tokens"
+    # A run that this one starts from may know longer texts than these.
+    longest = {} if settings.origin else {"max_len": limit}
+    characters = {"kind": "characters"} if _needs_characters(settings, facts.begun) else {}
+    return found.also(
+        because(why, "decode", longest),
+        because(device.shown, "decode", {"batch_tokens": room_for(device)}),
+        because("little speech has few words", "tokenizer", characters),
+        because("what the model was trained with", "transcribe", {"ctc": weight}),
+    )
+
+
+def _needs_characters(settings: RunSettings, begun: Origin | None) -> bool:
+    """Letters, unless someone asks for other tokens: little speech has few words."""
+    asked = any(key.startswith("tokenizer.") for key in settings.asked)
+    return not asked and (begun is None or not n_words(begun.model))
+
+
+def with_characters(settings: RunSettings) -> RunSettings:
+    if not _needs_characters(settings, begun_with(settings)):
+        return settings
+    return replace(settings, tokenizer=replace(settings.tokenizer, kind="characters"))
+
+
+def weight_of(settings: RunSettings, begun: ModelSettings | None) -> float:
+    """The weight of CTC, which must be one that the model can do."""
+    weight = settings.transcribe.ctc
+    if begun is None or "transcribe.ctc" in settings.asked:
+        return weight
+    has = getattr(begun, "ctc", None)
+    return 1.0 if has is None else weight if has else 0.0
+
+
+def shape_for(n_rows: int, device: DeviceFacts, alone: bool) -> dict[str, object]:
+    """Layers and widths for so many rows an epoch."""
+    small = {"n_layers": 4, "d_model": 128, "n_heads": 4, "d_ff": 512}
+    middle = {"n_layers": 6, "d_model": 256, "n_heads": 4, "d_ff": 1024}
+    large = {"n_layers": 12, "d_model": 512, "n_heads": 8, "d_ff": 2048}
+    limits = (2_000_000, 50_000_000) if device.is_cpu else (100_000, 10_000_000)
+    shape = small if n_rows < limits[0] else middle if n_rows < limits[1] else large
+    layers = {} if alone else {"n_decoder_layers": max(2, shape["n_layers"] // 2)}
+    return {**shape, **layers}
+
+
+def epochs_for(n_rows: int) -> int:
+    """More for less: recordings are changed each time they are heard."""
+    return next((n for most, n in ((100_000, 60), (1_000_000, 30), (10_000_000, 20))
+                 if n_rows <= most), 10)  # fmt: skip
+
+
+def room_for(device: DeviceFacts) -> int:
+    """Rows, times the beam, that are decoded at once."""
+    return 8192 if device.is_cpu else 131_072
+
+
+def check_rows(settings: Resolved, prepared: Prepared) -> None:
+    """Recordings must be short enough to be heard at once; and CTC says at most a token a row, and
+    needs a row between two that are alike."""
+    shape: SoundSettings = settings.model.sound  # type: ignore[union-attr]
+    lengths = item_rows(prepared.train.media, shape)
+    of_valid = item_rows(prepared.valid.media, shape)
+    for rows, what in ((lengths, ""), (of_valid, "validation ")):
+        if shape.most_rows is not None and not (rows <= shape.most_rows).any():
+            raise DataError(
+                f"all {len(rows):,} {what}recordings are longer than the "
+                f"{shape.most_rows * shape.row_seconds:g} s that the model hears at once. Cut "
+                "them: a list may give `start` and `end` of parts."
+            )
+    if not settings.transcribe.ctc:
+        return
+    texts = prepared.train["text"]
+    assert texts is not None
+    too_many = int((texts.lengths > lengths).sum())
+    if too_many > 0.05 * len(lengths):
+        raise DataError(
+            f"{too_many:,} of {len(lengths):,} recordings have more tokens than rows, and CTC says "
+            f"at most one a row of {1000 * shape.row_seconds:.0f} ms. Make rows shorter "
+            "(model.sound.strides), tokens longer (tokenizer.kind=bpe), or leave CTC out "
+            "(transcribe.ctc=0)."
+        )
+
+
+def check_weight(settings: RunSettings) -> None:
+    """A weight of CTC that the model cannot have is an error that says why."""
+    model = model_named(settings)
+    weight = weight_of(settings, model if settings.origin else None)
+    alone = None if model is None else family_of(model) == "sound-encoder"
+    if alone and settings.start.run and weight != 1.0:  # its encoder, and a decoder
+        alone = None
+    if alone is True and weight != 1.0:
+        raise ConfigError(
+            f"transcribe.ctc={weight:g}: a model of the sound-encoder family has CTC alone, which "
+            "is transcribe.ctc=1."
+        )
+    if alone is False and weight == 1.0:
+        raise ConfigError(
+            "transcribe.ctc=1 is CTC alone, which needs a model of the sound-encoder family."
+        )
+    asked = settings.asked.get("model.ctc")
+    if asked is not None and asked != (0.0 < weight < 1.0):
+        raise ConfigError(
+            f"model.ctc={str(asked).lower()} does not go with transcribe.ctc={weight:g}: there is "
+            "a head for CTC exactly where it has a weight. Leave model.ctc out."
+        )

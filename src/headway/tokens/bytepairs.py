@@ -1,0 +1,173 @@
+"""Merges of pairs, as GPT keeps them: a vocabulary with a file of merges, and tiktoken's ranks."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import tokenizers
+from tokenizers import Regex, decoders, models, normalizers, pre_tokenizers
+
+from headway.errors import DataError
+from headway.tokens.json_limits import check_number
+from headway.tokens.merges import all_merges
+from headway.tokens.model_rows import with_rows
+from headway.tokens.pieces import BYTE_SIGNS
+from headway.tokens.small_files import read_json, read_text
+
+END_OF_WORD = "</w>"
+
+# How text is cut is part of the programs, not of their files.
+GPT2_CUTS = r"'(?:[sdmt]|ll|ve|re)| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"
+CL100K_CUTS = (
+    r"'(?i:[sdmt]|ll|ve|re)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*"
+    r"|\s*[\r\n]+|\s+(?!\S)|\s+"
+)
+QWEN_CUTS = CL100K_CUTS.replace(r"\p{N}{1,3}", r"\p{N}")
+_UPPER, _LOWER = r"[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]", r"[\p{Ll}\p{Lm}\p{Lo}\p{M}]"
+_SHORT = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)?"
+O200K_CUTS = (
+    rf"[^\r\n\p{{L}}\p{{N}}]?{_UPPER}*{_LOWER}+{_SHORT}"
+    rf"|[^\r\n\p{{L}}\p{{N}}]?{_UPPER}+{_LOWER}*{_SHORT}"
+    r"|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+)
+
+
+def gpt2_tokenizer(
+    vocabulary: Path, merges: Path, *, with_space: bool = False
+) -> tokenizers.Tokenizer:
+    """Bytes are the letters; text is cut as GPT-2 does. RoBERTa and BART have the same files."""
+    made = tokenizers.Tokenizer(_merging(vocabulary, merges))
+    made.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=with_space)
+    made.decoder = decoders.ByteLevel()
+    return made
+
+
+def qwen_tokenizer(vocabulary: Path, merges: Path) -> tokenizers.Tokenizer:
+    """The same files, composed characters, and other cuts."""
+    made = gpt2_tokenizer(vocabulary, merges)
+    made.normalizer = normalizers.NFC()
+    made.pre_tokenizer = _byte_cuts(QWEN_CUTS)
+    return made
+
+
+def gpt_tokenizer(vocabulary: Path, merges: Path) -> tokenizers.Tokenizer:
+    """The first GPT: words in lower case, the last piece of each with `</w>`."""
+    model = _merging(vocabulary, merges, unk_token="<unk>", end_of_word_suffix=END_OF_WORD)
+    made = tokenizers.Tokenizer(model)
+    made.normalizer = normalizers.BertNormalizer(lowercase=True)
+    made.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+    made.decoder = decoders.BPEDecoder(suffix=END_OF_WORD)
+    return made
+
+
+def ends_words(vocabulary: Path) -> bool:
+    """Whether these are the files of the first GPT."""
+    return any(piece.endswith(END_OF_WORD) for piece in read_numbers(vocabulary))
+
+
+def read_numbers(path: Path) -> dict[str, int]:
+    """A JSON table of texts and their numbers, each once."""
+    pieces = read_json(path)
+    if not isinstance(pieces, dict) or not all(type(i) is int and i >= 0 for i in pieces.values()):
+        raise DataError(f"{path} is no vocabulary: a table of pieces and their numbers is needed.")
+    for piece, number in pieces.items():
+        check_number(number, piece, str(path))
+    if len(set(pieces.values())) < len(pieces):
+        raise DataError(f"{path} is no vocabulary: two pieces have the same number.")
+    return pieces
+
+
+def _merging(vocabulary: Path, merges: Path, **more: Any) -> models.BPE:
+    pieces = read_numbers(vocabulary)
+    lines = read_text(merges).split("\n")
+    try:
+        pairs = [_pair(line) for line in lines if line.strip() and not line.startswith("#version")]
+        return models.BPE(pieces, pairs, **more)
+    except Exception as error:  # the library raises nothing narrower
+        raise DataError(f"{vocabulary} and {merges} are no tokenizer: {error}.") from error
+
+
+def _pair(line: str) -> tuple[str, str]:
+    one, other = line.removesuffix("\r").split(" ")
+    return one, other
+
+
+def is_tiktoken(path: Path) -> bool:
+    """Whether a file begins as those of tiktoken do: base64, a blank, a number, a line end."""
+    with path.open("rb") as file:
+        line = file.readline(4096)
+    try:
+        token, rank = line.split()
+        return bool(base64.b64decode(token, validate=True)) and rank.isdigit()
+    except (ValueError, binascii.Error):
+        return False
+
+
+def read_ranks(path: Path) -> dict[bytes, int]:
+    """The pieces of a tiktoken file with their numbers, which are also the order of merging."""
+    ranks: dict[bytes, int] = {}
+    for number, line in enumerate(read_text(path).split("\n"), 1):
+        if not line.strip():
+            continue
+        try:
+            token, rank = line.split()
+            piece = base64.b64decode(token, validate=True)
+            ranks[piece], known = int(rank), piece in ranks
+        except ValueError as error:
+            raise DataError(
+                f"{path}, line {number:,}: a piece in base64 and its number are needed."
+            ) from error
+        if known or not piece:
+            raise DataError(f"{path}, line {number:,}: an empty piece, or one that is there twice.")
+    if sorted(ranks.values()) != list(range(len(ranks))):
+        raise DataError(f"{path}: the numbers of the pieces are not 0 to {len(ranks) - 1:,}.")
+    missing = [byte for byte in range(256) if bytes([byte]) not in ranks]
+    if missing:
+        raise DataError(f"{path} has no piece for the byte {missing[0]}.")
+    return ranks
+
+
+def tiktoken_tokenizer(path: Path, cuts: str | None = None) -> tokenizers.Tokenizer:
+    """`cuts`: how text is cut; if it is not given, the size of the vocabulary tells."""
+    ranks = read_ranks(path)
+    signs = str.maketrans({chr(byte): sign for byte, sign in BYTE_SIGNS.items()})
+    pieces = {
+        piece.decode("latin-1").translate(signs): i
+        for piece, i in sorted(ranks.items(), key=lambda item: item[1])
+    }
+    made = tokenizers.Tokenizer(models.BPE(pieces, all_merges(list(pieces)), ignore_merges=True))
+    made.pre_tokenizer = _byte_cuts(cuts or cuts_of(len(ranks)))
+    made.decoder = decoders.ByteLevel()
+    return with_rows(made, None, str(path), tiktoken_specials(len(ranks)))
+
+
+def _byte_cuts(cuts: str) -> pre_tokenizers.PreTokenizer:
+    in_bytes = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+    return pre_tokenizers.Sequence([pre_tokenizers.Split(Regex(cuts), "isolated"), in_bytes])
+
+
+def cuts_of(n_pieces: int) -> str:
+    if n_pieces > 190_000:
+        return O200K_CUTS
+    return CL100K_CUTS if n_pieces >= 100_000 else GPT2_CUTS
+
+
+def tiktoken_specials(n_pieces: int) -> Mapping[str, int]:
+    """The special tokens that go with the published files; they are not in them."""
+    if n_pieces == 128_000:  # Llama 3
+        named = {0: "begin_of_text", 1: "end_of_text", 6: "start_header_id", 7: "end_header_id",
+                 9: "eot_id"}  # fmt: skip
+        others = [n for n in range(256) if n not in named]
+        named |= {n: f"reserved_special_token_{at}" for at, n in enumerate(others)}
+        return {f"<|{named[n]}|>": n_pieces + n for n in range(256)}
+    if n_pieces == 199_998:
+        return {"<|endoftext|>": 199_999, "<|endofprompt|>": 200_018}
+    end = {"<|endoftext|>": 100_257 if n_pieces == 100_256 else n_pieces}
+    if n_pieces == 100_256:
+        names = ["<|fim_prefix|>", "<|fim_middle|>", "<|fim_suffix|>"]
+        return {**end, **{n: 100_258 + i for i, n in enumerate(names)}, "<|endofprompt|>": 100_276}
+    return end

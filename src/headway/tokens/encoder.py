@@ -1,0 +1,130 @@
+"""From texts to ids, whole texts at a time: what a tokenizer does once it knows its tokens."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from functools import cached_property
+
+import tokenizers
+
+from headway.errors import DataError
+from headway.tokens.charsmap import Charsmap, Preparation
+from headway.tokens.json_facts import Facts
+from headway.tokens.pieces import SPACE_MARK
+from headway.tokens.unigram import ExactUnigram
+from headway.tokens.word_cache import Flat
+
+LANGUAGE = re.compile(">>[^<>]+<<")
+
+
+class TextEncoder:
+    def __init__(
+        self,
+        inner: tokenizers.Tokenizer,
+        facts: Facts,
+        specials: frozenset[int],
+        unk: int,
+        preparation: Preparation | None,
+        size: int | None,
+    ) -> None:
+        """`preparation` and `size` are those of `Tokenizer`."""
+        self.inner, self.facts, self.specials, self.unk = inner, facts, specials, unk
+        self.preparation, self.size = preparation, size
+
+    def encode(self, texts: Sequence[str], with_space: bool = True) -> Flat:
+        """Runs on all cores. `with_space`: as if a space stood before, where that is the way."""
+        if not self.facts.languages:
+            return self._encode(texts, with_space)
+        # The target language comes first, as a token such as `>>de<<`.
+        firsts = [LANGUAGE.match(text) for text in texts]
+        known = [m[0] if m and m[0] in self.facts.languages else "" for m in firsts]
+        rest = [text[len(name) :] for text, name in zip(texts, known, strict=True)]
+        ids = self._encode(rest, with_space).lists()
+        for name, of_text in zip(known, ids, strict=True):
+            number = self.inner.token_to_id(name) if name else None
+            of_text[:0] = [] if number is None else [number]
+        return Flat.of(ids)
+
+    def normalise(self, text: str) -> str:
+        """What `decode` gives back after `encode`."""
+        try:
+            seen = self._seen(text, with_space=False)
+            if self._cutter.normalizer is not None:
+                seen = self._cutter.normalizer.normalize_str(seen)
+        except UnicodeEncodeError as error:
+            raise DataError(_not_text([text])) from error
+        except BaseException as error:
+            _name_panic(error)
+            raise
+        seen = seen[1:] if self.facts.prepends and self.preparation is None else seen
+        return seen.replace(SPACE_MARK, " ") if self.facts.marks_spaces else seen
+
+    def _encode(self, texts: Sequence[str], with_space: bool) -> Flat:
+        cutter = self._cutter if with_space else self._without_space
+        try:
+            seen = texts
+            if self.preparation is not None:
+                seen = [self._seen(text, with_space) for text in texts]
+            encoded = cutter.encode_batch_fast(list(seen), add_special_tokens=False)
+        except (TypeError, UnicodeEncodeError) as error:
+            raise DataError(_not_text(texts)) from error
+        except BaseException as error:
+            _name_panic(error)
+            raise
+        ids = [item.ids for item in encoded]
+        exact = self._exact
+        if exact is not None:
+            both = zip(seen, ids, strict=True)
+            ids = [exact.encode(t) if exact.better(t, found) else found for t, found in both]
+        flat = Flat.of(ids)
+        if self.size is not None:
+            flat.ids[flat.ids >= self.size] = self.unk
+        return flat
+
+    def _seen(self, text: str, with_space: bool) -> str:
+        """The text that is looked up."""
+        if self.preparation is None:
+            return text
+        return self.preparation(text, self._charsmap, with_prefix=with_space)
+
+    @cached_property
+    def _charsmap(self) -> Charsmap:
+        return self.facts.charsmap()
+
+    @cached_property
+    def _cutter(self) -> tokenizers.Tokenizer:
+        """What text goes through; mostly the tokenizer itself."""
+        spelled = self.facts.model["type"] in ("Unigram", "WordLevel")
+        if self.preparation is None and (not spelled or self.facts.cuts_at_spaces):
+            return self.inner
+        return self.facts.cutter(self.specials, prepared=self.preparation is not None)
+
+    @cached_property
+    def _without_space(self) -> tokenizers.Tokenizer:
+        if self.preparation is not None:
+            return self._cutter
+        return self.facts.cutter(self.specials, with_space=False)
+
+    @cached_property
+    def _exact(self) -> ExactUnigram | None:
+        """For texts whose best pieces hang on how sums are rounded."""
+        model = self.facts.model
+        if self.preparation is None or model["type"] != "Unigram" or self.facts.kept:
+            return None
+        in_bytes = self.facts.covers_everything
+        return ExactUnigram(model["vocab"], self.specials, model["unk_id"], in_bytes=in_bytes)
+
+
+def _name_panic(error: BaseException) -> None:
+    """The library panics where a pattern tries too long, with an exception that nobody expects."""
+    if type(error).__name__ == "PanicException":
+        raise DataError(
+            f"the tokenizer cannot cut a text: {error}. Its pattern or its tables are bad."
+        ) from error
+
+
+def _not_text(texts: Sequence[str]) -> str:
+    """Half of a surrogate pair is the one thing a Python string can hold that is no Unicode."""
+    halves = (text for text in texts if any("\ud800" <= c <= "\udfff" for c in text))
+    return f"a text holds half of a surrogate pair: {next(halves, '')[:40]!a}."

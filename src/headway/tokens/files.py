@@ -1,0 +1,115 @@
+"""Tokenizers in files: ours, those of `tokenizers`, and those of other programs.
+
+GPT-2 keeps a vocabulary (`encoder.json`) and merges (`vocab.bpe`), BERT a list of pieces
+(`vocab.txt`), SentencePiece a `.model`, tiktoken a `.tiktoken`, llama2.c a `tokenizer.bin`, and
+Marian two SentencePiece models with one table of numbers. How text is cut is part of their programs
+and stands here.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from headway.errors import DataError
+from headway.tokens import bytepairs
+from headway.tokens.llama2c import load_llama2c_tokenizer
+from headway.tokens.model_rows import with_rows
+from headway.tokens.spm import library_tokenizer, read_sentencepiece
+from headway.tokens.tokenizer import Tokenizer, Vocabularies
+from headway.tokens.vocabtxt import vocab_txt
+
+GPT2_NAMES = (("encoder.json", "vocab.bpe"), ("vocab.json", "merges.txt"))
+MARIAN_NAMES = ("source.spm", "target.spm", "vocab.json")
+OURS, BERT_NAME, LLAMA2C_NAME = "tokenizer.json", "vocab.txt", "tokenizer.bin"
+IN_A_FOLDER = [(OURS,), *GPT2_NAMES, MARIAN_NAMES, (BERT_NAME,), (LLAMA2C_NAME,)]
+SUFFIXES = (".model", ".tiktoken")
+END_OF_TEXT = "<|endoftext|>"
+
+
+def tokenizer_files(path: Path) -> tuple[Path, ...]:
+    """The files that make up the tokenizer at this path, which may be one of them or their
+    folder."""
+    if path.is_dir():
+        return _in_folder(path)
+    folder = path.parent
+    if path.name not in {name for both in GPT2_NAMES for name in both}:
+        return (path,)
+    for names in GPT2_NAMES:
+        files = tuple(folder / name for name in names)
+        if path.name in names and all(file.is_file() for file in files):
+            return files
+    if path.suffix == ".json" and path.is_file():
+        return (path,)
+    other = next(n for both in GPT2_NAMES for n in both if path.name in both and n != path.name)
+    raise DataError(f"{path} goes with {other}, which is not beside it.")
+
+
+def _in_folder(folder: Path) -> tuple[Path, ...]:
+    for names in IN_A_FOLDER:
+        files = tuple(folder / name for name in names)
+        if all(file.is_file() for file in files):
+            return files
+    found = sorted(file for file in folder.iterdir() if file.suffix in SUFFIXES)
+    if len(found) == 1:
+        return (found[0],)
+    if found:
+        names = tuple(file.name for file in found)
+        raise DataError(f"{folder} has several tokenizers: {', '.join(names)}. Name the file.")
+    known = " or ".join(" with ".join(names) for names in IN_A_FOLDER)
+    raise DataError(
+        f"there is no tokenizer in {folder}: it would be {known}, a .model or a .tiktoken."
+    )
+
+
+def load_vocabularies(path: Path) -> Vocabularies:
+    """The tokenizers of both sides; a foreign one serves both, but for Marian's pair."""
+    files = tokenizer_files(path)
+    if len(files) == 3:
+        return Vocabularies(*(_marian_side(side, files[2]) for side in files[:2]))
+    if len(files) == 2:
+        both = _merging(*files)
+    elif files[0].suffix == ".txt":
+        both = Tokenizer(vocab_txt(files[0]), str(files[0]))
+    elif files[0].suffix == ".bin":
+        both = load_llama2c_tokenizer(files[0])
+    elif files[0].suffix in (*SUFFIXES, ".spm"):
+        both = _pieces(files[0])
+    else:
+        return Vocabularies.load(files[0])
+    return Vocabularies(both, both)
+
+
+def load_tokenizer(path: Path) -> Tokenizer:
+    """One tokenizer; a file with two is refused."""
+    vocab = load_vocabularies(path)
+    if not vocab.joint:
+        raise DataError(f"{path} holds two vocabularies, for translation; one is needed here.")
+    return vocab.source
+
+
+def _merging(vocabulary: Path, merges: Path) -> Tokenizer:
+    if bytepairs.ends_words(vocabulary):
+        inner = bytepairs.gpt_tokenizer(vocabulary, merges)
+    else:
+        inner = bytepairs.gpt2_tokenizer(vocabulary, merges)
+    inner.add_special_tokens([END_OF_TEXT])
+    return Tokenizer(inner, str(vocabulary))
+
+
+def _pieces(path: Path) -> Tokenizer:
+    """A file of tiktoken or of SentencePiece, whatever it is called."""
+    if not path.is_file():
+        raise DataError(f"there is no tokenizer file {path}.")
+    if bytepairs.is_tiktoken(path):
+        return Tokenizer(bytepairs.tiktoken_tokenizer(path), str(path))
+    model = read_sentencepiece(path)
+    return Tokenizer(library_tokenizer(model), str(path), preparation=model.preparation)
+
+
+def _marian_side(side: Path, table: Path) -> Tokenizer:
+    model = read_sentencepiece(side)
+    numbers = bytepairs.read_numbers(table)
+    inner = library_tokenizer(model, numbers)
+    inner.add_special_tokens([name for name in ("<unk>", "</s>", "<pad>") if name in numbers])
+    inner = with_rows(inner, None, str(side))
+    return Tokenizer(inner, str(side), preparation=model.preparation)

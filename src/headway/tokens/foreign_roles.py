@@ -1,0 +1,213 @@
+"""What the small files beside a foreign tokenizer say, and the roles that follow."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import tokenizers
+
+from headway.errors import DataError
+from headway.tokens.json_limits import MOST_TOKENS, check_number
+from headway.tokens.roles import Roles
+from headway.tokens.small_files import read_table
+from headway.tokens.specials import EOS_NAMES, named
+
+ENCODERS = {
+    "bert": ("[CLS]", "[SEP]"),
+    "distilbert": ("[CLS]", "[SEP]"),
+    "electra": ("[CLS]", "[SEP]"),
+    "albert": ("[CLS]", "[SEP]"),
+    "esm": ("<cls>", "<eos>"),
+    "roberta": ("<s>", "</s>"),
+    "xlm-roberta": ("<s>", "</s>"),
+    "camembert": ("<s>", "</s>"),
+}
+TWO_ENDS = ("roberta", "xlm-roberta", "camembert")
+TRANSLATORS = ("marian", "bart", "t5", "mt5", "pegasus", "mbart")
+QWEN = ("qwen2", "qwen3")
+PARTS = ("bos", "eos", "unk", "sep", "pad", "cls", "mask")
+
+
+@dataclass(frozen=True)
+class Hints:
+    model_type: str
+    config: Mapping[str, Any]
+    generation: Mapping[str, Any]
+    settings: Mapping[str, Any]
+    """tokenizer_config.json"""
+
+    names: Mapping[str, str]
+    """The tokens that are named as bos, eos, unk, sep, pad, cls or mask."""
+
+    specials: tuple[str, ...]
+    """All tokens that are said to be special."""
+
+    added: Mapping[str, int]
+    """Tokens beside the vocabulary, with their numbers."""
+
+    @classmethod
+    def read(cls, folder: Path, config: Mapping[str, Any]) -> Hints:
+        settings = read_table(folder / "tokenizer_config.json")
+        both = read_table(folder / "special_tokens_map.json") | settings
+        names = {part: name for part in PARTS if (name := _text(both.get(f"{part}_token")))}
+        more = both.get("additional_special_tokens") or []
+        listed = [name for token in more if (name := _text(token))] if type(more) is list else []
+        added, special = _added(folder, settings)
+        return cls(
+            model_type=str(config.get("model_type", "")),
+            config=config,
+            generation=read_table(folder / "generation_config.json"),
+            settings=settings,
+            names=names,
+            specials=tuple(dict.fromkeys([*names.values(), *listed, *special])),
+            added=added,
+        )
+
+    def numbers(self, name: str) -> list[int]:
+        """The numbers of a token, or of several, that the configuration names."""
+        inside = self.config.get("decoder")  # of a captioner, which is made of two models
+        own = inside if isinstance(inside, dict) else {}
+        for table in (self.generation, self.config, own):
+            value = table.get(name)
+            values: list[Any] = value if isinstance(value, list) else [value]
+            if values and all(type(one) is int for one in values):
+                for one in values:
+                    if one >= 0:  # some write -1 for none
+                        check_number(one, name, "the configuration")
+                return values
+        return []
+
+    def number(self, name: str) -> int | None:
+        """The first of them."""
+        return next(iter(self.numbers(name)), None)
+
+
+def _text(token: Any) -> str | None:
+    """A token is given as text, or as a table with its `content`."""
+    token = token.get("content") if isinstance(token, dict) else token
+    return token if isinstance(token, str) and token else None
+
+
+def _added(folder: Path, settings: Mapping[str, Any]) -> tuple[dict[str, int], list[str]]:
+    found = {t: i for t, i in read_table(folder / "added_tokens.json").items() if type(i) is int}
+    special = []
+    listed = settings.get("added_tokens_decoder")
+    for number, token in (listed if isinstance(listed, dict) else {}).items():
+        name = _text(token)
+        if name is None or not re.fullmatch("[0-9]{1,9}", str(number)):
+            raise DataError(
+                f"{folder}: tokenizer_config.json lists {str(token)[:60]!r} as token "
+                f"{str(number)[:24]!r}."
+            )
+        found[name] = int(number)
+        if not isinstance(token, dict) or token.get("special"):
+            special.append(name)
+    return found, special
+
+
+Ends = tuple[tuple[str, ...], tuple[str, ...]]
+"""What a tokenizer puts before and behind a text."""
+
+
+def ends_in_json(inner: tokenizers.Tokenizer) -> Ends:
+    """What its own rule (the post-processor) puts around a text."""
+    if inner.post_processor is None:
+        return (), ()
+    known = inner.get_vocab(with_added_tokens=False)
+    for text in ("a", "the", *list(known)[:100], ""):
+        try:
+            made = inner.encode(text, add_special_tokens=True)
+        except BaseException as error:  # a text that it has no tokens for, or the library's panic
+            if isinstance(error, KeyboardInterrupt | SystemExit):
+                raise
+            continue
+        own = [i for i, special in enumerate(made.special_tokens_mask) if not special]
+        if own or not text:
+            first, last = (own[0], own[-1] + 1) if own else (len(made.tokens),) * 2
+            return tuple(made.tokens[:first]), tuple(made.tokens[last:])
+    return (), ()
+
+
+def _ends(hints: Hints, bos: str, eos: str, in_json: Ends | None, *, pieces: bool) -> Ends:
+    """What the published tokenizer of a language model puts around a text. Its JSON alone says it,
+    where there is one; else two settings do, and what their programs do without them: those for
+    SentencePiece (`pieces`) begin texts."""
+    if in_json is not None:
+        return in_json
+    begins = hints.settings.get("add_bos_token")
+    begins = pieces if begins is None else bool(begins)
+    return (bos,) * begins, (eos,) * bool(hints.settings.get("add_eos_token"))
+
+
+def roles_of(
+    hints: Hints,
+    inner: tokenizers.Tokenizer,
+    where: str,
+    *,
+    in_json: Ends | None = None,
+    pieces: bool = False,
+) -> Roles:
+    """Which token plays which part in a model of this kind. `in_json`: what the tokenizer's JSON
+    puts around a text; `pieces`: there is none, and a file of pieces (SentencePiece, tiktoken)."""
+    kind, names = hints.model_type, hints.names
+
+    def known(name: str | None) -> str | None:
+        return name if name is not None and inner.token_to_id(name) is not None else None
+
+    def numbered(name: str) -> str | None:
+        number = hints.number(name)
+        return None if number is None or number < 0 else inner.id_to_token(number)
+
+    usual = named(inner, EOS_NAMES)
+    unk, mask = known(names.get("unk")), known(names.get("mask"))
+    end = known(names.get("eos"))
+    if kind in TRANSLATORS or hints.config.get("is_encoder_decoder"):
+        eos = end or numbered("eos_token_id") or known("</s>")
+        bos = numbered("decoder_start_token_id") or numbered("pad_token_id") or known("<pad>")
+        begin = (known(names.get("bos")) or known("<s>")) if kind == "bart" else None
+        return _made(
+            where, bos=bos or eos, eos=eos, unk=unk, mask=mask, source_begin=begin,
+            target_begin=numbered("forced_bos_token_id"), banned=_banned(hints, inner),
+        )  # fmt: skip
+    if kind in ENCODERS:
+        bos, eos = (known(name) for name in ENCODERS[kind])
+        return _made(
+            where, bos=known(names.get("cls")) or bos, eos=known(names.get("sep")) or eos, unk=unk,
+            mask=mask, pair_ends=2 if kind in TWO_ENDS else 1,
+        )  # fmt: skip
+    eos = numbered("eos_token_id") or end or (None if usual is None else inner.id_to_token(usual))
+    if kind == "openai-gpt":  # it has no end; the unknown token is what it never writes
+        eos = end or unk or known("<unk>")
+    bos = known(names.get("bos")) or (kind != "openai-gpt" and numbered("bos_token_id")) or eos
+    before, behind = _ends(hints, bos or "", eos or "", in_json, pieces=pieces)
+    others = [inner.id_to_token(i) for i in hints.numbers("eos_token_id")[1:] if i >= 0]
+    return _made(
+        where, bos=bos, eos=eos, unk=unk, mask=mask, before=before, behind=behind,
+        more_ends=tuple(dict.fromkeys(t for t in others if t is not None and t != eos)),
+    )  # fmt: skip
+
+
+def _made(where: str, **parts: Any) -> Roles:
+    if parts["eos"] is None or parts["bos"] is None:
+        raise DataError(
+            f"{where}: no token is known to end a text. Name it as eos_token (or sep_token) in "
+            "special_tokens_map.json beside it."
+        )
+    return Roles(**parts)
+
+
+def _banned(hints: Hints, inner: tokenizers.Tokenizer) -> tuple[str, ...]:
+    """Single tokens that the configuration keeps out of every output."""
+    found: dict[str, None] = {}
+    for table in (hints.generation, hints.config):
+        for words in table.get("bad_words_ids") or []:
+            words = words if isinstance(words, list) else [words]
+            if len(words) == 1 and type(words[0]) is int and 0 <= words[0] < MOST_TOKENS:
+                token = inner.id_to_token(words[0])
+                if token is not None:
+                    found[token] = None
+    return tuple(found)

@@ -1,0 +1,84 @@
+"""The tokenizer.bin of llama2.c: pieces of a SentencePiece model with their scores.
+
+Text is merged by the best score, a blank is put before it, and characters without a piece are
+written in bytes. Blanks stand in the pieces as they are.
+"""
+
+from __future__ import annotations
+
+import math
+import struct
+from pathlib import Path
+
+import tokenizers
+from tokenizers import Regex, decoders, models, normalizers, pre_tokenizers
+
+from headway.errors import DataError
+from headway.tokens.merges import all_merges
+from headway.tokens.model_rows import with_rows
+from headway.tokens.pieces import ONE_BYTE
+from headway.tokens.roles import Roles
+from headway.tokens.tokenizer import Tokenizer
+
+MAX_FILE = 1 << 28
+SPECIALS = ["<unk>", "<s>", "</s>"]
+WORDS = Regex(" *[^ ]+| +")
+
+# Its stories stand one after another with `<s>` between them, so that token also ends a text.
+ROLES = Roles(bos="<s>", eos="<s>", unk="<unk>")
+
+
+def load_llama2c_tokenizer(path: Path, n_tokens: int | None = None) -> Tokenizer:
+    """`n_tokens`: the rows of the model, if there is one yet."""
+    pieces = _read(path)
+    learned = [(p, s) for p, s in pieces[len(SPECIALS) :] if not ONE_BYTE.fullmatch(p)]
+    ranked = [piece for piece, _ in sorted(learned, key=lambda item: -item[1])]
+    made = tokenizers.Tokenizer(
+        models.BPE(
+            {piece: i for i, (piece, _) in enumerate(pieces)},
+            all_merges(ranked),
+            unk_token="<unk>",
+            byte_fallback=True,
+        )
+    )
+    made.normalizer = normalizers.Prepend(" ")
+    if not any(" " in piece.lstrip(" ") for piece in ranked):
+        made.pre_tokenizer = pre_tokenizers.Split(WORDS, "removed", invert=True)
+    made.decoder = decoders.Sequence(
+        [decoders.ByteFallback(), decoders.Fuse(), decoders.Strip(" ", 1, 0)]
+    )
+    made.add_special_tokens(SPECIALS)
+    return Tokenizer(with_rows(made, n_tokens, str(path)), str(path), ROLES)
+
+
+def _read(path: Path) -> list[tuple[str, float]]:
+    try:
+        if path.stat().st_size > MAX_FILE:
+            raise DataError(f"{path} has more than {MAX_FILE:,} bytes; that is no tokenizer.")
+        data = path.read_bytes()
+    except OSError as error:
+        raise DataError(f"cannot read the tokenizer {path}: {error.strerror}.") from error
+    pieces: dict[str, float] = {}
+    at = 4  # the length of the longest piece, which nothing here needs
+    while at < len(data):
+        where = f"{path} is no tokenizer of llama2.c: piece {len(pieces):,}"
+        if at + 8 > len(data):
+            raise DataError(f"{where} is cut short.")
+        score, length = struct.unpack_from("<fi", data, at)
+        at += 8
+        if not 0 < length <= len(data) - at or not math.isfinite(score):
+            raise DataError(f"{where} has {length:,} bytes and the score {score}.")
+        try:
+            piece = data[at : at + length].decode()
+        except UnicodeDecodeError as error:
+            raise DataError(f"{where} is not UTF-8.") from error
+        at += length
+        number = len(pieces)
+        piece = SPECIALS[number] if number < 3 and SPECIALS[number] == piece.strip() else piece
+        if piece in pieces:
+            raise DataError(f"{where} is there twice: {piece!r}.")
+        pieces[piece] = score
+    missing = {*SPECIALS, *(f"<0x{byte:02X}>" for byte in range(256))} - pieces.keys()
+    if missing:
+        raise DataError(f"{path} is no tokenizer of llama2.c: it lacks {min(missing)!r}.")
+    return list(pieces.items())

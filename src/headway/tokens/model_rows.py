@@ -1,0 +1,84 @@
+"""A tokenizer and the rows of a model: every row has a token, and every token a row."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+import tokenizers
+
+from headway.errors import DataError
+from headway.tokens.json_facts import NEVER
+
+
+def unused(i: int) -> str:
+    """The name of a row that no token of the original has."""
+    return f"<|unused {i}|>"
+
+
+def with_rows(
+    inner: tokenizers.Tokenizer,
+    n_rows: int | None,
+    where: str,
+    extra: Mapping[str, int] | None = None,
+) -> tokenizers.Tokenizer:
+    """The tokenizer with `extra` tokens at their numbers, and special tokens for all other rows.
+
+    Special tokens behind the last row (such as a padding that was added to the tokenizer alone) are
+    left out; other tokens without a row are an error. `n_rows`: None for as many as it takes.
+    """
+    inner = _without_tail(inner, n_rows, where)
+    vocab: dict[str, int] = inner.get_vocab(with_added_tokens=True)
+    wanted = {t: i for t, i in (extra or {}).items() if vocab.get(t) != i}
+    taken = set(vocab.values())
+    for token, i in wanted.items():
+        if token in vocab or i in taken or (n_rows is not None and not 0 <= i < n_rows):
+            raise DataError(f"{where}: the token {token!r} cannot have the number {i:,}.")
+        taken.add(i)
+    size = max(taken, default=-1) + 1 if n_rows is None else n_rows
+    wanted |= {unused(i): i for i in range(size) if i not in taken}
+    if not wanted:
+        return inner
+    in_order = sorted(wanted, key=lambda token: wanted[token])
+    if [wanted[token] for token in in_order] == list(range(len(vocab), size)):
+        inner.add_special_tokens(in_order)
+        return inner
+    facts = json.loads(inner.to_str())
+    _fill(facts["model"], vocab | wanted)
+    made = tokenizers.Tokenizer.from_str(json.dumps(facts))
+    made.add_special_tokens(in_order)
+    return made
+
+
+def _without_tail(
+    inner: tokenizers.Tokenizer, n_rows: int | None, where: str
+) -> tokenizers.Tokenizer:
+    vocab: dict[str, int] = inner.get_vocab(with_added_tokens=True)
+    over = {t for t, i in vocab.items() if n_rows is not None and i >= n_rows}
+    if not over:
+        return inner
+    facts = json.loads(inner.to_str())
+    added = facts["added_tokens"]
+    behind = {t["content"] for t in added if t["special"]} - inner.get_vocab(False).keys()
+    if over - behind:
+        names = sorted(over - behind, key=lambda token: vocab[token])
+        more = " …" if len(names) > 5 else ""
+        raise DataError(
+            f"{where} has tokens up to the number {max(vocab.values()):,}, but the model has "
+            f"{n_rows:,} rows; there is none for {', '.join(map(repr, names[:5]))}{more}. The "
+            "tokenizer belongs to another model."
+        )
+    facts["added_tokens"] = [t for t in added if t["content"] not in over]
+    facts["post_processor"] = None  # it may name them; ids come without special tokens anyway
+    return tokenizers.Tokenizer.from_str(json.dumps(facts))
+
+
+def _fill(model: dict[str, Any], vocab: Mapping[str, int]) -> None:
+    """Put all tokens into the vocabulary of the model itself, which alone can have any numbers."""
+    if model["type"] == "Unigram":
+        have = len(model["vocab"])
+        by_number = {i: token for token, i in vocab.items()}
+        model["vocab"] += [[by_number[i], NEVER] for i in range(have, len(by_number))]
+    else:
+        model["vocab"] = dict(sorted(vocab.items(), key=lambda item: item[1]))

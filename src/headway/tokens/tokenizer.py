@@ -1,0 +1,473 @@
+"""Text to token ids and back, and the one file that a run keeps of it.
+
+A thin layer over `tokenizers`, whose JSON carries everything: normalisation, lower-casing, how
+text is cut, the vocabulary, and how pieces are put together again.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from functools import cached_property
+from itertools import chain, compress
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import tokenizers
+from numpy.typing import NDArray
+
+from headway.errors import DataError
+from headway.settings.listed import listed
+from headway.tokens.charsmap import Preparation
+from headway.tokens.encoder import TextEncoder
+from headway.tokens.json_facts import SUBWORD_CUTS, WORD_CUTS, Facts, read_exactly
+from headway.tokens.json_limits import check_tokenizer
+from headway.tokens.pieces import SPACE_MARK, all_borders, readable
+from headway.tokens.roles import Roles
+from headway.tokens.specials import (
+    BOS_NAMES,
+    EOS_NAMES,
+    MASK,
+    MASK_NAMES,
+    SPECIALS,
+    UNK,
+    UNK_NAMES,
+    named,
+    named_or_new,
+)
+from headway.tokens.word_cache import Flat, WordTable
+
+__all__ = [
+    "MASK",
+    "MASK_NAMES",
+    "SPACE_MARK",
+    "SPECIALS",
+    "SUBWORD_CUTS",
+    "UNK",
+    "WORD_CUTS",
+    "Tokenizer",
+    "Vocabularies",
+]
+
+LONG_TEXT = 2_000
+"""Characters a text, on average, from which nothing is gained by remembering words."""
+
+MAX_KNOWN = 1 << 18
+"""Words that are remembered; then it begins anew."""
+
+
+class Tokenizer:
+    """One vocabulary. Ids come and go without the special tokens, which batches and searches add.
+
+    Text that spells a special token stays text: no line of a file can end a sentence early.
+    """
+
+    bos: int
+    eos: int
+    unk: int
+    prompt_ends: tuple[tuple[int, ...], tuple[int, ...]]
+    """What stands before and behind a prompt."""
+
+    text_ends: tuple[tuple[int, ...], tuple[int, ...]]
+    """The same of a text that is read for its class, its tags or its vector."""
+
+    source_begin: int | None
+    target_begin: int | None
+    pair_ends: int
+    banned: tuple[int, ...]
+    unwritten: tuple[int, ...] = ()
+    never_first: tuple[int, ...] = ()
+    more_ends: tuple[int, ...] = ()
+
+    def __init__(
+        self,
+        inner: tokenizers.Tokenizer,
+        where: str = "the tokenizer",
+        roles: Roles | None = None,
+        *,
+        preparation: Preparation | None = None,
+        size: int | None = None,
+    ) -> None:
+        """`preparation`: text is prepared exactly as SentencePiece does; the normaliser of
+        `inner`, which is only close to that, counts for its table of characters alone.
+        `size`: of the vocabulary, where `inner` has pieces behind it that are unknown tokens."""
+        self._inner, self.roles, self.preparation, self._size = inner, roles, preparation, size
+        self._words = WordTable()
+        inner.no_padding()
+        inner.no_truncation()
+        if roles is None:
+            self._find_by_names(where)
+        else:
+            self._find_by_roles(roles, where)
+        inner.encode_special_tokens = True  # not kept in the JSON
+
+    def _find_by_roles(self, roles: Roles, where: str) -> None:
+        """No token is ever added: the model has a row for each that there is."""
+
+        def found(name: str) -> int:
+            i = self._inner.token_to_id(name)
+            if i is None:
+                raise DataError(f"{where} has no token {name!r}, which its roles name.")
+            return i
+
+        self.bos, self.eos = found(roles.bos), found(roles.eos)
+        usual = named(self._inner, UNK_NAMES[:-1])
+        self.unk = found(roles.unk) if roles.unk else self.eos if usual is None else usual
+        self.pair_ends = roles.pair_ends
+        self._set_ends(
+            *(None if side is None else tuple(map(found, side))
+              for side in (roles.before, roles.behind)),
+            begins=roles.begins,
+        )  # fmt: skip
+        self.source_begin = found(roles.source_begin) if roles.source_begin else None
+        self.target_begin = found(roles.target_begin) if roles.target_begin else None
+        self.banned = tuple(found(name) for name in roles.banned)
+        self.unwritten = tuple(found(name) for name in roles.unwritten)
+        self.never_first = tuple(found(name) for name in roles.never_first)
+        self.more_ends = tuple(found(name) for name in roles.more_ends)
+        if roles.mask:
+            found(roles.mask)
+
+    def _set_ends(
+        self, before: tuple[int, ...] | None, behind: tuple[int, ...] | None, *, begins: bool = True
+    ) -> None:
+        usual = (self.bos,) if begins else ()
+        self.prompt_ends = (usual if before is None else before, behind or ())
+        self.text_ends = (
+            (self.bos,) if before is None else before,
+            (self.eos,) if behind is None else behind,
+        )
+
+    def _find_by_names(self, where: str) -> None:
+        inner = self._inner
+        eos = named(inner, EOS_NAMES)
+        if eos is None:
+            raise DataError(
+                f"{where} has no end token; it would be called one of {', '.join(EOS_NAMES)}. "
+                "Add one to it, or leave the file out and a tokenizer is trained."
+            )
+        # GPT-2 has one token for all: its text begins where another ends, and nothing is unknown.
+        missing = eos if self.covers_everything else None
+        self.eos = eos
+        self.bos = named_or_new(inner, BOS_NAMES, missing)
+        # Among pieces of words `unk` is one of them.
+        names = UNK_NAMES[:-1] if self.covers_everything else UNK_NAMES
+        self.unk = named_or_new(inner, names, missing)
+        self.pair_ends, self.banned = 1, ()
+        self._set_ends(None, None)
+        self.source_begin, self.target_begin = None, None
+
+    @classmethod
+    def from_json(cls, text: str, where: str) -> Tokenizer:
+        """The JSON of `tokenizers`, or `{"tokenizer": …, "roles": …}`."""
+        more: dict[str, Any] = {}
+        try:
+            facts = values = json.loads(text)
+            if isinstance(values, dict) and "tokenizer" in values:
+                facts = values["tokenizer"]
+                if "roles" in values:
+                    more["roles"] = Roles.from_dict(values["roles"], where)
+                if "sentencepiece" in values:
+                    more["preparation"] = Preparation(**values["sentencepiece"])
+                more["size"] = values.get("size")
+                if not isinstance(more["size"], int | None):
+                    raise DataError(f"{where}: the size is {more['size']!r}, not a whole number.")
+            check_tokenizer(facts, where)
+            inner = read_exactly(facts)
+            check_rows(inner, more.get("size"), where)
+            return cls(inner, where, **more)
+        except DataError:
+            raise
+        except Exception as error:  # the library raises nothing narrower
+            raise DataError(f"{where} is not a tokenizer that can be read: {error}.") from error
+
+    def to_json(self) -> str:
+        """What `from_json` reads: text, without any file beside it."""
+        more: dict[str, Any] = {}
+        if self.roles is not None:
+            more["roles"] = self.roles.as_dict()
+        if self.preparation is not None:
+            more["sentencepiece"] = asdict(self.preparation)
+        if self._size is not None:
+            more["size"] = self._size
+        if not more:
+            return self.library_json()
+        facts = json.dumps(more, ensure_ascii=False)
+        return f'{{"tokenizer": {self.library_json()}, {facts[1:]}'
+
+    def library_json(self) -> str:
+        """The JSON of `tokenizers` alone."""
+        return self._inner.to_str()
+
+    @cached_property
+    def vocab_size(self) -> int:
+        return self._size or self._inner.get_vocab_size(with_added_tokens=True)
+
+    def special(self, name: str) -> int | None:
+        """The id of a special token; `<mask>` and its like answer to each other's names."""
+        if name in MASK_NAMES:
+            return self.mask
+        found = self._inner.token_to_id(name)
+        return found if found in self.specials else None
+
+    @cached_property
+    def mask(self) -> int | None:
+        chosen = self.roles.mask if self.roles else None
+        return named(self._inner, MASK_NAMES if chosen is None else [chosen])
+
+    @cached_property
+    def specials(self) -> frozenset[int]:
+        """The ids that no text becomes."""
+        added = self._inner.get_added_tokens_decoder()
+        marked = (i for i, token in added.items() if token.special)
+        others = (i for i in (self.source_begin, self.target_begin) if i is not None)
+        return frozenset([*marked, self.unk, self.bos, self.eos, *others, *self.banned])
+
+    def with_specials(self, names: Sequence[str]) -> Tokenizer:
+        """This one, or one that has these special tokens too, behind everything else."""
+        new = [name for name in names if self.special(name) is None]
+        if not new:
+            return self
+        if self._size is not None:
+            raise DataError(f"a tokenizer with a table of numbers cannot take {new[0]!r} up.")
+        inner = read_exactly(json.loads(self.library_json()))
+        inner.add_special_tokens(new)
+        return Tokenizer(inner, roles=self.roles, preparation=self.preparation)
+
+    def encode_batch(self, texts: Sequence[str]) -> list[list[int]]:
+        """The ids of each text, in order."""
+        return self.encode_flat(texts).lists()
+
+    def encode_flat(self, texts: Sequence[str]) -> Flat:
+        """The same as arrays, for many texts.
+
+        Our own cuts never cross a single space, so a text is the sum of what stands between its
+        spaces, and that is encoded once. Texts with other blanks beside a space, or with a word too
+        long to remember, are encoded whole, and so are long texts, which all cores share.
+        """
+        texts = listed(texts)
+        if not self._facts.cuts_at_spaces or sum(map(len, texts)) >= LONG_TEXT * len(texts):
+            return self._encoder.encode(texts)
+        if len(self._words.places) > MAX_KNOWN:
+            self._words = WordTable()
+        table = self._words
+        cut = [text.split(" ") for text in texts]
+        words = list(chain.from_iterable(cut))
+        places = table.find(words)
+        new = np.flatnonzero(places < 0)
+        if len(new):
+            strange = [words[i] for i in new.tolist()]
+            table.learn(dict.fromkeys(strange), self._encoder.encode, self._stands_alone)
+            places[new] = table.find(strange)
+        if not table.places:
+            return self._encoder.encode(texts)
+        flat, unknown = table.look_up(places, np.fromiter(map(len, cut), np.int64, len(cut)))
+        if not unknown.any():
+            return flat
+        return flat.with_rows(unknown, self._encoder.encode(list(compress(texts, unknown))))
+
+    def encode_parts(self, texts: Sequence[str], goes_on: NDArray[np.bool_]) -> Flat:
+        """The same for texts some of which go on where the one before them ends: no space is put
+        before those, so that the parts of a document decode to the document."""
+        if not goes_on.any() or not self._facts.adds_a_space:
+            return self.encode_flat(texts)
+        # What begins with a space is cut as if that space had been put there.
+        spaced = np.array([len(text) > 1 and text[0] == " " for text in texts], np.bool_)
+        spaced &= goes_on & self._facts.prepends
+        bare = goes_on & ~spaced
+        given = [text[1:] if cut else text for text, cut in zip(texts, spaced, strict=True)]
+        if not bare.any():
+            return self.encode_flat(given)
+        whole = self.encode_flat(["" if b else t for t, b in zip(given, bare, strict=True)])
+        return whole.with_rows(bare, self._encoder.encode(list(compress(texts, bare)), False))
+
+    def encode_words(self, sentences: Sequence[Sequence[str]]) -> tuple[Flat, Flat]:
+        """For sentences that are cut into words already: the ids of each sentence, and for each
+        sentence how many of them each word has, which is never none."""
+        sentences = [words.split() if isinstance(words, str) else words
+                     for words in listed(sentences)]  # fmt: skip
+        sizes = np.fromiter(map(len, sentences), np.int64, len(sentences))
+        words = [word for sentence in sentences for word in sentence]
+        if not self._facts.adds_a_space:  # then the space between two words belongs to the second
+            firsts = set((np.cumsum(sizes) - sizes).tolist())
+            words = [w if i in firsts else f" {w}" for i, w in enumerate(words)]
+        flat = self.encode_flat(words)
+        if (flat.lengths == 0).any():
+            gone = flat.lengths == 0
+            flat = flat.with_rows(gone, Flat.of([[self.unk]] * int(gone.sum())))
+        ends = np.concatenate([[0], np.cumsum(flat.lengths)])
+        last = np.cumsum(sizes)
+        lengths = ends[last] - ends[last - sizes]
+        return Flat(flat.ids, lengths), Flat(flat.lengths.astype(np.int32), sizes)
+
+    def word_starts(self, ids: Sequence[int] | NDArray[Any]) -> NDArray[np.bool_]:
+        """Which tokens begin a word; the others go on with it. A sign or a digit is a word."""
+        given = np.asarray(ids, np.int64)
+        begins, open_ends = self._borders
+        starts = begins[given]
+        starts[:1] = True
+        starts[1:] |= ~open_ends[given[:-1]]
+        return starts
+
+    def whole_words(self, ids: Sequence[int]) -> list[str]:
+        """For each id the word that it is by itself; nothing for what goes on with a word."""
+        begins, _ = self._borders
+        pieces = self.tokens(ids)
+        return [
+            piece.replace(SPACE_MARK, " ").strip() if begins[i] else ""
+            for i, piece in zip(ids, pieces, strict=True)
+        ]
+
+    @cached_property
+    def _borders(self) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
+        """For each id whether it always begins a word, and whether a word may go on behind it."""
+        pieces = self._inner.get_vocab(with_added_tokens=True)
+        ordinary = {piece: i for piece, i in pieces.items() if i not in self.specials}
+        size = max(pieces.values()) + 1
+        return all_borders(
+            ordinary,
+            size,
+            in_bytes=self._facts.in_bytes,
+            inside=self._facts.model.get("continuing_subword_prefix") or "",
+            last=self._facts.model.get("end_of_word_suffix") or "",
+        )
+
+    def _stands_alone(self, word: str) -> bool:
+        """Whether what stands between two spaces is cut the same without them."""
+        seen = word if word.isascii() else self.normalise(word)
+        return bool(seen) and seen == seen.strip()
+
+    def as_source(self, ids: Sequence[int]) -> list[int]:
+        """What an encoder reads of a text that is to be translated."""
+        begin = [] if self.source_begin is None else [self.source_begin]
+        return [*begin, *ids, self.eos]
+
+    def as_prompt(self, ids: Sequence[int]) -> list[int]:
+        """What a language model reads of a text that it goes on with; never nothing."""
+        return [*self.begun(ids), *self.prompt_ends[1]]
+
+    def as_text(self, ids: Sequence[int]) -> list[int]:
+        """What a model reads of a text for its class, its tags or its vector; never nothing."""
+        before, behind = self.text_ends
+        return [*before, *ids, *behind] or [self.bos]
+
+    def begun(self, ids: Sequence[int]) -> list[int]:
+        """The same of a text that is read to its end."""
+        return [*self.prompt_ends[0], *ids] or [self.bos]
+
+    def encode(self, text: str) -> list[int]:
+        return self.encode_batch([text])[0]
+
+    def decode(self, ids: Sequence[int]) -> str:
+        """The text of the ids; special tokens and ids outside the vocabulary leave no trace."""
+        return self._inner.decode([int(i) for i in ids], skip_special_tokens=True)
+
+    def tokens(self, ids: Sequence[int]) -> list[str]:
+        """One readable piece for each id: `▁` is a space, `<0xe4>` a byte of a character."""
+        known = self._readable
+        for i in ids:
+            if i not in known:
+                known[i] = self._piece(int(i))
+        return [known[i] for i in ids]
+
+    @cached_property
+    def _readable(self) -> dict[int, str]:
+        """Pieces that were asked for."""
+        return {}
+
+    def _piece(self, i: int) -> str:
+        piece = self._inner.id_to_token(i) or f"<{i}>"
+        if not self._facts.in_bytes:
+            return piece.replace(" ", SPACE_MARK)
+        return piece if i in self.specials else readable(piece)
+
+    def normalise(self, text: str) -> str:
+        """The text as the tokenizer sees it: what `decode` gives back after `encode`."""
+        return self._encoder.normalise(text) if text else text
+
+    @property
+    def covers_everything(self) -> bool:
+        """Every text is made of bytes, and every byte has a token."""
+        return self._facts.covers_everything
+
+    def unknown_characters(self, text: str) -> set[str]:
+        """The characters that no token holds. Blanks do not count."""
+        if self.covers_everything:
+            return set()
+        return {c for c in set(self.normalise(text)) - self._alphabet if not c.isspace()}
+
+    @cached_property
+    def _facts(self) -> Facts:
+        return Facts(self._inner.to_str())
+
+    @cached_property
+    def _encoder(self) -> TextEncoder:
+        return TextEncoder(
+            self._inner, self._facts, self.specials, self.unk, self.preparation, self._size
+        )
+
+    @cached_property
+    def _alphabet(self) -> set[str]:
+        vocabulary = self._inner.get_vocab(with_added_tokens=True)
+        return {c for piece, i in vocabulary.items() if i not in self.specials for c in piece}
+
+
+def check_rows(inner: tokenizers.Tokenizer, size: int | None, where: str) -> None:
+    """A model has a row for each token, and no others. `size`: as in `Tokenizer`."""
+    vocab: dict[str, int] = inner.get_vocab(with_added_tokens=True)
+    n = inner.get_vocab_size(with_added_tokens=True)  # a unigram may have a piece twice
+    over = [token for token, i in vocab.items() if i >= n]
+    if over and size is None:
+        raise DataError(
+            f"{where} has {n:,} tokens, but {over[0]!r} has the number "
+            f"{vocab[over[0]]:,}: numbers are left out. Number them from 0 on."
+        )
+
+
+@dataclass(frozen=True)
+class Vocabularies:
+    """The tokenizers of both sides: what `tokenizer.json` holds."""
+
+    source: Tokenizer
+    target: Tokenizer
+
+    @property
+    def joint(self) -> bool:
+        return self.source is self.target
+
+    @classmethod
+    def load(cls, path: Path) -> Vocabularies:
+        """Read the JSON of `tokenizers`, or `{"source": …, "target": …}` with one for each side."""
+        try:
+            text = path.read_text(encoding="utf-8")
+            values = json.loads(text)
+        except FileNotFoundError as error:
+            raise DataError(f"there is no tokenizer file {path}.") from error
+        except OSError as error:
+            raise DataError(f"cannot read the tokenizer {path}: {error.strerror}.") from error
+        except (ValueError, RecursionError) as error:
+            raise DataError(f"{path} is not the JSON of a tokenizer: {error}.") from error
+        if isinstance(values, dict) and values.keys() == {"source", "target"}:
+            sides = {
+                side: Tokenizer.from_json(json.dumps(values[side]), f"{path} ({side})")
+                for side in ("source", "target")
+            }
+            return cls(**sides)
+        both = Tokenizer.from_json(text, str(path))
+        return cls(both, both)
+
+    def save(self, path: Path) -> None:
+        """All or nothing: written beside and moved into place."""
+        if self.joint:
+            text = self.source.to_json()
+        else:
+            text = f'{{"source": {self.source.to_json()}, "target": {self.target.to_json()}}}'
+        beside = path.with_name(path.name + ".tmp")
+        with beside.open("w", encoding="utf-8") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        beside.replace(path)

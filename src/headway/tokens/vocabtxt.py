@@ -1,0 +1,102 @@
+"""Vocabularies of one piece a line: BERT's, and those of models that read chemical formulas or
+proteins."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import tokenizers
+from tokenizers import Regex, decoders, models, normalizers, pre_tokenizers
+
+from headway.errors import DataError
+from headway.tokens.small_files import read_text
+
+PROTEIN_SPECIALS = ("<cls>", "<pad>", "<eos>", "<unk>", "<mask>")
+BERT_SPECIALS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
+
+# A molecule or a reaction in SMILES, as the published models cut it: atoms in brackets, atoms of
+# two letters and of one, bonds, branches and rings. Anything else is skipped.
+SMILES_CUTS = (
+    r"\[[^\]]+\]|Br?|Cl?|N|O|S|P|F|I|b|c|n|o|s|p|\(|\)|\.|=|#|-|\+|\\|\/|:|~|@|\?|>>?|\*|\$"
+    r"|%[0-9]{2}|[0-9]"
+)
+SMILES_SIGNS = {"C", "(", ")", "=", "[nH]"}
+"""Pieces that every vocabulary of formulas has; together none of a language's has them."""
+
+
+def vocab_txt(
+    path: Path,
+    *,
+    lowercase: bool | None = None,
+    strip_accents: bool | None = None,
+    chinese: bool = True,
+) -> tokenizers.Tokenizer:
+    """`lowercase`: if it is not said, a vocabulary without a capital letter means it.
+    `strip_accents`: if it is not said, accents go together with case. `chinese`: each Chinese
+    character stands alone."""
+    pieces = [line.removesuffix("\r") for line in read_text(path).split("\n")]
+    if pieces and not pieces[-1]:
+        pieces.pop()
+    vocabulary = {piece: i for i, piece in enumerate(pieces)}
+    if len(vocabulary) < len(pieces):
+        twice = next(piece for i, piece in enumerate(pieces) if vocabulary[piece] != i)
+        raise DataError(f"{path} has the piece {twice!r} twice.")
+    if vocabulary.keys() >= {*PROTEIN_SPECIALS}:
+        return _letters(vocabulary)
+    missing = [name for name in BERT_SPECIALS[1:4] if name not in pieces]
+    if missing:
+        raise DataError(
+            f"{path} is no vocabulary of BERT: it lacks {', '.join(missing)}. "
+            "A file of one piece a line is needed."
+        )
+    if is_smiles(vocabulary):
+        made = _smiles(vocabulary)
+    else:
+        if lowercase is None:
+            lowercase = not any(p != p.lower() for p in pieces if not p.startswith("["))
+        made = tokenizers.Tokenizer(models.WordPiece(vocabulary, unk_token="[UNK]"))
+        made.normalizer = bert_normaliser(lowercase, strip_accents, chinese)
+        made.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+        made.decoder = decoders.WordPiece()
+    made.add_special_tokens([name for name in BERT_SPECIALS if name in vocabulary])
+    return made
+
+
+def bert_normaliser(
+    lowercase: bool, strip_accents: bool | None = None, chinese: bool = True
+) -> Any:
+    """Control characters go, Chinese characters stand alone; accents go together with case."""
+    return normalizers.BertNormalizer(
+        lowercase=lowercase, strip_accents=strip_accents, handle_chinese_chars=chinese
+    )
+
+
+def is_smiles(vocabulary: dict[str, int]) -> bool:
+    """Whether the pieces are those of formulas: each, but the special ones, is cut as one."""
+    whole = re.compile(SMILES_CUTS)
+    others = [p for p in vocabulary if p not in BERT_SPECIALS and not p.startswith("[unused")]
+    return vocabulary.keys() >= SMILES_SIGNS and all(whole.fullmatch(piece) for piece in others)
+
+
+def _letters(vocabulary: dict[str, int]) -> tokenizers.Tokenizer:
+    """ESM: the letters of a protein, wherever they stand; what else stands there is unknown."""
+    known = sorted(vocabulary.keys() - {*PROTEIN_SPECIALS}, key=lambda p: (-len(p), p))
+    made = tokenizers.Tokenizer(models.WordLevel(vocabulary, unk_token="<unk>"))
+    made.pre_tokenizer = pre_tokenizers.Sequence(
+        [
+            pre_tokenizers.Split(Regex("|".join(map(re.escape, known))), "isolated"),
+            pre_tokenizers.WhitespaceSplit(),
+        ]
+    )
+    made.decoder = decoders.Fuse()
+    made.add_special_tokens(list(PROTEIN_SPECIALS))
+    return made
+
+
+def _smiles(vocabulary: dict[str, int]) -> tokenizers.Tokenizer:
+    made = tokenizers.Tokenizer(models.WordLevel(vocabulary, unk_token="[UNK]"))
+    made.pre_tokenizer = pre_tokenizers.Split(Regex(SMILES_CUTS), "removed", invert=True)
+    made.decoder = decoders.Fuse()
+    return made

@@ -1,0 +1,128 @@
+"""Whisper's special tokens, which stand in no file of its tokenizer, and what it never writes.
+
+They follow GPT-2's pieces (English) or a vocabulary of its own (many languages): the end, the
+start, the languages, what is to be done, and the times from 0 to 30 seconds in steps of 20 ms.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+import tokenizers
+
+from headway.errors import DataError
+from headway.tokens.json_limits import MOST_TOKENS
+from headway.tokens.roles import Roles
+
+END, START, NO_TIMES = "<|endoftext|>", "<|startoftranscript|>", "<|notimestamps|>"
+TASKS = ("<|translate|>", "<|transcribe|>", "<|startoflm|>", "<|startofprev|>", "<|nospeech|>")
+DO = "<|transcribe|>"
+ALSO = "<|nocaptions|>"
+"""What old files call the last of them."""
+
+N_TIMES = 1501
+LANGUAGES: list[str] = re.findall(
+    r"\w+",
+    "en zh de es ru ko fr ja pt tr pl ca nl ar sv it id hi fi vi he uk el ms cs ro da hu ta no th "
+    "ur hr bg lt la mi ml cy sk te fa lv bn sr az sl kn et mk br eu is hy ne mn bs kk sq sw gl mr "
+    "pa si km sn yo so af oc ka be tg sd gu am yi lo uz fo ht ps tk nn mt sa lb my bo tl mg as tt "
+    "haw ln ha ba jw su yue",
+)
+"""In the order of their numbers; models before the third large one end before the last."""
+
+N_PIECES = {51_864: 50_256, 51_865: 50_257, 51_866: 50_257}
+"""Rows of a model, and the pieces of text among them, which the special tokens follow. The first
+is English alone."""
+
+MANY_LANGUAGES = (51_865, 51_866)
+
+SIGNS = [*'"#()*+/:;<=>@[\\]^_`{|}~「」『』']
+SIGNS += ["<<", ">>", "<<<", ">>>", "--", "---", "-(", "-[", "('", '("', "((", "))", "(((", ")))",
+          "[[", "]]", "{{", "}}", "♪♪", "♪♪♪"]  # fmt: skip
+NOTES = "♩♪♫♬♭♮♯"
+"""What is never spoken: subtitles have such signs around noises, speakers and songs."""
+
+
+def whisper_specials(n_rows: int) -> dict[str, int]:
+    """The special tokens of a model with so many rows, with their numbers; {} if it is none of
+    those that were published."""
+    if n_rows not in N_PIECES:
+        return {}
+    first = N_PIECES[n_rows]
+    n_languages = n_rows - first - N_TIMES - len(TASKS) - 3
+    names = [END, START, *(f"<|{code}|>" for code in LANGUAGES[:n_languages]), *TASKS, NO_TIMES]
+    names += map(_time, range(N_TIMES))
+    return {name: first + place for place, name in enumerate(names)}
+
+
+def _time(step: int) -> str:
+    return f"<|{step * 0.02:.2f}|>"
+
+
+def whisper_roles(inner: tokenizers.Tokenizer, generation: Mapping[str, Any], where: str) -> Roles:
+    """As OpenAI's program decodes without times: what an output begins with, and never has.
+
+    `generation`: what a `generation_config.json` says of that goes first. A model of many languages
+    is not told which one: it writes the language that it hears, then what it does, then the text.
+    """
+    for name in (END, START):
+        if inner.token_to_id(name) is None:
+            raise DataError(f"{where} has no token {name!r}, which Whisper needs.")
+    known = [name for name in (*TASKS, ALSO) if inner.token_to_id(name) is not None]
+    roles = Roles(
+        bos=START,
+        eos=END,
+        target_begin=NO_TIMES if inner.token_to_id(NO_TIMES) is not None else None,
+        banned=tuple(known),
+        unwritten=unspoken(inner),
+        never_first=(*inner.encode(" ", add_special_tokens=False).tokens[:1], END),
+    )
+    if "suppress_tokens" in generation:
+        listed = _numbered(inner, generation["suppress_tokens"])
+        special = {token.content for token in inner.get_added_tokens_decoder().values()}
+        roles = replace(
+            roles,
+            banned=tuple(name for name in listed if name in special and name != START),
+            unwritten=tuple(name for name in listed if name not in special),
+        )
+    if generation.get("is_multilingual", inner.get_vocab_size() in MANY_LANGUAGES):
+        known = [name for name in roles.banned if name != DO]
+        times = [name for name in map(_time, range(N_TIMES)) if inner.token_to_id(name) is not None]
+        roles = replace(roles, target_begin=None, banned=(*known, *times))
+    if "begin_suppress_tokens" in generation:
+        roles = replace(roles, never_first=_numbered(inner, generation["begin_suppress_tokens"]))
+    return roles
+
+
+def unspoken(inner: tokenizers.Tokenizer) -> tuple[str, ...]:
+    """The pieces that OpenAI's program never writes: signs of one piece, and the first of those
+    of music."""
+    found: dict[int, str] = {}
+    texts = {" -": False, " '": False}
+    for sign in (*SIGNS, *NOTES):
+        texts |= {sign: sign not in NOTES, f" {sign}": sign not in NOTES}
+    for text, whole in texts.items():
+        ids = inner.encode(text, add_special_tokens=False).ids
+        if len(ids) == 1 or (ids and not whole):
+            found[ids[0]] = inner.id_to_token(ids[0]) or ""
+    return tuple(found[i] for i in sorted(found))
+
+
+def _numbered(inner: tokenizers.Tokenizer, ids: Any) -> tuple[str, ...]:
+    listed = ids if isinstance(ids, list) else []
+    names = (inner.id_to_token(i) for i in listed if type(i) is int and 0 <= i < MOST_TOKENS)
+    return tuple(name for name in names if name is not None)
+
+
+def spaced(inner: tokenizers.Tokenizer) -> tokenizers.Tokenizer:
+    """Texts are cut as if a space stood before them, as in everything that Whisper learned."""
+    facts = json.loads(inner.to_str())
+    parts = (facts["pre_tokenizer"] or {}).get("pretokenizers") or [facts["pre_tokenizer"]]
+    for part in parts:
+        if isinstance(part, dict) and part.get("type") == "ByteLevel":
+            part["add_prefix_space"] = True
+    return tokenizers.Tokenizer.from_str(json.dumps(facts))

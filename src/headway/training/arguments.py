@@ -1,0 +1,206 @@
+"""What someone wants trained or checked, on the command line or in Python, as settings of a run."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Mapping, Sequence
+from dataclasses import fields, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from headway.errors import ConfigError, UserError, suggest
+from headway.progress import Progress
+from headway.settings.asked import Asked
+from headway.settings.decode import DecodeSettings
+from headway.settings.folder import load_run, run_folder
+from headway.settings.run import RunSettings, asked_of, load_run_settings
+from headway.settings.start import DistilSettings, LoraSettings
+from headway.settings.toml import parse, read_text
+from headway.tasks.specs import ALIASES, SOURCE, SPECS, Alias, spec_of
+
+if TYPE_CHECKING:
+    from headway.data.check_report import Report
+    from headway.data.memory import Given
+
+
+def check_word(task: str) -> str:
+    """A task, or another word that training knows."""
+    known = (*SPECS, *ALIASES)
+    if task not in known:
+        raise ConfigError(f"unknown task {task!r}.{suggest(task, known)}")
+    return task
+
+
+def settings_for(
+    task: str | None,
+    given: Asked,
+    words: Sequence[str] = (),
+    *,
+    recipe: Path | None = None,
+    start: str | None = None,
+    teacher: str | None = None,
+    whence: str = "",
+    quiet: bool = False,
+) -> RunSettings:
+    """A recipe, changed by what was given, changed by `key=value` words. `whence` is where the task
+    was named; `quiet`: not even an old word for it is remarked upon."""
+    asked = given | Asked.from_words(words)
+    if task is None and recipe is None:
+        known = [*SPECS, *(name for name, alias in ALIASES.items() if not alias.old)]
+        raise ConfigError(f"name a task ({', '.join(known)}) or a --recipe.")
+    given |= beginning(task, start, teacher, asked)
+    word = task
+    if recipe is not None and not task:
+        word = str(parse(read_text(recipe), recipe).get("task"))
+    if word in ALIASES and ALIASES[word].old:
+        new, what = ALIASES[word].task, ALIASES[word].what
+        Progress(enabled=not quiet).note(
+            f"{word} is called {new} now; {new}.what={what} says the same as {word} did"
+        )
+    if task in SPECS or (task in ALIASES and ALIASES[task].old):
+        given |= Asked({"task": task}, whence)
+    settings = load_run_settings(recipe, words, given, is_recipe=True)
+    check_files(settings)
+    return settings
+
+
+def check_training(settings: RunSettings) -> None:
+    """Refuse what cannot be trained or would have no effect, before any data is read."""
+    check_beginning(settings)
+    from headway.settings.inherit import check_task
+
+    spec = spec_of(settings)
+    for field in fields(DecodeSettings):
+        unusual = getattr(settings.decode, field.name) != field.default
+        if unusual and field.name not in spec.decode:
+            raise UserError(f"decode.{field.name} has no effect on a run of the task {spec.name}.")
+    if settings.start.run:
+        old = load_run(run_folder(settings.start.run)).model
+        assert old is not None
+        check_task(settings.start.run, settings, old)
+
+
+def with_budget(settings: RunSettings, budget: str, whence: str) -> tuple[RunSettings, float]:
+    """Asked for too, and its seconds: a run that goes on must have the same."""
+    from headway.training.estimate import seconds
+
+    asked = settings.asked | Asked({"budget": budget}, whence)
+    return replace(settings, asked=asked), seconds(budget)
+
+
+def report_of(
+    settings: RunSettings, given: Mapping[str, Given] | None = None, *, quiet: bool = False,
+    steps: bool = False,
+) -> Report:  # fmt: skip
+    """What is odd about the data: what training would do with it is done in a folder that goes.
+    `steps`: one example after each stage on its way to a batch, too."""
+    from headway.data.memory import FOLDER
+    from headway.data.shown import Tables
+    from headway.data.store import ImpossibleData
+    from headway.tasks.modality import row_of
+    from headway.tasks.table import kind_of
+
+    with tempfile.TemporaryDirectory(prefix="headway-check-") as name:
+        folder = Path(name)
+        changes: dict[str, Any] = {}
+        for part, one in (given or {}).items():
+            one.write(folder / FOLDER, part)
+            changes |= one.settings(folder / FOLDER, part)
+        tuples: dict[str, Any] = {
+            k: tuple(v) if isinstance(v, list) else v for k, v in changes.items()
+        }
+        data = replace(settings.data, **tuples)
+        with Progress(enabled=not quiet) as progress:
+            run = replace(settings, data=data)
+            try:
+                prepared = kind_of(run).prepare(run, folder, progress)
+            except ImpossibleData as error:
+                found: Report = error.report
+            else:
+                found = replace(prepared.report, fingerprint=prepared.fingerprint)
+                if steps:
+                    from headway.training.stages import steps_of
+
+                    found = replace(found, steps=steps_of(run, prepared))
+        tables = Tables.of(run, row_of(run), given or {})
+        found = replace(found, columns=tables.columns, tables=tables.lines(found))
+    return found
+
+
+def beginning(task: str | None, start: str | None, teacher: str | None, asked: Asked) -> Asked:
+    """What `--from`, `--teacher`, `detect` and `distil` stand for among the settings."""
+    given = Asked({"start.run": start} if start else {}, "--from")
+    teacher = asked.get("distil.teacher", teacher)
+    named = "data.fields" in asked
+    alias = ALIASES.get(task or "", Alias())
+    if alias.needs == "distil.teacher":
+        if not teacher:
+            raise ConfigError("distil needs a run to learn from: --teacher RUN.")
+        taught = load_run(run_folder(teacher))
+        given |= Asked({"task": taught.task, "distil.teacher": teacher}, "--teacher")
+        spec = spec_of(taught)
+        section = getattr(taught, spec.name, None)
+        given |= Asked(
+            {f"{spec.name}.{name}": getattr(section, name) for name in spec.read_by}, "--teacher"
+        )
+        if spec.modality != "text" and hasattr(section, "what"):
+            given |= Asked({f"{spec.name}.what": spec.modality}, "--teacher")
+        if taught.data.fields and not named:
+            given |= Asked({"data.fields": taught.data.fields}, "--teacher")
+    elif teacher:
+        raise ConfigError("--teacher goes with the task distil: headway train distil --teacher RUN")
+    if task in SPECS and SPECS[task].continues and start and not named:
+        fields = load_run(run_folder(start)).data.fields
+        if fields:
+            given |= Asked({"data.fields": fields}, "--from")
+    if alias.needs == "data.fields":
+        given |= Asked({"task": alias.task}, f"headway train {task}")
+        if not named:
+            fields = load_run(run_folder(start)).data.fields if start else ()
+            if not fields:
+                raise ConfigError(
+                    f"{task} reads documents with fields. Start from a run that has them "
+                    "(--from RUN), or name them: data.fields=[title,body]"
+                )
+            given |= Asked({"data.fields": fields}, "--from")
+    return given
+
+
+def check_beginning(settings: RunSettings) -> None:
+    """Refuse what another run, which this one begins with, has decided already."""
+    start, teacher = settings.start.run, settings.distil.teacher
+    if start and teacher:
+        raise ConfigError("a student begins with its teacher's layers: leave --from out.")
+    for key in settings.asked:
+        if (start or teacher) and key.startswith("tokenizer."):
+            raise ConfigError(
+                f"{key} has no effect: the vocabulary is that of {start or teacher}. Leave it out."
+            )
+    if settings.distil != DistilSettings() and not teacher:
+        key = next(key for key in settings.asked if key.startswith("distil."))
+        raise ConfigError(
+            f"{key} has no effect without a teacher: headway train distil --teacher RUN."
+        )
+    if settings.lora != LoraSettings() and not settings.lora.rank:
+        key = next(key for key in asked_of(settings) if key.startswith("lora."))
+        raise ConfigError(f"{key} has no effect without lora.rank.")
+    if settings.lora.rank and not start:
+        raise ConfigError("lora.rank changes the weights of a run: name it with --from RUN.")
+
+
+def check_files(settings: RunSettings) -> None:
+    """Refuse a task without the files it reads, before anything slow."""
+    data, spec = settings.data, spec_of(settings)
+    if spec.reads == "pairs":
+        if not data.source and not data.pairs:
+            raise ConfigError(
+                "no data. Give --source FILE --target FILE, or --pairs FILE (TSV or JSONL)."
+            )
+    elif spec.reads == "media":
+        if not data.media:
+            raise ConfigError(
+                f"no data. {spec.name} reads media: --media FOLDER, or a file of paths."
+            )
+    elif not data.text and not (SOURCE in spec.needs and data.pairs):
+        more = ", or --pairs FILE" if SOURCE in spec.needs else ""
+        raise ConfigError(f"no data. Give --text FILE{more}.")

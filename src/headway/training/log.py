@@ -1,0 +1,136 @@
+"""What a run says while it works: `metrics.jsonl` for machines, a bar or lines for people."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+import numpy as np
+
+from headway.progress import Progress, Stage
+from headway.storage import replace_text
+from headway.training.tensorboard import Board
+
+METRICS = "metrics.jsonl"
+
+Entry = dict[str, Any]
+"""One of its lines."""
+
+Heard = Callable[[Mapping[str, Any]], object]
+"""Is told a line of the log. True, or a text with the reason, asks to end the training here."""
+
+
+class RunLog:
+    """Only rank 0 has one that writes. A line that cannot be written stops nothing."""
+
+    def __init__(self, folder: Path | None, progress: Progress, on: Heard | None = None) -> None:
+        """`on` hears every line that is written."""
+        self.path = None if folder is None else folder / METRICS
+        self.progress = progress
+        self.board: Board | None = None
+        self.failed = False
+        """Whether a line could not be written."""
+
+        self._on = on
+        self.enough = ""
+        """Why whoever hears the lines has had enough."""
+
+        self.error: BaseException | None = None
+        """What went wrong there. It must not take with it what is to be saved."""
+
+    def numbers(self, kind: str, step: int, **values: Any) -> None:
+        if self.board is not None:
+            self.board.numbers(kind, step, values)
+        self._write({"kind": kind, "step": step, "time": round(time.time(), 3), **values})
+        if kind == "train":
+            names = ("loss", "tokens_per_s", "padding")
+            shown = {name: values[name] for name in names if name in values}
+            self.progress.update(step, **shown)
+        elif kind == "plan":
+            self.progress.expect(values["steps"])
+        elif kind == "valid":
+            scores = {
+                name: value
+                for name, value in values.items()
+                if isinstance(value, float) and name != "seconds"
+            }
+            usual = ("loss", "ppl")
+            self.progress.update(
+                step, **{name: value for name, value in scores.items() if name not in usual}
+            )
+            text = "  ".join(f"{name} {value:.4g}" for name, value in scores.items())
+            mark = "  (best so far)" if values.get("best") else ""
+            self.progress.note(f"step {step:,}: validation {text}{mark}")
+            for sample in values.get("samples", [])[:1]:
+                self.progress.note(f"  {sample['source']} → {sample['output']}")
+
+    def close(self) -> None:
+        if self.board is not None:
+            self.board.close()
+
+    def event(self, step: int, text: str) -> None:
+        self._write({"kind": "event", "step": step, "time": round(time.time(), 3), "text": text})
+        self.progress.note(text)
+
+    def stage(self, what: str) -> Stage:
+        """Something that people may have to wait for."""
+        return self.progress.stage(what)
+
+    def rewind(self, step: int) -> None:
+        """Forget what was written after this step by a run that was killed, and that it ended."""
+        if self.path is None or not self.path.exists():
+            return
+        kept = [
+            _line(entry)
+            for entry in entries(self.path)
+            if entry.get("kind") != "end" and entry.get("step", 0) <= step
+        ]
+        replace_text(self.path, "".join(kept))
+
+    def _write(self, entry: Entry) -> None:
+        if self.path is None:
+            return
+        try:
+            _append(self.path, _line(entry))
+        except OSError as error:
+            if not self.failed:
+                self.failed = True
+                self.progress.note(f"warning: cannot write {self.path}: {error}")
+        self._tell(entry)
+
+    def _tell(self, entry: Mapping[str, object]) -> None:
+        if self._on is None or self.error is not None:
+            return
+        try:
+            said = self._on(MappingProxyType(entry))
+        except BaseException as error:
+            self.error = error
+            return
+        if isinstance(said, str) and said:
+            self.enough = self.enough or said
+        elif isinstance(said, bool | np.bool_) and said:
+            self.enough = self.enough or "on= asked for it"
+
+
+def entries(path: Path) -> Iterator[Entry]:
+    """The lines of `metrics.jsonl`, whatever state it is in: one torn by a kill is passed over."""
+    text = path.read_text(encoding="utf-8", errors="replace") if path.is_file() else ""
+    for line in text.split("\n"):
+        with suppress(ValueError):
+            entry = json.loads(line)
+            if isinstance(entry, dict):
+                yield entry
+
+
+def _line(entry: Entry) -> str:
+    return json.dumps(entry, ensure_ascii=False) + "\n"
+
+
+def _append(path: Path, line: str) -> None:
+    with path.open("a", encoding="utf-8") as file:
+        file.write(line)

@@ -1,0 +1,206 @@
+"""The folder of a run: one process at a time, the same command or none, and nobody else's files."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import re
+import shutil
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+
+from headway.data.fingerprint import FIELDS, are_those
+from headway.data.sealed import MANIFEST
+from headway.errors import ConfigError, FolderError, UserError
+from headway.settings.data import FILES, DataSettings
+from headway.settings.folder import CONFIG, TOKENIZER, WEIGHTS, check_config
+from headway.settings.run import Resolved, RunSettings, differences, load_resolved
+from headway.settings.toml import parse, read_text
+from headway.tasks.specs import ALIASES, metrics_asked
+from headway.training.budget import PLAN
+from headway.training.log import METRICS
+
+ANY = re.compile("")
+OWN = {
+    **dict.fromkeys(
+        (CONFIG, WEIGHTS, TOKENIZER, METRICS, PLAN, "report.html", "bad-batch.json"), ANY
+    ),
+    "checkpoints": re.compile(r"\.?step-\d+"),
+    "data": re.compile(
+        r"(manifest|report|tokenizer)\.json|(valid|problems)\.jsonl|(train|valid|items)\."
+    ),
+    "given": re.compile(r"(rows|valid)(\.jsonl)?$"),
+    "given.tmp": ANY,
+    "data.tmp": ANY,
+    "data.work": ANY,
+    "input.tmp": ANY,
+    "tensorboard": re.compile(r"events\."),
+}
+"""What a run folder holds and `--restart` removes; of folders, what the names in them begin with.
+Names of our own that begin with a dot are gone when a run is."""
+
+
+def _reads_from(data: DataSettings, folder: Path) -> bool:
+    """Whether the data lies in there, as what was in memory does."""
+    files = (path for name in FILES for path in getattr(data, name))
+    return any(Path(path).is_relative_to(folder) for path in files)
+
+
+def _moved(asked: Mapping[str, object]) -> dict[str, object]:
+    """With data that was in memory called the same wherever the run folder lies."""
+    return {
+        key: [_in_run(one) for one in value] if isinstance(value, list) else value
+        for key, value in asked.items()
+    }
+
+
+def _in_run(value: object) -> object:
+    parts = Path(value).parts[-2:] if isinstance(value, str) else ()
+    ours = len(parts) == 2 and parts[0] == "given" and OWN["given"].match(parts[1])
+    return "/".join(parts) if ours else value
+
+
+class Home:
+    """`path` need not exist yet."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.config = path / CONFIG
+        self._lock = -1
+        """The open folder itself, which outlives its name."""
+
+    @contextmanager
+    def alone(self) -> Iterator[None]:
+        """Make the folder; no two runs in it at a time."""
+        try:
+            self._take()
+            yield
+        finally:
+            self._leave()
+
+    def is_there(self) -> bool:
+        """Whether the folder that was taken still has its name: people remove folders."""
+        try:
+            return os.path.samestat(self.path.stat(), os.fstat(self._lock))
+        except OSError:
+            return False
+
+    def make_again(self) -> None:
+        """After someone has removed it; refused where something else has taken its place."""
+        if self.path.is_dir() and any(self.path.iterdir()):
+            raise FolderError(f"{self.path} was removed, and another folder has its name now")
+        self._leave()
+        self._take()
+
+    def _take(self) -> None:
+        try:
+            self.path.mkdir(parents=True, exist_ok=True)
+            self._lock = os.open(self.path, os.O_RDONLY)
+        except (FileExistsError, NotADirectoryError) as error:
+            raise FolderError(
+                f"{self._obstacle()}, and --out names a folder for the run. Choose another name."
+            ) from error
+        except OSError as error:
+            raise FolderError(f"cannot use {self.path} as a run folder: {error}.") from error
+        if not os.access(self.path, os.W_OK | os.X_OK):
+            raise FolderError(f"{self.path} cannot be written to. Choose another --out.")
+        try:
+            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            raise FolderError(f"another process is training in {self.path}.") from error
+        except OSError:  # a file system without locks
+            pass
+
+    def _obstacle(self) -> str:
+        """What stands where the folder should be, or one that it should lie in."""
+        for path in (self.path, *self.path.parents):
+            if path.is_file():
+                return f"{path} is a file"
+            if path.is_symlink() and not path.exists():
+                return f"{path} is a link to {path.readlink()}, which is not there"
+            if path.exists() and not path.is_dir():  # a device, a pipe
+                return f"{path} is no folder"
+        return f"{self.path} is no folder"
+
+    def _leave(self) -> None:
+        if self._lock >= 0:
+            os.close(self._lock)
+        self._lock = -1
+
+    def check(self, settings: RunSettings, restart: bool) -> None:
+        """Refuse what holds other things than this run; or clear it for a new one."""
+        foreign = self._foreign()
+        is_run = self.config.is_file() if not restart else self._names_a_task()
+        if any("/" in name for name in foreign) or (foreign and not is_run):
+            raise FolderError(
+                f"{self.path} is not empty and no run folder: it holds {', '.join(foreign[:5])}. "
+                "Choose another --out."
+            )
+        if restart:
+            for path in map(self.path.joinpath, OWN):
+                if path.name == "given" and _reads_from(settings.data, path):
+                    continue
+                shutil.rmtree(path) if path.is_dir() else path.unlink(missing_ok=True)
+        elif is_run:
+            self._check_same(settings)
+
+    def _check_same(self, settings: RunSettings) -> None:
+        """One goes on with what was asked for then, or not at all; files may lie elsewhere."""
+        asked = settings.asked
+        before = self.stored(settings.task).asked
+        if not before:  # in format 1 nobody wrote down what was asked for in Python
+            return
+        changed = differences(_moved(before), _moved(asked))
+        files = tuple(f"data.{name}: " for name in FIELDS)
+        if all(one.startswith(files) for one in changed) and (
+            not changed or self._was_prepared_from(settings.data)
+        ):
+            return
+        own = [name for name in metrics_asked(before) if f"metrics.{name}" not in asked]
+        given = ", ".join(f"{name!r}: …" for name in own)
+        raise FolderError(
+            f"{self.path} holds a run with other settings:\n  "
+            + "\n  ".join(changed)
+            + f"\nIts own metrics are given again: headway.train(…, metrics={{{given}}})"
+            * bool(own)
+            + "\nUse the same settings to go on, another --out, or --restart to begin anew."
+        )
+
+    def _was_prepared_from(self, data: DataSettings) -> bool:
+        try:
+            made = json.loads(read_text(self.path / "data" / MANIFEST))
+            return are_those(made["inputs"], data)
+        except (KeyError, TypeError, ValueError, OSError, UserError):  # that is said later
+            return False
+
+    def stored(self, task: str) -> Resolved:
+        """The settings of the run that is there."""
+        way_out = "Choose another --out, or begin anew with --restart."
+        try:
+            found = parse(read_text(self.config), self.config).get("task", "none")
+            if found != task and (found not in ALIASES or ALIASES[found].task != task):
+                raise FolderError(f"{self.path} holds a run of the task {found}. {way_out}")
+            check_config(self.config)
+            return load_resolved(self.config)
+        except ConfigError as error:
+            raise FolderError(f"{error} {way_out}") from error
+
+    def _names_a_task(self) -> bool:
+        try:
+            return "task" in parse(read_text(self.config), self.config)
+        except ConfigError:
+            return False
+
+    def _foreign(self) -> list[str]:
+        """What no run has put there, looking into our folders too."""
+        found = []
+        for path in sorted(self.path.iterdir()):
+            if path.name not in OWN:
+                found += [path.name] if path.name[0] != "." else []
+            elif path.is_dir():
+                known = OWN[path.name]
+                names = sorted(inside.name for inside in path.iterdir())
+                found += [f"{path.name}/{name}" for name in names if not known.match(name)]
+        return found

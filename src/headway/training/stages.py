@@ -1,0 +1,201 @@
+"""One example after each stage on its way from a file to a batch, for people.
+
+It is the first one of the validation set: nothing about it is left to chance.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import fields, is_dataclass
+from itertools import islice
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from headway.data.example import sources
+from headway.data.media.items import MediaItems, found_items
+from headway.data.media.manifest import ManifestSource
+from headway.data.media.open_item import Form
+from headway.data.media.source import SEVERAL, TARGETS, Target, names_in
+from headway.data.store import Prepared
+from headway.data.table import Table, shown_value
+from headway.data.token_store import TokenStore
+from headway.errors import DataError
+from headway.nn.layout import Layout
+from headway.settings.run import RunSettings
+from headway.tasks.items import Items, Unit
+from headway.tasks.modality import row_of
+from headway.tasks.specs import Spec
+from headway.tasks.table import kind_of_row
+from headway.tasks.task import Objective, Task
+from headway.tokens.tokenizer import Tokenizer
+from headway.training.resolve import resolve_run
+
+CLIPPED = 60
+"""Characters of a value that are shown."""
+
+MOST_UNITS = 24
+"""Tokens, patches and rows that are shown one by one."""
+
+TOGETHER = 3
+"""Examples of the batch that is shown."""
+
+CPU = torch.device("cpu")
+
+
+def steps_of(settings: RunSettings, prepared: Prepared) -> list[str]:
+    """With the model that would be trained on it."""
+    task = kind_of_row(row_of(settings)).task(resolve_run(settings, prepared, CPU), prepared)
+    return stages_of(settings, prepared, task)
+
+
+def stages_of(settings: RunSettings, prepared: Prepared, task: Task) -> list[str]:
+    """Lines: raw, opened, stored, item, batch."""
+    assert isinstance(task, Objective)
+    raw, opened = _read(settings, row_of(settings), prepared)
+    items: Items[object] = task.valid_items
+    first = int(np.flatnonzero(items.owner == 0)[0])
+    some = np.flatnonzero(items.owner < TOGETHER)[:TOGETHER]
+    stages = {
+        "raw": raw,
+        "opened": opened,
+        "stored": list(_stored(prepared)),
+        "item": [line for stream in items.units(first) for line in _units(stream)],
+        "batch": [_count(len(some), "item"), *_tensors(items.batch(some, CPU))],
+    }
+    return [
+        f"{name if not number else '':8}{line}"
+        for name, lines in stages.items()
+        for number, line in enumerate(lines)
+    ]
+
+
+def _read(settings: RunSettings, row: Spec, prepared: Prepared) -> tuple[list[str], list[str]]:
+    """How it stands in its file, and what that is taken for."""
+    wanted = prepared.valid_examples[0]
+    if row.reads == "media":
+        return _media(settings, row, str(wanted["place"]))
+    kind = "fields" if settings.data.fields and row.reads != "tagged" else row.reads
+    both = sources(kind, settings)
+    for source in both[::-1]:
+        for bound in source.tables():
+            for example in bound:
+                made = source.shown(source.as_read(example))
+                if made == wanted or _is_part(wanted, made):
+                    return _raw(bound.table, example.place), [_values(example.values)]
+    raise DataError("the files have changed while they were read. Start again.")
+
+
+def _is_part(wanted: Mapping[str, object], made: Mapping[str, object]) -> bool:
+    """Whether it was cut out of a document."""
+    text, whole = wanted.get("text"), made.get("text")
+    return len(wanted) == len(made) == 1 and isinstance(whole, str) and str(text)[:200] in whole
+
+
+def _raw(table: Table, place: str) -> list[str]:
+    for raw in table.read(table.columns):
+        if table.place(raw.line) == place and raw.values is not None:
+            row = dict(zip(table.columns, raw.values, strict=True))
+            return [f"{place}   {_values(row)}"]
+    return [place]
+
+
+def _media(settings: RunSettings, row: Spec, place: str) -> tuple[list[str], list[str]]:
+    data = settings.data
+    target: Target = "other" if data.other_field else TARGETS.get(row.answers, "none")
+    assert row.modality != "text"
+    files = (*data.valid_media, *data.media)
+    items: MediaItems = found_items(files, data, Form(row.modality), target)
+    found = [one for one in items if one.place == place]  # of a pair both
+    label, text = found[0].label, found[0].text
+    several = label is not None and label.startswith(SEVERAL)
+    said = {"labels" if several else "label": names_in(label) if label and several else label}
+    known = _values({name: one for name, one in (said | {"text": text}).items() if one is not None})
+    lists = [one.table for one in items.sources if isinstance(one, ManifestSource)]
+    raw = next((_raw(one, place) for one in lists if place.startswith(f"{one.file}:")), [place])
+    opened = [_array(one.open()) for one in found[: 2 if target == "other" else 1]]
+    return raw, [f"{opened[0]}   {known}".rstrip(), *opened[1:]]
+
+
+def _stored(prepared: Prepared) -> Iterator[str]:
+    """What is kept on the disk."""
+    for name, store in prepared.valid.items():
+        if isinstance(store, TokenStore):
+            tokenizer = _tokenizer(prepared, name)
+            ids = store[0].tolist()
+            shown = " ".join(map(str, ids[:MOST_UNITS])) + " …" * (len(ids) > MOST_UNITS)
+            words = ""
+            if tokenizer is not None:
+                words = "   " + " ".join(map(_line, tokenizer.tokens(ids[:MOST_UNITS])))
+            yield f"{name}: {_count(len(ids), 'number')}: {shown}{words}"
+        elif name == "label":
+            number = int(store[0])
+            yield f"label: {number} ({prepared.labels[number]})"
+        else:
+            yield f"{name}: {_array(np.asarray(store[0]))}"
+
+
+def _tokenizer(prepared: Prepared, name: str) -> Tokenizer | None:
+    vocab = prepared.vocab
+    if vocab is None or name in ("tags", "pieces", "labels"):
+        return None
+    return vocab.source if name == "source" else vocab.target
+
+
+def _units(units: Iterable[Unit]) -> Iterator[str]:
+    """The rows that the model reads, special ones too."""
+    units = list(units)
+    shown = " ".join(_unit(one) for one in islice(units, MOST_UNITS))
+    yield f"{_count(len(units), 'row')}: {shown}{' …' * (len(units) > MOST_UNITS)}"
+
+
+def _unit(unit: Unit) -> str:
+    if unit.box is not None:
+        return "[" + ",".join(map(str, unit.box)) + "]"
+    if unit.time is not None and not unit.text:
+        return f"[{unit.time[0]:g}–{unit.time[1]:g}]"
+    return _line(unit.text) or "·"
+
+
+def _line(token: str) -> str:
+    """A token that ends lines, on one."""
+    return token.replace("\r", "\\r").replace("\n", "\\n")
+
+
+def _count(n: int, unit: str) -> str:
+    return f"{n:,} {unit}{'s' * (n != 1)}"
+
+
+def _tensors(value: object, name: str = "") -> Iterator[str]:
+    """The arrays of a batch, by their names."""
+    if isinstance(value, Tensor | np.ndarray):
+        yield f"{name}: {str(value.dtype).removeprefix('torch.')} {tuple(value.shape)}"
+    elif isinstance(value, Layout):
+        lengths = value.lengths_B.tolist()
+        yield f"{name}: {_count(len(lengths), 'sequence')} of {' '.join(map(str, lengths))} rows"
+    elif is_dataclass(value):
+        for one in fields(value):
+            yield from _tensors(getattr(value, one.name), f"{name}.{one.name}".lstrip("."))
+    elif isinstance(value, tuple | list):
+        for number, one in enumerate(value):
+            yield from _tensors(one, f"{name}[{number}]")
+
+
+def _values(values: Mapping[str, object]) -> str:
+    return ", ".join(f"{name} {_value(one)}" for name, one in values.items())
+
+
+def _value(value: object) -> str:
+    if isinstance(value, str):
+        line = " ".join(value.split())
+        return f'"{line}"' if len(line) <= CLIPPED else f'"{line[: CLIPPED - 1]}…"'
+    if isinstance(value, list | tuple):
+        line = " ".join(map(str, value))
+        return f"[{line}]" if len(line) <= CLIPPED else f"[{line[: CLIPPED - 1]}…]"
+    return shown_value(value)
+
+
+def _array(values: np.ndarray[tuple[int, ...], np.dtype[np.generic]]) -> str:
+    least, most = (values.min(), values.max()) if values.size else (0, 0)
+    return f"{values.dtype} {tuple(values.shape)}, {least:.4g} to {most:.4g}"

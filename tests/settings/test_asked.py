@@ -1,0 +1,100 @@
+"""What was asked for, and where it came from."""
+
+from __future__ import annotations
+
+import pickle
+import tomllib
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from headway.errors import ConfigError
+from headway.settings.asked import Asked
+from headway.settings.run import RunSettings, asked_of, load_run_settings, resolved_toml
+from headway.settings.toml import comments_of
+from headway.settings.train import TrainSettings
+
+RECIPE = """# Something
+task = "translate"
+
+[train]
+lr = 1e-3
+steps = 7
+betas = [
+  1,
+]
+"""
+
+
+def test_every_way_in_says_where_a_leaf_stood(tmp_path: Path) -> None:
+    path = tmp_path / "recipe.toml"
+    path.write_text(RECIPE)
+    asked = Asked.from_file(path)
+    assert asked["train.lr"] == 1e-3
+    assert asked.whence("train.lr") == "recipe.toml, line 5"
+    assert asked.whence("train.betas") == "recipe.toml, line 7"
+    asked |= Asked.from_flags({"data.valid_text": ["a"], "start.run": "b"}, {"start.run": "--from"})
+    asked |= Asked.from_words(["train.lr=2e-3", "decode.max_len=none"])
+    asked |= Asked({"train": {"seed": 3}, "model.d_model": 8}, "train(settings=…)")
+    assert (asked["train.lr"], asked["decode.max_len"]) == (2e-3, "none")
+    assert {key: asked.whence(key) for key in asked} == {
+        "task": "recipe.toml, line 2",
+        "train.lr": "train.lr=2e-3",
+        "train.steps": "recipe.toml, line 6",
+        "train.betas": "recipe.toml, line 7",
+        "data.valid_text": "--valid-text",
+        "start.run": "--from",
+        "decode.max_len": "decode.max_len=none",
+        "train.seed": "train(settings=…)",
+        "model.d_model": "train(settings=…)",
+    }
+    assert pickle.loads(pickle.dumps(asked)).whence("train.lr") == "train.lr=2e-3"
+
+
+def test_asking_again_makes_another_and_leaves_the_first() -> None:
+    one = Asked({"train.lr": 1.0, "model.picture.patch": 4, "model.d_model": 8})
+    other = one | Asked({"train.lr": 2.0})
+    assert (one["train.lr"], other["train.lr"]) == (1.0, 2.0)
+    assert one.under("model") == {"picture.patch": 4, "d_model": 8}
+    assert dict(one.without("model.picture", "train")) == {"model.d_model": 8}
+    with pytest.raises(ConfigError, match="is not key=value"):
+        Asked.from_words(["train.lr"])
+
+
+def test_settings_made_in_python_ask_for_what_they_set() -> None:
+    settings = RunSettings(task="tag", train=TrainSettings(lr=1e-4, seed=1))
+    assert dict(asked_of(settings)) == {"task": "tag", "train.lr": 1e-4, "train.seed": 1}
+    untouched = replace(settings, train=replace(TrainSettings(), lr=1e-4))  # gives every name
+    assert dict(asked_of(untouched)) == {"task": "tag", "train.lr": 1e-4}
+    assert asked_of(settings).whence("train.lr") == "train(settings=…)"
+
+
+def test_a_run_knows_where_its_settings_came_from(tmp_path: Path) -> None:
+    """Also after it was written, with values that look like comments."""
+    recipe, config = tmp_path / "mine.toml", tmp_path / "config.toml"
+    recipe.write_text('task = "translate"\n[data]\nsource_field = "a  # b"\n')
+    words = ["data.target_field=c  # d", "train.lr=0.5"]
+    settings = load_run_settings(recipe, words, {"data.max_len": 9}, is_recipe=True)
+    config.write_text(resolved_toml(settings))
+    again = load_run_settings(config, [])
+    assert again == settings
+    assert {key: again.asked.whence(key) for key in again.asked} == {
+        "task": "mine.toml, line 1",
+        "data.source_field": "mine.toml, line 3",
+        "data.max_len": "--max-len",
+        "data.target_field": "data.target_field=c  # d",
+        "train.lr": "train.lr=0.5",
+    }
+
+
+def test_comments_are_those_behind_values() -> None:
+    text = '[a]\nb = "c  # d"\ne = 1  # why\n# f = 2  # not\n[a.g]\nh = "i  # j"  # k\n'
+    assert comments_of(text) == {"a": {"e": "why"}, "a.g": {"h": "k"}}
+
+
+def test_a_comment_ends_with_its_line() -> None:
+    asked = Asked.from_words(["data.encoding=a\nb"])
+    text = resolved_toml(RunSettings(task="complete", asked=asked))
+    assert "# data.encoding=a b\n" in text
+    assert tomllib.loads(text)["asked"] == {"data.encoding": "a\nb"}

@@ -1,0 +1,322 @@
+"""The settings of a run: from a file and words, to `config.toml`, and back."""
+
+from __future__ import annotations
+
+import tomllib
+from dataclasses import fields, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from headway.cli.main import main
+from headway.errors import ConfigError, DataError
+from headway.settings.asked import Asked, flat, nested
+from headway.settings.augment import OF_PICTURES, OF_SOUNDS, AugmentSettings
+from headway.settings.data import DataSettings, TokenizerSettings
+from headway.settings.decode import DecodeSettings
+from headway.settings.presets import preset
+from headway.settings.recipes import FOLDER, about, in_folder, recipe_names, recipe_path
+from headway.settings.run import (
+    RunSettings,
+    differences,
+    load_run_settings,
+    resolved_toml,
+    run_settings,
+)
+from headway.settings.train import TrainSettings
+from headway.tasks.specs import SPECS
+
+
+def read_back(settings: RunSettings) -> RunSettings:
+    return run_settings(tomllib.loads(resolved_toml(settings)))
+
+
+def test_every_default_comes_back() -> None:
+    settings = RunSettings(task="translate")
+    assert read_back(settings) == settings
+
+
+def test_every_setting_comes_back() -> None:
+    """With text that TOML has to escape, numbers that need all their digits, and lists."""
+    settings = RunSettings(
+        task="translate",
+        data=DataSettings(source=('a "b".de', "ü\\\n\x7f"), target=("a", "b"), max_ratio=1 / 3 + 1),
+        tokenizer=TokenizerSettings(kind="words", vocab_size=77, joint=False, normalisation="none"),
+        model=replace(preset("transformer-test"), dropout=0.1 + 0.2),
+        train=TrainSettings(steps=10, lr=1 / 3, warmup=0, compile="no", ema=0.999, patience=3),
+        decode=DecodeSettings(beam=6, groups=3, max_len=9, length_penalty="none"),
+        fingerprint="0123abc",
+        asked=Asked(
+            {"train.lr": 1 / 3, "data.source": ["a", 'b"c'], "x": True, "train.ema": "none"}
+        ),
+    )
+    assert read_back(settings) == settings
+
+
+def test_lines_are_looked_for_only_where_something_is_wrong(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Looking parses the file once for each of its lines: a run would open ten times slower."""
+    monkeypatch.setattr("headway.settings.load.line_of", lambda text, key: 4711)
+    (tmp_path / "good.toml").write_text('labels = ["a"]\n[train]\nmetric = "bleu"\n')
+    (tmp_path / "bad.toml").write_text('labels = ["a\\n"]\n')
+    with pytest.raises(DataError, match=r"bad\.toml, line 4711: labels: the label 'a\\n'"):
+        load_run_settings(tmp_path / "bad.toml", [])
+    monkeypatch.setattr("headway.settings.load.line_of", lambda text, key: pytest.fail(key))
+    assert load_run_settings(tmp_path / "good.toml", []).labels == ("a",)
+
+
+@pytest.mark.parametrize("section", ["data", "tokenizer", "train", "decode"])
+def test_config_toml_is_complete(section: str) -> None:
+    """But for what is None, which TOML cannot say."""
+    settings = RunSettings(task="translate")
+    written = tomllib.loads(resolved_toml(settings))[section]
+    values = getattr(settings, section)
+    expected = {f.name for f in fields(values) if getattr(values, f.name) is not None}
+    assert set(written) == expected
+
+
+def test_what_the_user_set_is_remembered_and_nothing_else() -> None:
+    settings = load_run_settings(
+        None, ["train.lr=1e-3", "model.n_layers=3", "model.tie=none"], {"data.pairs": ["x.tsv"]}
+    )
+    assert settings.asked == {
+        "data.pairs": ["x.tsv"], "train.lr": 0.001, "model.n_layers": 3, "model.tie": "none",
+    }  # fmt: skip
+    assert read_back(settings).asked == settings.asked
+
+
+def test_a_word_beats_an_option_and_both_beat_the_file(tmp_path: Path) -> None:
+    path = tmp_path / "r.toml"
+    path.write_text('[data]\npairs = ["a"]\nmax_len = 1\n[train]\nlr = 1.0\nsteps = 4\n')
+    given = {"data.pairs": ["b"], "data.max_len": 2}
+    settings = load_run_settings(path, ["data.max_len=3", "train.lr=2"], given)
+    assert settings.data.pairs == ("b",)
+    assert settings.data.max_len == 3
+    assert (settings.train.lr, settings.train.steps) == (2.0, 4)
+    assert settings.asked == {
+        "data.pairs": ["b"], "data.max_len": 3, "train.lr": 2, "train.steps": 4,
+    }  # fmt: skip
+
+
+def test_what_a_run_wrote_is_a_recipe_of_all_its_settings(tmp_path: Path) -> None:
+    path = tmp_path / "config.toml"
+    run = load_run_settings(
+        None, ["task=translate", "train.lr=0.5", "model.preset=transformer-test"]
+    )
+    path.write_text(resolved_toml(replace(run, fingerprint="abc")))
+    as_run = load_run_settings(path, [])
+    assert as_run.asked == run.asked
+    assert as_run.fingerprint == "abc"
+    recipe = load_run_settings(path, [], is_recipe=True)
+    assert recipe.fingerprint == ""
+    assert recipe.asked["train.beta2"] == 0.98
+    assert recipe.asked["model.d_model"] == 32
+    assert (recipe.model, recipe.train) == (run.model, run.train)
+
+
+def test_a_recipe_does_not_take_over_the_threads_that_a_run_happened_to_have(
+    tmp_path: Path,
+) -> None:
+    path = tmp_path / "config.toml"
+    run = load_run_settings(None, ["task=translate"])
+    path.write_text(resolved_toml(replace(run, train=replace(run.train, threads=1))))
+    assert load_run_settings(path, []).train.threads == 1  # of the run itself: it goes on so
+    assert load_run_settings(path, [], is_recipe=True).train.threads is None
+    path.write_text(resolved_toml(load_run_settings(None, ["task=translate", "train.threads=1"])))
+    assert load_run_settings(path, [], is_recipe=True).train.threads == 1
+
+
+@pytest.mark.parametrize(("unit", "other"), [("epochs", "steps"), ("steps", "epochs")])
+def test_a_word_replaces_how_long_a_recipe_trains_in_either_unit(
+    tmp_path: Path, unit: str, other: str
+) -> None:
+    path = tmp_path / "recipe.toml"
+    path.write_text(f'task = "translate"\n[train]\n{other} = 9\n')
+    settings = load_run_settings(path, [f"train.{unit}=2"], is_recipe=True)
+    assert (getattr(settings.train, unit), getattr(settings.train, other)) == (2, None)
+    with pytest.raises(ConfigError, match="both say how long"):
+        load_run_settings(path, [f"train.{unit}=2", f"train.{other}=3"], is_recipe=True)
+
+
+def test_differences_name_the_keys_with_both_values() -> None:
+    before = {"train.lr": 0.1, "same": [1], "gone": "x"}
+    now = {"train.lr": 0.2, "same": [1], "new": True}
+    assert differences(before, now) == [
+        'gone: "x" then, not set now',
+        "new: not set then, true now",
+        "train.lr: 0.1 then, 0.2 now",
+    ]
+    assert differences(now, now) == []
+
+
+@pytest.mark.parametrize(
+    ("a", "b"), [("train.lr=1e-3", "train.lr=0.001"), ("train.lr=1", "train.lr=1.0")]
+)
+def test_the_same_number_written_otherwise_is_no_difference(a: str, b: str) -> None:
+    one, other = (load_run_settings(None, [word]).asked for word in (a, b))
+    assert differences(one, other) == []
+
+
+def test_tables_become_dotted_keys() -> None:
+    tables: dict[str, Any] = {"a": {"b": {"c": 1}}, "d": (1, 2), "e": None, "f": {}}
+    assert flat(tables) == {"a.b.c": 1, "d": [1, 2], "e": "none"}
+    assert nested(flat(tables)) == {"a": {"b": {"c": 1}}, "d": [1, 2], "e": "none"}
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["lr=3"], r"unknown setting 'lr'\. Did you mean 'train\.lr'\?"),
+        (["beam=3"], r"Did you mean 'decode\.beam'\?"),
+        (["trian.lr=3"], r"unknown section 'trian'\. Did you mean 'train'\?"),
+        (["train.lrr=3"], r"unknown setting 'train\.lrr'\. Did you mean 'lr'\?"),
+        (["task=translte"], r"unknown task 'translte'\. Did you mean 'translate'\?"),
+        (["train.lr=fast"], r'train\.lr = "fast", but it must be a number'),
+        (["train.steps=0"], r"in \[train\]: steps=0 must be at least 1"),
+        (["train.optimizer=sgd"], r"one of adam, adamw, muon"),
+        (["train=3"], r"train = 3, but it must be a section"),
+        (["train.lr"], r"is not key=value"),
+        (["model.decoder.heads=3"], r"'model\.decoder'\. Here it is .* model\.n_decoder_heads"),
+        (["model.decoder_ffn_dim=64"], r"Here it is model\.d_decoder_ff\."),
+        (["model.n_layer=3"], r"unknown setting 'model\.n_layer'\. Did you mean 'n_layers'\?"),
+        (["model.preset=transfomer-base"], r"Did you mean 'transformer-base'\?"),
+        (["tokenizer.vocab_size=3"], r"too small"),
+        (["decode.beam=5", "decode.groups=2"], r"does not divide"),
+        (
+            ["task=see", "augment.bands=2"],
+            r"augment\.bands changes recordings.*'classify' of pictures",
+        ),
+        (["task=caption", "augment.noise=0.1"], r"augment\.noise changes recordings"),
+        (["task=identify", "augment.flip=true"], r"augment\.flip changes pictures.*of recordings"),
+        (
+            ["task=fill", "data.media=['x']", "model.family=sound-encoder", "augment.crop=2"],
+            r"crop",
+        ),
+        (["task=see", "augment.rand=11"], r"rand=11 must be 10 at most"),
+    ],
+)
+def test_a_mistake_is_named_with_the_way_out(words: list[str], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        load_run_settings(None, words)
+
+
+def test_changes_of_both_kinds_are_taken_where_the_kind_is_not_known_yet() -> None:
+    words = ["task=fill", "data.media=['x']", "augment.crop=2", "augment.noise=0.1"]
+    assert load_run_settings(None, words).augment.crop == 2
+    assert load_run_settings(None, ["task=see", "augment.rand=10"]).augment.rand == 10
+
+
+def test_every_change_is_of_pictures_or_of_recordings() -> None:
+    names = [field.name for field in fields(AugmentSettings)]
+    assert [*OF_PICTURES, *OF_SOUNDS] == names
+
+
+def test_a_mistake_in_a_file_is_named_with_its_line(tmp_path: Path) -> None:
+    path = tmp_path / "r.toml"
+    path.write_text("# what\n\n[train]\nsteps = 3\nlr = true\n")
+    with pytest.raises(ConfigError, match=r"r\.toml, line 5: train\.lr = true"):
+        load_run_settings(path, [])
+
+
+@pytest.mark.parametrize("text", ["data = 3\n", "task = 'translate'\ndata = [1]\n"])
+def test_a_section_that_is_none_is_named(tmp_path: Path, text: str) -> None:
+    path = tmp_path / "r.toml"
+    path.write_text(text)
+    with pytest.raises(ConfigError, match="data"):
+        load_run_settings(path, [], {"data.pairs": ["x"]})
+
+
+# Recipes
+
+
+@pytest.mark.parametrize("name", recipe_names())
+def test_a_recipe_loads_and_says_what_it_is_for(name: str) -> None:
+    path = recipe_path(name)
+    settings = load_run_settings(path, [], is_recipe=True)
+    assert settings.task in SPECS
+    data = settings.data
+    assert data.text or data.source or data.pairs or data.media
+    assert read_back(settings) == settings
+    assert len(about(path)) > 20
+    assert path.parent == FOLDER
+
+
+def test_the_files_of_a_recipe_are_looked_for_in_a_folder(tmp_path: Path) -> None:
+    path = recipe_path("multi30k-en-de")
+    names = ["train.en", "train.de", "val.en", "val.de"]
+    for name in names[:3]:
+        (tmp_path / name).touch()
+    with pytest.raises(ConfigError, match=r"multi30k-en-de reads val\.de, which is not in"):
+        in_folder(path, tmp_path)
+    (tmp_path / "val.de").touch()
+    found = in_folder(path, tmp_path)
+    assert found["data.source"] == [str(tmp_path / "train.en")]
+    assert found["data.valid_target"] == [str(tmp_path / "val.de")]
+    settings = load_run_settings(path, [], found)
+    assert settings.data.target == (str(tmp_path / "train.de"),)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("[data\n", "is not TOML"),
+        ('[data]\nsource = "train.en"\n', "data.source"),
+        ("data = 3\n", "data"),
+    ],
+)
+def test_a_broken_recipe_of_the_users_is_named(tmp_path: Path, text: str, message: str) -> None:
+    path = tmp_path / "mine.toml"
+    path.write_text(text)
+    assert recipe_path(str(path)) == path
+    with pytest.raises(ConfigError, match=message):
+        load_run_settings(path, [], in_folder(path, tmp_path))
+
+
+def test_recipes_are_listed_and_printed(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["recipes"]) == 0
+    listed = capsys.readouterr().out.splitlines()
+    assert [line.split()[0] for line in listed] == recipe_names()
+    assert main(["recipes", recipe_names()[0]]) == 0
+    assert tomllib.loads(capsys.readouterr().out)["task"] in SPECS
+    assert main(["recipes", "multi30k"]) == 2
+    assert "unknown recipe 'multi30k'" in capsys.readouterr().err
+
+
+WITHOUT_EFFECT = [
+    ("train.rdrop=1", "embed"),
+    ("train.smoothing=0.1", "embed"),
+    ("train.smoothing_kind=torch", "embed"),
+    ("train.smoothing=0.1 tag.crf=true", "tag"),
+    ("train.smoothing=0.1 transcribe.ctc=1", "transcribe"),
+    ("tokenizer.vocab_size=500", "see"),
+    ("tokenizer.kind=words", "watch"),
+    ("tokenizer.lowercase=true", "identify"),
+    ("train.floor=0.1 train.schedule=constant", "complete"),
+    ("train.cooldown=0.5 train.schedule=linear", "translate"),
+]
+
+
+@pytest.mark.parametrize(("words", "task"), WITHOUT_EFFECT)
+def test_a_setting_without_effect_on_a_task_is_refused_by_its_name(words: str, task: str) -> None:
+    first, *rest = words.split()
+    key = first.partition("=")[0]
+    with pytest.raises(ConfigError, match=rf"{key} has no effect .*Leave it out"):
+        load_run_settings(None, [first, *rest], {"task": task})
+
+
+def test_a_setting_as_it_would_be_anyway_is_no_mistake() -> None:
+    """A run's own `config.toml`, which has every setting, serves as a recipe."""
+    for task in SPECS:
+        words = ["train.rdrop=0", "train.cooldown=0.2", "train.schedule=linear"]
+        words += ["train.smoothing=0", "tokenizer.lowercase=false", "tokenizer.vocab_size=none"]
+        assert load_run_settings(None, words, {"task": task}).task == task
+
+
+def test_what_rebuilds_hidden_parts_has_no_labels_to_smooth() -> None:
+    media = {"task": "fill", "data.media": ["pictures"]}
+    for word in ("train.smoothing=0.1", "tokenizer.kind=words", "train.rdrop=1"):
+        assert load_run_settings(None, [word] if "rdrop" not in word else [], {"task": "fill"})
+        with pytest.raises(ConfigError, match="has no effect"):
+            load_run_settings(None, [word], media)
