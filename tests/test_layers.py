@@ -98,7 +98,7 @@ def test_imports_point_down(path: Path) -> None:
     ],
 )
 def test_an_import_that_points_up_would_be_seen(code: str) -> None:
-    assert upward(code, "headway.nn.attention.attention")
+    assert upward(code, "headway.nn.block")
     assert not upward(code, "headway.cli.info")
 
 

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from headway.inside.page.html import html as pages
+from headway.inside.page import html as pages
 from headway.inside.page.html import page, panels_of, policy, scripts, web
 from headway.inside.page.pack import Array, unpack
 from headway.inside.page.sections import OF_MEDIA, OF_SEVERAL, SECTIONS

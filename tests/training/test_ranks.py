@@ -213,7 +213,7 @@ JOIN = """
 import os, time
 from datetime import timedelta
 from pathlib import Path
-from headway.training import ranks
+from headway.training import distributed as ranks
 ranks.JOINING = timedelta(seconds=5)
 os.dup2(os.open(os.devnull, os.O_WRONLY), 2)  # torch has much to say about it
 go_on = Path({go_on!r})

@@ -9,6 +9,7 @@ from headway.inside.capture.foreign_modules import from_torch
 from headway.inside.capture.interventions import Change
 from headway.inside.capture.reading import Ask, read
 from headway.inside.capture.trace import Trace, trace
+from headway.inside.measure import maps
 from headway.inside.measure.factors.dictionary import factors
 from headway.inside.measure.heads import heads
 from headway.inside.measure.lens import lens
@@ -25,6 +26,7 @@ __all__ = [
     "lens",
     "load",
     "look",
+    "maps",
     "read",
     "trace",
 ]
