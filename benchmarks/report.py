@@ -1,4 +1,4 @@
-"""The tables of docs/speed.md, made from the saved results by `python -m benchmarks.report`."""
+"""The tables of docs/results/speed.md, of saved results, by `python -m benchmarks.report`."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 from benchmarks.machine import RESULTS
 
-PAGE = Path(__file__).parents[1] / "docs" / "speed.md"
+PAGE = Path(__file__).parents[1] / "docs" / "results" / "speed.md"
 TABLE = re.compile(r"(<!-- results: (?P<name>[\w.-]+) -->\n).*?(<!-- end -->)", re.DOTALL)
 
 

@@ -191,14 +191,14 @@ def test_what_is_said_first_names_no_command_that_is_missing() -> None:
 
 
 def test_every_proof_that_is_named_exists() -> None:
-    named = set(re.findall(r"`(test_\w+)`", (DOCS / "proofs.md").read_text()))
+    named = set(re.findall(r"`(test_\w+)`", (DOCS / "results" / "proofs.md").read_text()))
     sources = "".join(path.read_text() for path in Path(__file__).parent.rglob("test_*.py"))
     assert named
     assert not {name for name in named if f"def {name}(" not in sources}
 
 
 def test_every_setting_of_a_model_is_documented() -> None:
-    text = (DOCS / "settings.md").read_text()
+    text = (DOCS / "reference" / "index.md").read_text()
     for kind in FAMILY_SETTINGS.values():
         for field in fields(kind):
             assert f"`{field.name}`" in text or f"`{field.name}.*`" in text, field.name
@@ -240,7 +240,7 @@ def documented(title: str) -> Iterator[tuple[str, str, str]]:
 
     A row may hold several, with their defaults in the same order, or one that they share.
     """
-    page = (DOCS / "settings.md").read_text()
+    page = (DOCS / "reference" / "index.md").read_text()
     part = re.split(rf"\n###? {re.escape(title)}\n", page, maxsplit=1)[1]
     part = re.split(r"\n###? ", part, maxsplit=1)[0]
     for row in re.findall(r"^\| `.*$", part, re.MULTILINE):

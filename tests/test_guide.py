@@ -10,9 +10,17 @@ from pathlib import Path
 import pytest
 
 DOCS = Path(__file__).parents[1] / "docs"
-CHAPTERS = sorted((DOCS / "guide").glob("[0-9]*.md"))
+CHAPTERS = sorted((DOCS / "look" / "guide").glob("[0-9]*.md"))
 PROGRAM = re.compile(r"^```python\n(.*?)^```\n\n```text\n(.*?)^```$", re.MULTILINE | re.DOTALL)
-NAMES = ("inside", "lens", "maps", "heads", "factors", "beam", "python")
+NAMES = (
+    "look/python",
+    "look/lens",
+    "look/maps",
+    "look/heads",
+    "look/factors",
+    "look/beam",
+    "start/python",
+)
 PAGES = [DOCS / f"{name}.md" for name in NAMES]
 PROGRAMS = [
     pytest.param(match[1], match[2], id=f"{path.name}: {number}")
@@ -51,7 +59,7 @@ def test_numbers_may_differ_in_their_last_digit_and_nothing_else_may() -> None:
 
 def test_there_are_ten_chapters_and_a_tutorial_for_every_question() -> None:
     assert [path.name[:2] for path in CHAPTERS] == [f"{n:02}" for n in range(1, 11)]
-    questions = re.findall(r"^## .*\?$", (DOCS / "inside.md").read_text(), re.MULTILINE)
+    questions = re.findall(r"^## .*\?$", (DOCS / "look" / "python.md").read_text(), re.MULTILINE)
     assert len(questions) >= 7
     assert len(PROGRAMS) >= len(CHAPTERS) + len(questions)
 
@@ -68,7 +76,7 @@ def test_a_chapter_has_a_question_a_program_a_picture_and_an_answer(path: Path) 
     text = path.read_text()
     assert re.match(r"# \d+\. .*\n\n\*\*.*\?\*\*\n", text)
     assert len(PROGRAM.findall(text)) == text.count("```python") == 1
-    assert len(re.findall(r"!\[.+\]\(\.\./pictures/.*\.png\)", text)) == 1
+    assert len(re.findall(r"!\[.+\]\(\.\./\.\./pictures/.*\.png\)", text)) == 1
     assert text.count("\n**Answer.** ") == 1
     prose = re.sub(r"```.*?```", "", text, flags=re.DOTALL)
     assert 300 <= len(prose.split()) <= 600

@@ -136,7 +136,7 @@ def test_what_cannot_be_split_is_refused_with_a_way_out() -> None:
 
 
 def test_check_and_split_take_few_bytes_a_pair() -> None:
-    """Counted, not measured; docs/data.md says what they are together with what is kept of each."""
+    """Counted, not measured; docs/tasks/data.md says what they are with what is kept of each."""
     n = 100_000
     draw = np.random.default_rng(0)
     factor = np.uint64(0x9E3779B97F4A7C15)

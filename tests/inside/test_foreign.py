@@ -215,7 +215,7 @@ def test_labels_must_fit(labels: object) -> None:
 
 
 def test_a_trace_that_another_program_wrote_is_shown(tmp_path: Path) -> None:
-    """The schema of docs/look.md, with nothing in it that is not needed."""
+    """The schema of docs/look/page.md, with nothing in it that is not needed."""
     weights_HTS = torch.rand(2, 3, 3).softmax(-1)
     save_file({"attention.self.0": weights_HTS}, tmp_path / "trace.safetensors")
     facts = {
@@ -294,7 +294,7 @@ def test_a_trace_that_does_not_fit_together_is_refused(
 def test_what_the_documentation_shows_is_true(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    text = (Path(__file__).parents[2] / "docs/look.md").read_text()
+    text = (Path(__file__).parents[2] / "docs/look/page.md").read_text()
     program, printed = re.findall(r"```python\n([^`]*)```\n\n```text\n([^`]*)```", text)[0]
     monkeypatch.chdir(tmp_path)
     exec(compile(program, "look.md", "exec"), {})

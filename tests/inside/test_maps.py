@@ -349,7 +349,7 @@ def test_integrated_gradients_of_texts_start_from_the_mean_of_tokens_that_the_do
     three_TD = maps.baseline_TD(run, traced.reading, part.name, "mean")
     torch.testing.assert_close(three_TD, mean_of([0, (size - 1) // 2, size - 1]))
     assert not torch.allclose(every_TD, three_TD, atol=1e-3)
-    said = (DOCS / "maps.md").read_text(encoding="utf-8")
+    said = (DOCS / "look" / "maps.md").read_text(encoding="utf-8")
     assert f"from the mean of {SAMPLE} tokens that are spread evenly over the vocabulary" in said
 
 
@@ -372,7 +372,7 @@ def test_integrated_gradients_of_media_start_from_their_mean_colour_or_from_sile
     assert torch.equal(found_SD, wanted_SD)
     text_TD = maps.baseline_TD(run, traced.reading, target.name, "mean")
     assert len(text_TD) == len(traced.reading.streams["target"])
-    said = (DOCS / "look-media.md").read_text(encoding="utf-8")
+    said = (DOCS / "look" / "media.md").read_text(encoding="utf-8")
     assert "from a picture of one colour, the mean of its own, or from silence" in said
 
 

@@ -87,7 +87,7 @@ def test_every_setting_of_decoding_is_mapped_or_refused() -> None:
     known = {field.name for field in fields(DecodeSettings)}
     assert MAPPED.keys() | REFUSED.keys() | {"diversity"} == known
     assert not MAPPED.keys() & REFUSED.keys()
-    page = (Path(__file__).parents[2] / "docs" / "export.md").read_text()
+    page = (Path(__file__).parents[2] / "docs" / "weights" / "export.md").read_text()
     table = page.partition("## CTranslate2")[2].partition("## ONNX")[0]
     assert not [name for name in known if f"`{name}`" not in table]
     for name, (nothing, _) in REFUSED.items():

@@ -95,7 +95,8 @@ def _makers(kind: str, out: Path, given: dict[str, Any]) -> bool:
         missing = [name for name in ("recordings", "index") if name not in given]
         if missing:
             raise ConfigError(
-                f"`headway make digits` needs --{missing[0]}: AudioMNIST, say. See docs/making.md."
+                f"`headway make digits` needs --{missing[0]}: AudioMNIST, say. "
+                "See docs/tasks/making.md."
             )
         return make_digits(out, DigitsSettings(**given))
     if kind == "moving":

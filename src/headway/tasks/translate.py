@@ -51,8 +51,8 @@ EPOCHS = ((20_000, 60), (100_000, 40), (1_000_000, 20))
 
 SMALL_DATA_MODEL = {"wiring": "pre", "dropout": 0.1}
 SMALL_DATA_TRAINING = {"optimizer": "muon", "schedule": "linear", "lr": 8e-3, "clip": 1.0}
-"""Strong defaults where nobody asked for the paper's, found by trying (docs/results.md): after 500
-steps they are where the paper's optimiser and wiring are after several thousand."""
+"""Strong defaults where nobody asked for the paper's, found by trying (docs/results/results.md):
+after 500 steps they are where the paper's optimiser and wiring are after several thousand."""
 
 
 def preset_for(n_pairs: int, device: DeviceFacts) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from headway.tasks.scores import Baselines
 from headway.tasks.specs import Metric, Spec
 
-PAGE = "docs/training.md#when-a-baseline-is-better"
+PAGE = "docs/tasks/training.md#when-a-baseline-is-better"
 
 
 def of_metric(baselines: Baselines, metric: Metric) -> dict[str, float]:

@@ -25,7 +25,7 @@ HARDLY, LITTLE = 0.99, 0.95
 frequencies. Models that learn are past both by then: the mean of a window of a few batches varies
 by less than one percent."""
 
-PAGE = "docs/training.md#a-loss-that-stops-falling"
+PAGE = "docs/tasks/training.md#a-loss-that-stops-falling"
 
 
 class Plateau:

@@ -22,7 +22,8 @@ that is short because the run is short would get a rate at which nothing is lear
 WARMUP_SHARE = {"noam": 2}
 USUAL_SHARE = 10
 """One in so many steps warms up, where these are few. `noam` is for norms behind each part, which
-want a long warm-up: half of a short run learned more than a tenth of it (docs/training.md)."""
+want a long warm-up: half of a short run learned more than a tenth of it
+(docs/tasks/training.md)."""
 
 
 def learning_rate(settings: ResolvedTrain, steps: int, d_model: int) -> Callable[[float], float]:

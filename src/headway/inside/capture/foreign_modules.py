@@ -117,7 +117,7 @@ def _streams_of(module: nn.Module) -> tuple[str, ...]:
     raise UserError(
         f"{type(module).__name__} cannot be looked at: known are torch's "
         f"{', '.join(known.__name__ for known in INPUTS)}. For another model write a trace file "
-        "(docs/look.md says how)."
+        "(docs/look/page.md says how)."
     )
 
 

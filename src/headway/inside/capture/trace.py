@@ -116,7 +116,7 @@ class Trace:
         except (OSError, SafetensorError, ValueError, KeyError, TypeError) as error:
             raise FolderError(
                 f"{folder} holds no trace that can be read ({type(error).__name__}: {error}). A "
-                f"trace is {TENSORS} and {FACTS}, as docs/look.md describes them."
+                f"trace is {TENSORS} and {FACTS}, as docs/look/page.md describes them."
             ) from error
 
 
