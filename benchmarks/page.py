@@ -20,9 +20,9 @@ import torch
 from benchmarks.machine import save
 from headway.inside.capture.streams import Reading, Stream
 from headway.inside.capture.trace import Trace
-from headway.inside.page.html import page, scripts, web
-from headway.inside.page.look import look
+from headway.inside.page.look import Looked, Page, look
 from headway.inside.page.sections import SECTIONS, look_of
+from headway.web.html import scripts
 from tests.inside.browser import chromium, launched
 
 DRAW = """async (tab) => {
@@ -61,9 +61,8 @@ def invented(layers: int, heads: int, tokens: int) -> Trace:
 
 
 def page_of(trace: Trace) -> str:
-    from headway.inside.page.look import Looked
-
-    return page("invented", [look_of("one", Looked(trace=trace), ("overview", "attention"))])
+    shown = look_of("one", Looked(trace=trace), ("overview", "attention"))
+    return Page("invented", [shown], {}, {}).html
 
 
 def measure(browser: Any, html: str, rounds: int) -> dict[str, Any]:
@@ -102,7 +101,7 @@ def main(words: Sequence[str] | None = None) -> None:
     args = parser.parse_args(words)
     path = chromium()
     assert path is not None, "no chromium here: see `make browser`"
-    texts = [text for _, text in scripts(web(), SECTIONS)]
+    texts = [text for _, text in scripts(SECTIONS)]
     found: dict[str, Any] = {"script_bytes": sum(len(text.encode()) for text in texts)}
     pages = {
         f"{layers} × {heads} heads, {n} tokens": page_of(invented(layers, heads, n))

@@ -15,7 +15,7 @@ ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "src" / "headway"
 SOURCES = sorted(PACKAGE.rglob("*.py"))
 
-LAYERS = ("errors", "progress", "storage", "settings", "nn", "models", "tokens", "data")
+LAYERS = ("errors", "progress", "storage", "web", "settings", "nn", "models", "tokens", "data")
 LAYERS += (
     "metrics",
     "decode",

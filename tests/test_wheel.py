@@ -18,12 +18,14 @@ CODE = """
 import sys
 sys.path.insert(0, sys.argv[1])
 import headway
-from headway.inside.page.html import page, web
+from headway.inside.page.look import Page
+from headway.web.html import FOLDER
 assert headway.__file__.startswith(sys.argv[1]), headway.__file__
-assert str(web()).startswith(sys.argv[1]), web()
-panels = sorted(path.stem for path in (web() / "panels").glob("*.js"))
+assert str(FOLDER).startswith(sys.argv[1]), FOLDER
+panels = sorted(path.stem for path in FOLDER.glob("panels/*.js"))
 sections = {name: {} for name in panels}
-html = page("from the wheel", [{"label": "one", "streams": {}, "sections": sections}])
+look = {"label": "one", "streams": {}, "sections": sections}
+html = Page("from the wheel", [look], {}, {}).html
 print(html.count("<script data-panel="), "from the wheel" in html)
 """
 

@@ -12,9 +12,9 @@ import torch
 from headway.cli.main import main
 from headway.inside.capture.anatomy import Anatomy
 from headway.inside.capture.reading import read
-from headway.inside.page.pack import unpack
 from headway.nn.tap import record
 from headway.tasks.opened import open_plain
+from headway.web.pack import unpack
 
 from ..interop.padded_runs import RUNS, tiny_run
 

@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 from headway.cli.main import main
-from headway.inside.page.pack import unpack
 from headway.models.folder import model_weights, save_weights
 from headway.settings.run import resolved_toml
+from headway.web.pack import unpack
 
 from ..inside.media_runs import item_for, media_run
 

@@ -13,11 +13,11 @@ from headway.cli.main import main
 from headway.inside.capture.corpus import Corpus
 from headway.inside.measure.factors.dictionary import Factors
 from headway.inside.measure.pruning_curve import load_found
-from headway.inside.page.pack import unpack
 from headway.progress import SILENT
 from headway.settings.folder import load_run
 from headway.tasks.opened import open_plain
 from headway.tasks.table import kind_of
+from headway.web.pack import unpack
 
 from ..interop.padded_runs import LABELS, media_lines, media_run
 

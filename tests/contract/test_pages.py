@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from headway.inside.page import pack as packing
+from headway.web import pack as packing
 
 from .tiny import Tiny
 

@@ -265,7 +265,7 @@ def settings_of_text(text: str) -> dict[str, Any]:
 
 def page_data(path: Path) -> Any:
     """What a page of `headway look` carries; arrays as numpy has them."""
-    from headway.inside.page import pack as packing
+    from headway.web import pack as packing
 
     return packing.unpack(path.read_text(encoding="utf-8"))
 

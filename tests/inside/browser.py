@@ -21,11 +21,13 @@ import functools
 import os
 import shutil
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
+
+from headway.inside.page.look import Page
 
 NAMES = ("chromium", "chromium-browser", "google-chrome", "chrome")
 PLACES = ("left", "top", "cell")
@@ -72,6 +74,19 @@ def browser() -> Any:
             warnings.warn(MISSING, UserWarning, stacklevel=1)
         pytest.skip(MISSING)
     return launched(path)
+
+
+def page(
+    title: str,
+    looks: Sequence[dict[str, Any]],
+    shared: dict[str, Any] | None = None,
+    *,
+    run: dict[str, Any] | None = None,
+    live: bool = False,
+) -> str:
+    """The HTML of a page with these looks."""
+    made = Page(title, list(looks), shared or {}, run or {})
+    return made.live_html if live else made.html
 
 
 class OpenPage:

@@ -15,15 +15,14 @@ from headway.inside.capture.beam import cross_rows, rerun
 from headway.inside.capture.forward import say
 from headway.inside.capture.reading import Ask
 from headway.inside.capture.trace import trace
-from headway.inside.page.html import page
 from headway.inside.page.look import Looked
-from headway.inside.page.pack import pack, unpack
 from headway.inside.page.sections import look_of
 from headway.inside.page.sections.beam import section
 from headway.settings.decode import DecodeSettings
 from headway.tasks.opened import open_plain
+from headway.web.pack import pack, unpack
 
-from .browser import browser, open_page  # noqa: F401
+from .browser import browser, open_page, page  # noqa: F401
 
 TEXT = "Ein Mann fährt mit dem Fahrrad durch die Stadt, obwohl es regnet."
 

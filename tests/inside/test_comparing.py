@@ -16,9 +16,9 @@ from headway.inside.capture.trace import trace
 from headway.inside.measure.checkpoints import stages
 from headway.inside.page.compare import fits
 from headway.inside.page.look import Page, look
-from headway.inside.page.pack import unpack
 from headway.inside.page.sections import shown
 from headway.tasks.opened import open_plain
+from headway.web.pack import unpack
 
 from ..interop.padded_runs import tiny_run
 from .browser import VALUES, open_page

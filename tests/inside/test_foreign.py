@@ -17,7 +17,7 @@ from headway.errors import UserError
 from headway.inside.capture.foreign_modules import from_torch
 from headway.inside.capture.trace import FACTS, TENSORS, Trace
 from headway.inside.page.look import look
-from headway.inside.page.pack import unpack
+from headway.web.pack import unpack
 
 from .browser import browser as browser
 from .browser import open_page

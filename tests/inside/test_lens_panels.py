@@ -15,9 +15,7 @@ from headway.inside.capture.forward import read_out, say, scores_in
 from headway.inside.capture.reading import PLAINLY, read
 from headway.inside.capture.trace import trace
 from headway.inside.measure.tuned_lens import Tuned
-from headway.inside.page.html import page
 from headway.inside.page.look import Extras, Looked
-from headway.inside.page.pack import Array
 from headway.inside.page.sections import look_of
 from headway.inside.page.server import LiveServer
 from headway.inside.page.server_page import Live
@@ -25,9 +23,10 @@ from headway.inside.page.server_request import Request
 from headway.nn.layout import Layout
 from headway.nn.tap import record
 from headway.tasks.opened import open_plain
+from headway.web.pack import Array
 
 from ..interop.padded_runs import tiny_run
-from .browser import OpenPage, open_page
+from .browser import OpenPage, open_page, page
 
 PANELS = ("walk", "lens", "positions")
 TEXT = "Der Hund schläft unter dem Tisch."

@@ -10,13 +10,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from headway.inside.page import html as pages
-from headway.inside.page.html import page, panels_of, policy, scripts, web
-from headway.inside.page.pack import Array, unpack
 from headway.inside.page.sections import OF_MEDIA, OF_SEVERAL, SECTIONS
-from tests.inside.browser import open_page
+from headway.web import html as pages
+from headway.web.html import FOLDER, policy, scripts
+from headway.web.pack import Array, unpack
+from tests.inside.browser import open_page, page
 
-MOST_SCRIPT = 100_000
 EVIL = "</script><img src=x onerror=\"document.title='hacked'\"><b>{{style}}</b>"
 
 PANEL = """
@@ -45,14 +44,14 @@ PANELS.beam = {
 def own_panels(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The page's sources with panels of the test's own."""
     folder = tmp_path / "web"
-    for path in web().rglob("*.*"):
+    for path in FOLDER.rglob("*.*"):
         if "panels" not in path.parts:
-            target = folder / path.relative_to(web())
+            target = folder / path.relative_to(FOLDER)
             target.parent.mkdir(parents=True, exist_ok=True)
             target.write_bytes(path.read_bytes())
     (folder / "panels").mkdir()
     (folder / "panels" / "beam.js").write_text(PANEL)
-    monkeypatch.setattr(pages, "web", lambda: folder)
+    monkeypatch.setattr(pages, "FOLDER", folder)
     return folder / "panels"
 
 
@@ -80,29 +79,11 @@ def test_no_script_makes_up_numbers_or_speaks_to_anybody() -> None:
     words = (r"Math\.random", r"https?://", r"\bfetch\b", r"XMLHttpRequest", r"WebSocket",
              r"innerHTML|outerHTML|insertAdjacentHTML", r"\beval\b|new Function", r"\bimport\b",
              r"sendBeacon", r"document\.write", r"crypto")  # fmt: skip
-    for _, text in scripts(web(), SECTIONS):
+    for _, text in scripts(SECTIONS):
         for word in words:
             assert not re.search(word, text), word
-    live = [text for _, text in scripts(web(), SECTIONS, live=True) if "fetch(" in text]
+    live = [text for _, text in scripts(SECTIONS, live=True) if "fetch(" in text]
     assert len(live) == 1  # it would be seen
-
-
-@pytest.mark.parametrize("kind", ["text", "picture", "sound"])
-@pytest.mark.parametrize("live", [False, True])
-def test_all_scripts_of_a_page_stay_small(kind: str, live: bool) -> None:
-    """Of every kind of page, with all the panels that it can have."""
-    text = [name for name in SECTIONS if name not in OF_MEDIA]
-    # Nobody has a corpus, factors or neighbours of pictures and recordings.
-    never = ("saliency", "dictionary", "search")
-    names = text if kind == "text" else [kind, *(name for name in text if name not in never)]
-    if live:
-        names = [name for name in names if name not in OF_SEVERAL]
-    look = {"sections": dict.fromkeys(names)}
-    panels = panels_of([look], {}, live)
-    assert sorted(names) == panels
-    sizes = {name: len(text.encode()) for name, text in scripts(web(), panels, live)}
-    whole = sum(len(text.encode()) for _, text in scripts(web(), panels, live))
-    assert whole <= MOST_SCRIPT, sizes
 
 
 def test_a_page_has_the_panels_and_the_style_of_its_sections_alone() -> None:
@@ -117,16 +98,15 @@ def test_a_page_has_the_panels_and_the_style_of_its_sections_alone() -> None:
 
 
 def test_every_panel_has_a_section_and_every_section_a_panel() -> None:
-    panels = {path.stem for path in web().glob("panels/*.js")}
+    panels = {path.stem for path in FOLDER.glob("panels/*.js")}
     assert panels == set(SECTIONS)
 
 
 def test_the_page_is_read_back_as_it_was_made() -> None:
-    for compress in (True, False):
-        back = unpack(made(compress=compress))
-        assert (back["looks"][0]["sections"]["beam"]["weights"] == WEIGHTS.astype("f4")).all()
-        assert back["looks"][0]["sections"]["beam"]["tokens"][2] == EVIL
-        assert back["title"] == "a title & <more>"
+    back = unpack(made())
+    assert (back["looks"][0]["sections"]["beam"]["weights"] == WEIGHTS.astype("f4")).all()
+    assert back["looks"][0]["sections"]["beam"]["tokens"][2] == EVIL
+    assert back["title"] == "a title & <more>"
 
 
 def test_a_page_may_connect_nowhere_and_a_served_one_to_its_server() -> None:
@@ -162,12 +142,6 @@ def test_nothing_else_can_run_in_the_page(browser: Any, own_panels: Path, tmp_pa
     shown.wait_for_timeout(100)
     assert shown.title() == "a title & <more>"
     assert any("Content Security Policy" in text for text in shown.complaints)
-
-
-def test_an_uncompressed_page_draws_too(browser: Any, own_panels: Path, tmp_path: Path) -> None:
-    shown = open_page(browser, made(compress=False), tmp_path)
-    assert shown.locator("canvas").count() == 1
-    shown.close()
 
 
 def test_arrays_of_every_kind_arrive_as_they_were_sent(

@@ -15,9 +15,9 @@ from headway.inside.capture.streams import Output, Reading, Stream
 from headway.inside.measure.maps.rollout import rollout
 from headway.inside.measure.media_maps import word_groups
 from headway.inside.page.look import Looked, Page, facts_of, looked_at
-from headway.inside.page.pack import unpack
 from headway.inside.page.sections import look_of
 from headway.inside.page.sections.picture import frames, section
+from headway.web.pack import unpack
 
 from .browser import open_page
 from .media_runs import html, item_for, looked, media_for, media_run

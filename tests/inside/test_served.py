@@ -23,13 +23,13 @@ from headway.inside.measure.checkpoints import stage_at
 from headway.inside.measure.heads import heads
 from headway.inside.measure.pruning_curve import save_found
 from headway.inside.page.look import Extras
-from headway.inside.page.pack import unpack
 from headway.inside.page.server import LiveServer, serve
 from headway.inside.page.server_page import Live, request_of
 from headway.inside.page.server_request import Request
 from headway.settings.decode import DecodeSettings
 from headway.settings.folder import SHIPPED
 from headway.tasks.opened import Opened, open_plain
+from headway.web.pack import unpack
 
 from .browser import browser as browser
 from .kept_runs import kept_run

@@ -9,7 +9,7 @@ import pytest
 
 from headway.inside.capture.reading import Ask
 from headway.inside.page.look import look
-from headway.inside.page.pack import unpack
+from headway.web.pack import unpack
 
 from ..interop.padded_runs import WORDS, tiny_run
 

@@ -19,11 +19,11 @@ from headway.inside.capture.reading import Ask
 from headway.inside.capture.trace import Trace, trace
 from headway.inside.measure.word_times import by_ctc, by_heads, ctc_logs, spoken_words
 from headway.inside.page.look import Page, facts_of, looked_at
-from headway.inside.page.pack import unpack
 from headway.inside.page.sections import look_of
 from headway.inside.page.sections import sound as sounds
 from headway.models.parts.audio import SoundFront
 from headway.settings.model import SoundSettings
+from headway.web.pack import unpack
 
 from .browser import open_page
 from .media_runs import RATE, SOUND, html, item_for, looked, media_for, media_run

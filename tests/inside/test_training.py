@@ -24,12 +24,13 @@ from headway.inside.measure.checkpoints import (
     stage_at,
     stages,
 )
-from headway.inside.page.html import data
 from headway.inside.page.look import look
-from headway.inside.page.pack import pack, unpack
+from headway.inside.page.sections import SECTIONS
 from headway.inside.page.sections.training import of_stages
 from headway.tasks.opened import open_plain
 from headway.training.checkpoint import Checkpoints
+from headway.web.html import page_data
+from headway.web.pack import pack, unpack
 
 from .kept_runs import STEPS, kept_run
 
@@ -137,7 +138,7 @@ def _assert_equal(one: object, other: object) -> None:
 
 def test_n_checkpoints_cost_at_most_n_times_one(run_folder: Path) -> None:
     slider, alone = look(run_folder, TEXT, ASK), look(run_folder, TEXT, ASK, checkpoints=False)
-    looks = pack(data(slider.title, slider.looks, run=slider.run))
+    looks = pack(page_data(slider.title, slider.looks, {}, slider.run, SECTIONS))
     assert len(looks) <= len(slider.looks) * len(alone.packed)
     assert len(slider.packed) <= len(slider.looks) * len(alone.packed)
 

@@ -18,10 +18,10 @@ from headway.inside.capture.trace import trace
 from headway.inside.measure.layer_steps import Step
 from headway.inside.measure.layer_walk import Walk, walk
 from headway.inside.page.look import Looked
-from headway.inside.page.pack import pack
 from headway.inside.page.sections.walk import section
 from headway.nn.feedforward import ACTIVATIONS, GATED
 from headway.tasks.opened import Opened, open_plain
+from headway.web.pack import pack
 
 from ..interop.padded_runs import tiny_run
 

@@ -140,7 +140,7 @@ async function start() {
   const root = document.getElementById("root"), packed = document.getElementById("data");
   let [names, current] = [[], null];
   try {
-    const data = await openPacked(packed.textContent, packed.dataset.packed === "deflate");
+    const data = await openPacked(packed.textContent);
     const page = makePage(data, () => { [names, current] = bearing(page, root); });
     if (typeof LIVE !== "undefined") page.live = LIVE;
     ROOT.dataset.theme = matchMedia("(prefers-color-scheme: dark)").matches ? "dark" : "light";

@@ -15,13 +15,12 @@ import torch
 from headway.decode.align import align_words, attention_of, pharaoh
 from headway.inside.capture.streams import Reading, Stream
 from headway.inside.capture.trace import Trace, trace
-from headway.inside.page.html import page
 from headway.inside.page.look import Looked
-from headway.inside.page.pack import unpack
 from headway.inside.page.sections import look_of
 from headway.inside.page.sections.attention import block_max, section
 from headway.tasks.opened import open_plain
-from tests.inside.browser import open_page
+from headway.web.pack import unpack
+from tests.inside.browser import open_page, page
 
 NAMES = ("overview", "attention")
 TEXT = "Ein kleiner Mann fährt mit dem Fahrrad durch die unglaublich alte Stadt."

@@ -13,14 +13,13 @@ from headway.errors import FolderError
 from headway.inside.capture.reading import Ask
 from headway.inside.capture.trace import trace
 from headway.inside.measure.factors.dictionary import Factors, factors
-from headway.inside.page.html import page
 from headway.inside.page.look import Looked
-from headway.inside.page.pack import Array, pack, unpack
 from headway.inside.page.sections import look_of
 from headway.inside.page.sections.dictionary import section
 from headway.tasks.opened import Opened, open_plain
+from headway.web.pack import Array, pack, unpack
 
-from ..browser import open_page
+from ..browser import open_page, page
 
 TEXT = "The little dog had a red ball. <b>It</b> ran."
 THINGS = ("dog", "cat", "ball", "bird", "boy", "tree", "box", "fish", "hat")

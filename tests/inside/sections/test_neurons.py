@@ -14,14 +14,13 @@ import torch
 from headway.inside.capture.reading import Ask
 from headway.inside.capture.trace import trace
 from headway.inside.measure.nmf import nmf
-from headway.inside.page.html import page
 from headway.inside.page.look import Looked
-from headway.inside.page.pack import pack, unpack
 from headway.inside.page.sections import look_of
 from headway.inside.page.sections.neurons import section
 from headway.tasks.opened import open_plain
+from headway.web.pack import pack, unpack
 
-from ..browser import open_page
+from ..browser import open_page, page
 
 TEXT = "One day, a little girl named Lily found a needle in her room."
 

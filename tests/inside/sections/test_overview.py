@@ -12,12 +12,11 @@ import torch
 
 from headway.inside.capture.reading import Ask
 from headway.inside.capture.trace import trace
-from headway.inside.page.html import page
 from headway.inside.page.look import Looked
 from headway.inside.page.sections import look_of, shown
 from headway.inside.page.sections.overview import evenness, favourite, loudness, section
 from headway.tasks.opened import open_plain
-from tests.inside.browser import open_page
+from tests.inside.browser import open_page, page
 
 NAMES = ("overview", "attention")
 

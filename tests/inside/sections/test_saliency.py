@@ -14,13 +14,12 @@ from headway.inside.capture.interventions import Change
 from headway.inside.capture.reading import Ask
 from headway.inside.capture.trace import trace
 from headway.inside.measure import maps
-from headway.inside.page.html import page
 from headway.inside.page.look import Looked
-from headway.inside.page.pack import pack, unpack
 from headway.inside.page.sections import look_of
 from headway.inside.page.sections.saliency import METHODS, section
 from headway.tasks.opened import open_plain
-from tests.inside.browser import VALUES, open_page
+from headway.web.pack import pack, unpack
+from tests.inside.browser import VALUES, open_page, page
 
 from ...interop.padded_runs import RUNS, tiny_run
 

@@ -13,15 +13,14 @@ from headway.inside.capture.corpus import Corpus
 from headway.inside.capture.reading import Ask
 from headway.inside.capture.trace import trace
 from headway.inside.measure.nearest_tokens import Index
-from headway.inside.page.html import page
 from headway.inside.page.look import Looked
-from headway.inside.page.pack import pack, unpack
 from headway.inside.page.sections import look_of
 from headway.inside.page.sections.search import BUDGET, chosen, section
 from headway.tasks.opened import open_plain
+from headway.web.pack import pack, unpack
 
 from ...interop.padded_runs import tiny_run
-from ..browser import open_page
+from ..browser import open_page, page
 
 TEXT = "The little dog ran to the park."
 LINES = ["The little dog ran to the park.", "A cat sat on a mat.", "Tom went to the big park.",

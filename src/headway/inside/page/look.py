@@ -18,14 +18,14 @@ from headway.inside.capture.trace import Trace, trace
 from headway.inside.measure.checkpoints import Stage, checkpoints_of, stages
 from headway.inside.page.compare import check_pair
 from headway.inside.page.compare import of_stages as compare_stages
-from headway.inside.page.html import data, inline, panels_of
-from headway.inside.page.pack import pack
-from headway.inside.page.sections import look_of
+from headway.inside.page.sections import OF_MEDIA, OF_SEVERAL, SECTIONS, look_of
 from headway.inside.page.sections import training as training_section
 from headway.settings.folder import IMPORTED
 from headway.settings.model import ModelSettings
 from headway.storage import read_json, replace_text
 from headway.tasks.opened import Opened, open_plain
+from headway.web.html import page_data, page_html
+from headway.web.pack import pack
 
 TRUTH = "truth.json"
 """In a run folder: how often each map was right where the truth is known; see `truth.py`."""
@@ -102,17 +102,27 @@ class Page:
     @cached_property
     def packed(self) -> str:
         """The data alone: what a served page is sent."""
-        return pack(data(self.title, self.looks, self.shared, run=self.run))
+        return pack(page_data(self.title, self.looks, self.shared, self.run, SECTIONS))
 
     @cached_property
     def html(self) -> str:
-        return inline(self.title, self.packed, panels_of(self.looks, self.shared))
+        return page_html(self.title, self.packed, self._panels)
 
     @property
     def live_html(self) -> str:
-        """The same for a server that answers it."""
-        panels = panels_of(self.looks, self.shared, live=True)
-        return inline(self.title, self.packed, panels, live=True)
+        """The same for a server that answers it. It may be sent other panels, too, which a later
+        answer has: of a text all but those of several looks, of a picture or a recording the
+        search."""
+        panels = self._panels
+        media = panels.intersection(OF_MEDIA)
+        panels |= {"beam"} if media else set(SECTIONS).difference(OF_MEDIA, OF_SEVERAL)
+        return page_html(self.title, self.packed, panels, live=True)
+
+    @property
+    def _panels(self) -> set[str]:
+        """Those of the sections that there are."""
+        found = (self.shared, *(look["sections"] for look in self.looks))
+        return {name for part in found for name in part}
 
     def save(self, path: str | Path) -> None:
         try:

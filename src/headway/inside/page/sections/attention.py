@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from headway.inside.measure.maps.map import streams_of
-from headway.inside.page.pack import Array
+from headway.web.pack import Array
 
 MOST = 256
 

@@ -11,7 +11,7 @@ from headway.inside.capture.beam import cross_rows
 from headway.inside.capture.beam_tree import BeamTree, Node, spelled
 from headway.inside.capture.interventions import gated
 from headway.inside.measure.alignments import aligning_layer
-from headway.inside.page.pack import Array
+from headway.web.pack import Array
 
 if TYPE_CHECKING:
     from headway.inside.page.look import Looked

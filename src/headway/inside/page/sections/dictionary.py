@@ -10,8 +10,8 @@ from numpy.typing import NDArray
 
 from headway.inside.measure.factors.dictionary import Factors
 from headway.inside.measure.maps.map import streams_of
-from headway.inside.page.pack import Array
 from headway.inside.page.sections import shown
+from headway.web.pack import Array
 
 MOST = 256
 """Factors on a page; those that fire on this text come first, then those that fire most often."""

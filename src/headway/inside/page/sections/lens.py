@@ -8,10 +8,10 @@ from torch import Tensor
 
 from headway.inside.measure.lens import Lens, lens
 from headway.inside.measure.tuned_lens import Tuned
-from headway.inside.page.pack import Array
 from headway.inside.page.sections import shown
 from headway.inside.page.sections.overview import BLANK
 from headway.tasks.opened import Opened
+from headway.web.pack import Array
 
 
 def section(looked: Any) -> dict[str, Any] | None:

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from headway.inside.measure.maps.map import streams_of
 from headway.inside.measure.nmf import Nmf, nmf
-from headway.inside.page.pack import Array
+from headway.web.pack import Array
 
 NUMBERS = (2, 3, 4, 6, 8, 12)
 """How many factors one may choose, beside the usual number."""

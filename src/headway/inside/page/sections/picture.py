@@ -19,9 +19,9 @@ from headway.inside.measure.media_maps import (
     whole_maps,
     word_groups,
 )
-from headway.inside.page.pack import Array
 from headway.inside.page.sections import shown
 from headway.settings.vision import GRID_STRIDE, PictureSettings
+from headway.web.pack import Array
 
 LARGEST = 256
 """Pixels of the longer side, in a page."""

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from headway.inside.measure.position_codes import PositionCode, codes, kernel, slow_share, use
 from headway.inside.measure.position_shift import rotation, shift
-from headway.inside.page.pack import Array
+from headway.web.pack import Array
 
 PLACES = 64
 """Rows of the picture; fewer where a code is wide."""

@@ -18,7 +18,7 @@ from headway.inside.measure.maps.norms import norm_maps
 from headway.inside.measure.maps.occlusion import occlusion
 from headway.inside.measure.maps.rollout import rollout
 from headway.inside.measure.maps.slopes import gradient_maps
-from headway.inside.page.pack import Array
+from headway.web.pack import Array
 
 LONGEST = 64
 """Tokens of all streams up to which maps that take time are made."""

@@ -12,8 +12,8 @@ from headway.inside.capture.anatomy import Anatomy
 from headway.inside.capture.corpus import Corpus
 from headway.inside.capture.states import Site
 from headway.inside.measure.nearest_tokens import Index, indexes
-from headway.inside.page.pack import Array, pack
 from headway.tasks.opened import Opened
+from headway.web.pack import Array, pack
 
 TOKENS = 12_000
 """Of the corpus, for a page."""

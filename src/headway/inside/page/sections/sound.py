@@ -31,11 +31,11 @@ from headway.inside.measure.word_times import (
     spoken_words,
     wave_of,
 )
-from headway.inside.page.pack import Array
 from headway.inside.page.sections import shown
 from headway.inside.page.sections.overview import BLANK
 from headway.inside.page.sections.picture import first_map, sized
 from headway.models.parts.audio import SoundFront
+from headway.web.pack import Array
 
 MOST_FRAMES = 1200
 """Columns of the log-mel picture in a page; of more, neighbours become one."""

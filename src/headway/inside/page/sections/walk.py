@@ -11,8 +11,8 @@ from torch import Tensor
 from headway.inside.capture.anatomy import Anatomy
 from headway.inside.measure.layer_steps import Step
 from headway.inside.measure.layer_walk import walk
-from headway.inside.page.pack import Array
 from headway.inside.page.sections import shown
+from headway.web.pack import Array
 
 
 def section(looked: Any) -> dict[str, Any] | None:

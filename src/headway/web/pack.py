@@ -30,7 +30,7 @@ KINDS: dict[str, np.dtype[Any]] = {
 LARGEST_HALF = 65504.0
 ALIGNED = 4
 
-DATA = re.compile(r'<script[^>]* id="data" data-packed="(\w+)">([^<]*)</script>')
+DATA = re.compile(r'<script[^>]* id="data"[^>]*>([^<]*)</script>')
 
 
 @dataclass(frozen=True)
@@ -106,7 +106,7 @@ def _encode(
     return np.rint(share * 255).astype(np.uint8), kind, low, high
 
 
-def pack(tree: Any, *, compress: bool = True) -> str:
+def pack(tree: Any) -> str:
     """Dicts, lists, texts, numbers and `Array`s as one text that `unpack` and the page read.
 
     Numbers that are not finite become null.
@@ -116,17 +116,13 @@ def pack(tree: Any, *, compress: bool = True) -> str:
     header = json.dumps(plain, ensure_ascii=False, separators=(",", ":"), allow_nan=False).encode()
     header += b" " * (-len(header) % ALIGNED)
     raw = b"".join([struct.pack("<I", len(header)), header, *writer.parts])
-    return base64.b64encode(zlib.compress(raw, 9) if compress else raw).decode()
+    return base64.b64encode(zlib.compress(raw, 9)).decode()
 
 
-def unpack(text: str, *, compressed: bool = True) -> Any:
+def unpack(text: str) -> Any:
     """What a page or a packed text holds, with NumPy arrays in the place of `Array`s."""
     found = DATA.search(text)
-    if found:
-        compressed, text = found[1] == "deflate", found[2]
-    raw = base64.b64decode(text)
-    if compressed:
-        raw = zlib.decompress(raw)
+    raw = zlib.decompress(base64.b64decode(found[1] if found else text))
     (size,) = struct.unpack_from("<I", raw)
     start = 4 + size
     return _revive(json.loads(raw[4:start]), raw[start:])

@@ -1,0 +1,92 @@
+"""One HTML file from the sources in this folder and the data: no request to anywhere, ever.
+
+Scripts are allowed by the hash of their text, so that nothing else can run in the page.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import html
+import re
+from collections.abc import Collection, Mapping, Sequence
+from pathlib import Path
+
+FOLDER = Path(__file__).resolve().parent
+
+
+def page_data(
+    title: str,
+    looks: Sequence[Mapping[str, object]],
+    shared: Mapping[str, object],
+    run: Mapping[str, object],
+    order: Collection[str],
+) -> dict[str, object]:
+    """What a page holds, packed with `pack`; it is also what a live page is sent. `README.md` says
+    what a look is.
+
+    `shared` has the sections that do not depend on the look, `run` what the header says about the
+    model, `order` the names of the tabs.
+    """
+    return {
+        "title": title,
+        "run": dict(run),
+        "order": list(order),
+        "looks": [dict(look) for look in looks],
+        "shared": dict(shared),
+    }
+
+
+def page_html(title: str, packed: str, panels: Collection[str], live: bool = False) -> str:
+    """The sources, with these panels alone, and the packed data in one file. A `live` page may
+    speak to the server that it came from, and to nobody else."""
+    texts = scripts(panels, live)
+    style = [FOLDER / "style.css", *_files(panels, "css")]
+    parts = {
+        "policy": policy([text for _, text in texts], live),
+        "title": html.escape(title),
+        "style": "\n".join(map(_read, style)),
+        "scripts": "\n".join(_element(name, text) for name, text in texts),
+        "data": packed,
+    }
+    return re.sub(r"\{\{(\w+)\}\}", lambda place: parts[place[1]], _read(FOLDER / "page.html"))
+
+
+def scripts(panels: Collection[str], live: bool = False) -> list[tuple[str, str]]:
+    """Name and text of each script: the core, then each of the panels in a block of its own, then
+    main. A panel that does not parse then takes only itself down."""
+    core = "\n".join(map(_read, sorted(FOLDER.glob("core/*.js"))))
+    found = [("", core)]
+    found += [(path.stem, f"{{\n{_read(path)}\n}}") for path in _files(panels, "js")]
+    found += [("", _read(FOLDER / name)) for name in ("live.js", "main.js")[not live :]]
+    return [(name, f'"use strict";\n{text}') for name, text in found]
+
+
+def _files(panels: Collection[str], kind: str) -> list[Path]:
+    return [path for path in sorted(FOLDER.glob(f"panels/*.{kind}")) if path.stem in panels]
+
+
+def _read(path: Path) -> str:
+    return path.read_text(encoding="utf-8")
+
+
+def policy(sources: Sequence[str], live: bool = False) -> str:
+    """What the browser lets the page do: run these scripts, show its own pictures, nothing else."""
+    hashes = " ".join(f"'sha256-{_hash(text)}'" for text in sources)
+    connect = "'self'" if live else "'none'"
+    return (
+        f"default-src 'none'; script-src {hashes}; style-src 'unsafe-inline'; "
+        f"img-src data: blob:; media-src data:; connect-src {connect}; "
+        "base-uri 'none'; form-action 'none'"
+    )
+
+
+def _hash(text: str) -> str:
+    return base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
+
+
+def _element(name: str, text: str) -> str:
+    if "</script" in text.lower():
+        raise ValueError(f"the script {name!r} holds the end of a script element")
+    place = f' data-panel="{name}"' if name else ""
+    return f"<script{place}>{text}</script>"
