@@ -25,8 +25,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from benchmarks.machine import pick_device, save
+from examples.made.folder import new_array, write_lines
 from headway.cli.main import main as headway
-from headway.data.making.writing import new_array, write_lines
 from headway.data.media.items import media_items
 from headway.settings.data import DataSettings
 from headway.settings.model import PictureSettings

@@ -12,6 +12,7 @@ from pathlib import Path
 from types import ModuleType, SimpleNamespace
 
 import pytest
+from PIL import Image
 
 from headway.cli.main import main as headway
 
@@ -38,6 +39,13 @@ def load(name: str) -> ModuleType:
 def copied(folder: Path) -> tuple[list[str], str]:
     write(folder, train=STORY, written=STORY)
     return [str(folder / "train"), str(folder / "written")], "written: 100.0%"
+
+
+def cifar10(folder: Path) -> tuple[list[str], str]:
+    for name, n in (("data_batch_1", 2), ("data_batch_2", 2), ("test_batch", 1)):
+        Image.new("RGB", (1024, n), "red").save(folder / f"{name}.png")
+    write(folder, **{"train_lables.json": "[3, 0, 9, 3]", "test_lables.json": "[1]"})
+    return [str(folder), str(folder / "out")], "train: 4 pictures"
 
 
 def debian_records(folder: Path) -> tuple[list[str], str]:
@@ -97,8 +105,8 @@ def toy_grammar(folder: Path) -> tuple[list[str], str]:
 EXAMPLES: dict[str, Callable[[Path], tuple[list[str], str]]] = {
     made.__name__: made
     for made in (
-        copied, debian_records, detector_data, entities, reactions, ruletaker, sentiment, stories,
-        toy_grammar,
+        cifar10, copied, debian_records, detector_data, entities, reactions, ruletaker, sentiment,
+        stories, toy_grammar,
     )
 }  # fmt: skip
 RECORD = "Package: a\nSection: games\nDescription-en: A game\n It is played.\n .\n Often.\n\n"
@@ -175,4 +183,5 @@ def test_the_demo_says_what_went_wrong_without_a_traceback(
 
 def test_no_example_is_left_out() -> None:
     others = {"split_tatoeba", "first_forward", "demo"}
+    others |= {"make_shapes", "make_moving", "make_digits"}  # see tests/examples
     assert {path.stem for path in FOLDER.glob("*.py")} == EXAMPLES.keys() | others

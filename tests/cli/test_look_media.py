@@ -66,7 +66,7 @@ def test_what_was_measured_stands_on_the_page(
         (["look", "RUN", "--text", "hello"], "reads a picture, not text"),
         (["look", "RUN", "--file", "none.png"], "none.png does not exist"),
         (["look", "RUN", "--file", "tone.wav"], "tone.wav is a recording, and this run is for"),
-        (["truth", "RUN"], "headway make shapes"),
+        (["truth", "RUN"], "examples/make_shapes.py"),
         (["truth", "RUN", "--pairs", "x.tsv"], "--pairs is for translators"),
         (["truth", "tatoeba-de-en", "--media", "x.jsonl"], "--media is for"),
         (["prune", "RUN", "--heads", "2", "--out", "x"], "keeps no data to judge heads by"),

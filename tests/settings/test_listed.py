@@ -169,7 +169,7 @@ def test_a_folder_comes_before_runs_and_runs_before_what_ships(
     assert run_folder("stories") == SHIPPED / "stories"
     tiny_run(tmp_path / "runs" / "stories", "complete")
     assert run_folder("stories") == run_folder(Path("stories")) == Path("runs/stories")
-    (tmp_path / "stories").mkdir()  # as `headway make` might: no run
+    (tmp_path / "stories").mkdir()  # as a maker of data might: no run
     assert run_folders("stories") == [Path("runs/stories")]
     (tmp_path / "stories" / "config.toml").touch()
     assert run_folders("stories") == [Path("stories")]

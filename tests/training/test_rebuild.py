@@ -10,14 +10,14 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from make_digits import DigitsSettings, make_digits
+from make_shapes import ShapesSettings, make_shapes
 from PIL import Image
 from torch import Tensor
 
 from benchmarks.few_labels import as_list, few_of
 from headway.cli.main import main
 from headway.data.batches import Fixed, StepPlan
-from headway.data.making.digits import DigitsSettings, make_digits
-from headway.data.making.shapes import ShapesSettings, make_shapes
 from headway.data.masking import Draws, Hider
 from headway.data.media.store import PictureStore, SoundStore
 from headway.data.store import Columns

@@ -51,7 +51,9 @@ for command in (check, train, predict, play, evaluate, score, average, recipes, 
     app.command()(command)
 app.command("import")(import_)
 app.command()(export)
-app.command()(make)
+app.command(
+    hidden=True, context_settings={"allow_extra_args": True, "ignore_unknown_options": True}
+)(make)
 for study in (look, truth, prune, factors):
     app.command()(study)
 

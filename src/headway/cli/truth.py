@@ -75,7 +75,7 @@ def truth(
     if spec.truth and spec.modality != "text" and media is None:
         raise UserError(
             f"{run} is a run of {task}: its truth comes from a manifest, --media FILE.jsonl, in "
-            f"which boxes or times are known. `headway make {spec.truth}` writes such."
+            f"which boxes or times are known. `examples/make_{spec.truth}.py` writes such."
         )
     if not spec.truth and reactions is None:
         print(f"not validated: nobody knows where a run of the task {task} has to look.")

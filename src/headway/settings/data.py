@@ -46,7 +46,7 @@ class DataSettings(Made):
 
     media: tuple[str, ...] = ()
     """Pictures, videos or recordings: folders with a folder a class, or TSV, CSV or JSONL files of
-    paths with labels or texts; IDX files; CIFAR-10's sprites."""
+    paths with labels or texts; IDX files."""
 
     valid_media: tuple[str, ...] = ()
     """Without it a part of the media is split off."""

@@ -53,7 +53,7 @@ Names = str | Path | Iterable[str | Path]
 
 def run_folder(name: str | Path) -> Path:
     """A folder as it is given, the one of that name in `runs`, or the shipped model that is called
-    so; the first of these that is a run. `headway make shapes --out shapes` makes none."""
+    so; the first of these that is a run. A folder of data is none."""
     path, name = Path(name), str(name)
     if any((path / file).is_file() for file in (CONFIG, WEIGHTS)):
         return path

@@ -414,7 +414,7 @@ class Spec:
     """What it needs most often when it is worse than a baseline."""
 
     truth: Literal["", "pairs", "repeats", "shapes", "moving", "digits"] = ""
-    """Where it is known what there is to look at: in what `headway make` makes under that name, in
+    """Where it is known what there is to look at: in what `examples/make_NAME.py` makes, in
     aligned pairs, or in text that repeats itself."""
 
     example: str = "headway predict {run} < sentences.txt"

@@ -312,32 +312,6 @@ def test_idx_files_that_lie_are_named(tmp_path: Path, end: str) -> None:
         items(name)
 
 
-def test_sprites_of_cifar(tmp_path: Path) -> None:
-    pixels = np.random.default_rng(0).integers(0, 255, (3, 2, 1024, 3), np.uint8)
-    for i in range(2):
-        Image.fromarray(pixels[i]).save(tmp_path / f"data_batch_{i + 1}.png")
-    Image.fromarray(pixels[2]).save(tmp_path / "test_batch.png")
-    (tmp_path / "train_lables.json").write_text("[3, 0, 9, 3]")
-    (tmp_path / "test_lables.json").write_text("[1, 2]")
-    shape = PictureSettings(height=32, width=32, patch=4)
-
-    def found(name: str = "") -> MediaItems:
-        return media_items([str(tmp_path / name)], DataSettings(), "pictures", shape,
-                           target="label")  # fmt: skip
-
-    assert [item.label for item in found()] == ["cat", "airplane", "truck", "cat"]
-    assert [item.label for item in found("data_batch_2.png")] == ["truck", "cat"]
-    assert [item.label for item in found("test_batch.png")] == ["automobile", "bird"]
-    expected = pixels[1, 1].reshape(32, 32, 3).transpose(2, 0, 1)
-    np.testing.assert_array_equal(found()[3].open()[0], expected)
-    (tmp_path / "train_lables.json").write_text("[3, 0, 9]")
-    with pytest.raises(DataError, match="3 labels for 2 files"):
-        found()
-    (tmp_path / "train_lables.json").write_text("[3, 0, 9, 10]")
-    with pytest.raises(DataError, match="numbers from 0 to 9"):
-        found()
-
-
 def test_single_files_need_no_labels_only_where_none_are_wanted(tmp_path: Path) -> None:
     path = picture(tmp_path / "a.png", 5)
     assert first_values(items(path, target="none")) == [5]

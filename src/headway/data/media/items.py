@@ -1,5 +1,5 @@
 """One way in for everything that pictures, videos and recordings come in: folders with a folder a
-class, manifests, IDX files, sprites, stacks, single files."""
+class, manifests, IDX files, stacks, single files."""
 
 from __future__ import annotations
 
@@ -16,7 +16,6 @@ from headway.data.media.idx import IdxSource, idx_in_folder, is_idx
 from headway.data.media.manifest import ManifestSource, is_manifest
 from headway.data.media.open_item import UNITS, Form, Part, Shape, What, read_media
 from headway.data.media.source import ENDINGS, MediaItem, Source, Target
-from headway.data.media.sprites import SpriteSource, is_sprite, is_sprite_folder
 from headway.errors import DataError
 from headway.settings.data import DataSettings
 
@@ -120,14 +119,10 @@ def _source(name: str, data: DataSettings, form: Form, target: Target) -> Source
             f"JSONL file with the columns {data.path_field} and {data.other_field}."
         )
     if path.is_dir():
-        if form.what == "pictures" and is_sprite_folder(path):
-            return SpriteSource(path, form, target)
         idx = idx_in_folder(path) if form.what == "pictures" else None
         return IdxSource(idx, form, target) if idx else folder_source(path, form, target)
     if is_manifest(path):
         return ManifestSource(name, data, form, target)
-    if is_sprite(path):
-        return SpriteSource(path, form, target)
     if is_idx(path):
         return IdxSource(path, form, target)
     return _single(path, form, target)

@@ -57,7 +57,7 @@ def _scene(run: Opened, item: MediaItem, facts: dict[str, Any], where: str) -> C
     media = of_item(item.place, seen.values, settings)
     things = facts.get("objects")
     if not isinstance(things, list):
-        raise DataError(f"{where} has no objects with boxes. `headway make shapes` writes such.")
+        raise DataError(f"{where} has no objects with boxes; examples/make_shapes.py writes such.")
     size = (seen.height, seen.width)
     patches = [right_patches(media, boxes_of(thing, media, size, where)) for thing in things]
     if run.spec.writes:
@@ -165,7 +165,9 @@ def recordings(run: Opened, manifest: Path, most: int) -> list[Spoken]:
     for item, facts, where in _lines(run, manifest, most):
         words = facts.get("words")
         if not isinstance(words, list) or not words:
-            raise DataError(f"{where} has no words with times. `headway make digits` writes such.")
+            raise DataError(
+                f"{where} has no words with times; examples/make_digits.py writes such."
+            )
         times = tuple(_time(word, where) for word in words)
         media = of_item(item.place, item.open(), settings)
         text = " ".join(str(word.get("word", "")) for word in words)

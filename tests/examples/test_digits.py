@@ -6,8 +6,8 @@ from typing import Any
 
 import numpy as np
 import pytest
+from make_digits import NAMES, DigitsSettings, audible, make_digits
 
-from headway.data.making.digits import NAMES, DigitsSettings, audible, make_digits
 from headway.errors import ConfigError, DataError
 
 RATE = 1000

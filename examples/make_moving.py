@@ -1,4 +1,7 @@
-"""Short videos of one shape that does something, sometimes beside one that does not."""
+"""Short videos of one shape that does something, sometimes beside one that does not.
+
+python examples/make_moving.py --out moving
+"""
 
 from __future__ import annotations
 
@@ -9,9 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
-
-from headway.data.making.drawing import (
+from made.drawing import (
     COLOURS,
     LOOKS,
     REACH,
@@ -25,14 +26,17 @@ from headway.data.making.drawing import (
     paint,
     rgb_of,
 )
-from headway.data.making.shapes import named_boxes, room_for
-from headway.data.making.writing import (
+from made.folder import (
     check_counts,
     check_size,
     make_folder,
     new_array,
+    program,
     write_lines,
 )
+from make_shapes import named_boxes, room_for
+from numpy.typing import NDArray
+
 from headway.errors import ConfigError
 
 ACTIONS = (
@@ -236,3 +240,8 @@ def _around(boxes: list[Box | None]) -> Box:
     """The box around a thing's whole course."""
     x0, y0, x1, y1 = zip(*[box for box in boxes if box is not None], strict=True)
     return (min(x0), min(y0), max(x1), max(y1))
+
+
+if __name__ == "__main__":
+    assert __doc__
+    program(__doc__, MovingSettings, make_moving)

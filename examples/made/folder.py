@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import argparse
 import json
 import shutil
+import sys
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from dataclasses import MISSING, fields
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
-from headway.errors import ConfigError, FolderError
+from headway.errors import ConfigError, FolderError, UserError
 from headway.storage import sync
 
 FACTS = "made.json"
@@ -68,3 +71,27 @@ def check_counts(**counts: int) -> None:
 def check_size(size: int) -> None:
     if not 24 <= size <= 512:
         raise ConfigError(f"size={size} must be from 24 to 512: below, shapes are mere dots.")
+
+
+def program(about: str, settings: type, make: Callable[[Path, Any], bool]) -> None:
+    """A command line with an option for each field of the settings."""
+    parser = argparse.ArgumentParser(description=about.partition("\n\n")[0])
+    parser.add_argument("--out", type=Path, required=True, help="a new folder")
+    types = {"int": int, "float": float, "str": str}
+    for field in fields(settings):
+        needed = field.default is MISSING
+        parser.add_argument(
+            f"--{field.name}", type=types[str(field.type)], required=needed,
+            default=None if needed else field.default,
+            help=None if needed else f"[default: {field.default}]",
+        )  # fmt: skip
+    given = vars(parser.parse_args())
+    out = given.pop("out")
+    try:
+        new = make(out, settings(**given))
+    except UserError as error:
+        sys.exit(f"error: {error}")
+    print(f"{out}" + ("" if new else ": it was there already"))
+    for path in sorted(out.glob("*.jsonl")):
+        with path.open("rb") as file:
+            print(f"  {path.name:<24} {sum(1 for _ in file):>7,}")

@@ -1,5 +1,8 @@
 """Strings of spoken digits, made of single ones of the same speaker; the time of each is known.
 
+    python examples/make_digits.py --out digits --recordings audiomnist.flac \\
+        --index audiomnist_index.npy
+
 The split is by speaker, so that a test is about voices never heard. Beside the strings there are
 lists of the single recordings: digits by held-out speakers, speakers by held-out takes, and
 speakers to verify who were never heard.
@@ -14,9 +17,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from made.folder import check_counts, make_folder, new_array, program, write_lines
 from numpy.typing import NDArray
 
-from headway.data.making.writing import check_counts, make_folder, new_array, write_lines
 from headway.errors import ConfigError, DataError, needs
 
 NAMES = ("zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine")
@@ -304,3 +307,8 @@ def audible(clip: Samples, rate: int) -> tuple[float, float]:
     power_N = (padded.reshape(n, frame) ** 2).mean(-1)
     loud = np.flatnonzero(power_N >= power_N.max() * 10 ** (QUIET_DB / 10))
     return float(loud[0] * frame / rate), float(min(len(clip), (loud[-1] + 1) * frame) / rate)
+
+
+if __name__ == "__main__":
+    assert __doc__
+    program(__doc__, DigitsSettings, make_digits)

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import json
+import runpy
+import sys
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from numpy.typing import NDArray
-
-from headway.data.making.drawing import (
+from made.drawing import (
     COLOURS,
     LOOKS,
     SHAPES,
@@ -21,10 +21,13 @@ from headway.data.making.drawing import (
     paint,
     rgb_of,
 )
-from headway.data.making.moving import MovingSettings, held_combinations, make_moving, possible
-from headway.data.making.shapes import DIRECTIONS, Held, ShapesSettings, make_shapes
+from make_moving import MovingSettings, held_combinations, make_moving, possible
+from make_shapes import DIRECTIONS, Held, ShapesSettings, make_shapes
+from numpy.typing import NDArray
+
 from headway.errors import ConfigError, FolderError
 
+EXAMPLES = Path(__file__).parents[2] / "examples"
 SMALL = {"n": 150, "valid": 10, "test": 60}
 
 
@@ -252,3 +255,16 @@ def test_impossible_numbers_are_named(settings: dict[str, int], words: str) -> N
     for kind in (ShapesSettings, MovingSettings):
         with pytest.raises(ConfigError, match=words):
             kind(**settings)
+
+
+def test_a_program_makes_a_folder_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["make_shapes", "--out", str(tmp_path / "s"), "--n", "4", "--valid", "1", "--test", "2"]
+    monkeypatch.setattr(sys, "argv", words)
+    for said in ("train.jsonl", "there already"):
+        runpy.run_path(str(EXAMPLES / "make_shapes.py"), run_name="__main__")
+        assert said in capsys.readouterr().out
+    monkeypatch.setattr(sys, "argv", [*words, "--seed", "1"])
+    with pytest.raises(SystemExit, match="other settings"):
+        runpy.run_path(str(EXAMPLES / "make_shapes.py"), run_name="__main__")

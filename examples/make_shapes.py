@@ -1,5 +1,7 @@
 """Scenes of one to three shapes with a caption and a box for each.
 
+    python examples/make_shapes.py --out shapes
+
 The caption follows from the picture: the largest thing is named first and the others are placed
 from it (of `inside`, the one that is inside comes first); of two relations, that which stands first
 in RELATIONS. So a model that sees everything can be right every time.
@@ -14,9 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
-
-from headway.data.making.drawing import (
+from made.drawing import (
     COLOURS,
     LOOKS,
     REACH,
@@ -29,13 +29,15 @@ from headway.data.making.drawing import (
     paint,
     rgb_of,
 )
-from headway.data.making.writing import (
+from made.folder import (
     check_counts,
     check_size,
     make_folder,
     new_array,
+    program,
     write_lines,
 )
+from numpy.typing import NDArray
 
 RELATIONS = ("left of", "right of", "above", "below", "inside")
 DIRECTIONS = {"left of": (1, 0), "right of": (-1, 0), "above": (0, 1), "below": (0, -1)}
@@ -254,3 +256,8 @@ def _apart(things: list[Thing], scene: Scene) -> bool:
         for i, a in enumerate(things)
         for b in things[:i]
     )
+
+
+if __name__ == "__main__":
+    assert __doc__
+    program(__doc__, ShapesSettings, make_shapes)
