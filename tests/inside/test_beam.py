@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from functools import cache
+from typing import Any
 
 import pytest
 import torch
@@ -16,7 +17,8 @@ from headway.errors import UserError
 from headway.inside.capture.beam import beam_tree, rerun, searches
 from headway.inside.capture.beam_tree import FATES, PLACED, BeamTree
 from headway.inside.capture.forward import say
-from headway.inside.capture.reading import read
+from headway.inside.capture.reading import Ask, read
+from headway.inside.capture.trace import trace
 from headway.models.seq2seq import Seq2Seq
 from headway.settings.decode import DecodeSettings
 from headway.settings.model import EncoderSettings
@@ -280,3 +282,21 @@ def test_what_has_no_search_says_so() -> None:
     assert not searches(other)
     with pytest.raises(UserError, match=r"`classify`.*no search"):
         beam_tree(other, TEXT)
+
+
+def test_a_trace_with_its_tree_searches_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The search that found the answer is the one that is drawn."""
+    searched: list[object] = []
+    plain = Searcher.__call__
+
+    def counted(self: Searcher, sources: Any, *more: Any, **others: Any) -> Any:
+        searched.append(sources)
+        return plain(self, sources, *more, **others)
+
+    monkeypatch.setattr(Searcher, "__call__", counted)
+    found = trace(translator(), TEXT, beam=True)
+    assert len(searched) == 1
+    assert found.beam is not None
+    assert found.beam == beam_tree(translator(), TEXT)
+    trace(translator(), TEXT, Ask(decode=DecodeSettings(sample=True)), beam=True)
+    assert len(searched) == 4  # what is drawn by chance is no tree

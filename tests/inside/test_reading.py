@@ -11,9 +11,8 @@ import torch
 from headway.errors import DataError, UserError
 from headway.inside.capture.forward import say
 from headway.inside.capture.interventions import Change
-from headway.inside.capture.reading import Ask, context, read
-from headway.inside.capture.streams import Reading, Stream
-from headway.inside.capture.uncached_greedy import greedily
+from headway.inside.capture.reading import Ask, context, read, write_uncached
+from headway.inside.capture.streams import Reading
 from headway.settings.decode import DecodeSettings
 from headway.tasks.complete_answers import completer_of
 from headway.tasks.opened import open_plain, open_run
@@ -89,13 +88,12 @@ def test_with_nothing_hidden_the_loop_without_a_cache_is_greedy_search() -> None
     run = open_plain("tatoeba-de-en")
     settings = DecodeSettings(beam=1)
     greedy = read(run, "Wir haben kein Geld.", Ask(decode=settings))
-    source = Stream.of("source", list(greedy.first.ids), run.vocab.source)
-    slow = greedily(run, source, [run.vocab.target.bos], Change(), settings)
-    assert slow.finished
-    assert [*slow.tokens, run.vocab.target.eos] == [output.id for output in greedy.outputs]
+    tokens, finished = write_uncached(run, greedy, [run.vocab.target.bos], Change(), 40)
+    assert finished
+    assert [*tokens, run.vocab.target.eos] == [output.id for output in greedy.outputs]
 
 
-def test_a_language_model_goes_ongreedily() -> None:
+def test_a_language_model_goes_on_greedily() -> None:
     run = open_plain("stories")
     prompt = "Once upon a time there was a dog"
     reading = read(run, prompt, Ask(new=8))

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 from typing import Any, cast
 
 from torch import Tensor
 
 from headway.decode.align import attention_of
-from headway.decode.search.hypothesis import NO_WISH, Specials, Wish
+from headway.decode.search.hypothesis import NO_WISH, Hypothesis, Specials, Wish
 from headway.decode.search.job import Job
+from headway.decode.search.observer import Witness
 from headway.decode.search.prompts import PromptSearcher
 from headway.decode.search.search import Searcher, evaluating, with_begin
 from headway.decode.speech.ctc import JointSearcher
@@ -23,11 +24,10 @@ from headway.inside.capture.streams import Output, Reading, Stream
 from headway.models.decoder import Decoder
 from headway.models.seq2seq import Seq2Seq
 from headway.settings.decode import DecodeSettings
-from headway.tasks.continue_ import context_of
 from headway.tasks.opened import Opened
 from headway.tasks.read import EachRow, readout_of
 
-__all__ = ["BeamTree", "Node", "beam_tree", "cross_rows", "rerun", "searches"]
+__all__ = ["BeamTree", "Node", "beam_tree", "cross_rows", "rerun", "search", "searches"]
 
 BEAM = 4
 """For runs whose own way is to draw tokens, which is no search."""
@@ -68,31 +68,39 @@ def beam_tree(
         )
     if wish.required:
         raise UserError("the tree of a search with required phrases cannot be drawn. Leave them.")
-    settings = _settings(run, decode, new)
-    searcher: Searcher | PromptSearcher
+    item: Any = text.item if isinstance(text, Media) else text
+    if isinstance(text, str):
+        tokenizer = run.vocab.source
+        frame = tokenizer.as_prompt if run.spec.continues else tokenizer.as_source
+        item = frame(tokenizer.encode(text))
+    _, tree = search(run, item, tree_settings(run, decode, new), wish, record=True)
+    assert tree is not None
+    return tree
+
+
+def search(
+    run: Opened, item: Any, settings: DecodeSettings, wish: Wish = NO_WISH, *, record: bool = False
+) -> tuple[list[Hypothesis], BeamTree | None]:
+    """What the run writes from a source, or behind a prompt, from the best down. `record`: with
+    the tree of the search, which is not drawn by chance."""
     target, specials = run.vocab.target, Specials.of(run.vocab.target)
-    if Anatomy.of(run.model).is_pair:
-        source = run.vocab.source
-        item: Any = text.item if isinstance(text, Media) else text
-        if isinstance(text, str):
-            item = source.as_source(source.encode(text))
-        prompt = item
-        searcher = searcher_for(run, cast(Seq2Seq, run.model), settings)
+    ask: Callable[[Witness | None], list[list[Hypothesis]]]
+    if run.spec.continues:
+        prompts = PromptSearcher([cast(Decoder, run.model)], settings, specials, run.shape.max_len)
+        prompts.check([item])
+        job = Job.completing(settings, specials, [item], prompts.context)
+        ask = lambda witness: prompts([item], witness=witness)  # noqa: E731
+    else:
+        writer = searcher_for(run, cast(Seq2Seq, run.model), settings)
         wishes = with_begin([wish], target.target_begin)
-        job = Job.of(settings, specials, [searcher.rows(item)], wishes, searcher.reach())
-    else:
-        assert not isinstance(text, Media)
-        model = cast(Decoder, run.model)
-        prompt = target.as_prompt(target.encode(text)) if isinstance(text, str) else text
-        searcher = PromptSearcher([model], settings, specials, context_of(run.settings))
-        searcher.check([prompt])
-        job = Job.completing(settings, specials, [prompt], searcher.context)
-    recorder = Recorder(job, target.tokens)
-    if isinstance(searcher, Searcher):
-        [found] = searcher([item], [wish], witness=recorder)
-    else:
-        [found] = searcher([prompt], witness=recorder)
-    return replace(recorder.tree(found), given=() if isinstance(text, Media) else tuple(prompt))
+        job = Job.of(settings, specials, [writer.rows(item)], wishes, writer.reach())
+        ask = lambda witness: writer([item], [wish], witness=witness)  # noqa: E731
+    recorder = Recorder(job, target.tokens) if record else None
+    [found] = ask(recorder)
+    if recorder is None:
+        return found, None
+    given = tuple(item) if isinstance(item, list | tuple) else ()
+    return found, replace(recorder.tree(found), given=given)
 
 
 def rerun(run: Opened, reading: Reading, tree: BeamTree, node: Node | int) -> Reading:
@@ -148,7 +156,8 @@ def cross_rows(
     return rows
 
 
-def _settings(run: Opened, decode: DecodeSettings | None, new: int) -> DecodeSettings:
+def tree_settings(run: Opened, decode: DecodeSettings | None, new: int) -> DecodeSettings:
+    """How a search goes whose tree is drawn: nothing is left to chance."""
     own = run.settings.decode
     settings = decode or (replace(own, beam=max(own.beam, BEAM)) if own.sample else own)
     if run.spec.continues:

@@ -14,9 +14,8 @@ from headway.inside.capture.anatomy import Anatomy
 from headway.inside.capture.corpus import Corpus
 from headway.inside.capture.hidden_rows import some_hidden
 from headway.inside.capture.media import Media, exceeds
-from headway.inside.capture.media_reading import said_by_ctc
 from headway.inside.capture.passages import Passage, passages
-from headway.inside.capture.reading import Ask, Output, Reading, Stream, read
+from headway.inside.capture.reading import Ask, Output, Reading, Stream, align_by_ctc, read
 from headway.tasks.opened import Opened
 
 N_EXAMPLES = 200
@@ -120,7 +119,7 @@ def _seen(run: Opened, corpus: Corpus) -> Iterator[Reading]:
             yield read(run, media, Ask(output=corpus.targets[number]))
         else:
             tokens = run.vocab.target.encode(corpus.targets[number])
-            yield said_by_ctc(run, media, tokens)
+            yield align_by_ctc(run, media, tokens)
 
 
 def _plainly(run: Opened) -> Ask:

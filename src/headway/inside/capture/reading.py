@@ -1,45 +1,62 @@
-"""A text becomes a reading: cut into tokens as the run's task cuts it, and answered."""
+"""A text, a picture, a video or a recording becomes a reading: its rows as the run's task reads
+them, and what the run answers."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
 
 import torch
 import torch.nn.functional as F
+from torch import Tensor
 
 from headway.data.readers.jsonl import parse_object, value_text
 from headway.decode.search.fixed_models import learned
-from headway.decode.search.hypothesis import Specials
-from headway.decode.search.prompts import PromptSearcher, too_long
+from headway.decode.search.hypothesis import Hypothesis, Wish
+from headway.decode.search.prompts import too_long
+from headway.decode.speech.window import best_path, speller
 from headway.errors import UserError
 from headway.inside.capture.anatomy import Anatomy
-from headway.inside.capture.forward import gives_vector
+from headway.inside.capture.beam import BeamTree, search, tree_settings
+from headway.inside.capture.forward import gives_vector, read_out, scores_in, vectors
 from headway.inside.capture.interventions import NO_CHANGE, Change, gated
 from headway.inside.capture.media import Media, media_settings, open_media
-from headway.inside.capture.media_reading import read_media
 from headway.inside.capture.streams import Output, Reading, Stream
-from headway.inside.capture.uncached_greedy import greedily, number_read, scores_of
-from headway.inside.capture.written import (
-    NEW_TOKENS,
-    PLAINLY,
-    Ask,
-    Source,
-    given_tokens,
-    next_outputs,
-    only,
-    written,
-)
-from headway.models.decoder import Decoder
-from headway.models.seq2seq import Seq2Seq
+from headway.models.audio import Listener
+from headway.nn.ctc import align
 from headway.settings.decode import DecodeSettings
 from headway.tasks.complete_answers import field_prompt
 from headway.tasks.opened import Opened
+from headway.tasks.targets import target_of
 from headway.tasks.text_items import gapped, tagged, text_items
+from headway.tokens.tokenizer import Tokenizer
 
-__all__ = ["NEW_TOKENS", "PLAINLY", "Ask", "Output", "Reading", "Stream", "read"]
+__all__ = ["NEW_TOKENS", "PLAINLY", "Ask", "Output", "Reading", "Stream", "answer", "read"]
+
+NEW_TOKENS = 24
+"""How far a language model goes on from a prompt, unless asked."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Ask:
+    """How a text is to be answered, where the model writes the answer itself."""
+
+    output: str | Sequence[int] | None = None
+    """The answer, given: the model only reads it. Text, or ids without special tokens."""
+
+    begin: str = ""
+    """What the answer has to begin with."""
+
+    decode: DecodeSettings | None = None
+    """How to search; None: as the run says (a language model: greedily)."""
+
+    new: int = NEW_TOKENS
+    """Most tokens that a language model adds."""
+
+
+PLAINLY = Ask()
 
 
 def read(
@@ -49,23 +66,43 @@ def read(
 
     A run of pictures, videos or recordings reads a file.
     """
+    return answer(run, text, ask, change)[0]
+
+
+def answer(
+    run: Opened,
+    text: str | Path | Media,
+    ask: Ask = PLAINLY,
+    change: Change = NO_CHANGE,
+    *,
+    beam: bool = False,
+) -> tuple[Reading, BeamTree | None]:
+    """As `read`, with `beam` also the tree of the search that found the answer; None where there
+    was no search, or none by a beam as trees are drawn of."""
+    given = _open(run, text)
+    if Anatomy.of(run.model).is_pair:
+        return _write(run, given, ask, change, beam)
+    if run.spec.continues:
+        assert isinstance(given, str)
+        return _continue(run, given, ask, change, beam)
+    if ask.output is not None or ask.begin:
+        raise UserError(
+            f"a run of the task {run.settings.task} without a decoder writes no text, so its "
+            "output cannot be given."
+        )
+    return _label(run, given, change), None
+
+
+def _open(run: Opened, text: str | Path | Media) -> str | Media:
     if isinstance(text, Media):
-        return read_media(run, text, ask, change)
+        return text
     if media_settings(run) is not None:
-        return read_media(run, open_media(run, text), ask, change)
+        return open_media(run, text)
     if not isinstance(text, str):
         raise UserError(f"{run.folder.name} reads text, not files. Give the text itself.")
     if not text.strip():
         raise UserError("the text is empty. Give a text to look at: --text 'A sentence.'")
-    if Anatomy.of(run.model).is_pair:
-        return _translated(run, cast(Seq2Seq, run.model), text, ask, change)
-    if run.spec.continues:
-        return _continued(run, cast(Decoder, run.model), text, ask, change)
-    if ask.output is not None or ask.begin:
-        raise UserError(
-            f"a run of the task {run.settings.task} writes no text, so its output cannot be given."
-        )
-    return _labelled(run, text, change)
+    return text
 
 
 def context(run: Opened) -> int:
@@ -77,52 +114,117 @@ def context(run: Opened) -> int:
     return run.shape.max_len
 
 
-def _translated(run: Opened, model: Seq2Seq, text: str, ask: Ask, change: Change) -> Reading:
-    source = run.vocab.source
-    ids = source.as_source(source.encode(text))
-    _check(run, len(ids))
-    return written(run, model, Source(text, Stream.of("source", ids, source), ids), ask, change)
+def _check(run: Opened, n_tokens: int) -> None:
+    if n_tokens > context(run):
+        raise too_long("the text", n_tokens, context(run))
 
 
-def _continued(run: Opened, model: Decoder, text: str, ask: Ask, change: Change) -> Reading:
+def _write(
+    run: Opened, given: str | Media, ask: Ask, change: Change, beam: bool
+) -> tuple[Reading, BeamTree | None]:
+    """The source, and what the model writes from it."""
+    target = run.vocab.target
+    item: Any
+    if isinstance(given, Media):
+        item, source = given.item, given.stream("source")
+    else:
+        item = run.vocab.source.as_source(run.vocab.source.encode(given))
+        _check(run, len(item))
+        source = Stream.of("source", item, run.vocab.source)
+    reading = Reading(
+        text=given if isinstance(given, str) else given.name,
+        task=run.settings.task,
+        streams={"source": source},
+        outputs=(),
+        media=given if isinstance(given, Media) else None,
+    )
+    found, tree = _find(run, reading, item, ask, _only(change, "source", len(source)), beam)
+    tokens = found.tokens
+    if ask.output is not None and target.target_begin is not None:
+        tokens = [target.target_begin, *tokens]
+    reach = learned(Anatomy.of(run.model).stacks[-1].front)
+    if reach is not None and len(tokens) + 1 > reach:
+        raise too_long("the output", len(tokens) + 1, reach)
+    chosen = [*tokens, target.eos] if found.finished else tokens
+    written = Stream.of("target", [target.bos, *tokens][: len(chosen)], target)
+    return replace(
+        reading,
+        streams={"source": source, "target": written},
+        outputs=_next_outputs(chosen, target),
+        finished=found.finished,
+    ), tree
+
+
+def _find(
+    run: Opened, reading: Reading, item: Any, ask: Ask, change: Change, beam: bool
+) -> tuple[Hypothesis, BeamTree | None]:
+    target = run.vocab.target
+    given = _given_tokens(ask, target)
+    begin = target.encode(ask.begin) if ask.begin else []
+    decode = run.settings.decode if ask.decode is None else ask.decode
+    most = _most_written(run)
+    for what, ids in (("the output", given or []), ("what the output begins with", begin)):
+        if len(ids) > most:
+            raise too_long(what, len(ids) + 1, most + 1)
+    if given is not None:
+        return Hypothesis(given, 0.0, 0.0, [], finished=True), None
+    if change.hidden:
+        first = [] if target.target_begin is None else [target.target_begin]
+        limit = decode.max_len or len(reading.first) + decode.extra_len
+        start = [*first, *begin]
+        tokens, ended = write_uncached(run, reading, [target.bos, *start], change, limit)
+        return Hypothesis([*start, *tokens], 0.0, 0.0, [], finished=ended), None
+    record = beam and decode == tree_settings(run, ask.decode, ask.new)
+    with gated(run.model, change):
+        found, tree = search(run, item, decode, Wish(prefix=tuple(begin)), record=record)
+    return found[0], tree
+
+
+def _most_written(run: Opened) -> int:
+    """Tokens of the longest answer to the longest source that the run was made for."""
+    decode, longest = run.settings.decode, run.settings.data.max_len
+    return max(decode.max_len or 0, longest + decode.extra_len)
+
+
+def _continue(
+    run: Opened, text: str, ask: Ask, change: Change, beam: bool
+) -> tuple[Reading, BeamTree | None]:
     tokenizer = run.vocab.source
     prompt = _prompt(run, text)
-    room = context(run)
-    if len(prompt) > room:
-        raise too_long("the text", len(prompt), room)
-    given = given_tokens(ask, tokenizer)
+    _check(run, len(prompt))
+    given = _given_tokens(ask, tokenizer)
     start = [*prompt, *(tokenizer.encode(ask.begin) if ask.begin else [])]
-    new = min(ask.new, room - len(start))
-    if given is not None:
-        tokens, finished = given, False
-    elif new < 1:
-        tokens, finished = [], False
-    elif only(change, "text", len(prompt)).hidden:
-        decode = replace(DecodeSettings(beam=1), max_len=new)
-        stream = Stream.of("text", start, tokenizer)
-        found = greedily(run, stream, start, only(change, "text", len(prompt)), decode)
-        tokens, finished = found.tokens, found.finished
-    else:
-        decode = DecodeSettings(beam=1) if ask.decode is None else ask.decode
-        search = PromptSearcher([model], replace(decode, max_len=new), Specials.of(tokenizer), room)
-        with gated(model, replace(change, hidden=frozenset())):
-            best = search([start])[0][0]
-        tokens, finished = best.tokens, best.finished
-    ids = [*start, *tokens][:room]
+    new = min(ask.new, context(run) - len(start))
+    hidden = _only(change, "text", len(prompt))
     reading = Reading(
-        text=text,
-        task="complete",
+        text=text, task=run.settings.task, streams={}, outputs=(), n_given=len(prompt)
+    )
+    tree, finished = None, False
+    if given is not None:
+        tokens = given
+    elif new < 1:
+        tokens = []
+    elif hidden.hidden:
+        tokens, finished = write_uncached(run, reading, start, hidden, new)
+    else:
+        decode = replace(DecodeSettings(beam=1) if ask.decode is None else ask.decode, max_len=new)
+        record = beam and decode == tree_settings(run, ask.decode, ask.new)
+        with gated(run.model, replace(change, hidden=frozenset())):
+            [best, *_], tree = search(run, start, decode, record=record)
+        tokens, finished = best.tokens, best.finished
+    ids = [*start, *tokens][: context(run)]
+    reading = replace(
+        reading,
         streams={"text": Stream.of("text", ids, tokenizer)},
-        outputs=next_outputs([*ids[1:], tokenizer.eos], tokenizer),
-        n_given=len(prompt),
+        outputs=_next_outputs([*ids[1:], tokenizer.eos], tokenizer),
         finished=finished,
     )
     if finished:
-        return reading
+        return reading, tree
     # Nobody chose what follows the last token: it is what the model holds likeliest.
-    last = int(scores_of(run, reading, change)[-1].argmax())
-    behind = next_outputs([last], tokenizer, len(ids) - 1)
-    return replace(reading, outputs=(*reading.outputs[:-1], *behind))
+    last = int(_scores(run, reading, change)[-1].argmax())
+    behind = _next_outputs([last], tokenizer, len(ids) - 1)
+    return replace(reading, outputs=(*reading.outputs[:-1], *behind)), tree
 
 
 def _prompt(run: Opened, text: str) -> list[int]:
@@ -139,46 +241,113 @@ def _prompt(run: Opened, text: str) -> list[int]:
     return field_prompt(known, None, tokenizer)
 
 
-def _labelled(run: Opened, text: str, change: Change) -> Reading:
-    """Classes, tags, filled gaps or a vector: what is asked does not hang on the answer."""
+def write_uncached(
+    run: Opened, reading: Reading, start: Sequence[int], change: Change, limit: int
+) -> tuple[list[int], bool]:
+    """The likeliest token again and again behind `start`, and whether the end came, with all that
+    came before read anew every time: no cache knows of hidden tokens."""
+    tokenizer, name = run.vocab.target, Anatomy.of(run.model).stacks[-1].stream
+    never = sorted(tokenizer.specials - {tokenizer.eos})
+    tokens: list[int] = []
+    while len(tokens) < limit:
+        stream = Stream.of(name, [*start, *tokens], tokenizer)
+        streams = {**reading.streams, name: stream}
+        asked = replace(reading, streams=streams, outputs=(Output(len(stream) - 1, -1, ""),))
+        scores_V = _scores(run, asked, change)[0]
+        scores_V[never] = -torch.inf
+        best = int(scores_V.argmax())
+        if best == tokenizer.eos:
+            return tokens, True
+        tokens.append(best)
+    return tokens, False
+
+
+def _next_outputs(
+    tokens: Sequence[int], tokenizer: Tokenizer, first: int = 0
+) -> tuple[Output, ...]:
+    """Row t says token t."""
+    names = tokenizer.tokens(tokens)
+    pairs = enumerate(zip(tokens, names, strict=True))
+    return tuple(Output(first + row, id, name) for row, (id, name) in pairs)
+
+
+def _given_tokens(ask: Ask, tokenizer: Tokenizer) -> list[int] | None:
+    if ask.output is None or isinstance(ask.output, str):
+        return None if ask.output is None else tokenizer.encode(ask.output)
+    for id in ask.output:
+        if not 0 <= id < tokenizer.vocab_size:
+            raise UserError(
+                f"there is no token {id}: they go from 0 to {tokenizer.vocab_size - 1:,}."
+            )
+    return list(ask.output)
+
+
+def _only(change: Change, stream: str, length: int) -> Change:
+    """What is hidden of what is given; the answer is not there yet."""
+    for name, place in change.hidden:
+        if name == stream and place < 0:
+            raise UserError(f"there is no token {place + 1} to hide.")
+    return replace(
+        change, hidden=frozenset(h for h in change.hidden if h[0] == stream and h[1] < length)
+    )
+
+
+def _label(run: Opened, given: str | Media, change: Change) -> Reading:
+    """Classes, tags, filled gaps, a number or a vector: what is asked does not hang on the
+    answer, but where CTC hears text."""
+    reading = _unanswered(run, given)
+    if gives_vector(run):
+        vector_D = F.normalize(_scores(run, reading, NO_CHANGE)[0], dim=-1)
+        return replace(reading, direction=tuple(vector_D.tolist()))
+    if run.spec.writes:
+        return _hear(run, reading, change)
+    if isinstance(given, Media) and run.spec.answers == "gaps":
+        raise UserError(
+            f"a run of the task {run.settings.task} on pictures or recordings rebuilds what is "
+            "hidden: it has no answer to look at. Train a run from it, and look at that one."
+        )
+    scores_RC = _scores(run, reading, change)
+    if run.spec.answers == "number":  # what it hangs on is seen as of a vector of one
+        value = float(target_of(run.settings, ()).shares(scores_RC[:1])[0, 0])
+        number = (Output(None, 0, f"{value:.6g}"),)
+        return replace(reading, outputs=number, direction=(1.0,))
+    chosen = _choose(run, reading, scores_RC)
+    pairs = zip(reading.outputs, chosen, strict=True)
+    return replace(reading, outputs=tuple(Output(one.row, id, _name(run, id)) for one, id in pairs))
+
+
+def _unanswered(run: Opened, given: str | Media) -> Reading:
+    """What is asked, with no answer yet."""
+    name = Anatomy.of(run.model).stacks[0].stream
+    if isinstance(given, Media):
+        vector = (Output(None, -1, "vector"),)
+        return Reading(
+            given.name, run.settings.task, {name: given.stream(name)}, vector, media=given
+        )
     answers = run.spec.answers
     if answers == "tags":
-        item = tagged(run, text)
+        item = tagged(run, given)
     else:
-        item = gapped(run, text) if answers == "gaps" else text_items(run, [text])[0]
+        item = gapped(run, given) if answers == "gaps" else text_items(run, [given])[0]
     _check(run, item.needed)
     rows: Sequence[int | None] = [None] if item.rows is None else item.rows
-    reading = Reading(
-        text=text,
+    return Reading(
+        text=given,
         task=run.settings.task,
-        streams={"text": Stream.of("text", item.ids, run.vocab.source)},
+        streams={name: Stream.of(name, item.ids, run.vocab.source)},
         outputs=tuple(Output(row, -1, "vector") for row in rows),
         segments=tuple(item.segments),
     )
-    if gives_vector(run):
-        vector_D = F.normalize(scores_of(run, reading, NO_CHANGE)[0], dim=-1)
-        return replace(reading, direction=tuple(vector_D.tolist()))
-    if run.spec.answers == "number":
-        return number_read(run, reading, change)
-    chosen = _choose(run, reading, change)
-    return replace(
-        reading,
-        outputs=tuple(
-            Output(row, id, _name(run, id)) for row, id in zip(rows, chosen, strict=True)
-        ),
-    )
 
 
-def _choose(run: Opened, reading: Reading, change: Change) -> list[int]:
-    tokenizer = run.vocab.source
-    rows = [output.row for output in reading.outputs]
-    scores_RC = scores_of(run, reading, change)
+def _choose(run: Opened, reading: Reading, scores_RC: Tensor) -> list[int]:
     if reading.answers != "gaps":
         return [int(id) for id in scores_RC.argmax(-1)]
+    tokenizer = run.vocab.source
     scores_RC[:, sorted(tokenizer.specials)] = -torch.inf
     best = [int(id) for id in scores_RC.argmax(-1)]
     ids = reading.last.ids
-    there = [ids[row] for row in rows if row is not None]
+    there = [ids[output.row] for output in reading.outputs if output.row is not None]
     return [new if old == tokenizer.mask else old for new, old in zip(best, there, strict=True)]
 
 
@@ -189,6 +358,48 @@ def _name(run: Opened, id: int) -> str:
     return labels[id] if id < len(labels) else str(id)
 
 
-def _check(run: Opened, n_tokens: int) -> None:
-    if n_tokens > context(run):
-        raise too_long("the text", n_tokens, context(run))
+def align_by_ctc(run: Opened, media: Media, tokens: list[int]) -> Reading:
+    """A recording of which is known what is said in it: where these tokens are likeliest."""
+    reading = _unanswered(run, media)
+    return _place_symbols(run, reading, _symbols(run, reading, NO_CHANGE), tokens)
+
+
+def _symbols(run: Opened, reading: Reading, change: Change) -> Tensor:
+    """Log-probabilities of every row."""
+    every = tuple(Output(row, -1, "") for row in range(len(reading.last)))
+    return _scores(run, replace(reading, outputs=every), change).log_softmax(-1)
+
+
+def _hear(run: Opened, reading: Reading, change: Change) -> Reading:
+    """Each symbol is read from the row of its stretch where it is likeliest. No search knows of
+    hidden rows: with such, the likeliest symbols of all rows are the answer."""
+    logs_SV = _symbols(run, reading, change)
+    if change.hidden:
+        tokens = best_path(logs_SV).tokens
+    else:
+        assert reading.media is not None
+        weight = run.settings.transcribe.ctc
+        with gated(run.model, change):
+            model = cast(Listener, run.model)
+            speaks = speller(model, run.vocab.target, run.settings.decode, weight)
+            tokens = speaks.spell([reading.media.item])[0].tokens
+    return _place_symbols(run, reading, logs_SV, tokens)
+
+
+def _place_symbols(run: Opened, reading: Reading, logs_SV: Tensor, tokens: list[int]) -> Reading:
+    found = align(logs_SV, tokens, logs_SV.shape[1] - 1) if tokens else None
+    if found is None:
+        return replace(reading, outputs=())
+    names = run.vocab.target.tokens(tokens)
+    outputs = []
+    for id, name, first, last in zip(tokens, names, found.first, found.last, strict=True):
+        row = first + int(logs_SV[first : last + 1, id].argmax())
+        outputs.append(Output(row, id, name))
+    return replace(reading, outputs=tuple(outputs))
+
+
+@torch.no_grad()
+def _scores(run: Opened, reading: Reading, change: Change) -> Tensor:
+    with gated(run.model, change):
+        x_ND, layout = vectors(run.model, reading, [change])
+        return scores_in(run, read_out(run, reading, x_ND, layout)).clone()

@@ -25,7 +25,7 @@ from headway.inside.capture.beam import BeamTree, beam_tree, searches
 from headway.inside.capture.forward import say
 from headway.inside.capture.interventions import NO_CHANGE, Change, gated
 from headway.inside.capture.media import Media
-from headway.inside.capture.reading import PLAINLY, Ask, Reading, read
+from headway.inside.capture.reading import PLAINLY, Ask, Reading, answer
 from headway.inside.capture.schema import check
 from headway.nn.tap import record
 from headway.settings.model import family_of
@@ -135,13 +135,17 @@ def trace(
     `gradients`: also how the outputs hang on every attention weight. `beam`: also the search that
     led to the output. A `Reading` is taken as it is: nothing is searched.
     """
-    reading = text if isinstance(text, Reading) else read(run, text, ask, change)
-    found = _recorded(run, reading, change, gradients=gradients)
+    tree = None
+    if isinstance(text, Reading):
+        reading = text
+    else:
+        reading, tree = answer(run, text, ask, change, beam=beam)
+    found = _record(run, reading, change, gradients=gradients)
     asked = ask.output is None and (ask.new > 0 or "target" in reading.streams)
-    if beam and searches(run) and asked and not change.hidden:
+    if beam and tree is None and searches(run) and asked and not change.hidden:
         with gated(run.model, change):
-            found = replace(found, beam=_search(run, reading, ask))
-    return found
+            tree = _search(run, reading, ask)
+    return replace(found, beam=tree)
 
 
 def _search(run: Opened, reading: Reading, ask: Ask) -> BeamTree:
@@ -153,7 +157,7 @@ def _search(run: Opened, reading: Reading, ask: Ask) -> BeamTree:
     return beam_tree(run, ids, ask.decode, new=ask.new)
 
 
-def _recorded(run: Opened, reading: Reading, change: Change, *, gradients: bool) -> Trace:
+def _record(run: Opened, reading: Reading, change: Change, *, gradients: bool) -> Trace:
     anatomy = Anatomy.of(run.model)
     _check_size(anatomy, reading)
     fronts: dict[str, Tensor] = {}
