@@ -372,7 +372,7 @@ def test_integrated_gradients_of_media_start_from_their_mean_colour_or_from_sile
     assert torch.equal(found_SD, wanted_SD)
     text_TD = maps.baseline_TD(run, traced.reading, target.name, "mean")
     assert len(text_TD) == len(traced.reading.streams["target"])
-    said = (DOCS / "look" / "media.md").read_text(encoding="utf-8")
+    said = (DOCS / "look" / "page.md").read_text(encoding="utf-8")
     assert "from a picture of one colour, the mean of its own, or from silence" in said
 
 
