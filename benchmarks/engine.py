@@ -27,7 +27,7 @@ from headway.settings.folder import CONFIG, TOKENIZER
 from headway.settings.presets import preset
 from headway.settings.run import resolved_toml
 from headway.tasks.opened import Opened, open_plain, open_run
-from headway.tasks.write_answers import translator_of
+from headway.tasks.write_answers import writer_of
 
 SHIPPED = "tatoeba-de-en"
 WRITTEN = 32
@@ -58,11 +58,11 @@ def works(run: Opened, out: Path, lines: list[str], threads: int) -> dict[str, W
     decode = replace(run.settings.decode, length_penalty="power")
     settings = replace(run.settings, decode=decode)
     engine = Ctranslate2Engine(out, settings)
-    translator = translator_of(open_run(out, engine="ctranslate2"), settings.decode)
+    translator = writer_of(open_run(out, engine="ctranslate2"), settings.decode)
 
     def headway() -> int:
         before = translator.summary.tokens
-        for _ in translator.translate(lines):
+        for _ in translator.write(lines):
             pass
         return translator.summary.tokens - before
 

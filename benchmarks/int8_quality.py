@@ -17,7 +17,7 @@ from headway.settings.data import DataSettings
 from headway.settings.folder import load_run, run_folder
 from headway.tasks.continue_ import evaluate_language
 from headway.tasks.opened import open_run
-from headway.tasks.write_answers import translator_of
+from headway.tasks.write_answers import writer_of
 
 CPU = torch.device("cpu")
 
@@ -26,7 +26,7 @@ def translated(name: str, sources: list[str], precision: Any) -> list[str]:
     folder = run_folder(name)
     settings = replace(load_run(folder).decode, precision=precision)
     opened = open_run(folder, device="cpu", precision=precision)
-    return [found.text for found in translator_of(opened, settings).translate(sources)]
+    return [found.text for found in writer_of(opened, settings).write(sources)]
 
 
 def translator(name: str, sources: list[str], references: list[str]) -> dict[str, Any]:

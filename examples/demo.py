@@ -45,13 +45,13 @@ def main() -> None:
 
 def show(folder: Path) -> None:
     """The same sentences before and after, and by the shipped model."""
-    from headway.decode.translator import Translator
+    from headway.decode.writer import Writer
     from headway.models.build import build_model
 
     run = headway.load(folder)
-    untrained = Translator([build_model(run.settings.model).eval()], run.opened.vocab)
+    untrained = Writer([build_model(run.settings.model).eval()], run.opened.vocab)
     outputs = {
-        "before training": [said.text for said in untrained.translate(SENTENCES)],
+        "before training": [said.text for said in untrained.write(SENTENCES)],
         "after": run(SENTENCES).texts,
     }
     if "tatoeba-de-en" in headway.available():

@@ -615,7 +615,7 @@ def _texts(name: str, value: object) -> tuple[str, ...]:
 
 
 def _wish(wish: Mapping[str, object]) -> object:
-    from headway.decode.translation import TextWish
+    from headway.decode.constraints import TextWish
 
     prefix = wish.get("prefix") or ""
     if not isinstance(prefix, str):

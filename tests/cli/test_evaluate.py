@@ -12,7 +12,7 @@ import pytest
 import typer
 
 from headway.cli.evaluate import evaluate
-from headway.decode.translator import Translator
+from headway.decode.writer import Writer
 from headway.errors import UserError
 from headway.metrics.translation import bleu, chrf, compare_bleu, tokenised_bleu
 from headway.models.build import build_model
@@ -22,7 +22,7 @@ from headway.settings.decode import DecodeSettings
 from headway.settings.model import Seq2SeqSettings
 from headway.settings.run import RunSettings, resolved_toml
 from headway.tasks.opened import Opened, open_run
-from headway.tasks.write_answers import translator_of
+from headway.tasks.write_answers import writer_of
 from headway.tokens.trainer import train_vocabularies
 
 SOURCES = ["ein Hund läuft", "zwei Katzen", "", "der Mann liest ein Buch."]
@@ -74,8 +74,8 @@ def test_it_prints_what_the_translator_and_the_metrics_give(
     run, source, target = files
     out = tmp_path / "out.txt"
     facts = json.loads(command(run, "--source", source, "--target", target, "--json", "--out", out))
-    translator = translator_of(open_run(run, device="cpu"))
-    outputs = [found.text for found in translator.translate(SOURCES)]
+    translator = writer_of(open_run(run, device="cpu"))
+    outputs = [found.text for found in translator.write(SOURCES)]
     assert out.read_text(encoding="utf-8").split("\n") == [*outputs, ""]
     scores = list(translator.score(zip(SOURCES, TARGETS, strict=True)))
     loss = -sum(s.log_prob for s in scores) / sum(s.n_tokens for s in scores)
@@ -108,11 +108,11 @@ def test_settings_and_the_beam_reach_the_search(
     run, source, target = files
     seen = []
 
-    def spy(opened: Opened, settings: DecodeSettings) -> Translator:
+    def spy(opened: Opened, settings: DecodeSettings) -> Writer:
         seen.append(settings)
-        return translator_of(opened, settings)
+        return writer_of(opened, settings)
 
-    monkeypatch.setattr("headway.tasks.translate_scores.translator_of", spy)
+    monkeypatch.setattr("headway.tasks.translate_scores.writer_of", spy)
     command(run, "--source", source, "--target", target, "--beam", 3, "decode.max_len=4")
     assert seen == [DecodeSettings(beam=3, max_len=4, extra_len=5)]
 
@@ -146,9 +146,7 @@ def test_two_systems_are_compared_on_the_same_sentences(
     good.write_text("\n".join(TARGETS) + "\n", encoding="utf-8")
     words = ["--source", source, "--target", target, "--against", run, "--json"]
     facts = json.loads(command("--hypotheses", good, *words))
-    outputs = [
-        found.text for found in translator_of(open_run(run, device="cpu")).translate(SOURCES)
-    ]
+    outputs = [found.text for found in writer_of(open_run(run, device="cpu")).write(SOURCES)]
     wanted = compare_bleu(TARGETS, outputs, TARGETS)
     assert facts["comparison"]["p_value"] == wanted.p_value
     assert facts["comparison"]["difference"]["value"] == wanted.difference.value > 0

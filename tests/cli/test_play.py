@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from headway.cli.main import main
-from tests.decode.test_translator import save_run as save_translator
+from tests.decode.test_writer import save_run as save_translator
 from tests.decode.writing import save_run as save_writer
 
 Output = pytest.CaptureFixture[str]

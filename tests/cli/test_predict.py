@@ -17,7 +17,7 @@ import pytest
 from headway.cli.main import main
 from headway.settings.folder import load_run
 from headway.settings.run import resolved_toml
-from tests.decode.test_translator import save_run
+from tests.decode.test_writer import save_run
 from tests.interop.padded_runs import tiny_run
 
 

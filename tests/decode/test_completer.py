@@ -14,7 +14,7 @@ from headway.models.build import build_model
 from headway.settings.data import TokenizerSettings
 from headway.settings.decode import DecodeSettings
 from headway.settings.model import EncoderSettings
-from headway.tasks.complete_answers import completer_of
+from headway.tasks.complete_answers import Continued, completer_of
 from headway.tasks.opened import open_run
 from headway.tokens.tokenizer import Tokenizer
 from headway.tokens.trainer import train_vocabularies
@@ -42,7 +42,7 @@ def test_what_was_learned_is_continued_in_order_and_the_same_in_any_batch() -> N
 def test_facts_have_the_log_probability_of_every_token() -> None:
     decoder = completer(replace(GREEDY, n_best=2, beam=2))
     [found] = decoder.complete(["one two"])
-    facts = json.loads(json.dumps(found.facts()))
+    facts = json.loads(json.dumps(Continued(found.outputs, prompt=found.source).facts()))
     assert facts["prompt"] == "one two"
     best, second = facts["outputs"]
     assert best["text"] == " three four five six."
@@ -51,7 +51,7 @@ def test_facts_have_the_log_probability_of_every_token() -> None:
     assert sum(best["token_log_probs"]) == pytest.approx(best["log_prob"], abs=1e-4)
     assert best["score"] > second["score"]
     assert "".join(best["tokens"]).replace("▁", " ") == best["text"]
-    assert "1 prompt;" in decoder.summary.text()
+    assert "1 prompt;" in decoder.summary.text("prompt")
 
 
 @pytest.mark.parametrize("way", [GREEDY, DRAWN, replace(GREEDY, beam=2), replace(DRAWN, n_best=3)])
@@ -104,7 +104,7 @@ def test_repetition_and_limits() -> None:
     [short] = decoder.complete(["the cat"])
     assert len(short.outputs[0].tokens) == 3
     assert not short.outputs[0].finished
-    assert "1 stopped by the length limit" in decoder.summary.text()
+    assert "1 stopped by the length limit" in decoder.summary.text("prompt")
 
 
 def test_a_prompt_longer_than_the_context_is_named() -> None:
@@ -135,7 +135,7 @@ def test_a_beginning_that_prompts_share_is_read_once() -> None:
         n = shared_length([decoder.ids(prompt) for prompt in prompts])
         assert n > 16
         assert rows[:2] == [n, sum(whole) - 4 * n]
-        assert f"{3 * n} prompt tokens read once" in decoder.summary.text()
+        assert f"{3 * n} prompt tokens read once" in decoder.summary.text("prompt")
     hook.remove()
     # Prompts that come one by one use what was read for those before them.
     before = decoder.prefix
@@ -147,7 +147,7 @@ def test_tokens_are_prompts_too_and_may_end_elsewhere() -> None:
     decoder, inner = completer(GREEDY), tokenizer()
     ids = [inner.bos, *inner.encode("the cat")]
     [found] = decoder.complete([ids])
-    assert (found.prompt, found.text) == ("the cat", " sat on the mat. the dog ran.")
+    assert (found.source, found.text) == ("the cat", " sat on the mat. the dog ran.")
     full_stop = inner.encode("mat.")[-1]
     [found] = decoder.complete([ids], end=full_stop)
     assert found.text == " sat on the mat"

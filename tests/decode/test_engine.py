@@ -10,11 +10,11 @@ import pytest
 from headway.decode.batching import LAST_WINDOW, one_ahead
 from headway.decode.engine import AheadSearch, Batch, Engine, Tokens
 from headway.decode.search.hypothesis import Hypothesis, Specials, Wish
-from headway.decode.translator import Translator
+from headway.decode.writer import Writer
 from headway.errors import UserError
 from headway.settings.decode import DecodeSettings
 
-from .test_translator import vocab
+from .test_writer import vocab
 
 SPECIALS = Specials(1, 2, 0)
 
@@ -53,18 +53,18 @@ class EchoEngine(Engine):
         return self.search
 
 
-def translator(**more: Any) -> tuple[Translator, Echo]:
+def translator(**more: Any) -> tuple[Writer, Echo]:
     engine = EchoEngine()
-    return Translator([], vocab(), engine=engine, **more), engine.search
+    return Writer([], vocab(), engine=engine, **more), engine.search
 
 
 def test_the_next_window_is_begun_before_the_last_is_waited_for() -> None:
     assert isinstance(Echo(), AheadSearch)
     found, search = translator()
     lines = ["ba de", "", "go"] * (LAST_WINDOW // 2)
-    assert [one.text for one in found.translate(lines)] == lines
+    assert [one.text for one in found.write(lines)] == lines
     assert search.events == ["begin", "begin", "end", "end"]
-    assert found.summary.lines == len(lines)
+    assert found.summary.sources == len(lines)
     assert found.summary.tokens == 5 * (LAST_WINDOW // 2)
 
 
@@ -77,14 +77,14 @@ def test_who_waits_for_an_answer_gets_it_at_once() -> None:
             asked.append(line)
             yield line
 
-    assert [one.text for one in found.translate(typed(), live=True)] == ["ba", "de"]
+    assert [one.text for one in found.write(typed(), live=True)] == ["ba", "de"]
     assert search.events in (["begin", "end"], ["begin", "end", "begin", "end"])
 
 
 def test_an_error_comes_after_what_was_begun_before_it() -> None:
     found, _ = translator(max_len=3, on_long="error")
     lines = ["ba"] * LAST_WINDOW + ["ba de fi go ko"]
-    outputs = found.translate(lines)
+    outputs = found.write(lines)
     assert [next(outputs).text for _ in range(LAST_WINDOW)] == lines[:-1]
     with pytest.raises(UserError, match=f"line {LAST_WINDOW + 1:,} has 5 tokens"):
         next(outputs)

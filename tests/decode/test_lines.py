@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headway.decode.batching import FIRST_WINDOW, batches, live_windows, windows
-from headway.decode.long_input import split_text
+from headway.decode.sources import split_text
 
 
 @pytest.mark.parametrize("cut", [windows, live_windows])

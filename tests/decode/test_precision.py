@@ -16,7 +16,7 @@ from headway.settings.decode import DecodeSettings
 from headway.settings.folder import load_run, run_folder
 from headway.tasks.complete_answers import completer_of
 from headway.tasks.opened import open_run
-from headway.tasks.write_answers import translator_of
+from headway.tasks.write_answers import writer_of
 
 from ..interop.padded_runs import tiny_run
 from ..models.variants import FAMILIES, VARIANTS, inputs_of, samples, tiny
@@ -52,9 +52,9 @@ def translated(
 ) -> list[str]:
     folder = run_folder("tatoeba-de-en")
     settings = replace(load_run(folder).decode, precision=precision, batch_tokens=batch_tokens)
-    found = translator_of(
-        open_run(folder, device="cpu", precision=settings.precision), settings
-    ).translate(lines)
+    found = writer_of(open_run(folder, device="cpu", precision=settings.precision), settings).write(
+        lines
+    )
     return [translation.text for translation in found]
 
 

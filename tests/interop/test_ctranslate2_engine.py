@@ -14,8 +14,8 @@ import torch
 from typer.testing import CliRunner
 
 from headway.cli.main import app
+from headway.decode.constraints import TextWish
 from headway.decode.search.hypothesis import Specials
-from headway.decode.translator import TextWish
 from headway.errors import ConfigError, UserError
 from headway.interop import to_ctranslate2
 from headway.interop.ctranslate2.engine import Ctranslate2Engine
@@ -27,7 +27,7 @@ from headway.settings.decode import DecodeSettings
 from headway.settings.folder import load_run
 from headway.settings.run import RunSettings, resolved_toml
 from headway.tasks.opened import open_plain, open_run
-from headway.tasks.write_answers import translator_of
+from headway.tasks.write_answers import writer_of
 from headway.tokens.roles import Roles
 from headway.tokens.tokenizer import Tokenizer, Vocabularies
 from headway.tokens.trainer import train_vocabularies
@@ -145,8 +145,8 @@ def test_scores_are_nearly_ours_where_no_detail_is_asked_for(
     settings = load_run(out)
     decode = replace(settings.decode, length_penalty=penalty, n_best=2)
     engine = Ctranslate2Engine(out, replace(settings, decode=decode))
-    both = [translator_of(opened_by(*one), decode) for one in ((run,), (out, engine))]
-    ours, theirs = ([one.outputs for one in t.translate(LINES)] for t in both)
+    both = [writer_of(opened_by(*one), decode) for one in ((run,), (out, engine))]
+    ours, theirs = ([one.outputs for one in t.write(LINES)] for t in both)
     for mine, other in zip(ours, theirs, strict=True):
         assert [o.text for o in mine] == [o.text for o in other]
         for name in ("score", "log_prob"):
@@ -276,15 +276,15 @@ def test_prefixes_and_banned_words_go_through(translators: tuple[Path, Path]) ->
     both = [
         [
             (found.text, pytest.approx(found.outputs[0].log_prob, rel=0.05))
-            for found in translator.translate(lines, wishes)
+            for found in translator.write(lines, wishes)
         ]
-        for translator in (translator_of(opened_by(run)), translator_of(opened_by(out, engine)))
+        for translator in (writer_of(opened_by(run)), writer_of(opened_by(out, engine)))
     ]
     assert both[0] == both[1]
     assert both[1][0][0].startswith("go ki")
     assert "go" not in both[1][1][0].split()
     with pytest.raises(UserError, match="required phrases do not go with --engine ctranslate2"):
-        list(translator_of(opened_by(out, engine)).translate(["ba"], [TextWish(required=("de",))]))
+        list(writer_of(opened_by(out, engine)).write(["ba"], [TextWish(required=("de",))]))
 
 
 def test_the_roles_of_tokens_are_kept(tmp_path: Path) -> None:

@@ -28,7 +28,7 @@ from headway.settings.decode import DecodeSettings
 from headway.settings.model import RopeSettings
 from headway.tasks.opened import open_plain, open_run
 from headway.tasks.specs import EmbedSettings, spec_of
-from headway.tasks.write_answers import translator_of
+from headway.tasks.write_answers import writer_of
 
 from .ours import save_run, settings_of
 
@@ -163,8 +163,8 @@ def test_transformers_writes_what_we_write(tmp_path: Path) -> None:
         ids_1T = model.generate(**tokenizer(line, return_tensors="pt"))
         found.append(tokenizer.decode(ids_1T[0], skip_special_tokens=True).strip())
     one_less = replace(decode, max_len=19)  # their last token is the end
-    translator = translator_of(open_run(tmp_path / "run", device="cpu"), one_less)
-    assert [translation.text for translation in translator.translate(lines)] == found
+    translator = writer_of(open_run(tmp_path / "run", device="cpu"), one_less)
+    assert [translation.text for translation in translator.write(lines)] == found
     assert len({word for text in found for word in text.split()}) > 3
 
 

@@ -27,7 +27,7 @@ from headway.tasks.complete_answers import completer_of
 from headway.tasks.kind import Use
 from headway.tasks.opened import open_plain, open_run
 from headway.tasks.table import kind_of
-from headway.tasks.write_answers import translator_of
+from headway.tasks.write_answers import writer_of
 from tests.interop.padded_runs import tiny_run
 
 GREEDY = DecodeSettings(beam=1, max_len=4)
@@ -67,7 +67,7 @@ def tags(runs: Path, given: Any) -> Any:
 
 
 def translated(runs: Path, given: Any) -> Any:
-    found = translator_of(open_run(runs / "translate", device="cpu"), GREEDY).translate(given)
+    found = writer_of(open_run(runs / "translate", device="cpu"), GREEDY).write(given)
     return [one.text for one in found]
 
 
@@ -91,7 +91,7 @@ def corpus(runs: Path, given: Any) -> Any:
 
 
 INPUTS: dict[str, Callable[[Path, Any], Any]] = {
-    "Translator.translate": translated,
+    "Writer.translate": translated,
     "Completer.complete": completed,
     "Chooser": chosen,
     "Tokenizer.encode": encoded,
@@ -117,7 +117,7 @@ def test_a_bare_gap_picture_pair_score_or_method_too(runs: Path) -> None:
     use = Use(shapes, shapes.settings)
     [caption] = kind_of(use.settings).predictor(use).answers("example.png")
     assert caption.text == "a purple square left of a yellow circle"
-    translator = translator_of(open_run(runs / "translate", device="cpu"), GREEDY)
+    translator = writer_of(open_run(runs / "translate", device="cpu"), GREEDY)
     [score] = translator.score(("ba", "de"))  # type: ignore[arg-type]
     assert score == next(iter(translator.score([("ba", "de")])))
     for metric in (bleu, chrf, exact_match):

@@ -24,7 +24,7 @@ from headway.tasks import opened as opened_module
 from headway.tasks.kind import Use
 from headway.tasks.opened import Opened, open_plain, open_run
 from headway.tasks.table import kind_of
-from headway.tasks.write_answers import translator_of
+from headway.tasks.write_answers import writer_of
 
 from ..interop.padded_runs import decoding, lines_for, tiny_run
 from ..once import once
@@ -240,13 +240,13 @@ def test_a_draft_is_read_once_too(runs: Path, reads: list[Path]) -> None:
 def test_searches_are_kept_for_who_decodes_in_the_same_way(runs: Path) -> None:
     opened = open_run(runs / "translate", device="cpu")
     settings = opened.settings.decode
-    one, same = (translator_of(opened, settings) for _ in range(2))
-    other = translator_of(opened, replace(settings, beam=7))
+    one, same = (writer_of(opened, settings) for _ in range(2))
+    other = writer_of(opened, replace(settings, beam=7))
     assert one.searcher is same.searcher
     assert one.searcher is not other.searcher
     for beam in range(8, 13):
-        translator_of(opened, replace(settings, beam=beam))
-    assert translator_of(opened, settings).searcher is not one.searcher, "only the last few are"
+        writer_of(opened, replace(settings, beam=beam))
+    assert writer_of(opened, settings).searcher is not one.searcher, "only the last few are"
 
 
 COMMANDS: dict[str, Sequence[str]] = {

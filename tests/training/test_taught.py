@@ -12,7 +12,7 @@ import torch
 
 from headway.data.prepare import prepare
 from headway.data.store import Prepared, load_prepared
-from headway.decode.translator import Translator
+from headway.decode.writer import Writer
 from headway.models.folder import model_weights, save_weights
 from headway.progress import SILENT
 from headway.settings.data import DataSettings
@@ -30,7 +30,7 @@ from headway.tasks.sequence_distil import (
     with_taught,
     with_teachers_words,
 )
-from headway.tasks.write_answers import translator_of
+from headway.tasks.write_answers import writer_of
 from tests.training.test_translate_task import made_of, model_of
 
 CPU = torch.device("cpu")
@@ -81,10 +81,10 @@ def test_the_targets_are_the_teachers_translations(
     made = taught(prepared, settings, tmp_path / "run", CPU, slow)
     n = prepared.train.n
     assert f"the teacher translates {n}/{n}  0s left" in slow.stream.getvalue()
-    teacher = translator_of(open_run(tmp_path / "teacher", device="cpu"))
+    teacher = writer_of(open_run(tmp_path / "teacher", device="cpu"))
     source = prepared.vocab.source
     lines = [source.decode(prepared.train["source"][i].tolist()) for i in range(prepared.train.n)]
-    texts = [found.text for found in teacher.translate(lines)]
+    texts = [found.text for found in teacher.write(lines)]
     assert targets(made) == prepared.vocab.target.encode_batch(texts)
     assert targets(made) != targets(prepared)
     assert made.train["source"] is prepared.train["source"]
@@ -108,22 +108,22 @@ def test_killed_on_the_way_it_goes_on_behind_the_last_block(
     for name in ("train.taught.tokens", "train.taught.lengths"):
         (tmp_path / "run" / "data" / name).unlink()
     translated: list[str] = []
-    plain = Translator.translate
+    plain = Writer.write
 
-    def some(self: Translator, lines: Any, *more: Any, **named: Any) -> Any:
+    def some(self: Writer, lines: Any, *more: Any, **named: Any) -> Any:
         if len(translated) >= 80:
             raise Killed
         translated.extend(lines)
         return plain(self, lines, *more, **named)
 
-    monkeypatch.setattr(Translator, "translate", some)
+    monkeypatch.setattr(Writer, "write", some)
     with pytest.raises(Killed):
         taught(prepared, settings, tmp_path / "run", CPU, SILENT)
     part = tmp_path / "run" / "data" / "train.part"
     with part.open("a") as file:
         file.write("[[1, 2], [3")  # a block that was being written
     assert targets(with_taught(prepared, tmp_path / "run")) == targets(prepared)
-    monkeypatch.setattr(Translator, "translate", plain)
+    monkeypatch.setattr(Writer, "write", plain)
     made = taught(prepared, settings, tmp_path / "run", CPU, slow)
     assert targets(made) == straight
     # What was there is not counted as work of this process.

@@ -229,7 +229,7 @@ def test_the_validation_loss_is_the_likelihood_of_a_word_however_it_is_cut(
 
 
 class Parrot:
-    """Stands for the translator: says what it is told to, and remembers how it was asked."""
+    """Stands for the writer: says what it is told to, and remembers how it was asked."""
 
     asked: list[tuple[DecodeSettings, int]]
     answers: dict[str, str]
@@ -238,7 +238,7 @@ class Parrot:
     def __init__(self, models: Any, vocab: Any, settings: DecodeSettings, **options: Any) -> None:
         self.settings, Parrot.options = settings, options
 
-    def translate(self, lines: Iterable[str], on_progress: Any) -> Iterator[Any]:
+    def write(self, lines: Iterable[str], on_progress: Any) -> Iterator[Any]:
         sources = list(lines)
         Parrot.asked.append((self.settings, len(sources)))
         for source in sources:
@@ -253,7 +253,7 @@ class Said:
 @pytest.fixture
 def parrot(prepared: Prepared, monkeypatch: pytest.MonkeyPatch) -> type[Parrot]:
     Parrot.asked, Parrot.answers = [], dict(prepared.valid_pairs)
-    monkeypatch.setattr("headway.tasks.translate.Translator", Parrot)
+    monkeypatch.setattr("headway.tasks.write.Writer", Parrot)
     return Parrot
 
 
@@ -337,7 +337,7 @@ def test_long_validation_pairs_are_translated_whole(
 ) -> None:
     """As `predict` does with a run that was trained on pairs of that length."""
     evaluated(task_of(prepared), prepared)
-    assert parrot.options["max_len"] >= prepared.valid["source"].lengths.max()
+    assert parrot.options["max_len"] is None  # none is too long
 
 
 def test_the_settings_of_the_tokenizer_reach_the_scores(tmp_path: Path) -> None:

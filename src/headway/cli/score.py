@@ -47,13 +47,13 @@ def score(
         )
     from headway.data.pairs import read_pairs
     from headway.tasks.opened import open_run
-    from headway.tasks.write_answers import translator_of
+    from headway.tasks.write_answers import writer_of
 
     data = DataSettings(source=tuple(source), target=tuple(target), encoding=encoding)
     opened = open_run(*folders, device=device, settings=run_settings)
-    translator = translator_of(opened, run_settings.decode)
+    writer = writer_of(opened, run_settings.decode)
     total, n_tokens, n_pairs = 0.0, 0, 0
-    for found in translator.score(read_pairs(data.source, data.target, (), data)):
+    for found in writer.score(read_pairs(data.source, data.target, (), data)):
         total, n_tokens, n_pairs = total + found.log_prob, n_tokens + found.n_tokens, n_pairs + 1
         if as_json:
             facts: dict[str, Any] = {"log_prob": found.log_prob, "per_token": found.per_token}

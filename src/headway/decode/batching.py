@@ -18,8 +18,11 @@ GRACE = 0.02
 T = TypeVar("T")
 
 
-def windows(lines: Iterable[T], first: int = FIRST_WINDOW) -> Iterator[list[T]]:
-    """An error in reading comes after the lines that were read. `first`: lines of the first."""
+def windows(
+    lines: Iterable[T], first: int = FIRST_WINDOW, most: int = LAST_WINDOW
+) -> Iterator[list[T]]:
+    """An error in reading comes after the lines that were read. `first`: lines of the first, and
+    `most` of any."""
     size, window, source = first, [], iter(listed(lines))
     failure: Exception | None = None
     while True:
@@ -32,7 +35,7 @@ def windows(lines: Iterable[T], first: int = FIRST_WINDOW) -> Iterator[list[T]]:
             break
         if len(window) == size:
             yield window
-            size, window = min(2 * size, LAST_WINDOW), []
+            size, window = min(2 * size, most), []
     if window:
         yield window
     if failure is not None:

@@ -6,21 +6,19 @@ import time
 from collections.abc import Iterable, Iterator, Sequence
 
 from headway.decode.batching import batches, live_windows, windows
-from headway.decode.completion import Completion, Output, Summary
 from headway.decode.engine import Engine, PromptSearch
-from headway.decode.reading import OnToken, Reading
+from headway.decode.output import Output, Summary, Written
 from headway.decode.recent import Recent
 from headway.decode.search.hypothesis import Specials
 from headway.decode.search.prompts import Prefix, PromptSearcher, too_long
 from headway.decode.search.speculative import SpeculativeSearcher
+from headway.decode.stream import OnToken, Reading
 from headway.errors import ConfigError, UserError
 from headway.models.decoder import Decoder
 from headway.nn.linear import packed
 from headway.progress import OnProgress, unheard
 from headway.settings.decode import DecodeSettings
 from headway.tokens.tokenizer import Tokenizer
-
-__all__ = ["Completer", "Completion", "Output", "Prompt"]
 
 Prompt = str | Sequence[int]
 """Text, or tokens with the beginning and everything."""
@@ -84,7 +82,7 @@ class Completer:
         end: int | None = None,
         live: bool = False,
         on_progress: OnProgress = unheard,
-    ) -> Iterator[Completion]:
+    ) -> Iterator[Written]:
         """One completion a prompt, in order. An empty prompt begins a text.
 
         `on_token` gets the text of an output as it becomes certain; prompts then go one by one.
@@ -117,7 +115,7 @@ class Completer:
         common: list[int] | None,
         end: int | None,
         on_progress: OnProgress,
-    ) -> Iterator[Completion]:
+    ) -> Iterator[Written]:
         """In order; each as soon as it and all before it are there."""
         ids = [self.ids(prompt) for prompt in prompts]
         self._check(prompts, ids, first)
@@ -127,9 +125,8 @@ class Completer:
         if on_token is not None:
             groups: Iterable[list[int]] = ([place] for place in range(len(ids)))
         else:
-            width = self.settings.n_best if self.settings.sample else self.settings.beam
             lengths = [len(tokens) + min(self.settings.max_len or USUAL, USUAL) for tokens in ids]
-            groups = batches(lengths, max(1, self.settings.batch_tokens // width))
+            groups = batches(lengths, max(1, self.settings.batch_tokens // self.settings.width))
         done: dict[int, list[Output]] = {}
         given = 0
         for group in groups:
@@ -148,12 +145,12 @@ class Completer:
     def _reading(self, ids: Sequence[list[int]], end: int, on_token: OnToken | None) -> Reading:
         return Reading(self.tokenizer, self.settings, ids, end, on_token)
 
-    def _completion(self, prompt: Prompt, outputs: list[Output]) -> Completion:
-        self.summary.prompts += 1
+    def _completion(self, prompt: Prompt, outputs: list[Output]) -> Written:
+        self.summary.sources += 1
         self.summary.tokens += sum(len(output.tokens) + output.finished for output in outputs)
         self.summary.unfinished += not (outputs[0].finished or outputs[0].stopped_by)
         text = prompt if isinstance(prompt, str) else self.tokenizer.decode(prompt)
-        return Completion(text, outputs)
+        return Written(text, outputs)
 
     def _check(self, prompts: Sequence[Prompt], ids: Sequence[list[int]], first: int) -> None:
         context = self._searcher(self.tokenizer.eos).context

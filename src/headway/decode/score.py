@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 
 from headway.decode.batching import batches
+from headway.decode.output import Score
 from headway.decode.search.search import evaluating
-from headway.decode.translation import Score
 from headway.models.seq2seq import Seq2Seq
 from headway.nn.layout import Layout
 from headway.tokens.tokenizer import Tokenizer

@@ -98,3 +98,13 @@ class DecodeSettings(Made):
                 f"n_best={self.n_best} hypotheses need a beam of at least that many; "
                 f"beam={self.beam}."
             )
+
+    @property
+    def width(self) -> int:
+        """Hypotheses of a source."""
+        return self.n_best if self.sample else self.beam
+
+    @property
+    def walks(self) -> bool:
+        """Whether each hypothesis goes its own way: greedy decoding or sampling, no beam search."""
+        return self.sample or self.beam == 1

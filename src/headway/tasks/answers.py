@@ -21,8 +21,8 @@ from headway.errors import UserError, suggest
 from headway.storage import replace_file, replace_text
 
 if TYPE_CHECKING:
+    from headway.decode.output import Look
     from headway.decode.speech.word_times import Word
-    from headway.decode.translation import Look
 
 Facts = dict[str, Any]
 """What JSON can hold."""

@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from torch import nn
-
 from headway.data.media.prepared import prepare_media
 from headway.data.store import Prepared
-from headway.decode.captioner import Captioner
 from headway.errors import ConfigError, DataError
-from headway.models.seq2seq import Seq2Seq
-from headway.progress import OnProgress, Progress
+from headway.progress import Progress
 from headway.settings.data import DataSettings
 from headway.settings.decode import DecodeSettings
 from headway.settings.facts import DeviceFacts, Facts, Proposal, Survey, because
@@ -29,9 +25,6 @@ from headway.tasks.parent import begun_with, tokenizer_of
 from headway.tasks.scores import Scores
 from headway.tasks.write import Exam, Some, Write
 from headway.tasks.write_items import PicturePlan, WriteItems
-
-AT_ONCE = 512
-"""Pictures between two looks at whether to stop."""
 
 EPOCHS = ((2_000, 60), (10_000, 30), (50_000, 15), (1_000_000, 8))
 """Captions up to so many, and epochs for them; 4 beyond."""
@@ -136,22 +129,6 @@ class Caption(Write):
         longest = min(decode.max_len or longest, longest)
         return replace(decode, beam=1, n_best=1, groups=1, max_len=longest)
 
-    def written(
-        self,
-        model: nn.Module,
-        settings: Resolved,
-        decode: DecodeSettings,
-        prepared: Prepared,
-        exam: Exam,
-        on_progress: OnProgress,
-    ) -> Iterator[str]:
-        assert isinstance(model, Seq2Seq)
-        captioner, n = Captioner([model], prepared.words.target, decode), len(exam.sources)
-        for first in range(0, n, AT_ONCE):
-            found = captioner.captions(exam.sources[first : first + AT_ONCE], first)
-            yield from (of_one[0].text for of_one in found)
-            on_progress(first + len(found), n)
-
     def trivial(self, exam: Exam, usual: Callable[[], str]) -> tuple[str, list[str]]:
         return "one caption for all", [usual()] * len(exam.references)
 
@@ -164,7 +141,7 @@ class Caption(Write):
     def predictor(self, use: Use) -> Predictor:
         from headway.tasks.write_answers import CaptionPredictor
 
-        return CaptionPredictor.of(use)
+        return CaptionPredictor(use)
 
     def evaluation(self, use: Use, files: DataSettings) -> Scores:
         from headway.tasks.caption_scores import evaluate_captions

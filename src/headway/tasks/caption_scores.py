@@ -12,9 +12,8 @@ from typing import Any
 from headway.data.media.prepared import evaluation_media
 from headway.data.media.store import PictureStore
 from headway.data.store import Columns, load_prepared
-from headway.decode.captioner import Captioner, Picture
-from headway.decode.score import target_scores
-from headway.decode.translation import Score
+from headway.decode.sources import Picture
+from headway.decode.writer import Writer
 from headway.errors import UserError
 from headway.metrics.captions import SIGNATURE, match_interval
 from headway.metrics.translation import Interval
@@ -27,11 +26,10 @@ from headway.tasks.scores import Row, Scores
 from headway.tasks.specs import spec_of
 from headway.tasks.thumbnails import data_uri
 from headway.tasks.write import commonest
-from headway.tasks.write_answers import captioner_of
+from headway.tasks.write_answers import writer_of
 from headway.tasks.write_scores import measured
 
 SHOWN = 24
-AT_ONCE = 256
 
 
 def by_picture(items: Columns, texts: Sequence[str]) -> tuple[list[int], list[list[str]]]:
@@ -60,7 +58,8 @@ def described_pictures(
 
 def evaluate_captions(use: Use, files: DataSettings) -> Scores:
     """Scores on described pictures, beside one caption for all of them."""
-    settings, captioner = use.settings, captioner_of(use)
+    settings = use.settings
+    writer = writer_of(use.opened, settings.decode, task="caption")
     shape = front_of(settings)
     assert isinstance(shape, PictureSettings)
     what = settings.caption.what
@@ -71,17 +70,17 @@ def evaluate_captions(use: Use, files: DataSettings) -> Scores:
     texts = [" ".join(text.split()) for text in given.targets]
     rows, references = by_picture(given.items, texts)
     loss = None
-    if captioner.models:  # an engine searches and no more
+    if writer.models:  # an engine searches and no more
         with use.progress.stage("measuring the loss", len(texts), "captions") as stage:
-            loss = _loss(captioner, pictures, texts, stage.update)
-    outputs = _outputs(captioner, [pictures[row] for row in rows], what, use.progress)
+            loss = _loss(writer, pictures, texts, stage.update)
+    outputs = _outputs(writer, [pictures[row] for row in rows], what, use.progress)
     judge = partial(measured, spec_of(settings).scores, references=references,
                     lowercase=settings.tokenizer.lowercase)  # fmt: skip
     values = judge(outputs)
     plain, remark = _usual_caption(use.opened.folder, references)
     usual = judge([plain] * len(outputs))
     interval = match_interval(values["exact"], len(outputs))
-    rate = captioner.summary.tokens / max(captioner.summary.seconds, 1e-9)
+    rate = writer.summary.rate
     several = f"{len(texts):,} captions" if len(texts) > len(rows) else ""
     shown: list[Row] = [
         (what, f"{len(rows):,}", several),
@@ -116,32 +115,21 @@ def _range(interval: Interval) -> str:
     return f"95 %: {interval.low:.2f} – {interval.high:.2f}"
 
 
-def _outputs(
-    captioner: Captioner, pictures: Sequence[Any], what: str, progress: Progress
-) -> list[str]:
-    outputs: list[str] = []
+def _outputs(writer: Writer, pictures: Sequence[Any], what: str, progress: Progress) -> list[str]:
     with progress.stage("describing", len(pictures), what) as stage:
-        for first in range(0, len(pictures), AT_ONCE):
-            found = captioner.captions(pictures[first : first + AT_ONCE], first)
-            outputs += [of_one[0].text for of_one in found]
-            stage.update(len(outputs))
-    return outputs
+        return [found.text for found in writer.write(pictures, on_progress=stage.update)]
 
 
 def _loss(
-    captioner: Captioner, pictures: PictureStore, texts: Sequence[str], on_progress: OnProgress
+    writer: Writer, pictures: PictureStore, texts: Sequence[str], on_progress: OnProgress
 ) -> float:
     """Nats a token, the end counted."""
-    scores: list[Score] = []
-    for first in range(0, len(texts), AT_ONCE):
-        targets = captioner.tokenizer.encode_batch(texts[first : first + AT_ONCE])
-        sources = [pictures[first + i] for i in range(len(targets))]
-        lengths = [a + len(b) for a, b in zip(captioner.rows(sources), targets, strict=True)]
-        room = captioner.settings.batch_tokens
-        models, tokenizer = captioner.models, captioner.tokenizer
-        scores += target_scores(models, sources, targets, tokenizer, lengths, room)
-        on_progress(len(scores), len(texts))
-    return -sum(one.log_prob for one in scores) / max(1, sum(one.n_tokens for one in scores))
+    total, count = 0.0, 0
+    pairs = ((pictures[row], text) for row, text in enumerate(texts))
+    for number, score in enumerate(writer.score(pairs), 1):
+        total, count = total - score.log_prob, count + score.n_tokens
+        on_progress(number, len(texts))
+    return total / max(1, count)
 
 
 def _usual_caption(folder: Path, references: Sequence[Sequence[str]]) -> tuple[str, str]:

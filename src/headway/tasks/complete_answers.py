@@ -5,23 +5,25 @@ from __future__ import annotations
 import json
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, cast
 
 from headway.data.causal import Marks
 from headway.data.unlabelled import Question
-from headway.decode.completer import Completer, Completion, Output
+from headway.decode.completer import Completer
 from headway.decode.fewshot import Choice, Chooser, Shots
+from headway.decode.output import Output, Written
 from headway.errors import DataError, UserError, suggest
 from headway.models.decoder import Decoder
 from headway.settings.decode import DecodeSettings
 from headway.settings.folder import run_folder
 from headway.settings.listed import listed
-from headway.tasks.answers import Answer, Facts, LabelAnswer, Show, TextAnswer, mean_probability
+from headway.tasks.answers import Answer, Facts, LabelAnswer, Show
 from headway.tasks.continue_ import check_language, context_of
 from headway.tasks.kind import Predictor, Use
 from headway.tasks.opened import Opened, open_run
+from headway.tasks.write_answers import Texts, answer_of
 from headway.tokens.tokenizer import Tokenizer
 
 Write = Callable[[str], None]
@@ -138,7 +140,7 @@ class Continuations:
         if self.write is not None:
             return self._streamed(lines)
         completions = self.completer.complete(lines, live=live, on_progress=self.between)
-        return (self._answer(completion, completion.prompt) for completion in completions)
+        return (self._answer(completion, completion.source) for completion in completions)
 
     def _streamed(self, lines: Iterable[str]) -> Iterator[Answer]:
         assert self.write is not None
@@ -148,12 +150,13 @@ class Continuations:
             for completion in self.completer.complete([line], on_token=self.write):
                 yield self._answer(completion, "")
 
-    def _answer(self, completion: Completion, before: str) -> Answer:
-        printed = _Printed(completion, before, self.write is not None)
-        return text_answer(completion.prompt, completion.outputs, printed)
+    def _answer(self, found: Written, before: str) -> Answer:
+        shown = self.write is not None
+        printed = Continued(found.outputs, prompt=found.source, before=before, shown=shown)
+        return answer_of(printed, source=found.source)
 
     def summary(self) -> str:
-        return self.completer.summary.text()
+        return self.completer.summary.text("prompt", digits=1)
 
 
 class LabelChoices:
@@ -207,10 +210,13 @@ class FieldWriter:
         ):
             given = waiting.popleft()
             # A field begins anew: the blank that some vocabularies begin words with is not in it.
-            begun = [replace(one, text=one.text.removeprefix(" ")) for one in completion.outputs]
-            document = {"document": {**given, self.field: begun[0].text}, "field": self.field}
-            printed = _Printed(completion, None, self.write is not None, document)
-            yield text_answer(completion.prompt, begun, printed)
+            text = completion.text.removeprefix(" ")
+            printed = Continued(
+                completion.outputs,
+                {"document": {**given, self.field: text}, "field": self.field},
+                prompt=completion.source, before=None, shown=self.write is not None,
+            )  # fmt: skip
+            yield answer_of(printed, source=completion.source)
 
     def prompt(self, given: Mapping[str, str]) -> list[int]:
         known = {name: given.get(name, "") for name in self.fields}
@@ -244,7 +250,7 @@ class FieldWriter:
         return found
 
     def summary(self) -> str:
-        return self.completer.summary.text()
+        return self.completer.summary.text("prompt", digits=1)
 
 
 def field_prompt(given: Mapping[str, str], wanted: str | None, tokenizer: Tokenizer) -> list[int]:
@@ -257,49 +263,30 @@ def field_prompt(given: Mapping[str, str], wanted: str | None, tokenizer: Tokeni
     return ids if wanted is None else [*ids, Marks.of(wanted, tokenizer).open]
 
 
-def text_answer(prompt: str, outputs: Sequence[Output], printed: _Printed) -> TextAnswer:
-    best, *rest = (
-        TextAnswer(
-            text=output.text,
-            score=mean_probability(output.token_log_probs),
-            printed=replace(printed, completion=replace(printed.completion, outputs=[output])),
-            source=prompt,
-            tokens=tuple(output.tokens),
-            token_log_probs=tuple(output.token_log_probs),
-            log_prob=output.log_prob,
-            finished=output.finished,
-        )
-        for output in outputs
-    )
-    return replace(best, rest=tuple(rest), printed=printed)
+@dataclass(frozen=True, kw_only=True)
+class Continued(Texts):
+    """What follows a prompt, as it is printed."""
 
-
-@dataclass(frozen=True)
-class _Printed:
-    completion: Completion
+    prompt: str
     before: str | None = ""
     """What stands before a text where people read it; None: it begins anew, without a blank."""
 
-    written: bool = False
+    shown: bool = False
     """It was shown while it was written, and is not once more."""
 
-    more: Facts = field(default_factory=dict)
-
     def lines(self, show: Show, number: int) -> str:
-        if self.written:
-            return ""
-        return "\n".join(
-            (f"{output.log_prob:.4f}\t" if show.scores else "") + self._text(output)
-            for output in self.completion.outputs
-        )
+        return "" if self.shown else super().lines(show, number)
 
-    def _text(self, output: Output) -> str:
-        if self.before is None:
-            return output.text.removeprefix(" ")
-        return self.before + output.text
+    def _line(self, output: Output, show: Show, number: int) -> str:
+        score = f"{output.log_prob:.4f}\t" if show.scores else ""
+        return score + (self.before or "") + self.text(output)
+
+    def text(self, output: Output) -> str:
+        return output.text.removeprefix(" ") if self.before is None else output.text
 
     def facts(self) -> Facts:
-        return {**self.more, **self.completion.facts()}
+        outputs = [{**self._output(one), "stopped_by": one.stopped_by} for one in self.outputs]
+        return {**self.about, "prompt": self.prompt, "outputs": outputs}
 
 
 @dataclass(frozen=True)

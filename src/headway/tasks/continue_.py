@@ -201,7 +201,7 @@ class ContinueTask(Objective[Tensor]):
         room = self.settings.model.max_len
         completer = Completer([model], self.prepared.tokenizer, decode, context=room)
         return [
-            {"source": completion.prompt, "target": "", "output": completion.text}
+            {"source": completion.source, "target": "", "output": completion.text}
             for completion in completer.complete(starts)
         ]
 

@@ -34,7 +34,7 @@ from headway.storage import (
     seal_json,
 )
 from headway.tasks.opened import open_run
-from headway.tasks.write_answers import translator_of
+from headway.tasks.write_answers import writer_of
 
 NAME = "train.taught"
 BLOCK = 2048
@@ -116,7 +116,7 @@ def _translated(
     first = sum(map(len, done))
     if first == len(rows):
         return
-    teacher = translator_of(open_run(settings.distil.teacher, device=str(device)), on_long="cut")
+    teacher = writer_of(open_run(settings.distil.teacher, device=str(device)), on_long="cut")
     # A text need not have the tokens that wrote it: it may have more than the student can read.
     reach = learned(teacher.models[0].target_front)
     room = None if reach is None else reach - 1 - (target.target_begin is not None)
@@ -125,7 +125,7 @@ def _translated(
         for begin in range(first, len(rows), BLOCK):
             numbers = range(begin, min(begin + BLOCK, len(rows)))
             lines = [source.decode(rows[number].tolist()) for number in numbers]
-            block = target.encode_batch([found.text for found in teacher.translate(lines)])
+            block = target.encode_batch([found.text for found in teacher.write(lines)])
             block = [ids[:room] for ids in block]
             file.write(_line(block))
             file.flush()

@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
-from torch import nn
 
 from headway.data.prepare import prepare
 from headway.data.store import Columns, Prepared, load_prepared
-from headway.decode.translator import Translator
 from headway.errors import DataError
-from headway.models.seq2seq import Seq2Seq
-from headway.progress import OnProgress, Progress
+from headway.progress import Progress
 from headway.settings.data import DataSettings
 from headway.settings.decode import DecodeSettings
 from headway.settings.facts import DeviceFacts, Facts, Proposal, because
@@ -166,22 +163,6 @@ class Translate(Write):
         longer = int(np.subtract(*lengths).max())
         extra = min(decode.extra_len, max(2, longer + 2))
         return replace(decode, beam=1, n_best=1, groups=1, extra_len=extra)
-
-    def written(
-        self,
-        model: nn.Module,
-        settings: Resolved,
-        decode: DecodeSettings,
-        prepared: Prepared,
-        exam: Exam,
-        on_progress: OnProgress,
-    ) -> Iterator[str]:
-        assert isinstance(model, Seq2Seq)
-        # No pair is longer than what the run was trained on: none is to be split.
-        longest = int(prepared.valid["source"].lengths.max())
-        translator = Translator([model], prepared.words, decode, max_len=longest)
-        for found in translator.translate(exam.sources, on_progress=on_progress):
-            yield found.text
 
     def trivial(self, exam: Exam, usual: Callable[[], str]) -> tuple[str, list[str]]:
         return "the source itself", list(exam.sources)

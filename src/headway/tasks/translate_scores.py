@@ -10,7 +10,7 @@ from typing import Any
 
 from headway.data.files import open_lines
 from headway.data.pairs import read_pairs
-from headway.decode.translator import Translator
+from headway.decode.writer import Writer
 from headway.errors import UserError
 from headway.metrics import translation as metrics
 from headway.metrics.translation import Comparison, Interval, Score
@@ -19,7 +19,7 @@ from headway.settings.data import DataSettings
 from headway.settings.decode import DecodeSettings
 from headway.tasks.opened import Opened
 from headway.tasks.scores import Baselines, Row, Scores
-from headway.tasks.write_answers import translator_of
+from headway.tasks.write_answers import writer_of
 
 
 def evaluate_translations(
@@ -94,10 +94,10 @@ class Job:
     progress: Progress = SILENT
 
     def outputs_of(self, opened: Opened | None, file: str | None) -> Outputs:
-        translator = None if opened is None else self._translator(opened)
+        writer = None if opened is None else self._writer(opened)
         loss = None
-        if opened is not None and translator is not None and opened.engine is None:
-            loss = self._loss(translator)  # an engine searches and no more
+        if opened is not None and writer is not None and opened.engine is None:
+            loss = self._loss(writer)  # an engine searches and no more
         if file is not None:
             lines = list(open_lines(file, self.files.settings.encoding))
             if len(lines) != len(self.files.targets):
@@ -106,31 +106,31 @@ class Job:
                     f"{len(self.files.targets):,}."
                 )
             return Outputs(lines, loss)
-        assert translator is not None
-        return self._translated(translator, loss)
+        assert writer is not None
+        return self._translated(writer, loss)
 
-    def _translator(self, opened: Opened) -> Translator:
+    def _writer(self, opened: Opened) -> Writer:
         if not self.files.sources:
             raise UserError("the sources are needed to translate them: --source FILE.")
-        return translator_of(opened, self.decode)
+        return writer_of(opened, self.decode)
 
-    def _loss(self, translator: Translator) -> float:
+    def _loss(self, writer: Writer) -> float:
         """Nats a target token, the end counted, without smoothing."""
         pairs = zip(self.files.sources, self.files.targets, strict=True)
         scores = []
         with self.progress.stage("measuring the loss", len(self.files.targets), "pairs") as stage:
-            for score in translator.score(pairs):
+            for score in writer.score(pairs):
                 scores.append(score)
                 stage.update(len(scores))
         return -sum(s.log_prob for s in scores) / sum(s.n_tokens for s in scores)
 
-    def _translated(self, translator: Translator, loss: float | None) -> Outputs:
+    def _translated(self, writer: Writer, loss: float | None) -> Outputs:
         outputs = []
         with self.progress.stage("translating", len(self.files.sources), "lines") as stage:
-            for found in translator.translate(self.files.sources, on_progress=stage.update):
+            for found in writer.write(self.files.sources, on_progress=stage.update):
                 outputs.append(found.text)
-        self.progress.note(translator.summary.text())
-        summary = translator.summary
+        self.progress.note(writer.summary.text())
+        summary = writer.summary
         return Outputs(outputs, loss, summary.tokens / max(summary.seconds, 1e-9))
 
 

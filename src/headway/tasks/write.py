@@ -21,9 +21,11 @@ from headway.data.batches import StepPlan
 from headway.data.media.store import PictureStore, SoundStore
 from headway.data.store import Columns, Prepared, load_prepared
 from headway.decode.search.search import evaluating
+from headway.decode.writer import Writer
 from headway.errors import Stopped
 from headway.metrics.language import perplexity
 from headway.models.parts.heads import Input
+from headway.models.seq2seq import Seq2Seq
 from headway.nn.ctc import ctc_loss
 from headway.nn.loss import Smoothing
 from headway.progress import OnProgress, Progress, unheard
@@ -163,7 +165,6 @@ class Write(ABC):
     def quick(self, decode: DecodeSettings, items: WriteItems) -> DecodeSettings:
         """For looks on the way: greedy, and hardly longer than what is right for any of these."""
 
-    @abstractmethod
     def written(
         self,
         model: nn.Module,
@@ -174,6 +175,11 @@ class Write(ABC):
         on_progress: OnProgress,
     ) -> Iterator[str]:
         """What the model writes about each, in order."""
+        assert isinstance(model, Seq2Seq)
+        # No pair is longer than what the run was trained on: none is to be split.
+        writer = Writer([model], prepared.words, decode, max_len=None)
+        for found in writer.write(exam.sources, on_progress=on_progress):
+            yield found.text
 
     def trivial(self, exam: Exam, usual: Callable[[], str]) -> tuple[str, list[str]]:
         """What one can write who knows nothing, and its name. `usual`: what is written most often

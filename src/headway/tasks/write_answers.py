@@ -6,21 +6,21 @@ import json
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import repeat
-from pathlib import Path
 from typing import Any
 
 from headway.data.files import open_lines
 from headway.data.media.open_item import UNITS
 from headway.decode.align import pharaoh
 from headway.decode.batching import live_windows, windows
-from headway.decode.captioner import Captioner
-from headway.decode.translation import Look
-from headway.decode.translator import OnLong, Output, TextWish, Translation, Translator
+from headway.decode.constraints import TextWish
+from headway.decode.output import Look, Output, Written
+from headway.decode.sources import OnLong
+from headway.decode.writer import Writer
 from headway.errors import DataError, FolderError, UserError, suggest
 from headway.models.seq2seq import Seq2Seq
-from headway.settings.data import DataSettings
 from headway.settings.decode import DecodeSettings
 from headway.settings.model import PictureSettings, Seq2SeqSettings, family_of
+from headway.settings.run import media_front
 from headway.tasks.answers import Answer, Facts, Show, TextAnswer, mean_probability
 from headway.tasks.kind import Use
 from headway.tasks.media_answers import FIRST_WINDOW, unread
@@ -31,11 +31,11 @@ LONG = ("split", "cut", "error")
 
 
 @dataclass(frozen=True)
-class Written:
+class Texts:
     """Outputs as they are printed: lines, and facts for programs."""
 
     outputs: Sequence[Output]
-    about: Facts
+    about: Facts = field(default_factory=dict)
     """What is said of the input ..."""
 
     after: Facts = field(default_factory=dict)
@@ -60,6 +60,10 @@ class Written:
         elif show.alignments:
             line.append(pharaoh(output.alignment or []))
         return "\t".join(text.replace("\t", " ") for text in line) if len(line) > 1 else line[0]
+
+    def text(self, output: Output) -> str:
+        """As it stands in an answer."""
+        return output.text
 
     def facts(self) -> Facts:
         first, *more = self.about.items()
@@ -86,11 +90,11 @@ class Written:
         return value if self.digits is None else round(value, self.digits)
 
 
-def answer_of(printed: Written, **common: Any) -> TextAnswer:
+def answer_of(printed: Texts, **common: Any) -> TextAnswer:
     """The best output, and the others behind it. `common`: what is said of each of them."""
     best, *rest = (
         TextAnswer(
-            text=output.text,
+            text=printed.text(output),
             score=mean_probability(output.token_log_probs),
             printed=replace(printed, outputs=(output,)),
             tokens=tuple(output.tokens),
@@ -130,14 +134,14 @@ class TranslationPredictor:
     """Lines in, translations out."""
 
     def __init__(self, use: Use) -> None:
-        settings, options = use.settings.decode, use.options
+        options = use.options
         self.between = use.between
         on_long: Any = options.get("on_long") or "split"
         if on_long not in LONG:
             raise UserError(f"--on-long has no choice {on_long!r}.{suggest(on_long, LONG)}")
-        self.translator = translator_of(
+        self.writer = writer_of(
             use.opened,
-            settings,
+            use.settings.decode,
             on_long=on_long,
             align=bool(options.get("alignments")),
             detail=bool(options.get("scores") or options.get("json")),
@@ -150,47 +154,50 @@ class TranslationPredictor:
         )
 
     def answers(self, lines: Iterable[str], live: bool = False) -> Iterator[TextAnswer]:
-        between = self.between
-        for found in self.translator.translate(lines, self.wishes, live=live, on_progress=between):
+        for found in self.writer.write(lines, self.wishes, live=live, on_progress=self.between):
             yield translated(found)
 
     def summary(self) -> str:
-        return self.translator.summary.text()
+        return self.writer.summary.text()
 
 
-def translated(found: Translation) -> TextAnswer:
+def translated(found: Written) -> TextAnswer:
     notes = []
     if found.parts > 1:
         notes.append(f"too long for the model at once: translated in {found.parts:,} parts")
     if found.cut:
         notes.append("too long for the model: its end was left out")
     pieces: Facts = {"parts": found.parts, "cut": found.cut}
-    printed = Written(found.outputs, {"source": found.source}, pieces)
+    printed = Texts(found.outputs, {"source": found.source}, pieces)
     return answer_of(printed, source=found.source, notes=tuple(notes))
 
 
-def translator_of(
+def writer_of(
     opened: Opened,
     settings: DecodeSettings | None = None,
     *,
+    task: str = "translate",
     on_long: OnLong = "split",
     align: bool = False,
     detail: bool = False,
-) -> Translator:
-    """A translator of opened runs; how they decode is what the first says, if not given."""
+) -> Writer:
+    """A writer of opened runs; how they decode is what the first says, if not given."""
     for folder, run in zip(opened.folders, opened.runs, strict=True):
-        if run.task != "translate" or not isinstance(run.model, Seq2SeqSettings):
+        if run.task != task or not isinstance(run.model, Seq2SeqSettings):
             kind = run.task if run.model is None else f"{family_of(run.model)} model"
-            raise FolderError(f"{folder} holds no translator but a {kind}.")
-    return Translator(
+            name = {"translate": "translator", "caption": "captioner"}[task]
+            raise FolderError(f"{folder} holds no {name} but a {kind}.")
+    front = media_front(opened.settings)
+    return Writer(
         [model for model in opened.writers if isinstance(model, Seq2Seq)],
         opened.vocab,
         opened.settings.decode if settings is None else settings,
-        max_len=min(run.data.max_len for run in opened.runs),
+        max_len=min(run.data.max_len for run in opened.runs) if front is None else None,
         on_long=on_long,
         align=align,
         detail=detail,
         engine=opened.engine,
+        picture=front if isinstance(front, PictureSettings) else None,
         recent=opened.recent,
     )
 
@@ -230,70 +237,45 @@ def _constraint(line: str, where: str) -> dict[str, Any]:
     return {key: tuple(value) if known[key] is list else value for key, value in found.items()}
 
 
-@dataclass
 class CaptionPredictor:
     """Files in, captions out."""
 
-    captioner: Captioner
-    folder: Path
-    shape: PictureSettings
-    data: DataSettings
-    n_given: int = field(default=0, init=False)
-    n_failed: int = field(default=0, init=False)
+    def __init__(self, use: Use) -> None:
+        self.use, self.n_given, self.n_failed = use, 0, 0
+        self.writer = writer_of(
+            use.opened, use.settings.decode, task="caption",
+            align=bool(use.options.get("alignments")),
+        )  # fmt: skip
 
-    @classmethod
-    def of(cls, use: Use) -> CaptionPredictor:
-        captioner = captioner_of(use, look=bool(use.options.get("alignments")))
-        return cls(captioner, use.opened.folder, _picture(use), use.settings.data)
+    @property
+    def shape(self) -> PictureSettings:
+        return self.use.settings.model.picture  # type: ignore[union-attr]
 
     def answers(self, lines: Iterable[str], live: bool = False) -> Iterator[Answer]:
-        given = given_media(lines, self.folder, self.shape, self.data)
+        given = given_media(lines, self.use.opened.folder, self.shape, self.use.settings.data)
         for window in live_windows(given) if live else windows(given, FIRST_WINDOW):
             yield from self._window(window)
 
     def _window(self, window: Sequence[Given]) -> Iterator[Answer]:
-        pictures: list[Any] = [one.values for one in window if one.values is not None]
-        found = iter(self.captioner.captions(pictures, self.n_given))
+        pictures = [one.values for one in window if one.values is not None]
+        found = iter(
+            [*self.writer.write(pictures, first=self.n_given, on_progress=self.use.between)]
+        )
         self.n_given += len(window)
         self.n_failed += len(window) - len(pictures)
         for one in window:
             if one.values is None:
                 yield unread(one.name, one.error)
             else:
-                yield self._answer(one, next(found))
+                yield self._answer(one, next(found).outputs)
 
     def _answer(self, given: Given, outputs: Sequence[Output]) -> TextAnswer:
         about: Facts = {"file": given.name}
-        if self.captioner.look:
+        if self.writer.align:
             about["size"] = list(given.values.shape[-2:])
-        printed = Written(outputs, about, best="caption", digits=6)
+        printed = Texts(outputs, about, best="caption", digits=6)
         return answer_of(printed, place=given.name)
 
     def summary(self) -> str:
-        unit, done = UNITS[what_of(self.shape)], self.captioner.summary
-        text = f"{self.n_given:,} {unit.removesuffix('s') if self.n_given == 1 else unit}"
-        rate = done.tokens / done.seconds if done.seconds else 0.0
-        text += f"; {done.tokens:,} tokens, {rate:,.0f} a second"
-        if self.n_failed:
-            text += f"; {self.n_failed:,} could not be read"
-        if done.unfinished:
-            text += f"; {done.unfinished:,} stopped by the length limit"
-        return text
-
-
-def captioner_of(use: Use, *, look: bool = False) -> Captioner:
-    opened = use.opened
-    return Captioner(
-        [model for model in opened.writers if isinstance(model, Seq2Seq)],
-        opened.vocab.target,
-        use.settings.decode,
-        look,
-        opened.engine,
-        None if opened.engine is None else _picture(use),
-        opened.recent,
-        between=use.between,
-    )
-
-
-def _picture(use: Use) -> PictureSettings:
-    return use.settings.model.picture  # type: ignore[union-attr]
+        unit = UNITS[what_of(self.shape)].removesuffix("s")
+        return self.writer.summary.text(unit, failed=self.n_failed)

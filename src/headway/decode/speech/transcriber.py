@@ -94,8 +94,7 @@ class Transcriber:
 
     @property
     def _room(self) -> int:
-        width = self.settings.n_best if self.settings.sample else self.settings.beam
-        return max(1, self.settings.batch_tokens // width)
+        return max(1, self.settings.batch_tokens // self.settings.width)
 
     def _given(
         self, waiting: deque[tuple[Transcript, list[DataError]]]

@@ -183,14 +183,11 @@ def _pairs(run: Opened, lines: list[str], targets: Sequence[str] | None) -> Iter
 
 def greedy(run: Opened, lines: list[str]) -> list[str]:
     """The run's own translations, a width of one."""
-    from headway.decode.translator import Translator
+    from headway.decode.writer import Writer
     from headway.settings.decode import DecodeSettings
 
-    device = next(run.model.parameters()).device
-    translator = Translator(
-        [cast(Seq2Seq, run.model)], run.vocab, DecodeSettings(beam=1), device=device
-    )
-    return [found.text for found in translator.translate(lines)]
+    writer = Writer([cast(Seq2Seq, run.model)], run.vocab, DecodeSettings(beam=1))
+    return [found.text for found in writer.write(lines)]
 
 
 def spelled(ids: list[int], tokenizer: Tokenizer) -> list[str]:

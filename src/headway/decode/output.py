@@ -1,4 +1,4 @@
-"""What comes out of a translator, or of a captioner."""
+"""What comes out of whatever writes: texts with their scores, and what was done on the way."""
 
 from __future__ import annotations
 
@@ -33,26 +33,39 @@ class Look:
 
 @dataclass(frozen=True)
 class Output:
-    """One text for a line or a picture. A line that was split has the sums over its parts."""
+    """One text for a line, a picture or a prompt; of a line that was split, the sums."""
 
     text: str
+    """What follows a prompt is without it, and up to a stop string where there is one."""
+
     score: float = 0.0
+    """What outputs are ranked by: log P with the length penalty."""
+
     log_prob: float = 0.0
+    """Of all its tokens, by the model alone: temperature and top-k do not count."""
+
     tokens: list[str] = field(default_factory=list)
     """Readable pieces; a space is `▁`. The end is not among them ..."""
 
     token_log_probs: list[float] = field(default_factory=list)
-    """... but its log-probability is here, last of each part."""
+    """... but its log-probability is here, last of each part that is finished."""
 
     finished: bool = True
+    """It came to its end by itself; False where a limit or a stop string ended it."""
+
     alignment: list[Pair] | None = None
     looks: list[Look] | None = None
     """For every word about a picture, where that was asked for."""
 
+    stopped_by: str | None = None
+    """The stop string that ended it."""
+
 
 @dataclass(frozen=True)
-class Translation:
+class Written:
     source: str
+    """The line or the prompt; of media nothing."""
+
     outputs: list[Output]
     """From the best down, as many as were asked for and found."""
 
@@ -67,18 +80,9 @@ class Translation:
         return self.outputs[0].text
 
 
-@dataclass(frozen=True, kw_only=True)
-class TextWish:
-    """What one line asks of its translation, as text."""
-
-    prefix: str = ""
-    required: tuple[str, ...] = ()
-    banned: tuple[str, ...] = ()
-
-
 @dataclass(frozen=True)
 class Score:
-    """Of a pair; the end of the target counts as a token."""
+    """Of a source and a text about it; the end of the text counts as a token."""
 
     log_prob: float
     token_log_probs: list[float]
@@ -94,9 +98,9 @@ class Score:
 
 @dataclass
 class Summary:
-    """What a translator has done so far."""
+    """What was written so far."""
 
-    lines: int = 0
+    sources: int = 0
     empty: int = 0
     split: int = 0
     cut: list[int] = field(default_factory=list)
@@ -107,11 +111,28 @@ class Summary:
 
     tokens: int = 0
     seconds: float = 0.0
+    shared: int = 0
+    """Prompt tokens that were not read again, since others begin with them too."""
 
-    def text(self) -> str:
-        rate = self.tokens / self.seconds if self.seconds else 0.0
-        many = "s" * (self.lines != 1)
-        parts = [f"{self.lines:,} line{many}", f"{self.tokens:,} tokens, {rate:,.0f} a second"]
+    proposed: int = 0
+    accepted: int = 0
+    """Tokens of a draft model."""
+
+    @property
+    def rate(self) -> float:
+        """Tokens a second."""
+        return self.tokens / self.seconds if self.seconds else 0.0
+
+    def text(self, unit: str = "line", digits: int = 0, failed: int = 0) -> str:
+        """`unit`: what a source is, and `failed`: how many could not be read."""
+        n = self.sources + failed
+        parts = [f"{n:,} {unit}{'s' * (n != 1)}"]
+        parts.append(f"{self.tokens:,} tokens, {self.rate:,.{digits}f} a second")
+        if self.shared:
+            parts.append(f"{self.shared:,} prompt tokens read once for all")
+        if self.proposed:
+            share = self.accepted / self.proposed
+            parts.append(f"{share:.0%} of {self.proposed:,} drafted tokens accepted")
         if self.empty:
             parts.append(f"{self.empty:,} empty")
         if self.split:
@@ -120,6 +141,8 @@ class Summary:
             shown = ", ".join(f"{number:,}" for number in self.cut[:5])
             more = " ..." if len(self.cut) > 5 else ""
             parts.append(f"{len(self.cut):,} too long for the model and cut (lines {shown}{more})")
+        if failed:
+            parts.append(f"{failed:,} could not be read")
         if self.unfinished:
             parts.append(f"{self.unfinished:,} stopped by the length limit")
         return "; ".join(parts)

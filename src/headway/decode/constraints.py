@@ -1,12 +1,52 @@
-"""Banned words as tokens. A word can be written with tokens in many ways; bans find them all."""
+"""What an output must begin with, hold, or not hold: asked for as text, searched for as tokens.
+
+A word can be written with tokens in many ways; bans find them all.
+"""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import islice
 
-from headway.decode.search.hypothesis import Phrase
+from headway.decode.search.hypothesis import NO_WISH, Phrase, Wish
+from headway.errors import UserError
 from headway.tokens.tokenizer import Tokenizer
+
+
+@dataclass(frozen=True, kw_only=True)
+class TextWish:
+    """What one source asks of its output, as text."""
+
+    prefix: str = ""
+    required: tuple[str, ...] = ()
+    banned: tuple[str, ...] = ()
+
+    def tokens(self, target: Tokenizer) -> Wish:
+        if self == NOTHING:
+            return NO_WISH
+        phrases = [tuple(target.encode(phrase)) for phrase in self.required]
+        return Wish(
+            prefix=tuple(target.encode(self.prefix)) if self.prefix else (),
+            required=tuple(phrase for phrase in phrases if phrase),
+            banned=banned_phrases(self.banned, target),
+        )
+
+
+NOTHING = TextWish()
+
+
+def next_wishes(wishes: Iterator[TextWish] | None, n_lines: int, first: int) -> list[TextWish]:
+    if wishes is None:
+        return [NOTHING] * n_lines
+    found = list(islice(wishes, n_lines))
+    if len(found) < n_lines:
+        raise UserError(
+            f"prefixes or constraints are given for {first + len(found):,} lines, but there are "
+            "more lines than that. Give one for each, empty where nothing is asked."
+        )
+    return found
 
 
 def banned_phrases(phrases: Sequence[str], target: Tokenizer) -> tuple[Phrase, ...]:

@@ -13,9 +13,11 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from headway.decode.constraints import TextWish
 from headway.decode.search.hypothesis import Hypothesis, Specials, Wish
 from headway.decode.search.search import Searcher
-from headway.decode.translator import TextWish, Translator
+from headway.decode.sources import Lines
+from headway.decode.writer import Writer
 from headway.errors import DataError, FolderError, UserError
 from headway.models.folder import model_weights, save_weights
 from headway.models.seq2seq import Seq2Seq
@@ -24,7 +26,7 @@ from headway.settings.decode import DecodeSettings
 from headway.settings.model import EncoderSettings
 from headway.settings.run import RunSettings, resolved_toml
 from headway.tasks.opened import open_run
-from headway.tasks.write_answers import translator_of
+from headway.tasks.write_answers import writer_of
 from headway.tokens.roles import Roles
 from headway.tokens.tokenizer import Tokenizer, Vocabularies
 from headway.tokens.trainer import train_vocabularies
@@ -45,12 +47,12 @@ def vocab() -> Vocabularies:
     return train_vocabularies(lines, lines, TokenizerSettings(kind="words"), 2)
 
 
-def translator(changes: DecodeSettings = QUICK, **more: object) -> Translator:
-    return Translator([copier(250)], vocab(), changes, **more)  # type: ignore[arg-type]
+def translator(changes: DecodeSettings = QUICK, **more: object) -> Writer:
+    return Writer([copier(250)], vocab(), changes, **more)  # type: ignore[arg-type]
 
 
 def texts(lines: list[str], changes: DecodeSettings = QUICK, **more: object) -> list[str]:
-    return [found.text for found in translator(changes, **more).translate(lines)]
+    return [found.text for found in translator(changes, **more).write(lines)]
 
 
 def test_the_vocabulary_is_the_models() -> None:
@@ -103,19 +105,19 @@ def test_the_text_is_the_same_at_any_batch_size(beam: int) -> None:
 def test_a_line_that_is_too_long_is_split_cut_or_refused() -> None:
     line = " ".join(["ba de fi ko."] * 5)  # full stops are unknown to this vocabulary
     split = translator(max_len=6)
-    [short, found] = split.translate(["ba de", line])
+    [short, found] = split.write(["ba de", line])
     assert (short.parts, found.parts, found.cut) == (1, 5, False)
     assert found.text.split().count("ba") >= 4
     assert split.summary.split == 1
 
     cutting = translator(max_len=6, on_long="cut")
-    [_, found] = cutting.translate(["ba", line])
+    [_, found] = cutting.write(["ba", line])
     assert found.cut
     assert cutting.summary.cut == [2]
     assert "1 too long for the model and cut (lines 2)" in cutting.summary.text()
 
     with pytest.raises(UserError, match=r"line 2 has 25 tokens, more than the 6 .*--on-long"):
-        list(translator(max_len=6, on_long="error").translate(["ba", line]))
+        list(translator(max_len=6, on_long="error").write(["ba", line]))
 
 
 def test_three_thousand_words_are_one_line() -> None:
@@ -128,8 +130,8 @@ def test_three_thousand_words_are_one_line() -> None:
 def test_outputs_of_parts_are_joined_with_their_scores_and_alignments() -> None:
     both = translator(max_len=3, align=True)
     one = translator(align=True)
-    [joined] = both.translate(["ba de fi. Ko ga"])
-    first, second = one.translate(["ba de fi.", "Ko ga"])
+    [joined] = both.write(["ba de fi. Ko ga"])
+    first, second = one.write(["ba de fi.", "Ko ga"])
     a, b, c = first.outputs[0], second.outputs[0], joined.outputs[0]
     assert joined.parts > 1
     assert c.finished
@@ -143,13 +145,13 @@ def test_outputs_of_parts_are_joined_with_their_scores_and_alignments() -> None:
 
 
 def test_alignments_follow_the_words() -> None:
-    [found] = translator(align=True).translate(["fi ko ga"])
+    [found] = translator(align=True).write(["fi ko ga"])
     assert found.text == "fi ko ga"
     assert found.outputs[0].alignment == [(0, 0), (1, 1), (2, 2)]
 
 
 def test_n_best_outputs_come_from_the_best_down_and_draws_by_seed() -> None:
-    [found] = translator(replace(QUICK, beam=4, n_best=3)).translate(["fi ko ga"])
+    [found] = translator(replace(QUICK, beam=4, n_best=3)).write(["fi ko ga"])
     scores = [output.score for output in found.outputs]
     assert len({output.text for output in found.outputs}) == 3
     assert scores == sorted(scores, reverse=True)
@@ -157,7 +159,7 @@ def test_n_best_outputs_come_from_the_best_down_and_draws_by_seed() -> None:
     many = ["fi ko", "de", "ba ba"]
 
     def draws(changes: DecodeSettings) -> list[list[str]]:
-        return [[o.text for o in found.outputs] for found in translator(changes).translate(many)]
+        return [[o.text for o in found.outputs] for found in translator(changes).write(many)]
 
     assert draws(drawn) == draws(replace(drawn, batch_tokens=1))
     assert draws(drawn) != draws(replace(drawn, seed=7))
@@ -170,7 +172,7 @@ def test_wishes_are_granted() -> None:
         TextWish(banned=("ko",)),
         TextWish(),
     ]
-    found = [t.text for t in translator().translate(["fi ko ga"] * 4, wishes)]
+    found = [t.text for t in translator().write(["fi ko ga"] * 4, wishes)]
     assert found[0].startswith("ga ga")
     assert "ki ke" in found[1]
     assert "ko" not in found[2].split()
@@ -179,9 +181,9 @@ def test_wishes_are_granted() -> None:
 
 def test_too_few_wishes_and_wishes_of_a_split_line_are_refused() -> None:
     with pytest.raises(UserError, match="for 1 lines, but there are more lines"):
-        list(translator().translate(["ba", "de"], [TextWish()]))
+        list(translator().write(["ba", "de"], [TextWish()]))
     with pytest.raises(UserError, match="cannot be shared out"):
-        list(translator(max_len=2).translate(["ba de fi"], [TextWish(required=("ba",))]))
+        list(translator(max_len=2).write(["ba de fi"], [TextWish(required=("ba",))]))
 
 
 def test_a_banned_word_is_banned_however_it_is_spelled(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -207,12 +209,9 @@ def test_a_banned_word_is_banned_however_it_is_spelled(monkeypatch: pytest.Monke
         ]
         return [[Hypothesis(free[0], -1.0, -1.0, [-1.0], True)] for _ in sources]
 
-    decoder = translator()
-    decoder.vocab = pieces
-    decoder.cutter = replace(decoder.cutter, source=pieces.source)
-    decoder.writer = replace(decoder.writer, vocab=pieces)
+    decoder = Writer([copier(250)], pieces, QUICK)
     monkeypatch.setattr(decoder, "searcher", first_allowed)
-    [found] = decoder.translate(["a"], [TextWish(banned=("ab",))])
+    [found] = decoder.write(["a"], [TextWish(banned=("ab",))])
     assert found.text == "b bab"  # `ab` inside a word is another word
     assert asked == [((whole,),), ((whole,), (a, inner_b))]
 
@@ -223,12 +222,12 @@ def holds(tokens: list[int], phrase: tuple[int, ...]) -> bool:
 
 def test_unknown_words_are_kept_or_copied_from_the_source() -> None:
     model = unknowing()
-    kept = Translator([model], vocab(), replace(QUICK, unknown="keep"))
-    assert next(kept.translate(["ba Xylophon de"])).text.count("<unk>") == 1
-    copying = Translator([model], vocab(), replace(QUICK, unknown="copy"))
-    assert next(copying.translate(["ba Xylophon de"])).text == "ba Xylophon de"
-    banning = Translator([model], vocab(), replace(QUICK, unknown="ban"))
-    assert "unk" not in next(banning.translate(["ba Xylophon de"])).text
+    kept = Writer([model], vocab(), replace(QUICK, unknown="keep"))
+    assert next(kept.write(["ba Xylophon de"])).text.count("<unk>") == 1
+    copying = Writer([model], vocab(), replace(QUICK, unknown="copy"))
+    assert next(copying.write(["ba Xylophon de"])).text == "ba Xylophon de"
+    banning = Writer([model], vocab(), replace(QUICK, unknown="ban"))
+    assert "unk" not in next(banning.write(["ba Xylophon de"])).text
 
 
 @cache
@@ -246,7 +245,7 @@ def unknowing() -> Seq2Seq:
 def test_scores_are_those_of_decoding() -> None:
     decoder = translator(replace(QUICK, beam=4))
     sources = ["ba de", "fi ko ga", "go"]
-    found = list(decoder.translate(sources))
+    found = list(decoder.write(sources))
     scores = list(decoder.score((t.source, t.text) for t in found))
     for score, translation in zip(scores, found, strict=True):
         best = translation.outputs[0]
@@ -266,7 +265,7 @@ def test_an_endless_input_is_translated_as_it_comes() -> None:
         while True:
             yield "ba de"
 
-    found = translator(replace(QUICK, beam=1)).translate(endless())
+    found = translator(replace(QUICK, beam=1)).write(endless())
     assert [next(found).text for _ in range(300)] == ["ba de"] * 300
 
 
@@ -281,34 +280,35 @@ def save_run(folder: Path, **changes: object) -> Path:
 
 def test_a_run_folder_is_a_translator(tmp_path: Path) -> None:
     one, two = save_run(tmp_path / "one"), save_run(tmp_path / "two")
-    decoder = translator_of(open_run(one, device="cpu"))
-    assert [t.text for t in decoder.translate(LINES)] == texts(LINES)
-    assert decoder.cutter.max_len == 8
-    both = translator_of(open_run(one, two, device="cpu"), replace(QUICK, beam=3))
-    assert [t.text for t in both.translate(["ba de"])] == ["ba de"]
+    decoder = writer_of(open_run(one, device="cpu"))
+    assert [t.text for t in decoder.write(LINES)] == texts(LINES)
+    assert isinstance(decoder.sources, Lines)
+    assert decoder.sources.room == 8
+    both = writer_of(open_run(one, two, device="cpu"), replace(QUICK, beam=3))
+    assert [t.text for t in both.write(["ba de"])] == ["ba de"]
 
 
 def test_a_folder_that_does_not_fit_is_refused(tmp_path: Path) -> None:
     run = save_run(tmp_path / "run")
     with pytest.raises(FolderError, match="there is no folder"):
-        translator_of(open_run(tmp_path / "nowhere", device="cpu"))
+        writer_of(open_run(tmp_path / "nowhere", device="cpu"))
 
     lines_ = ["aa bb"] * 3
     other = train_vocabularies(lines_, lines_, TokenizerSettings(kind="words"), 3)
     other.save(run / "tokenizer.json")
     with pytest.raises(FolderError, match=r"does not fit.* 5 source tokens and the model 23"):
-        translator_of(open_run(run, device="cpu"))
+        writer_of(open_run(run, device="cpu"))
 
     (run / "tokenizer.json").write_text("{}")
     with pytest.raises(DataError):
-        translator_of(open_run(run, device="cpu"))
+        writer_of(open_run(run, device="cpu"))
     (run / "tokenizer.json").unlink()
     with pytest.raises(FolderError, match=r"no tokenizer\.json"):
-        translator_of(open_run(run, device="cpu"))
+        writer_of(open_run(run, device="cpu"))
 
     encoder = save_run(tmp_path / "encoder", model=EncoderSettings(vocab_size=VOCAB, n_layers=1))
     with pytest.raises(FolderError, match="no translator but a encoder model"):
-        translator_of(open_run(encoder, device="cpu"))
+        writer_of(open_run(encoder, device="cpu"))
 
 
 def test_models_with_different_vocabularies_are_no_ensemble(tmp_path: Path) -> None:
@@ -318,7 +318,7 @@ def test_models_with_different_vocabularies_are_no_ensemble(tmp_path: Path) -> N
         two / "tokenizer.json"
     )
     with pytest.raises(FolderError, match="not the vocabulary of"):
-        translator_of(open_run(one, two, device="cpu"))
+        writer_of(open_run(one, two, device="cpu"))
 
 
 def with_roles(**parts: object) -> Vocabularies:
@@ -332,7 +332,7 @@ def with_roles(**parts: object) -> Vocabularies:
 def test_sources_and_outputs_begin_as_the_roles_say() -> None:
     """As BART: what all begin with is read, and seen in no text, score or alignment."""
     made = with_roles(source_begin=" ba", target_begin=" de")
-    decoder = Translator([copier(250)], made, replace(QUICK, beam=2), align=True)
+    decoder = Writer([copier(250)], made, replace(QUICK, beam=2), align=True)
     seen: list[list[int]] = []
     search = decoder.searcher
 
@@ -341,7 +341,7 @@ def test_sources_and_outputs_begin_as_the_roles_say() -> None:
         return search(sources, *more)  # type: ignore[arg-type]
 
     decoder.searcher = watched  # type: ignore[assignment]
-    [found] = decoder.translate(["fi ko"])
+    [found] = decoder.write(["fi ko"])
     first, begin = made.source.encode("ba de")
     assert seen == [[first, *made.source.encode("fi ko"), made.source.eos]]
     best = found.outputs[0]
@@ -358,8 +358,8 @@ def test_sources_and_outputs_begin_as_the_roles_say() -> None:
         weights_TS[2:, 1] = 1.0
         return [weights_TS] * len(targets)
 
-    decoder.writer = replace(decoder.writer, attention=crossed)
-    [again] = decoder.translate(["fi ko"])
+    decoder.attention = crossed  # type: ignore[assignment]
+    [again] = decoder.write(["fi ko"])
     aligned = [(1, 0), *((0, n) for n in range(1, len(again.text.split())))]
     assert len(aligned) > 1
     assert again.outputs[0].alignment == aligned
@@ -371,7 +371,7 @@ def test_sources_and_outputs_begin_as_the_roles_say() -> None:
 
 def test_banned_tokens_are_never_written() -> None:
     made = with_roles(banned=(" ba", " ko"))
-    decoder = Translator([copier(250)], made, QUICK)
-    written = " ".join(found.text for found in decoder.translate(LINES)).split()
+    decoder = Writer([copier(250)], made, QUICK)
+    written = " ".join(found.text for found in decoder.write(LINES)).split()
     assert "de" in written
     assert not {"ba", "ko"} & set(written)

@@ -1,0 +1,312 @@
+"""What a writer reads: lines, cut where they are too long for the model, and pictures."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+from torch import Tensor
+
+from headway.decode.align import Pair, align_words, source_words, word_numbers
+from headway.decode.batching import LAST_WINDOW
+from headway.decode.constraints import NOTHING, TextWish
+from headway.decode.output import Box, Look, Output, Summary, Written
+from headway.errors import UserError
+from headway.settings.vision import GRID_STRIDE, PictureSettings
+from headway.tokens.tokenizer import Tokenizer
+
+OnLong = Literal["split", "cut", "error"]
+
+
+@dataclass(frozen=True)
+class Part:
+    """A source, or a piece of one that was too long."""
+
+    number: tuple[int, ...]
+    """Of the source in the input, from 0, and of a piece among its pieces: draws depend on it."""
+
+    given: Any
+    """What the model's front takes."""
+
+    text: str = ""
+    ids: Sequence[int] = ()
+    """Tokens of the text, without what all sources begin and end with."""
+
+    wish: TextWish = NOTHING
+    cut: bool = False
+    """The end of the line is missing."""
+
+
+class Sources(Protocol):
+    @property
+    def at_once(self) -> int:
+        """As many may be held at a time."""
+        ...
+
+    def parts(
+        self, given: Sequence[Any], wishes: Sequence[TextWish], first: int
+    ) -> list[list[Part]]:
+        """Of each source; the first of these has the number `first`."""
+        ...
+
+    def given(self, sources: Sequence[Any]) -> list[Any]:
+        """What the model's front takes, whole."""
+        ...
+
+    def rows(self, given: Any) -> int:
+        """That it becomes in the model."""
+        ...
+
+    def attended(
+        self, output: Output, part: Part, tokens: Sequence[int], attention_TS: Tensor,
+        target: Tokenizer,
+    ) -> Output:  # fmt: skip
+        """The output with what its words attend to."""
+        ...
+
+    def written(
+        self, source: Any, parts: Sequence[Part], found: Sequence[list[Output]]
+    ) -> Written: ...
+
+
+@dataclass(frozen=True)
+class Lines:
+    tokenizer: Tokenizer
+    room: float
+    """Tokens of a line that is not too long."""
+
+    on_long: OnLong = "split"
+    summary: Summary = field(default_factory=Summary)
+    at_once: int = LAST_WINDOW
+
+    def parts(
+        self, given: Sequence[str], wishes: Sequence[TextWish], first: int
+    ) -> list[list[Part]]:
+        pairs = zip(given, self.tokenizer.encode_batch(given), wishes, strict=True)
+        return [
+            self._of_line(line, ids, wish, number)
+            for number, (line, ids, wish) in enumerate(pairs, first)
+        ]
+
+    def given(self, sources: Sequence[str]) -> list[list[int]]:
+        return [self.tokenizer.as_source(ids) for ids in self.tokenizer.encode_batch(sources)]
+
+    def rows(self, given: Sequence[int]) -> int:
+        return len(given)
+
+    def _of_line(self, line: str, ids: list[int], wish: TextWish, number: int) -> list[Part]:
+        if not line.strip():
+            self.summary.empty += 1
+            return []
+        if len(ids) <= self.room:
+            return [self._part(number, 0, line, ids, wish)]
+        room = int(self.room)
+        too_long = f"line {number + 1:,} has {len(ids):,} tokens, more than the {room:,}"
+        if self.on_long == "error":
+            raise UserError(
+                f"{too_long} that this model translates at once. Split the line, or use "
+                "--on-long split or --on-long cut."
+            )
+        if self.on_long == "cut":
+            self.summary.cut.append(number + 1)
+            return [replace(self._part(number, 0, line, ids[:room], wish), cut=True)]
+        if wish != NOTHING:
+            raise UserError(
+                f"{too_long} that this model translates at once, and what it asks for cannot be "
+                "shared out over its parts. Split the line, or use --on-long cut."
+            )
+        self.summary.split += 1
+        texts = split_text(line, room, self._count)
+        pairs = zip(texts, self.tokenizer.encode_batch(texts), strict=True)
+        return [
+            self._part(number, n, text, part[:room], wish) for n, (text, part) in enumerate(pairs)
+        ]
+
+    def _part(self, line: int, n: int, text: str, ids: list[int], wish: TextWish) -> Part:
+        return Part((line, n), self.tokenizer.as_source(ids), text, ids, wish)
+
+    def _count(self, texts: Sequence[str]) -> list[int]:
+        return [len(ids) for ids in self.tokenizer.encode_batch(texts)]
+
+    def _words(self, part: Part, attention_TS: Tensor) -> tuple[list[int], Tensor]:
+        """The word of each token, and what is attended to of them: what all sources begin with is
+        no part of any."""
+        begins = int(self.tokenizer.source_begin is not None)
+        return source_words(part.text, part.ids, self.tokenizer), attention_TS[:, begins:]
+
+    def attended(
+        self, output: Output, part: Part, tokens: Sequence[int], attention_TS: Tensor,
+        target: Tokenizer,
+    ) -> Output:  # fmt: skip
+        read, attention_TS = self._words(part, attention_TS)
+        written = word_numbers(output.tokens, *target.tokens([target.unk]))
+        return replace(output, alignment=align_words(attention_TS, read, written))
+
+    def copied(self, part: Part, n_tokens: int, attention_TS: Tensor) -> list[str]:
+        """The word that each token attends to most."""
+        read, attention_TS = self._words(part, attention_TS)
+        words = part.text.split()
+        best_T = attention_TS[:n_tokens, : len(part.ids)].argmax(1).tolist()
+        return [words[min(read[i], len(words) - 1)] for i in best_T]
+
+    def written(self, source: str, parts: Sequence[Part], found: Sequence[list[Output]]) -> Written:
+        if not parts:
+            return Written(source, [Output("")])
+        # A part may have found fewer outputs than another: its last one then stands in.
+        n_best = max(len(outputs) for outputs in found)
+        words = [len(part.text.split()) for part in parts]
+        ranked = [
+            joined([outputs[min(n, len(outputs) - 1)] for outputs in found], words)
+            for n in range(n_best)
+        ]
+        return Written(source, ranked, len(parts), parts[0].cut)
+
+
+Picture = NDArray[np.uint8]
+"""T C Y X."""
+
+
+@dataclass(frozen=True)
+class Pictures:
+    """Pictures and videos; `shapes`: of what each of the models reads. Words look with the eyes of
+    the first."""
+
+    shapes: Sequence[PictureSettings]
+    at_once: int = 256
+
+    def parts(
+        self, given: Sequence[Picture], wishes: Sequence[TextWish], first: int
+    ) -> list[list[Part]]:
+        asked = enumerate(zip(given, wishes, strict=True), first)
+        return [[Part((number,), picture, wish=wish)] for number, (picture, wish) in asked]
+
+    def given(self, sources: Sequence[Picture]) -> list[Picture]:
+        return list(sources)
+
+    def rows(self, given: Picture) -> int:
+        """For the model that makes most of them."""
+        n_frames, _, height, width = given.shape
+        return max(shape.rows_of(n_frames, height, width) for shape in self.shapes)
+
+    def attended(
+        self, output: Output, part: Part, tokens: Sequence[int], attention_TS: Tensor,
+        target: Tokenizer,
+    ) -> Output:  # fmt: skip
+        of_words: dict[int, list[int]] = {}
+        for place, word in enumerate(word_numbers(output.tokens, *target.tokens([target.unk]))):
+            of_words.setdefault(word, []).append(place)
+        looks = [
+            _look(
+                target.decode([tokens[i] for i in places]).strip(),
+                attention_TS[places].mean(0).numpy(),
+                part.given,
+                self.shapes[0],
+            )
+            for places in of_words.values()
+        ]
+        return replace(output, looks=looks)
+
+    def written(
+        self, source: Picture, parts: Sequence[Part], found: Sequence[list[Output]]
+    ) -> Written:
+        return Written("", found[0])
+
+
+def _look(word: str, seen_S: NDArray[Any], picture: Picture, shape: PictureSettings) -> Look:
+    """What a word attended to, as a map over the picture."""
+    n_frames, _, height, width = picture.shape
+    grid = shape.grid_of(n_frames, height, width)
+    grid_TYX = seen_S[shape.extra :].reshape(grid).astype(np.float32)
+    grid_TYX = grid_TYX / max(float(grid_TYX.sum()), 1e-12)
+    best = int(grid_TYX.argmax())
+    t, y, x = (int(i) for i in np.unravel_index(best, grid))
+    frames = (t * shape.tubelet, min((t + 1) * shape.tubelet, n_frames))
+    return Look(word, _cell(shape, y, x, height, width), frames, float(grid_TYX.max()), grid_TYX)
+
+
+def _cell(shape: PictureSettings, y: int, x: int, height: int, width: int) -> Box:
+    """The pixels of a cell of the grid."""
+    step, size = (GRID_STRIDE, GRID_STRIDE) if shape.stem == "grid" else (shape.step, shape.patch)
+    left, top = x * step, y * step
+    return left, top, min(left + size, width), min(top + size, height)
+
+
+def joined(parts: Sequence[Output], source_words: Sequence[int], separator: str = " ") -> Output:
+    """The outputs of a line's parts as one; `source_words` is the number of words of each part."""
+    if len(parts) == 1:
+        return parts[0]
+    alignment: list[Pair] | None = None
+    if all(part.alignment is not None for part in parts):
+        alignment, before, after = [], 0, 0
+        for part, n_words in zip(parts, source_words, strict=True):
+            pairs = part.alignment or []
+            alignment += [(before + source, after + target) for source, target in pairs]
+            before, after = before + n_words, after + len(part.text.split())
+    return Output(
+        text=separator.join(part.text for part in parts if part.text),
+        score=sum(part.score for part in parts),
+        log_prob=sum(part.log_prob for part in parts),
+        tokens=[token for part in parts for token in part.tokens],
+        token_log_probs=[value for part in parts for value in part.token_log_probs],
+        finished=all(part.finished for part in parts),
+        alignment=alignment,
+    )
+
+
+Count = Callable[[Sequence[str]], list[int]]
+"""How many tokens each text has."""
+
+# After a full stop, with what closes around it, unless it ends one letter (an abbreviation) or what
+# follows goes on in small letters. East Asian full stops need no space behind them.
+_CLOSE = r"""["'»”’)\]]"""
+_STOP = "|".join(
+    rf"(?<={stop}{close})" for stop in (r"[^\s.]{2}\.", "[!?…]") for close in ("", _CLOSE)
+)
+SENTENCE_END = re.compile(rf"(?:{_STOP})\s+(?=[^\sa-zà-öø-ÿ])|(?<=[。！？])")
+PAUSE = re.compile(r"(?<=[,;:–—])\s+|(?<=[，、；：])")
+SPACE = re.compile(r"\s+")
+
+
+def split_text(text: str, limit: int, count: Count) -> list[str]:
+    """Parts of at most `limit` tokens each.
+
+    A text that is too long is cut at every sentence end. A sentence that is still too long is cut
+    at pauses, else at spaces, else anywhere, into parts as long as they may be.
+    """
+    if count([text])[0] <= limit:
+        return [text]
+    sentences = _cut(SENTENCE_END, text)
+    return [
+        part for sentence in sentences for part in _split(sentence, limit, count, [PAUSE, SPACE])
+    ]
+
+
+def _split(text: str, limit: int, count: Count, ways: list[re.Pattern[str]]) -> list[str]:
+    if count([text])[0] <= limit:
+        return [text]
+    if not ways:
+        middle = len(text) // 2
+        if not middle:  # one character that takes more tokens than there is room for
+            return [text]
+        halves = (text[:middle], text[middle:])
+        return [part for half in halves for part in _split(half, limit, count, ways)]
+    pieces = _cut(ways[0], text)
+    parts: list[str] = []
+    room = 0
+    for piece, size in zip(pieces, count(pieces), strict=True):
+        if parts and size <= room:
+            parts[-1] = f"{parts[-1]} {piece}"
+            room -= size
+        else:
+            parts.append(piece)
+            room = limit - size
+    # Tokens of a whole may be more than those of its pieces: look again, the finer way.
+    return [finer for part in parts for finer in _split(part, limit, count, ways[1:])]
+
+
+def _cut(way: re.Pattern[str], text: str) -> list[str]:
+    return [piece for piece in way.split(text) if piece.strip()]

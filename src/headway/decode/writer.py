@@ -1,0 +1,292 @@
+"""Sources of any kind in, text out: a writer made of one encoder-decoder or several."""
+
+from __future__ import annotations
+
+import math
+import re
+import time
+from collections.abc import Iterable, Iterator, Sequence, Sized
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
+
+from torch import Tensor
+
+from headway.decode.align import Attention, attention_of
+from headway.decode.batching import LAST_WINDOW, batches, live_windows, one_ahead, windows
+from headway.decode.constraints import TextWish, broken_bans, next_wishes
+from headway.decode.engine import AheadSearch, Batch, Engine, SourceSearch
+from headway.decode.output import Output, Score, Summary, Written
+from headway.decode.recent import Recent
+from headway.decode.score import target_scores
+from headway.decode.search.fixed_models import learned
+from headway.decode.search.hypothesis import Hypothesis, Wish
+from headway.decode.search.search import Searcher, Specials, evaluating
+from headway.decode.sources import Lines, OnLong, Part, Pictures, Sources
+from headway.models.parts.vision import PictureFront
+from headway.models.seq2seq import Seq2Seq
+from headway.nn.linear import packed
+from headway.progress import OnProgress, unheard
+from headway.settings.decode import DecodeSettings
+from headway.settings.listed import listed
+from headway.settings.vision import PictureSettings
+from headway.tokens.tokenizer import Tokenizer, Vocabularies
+
+MAX_LEN = 256
+"""Source tokens of a line that is written about whole, where no run says otherwise."""
+
+TRIES = 20
+"""Searches for an output without the banned words; each bans one more way to write them."""
+
+# A vocabulary of bytes can write line ends; a line must stay a line.
+LINE_END = re.compile(r"[\r\n]+")
+
+
+@dataclass
+class Work:
+    """A window of sources on its way."""
+
+    sources: list[Any]
+    parts: list[list[Part]]
+    """Of each source."""
+
+    begun: Iterator[Batch] | None = None
+    """Results to wait for, where the search works ahead."""
+
+    @property
+    def flat(self) -> list[Part]:
+        return [part for of_source in self.parts for part in of_source]
+
+
+class Writer:
+    """Writes about sources in batches of like length; what comes out has the order of the input.
+
+    What a source is, the models' front says: a line of text, a picture, a video.
+    """
+
+    def __init__(
+        self,
+        models: Sequence[Seq2Seq],
+        vocab: Vocabularies,
+        settings: DecodeSettings = DecodeSettings(),
+        *,
+        max_len: int | None = MAX_LEN,
+        on_long: OnLong = "split",
+        align: bool = False,
+        detail: bool = False,
+        engine: Engine | None = None,
+        picture: PictureSettings | None = None,
+        recent: Recent | None = None,
+    ) -> None:
+        """Several models are an ensemble. A line of more than `max_len` tokens is too long, as is
+        one that has more than the models know positions for.
+
+        `align`: with what each word attends to. An `engine` writes without any of our models;
+        `detail` is what it is asked for and `picture` what it reads, if no text. `recent`: where
+        searches of these models are kept for the next writer.
+        """
+        self.models, self.target, self.settings = models, vocab.target, settings
+        self.align = align
+        self.summary = Summary()
+        specials = Specials.of(vocab.target)
+        self.searcher: SourceSearch
+        self.attention: Attention
+        """What target tokens see of the source; of an ensemble by the first."""
+
+        if engine is None:
+            kept = Recent() if recent is None else recent
+            self.searcher = kept(
+                ("write", settings, specials), lambda: Searcher(models, settings, specials)
+            )
+            self.attention = partial(attention_of, models[0])
+        else:
+            self.searcher = engine.searcher(settings, specials, detail=detail)
+            self.attention = engine.attention
+        fronts = [model.source_front for model in models]
+        shapes = [front.shape for front in fronts if isinstance(front, PictureFront)]
+        shapes += [] if picture is None else [picture]
+        self.sources: Sources
+        if shapes:
+            self.sources = Pictures(shapes)
+        else:
+            ends = [*map(learned, fronts), None if engine is None else engine.reach]
+            n_more = len(vocab.source.as_source([]))
+            most = math.inf if max_len is None else max_len
+            room = min([most, *(end - n_more for end in ends if end is not None)])
+            self.sources = Lines(vocab.source, room, on_long, self.summary)
+
+    def write(
+        self,
+        sources: Iterable[Any],
+        wishes: Iterable[TextWish] | None = None,
+        *,
+        first: int = 0,
+        live: bool = False,
+        on_progress: OnProgress = unheard,
+    ) -> Iterator[Written]:
+        """One for each source, in order, and none is missing: an empty line stays empty.
+
+        `first`: the number of the first source, which tells them apart where texts are drawn.
+        `live`: what was read is answered at once where the next source keeps one waiting.
+        `on_progress` hears of sources that are done before they can be given out: those of a window
+        come together. The number of all is known only where `sources` has a length.
+        """
+        sources, most = listed(sources), self.sources.at_once
+        if live:
+            all_work = self._all_work(live_windows(sources), wishes, first)
+        elif isinstance(self.searcher, AheadSearch):  # it is there for speed: whole windows at once
+            all_work = one_ahead(self._all_work(windows(sources, LAST_WINDOW), wishes, first))
+        else:
+            all_work = self._all_work(windows(sources, most=most), wishes, first)
+        given = len(sources) if isinstance(sources, Sized) else 0
+        before = 0
+        with packed(self.models):
+            for work in all_work:
+                total = max(given, before + len(work.sources))
+                with self._timed():
+                    found = self._done(work, on_progress, before, total)
+                yield from found
+                before += len(work.sources)
+
+    @contextmanager
+    def _timed(self) -> Iterator[None]:
+        start = time.perf_counter()
+        yield
+        self.summary.seconds += time.perf_counter() - start
+
+    def score(self, pairs: Iterable[tuple[Any, str]]) -> Iterator[Score]:
+        """The log-probability of each text given its source, in order."""
+        if isinstance(pairs, tuple) and len(pairs) == 2 and isinstance(pairs[0], str):
+            pairs = [pairs]  # one pair, and not two words of two letters
+        target, room = self.target, self.settings.batch_tokens
+        for window in windows(pairs, most=self.sources.at_once):
+            sources = self.sources.given([source for source, _ in window])
+            texts = target.encode_batch([text for _, text in window])
+            lengths = [
+                self.sources.rows(source) + len(text) + 1
+                for source, text in zip(sources, texts, strict=True)
+            ]
+            yield from target_scores(self.models, sources, texts, target, lengths, room)
+
+    def _all_work(
+        self, all_sources: Iterable[list[Any]], wishes: Iterable[TextWish] | None, first: int
+    ) -> Iterator[Work]:
+        """Windows cut into parts, and begun where the search works ahead."""
+        wanted = None if wishes is None else iter(wishes)
+        for sources in all_sources:
+            with self._timed():
+                asked = next_wishes(wanted, len(sources), first)
+                work = Work(sources, self.sources.parts(sources, asked, first))
+                self.summary.sources += len(sources)
+                if isinstance(self.searcher, AheadSearch):
+                    flat = work.flat
+                    work.begun = self.searcher.begin(
+                        [part.given for part in flat],
+                        [part.wish.tokens(self.target) for part in flat],
+                    )
+            first += len(sources)
+            yield work
+
+    def _done(self, work: Work, on_progress: OnProgress, before: int, total: int) -> list[Written]:
+        flat = work.flat
+        found: dict[int, list[Output]] = {}
+        for places, hypotheses in self._in_batches(flat) if work.begun is None else work.begun:
+            parts = [flat[place] for place in places]
+            found |= dict(zip(places, self._written(parts, hypotheses), strict=True))
+            on_progress(before + len(work.sources) * len(found) // len(flat), total)
+        results, place = [], 0
+        for source, parts in zip(work.sources, work.parts, strict=True):
+            of_parts = [found[place + number] for number in range(len(parts))]
+            place += len(parts)
+            results.append(self.sources.written(source, parts, of_parts))
+        self.summary.unfinished += sum(not one.outputs[0].finished for one in results)
+        return results
+
+    def _in_batches(self, flat: Sequence[Part]) -> Iterator[Batch]:
+        rows = [self.sources.rows(part.given) for part in flat]
+        for group in batches(rows, max(1, self.settings.batch_tokens // self.settings.width)):
+            parts = [flat[place] for place in group]
+            yield group, self._search(parts, [part.wish.tokens(self.target) for part in parts])
+
+    def _search(self, parts: Sequence[Part], wishes: Sequence[Wish]) -> list[list[Hypothesis]]:
+        return self.searcher(
+            [part.given for part in parts], wishes, [part.number for part in parts]
+        )
+
+    def _written(self, parts: Sequence[Part], found: list[list[Hypothesis]]) -> list[list[Output]]:
+        for place, part in enumerate(parts):
+            if part.wish.banned:
+                found[place] = self._without_banned(part, found[place])
+        self.summary.tokens += sum(len(best.tokens) + best.finished for best, *_ in found)
+        pairs = [(part, h) for part, of_part in zip(parts, found, strict=True) for h in of_part]
+        with evaluating(self.models):
+            seen = self._seen(pairs)
+        outputs = iter([self._output(*pair, seen.get(place)) for place, pair in enumerate(pairs)])
+        return [[next(outputs) for _ in of_part] for of_part in found]
+
+    def _without_banned(self, part: Part, found: list[Hypothesis]) -> list[Hypothesis]:
+        """Search again until no output writes a banned phrase in a way that was not foreseen."""
+        wish = part.wish.tokens(self.target)
+        for _ in range(TRIES):
+            more = [broken_bans(h.tokens, part.wish.banned, self.target) for h in found]
+            new = dict.fromkeys(phrase for phrases in more for phrase in phrases)
+            if not new:
+                return found
+            wish = replace(wish, banned=(*wish.banned, *new))
+            found = self._search([part], [wish])[0]
+        return found
+
+    @property
+    def _copies(self) -> bool:
+        """Whether an unknown token is written as the source word it attends to most."""
+        return self.settings.unknown == "copy" and isinstance(self.sources, Lines)
+
+    def _seen(self, pairs: Sequence[tuple[Part, Hypothesis]]) -> dict[int, Tensor]:
+        """The attention of the outputs for which it is needed, by their place."""
+        asked = {
+            place: pair
+            for place, pair in enumerate(pairs)
+            if self.align or (self._copies and self.target.unk in pair[1].tokens)
+        }
+        if not asked:
+            return {}
+        given, tokens = zip(*((part.given, h.tokens) for part, h in asked.values()), strict=True)
+        return dict(zip(asked, self.attention(given, tokens, self.target.bos), strict=True))
+
+    def _output(self, part: Part, h: Hypothesis, attention_TS: Tensor | None) -> Output:
+        target = self.target
+        begins = int(target.target_begin is not None)  # what all outputs begin with says nothing
+        tokens = h.tokens[begins:]
+        unknown = target.tokens([target.unk]) * len(tokens)
+        if attention_TS is not None:
+            attention_TS = attention_TS[begins:]
+            if self._copies and isinstance(self.sources, Lines):
+                unknown = self.sources.copied(part, len(tokens), attention_TS)
+        output = Output(
+            text=LINE_END.sub(" ", with_unknown(tokens, unknown, target)),
+            score=h.score,
+            log_prob=h.log_prob,
+            tokens=target.tokens(tokens),
+            token_log_probs=h.token_log_probs[begins:],
+            finished=h.finished,
+        )
+        if attention_TS is None or not self.align:
+            return output
+        return self.sources.attended(output, part, tokens, attention_TS, target)
+
+
+def with_unknown(tokens: Sequence[int], unknown: Sequence[str], target: Tokenizer) -> str:
+    """The text of the tokens, where each unknown one stands for the word given at its place."""
+    if target.unk not in tokens:
+        return target.decode(tokens)
+    texts: list[str] = []
+    known: list[int] = []
+    for token, word in zip(tokens, unknown, strict=True):
+        if token == target.unk:
+            texts += [target.decode(known), word]
+            known = []
+        else:
+            known.append(token)
+    texts.append(target.decode(known))
+    return " ".join(text.strip() for text in texts if text.strip())
