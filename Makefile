@@ -69,7 +69,7 @@ test-gpu: setup ## the tests that need a CUDA device
 bench: setup ## measure speed on this machine
 	$(PY) -m benchmarks.run
 
-docs: $(VENV)/installed-docs ## build the documentation into site/; a broken link fails
+docs: setup ## build the documentation into site/; a broken link fails
 	$(VENV)/bin/zensical build --clean --strict
 
 clean: ## remove caches and what was built; keep .venv
@@ -85,8 +85,4 @@ $(VENV)/installed: pyproject.toml constraints.txt
 	@"$(PYTHON)" -m venv $(VENV) >/dev/null \
 		|| { "$(PYTHON)" -m venv --without-pip $(VENV) && "$(PYTHON)" -m pip --python $(PY) install --quiet pip; }
 	@$(INSTALL) --editable '.[test,dev]'
-	@touch $@
-
-$(VENV)/installed-docs: $(VENV)/installed
-	@$(INSTALL) --editable '.[docs]'
 	@touch $@

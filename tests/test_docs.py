@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import re
 import shlex
+import shutil
+import subprocess
 import sys
 import tomllib
 from collections.abc import Iterator
@@ -79,6 +81,17 @@ def test_every_page_is_in_the_navigation_and_on_the_first_page() -> None:
     assert sorted(named) == sorted(str(path.relative_to(DOCS)) for path in DOCS.rglob("*.md"))
     first = (DOCS / "index.md").read_text()
     assert [page for page in named if f"]({page})" not in first] == ["index.md"]
+
+
+def test_the_documentation_is_built_without_a_broken_link(tmp_path: Path) -> None:
+    """As `make docs` does it, elsewhere."""
+    pytest.importorskip("zensical", reason="make setup installs it")
+    shutil.copytree(DOCS, tmp_path / "docs")
+    shutil.copy(ROOT / "mkdocs.yml", tmp_path)
+    words = [sys.executable, "-m", "zensical", "build", "--clean", "--strict"]
+    done = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert (tmp_path / "site" / "tasks" / "translate" / "index.html").is_file()
 
 
 def test_links_between_pages_lead_somewhere() -> None:

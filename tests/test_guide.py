@@ -13,14 +13,9 @@ DOCS = Path(__file__).parents[1] / "docs"
 CHAPTERS = sorted((DOCS / "look" / "guide").glob("[0-9]*.md"))
 PROGRAM = re.compile(r"^```python\n(.*?)^```\n\n```text\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 NAMES = (
-    "look/python",
-    "look/lens",
-    "look/maps",
-    "look/heads",
-    "look/factors",
-    "look/beam",
-    "start/python",
-)
+    "look/python", "look/lens", "look/maps", "look/heads", "look/factors", "look/beam",
+    "start/python", "start/five-minutes", "start/install",
+)  # fmt: skip
 PAGES = [DOCS / f"{name}.md" for name in NAMES]
 PROGRAMS = [
     pytest.param(match[1], match[2], id=f"{path.name}: {number}")

@@ -281,6 +281,10 @@ def test_every_rank_gets_a_part_of_a_step() -> None:
 def test_a_device_that_is_not_there_is_named() -> None:
     with pytest.raises(UserError, match="unknown device 'gpu'"):
         pick_device("gpu")
+    with pytest.raises(UserError, match=r"--device mps: .*Apple's GPU.* Use --device cpu"):
+        pick_device("mps")
+    with pytest.raises(UserError, match="--device xpu: headway computes on CPUs and on CUDA"):
+        pick_device("xpu")
     if not torch.cuda.is_available():
         with pytest.raises(UserError, match="--device cuda: torch finds no CUDA device"):
             pick_device("cuda")

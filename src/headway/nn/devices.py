@@ -18,9 +18,10 @@ def pick_device(name: str, local: int = 0) -> torch.device:
     except RuntimeError as error:
         raise UserError(f"unknown device {name!r}. Try cpu, cuda or cuda:1.") from error
     if device.type not in ("cpu", "cuda"):
+        apple = " (on a Mac the CPU is used, not Apple's GPU)" if device.type == "mps" else ""
         raise UserError(
-            f"--device {name}: headway computes on CPUs and on CUDA devices. Use --device cpu, or "
-            "leave it out."
+            f"--device {name}: headway computes on CPUs and on CUDA devices{apple}. Use --device "
+            "cpu, or leave it out."
         )
     if device.type == "cuda":
         if not torch.cuda.is_available():
