@@ -11,7 +11,8 @@ import pytest
 from headway.errors import DataError
 from headway.inside.capture import corpus as module
 from headway.inside.capture.corpus import Corpus
-from headway.inside.capture.passages import LONGEST, passages, spelled
+from headway.inside.capture.examples import LONGEST, passages, spell
+from headway.inside.capture.streams import Stream
 from headway.tasks.opened import Opened, open_plain
 
 
@@ -91,7 +92,7 @@ def test_a_translator_takes_pairs(tmp_path: Path, translator: Opened) -> None:
 def test_passages_are_what_the_model_reads(writer: Opened) -> None:
     tokenizer = writer.vocab.target
     [passage] = passages(writer, Corpus.of_lines(["A cat sat."]), 100)
-    assert passage.ids == {"text": tokenizer.as_prompt(tokenizer.encode("A cat sat."))}
+    assert list(passage.last.ids) == tokenizer.as_prompt(tokenizer.encode("A cat sat."))
 
 
 def test_long_lines_are_cut_and_nothing_is_lost(writer: Opened) -> None:
@@ -99,10 +100,10 @@ def test_long_lines_are_cut_and_nothing_is_lost(writer: Opened) -> None:
     found = passages(writer, Corpus.of_lines([line]), 10_000)
     assert len(found) > 1
     assert max(passage.n_tokens for passage in found) <= LONGEST
-    joined = [i for passage in found for i in passage.ids["text"][1:]]
+    joined = [i for passage in found for i in passage.last.ids[1:]]
     assert joined == writer.vocab.target.encode(line.strip())
     for passage in found:
-        assert spelled(passage.ids["text"][1:], writer.vocab.target)[0].strip() in (
+        assert spell(passage.last)[1].strip() in (
             "The", "c", "cat", "were", "un", "."
         )  # fmt: skip
 
@@ -118,14 +119,14 @@ def test_a_translator_reads_pairs_or_its_own_translations(translator: Opened) ->
     own = passages(translator, Corpus.of_lines(lines), 1000)
     alone = passages(translator, Corpus.of_lines(lines), 1000, write=False)
     target = translator.vocab.target
-    assert given[0].ids["target"] == [target.bos, *target.encode("Good morning.")]
-    assert target.decode(own[1].ids["target"]) in ("I'm hungry.", "I am hungry.")
-    assert [list(passage.ids) for passage in alone] == [["source"], ["source"]]
-    assert alone[0].ids["source"] == given[0].ids["source"] == own[0].ids["source"]
+    assert list(given[0].last.ids) == [target.bos, *target.encode("Good morning.")]
+    assert target.decode(own[1].last.ids) in ("I'm hungry.", "I am hungry.")
+    assert [list(passage.streams) for passage in alone] == [["source"], ["source"]]
+    assert alone[0].first == given[0].first == own[0].first
 
 
 def test_tokens_are_spelled_so_that_they_can_be_joined(writer: Opened) -> None:
     text = "Tim unbuttoned his coat."
-    pieces = spelled(writer.vocab.target.encode(text), writer.vocab.target)
+    pieces = spell(Stream.of("text", writer.vocab.target.encode(text), writer.vocab.target))
     assert "".join(pieces).split() == text.split()
     assert len(pieces) > 6

@@ -15,8 +15,9 @@ from torch import Tensor, nn
 from headway.errors import ConfigError, DataError, FolderError
 from headway.inside.capture.anatomy import Anatomy
 from headway.inside.capture.corpus import Corpus
-from headway.inside.capture.passages import Passage, passages
-from headway.inside.capture.states import Batch, sites_of, states_of, vectors_of
+from headway.inside.capture.examples import Passage, passages
+from headway.inside.capture.forward import Batch, vectors
+from headway.inside.capture.states import sites_of, states_of
 from headway.inside.measure.factors.browse import browsed
 from headway.inside.measure.factors.dictionary import Factors, factors, identity, learn, moments
 from headway.inside.measure.factors.learn import Learning, Reservoir, chosen_sites, sampled
@@ -97,9 +98,9 @@ def test_the_loss_is_the_loss_of_the_model_and_zeros_are_zeros(writer: Opened) -
     for name in losses:
         hook = part.blocks[0].register_forward_hook(zero) if name == "zero" else None
         for text in texts:
-            ids_N = torch.tensor(text.ids["text"])
+            ids_N = torch.tensor(text.last.ids)
             batch = Batch.of(writer, [text])
-            scores_TV = writer.model.scores(vectors_of(writer.model, batch))
+            scores_TV = writer.model.scores(vectors(writer.model, batch))
             losses[name] += F.cross_entropy(scores_TV[:-1], ids_N[1:], reduction="none").tolist()
         if hook is not None:
             hook.remove()
@@ -124,12 +125,12 @@ def test_an_effect_is_what_changes_when_the_factor_is_taken_away(
     part_TD = found.part(number, code_T, (stack, layer))
     module = Anatomy.of(writer.model).stacks[0]
     place = module.front if layer == 0 else module.blocks[layer - 1]
-    before_TV = writer.model.scores(vectors_of(writer.model, batch)).log_softmax(-1)
+    before_TV = writer.model.scores(vectors(writer.model, batch)).log_softmax(-1)
     hook = place.register_forward_hook(lambda block, given, out: out - part_TD)
-    after_TV = writer.model.scores(vectors_of(writer.model, batch)).log_softmax(-1)
+    after_TV = writer.model.scores(vectors(writer.model, batch)).log_softmax(-1)
     hook.remove()
     kl_T = (before_TV.exp() * (before_TV - after_TV)).sum(-1)[:-1]
-    next_T1 = batch.ids("text")[1:, None]
+    next_T1 = batch.streams["text"].values[1:, None]
     grew_T = before_TV[:-1].gather(1, next_T1) - after_TV[:-1].gather(1, next_T1)
     assert one["effect"]["kl"] == pytest.approx(float(kl_T.mean()), abs=1e-4)
     assert one["effect"]["nats"] == pytest.approx(float(grew_T.mean()), abs=1e-4)

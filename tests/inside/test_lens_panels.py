@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import torch
 
-from headway.inside.capture.forward import read_out, say, scores_in
+from headway.inside.capture.forward import Batch, read_out, say, scores_in
 from headway.inside.capture.reading import PLAINLY, read
 from headway.inside.capture.trace import trace
 from headway.inside.measure.tuned_lens import Tuned
@@ -20,7 +20,6 @@ from headway.inside.page.sections import look_of
 from headway.inside.page.server import LiveServer
 from headway.inside.page.server_page import Live
 from headway.inside.page.server_request import Request
-from headway.nn.layout import Layout
 from headway.nn.tap import record
 from headway.tasks.opened import open_plain
 from headway.web.pack import Array
@@ -115,7 +114,7 @@ def test_the_lens_shows_what_each_layer_would_say(browser: Any, tmp_path: Path) 
     norm = run.model.decoder.final_norm
     for layer, x_TD in enumerate(states, 1):
         normed_TD = norm(x_TD)
-        layers_say = read_out(run, reading, normed_TD, Layout.of([len(x_TD)]))
+        layers_say = read_out(run, Batch.of(run, [reading]), normed_TD)
         scores_RC = scores_in(run, layers_say).detach()
         if layer == len(states):
             torch.testing.assert_close(scores_RC, said.scores_RC, rtol=1e-5, atol=1e-5)

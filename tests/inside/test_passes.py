@@ -9,9 +9,10 @@ import torch
 from torch import Tensor
 
 from headway.inside.capture.corpus import Corpus
-from headway.inside.capture.passages import passages
-from headway.inside.capture.states import Batch, Site, edited, sites_of, states_of, vectors_of
-from headway.inside.capture.streams import Output, Reading, Stream
+from headway.inside.capture.examples import passages
+from headway.inside.capture.forward import Batch, vectors
+from headway.inside.capture.states import Site, edited, sites_of, states_of
+from headway.inside.capture.streams import Output, Reading
 from headway.inside.capture.trace import trace
 from headway.inside.measure.ablation import answers, losses
 from headway.tasks.opened import Opened, open_plain
@@ -33,10 +34,9 @@ def batch_of(run: Opened) -> Batch:
 
 def reading_of(run: Opened, batch: Batch, number: int) -> Reading:
     """One passage alone, as `trace` takes it."""
-    ids = batch.passages[number].ids
-    streams = {name: Stream.of(name, ids[name], run.vocab.target) for name in ids}
+    streams = batch.readings[number].streams
     row = None if run.settings.task in ("classify", "embed") else 1
-    segments = tuple([0] * len(batch.passages[number].ids[batch.last]))
+    segments = tuple([0] * len(streams[batch.last]))
     return Reading("", run.settings.task, streams, (Output(row, 0, ""),), segments)
 
 
@@ -66,12 +66,12 @@ def test_an_edit_changes_its_layer_and_what_comes_behind(run: Opened) -> None:
     ramp_D = torch.linspace(-2, 2, before[wanted].shape[-1])
     seen: dict[Site, Tensor] = {}
     with edited(run.model, more):
-        changed = vectors_of(run.model, batch)
+        changed = vectors(run.model, batch)
     assert torch.equal(seen[wanted], before[wanted])
     assert torch.equal(seen[wanted[0], 0], before[wanted[0], 0])
     assert (seen[wanted[0], 2] - before[wanted[0], 2]).abs().max() > 0.1
-    assert torch.equal(vectors_of(run.model, batch), vectors_of(run.model, batch))
-    assert (changed - vectors_of(run.model, batch)).abs().max() > 0.1
+    assert torch.equal(vectors(run.model, batch), vectors(run.model, batch))
+    assert (changed - vectors(run.model, batch)).abs().max() > 0.1
 
 
 @torch.no_grad()
@@ -90,9 +90,9 @@ def test_the_loss_of_a_language_model_is_that_of_the_next_token(tmp_path: Path) 
     batch = batch_of(run)
     before_R, _, _ = losses(answers(run, batch), answers(run, batch))
     expected = []
-    for passage in batch.passages:
-        ids = torch.tensor(passage.ids["text"])
+    for passage in batch.readings:
+        ids = torch.tensor(passage.last.ids)
         one = Batch.of(run, [passage])
-        logs_TV = run.model.scores(vectors_of(run.model, one)).log_softmax(-1)
+        logs_TV = run.model.scores(vectors(run.model, one)).log_softmax(-1)
         expected += (-logs_TV[:-1].gather(1, ids[1:, None]).squeeze(1)).tolist()
     assert before_R.tolist() == pytest.approx(expected, abs=1e-4)

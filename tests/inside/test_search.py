@@ -8,8 +8,9 @@ import torch
 
 from headway.errors import UserError
 from headway.inside.capture.corpus import Corpus
+from headway.inside.capture.forward import Batch
 from headway.inside.capture.reading import Ask
-from headway.inside.capture.states import Batch, states_of
+from headway.inside.capture.states import states_of
 from headway.inside.capture.trace import Trace, trace
 from headway.inside.measure.factors.dictionary import Factors, identity, moments
 from headway.inside.measure.factors.learn import Learning, sampled
@@ -65,7 +66,7 @@ def test_states_are_held_in_half_precision_and_first_tokens_are_not_in(run: Open
     index = Index.of(run, LINES, 5)
     assert index.unit_ND.dtype == np.float16
     assert (index.where_N2[:, 1] > 0).all()
-    assert len(index.where_N2) == sum(len(text.ids["text"]) - 1 for text in index.texts)
+    assert len(index.where_N2) == sum(len(text.last) - 1 for text in index.texts)
 
 
 def test_several_layers_in_one_pass_are_the_same(run: Opened) -> None:
@@ -87,7 +88,7 @@ def test_a_translator_is_searched_by_its_source_alone() -> None:
     index = indexes(run, corpus, [("encoder", 2)])["encoder", 2]
     found = index.nearest(trace(run, "Ich habe einen Hund."), "source", 3, 1)[0]
     assert (found.passage, found.place) == (1, 3)
-    assert "target" not in index.texts[0].ids
+    assert "target" not in index.texts[0].streams
 
 
 def test_what_is_not_there_is_named(run: Opened, traced: Trace) -> None:

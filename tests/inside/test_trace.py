@@ -11,11 +11,10 @@ import torch
 
 from headway.errors import FolderError, UserError
 from headway.inside.capture.anatomy import Anatomy
-from headway.inside.capture.forward import read_out, say, scores_in
+from headway.inside.capture.forward import Batch, read_out, say, scores_in
 from headway.inside.capture.interventions import Change
 from headway.inside.capture.reading import Ask, read
 from headway.inside.capture.trace import TENSORS, Trace, trace
-from headway.nn.layout import Layout
 from headway.nn.tap import record
 from headway.tasks.opened import Opened, open_plain
 
@@ -94,7 +93,7 @@ def test_the_last_state_gives_the_answer(run: Opened) -> None:
     assert len(states) == len(part.blocks) + 1
     x_TD = states[-1] if part.stack.final_norm is None else part.stack.final_norm(states[-1])
     with torch.no_grad():
-        scores_RC = scores_in(run, read_out(run, found.reading, x_TD, Layout.of([len(x_TD)])))
+        scores_RC = scores_in(run, read_out(run, Batch.of(run, [found.reading]), x_TD))
     torch.testing.assert_close(scores_RC, found.scores_RC)
     assert not torch.allclose(states[0], states[-1])
 

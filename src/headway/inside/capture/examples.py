@@ -1,28 +1,74 @@
-"""Examples to study a model on as it reads them, with the answers that are right where someone
-knows them."""
+"""Examples of a corpus as a model reads them, to study it on: each with the answers that are right
+where someone knows them."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import replace
-
-import numpy as np
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, NotRequired, TypedDict, TypeVar, cast
 
 from headway.data.readers.lines import SEPARATOR
 from headway.errors import DataError, UserError
 from headway.inside.capture.anatomy import Anatomy
+from headway.inside.capture.beam import searcher_for
 from headway.inside.capture.corpus import Corpus
-from headway.inside.capture.hidden_rows import some_hidden
+from headway.inside.capture.forward import hide_rows
 from headway.inside.capture.media import Media, exceeds
-from headway.inside.capture.passages import Passage, passages
-from headway.inside.capture.reading import Ask, Output, Reading, Stream, align_by_ctc, read
+from headway.inside.capture.reading import Ask, align_by_ctc, next_outputs, read
+from headway.inside.capture.streams import Output, Reading, Stream
+from headway.models.seq2seq import Seq2Seq
+from headway.settings.decode import DecodeSettings
 from headway.tasks.opened import Opened
+from headway.tasks.read import readout_of
+from headway.tasks.tag_answers import words_of
+from headway.tasks.text_items import text_items
+from headway.tasks.thumbnails import data_uri
+from headway.tokens.pieces import SPACE_MARK
+from headway.tokens.tokenizer import Tokenizer
 
 N_EXAMPLES = 200
 """Examples that heads are judged by, unless asked."""
 
 GAP_EVERY = 7
 """Tokens from one hidden token of a text to the next: about the 15 % of training."""
+
+LONGEST = 128
+"""Tokens of a passage: longer lines are cut into several."""
+
+AT_ONCE = 256
+"""Lines that are made tokens of together."""
+
+Read = TypeVar("Read", bound=Reading)
+
+
+class Shown(TypedDict):
+    """A place in a passage, for people."""
+
+    at: int
+    pieces: list[str]
+    """Of tokens; or a row of media, and what it is a part of."""
+
+    picture: NotRequired[str]
+    """As an address with all of it inside."""
+
+
+@dataclass(frozen=True)
+class Passage(Reading):
+    """What the model reads of an example, or of a part of it. The outputs are what the text says;
+    where it says nothing their number is -1, and the model's own answer counts."""
+
+    line: int = 0
+    """The number of the example."""
+
+    def shown(self, stream: str, place: int, first: int, end: int) -> Shown:
+        """A place among those from `first` to before `end`, for people; of media alone, with the
+        name of what it is a part of and, of a picture, how it looks there."""
+        if self.media is None or not self.is_media(stream):
+            return {"at": place - first, "pieces": spell(self.streams[stream])[first:end]}
+        name = self.streams[stream].pieces[place]
+        pixels = self.media.around(place)
+        found: Shown = {"at": 0, "pieces": [name, f" {self.media.name}"]}
+        return found if pixels is None else {**found, "picture": data_uri(pixels)}
 
 
 def examples(run: Opened, corpus: Corpus, n: int = N_EXAMPLES) -> list[Reading]:
@@ -33,14 +79,14 @@ def examples(run: Opened, corpus: Corpus, n: int = N_EXAMPLES) -> list[Reading]:
     own answers. What is too long for the model is left out there and cut elsewhere.
     """
     corpus = corpus.first(n)
+    found: list[Reading]
     if not corpus.lines:
         found = list(_seen(run, corpus))
     elif run.spec.in_words:
         if SEPARATOR in corpus.lines:  # it parts documents and is no text
-            kept = [line for line in corpus.lines if line != SEPARATOR]
-            corpus = Corpus.of_lines(kept)
-        cut = passages(run, corpus, 1 << 40)
-        found = [_taught(run, passage) for passage in cut if passage.n_tokens > 2][:n]
+            corpus = Corpus.of_lines([line for line in corpus.lines if line != SEPARATOR])
+        cut = [one for one in passages(run, corpus, 1 << 40) if one.n_tokens > 2][:n]
+        found = [_with_gaps(run, one) for one in cut] if run.spec.answers == "gaps" else [*cut]
     else:
         found = list(_answered(run, corpus))
     found = [reading for reading in found if reading.outputs]
@@ -49,35 +95,22 @@ def examples(run: Opened, corpus: Corpus, n: int = N_EXAMPLES) -> list[Reading]:
     return found
 
 
-def _taught(run: Opened, passage: Passage) -> Reading:
-    """The outputs are what the text says."""
-    spec = run.spec
-    source, target = run.vocab.source, run.vocab.target
-    ids = {name: list(tokens) for name, tokens in passage.ids.items()}
-    pairs = spec.reads == "pairs"
-    last = "target" if pairs else "text"
-    if pairs:
-        said = [*ids[last][1:], target.eos]
-        rows = list(range(len(said)))
-    elif spec.continues:
-        said = ids[last][1:]
-        rows = list(range(len(said)))
-    else:
-        assert target.mask is not None
-        rows = list(range(min(3, len(ids[last]) - 2), len(ids[last]) - 1, GAP_EVERY))
-        said = [ids[last][row] for row in rows]
-        for row in rows:
-            ids[last][row] = target.mask
-    names = target.tokens(said)
-    return Reading(
-        text=source.decode(passage.ids["source" if pairs else "text"]),
-        task=spec.name,
-        streams={
-            name: Stream.of(name, tokens, source if name == "source" else target)
-            for name, tokens in ids.items()
-        },
-        outputs=tuple(Output(*one) for one in zip(rows, said, names, strict=True)),
-        segments=(0,) * len(ids[last]) if spec.answers == "gaps" else (),
+def _with_gaps(run: Opened, reading: Reading) -> Reading:
+    n = len(reading.last)
+    return hide_tokens(run, reading, range(min(3, n - 2), n - 1, GAP_EVERY))
+
+
+def hide_tokens(run: Opened, reading: Read, rows: Iterable[int]) -> Read:
+    """A text with some of its tokens masked; the outputs are what stood there."""
+    tokenizer, text, hidden = run.vocab.target, reading.last, list(rows)
+    assert tokenizer.mask is not None
+    ids = list(text.ids)
+    for row in hidden:
+        ids[row] = tokenizer.mask
+    return replace(
+        reading,
+        streams={text.name: Stream.of(text.name, ids, tokenizer)},
+        outputs=tuple(Output(row, text.ids[row], text.pieces[row]) for row in hidden),
     )
 
 
@@ -107,30 +140,32 @@ def _right(run: Opened, reading: Reading, corpus: Corpus, number: int) -> Readin
 
 def _seen(run: Opened, corpus: Corpus) -> Iterator[Reading]:
     """Pictures, videos or recordings."""
-    for number, media in enumerate(corpus.examples):
-        assert isinstance(media, Media)
-        if exceeds(run, media):
-            continue
+    for number, media in _media(run, corpus):
         if run.spec.answers == "gaps":
             yield with_hidden_rows(run, media, number)
         elif run.spec.labelled or corpus.targets is None:
-            yield _right(run, read(run, media, _plainly(run)), corpus, number)
-        elif len(Anatomy.of(run.model).stacks) > 1:
+            # Without a beam, which takes long and changes little.
+            plainly = Ask(decode=replace(run.settings.decode, beam=1, n_best=1))
+            yield _right(run, read(run, media, plainly), corpus, number)
+        elif Anatomy.of(run.model).is_pair:
             yield read(run, media, Ask(output=corpus.targets[number]))
         else:
             tokens = run.vocab.target.encode(corpus.targets[number])
             yield align_by_ctc(run, media, tokens)
 
 
-def _plainly(run: Opened) -> Ask:
-    """Without a beam, which takes long and changes little."""
-    return Ask(decode=replace(run.settings.decode, beam=1, n_best=1))
+def _media(run: Opened, corpus: Corpus) -> Iterator[tuple[int, Media]]:
+    """Those that the model can read whole, with their numbers."""
+    for number, media in enumerate(corpus.examples):
+        assert isinstance(media, Media)
+        if not exceeds(run, media):
+            yield number, media
 
 
 def with_hidden_rows(run: Opened, media: Media, number: int) -> Reading:
     """The outputs are what is hidden."""
     name = Anatomy.of(run.model).stacks[0].stream
-    rows_R = some_hidden(run, [media], np.zeros(1, np.int64), number).rows_R
+    rows_R = hide_rows(run, [media], number).rows_R
     assert rows_R is not None
     stream = media.stream(name)
     return Reading(
@@ -141,3 +176,144 @@ def with_hidden_rows(run: Opened, media: Media, number: int) -> Reading:
         media=media,
         hides=number,
     )
+
+
+def passages(run: Opened, corpus: Corpus, max_tokens: int, *, write: bool = True) -> list[Passage]:
+    """The corpus from its beginning, as the model reads it, up to about so many tokens.
+
+    A model that writes one thing from another, and whose corpus has no targets, reads what it
+    writes itself, greedily; without `write` its passages have a source and nothing else then.
+    """
+    found: list[Passage] = []
+    total = 0
+    step = AT_ONCE if corpus.lines else 1
+    for start in range(0, len(corpus), step):
+        for passage in _block(run, corpus.part(start, start + step), write):
+            found.append(replace(passage, line=start + passage.line))
+            total += passage.n_tokens
+            if total >= max_tokens:
+                return found
+    if not found:
+        raise DataError(f"nothing in {corpus.name} is short enough for this model to read.")
+    return found
+
+
+def _block(run: Opened, corpus: Corpus, write: bool) -> Iterator[Passage]:
+    spec, lines = run.spec, corpus.lines
+    name = Anatomy.of(run.model).stacks[0].stream
+    if Anatomy.of(run.model).is_pair:
+        yield from _pairs(run, corpus, write)
+        return
+    if not lines:
+        for number, media in _media(run, corpus):
+            yield _passage(run, number, {name: media.stream(name)}, media)
+        return
+    tokenizer = run.vocab.target
+    if spec.reads == "labelled":
+        for item in text_items(run, lines, LONGEST):
+            streams = {name: Stream.of(name, item.ids, tokenizer)}
+            found = _passage(run, item.example, streams)
+            yield replace(found, segments=tuple(item.segments))
+        return
+    if spec.reads == "tagged":
+        many = tokenizer.encode_words([words_of(line, "the corpus") for line in lines])[0].lists()
+    else:
+        many = tokenizer.encode_batch(lines)
+    frame = tokenizer.begun if spec.continues else tokenizer.as_text
+    for number, ids in enumerate(many):
+        for part in _cut(ids, _room(run), tokenizer):
+            yield _passage(run, number, {name: Stream.of(name, frame(part), tokenizer)})
+
+
+def _pairs(run: Opened, corpus: Corpus, write: bool) -> Iterator[Passage]:
+    """What is written with what it is written from: given, or the run's own, greedily."""
+    source, target = run.vocab.source if corpus.lines else None, run.vocab.target
+    media: dict[int, Media] = {}
+    items: list[Any]
+    if source is None:
+        media = dict(_media(run, corpus))
+        numbers, items = list(media), [one.item for one in media.values()]
+        streams = [one.stream("source") for one in media.values()]
+    else:
+        numbers = list(range(len(corpus)))
+        encoded = source.encode_batch(corpus.lines)
+        items = [source.as_source(ids[: _room(run)]) for ids in encoded]
+        streams = [Stream.of("source", ids, source) for ids in items]
+    begun: list[list[int] | None] = [None] * len(items)
+    if corpus.targets is not None:
+        begin = [target.bos, *([] if target.target_begin is None else [target.target_begin])]
+        texts = target.encode_batch([corpus.targets[number] for number in numbers])
+        begun = [[*begin, *ids[: _room(run)]] if ids else [] for ids in texts]
+    elif write and items:
+        begun = [*_write(run, items)]
+    for number, stream, ids in zip(numbers, streams, begun, strict=True):
+        if ids is None:
+            yield _passage(run, number, {"source": stream}, media.get(number))
+        elif ids:
+            both = {"source": stream, "target": Stream.of("target", ids, target)}
+            yield _passage(run, number, both, media.get(number))
+
+
+def _write(run: Opened, items: Sequence[Any]) -> list[list[int]]:
+    own = run.settings.decode
+    decode = DecodeSettings(beam=1, max_len=own.max_len, extra_len=own.extra_len)
+    found = searcher_for(run, cast(Seq2Seq, run.model), decode)(items)
+    return [[run.vocab.target.bos, *best.tokens][:LONGEST] for best, *_ in found]
+
+
+def _room(run: Opened) -> int:
+    return min(LONGEST, run.shape.max_len) - 2
+
+
+def _passage(
+    run: Opened, number: int, streams: dict[str, Stream], media: Media | None = None
+) -> Passage:
+    """With what a model of this task is asked: who writes says the next token, who fills gaps the
+    token itself; others say labels, or give the vector of all."""
+    stream, spec = list(streams.values())[-1], run.spec
+    found = Passage("", run.settings.task, streams, (), media=media, line=number)
+    if readout_of(run.settings).pools:
+        return replace(found, outputs=(Output(None, -1, ""),))
+    if found.is_media(stream.name):  # every row says something, and nobody said what
+        assert media is not None
+        rows = [row for row, own in enumerate(media.is_own) if own]
+        return replace(found, outputs=tuple(Output(row, -1, "") for row in rows))
+    if len(streams) < len(Anatomy.of(run.model).stacks):
+        return found
+    tokenizer = run.vocab.target
+    given = next(iter(streams.values()))
+    text = "" if media is not None else _tokenizer(run, given).decode(list(given.ids))
+    if spec.writes:
+        ends = [] if spec.continues else [tokenizer.eos]
+        outputs = next_outputs([*stream.ids[1:], *ends], tokenizer)
+        return replace(found, text=text, outputs=outputs)
+    inner = range(1, len(stream) - 1)
+    ids = stream.ids if spec.answers == "gaps" else (-1,) * len(stream)
+    outputs = tuple(Output(row, ids[row], stream.pieces[row]) for row in inner)
+    return replace(found, text=text, outputs=outputs)
+
+
+def _tokenizer(run: Opened, stream: Stream) -> Tokenizer:
+    return run.vocab.source if stream.name == "source" else run.vocab.target
+
+
+def _cut(ids: list[int], room: int, tokenizer: Tokenizer) -> Iterator[list[int]]:
+    """Parts of at most `room` tokens; words stay whole where they are not very long."""
+    while len(ids) > room:
+        starts = tokenizer.word_starts(ids[: room + 1])
+        end = next((place for place in range(room, room // 2, -1) if starts[place]), room)
+        yield ids[:end]
+        ids = ids[end:]
+    if ids:
+        yield ids
+
+
+def spell(stream: Stream) -> list[str]:
+    """Tokens as people write them: with a space where a word begins, so that they can be joined."""
+    pieces, last = [], -2
+    for piece, word, special in zip(stream.pieces, stream.words, stream.special, strict=True):
+        bare = piece.replace(SPACE_MARK, " ").strip(" ") or "␣"
+        goes_on = word == last and not special
+        pieces.append(bare.removeprefix("##") if goes_on else f" {bare}")
+        last = word
+    return pieces

@@ -1,4 +1,4 @@
-"""One reading through the model: vectors, and scores for everything that the model answers."""
+"""Readings through the model: vectors, and scores for everything that the model answers."""
 
 from __future__ import annotations
 
@@ -13,22 +13,152 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from headway.inside.capture.anatomy import Anatomy
-from headway.inside.capture.hidden_rows import some_hidden
 from headway.inside.capture.interventions import NO_CHANGE, Change, gated, hiding
+from headway.inside.capture.media import Media
 from headway.inside.capture.streams import Reading
 from headway.models.parts.heads import Input
 from headway.models.seq2seq import Seq2Seq
 from headway.nn.attention.attention import Memory
 from headway.nn.layout import Layout
-from headway.tasks.intake import Gone
-from headway.tasks.items import Batch
+from headway.tasks import items as tasks
+from headway.tasks.intake import Gone, Hiding, intake_of
 from headway.tasks.opened import Opened
 from headway.tasks.read import OneVector, Read, asked, bernoulli, mean_square, readout_of
 
 TOGETHER = 2048
 """Tokens that pass the model side by side where one reading passes it again and again."""
 
-__all__ = ["NO_CHANGE", "Change", "Said", "read_out", "say", "say_each", "scores_in", "vectors"]
+__all__ = ["NO_CHANGE", "Batch", "Change", "Pass", "read_out", "say", "say_each", "vectors"]
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Readings side by side, as the model takes them."""
+
+    readings: Sequence[Reading]
+    streams: dict[str, Input]
+    """What is read first comes first."""
+
+    hidden: tasks.Batch[Gone] | None = None
+    """Of media with hidden rows: which they are, and what stood there."""
+
+    @classmethod
+    def of(cls, run: Opened, readings: Sequence[Reading]) -> Batch:
+        """On the device of the model."""
+        device = next(run.model.parameters()).device
+        media = [one.media for one in readings if one.media is not None]
+        streams: dict[str, Input] = {}
+        hidden: tasks.Batch[Gone] | None = None
+        for name in readings[0].streams:
+            if not readings[0].is_media(name):
+                many = [one.streams[name].ids for one in readings]
+                ids_N = torch.tensor([i for ids in many for i in ids], device=device)
+                streams[name] = Input(ids_N, Layout.of([len(ids) for ids in many], device))
+            elif readings[0].hides is not None:
+                hidden = hide_rows(run, media, readings[0].hides)
+                streams[name] = hidden.streams[0]
+            else:
+                front = Anatomy.of(run.model).stacks[0].front
+                streams[name] = Input(*front.collate([one.item for one in media], device))
+        segments = [number for one in readings for number in one.segments]
+        if segments:
+            last = list(streams)[-1]
+            segments_N = torch.tensor(segments, device=device)
+            streams[last] = replace(streams[last], segments_N=segments_N)
+        return cls(readings, streams, hidden)
+
+    @property
+    def last(self) -> str:
+        """The stream that the model answers in."""
+        return list(self.streams)[-1]
+
+    @property
+    def layout(self) -> Layout:
+        """Of that stream."""
+        return self.streams[self.last].layout
+
+    def rows(self) -> Tensor:
+        """Of the last stream those that outputs are read from, or that are hidden."""
+        if self.hidden is not None:
+            assert self.hidden.rows_R is not None
+            return self.hidden.rows_R
+        starts = self.layout.starts_B.tolist()
+        rows = [
+            start + output.row
+            for start, one in zip(starts, self.readings, strict=True)
+            for output in one.outputs
+            if output.row is not None
+        ]
+        return torch.tensor(rows, dtype=torch.long, device=self.layout.starts_B.device)
+
+    def ordinary(self, run: Opened, stream: str) -> Tensor:
+        """Which rows are words, patches or sound: the first and last tokens of a text carry other
+        things, and some models park huge states on them; so do rows that are no part of a picture,
+        and the silence that a recording is filled up with is none of it."""
+        device = self.layout.starts_B.device
+        if self.readings[0].is_media(stream):
+            own = [one.media.is_own for one in self.readings if one.media is not None]
+            return torch.tensor([row for rows in own for row in rows], device=device)
+        tokenizer = run.vocab.source if stream == "source" else run.vocab.target
+        begins = (tokenizer.source_begin, tokenizer.target_begin)
+        apart = [tokenizer.bos, tokenizer.eos, *(i for i in begins if i is not None)]
+        return ~torch.isin(self.streams[stream].values, torch.tensor(apart, device=device))
+
+    def places(self, stream: str) -> Iterator[tuple[int, int]]:
+        """For each row of a stream the number of its reading in the batch, and its place there."""
+        for number, one in enumerate(self.readings):
+            for place in range(len(one.streams[stream])):
+                yield number, place
+
+
+def hide_rows(run: Opened, media: Sequence[Media], seed: int) -> tasks.Batch[Gone]:
+    """Pictures or recordings with some of their rows hidden, as the model of a run may see them,
+    and what it is to say there. The same seed always hides the same; copies are hidden alike."""
+    intake, model = intake_of(run.settings), run.model
+    each = {id(one): one for one in media}
+    number = {key: place for place, key in enumerate(each)}
+    columns = intake.columns([one.item for one in each.values()])
+    items = intake.hide(columns, run.settings.fill).drawn(tasks.Draw(seed, 0))
+    assert isinstance(items, Hiding)
+    rows = np.array([number[id(one)] for one in media], np.int64)
+    batch = items.batch(rows, next(model.parameters()).device)
+    return items.without(model, batch, training=False)
+
+
+def vectors(model: nn.Module, batch: Batch, changes: Sequence[Change] = ()) -> Tensor:
+    """Of the last stream that the batch has, behind the final norm. `changes`: of copies of one
+    reading, what is hidden from the tokens of each."""
+    given = list(batch.streams.values())
+    if len(given) < len(Anatomy.of(model).stacks):
+        return cast(Seq2Seq, model).encode(given[0].values, given[0].layout).x_MD
+    if not any(change.hidden for change in changes):
+        return asked(model).states(*given).x_ND
+    causal = {part.stream: part.blocks[0].attention.scope.causal
+              for part in Anatomy.of(model).stacks}  # fmt: skip
+    sizes = {name: len(stream) for name, stream in batch.readings[0].streams.items()}
+    unseen = {name: [change.places(name) for change in changes] for name in sizes}
+    inputs = [
+        _with_tree(one, sizes[name], sizes[name], unseen[name], causal=causal[name], own=True)
+        for name, one in batch.streams.items()
+    ]
+    if len(inputs) == 1:
+        return asked(model).states(*inputs).x_ND
+    source, target = inputs
+    seen = _with_tree(given[0], sizes["target"], sizes["source"], unseen["source"])
+    writer = cast(Seq2Seq, model)
+    memory = Memory(writer.encode(source.values, source.layout).x_MD, seen.layout)
+    return writer.decode(target.values, target.layout, memory)
+
+
+def _with_tree(
+    given: Input, n_rows: int, n_columns: int, hidden: list[list[int]], *, causal: bool = False,
+    own: bool = False,
+) -> Input:  # fmt: skip
+    """The same with a layout that says who sees whom, where something is hidden."""
+    if not any(hidden):
+        return given
+    tree = hiding(n_rows, n_columns, hidden, causal=causal, own=own)
+    return replace(given, layout=replace(given.layout, tree=tree, memo={}))
 
 
 def log_softmax(scores_RC: Tensor) -> Tensor:
@@ -36,7 +166,9 @@ def log_softmax(scores_RC: Tensor) -> Tensor:
 
 
 @dataclass(frozen=True)
-class Said:
+class Pass:
+    """One reading behind its way through the model."""
+
     x_ND: Tensor
     """Vectors of the last stream, behind the final norm."""
 
@@ -70,13 +202,13 @@ def say(
     change: Change = NO_CHANGE,
     *,
     fronts: Mapping[str, Tensor] | None = None,
-) -> Said:
+) -> Pass:
     """What the model says; with gradients where they are on.
 
     `fronts` replaces what the front of a stack hands over (a row a token), by the stack's name.
     """
-    [said] = say_each(run, reading, [change], fronts=fronts)
-    return said
+    [found] = say_each(run, reading, [change], fronts=fronts)
+    return found
 
 
 def say_each(
@@ -85,7 +217,7 @@ def say_each(
     changes: Sequence[Change],
     *,
     fronts: Mapping[str, Tensor] | None = None,
-) -> list[Said]:
+) -> list[Pass]:
     """What the model says with each of these changes: copies of the reading, side by side in one
     pass. They may differ in what is hidden, not in the heads that are off.
 
@@ -94,80 +226,24 @@ def say_each(
     lengths = {name: len(stream.ids) for name, stream in reading.streams.items()}
     for change in changes:
         change.check(lengths)
+    n = len(changes)
     [off] = {change.off for change in changes}
     with gated(run.model, Change(off=off)), _given(run.model, fronts or {}):
-        hidden = _hidden(run, reading, len(changes))
-        x_ND, layout = vectors(run.model, reading, changes, hidden)
-        read = read_out(run, reading, x_ND, layout)
+        batch = Batch.of(run, [reading] * n)
+        x_ND = vectors(run.model, batch, changes)
+        read = read_out(run, batch, x_ND)
         scores_RC, logs = scores_in(run, read), logs_in(read)
-    each = list(zip(*(x.tensor_split(len(changes)) for x in (x_ND, scores_RC)), strict=True))
-    if hidden is None:
-        return [Said(x_TD, its_RC, reading, logs=logs) for x_TD, its_RC in each]
-    right = hidden.targets.aims.tensor_split(len(changes))
-    return [
-        Said(x_TD, its_RC, reading, its_RE)
-        for (x_TD, its_RC), its_RE in zip(each, right, strict=True)
-    ]
+    parts = zip(x_ND.tensor_split(n), scores_RC.tensor_split(n), strict=True)
+    if batch.hidden is None:
+        return [Pass(x_TD, its_RC, reading, logs=logs) for x_TD, its_RC in parts]
+    right = batch.hidden.targets.aims.tensor_split(n)
+    return [Pass(*part, reading, its_RE) for part, its_RE in zip(parts, right, strict=True)]
 
 
-def _hidden(run: Opened, reading: Reading, n: int) -> Batch[Gone] | None:
-    """Copies of media that have hidden rows, as the model sees them."""
-    if reading.media is None or reading.hides is None:
-        return None
-    return some_hidden(run, [reading.media], np.zeros(n, np.int64), reading.hides)
-
-
-def vectors(
-    model: nn.Module,
-    reading: Reading,
-    changes: Sequence[Change] = (NO_CHANGE,),
-    hidden: Batch[Gone] | None = None,
-) -> tuple[Tensor, Layout]:
-    """Those of the last stream, a copy for each change, and where they lie."""
-    n = len(changes)
-    flat = {name: _input(model, reading, name, n, hidden) for name in reading.streams}
-    causal = {
-        part.stream: part.blocks[0].attention.scope.causal for part in Anatomy.of(model).stacks
-    }
-    unseen = {name: [change.places(name) for change in changes] for name in reading.streams}
-    layouts = {
-        name: _layout(len(stream), unseen[name], causal=causal[name])
-        for name, stream in reading.streams.items()
-    }
-    if Anatomy.of(model).is_pair:
-        model = cast(Seq2Seq, model)
-        memory = model.encode(flat["source"], layouts["source"])
-        n_target, n_source = (len(reading.streams[name]) for name in ("target", "source"))
-        lies = replace(layouts["source"], tree=None, memo={})
-        if any(unseen["source"]):
-            tree = hiding(n_target, n_source, unseen["source"], causal=False, own=False)
-            lies = replace(lies, tree=tree)
-        x_ND = model.decode(flat["target"], layouts["target"], Memory(memory.x_MD, lies))
-        return x_ND, layouts["target"]
-    [(name, layout)] = layouts.items()
-    segments_N = torch.tensor(reading.segments).repeat(n) if reading.segments else None
-    return asked(model).states(Input(flat[name], layout, segments_N)).x_ND, layout
-
-
-def _input(
-    model: nn.Module, reading: Reading, stream: str, n: int, hidden: Batch[Gone] | None
-) -> Any:
-    """What the front of a stream takes, `n` copies: tokens, or the picture or recording."""
-    if hidden is not None:
-        return hidden.streams[0].values
-    if reading.media is None or stream == "target":
-        return torch.tensor(reading.streams[stream].ids).repeat(n)
-    return Anatomy.of(model).stacks[0].front.collate([reading.media.item] * n)[0]
-
-
-def read_out(run: Opened, reading: Reading, x_ND: Tensor, layout: Layout) -> Read:
-    """A row for every output, from vectors of the last stream. Of several copies of the reading,
-    one behind another."""
-    readout, rows_R = readout_of(run.settings), None
-    if not readout.pools:
-        row_R = torch.tensor([output.row for output in reading.outputs])
-        rows_R = (layout.starts_B[:, None] + row_R).flatten()
-    return readout.of(run.model, x_ND, layout, rows_R)
+def read_out(run: Opened, batch: Batch, x_ND: Tensor) -> Read:
+    """A row for every output, from vectors of the last stream, wherever they come from."""
+    readout = readout_of(run.settings)
+    return readout.of(run.model, x_ND, batch.layout, None if readout.pools else batch.rows())
 
 
 def scores_in(run: Opened, read: Read) -> Tensor:
@@ -183,13 +259,6 @@ def logs_in(read: Read) -> Callable[[Tensor], Tensor]:
 def gives_vector(run: Opened) -> bool:
     """Whether the answer is one vector, which nothing is said about."""
     return isinstance(readout_of(run.settings), OneVector)
-
-
-def _layout(length: int, hidden: list[list[int]], *, causal: bool) -> Layout:
-    layout = Layout.of([length] * len(hidden))
-    if not any(hidden):
-        return layout
-    return replace(layout, tree=hiding(length, length, hidden, causal=causal, own=True))
 
 
 @contextmanager

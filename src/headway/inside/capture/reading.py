@@ -20,7 +20,7 @@ from headway.decode.speech.window import best_path, speller
 from headway.errors import UserError
 from headway.inside.capture.anatomy import Anatomy
 from headway.inside.capture.beam import BeamTree, search, tree_settings
-from headway.inside.capture.forward import gives_vector, read_out, scores_in, vectors
+from headway.inside.capture.forward import Batch, gives_vector, read_out, scores_in, vectors
 from headway.inside.capture.interventions import NO_CHANGE, Change, gated
 from headway.inside.capture.media import Media, media_settings, open_media
 from headway.inside.capture.streams import Output, Reading, Stream
@@ -150,7 +150,7 @@ def _write(
     return replace(
         reading,
         streams={"source": source, "target": written},
-        outputs=_next_outputs(chosen, target),
+        outputs=next_outputs(chosen, target),
         finished=found.finished,
     ), tree
 
@@ -216,14 +216,14 @@ def _continue(
     reading = replace(
         reading,
         streams={"text": Stream.of("text", ids, tokenizer)},
-        outputs=_next_outputs([*ids[1:], tokenizer.eos], tokenizer),
+        outputs=next_outputs([*ids[1:], tokenizer.eos], tokenizer),
         finished=finished,
     )
     if finished:
         return reading, tree
     # Nobody chose what follows the last token: it is what the model holds likeliest.
     last = int(_scores(run, reading, change)[-1].argmax())
-    behind = _next_outputs([last], tokenizer, len(ids) - 1)
+    behind = next_outputs([last], tokenizer, len(ids) - 1)
     return replace(reading, outputs=(*reading.outputs[:-1], *behind)), tree
 
 
@@ -262,9 +262,7 @@ def write_uncached(
     return tokens, False
 
 
-def _next_outputs(
-    tokens: Sequence[int], tokenizer: Tokenizer, first: int = 0
-) -> tuple[Output, ...]:
+def next_outputs(tokens: Sequence[int], tokenizer: Tokenizer, first: int = 0) -> tuple[Output, ...]:
     """Row t says token t."""
     names = tokenizer.tokens(tokens)
     pairs = enumerate(zip(tokens, names, strict=True))
@@ -400,6 +398,7 @@ def _place_symbols(run: Opened, reading: Reading, logs_SV: Tensor, tokens: list[
 
 @torch.no_grad()
 def _scores(run: Opened, reading: Reading, change: Change) -> Tensor:
+    batch = Batch.of(run, [reading])
     with gated(run.model, change):
-        x_ND, layout = vectors(run.model, reading, [change])
-        return scores_in(run, read_out(run, reading, x_ND, layout)).clone()
+        read = read_out(run, batch, vectors(run.model, batch, [change]))
+        return scores_in(run, read).clone()

@@ -106,6 +106,14 @@ class Reading:
         return self.continues or "target" in self.streams
 
     @property
+    def n_tokens(self) -> int:
+        return sum(map(len, self.streams.values()))
+
+    def is_media(self, stream: str) -> bool:
+        """Whether a stream is the picture or recording."""
+        return self.media is not None and stream == self.first.name
+
+    @property
     def first(self) -> Stream:
         return next(iter(self.streams.values()))
 

@@ -6,12 +6,11 @@ from dataclasses import dataclass
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import Tensor
 
-from headway.inside.capture.forward import gives_vector
-from headway.inside.capture.states import Batch, vectors_of
+from headway.inside.capture.forward import Batch, gives_vector, read_out, vectors
 from headway.tasks.opened import Opened
-from headway.tasks.read import Read, Readout, readout_of
+from headway.tasks.read import Read, readout_of
 
 AT_ONCE = 512
 """Rows whose word scores are held."""
@@ -22,7 +21,7 @@ class Answers:
     """Of one pass. Rows are tokens, or texts for classes and vectors."""
 
     owner_R: Tensor
-    """The number of the passage in the batch that each row belongs to."""
+    """The number of the reading in the batch that each row belongs to."""
 
     place_R: Tensor
     """The place in the last stream that it is read from; -1: the whole text."""
@@ -37,62 +36,20 @@ class Answers:
 
 
 def answers(run: Opened, batch: Batch) -> Answers:
-    """One pass of the batch, inside whatever is done to the model.
-
-    Who writes says the next token, who fills gaps the token itself; others say labels, or give the
-    vector of the text.
-    """
-    model, readout, spec = run.model, readout_of(run.settings), run.spec
-    x_ND = vectors_of(model, batch)
-    layout = batch.streams[batch.last].layout
+    """One pass of the batch, inside whatever is done to the model."""
+    x_ND = vectors(run.model, batch)
+    read, layout = read_out(run, batch, x_ND), batch.layout
     lengths = torch.tensor(layout.known_lengths(), device=x_ND.device)
-    owner_N = torch.arange(len(lengths), device=x_ND.device).repeat_interleave(lengths)
-    if readout.pools:
-        whole_B = torch.arange(len(lengths), device=x_ND.device)
-        read = readout.of(model, x_ND, layout)
-        whole = torch.full_like(whole_B, -1)
-        return Answers(whole_B, whole, read, None, gives_vector(run))
-    place_N = layout.positions_N
+    each_B = torch.arange(len(lengths), device=x_ND.device)
+    if readout_of(run.settings).pools:
+        return Answers(each_B, torch.full_like(each_B, -1), read, None, gives_vector(run))
+    rows_R = batch.rows()
+    place_R, owner_R = layout.positions_N[rows_R], each_B.repeat_interleave(lengths)[rows_R]
     if batch.hidden is not None:
-        rows_R = batch.hidden.rows_R
-        assert rows_R is not None
-        read = readout.of(model, x_ND, layout, rows_R)
-        return Answers(owner_N[rows_R], place_N[rows_R], read, batch.hidden.targets.aims)
-    if spec.answers == "gaps" and any(passage.gaps for passage in batch.passages):
-        return _gaps(readout, model, batch, x_ND)
-    target_N: Tensor | None = None
-    ids_N = batch.ids(batch.last)
-    if batch.passages[0].is_media(batch.last):  # every row says something, and nobody said what
-        asked_N = batch.ordinary(run, batch.last)
-    elif spec.writes:
-        asked_N = torch.ones_like(place_N, dtype=torch.bool)
-        goes_on_N = place_N + 1 < lengths[owner_N]
-        target_N = ids_N.roll(-1)
-        if spec.continues:
-            asked_N = goes_on_N
-        else:  # the end is what comes behind the last token
-            target_N = torch.where(goes_on_N, target_N, run.vocab.target.eos)
-    else:
-        asked_N = (place_N > 0) & (place_N + 1 < lengths[owner_N])
-        target_N = ids_N if spec.answers == "gaps" else None
-    rows_R = torch.nonzero(asked_N).flatten()
-    read = readout.of(model, x_ND, layout, rows_R)
-    target_R = None if target_N is None else target_N[rows_R]
-    return Answers(owner_N[rows_R], place_N[rows_R], read, target_R)
-
-
-def _gaps(readout: Readout, model: nn.Module, batch: Batch, x_ND: Tensor) -> Answers:
-    """What stood at the masked places."""
-    layout = batch.streams[batch.last].layout
-    starts = layout.starts_B.tolist()
-    asked = [
-        (number, place, starts[number] + place, id)
-        for number, passage in enumerate(batch.passages)
-        for place, id in passage.gaps.items()
-    ]
-    columns = torch.tensor(asked, device=x_ND.device).reshape(-1, 4)
-    read = readout.of(model, x_ND, layout, columns[:, 2])
-    return Answers(columns[:, 0], columns[:, 1], read, columns[:, 3])
+        return Answers(owner_R, place_R, read, batch.hidden.targets.aims)
+    said_R = torch.tensor([output.id for one in batch.readings for output in one.outputs])
+    known = bool((said_R >= 0).all())
+    return Answers(owner_R, place_R, read, said_R.to(x_ND.device) if known else None)
 
 
 def unit(run: Opened) -> str:

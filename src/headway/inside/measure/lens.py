@@ -13,13 +13,12 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from headway.inside.capture.anatomy import Anatomy, StackPart
-from headway.inside.capture.forward import logs_in, read_out, scores_in
+from headway.inside.capture.forward import Batch, logs_in, read_out, scores_in
 from headway.inside.capture.reading import Output, Reading
 from headway.inside.capture.trace import Trace, trace
 from headway.inside.measure.tuned_lens import Tuned, tune
 from headway.models.parts.text import TextFront
 from headway.nn.block import PostNorm
-from headway.nn.layout import Layout
 from headway.tasks.opened import Opened
 from headway.tasks.read import Read, bernoulli
 
@@ -81,16 +80,12 @@ def lens(run: Opened, text: str | Reading | Trace, tuned: Tuned | None = None) -
     if tuned is not None:
         tuned.check(len(states) - 1, states[0].shape[1])
         states = [*(tuned.after(layer, x_TD) for layer, x_TD in enumerate(states[:-1])), states[-1]]
-    last = _read(run, reading, part, states[-1])
-    layers = [_layer(run, _read(run, reading, part, x_TD), last, reading) for x_TD in states]
+    batch, norm = Batch.of(run, [reading]), part.stack.final_norm
+    reads = [read_out(run, batch, x_TD if norm is None else norm(x_TD)) for x_TD in states]
+    layers = [_layer(run, read, reads[-1], reading) for read in reads]
     top, probability, rank, chosen, kl = (torch.stack(parts) for parts in zip(*layers, strict=True))
     how = _how(part) + ("" if tuned is None else " A fitted map goes first.")
-    return Lens(reading.outputs, how, scores_in(run, last), top, probability, rank, chosen, kl)
-
-
-def _read(run: Opened, reading: Reading, part: StackPart, x_TD: Tensor) -> Read:
-    norm = part.stack.final_norm
-    return read_out(run, reading, x_TD if norm is None else norm(x_TD), Layout.of([len(x_TD)]))
+    return Lens(reading.outputs, how, scores_in(run, reads[-1]), top, probability, rank, chosen, kl)
 
 
 def _layer(run: Opened, read: Read, last: Read, reading: Reading) -> tuple[Tensor, ...]:

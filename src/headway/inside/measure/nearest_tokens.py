@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from headway.errors import UserError
 from headway.inside.capture.corpus import Corpus
-from headway.inside.capture.passages import Passage, Shown, passages
+from headway.inside.capture.examples import Passage, Shown, passages
 from headway.inside.capture.states import Site, batches, sites_of, states_of, stream_of
 from headway.inside.capture.trace import Trace
 from headway.inside.measure.factors.dictionary import Factors
@@ -117,7 +117,7 @@ class Index:
     def shown(self, passage: int, place: int, before: int = 8, behind: int = 5) -> Shown:
         """A place in its context, for people."""
         first, end = max(0, place - before), place + behind + 1
-        return self.texts[passage].shown(self.run, self.stream, place, first, end)
+        return self.texts[passage].shown(self.stream, place, first, end)
 
 
 @torch.no_grad()
@@ -147,7 +147,7 @@ def indexes(
                     x_ND = states[site][words_N]
                     x_ND = x_ND if factors is None else factors.codes(x_ND, site)
                     rows[site].append(x_ND.float().numpy())
-        first += len(batch.passages)
+        first += len(batch.readings)
     found = {}
     for site in sites:
         where_N2 = np.concatenate(where[stream_of(run.model, site)])

@@ -9,9 +9,7 @@ from dataclasses import dataclass, replace
 
 import torch
 
-from headway.inside.capture.forward import say
-from headway.inside.capture.passages import Passage
-from headway.inside.capture.states import Batch, vectors_of
+from headway.inside.capture.forward import Batch, say, vectors
 from headway.inside.capture.streams import Reading
 from headway.inside.measure.ablation import unit
 from headway.inside.measure.pruning_curve import evaluated, headline
@@ -102,19 +100,12 @@ def _in_turns(*jobs: Callable[[], float]) -> list[float]:
 
 
 def _reading(run: Opened, readings: Sequence[Reading]) -> Callable[[], float]:
-    ids = [{name: list(s.ids) for name, s in reading.streams.items()} for reading in readings]
-    batch = Batch.of(
-        run,
-        [
-            Passage(number, one, media=reading.media)
-            for number, (one, reading) in enumerate(zip(ids, readings, strict=True))
-        ],
-    )
-    n_tokens = float(sum(passage.n_tokens for passage in batch.passages))
+    batch = Batch.of(run, readings)
+    n_tokens = float(sum(reading.n_tokens for reading in readings))
 
     @torch.no_grad()
     def job() -> float:
-        vectors_of(run.model, batch)
+        vectors(run.model, batch)
         return n_tokens
 
     return job

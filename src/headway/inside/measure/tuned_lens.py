@@ -21,10 +21,10 @@ from torch import Tensor
 from headway.errors import DataError, FolderError, UserError
 from headway.inside.capture.anatomy import Anatomy
 from headway.inside.capture.corpus import Corpus
-from headway.inside.capture.examples import with_hidden_rows
+from headway.inside.capture.examples import hide_tokens, with_hidden_rows
 from headway.inside.capture.forward import gives_vector
 from headway.inside.capture.media import Media, exceeds
-from headway.inside.capture.reading import Ask, Output, Reading, Stream, read
+from headway.inside.capture.reading import Ask, Reading, read
 from headway.inside.capture.trace import trace
 from headway.nn.layout import Layout
 from headway.settings.listed import listed
@@ -246,15 +246,9 @@ def _line(run: Opened, text: str | Media, number: int, rng: np.random.Generator)
 def _with_gaps(reading: Reading, run: Opened, rng: np.random.Generator) -> Reading:
     """Some tokens hidden, as in training; a text that has gaps keeps those."""
     tokenizer, text = run.vocab.source, reading.last
-    assert tokenizer.mask is not None
     if tokenizer.mask in text.ids:
         return reading
     plain = [row for row, apart in enumerate(text.special) if not apart]
     n_hidden = max(1, round(HIDDEN * len(plain)))
     rows = sorted(int(row) for row in rng.choice(plain, min(n_hidden, len(plain)), replace=False))
-    ids = [tokenizer.mask if row in rows else id for row, id in enumerate(text.ids)]
-    return replace(
-        reading,
-        streams={"text": Stream.of("text", ids, tokenizer)},
-        outputs=tuple(Output(row, text.ids[row], text.pieces[row]) for row in rows),
-    )
+    return hide_tokens(run, reading, rows)

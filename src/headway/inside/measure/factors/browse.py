@@ -16,7 +16,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from headway.inside.capture.passages import Passage
+from headway.inside.capture.examples import Passage
 from headway.inside.capture.states import batches, states_of, stream_of
 from headway.inside.measure.factors.dictionary import Factors
 from headway.inside.measure.factors.effects import effects, promoted
@@ -76,7 +76,7 @@ def browsed(
     note("looking up where the factors fire")
     looked = _some(texts, found.settings.n_browse)
     fired = fire(run, found, looked)
-    contexts = [contexts_of(fired, factor, list(looked[0].ids)) for factor in range(found.n)]
+    contexts = [contexts_of(fired, factor, list(looked[0].streams)) for factor in range(found.n)]
     note("measuring what the model loses")
     measured = figures(run, found, test)
     profile_SA, fires_A = fired.totals.profile_SA, fired.totals.fires_A
@@ -129,7 +129,7 @@ def fire(run: Opened, found: Factors, texts: Sequence[Passage]) -> Fired:
             entries = (factor_E, row_E + n_rows, strongest_NA[row_E, factor_E])
             parts.append(tuple(part.cpu().numpy() for part in entries))
             n_rows += len(where_N2)
-        first += len(batch.passages)
+        first += len(batch.readings)
     factors, rows, values = (np.concatenate(part) for part in zip(*parts, strict=True))
     order = np.lexsort((rows, factors))
     passage_N, place_N, stream_N = np.concatenate(places).T
@@ -205,7 +205,7 @@ def _entry(
 
 def _shown(run: Opened, text: Passage, context: Context) -> dict[str, Any]:
     end = context.first + len(context.values)
-    shown = text.shown(run, context.stream, context.place, context.first, end)
+    shown = text.shown(context.stream, context.place, context.first, end)
     values = [round(value, 3) for value in context.values[: len(shown["pieces"])]]
     if text.is_media(context.stream):  # the place alone, and what it is a part of
         values = [round(context.values[context.place - context.first], 3), 0.0]

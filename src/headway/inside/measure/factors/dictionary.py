@@ -21,7 +21,7 @@ from torch import Tensor
 
 from headway.errors import DataError, FolderError
 from headway.inside.capture.corpus import Corpus, file_options
-from headway.inside.capture.passages import Passage, passages
+from headway.inside.capture.examples import Passage, passages
 from headway.inside.capture.states import Site
 from headway.inside.measure.factors.learn import PER_FACTOR, Learning, chosen_sites, sampled
 from headway.inside.measure.factors.solvers import Coder, SparseCoder, TopKCoder, learned

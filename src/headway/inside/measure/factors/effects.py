@@ -10,15 +10,15 @@ import torch
 from torch import Tensor
 
 from headway.inside.capture.anatomy import Anatomy
-from headway.inside.capture.forward import gives_vector
-from headway.inside.capture.states import READ_AT_ONCE, Batch, Site, edited, stream_of, watched
+from headway.inside.capture.forward import Batch, gives_vector
+from headway.inside.capture.states import READ_AT_ONCE, Site, edited, stream_of, watched
 from headway.inside.measure.ablation import AT_ONCE, Answers, answers, losses
 from headway.nn.layout import Layout
 from headway.tasks.opened import Opened
 from headway.tasks.read import readout_of
 
 if TYPE_CHECKING:
-    from headway.inside.capture.passages import Passage
+    from headway.inside.capture.examples import Passage
     from headway.inside.measure.factors.browse import Context
     from headway.inside.measure.factors.dictionary import Factors
 

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from headway.errors import ConfigError
-from headway.inside.capture.passages import Passage
+from headway.inside.capture.examples import Passage
 from headway.inside.capture.states import Site, batches, sites_of, states_of, stream_of
 from headway.settings.model import check_values
 from headway.tasks.opened import Opened

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from headway.inside.capture.passages import Passage
+from headway.inside.capture.examples import Passage, hide_tokens
 from headway.inside.capture.states import Site, batches, edited, stream_of, watched
 from headway.inside.measure.ablation import answers, losses, unit
 from headway.tasks.opened import Opened
@@ -105,20 +105,18 @@ def _instead(
 
 def _masked(run: Opened, texts: Sequence[Passage], seed: int) -> list[Passage]:
     """For a model that fills gaps: examples with gaps, since what can be seen is no question."""
-    if run.spec.answers == "gaps" and texts[0].media is not None:
-        return [replace(text, hides=True) for text in texts]
-    mask = run.vocab.target.mask if run.spec.answers == "gaps" else None
-    if mask is None:
+    if run.spec.answers != "gaps":
         return list(texts)
+    if texts[0].media is not None:
+        return [replace(text, hides=text.line) for text in texts]
     random = torch.Generator().manual_seed(seed)
     found = []
     for text in texts:
-        ids = text.ids["text"]
-        drawn = torch.rand(len(ids), generator=random) < MASKED
-        gaps = {i: id for i, id in enumerate(ids) if drawn[i] and 0 < i < len(ids) - 1}
-        new = [mask if i in gaps else id for i, id in enumerate(ids)]
+        n = len(text.last)
+        drawn = torch.rand(n, generator=random) < MASKED
+        gaps = [row for row in range(1, n - 1) if drawn[row]]
         if gaps:
-            found.append(replace(text, ids={"text": new}, gaps=gaps))
+            found.append(hide_tokens(run, text, gaps))
     return found or list(texts)
 
 
