@@ -37,6 +37,8 @@ class SoundSettings:
     """From one frame to the next: 10 ms."""
 
     bands: int = 80
+    """Mel bands."""
+
     scale: Literal["whisper", "standard"] = "whisper"
     """Whisper's range of 8 below the loudest, or each band with mean 0 and variance 1."""
 
@@ -110,10 +112,14 @@ class SoundEncoderSettings(BodySettings):
     init: Scheme = "bert"
 
     sound: SoundSettings = SoundSettings()
+    """How recordings become rows."""
+
     heads: tuple[Literal["classes", "ctc", "rebuild"], ...] = ("classes",)
     """What is read out: classes of recordings, symbols of rows (CTC), hidden frames."""
 
     pooling: Literal["mean", "first"] = "mean"
+    """How a recording becomes one vector: the mean of all rows, or the first."""
+
     n_labels: int = 10
     """Classes, where there is such a head."""
 
@@ -135,6 +141,8 @@ class SoundSeq2SeqSettings(MediaSeq2SeqSettings):
 
     max_len: int = 448
     sound: SoundSettings = SoundSettings()
+    """How recordings become rows."""
+
     ctc: bool = False
     """Symbols by CTC, too, read from the encoder; the blank is the last."""
 

@@ -55,6 +55,8 @@ class RopeSettings:
     """Rotary positions; read only with `positions = "rotary"`."""
 
     base: float = 10_000.0
+    """The slowest pair of a head turns once in about 2π times this many positions."""
+
     scaling: Literal["none", "linear", "ntk", "llama3"] = "none"
     """How a context longer than the trained one is reached."""
 
@@ -93,7 +95,10 @@ class RelativeSettings:
     """T5's relative buckets; read only with `positions = "relative"`."""
 
     buckets: int = 32
+    """Distances are told apart by so many: half look back, half ahead."""
+
     max_distance: int = 128
+    """All that are farther share the last bucket."""
 
     def __post_init__(self) -> None:
         if self.buckets < 4 or self.buckets % 4:
@@ -129,7 +134,12 @@ class BodySettings:
     """Width of the residual stream."""
 
     n_layers: int = 6
+    """Layers. This, heads and `d_ff` are of both sides of an encoder-decoder, unless its decoder
+    has its own."""
+
     n_heads: int = 8
+    """Attention heads."""
+
     n_kv_heads: int | None = None
     """Key/value heads; fewer than `n_heads` saves cache memory. None: same as `n_heads`."""
 
@@ -140,6 +150,8 @@ class BodySettings:
     """Which of the `n_heads` heads each layer still has; `headway prune` takes some out."""
 
     d_ff: int = 2048
+    """Width inside the feed-forward network."""
+
     max_len: int = 1024
     """The longest sequence. Only learned positions have parameters that depend on it."""
 
@@ -147,14 +159,25 @@ class BodySettings:
     """`swiglu`, `geglu` and `geglu-tanh` multiply a gate with a value: three matrices, not two."""
 
     norm: Norm = "layer"
+    """Layer norm, or RMS norm."""
+
     norm_eps: float = 1e-6
+    """What a norm adds to the variance."""
+
     wiring: Wiring = "post"
     """Where the norm stands: after the add (2017), before the sub-layer (GPT-2), or one norm
     for attention and feed-forward side by side. `pre` and `parallel` end with a final norm."""
 
     positions: Positions = "sinusoidal"
+    """How a model knows where a token stands: the first three are added to embeddings, the next
+    three work inside attention."""
+
     rope: RopeSettings = RopeSettings()
+    """With `rotary`."""
+
     relative: RelativeSettings = RelativeSettings()
+    """With `relative`."""
+
     window: int | None = None
     """Self-attention reaches only keys nearer than this. None: all."""
 
@@ -165,6 +188,8 @@ class BodySettings:
     """Which projections have a bias: letters of `qkvo`."""
 
     ff_bias: bool = True
+    """Biases in the feed-forward network."""
+
     qk_norm: bool = False
     """RMS-normalise queries and keys per head before they meet."""
 
@@ -172,8 +197,13 @@ class BodySettings:
     """On the embedding sum and on each sub-layer's output before it is added."""
 
     attention_dropout: float = 0.0
+    """On attention weights."""
+
     ff_dropout: float = 0.0
+    """Inside the feed-forward network."""
+
     init: Scheme = "paper"
+    """How weights start: the paper's, or as those families do it."""
 
     def __post_init__(self) -> None:
         check_values(self)

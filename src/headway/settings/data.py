@@ -22,12 +22,20 @@ class DataSettings(Made):
     `-` is standard input."""
 
     source: tuple[str, ...] = ()
+    """Aligned files, as many of one as of the other; `-` is standard input."""
+
     target: tuple[str, ...] = ()
+    """See `source`."""
+
     pairs: tuple[str, ...] = ()
     """TSV or JSONL files that hold both sides."""
 
     valid_source: tuple[str, ...] = ()
+    """Aligned files for validation."""
+
     valid_target: tuple[str, ...] = ()
+    """See `valid_source`."""
+
     valid_pairs: tuple[str, ...] = ()
     """Without any of these three a validation set is split off."""
 
@@ -38,6 +46,8 @@ class DataSettings(Made):
     """Of a JSONL line, or the number of a TSV column counted from 1."""
 
     target_field: str = "target"
+    """See `source_field`."""
+
     text: tuple[str, ...] = ()
     """For the tasks in one language: plain text, JSONL, TSV or CSV with labels, CoNLL columns."""
 
@@ -62,6 +72,8 @@ class DataSettings(Made):
     that belong together."""
 
     label_field: str = "label"
+    """The label, named or counted as `text_field`."""
+
     label_separator: str = ","
     """What stands between several labels in one cell of a table; lists in JSONL need nothing."""
 
@@ -86,6 +98,8 @@ class DataSettings(Made):
     or left out, with a count and a list in the run folder."""
 
     encoding: str = "utf-8"
+    """Of the text files."""
+
     max_len: int = 256
     """Pairs with more tokens on a side are left out of training."""
 
@@ -139,6 +153,8 @@ class TokenizerSettings(Made):
     """How text becomes tokens. Trained on the training pairs unless a file is given."""
 
     kind: Literal["bpe", "unigram", "wordpiece", "characters", "words", "bytes"] = "bpe"
+    """`bpe` and `unigram` are on bytes, `wordpiece` is as in BERT."""
+
     vocab_size: int | None = None
     """None: chosen from the amount of text."""
 
@@ -146,7 +162,11 @@ class TokenizerSettings(Made):
     """One vocabulary for both sides."""
 
     normalisation: Normalisation = "nfc"
+    """The Unicode form; `none` leaves text as it is."""
+
     lowercase: bool = False
+    """Lower the case; BLEU and chrF in training then ignore it too."""
+
     file: str | None = None
     """An existing `tokenizer.json`, BERT's `vocab.txt`, or a folder with GPT-2's two files."""
 

@@ -21,10 +21,14 @@ class DecodeSettings(Made):
     """What log P is divided by: ((5+n)/6)^alpha, n^alpha, or nothing; n counts the end token."""
 
     alpha: float = 0.6
+    """See `length_penalty`."""
+
     coverage: float = 0.0
     """GNMT's coverage penalty: weight of Σ log min(attention a source token got, 1)."""
 
     n_best: int = 1
+    """Outputs a line; at most `beam`, unless they are drawn."""
+
     extra_len: int = 50
     """An output has at most this many tokens more than its source, end token included."""
 
@@ -38,10 +42,20 @@ class DecodeSettings(Made):
     """Draw tokens instead of searching; `n_best` draws independent ones."""
 
     temperature: float = 1.0
+    """Of the draws: below 1 the likely become likelier."""
+
     top_k: int = 0
+    """Draw from so many likeliest tokens; 0: from all."""
+
     top_p: float = 1.0
+    """Draw from the likeliest that have this probability together."""
+
     min_p: float = 0.0
+    """Draw from tokens with at least this share of the likeliest one's probability."""
+
     seed: int = 1
+    """Of the draws."""
+
     groups: int = 1
     """Diverse beam search: the beam is cut into this many groups ..."""
 
@@ -49,6 +63,8 @@ class DecodeSettings(Made):
     """... each of which pays this for every token that an earlier group chose at the same step."""
 
     repetition_penalty: float = 1.0
+    """A token that came before costs its log-probability times this."""
+
     no_repeat_ngram: int = 0
     """No sequence of this many tokens comes twice; 0: no ban."""
 

@@ -15,6 +15,8 @@ class StartSettings(Made):
     """Where the weights come from before training: `--from RUN`."""
 
     run: str = ""
+    """The run whose weights this one starts with."""
+
     freeze: int = 0
     """The front and so many of the first layers stay as they are; -1: all but the heads."""
 
@@ -36,7 +38,11 @@ class LoraSettings(Made):
     """Low-rank changes of frozen weights (Hu et al. 2021); 0: train the weights themselves."""
 
     rank: int = 0
+    """Of the low-rank changes; 0: train the weights themselves."""
+
     alpha: float = 16.0
+    """Their scale: alpha / rank."""
+
     targets: Literal["attention", "all"] = "all"
     """Which matrices: those of attention, or those of the feed-forward layers too."""
 
@@ -53,10 +59,14 @@ class DistilSettings(Made):
     """Learning from a teacher run, as DistilBERT: the weights of the three terms of its loss."""
 
     teacher: str = ""
+    """The run to learn from."""
+
     layers: int | None = None
     """Layers of the student. None: half of the teacher's."""
 
     temperature: float = 2.0
+    """That softens the probabilities of both, where there are any."""
+
     soft: float = 5.0
     """For agreeing with the teacher's probabilities ..."""
 

@@ -21,6 +21,8 @@ class TextSettings(BodySettings):
     """What every text family has beside its body: words."""
 
     vocab_size: int = 37_000
+    """Words of the vocabulary."""
+
     embedding_scale: bool = True
     """Multiply token embeddings by √d_model."""
 

@@ -24,6 +24,8 @@ class TrainSettings(Made):
     """None means: chosen from the data, the model and the device; `config.toml` says what."""
 
     seed: int = 1
+    """Of the first weights, the order of the data and dropout."""
+
     steps: int | None = None
     """Optimiser steps in all."""
 
@@ -44,11 +46,15 @@ class TrainSettings(Made):
     where all steps then are alike and fill one fixed form."""
 
     optimizer: Literal["adam", "adamw", "muon"] = "adam"
+    """`muon` is for matrices, with Adam for the rest."""
+
     lr: float | None = None
     """The peak. None: `noam`'s own d_model^-0.5 · warmup^-0.5 of at least 4000 steps, however short
     the warm-up, or 1e-3 for other schedules."""
 
     schedule: Schedule = "noam"
+    """How the rate goes up and down."""
+
     warmup: int | None = None
     """Steps until the peak. None: 4000, or when the steps are few a tenth of them, for `noam` half.
     """
@@ -60,13 +66,23 @@ class TrainSettings(Made):
     """The share of the peak that `cosine` and `linear` end at."""
 
     beta1: float = 0.9
+    """Of Adam."""
+
     beta2: float = 0.98
+    """Of Adam."""
+
     eps: float = 1e-9
+    """Of Adam."""
+
     weight_decay: float = 0.0
+    """Of matrices, with `adamw` and `muon`."""
+
     clip: float = 0.0
     """Largest norm of the gradient; 0 does not clip."""
 
     smoothing: float = 0.1
+    """Label smoothing."""
+
     smoothing_kind: Literal["paper", "torch"] = "paper"
     """Over the wrong words (`paper`), or over all words as torch has it."""
 
@@ -83,6 +99,8 @@ class TrainSettings(Made):
     """Gradient checkpointing: keep less, compute blocks twice."""
 
     precision: Literal["auto", "fp32", "bf16"] = "auto"
+    """`auto`: `bf16` on GPUs that have it."""
+
     compile: Literal["auto", "yes", "no"] = "auto"
     """On a GPU the step is recorded, and with `auto` the blocks are compiled where the training is
     long enough to gain by it. `yes` compiles always, `no` does neither."""

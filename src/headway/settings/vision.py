@@ -28,7 +28,11 @@ class PictureSettings:
     """What pictures are brought to for training; other sizes can be read too."""
 
     width: int = 224
+    """See `height`."""
+
     channels: int = 3
+    """3: colours, 1: grey."""
+
     patch: int = 16
     """Pixels of a side of a patch."""
 
@@ -143,6 +147,8 @@ class PictureEncoderSettings(BodySettings):
     init: Scheme = "bert"
 
     picture: PictureSettings = PictureSettings()
+    """How pictures and videos become rows."""
+
     heads: tuple[Literal["classes", "distilled", "rebuild", "pooled"], ...] = ("classes",)
     """What is read out: classes, those of the distillation token, hidden patches, ViT's pooler."""
 
@@ -150,6 +156,7 @@ class PictureEncoderSettings(BodySettings):
     """What classes are read from: the class token, or the mean of all rows."""
 
     n_labels: int = 1000
+    """Classes, where there is such a head."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -197,6 +204,7 @@ class PictureSeq2SeqSettings(MediaSeq2SeqSettings):
 
     max_len: int = 128
     picture: PictureSettings = PictureSettings(class_token=False)
+    """How pictures and videos become rows."""
 
     def __post_init__(self) -> None:
         super().__post_init__()

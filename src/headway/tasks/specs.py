@@ -312,6 +312,8 @@ class CaptionSettings(Made):
     """Pictures and videos in words."""
 
     what: Literal["pictures", "videos"] = "pictures"
+    """What is put into words."""
+
     hide: float = 0.0
     """The share of its own words that the decoder does not get to read in training: what comes next
     it must then see in the picture, instead of knowing which words follow each other."""
